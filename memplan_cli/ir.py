@@ -1,0 +1,189 @@
+"""What is a program? Vars, ops and blocks, and nothing of any file format.
+
+The order of the ops in a block is the schedule. Blocks nest: If, Loop, Scan and
+SequenceMap own the blocks they run. Ids are unique over the whole program, so a table from
+id to anything needs no scopes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, NewType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+VarId = NewType("VarId", str)
+"""Unique in a program: the ONNX name at the top, ``<block path>/<name>`` in a body."""
+
+Dim = int | str | None
+"""A number, an expression over named symbols (``batch``, ``2*seq``), or unknown."""
+
+Shape = tuple[Dim, ...]
+
+Attribute = int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...]
+
+REPEATING = frozenset({"Loop", "Scan", "SequenceMap"})
+"""Ops that may run their bodies more than once."""
+
+_RANDOM = frozenset(
+    {
+        "RandomNormal",
+        "RandomNormalLike",
+        "RandomUniform",
+        "RandomUniformLike",
+        "Bernoulli",
+        "Multinomial",
+    }
+)
+
+
+class Origin(Enum):
+    """Where a var's value comes from."""
+
+    INPUT = "input"
+    """A graph input that is no initializer."""
+    WEIGHT = "weight"
+    """An initializer or a Constant's output: its data is in the model; never planned."""
+    OP = "op"
+    """The result of an op, in any block."""
+    BODY_INPUT = "body input"
+    """Handed to a body by the op that owns it: a trip count, a carried value, a slice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Var:
+    """A tensor value, defined once.
+
+    ``dtype`` is the numpy name, or a type in words (``sequence(float32)``) for what is no
+    dense tensor. ``shape`` is None when even the rank is not known.
+    """
+
+    id: VarId
+    dtype: str
+    shape: Shape | None
+    origin: Origin
+    name: str = ""
+    block: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """A node. ``inputs`` and ``outputs`` keep their positions; an omitted one is ``""``.
+
+    ``source`` is the index, in the file's block, of the node it stands for: a recomputed
+    copy shares it with its twin.
+    """
+
+    name: str
+    type: str
+    inputs: tuple[VarId, ...]
+    outputs: tuple[VarId, ...]
+    bodies: tuple[Block, ...] = ()
+    domain: str = ""
+    source: int = -1
+    attributes: Mapping[str, Attribute] = field(default_factory=dict)
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the bodies may run more than once."""
+        return bool(self.bodies) and self.type in REPEATING
+
+    @property
+    def label(self) -> str:
+        """The name to show: the node's, or its type and index where it has none."""
+        return self.name or f"{self.type}#{self.source}"
+
+    @property
+    def is_random(self) -> bool:
+        """Whether two runs of this op may give different values for the same inputs."""
+        if any(op.is_random for body in self.bodies for op in body.ops):
+            return True
+        if self.domain:
+            return False
+        return self.type in _RANDOM or (self.type == "Dropout" and len(self.inputs) > 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Ops in the order in which they run, with what the block is given and gives.
+
+    ``path`` is ``""`` at the top, else ``<owner's path>/<owner's label>.<attribute>``.
+    """
+
+    inputs: tuple[VarId, ...]
+    outputs: tuple[VarId, ...]
+    ops: tuple[Op, ...]
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A model: its top block and one flat table of every var in it."""
+
+    name: str
+    body: Block
+    vars: Mapping[VarId, Var]
+
+
+def walk(block: Block) -> Iterator[tuple[Block, Op]]:
+    """Yield every op with its block, bodies after their owner, in order of execution."""
+    stack = [iter([(block, op) for op in block.ops])]
+    while stack:
+        step = next(stack[-1], None)
+        if step is None:
+            stack.pop()
+            continue
+        yield step
+        stack.extend(
+            iter([(body, op) for op in body.ops]) for body in reversed(step[1].bodies)
+        )
+
+
+def blocks(block: Block) -> Iterator[Block]:
+    """Yield this block and every block below it, owners first."""
+    stack = [block]
+    while stack:
+        current = stack.pop()
+        yield current
+        stack.extend(body for op in reversed(current.ops) for body in reversed(op.bodies))
+
+
+def captures(block: Block) -> tuple[VarId, ...]:
+    """Return what a block, or any block below it, reads from outside of it, in order."""
+    defined: set[VarId] = set()
+    read: dict[VarId, None] = {}
+    for inner in blocks(block):
+        defined.update(inner.inputs)
+        for op in inner.ops:
+            defined.update(op.outputs)
+            read.update(dict.fromkeys(op.inputs))
+        read.update(dict.fromkeys(inner.outputs))
+    return tuple(var for var in read if var and var not in defined)
+
+
+def use_counts(program: Program) -> Counter[VarId]:
+    """Count the reads of each var: by ops of any block and as a result of any block."""
+    counts: Counter[VarId] = Counter()
+    for block in blocks(program.body):
+        counts.update(block.outputs)
+        for op in block.ops:
+            counts.update(op.inputs)
+    del counts[VarId("")]
+    return counts
+
+
+def intermediates(program: Program) -> tuple[VarId, ...]:
+    """Return the vars that ops produce, in any block, less the graph's outputs.
+
+    What an op hands to its body (a carried value, a slice) is one too: it needs memory
+    that nobody outside the model gives.
+    """
+    results = frozenset(program.body.outputs)
+    return tuple(
+        var.id
+        for var in program.vars.values()
+        if var.origin in (Origin.OP, Origin.BODY_INPUT) and var.id not in results
+    )
