@@ -1,0 +1,68 @@
+"""Which buffers does a program need, and for how long? The planner's problem, from facts.
+
+`live_peak` of these buffers is the number that ordering minimises and the report prints:
+one definition, used by both.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memplan_cli.analysis.aliasing import SHARE_SAFELY, Aliasing, share_storage
+from memplan_cli.analysis.liveness import duration, live_ranges
+from memplan_cli.problem import Buffer, BufferId, LiveRange, Problem, lower_bound
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from memplan_cli.ir import Program, VarId
+    from memplan_cli.sizes import Size
+
+
+def storage_of(
+    program: Program,
+    sizes: Mapping[VarId, Size],
+    pinned: Collection[VarId] = (),
+    aliasing: Aliasing = SHARE_SAFELY,
+) -> tuple[dict[VarId, BufferId], dict[str, tuple[Buffer, ...]]]:
+    """Return the buffer of each var, and the buffers by unit (``"1"``, ``"batch"`` ...).
+
+    Args:
+        program: The ops in the order in which they will run.
+        sizes: The vars to plan; a buffer's size is the coefficient of its unit.
+        pinned: Vars that keep storage of their own for the whole run.
+        aliasing: The operators whose vars may share bytes.
+    """
+    live = live_ranges(program)
+    alone = frozenset(pinned)
+    sharing = {var: size for var, size in sizes.items() if var not in alone}
+    shared = share_storage(program, sharing, aliasing, live)
+    home = {var: shared.get(var, BufferId(var)) for var in sizes}
+    whole_run = LiveRange(0, max(duration(program), 1))
+    ranges: dict[BufferId, LiveRange] = {}
+    for var, buffer in home.items():
+        mine = whole_run if var in alone else live[var]
+        ranges[buffer] = ranges[buffer].hull(mine) if buffer in ranges else mine
+    units: dict[str, list[Buffer]] = {}
+    for var, size in sizes.items():
+        if home[var] != var:
+            continue
+        facts = program.vars[var]
+        shape = tuple(dim if dim is not None else "?" for dim in facts.shape or ())
+        buffer = Buffer(home[var], size.coefficient, ranges[home[var]], facts.dtype, shape)
+        units.setdefault(size.unit, []).append(buffer)
+    return home, {unit: tuple(buffers) for unit, buffers in units.items()}
+
+
+def live_peak(
+    program: Program,
+    sizes: Mapping[VarId, Size],
+    pinned: Collection[VarId] = (),
+    aliasing: Aliasing = SHARE_SAFELY,
+) -> int:
+    """Return the most bytes of intermediates live at one tick, all sizes being numbers.
+
+    What shares bytes counts once, what is pinned counts at every tick.
+    """
+    _, units = storage_of(program, sizes, pinned, aliasing)
+    return lower_bound(Problem(units.get("1", ())))
