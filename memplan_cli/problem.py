@@ -17,6 +17,7 @@ Nothing here knows of graphs: allocators take a `Problem` and give a `Layout`, a
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, NewType
@@ -82,6 +83,10 @@ class Layout:
     offsets: Mapping[BufferId, int]
     height: int
     proved: bool = False
+
+
+Allocator = Callable[[Problem], Layout]
+"""One strategy: where each buffer goes."""
 
 
 @dataclass(frozen=True, slots=True)
