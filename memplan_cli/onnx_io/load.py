@@ -1,0 +1,121 @@
+"""Which bytes are a model? Reading a file, its digests, and what it refuses.
+
+Weights kept as external data stay on disk: nothing here opens them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from memplan_cli.errors import ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from onnx import GraphProto, ModelProto, NodeProto
+
+
+def load_model(path: Path) -> ModelProto:
+    """Parse an ONNX file without its external data.
+
+    Raises:
+        ModelError: it is missing, no file, empty, no protobuf, or holds no graph.
+    """
+    from onnx import ModelProto, inliner  # noqa: PLC0415 - heavy: only where a model is read
+
+    model = ModelProto()
+    data = _read_bytes(path)
+    try:
+        model.ParseFromString(data)
+    except Exception as error:  # protobuf's DecodeError has no stable home to import from
+        raise ModelError(
+            f"{path} is not an ONNX model: {_first_line(error)}",
+            hint="memplan reads ONNX protobuf files; is it truncated or another format?",
+        ) from error
+    if not model.HasField("graph") or not model.opset_import:
+        missing = "no opset" if model.HasField("graph") else "no graph"
+        raise ModelError(f"{path} is not an ONNX model: it has {missing}")
+    if model.functions:
+        try:
+            return inliner.inline_local_functions(model)
+        except Exception as error:
+            raise ModelError(
+                f"the functions of {path} cannot be inlined: {_first_line(error)}"
+            ) from error
+    return model
+
+
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def graph_digest(model: ModelProto) -> str:
+    """Return the SHA-256 of the graph: nodes, types and weights' shapes, not their data.
+
+    The order of the nodes counts; memplan's own metadata and doc strings do not.
+    """
+    digest = hashlib.sha256()
+    for domain, version in sorted((o.domain, o.version) for o in model.opset_import):
+        digest.update(f"{domain}:{version}\n".encode())
+    for piece in _pieces(model.graph):
+        digest.update(len(piece).to_bytes(8, "little"))
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+def graphs(graph: GraphProto) -> Iterator[GraphProto]:
+    """Yield a graph and every graph in its nodes' attributes."""
+    stack = [graph]
+    while stack:
+        current = stack.pop()
+        yield current
+        for node in current.node:
+            stack.extend(subgraph for _, subgraph in subgraphs(node))
+
+
+def subgraphs(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
+    """Yield the graphs that a node owns, by attribute name."""
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.name, attribute.g
+        for index, graph in enumerate(attribute.graphs):
+            yield f"{attribute.name}[{index}]", graph
+
+
+def _pieces(graph: GraphProto) -> Iterator[bytes]:
+    for value in (*graph.input, *graph.output):
+        yield value.name.encode() + value.type.SerializeToString(deterministic=True)
+    for tensor in graph.initializer:
+        yield f"{tensor.name}:{tensor.data_type}:{list(tensor.dims)}".encode()
+    for node in graph.node:
+        if not node.metadata_props and not node.doc_string:
+            yield node.SerializeToString(deterministic=True)
+            continue
+        bare = type(node)()
+        bare.CopyFrom(node)
+        del bare.metadata_props[:]
+        bare.ClearField("doc_string")
+        yield bare.SerializeToString(deterministic=True)
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError as error:
+        raise ModelError(f"there is no file {path}") from error
+    except IsADirectoryError as error:
+        raise ModelError(f"{path} is a folder, not a model file") from error
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {error.strerror}") from error
+    if not data:
+        raise ModelError(f"{path} is empty")
+    return data
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:300] if lines else type(error).__name__

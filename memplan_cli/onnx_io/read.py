@@ -1,0 +1,290 @@
+"""ModelProto -> Program: nodes become ops, graphs in attributes become nested blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING
+
+from memplan_cli.errors import ModelError
+from memplan_cli.ir import Block, Op, Origin, Program, Var, VarId
+from memplan_cli.onnx_io.load import subgraphs
+from memplan_cli.onnx_io.shapes import Bindings, infer, read_shape
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
+
+    from memplan_cli.ir import Attribute, Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A program, and what was noticed while reading it."""
+
+    program: Program
+    warnings: tuple[str, ...] = ()
+
+
+def read_program(model: ModelProto, bindings: Bindings | None = None) -> Loaded:
+    """Turn a model into a program.
+
+    Raises:
+        ModelError: a value is read that nothing defines, defined twice, or needs itself.
+    """
+    inferred, warnings = infer(model, bindings or Bindings())
+    reader = _Reader(_weights(model.graph))
+    scope: dict[str, VarId] = {}
+    for name, (dtype, shape) in reader.weights.items():
+        scope[name] = reader.add(name, "", Origin.WEIGHT, (dtype, shape))
+    values = _values(inferred.graph)
+    inputs = tuple(v.name for v in model.graph.input if v.name not in reader.weights)
+    for name in inputs:
+        if name in scope:
+            raise ModelError(f"input {_short(name)!r} is defined twice")
+        scope[name] = reader.add(name, "", Origin.INPUT, _type_of(name, values))
+    body = reader.block(inferred.graph, "", scope, tuple(scope[name] for name in inputs))
+    name = model.graph.name or "model"
+    return Loaded(Program(name, body, reader.vars), warnings)
+
+
+def _weights(graph: GraphProto) -> dict[str, tuple[str, Shape]]:
+    found = {t.name: (dtype_name(t.data_type), tuple(t.dims)) for t in graph.initializer}
+    for sparse in graph.sparse_initializer:
+        found[sparse.values.name] = (dtype_name(sparse.values.data_type), tuple(sparse.dims))
+    return found
+
+
+@dataclass(slots=True)
+class _Reader:
+    weights: Mapping[str, tuple[str, Shape]]
+    vars: dict[VarId, Var] = field(default_factory=dict)
+    paths: set[str] = field(default_factory=set)
+
+    def add(
+        self, name: str, block: str, origin: Origin, facts: tuple[str, Shape | None]
+    ) -> VarId:
+        identity = f"{block}/{name}" if block else name
+        while identity in self.vars:
+            identity += "'"
+        var = VarId(identity)
+        self.vars[var] = Var(var, facts[0], facts[1], origin, name, block)
+        return var
+
+    def block(
+        self,
+        graph: GraphProto,
+        path: str,
+        outer: Mapping[str, VarId],
+        inputs: tuple[VarId, ...],
+    ) -> Block:
+        scope = dict(outer) if path else outer
+        assert isinstance(scope, dict)  # noqa: S101 - the top scope is made above
+        here = set(self.weights) if not path else set()
+        here.update(self.vars[var].name for var in inputs)
+        values = _values(graph)
+        ops = []
+        for index, node in sorted_nodes(graph, scope):
+            bodies = tuple(self._bodies(node, index, path, scope))
+            reads = tuple(self._resolve(name, scope, node) for name in node.input)
+            origin = Origin.WEIGHT if node.op_type == "Constant" else Origin.OP
+            writes = []
+            for name in node.output:
+                if not name:
+                    writes.append(VarId(""))
+                    continue
+                if name in here:
+                    raise ModelError(f"value {_short(name)!r} is defined twice")
+                here.add(name)
+                facts = _type_of(name, values)
+                if origin is Origin.WEIGHT and facts[1] is None:
+                    facts = _constant_type(node)
+                scope[name] = self.add(name, path, origin, facts)
+                writes.append(scope[name])
+            ops.append(
+                Op(
+                    node.name,
+                    node.op_type,
+                    reads,
+                    tuple(writes),
+                    bodies,
+                    "" if node.domain == "ai.onnx" else node.domain,
+                    index,
+                    _attributes(node),
+                )
+            )
+        outputs = tuple(self._resolve_output(v.name, scope, path) for v in graph.output)
+        return Block(inputs, outputs, tuple(ops), path)
+
+    def _bodies(
+        self, node: NodeProto, index: int, path: str, scope: Mapping[str, VarId]
+    ) -> Iterator[Block]:
+        for attribute, graph in subgraphs(node):
+            label = node.name or f"{node.op_type}#{index}"
+            inner = f"{path}/{label}.{attribute}" if path else f"{label}.{attribute}"
+            while inner in self.paths:
+                inner += "'"
+            self.paths.add(inner)
+            values, names = _values(graph), dict(scope)
+            for tensor in graph.initializer:
+                facts = (dtype_name(tensor.data_type), tuple(tensor.dims))
+                names[tensor.name] = self.add(tensor.name, inner, Origin.WEIGHT, facts)
+            given = []
+            for value in graph.input:
+                facts = _type_of(value.name, values)
+                names[value.name] = self.add(value.name, inner, Origin.BODY_INPUT, facts)
+                given.append(names[value.name])
+            yield self.block(graph, inner, names, tuple(given))
+
+    def _resolve(self, name: str, scope: Mapping[str, VarId], node: NodeProto) -> VarId:
+        if not name:
+            return VarId("")
+        if name not in scope:
+            where = node.name or node.op_type
+            raise ModelError(
+                f"node {_short(where)!r} reads {_short(name)!r}, which nothing defines"
+            )
+        return scope[name]
+
+    def _resolve_output(self, name: str, scope: Mapping[str, VarId], path: str) -> VarId:
+        if name not in scope:
+            what = f"block {_short(path)!r}" if path else "the graph"
+            raise ModelError(f"{what} gives {_short(name)!r}, which nothing defines")
+        return scope[name]
+
+
+def sorted_nodes(
+    graph: GraphProto, outer: Mapping[str, object]
+) -> Sequence[tuple[int, NodeProto]]:
+    """Return (index, node) in an order in which every value is made before it is read.
+
+    The file's order where that is one, as the format demands; else the nearest to it.
+
+    Raises:
+        ModelError: the nodes need each other in a circle.
+    """
+    nodes = list(enumerate(graph.node))
+    maker = {name: index for index, node in nodes for name in node.output if name}
+    waits: list[set[int]] = []
+    in_order = True
+    for index, node in nodes:
+        needs = {maker[n] for n in _reads(node) if n in maker and n not in outer}
+        in_order = in_order and all(need < index for need in needs)
+        waits.append(needs)
+    return nodes if in_order else [nodes[index] for index in _kahn(waits, graph)]
+
+
+def _kahn(waits: list[set[int]], graph: GraphProto) -> list[int]:
+    readers: list[list[int]] = [[] for _ in waits]
+    for index, needs in enumerate(waits):
+        for need in needs:
+            readers[need].append(index)
+    left = [len(needs) for needs in waits]
+    ready = [index for index, count in enumerate(left) if not count]
+    heapify(ready)
+    order: list[int] = []
+    while ready:
+        index = heappop(ready)
+        order.append(index)
+        for reader in readers[index]:
+            left[reader] -= 1
+            if not left[reader]:
+                heappush(ready, reader)
+    if len(order) < len(waits):
+        stuck = next(index for index, count in enumerate(left) if count)
+        node = graph.node[stuck]
+        raise ModelError(
+            f"the graph has a cycle through node {_short(node.name or node.op_type)!r}"
+        )
+    return order
+
+
+def _reads(node: NodeProto) -> Iterator[str]:
+    """Yield what a node reads, what its bodies read from outside included."""
+    yield from node.input
+    for _, graph in subgraphs(node):
+        for inner in graph.node:
+            yield from _reads(inner)
+        for value in graph.output:
+            yield value.name
+
+
+def _values(graph: GraphProto) -> dict[str, ValueInfoProto]:
+    """Return the declared and inferred types of a graph's values by name."""
+    found = {value.name: value for value in graph.output}
+    found.update((value.name, value) for value in graph.value_info)
+    found.update((value.name, value) for value in graph.input)
+    return found
+
+
+def _type_of(name: str, values: Mapping[str, ValueInfoProto]) -> tuple[str, Shape | None]:
+    value = values.get(name)
+    if value is None:
+        return "unknown", None
+    return type_name(value.type), read_shape(value)
+
+
+def type_name(kind: TypeProto) -> str:
+    """Return a type in words: ``float32``, ``sequence(float32)``, ``optional(..)``."""
+    which = kind.WhichOneof("value")
+    if which == "tensor_type":
+        return dtype_name(kind.tensor_type.elem_type)
+    if which == "sequence_type":
+        return f"sequence({type_name(kind.sequence_type.elem_type)})"
+    if which == "optional_type":
+        return f"optional({type_name(kind.optional_type.elem_type)})"
+    if which == "sparse_tensor_type":
+        return f"sparse({dtype_name(kind.sparse_tensor_type.elem_type)})"
+    return "map" if which == "map_type" else "unknown"
+
+
+def dtype_name(element: int) -> str:
+    """Return the numpy name of a TensorProto.DataType."""
+    return _dtype_names().get(element, "unknown")
+
+
+_DTYPES: dict[int, str] = {}
+
+
+def _dtype_names() -> dict[int, str]:
+    if not _DTYPES:
+        from onnx import TensorProto  # noqa: PLC0415 - heavy
+
+        renamed = {"float": "float32", "double": "float64", "undefined": "unknown"}
+        for name, number in TensorProto.DataType.items():
+            _DTYPES[number] = renamed.get(name.lower(), name.lower())
+    return _DTYPES
+
+
+def _constant_type(node: NodeProto) -> tuple[str, Shape | None]:
+    for attribute in node.attribute:
+        if attribute.HasField("t"):
+            return dtype_name(attribute.t.data_type), tuple(attribute.t.dims)
+    return "unknown", None
+
+
+def _attributes(node: NodeProto) -> dict[str, Attribute]:
+    """Return the plain attributes; tensors, graphs and types stay in the file."""
+    found: dict[str, Attribute] = {}
+    for attribute in node.attribute:
+        kind = attribute.type
+        if kind == attribute.INT:
+            found[attribute.name] = attribute.i
+        elif kind == attribute.FLOAT:
+            found[attribute.name] = attribute.f
+        elif kind == attribute.STRING:
+            found[attribute.name] = attribute.s.decode("utf-8", "replace")
+        elif kind == attribute.INTS:
+            found[attribute.name] = tuple(attribute.ints)
+        elif kind == attribute.FLOATS:
+            found[attribute.name] = tuple(attribute.floats)
+        elif kind == attribute.STRINGS:
+            found[attribute.name] = tuple(
+                s.decode("utf-8", "replace") for s in attribute.strings
+            )
+    return found
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 120 else f"{name[:117]}..."
