@@ -1,0 +1,54 @@
+"""What may a user set? One frozen value; where it was written is not its business."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from memplan_cli.ir import Shape
+
+Level = Literal[0, 1, 2]
+PhaseChoice = Literal["auto", "train", "test"]
+OrderChoice = Literal["keep", "auto"]
+
+DEFAULT_ALIGNMENT = 64
+"""Bytes; what CPU kernels want for their widest loads."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemParam:
+    """The Caffe block: which phases to optimise, and which vars to leave alone."""
+
+    optimize_train: bool = True
+    optimize_test: bool = True
+    exclude_blob: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that decides a plan. The same model and settings give the same bytes."""
+
+    mem_param: MemParam = MemParam()
+    level: Level = 2
+    exclude: tuple[str, ...] = ()
+    """Names and globs from the command line; they add to ``mem_param.exclude_blob``."""
+    expose: bool = False
+    """Whether excluded vars become graph outputs."""
+    phase: PhaseChoice = "auto"
+    skip_grads: bool = False
+    """Whether gradients that the update consumes keep memory of their own."""
+    loss: str | None = None
+    dims: Mapping[str, int] = field(default_factory=dict)
+    shapes: Mapping[str, Shape] = field(default_factory=dict)
+    order: OrderChoice = "auto"
+    alignment: int | None = None
+    """Bytes, a power of two; None: 64, or less where 64 would cost more than it packs."""
+    time_limit: float | None = None
+    """Seconds that may cut the searches short; they are bounded by work anyway."""
+    allow_partial: bool = False
+
+    @property
+    def excluded(self) -> tuple[str, ...]:
+        """Every exclusion, in the order given, once."""
+        return tuple(dict.fromkeys((*self.mem_param.exclude_blob, *self.exclude)))
