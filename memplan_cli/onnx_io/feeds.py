@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import onnx
@@ -20,6 +19,7 @@ from memplan_cli.sizes import bind_dim, symbols_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
 
@@ -56,7 +56,6 @@ class _Rule:
     """What one op expects of one value."""
 
     kind: str
-    low: int = 0
     high: int = _LARGE
     values: tuple[int, ...] = ()
 
@@ -130,7 +129,15 @@ _COUNTS: Mapping[tuple[str, int], tuple[int, ...]] = {
 _SHAPES = frozenset({("Reshape", 1), ("Expand", 1), ("ConstantOfShape", 0), ("Resize", 3)})
 
 _POSITIVE = frozenset(
-    {("Sqrt", 0), ("Log", 0), ("Pow", 0), ("Pow", 1), ("BatchNormalization", 4)}
+    {
+        ("Sqrt", 0),
+        ("Log", 0),
+        ("Pow", 0),
+        ("Pow", 1),
+        ("Div", 1),
+        ("Mod", 1),
+        ("BatchNormalization", 4),
+    }
 )
 
 # Op and position of an index -> position of what it indexes.
@@ -152,6 +159,14 @@ _INDEXED: Mapping[tuple[str, int], int] = {
     ("GRU", 4): 0,
     ("RNN", 4): 0,
     ("ReverseSequence", 1): 0,
+}
+
+
+# Bytes are quantised data and may be anything; wider integers are masks more often.
+_WHOLE_RANGE: Mapping[str, tuple[str, int, int]] = {
+    "bool": ("integers", 0, 2),
+    "int8": ("integers", -128, 128),
+    "uint8": ("integers", 0, 256),
 }
 
 
@@ -299,21 +314,20 @@ class _Trace:
 
     def _rule(self, node: NodeProto, position: int) -> _Rule | None:
         key = (node.op_type, position)
+        rule = None
         if key in _INDEXED:
-            return _Rule("index", high=self._limit(node, _INDEXED[key]))
-        if key == ("OneHot", 0):
-            return _Rule("index", high=self.constants.get(node.input[1], 8))
-        if key in _SHAPES:
+            rule = _Rule("index", high=self._limit(node, _INDEXED[key]))
+        elif key == ("OneHot", 0):
+            rule = _Rule("index", high=self.constants.get(node.input[1], 8))
+        elif key in _SHAPES:
             shape = self.shapes.get(node.output[0], ())
             known = tuple(dim for dim in shape if dim is not None)
-            return _Rule("values", values=known if len(known) == len(shape) else (1,))
-        if key in _COUNTS:
-            return _Rule("values", values=_COUNTS[key])
-        if key in _POSITIVE:
-            return _Rule("positive", low=1, high=4)
-        if key in (("Div", 1), ("Mod", 1)):
-            return _Rule("divisor", low=1, high=4)
-        return None
+            rule = _Rule("values", values=known if len(known) == len(shape) else (1,))
+        elif key in _COUNTS:
+            rule = _Rule("values", values=_COUNTS[key])
+        elif key in _POSITIVE:
+            rule = _Rule("positive")
+        return rule
 
     def _limit(self, node: NodeProto, indexed: int) -> int:
         """Return the length of what is indexed, or 1 where it is not known: 0 fits."""
@@ -363,21 +377,16 @@ def _settled(dtype: str, rules: Sequence[_Rule]) -> tuple[str, int, int, tuple[i
     fixed = next((rule.values for rule in rules if rule.kind == "values"), None)
     if fixed is not None:
         return "values", 0, 0, fixed
-    if dtype == "bool":
-        return "integers", 0, 2, ()
-    if not dtype.startswith(("int", "uint")):
-        positive = any(rule.kind in ("positive", "index") for rule in rules)
+    positive = any(rule.kind == "positive" for rule in rules)
+    if not dtype.startswith(("int", "uint", "bool")):
         return ("positive" if positive else "normal"), 0, 0, ()
     limits = [rule.high for rule in rules if rule.kind == "index"]
     if limits:
         return "integers", 0, min(limits), ()
-    if any(rule.kind in ("positive", "divisor") for rule in rules):
+    if positive:
         return "integers", 1, 4, ()
-    if dtype == "int8":
-        return "integers", -128, 128, ()
-    if dtype == "uint8":
-        return "integers", 0, 256, ()
-    return "mask", 0, 2, ()
+    kind, low, high = _WHOLE_RANGE.get(dtype, ("mask", 0, 2))
+    return kind, low, high, ()
 
 
 def _tensor_type(value: ValueInfoProto) -> tuple[str, onnx.TypeProto.Tensor]:

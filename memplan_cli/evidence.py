@@ -1,0 +1,166 @@
+"""What was observed of a runtime, and how it was set up: data, no ONNX Runtime."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Setting = str | int | bool
+
+CPU = "CPUExecutionProvider"
+CUDA = "CUDAExecutionProvider"
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeSettings:
+    """ONNX Runtime's own option names, each in the scope where it has to be set.
+
+    Attributes:
+        session: attributes of ``SessionOptions``; enum values by name.
+        session_config: entries for ``SessionOptions.add_session_config_entry``.
+        arena: keys of ``OrtArenaCfg``; registered for the environment on CPU.
+        provider: options of the execution provider.
+        run_config: entries for ``RunOptions.add_run_config_entry``.
+    """
+
+    session: Mapping[str, Setting] = field(default_factory=dict)
+    session_config: Mapping[str, str] = field(default_factory=dict)
+    arena: Mapping[str, Setting] = field(default_factory=dict)
+    provider: Mapping[str, Setting] = field(default_factory=dict)
+    run_config: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, dict[str, Setting]]:
+        """Return the layout of the contract, every scope sorted by key."""
+        return {
+            "session": dict(sorted(self.session.items())),
+            "session_config": dict(sorted(self.session_config.items())),
+            "arena": dict(sorted(self.arena.items())),
+            "provider": dict(sorted(self.provider.items())),
+            "run_config": dict(sorted(self.run_config.items())),
+        }
+
+    @classmethod
+    def from_json(cls, scopes: Mapping[str, Mapping[str, Setting]]) -> RuntimeSettings:
+        """Read what `to_json` wrote; a scope that is missing is empty."""
+        return cls(
+            session=dict(scopes.get("session", {})),
+            session_config={k: str(v) for k, v in scopes.get("session_config", {}).items()},
+            arena=dict(scopes.get("arena", {})),
+            provider=dict(scopes.get("provider", {})),
+            run_config={k: str(v) for k, v in scopes.get("run_config", {}).items()},
+        )
+
+    def updated(self, other: RuntimeSettings) -> RuntimeSettings:
+        """Return these settings with those of ``other`` on top, scope by scope."""
+        return replace(
+            self,
+            session={**self.session, **other.session},
+            session_config={**self.session_config, **other.session_config},
+            arena={**self.arena, **other.arena},
+            provider={**self.provider, **other.provider},
+            run_config={**self.run_config, **other.run_config},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Peaks:
+    """Bytes a run needs; None is what was not measured (or cannot be predicted).
+
+    Attributes:
+        first_run_peak: most bytes of intermediates and outputs live in the first run.
+        steady_peak: the same from the second run on, memory pattern's block included.
+        held: what the arena took from the system, weights in it included.
+        scratch: the arena's high-water mark above the tensors: kernels' workspace.
+        weights: bytes of weights that lie in the arena.
+        milliseconds: median time of a run.
+    """
+
+    first_run_peak: int | None
+    steady_peak: int | None
+    held: int | None = None
+    scratch: int | None = None
+    weights: int | None = None
+    milliseconds: float | None = None
+
+    def to_json(self) -> dict[str, int | float | None]:
+        """Return every figure under its own name."""
+        return {
+            "first_run_peak": self.first_run_peak,
+            "steady_peak": self.steady_peak,
+            "held": self.held,
+            "scratch": self.scratch,
+            "weights": self.weights,
+            "milliseconds": self.milliseconds,
+        }
+
+
+def finite(value: float | None) -> float | None:
+    """Return a number that JSON can hold: infinitely far apart has no number."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One output that is not the same.
+
+    Attributes:
+        output: its name, with an index where it is a sequence.
+        elements: how many elements have other bits.
+        max_abs_diff: the largest distance between two elements.
+        beyond: how many elements the tolerance does not excuse.
+        reason: why there was nothing to compare element by element.
+    """
+
+    output: str
+    elements: int
+    max_abs_diff: float
+    beyond: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """The verdict of a comparison, a replay, or both.
+
+    ``status`` is ``passed``, ``failed``, ``nondeterministic`` (the original differs from
+    itself by more than the tolerance, so nothing is shown) or ``skipped``. ``replay`` is
+    ``passed``, ``failed`` or None where no replay was asked for.
+    """
+
+    status: str
+    provider: str
+    max_abs_diff: float | None = None
+    bit_identical: bool | None = None
+    replay: str | None = None
+    differences: tuple[Difference, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether everything that was asked for holds."""
+        return self.status == "passed" and self.replay in (None, "passed")
+
+    def to_json(self) -> dict[str, object]:
+        """Return the contract's block, and what differs where something does."""
+        return {
+            "status": self.status,
+            "provider": self.provider,
+            "max_abs_diff": finite(self.max_abs_diff),
+            "bit_identical": self.bit_identical,
+            "replay": self.replay,
+            "differences": [
+                {
+                    "output": item.output,
+                    "elements": item.elements,
+                    "max_abs_diff": finite(item.max_abs_diff),
+                    "beyond": item.beyond,
+                    "reason": item.reason,
+                }
+                for item in self.differences
+            ],
+            "notes": list(self.notes),
+        }

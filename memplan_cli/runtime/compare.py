@@ -1,0 +1,224 @@
+"""Does the rewritten model give what the original gives, bit for bit?
+
+Both run in processes of their own, on the same seeded inputs, twice, at two sets of dims
+where a dim is free. The original's outputs lie in files while the other one runs, so that
+no process holds both.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from memplan_cli.errors import RuntimeUnavailableError
+from memplan_cli.evidence import Difference, RuntimeSettings, Validation
+from memplan_cli.onnx_io.feeds import (
+    FeedSpec,
+    default_dims,
+    feed_specs,
+    load_graph,
+    missing_weights,
+    random_ops,
+)
+from memplan_cli.runtime.bits import Tolerance
+from memplan_cli.runtime.session import deterministic, resolve_provider
+from memplan_cli.runtime.worker import DEFAULT_TIMEOUT, Outcome, run_job
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+# What a provider cannot repeat itself, the rewritten model need not repeat better.
+_NOISE_MARGIN = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How two models are held against each other.
+
+    Attributes:
+        provider: ``auto``, ``cpu`` or ``cuda``.
+        dims: values for symbolic dims; the others get small defaults.
+        second_dims: the dims of the second shape; None chooses them where a dim is free.
+        runs: runs of each model in each shape.
+        timeout: seconds for each process.
+        tolerance: zero asks for the same bits.
+        seed: of the inputs.
+        specs: how to draw the inputs; None reads it from the original.
+        original_settings, rewritten_settings: on top of the deterministic settings. Both
+            should name the same optimisation level, unless the file already holds the
+            optimised graph.
+    """
+
+    provider: str = "auto"
+    dims: Mapping[str, int] = field(default_factory=dict)
+    second_dims: Mapping[str, int] | None = None
+    runs: int = 2
+    timeout: float = DEFAULT_TIMEOUT
+    tolerance: Tolerance = field(default_factory=Tolerance)
+    seed: int = 0
+    specs: tuple[FeedSpec, ...] | None = None
+    original_settings: RuntimeSettings = field(default_factory=RuntimeSettings)
+    rewritten_settings: RuntimeSettings = field(default_factory=RuntimeSettings)
+
+
+def compare(original: Path, rewritten: Path, how: Comparison | None = None) -> Validation:
+    """Run both models and compare every output of the original.
+
+    Raises:
+        RuntimeUnavailableError: the weights are not there, the provider is not, or the
+            original itself does not run. A rewritten model that does not run is a failed
+            check, not an error.
+    """
+    how = how or Comparison()
+    require_weights(original)
+    require_weights(rewritten)
+    provider = resolve_provider(how.provider)
+    how = dataclasses.replace(how, provider=provider)
+    first = _at_dims(original, rewritten, how, how.dims)
+    second_dims = _second_dims(original, how)
+    if second_dims is None or first.status != "passed":
+        return first
+    try:
+        second = _at_dims(original, rewritten, how, second_dims)
+    except RuntimeUnavailableError as error:
+        if how.second_dims is not None:
+            raise
+        note = f"one shape only: the original does not run at {_text(second_dims)} ({error})"
+        return dataclasses.replace(first, notes=(*first.notes, note))
+    return _merged(first, second)
+
+
+def require_weights(path: Path) -> None:
+    """Refuse a model whose external data is not there: nothing could be shown with it.
+
+    Raises:
+        RuntimeUnavailableError: naming the file.
+    """
+    missing = missing_weights(path)
+    if missing:
+        raise RuntimeUnavailableError(
+            f"{path} cannot run: its weights file {missing[0]} is not in {path.parent}",
+            hint="Put the file there, or use --no-validate to leave the comparison out.",
+        )
+
+
+def _second_dims(original: Path, how: Comparison) -> dict[str, int] | None:
+    """Return other values for the free dims; None where there is no free dim."""
+    if how.specs is not None:
+        return None
+    if how.second_dims is not None:
+        return {**how.dims, **how.second_dims}
+    usual = default_dims(load_graph(original))
+    free = {name: value for name, value in usual.items() if name not in how.dims}
+    if not free:
+        return None
+    # Image sides stay multiples of 32: strides of real networks want that.
+    other = {name: value + (32 if value == 64 else 1) for name, value in free.items()}
+    return {**how.dims, **other}
+
+
+def _at_dims(
+    original: Path, rewritten: Path, how: Comparison, dims: Mapping[str, int]
+) -> Validation:
+    model = load_graph(original)
+    specs = how.specs if how.specs is not None else feed_specs(model, dims)
+    with tempfile.TemporaryDirectory(prefix="memplan-outputs-") as folder:
+        job = _job(original, how, how.original_settings, specs)
+        first = run_job(
+            "outputs", {**job, "folder": folder, "save": True}, timeout=how.timeout
+        )
+        base = first.require(f"{original} does not run at {_text(dims) or 'its dims'}")
+        noise = _differences(base)
+        if noise and random_ops(model):
+            return _random(how, noise, random_ops(model))
+        tolerance = _tolerance(how.tolerance, noise)
+        job = _job(rewritten, how, how.rewritten_settings, specs)
+        job |= {"tolerance": [tolerance.rtol, tolerance.atol], "outputs": base["outputs"]}
+        second = run_job(
+            "outputs", {**job, "folder": folder, "save": False}, timeout=how.timeout
+        )
+    return _verdict(second, how.provider, tolerance, noise)
+
+
+def _job(
+    model: Path,
+    how: Comparison,
+    settings: RuntimeSettings,
+    specs: tuple[FeedSpec, ...],
+) -> dict[str, object]:
+    exact = deterministic(how.provider)
+    return {
+        "model": str(model),
+        "settings": settings.updated(exact).to_json(),
+        "provider": how.provider,
+        "specs": [dataclasses.asdict(spec) for spec in specs],
+        "seed": how.seed,
+        "runs": how.runs,
+        "outputs": [],
+        "tolerance": [how.tolerance.rtol, how.tolerance.atol],
+    }
+
+
+def _differences(result: Mapping[str, object]) -> tuple[Difference, ...]:
+    found = result["differences"]
+    return tuple(Difference(**entry) for entry in found)  # type: ignore[attr-defined]
+
+
+def _tolerance(asked: Tolerance, noise: tuple[Difference, ...]) -> Tolerance:
+    """Widen the tolerance to what the provider itself does not repeat."""
+    if not noise:
+        return asked
+    widest = _NOISE_MARGIN * max(item.max_abs_diff for item in noise)
+    return Tolerance(asked.rtol, max(asked.atol, widest))
+
+
+def _random(
+    how: Comparison, noise: tuple[Difference, ...], ops: tuple[str, ...]
+) -> Validation:
+    note = (
+        f"two runs of the original differ in {len(noise)} outputs, because it draws random "
+        f"numbers ({', '.join(ops)}): no comparison can show anything there"
+    )
+    return Validation("nondeterministic", how.provider, notes=(note,))
+
+
+def _verdict(
+    outcome: Outcome, provider: str, tolerance: Tolerance, noise: tuple[Difference, ...]
+) -> Validation:
+    if not outcome.ok:
+        note = f"the rewritten model does not run ({outcome.how}): {outcome.reason}"
+        return Validation("failed", provider, bit_identical=False, notes=(note,))
+    found = _differences(outcome.result)
+    notes = (
+        [] if tolerance.exact else [f"tolerance rtol={tolerance.rtol} atol={tolerance.atol}"]
+    )
+    if noise:
+        notes.insert(0, f"two runs of the original differ in {len(noise)} outputs")
+    return Validation(
+        status="failed" if any(item.beyond for item in found) else "passed",
+        provider=provider,
+        max_abs_diff=max((item.max_abs_diff for item in found), default=0.0),
+        bit_identical=not found,
+        differences=found,
+        notes=tuple(notes),
+    )
+
+
+def _merged(first: Validation, second: Validation) -> Validation:
+    status = first.status if second.status == "passed" else second.status
+    farthest = [v.max_abs_diff for v in (first, second) if v.max_abs_diff is not None]
+    return dataclasses.replace(
+        first,
+        status=status,
+        max_abs_diff=max(farthest, default=None),
+        bit_identical=bool(first.bit_identical and second.bit_identical),
+        differences=(*first.differences, *second.differences),
+        notes=tuple(dict.fromkeys((*first.notes, *second.notes))),
+    )
+
+
+def _text(dims: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in sorted(dims.items()))

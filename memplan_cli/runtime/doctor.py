@@ -1,0 +1,111 @@
+"""What of ONNX Runtime really works on this machine?"""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+from importlib import metadata
+
+from memplan_cli.evidence import CPU, CUDA
+from memplan_cli.runtime.session import ProviderProbe, probe_provider
+
+_WHEELS = (
+    "onnxruntime",
+    "onnxruntime-gpu",
+    "onnxruntime-directml",
+    "onnxruntime-openvino",
+    "onnxruntime-qnn",
+    "onnxruntime-training",
+)
+
+_PACKAGES = ("memplan", "onnx", *_WHEELS, "numpy", "numba")
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The state of the environment.
+
+    Attributes:
+        python: version and platform.
+        versions: installed packages that matter, with their versions.
+        listed: providers the runtime claims to have; a claim, no more.
+        probes: for each provider we use, whether a session really got it.
+        problems: what is wrong, and what to do about it.
+    """
+
+    python: str
+    versions: tuple[tuple[str, str], ...]
+    listed: tuple[str, ...]
+    probes: tuple[ProviderProbe, ...]
+    problems: tuple[str, ...]
+
+    @property
+    def healthy(self) -> bool:
+        """Whether models can be run on CPU at least, and no wheels are in conflict."""
+        return not self.problems
+
+    def to_json(self) -> dict[str, object]:
+        """Return everything by name."""
+        return {
+            "python": self.python,
+            "versions": dict(self.versions),
+            "listed": list(self.listed),
+            "providers": {
+                probe.provider: {"works": probe.works, "reason": probe.reason}
+                for probe in self.probes
+            },
+            "problems": list(self.problems),
+        }
+
+
+def diagnose() -> Diagnosis:
+    """Look at the installed wheels and create a session on each provider."""
+    versions = installed_versions()
+    probes = (probe_provider(CPU), probe_provider(CUDA))
+    return Diagnosis(
+        python=f"{platform.python_version()} on {platform.platform()}",
+        versions=versions,
+        listed=_listed(),
+        probes=probes,
+        problems=find_problems(dict(versions), probes),
+    )
+
+
+def installed_versions() -> tuple[tuple[str, str], ...]:
+    """Return ``(package, version)`` of what is installed, in a fixed order."""
+    found = []
+    for package in _PACKAGES:
+        try:
+            found.append((package, metadata.version(package)))
+        except metadata.PackageNotFoundError:
+            continue
+    return tuple(found)
+
+
+def find_problems(
+    versions: dict[str, str], probes: tuple[ProviderProbe, ...]
+) -> tuple[str, ...]:
+    """Return what is wrong with a set of wheels and providers, in words."""
+    wheels = [name for name in _WHEELS if name in versions]
+    problems = []
+    if not wheels:
+        problems.append("no onnxruntime wheel is installed: pip install onnxruntime")
+    if len(wheels) > 1:
+        # All of them unpack into the folder onnxruntime/, the last one wins, and removing
+        # one breaks the other; pip check says nothing.
+        problems.append(
+            f"{' and '.join(wheels)} share one import folder and break each other: "
+            f"pip uninstall {' '.join(wheels)}, then install one of them"
+        )
+    cpu = next((probe for probe in probes if probe.provider == CPU), None)
+    if wheels and cpu and not cpu.works:
+        problems.append(f"no session gets {CPU}: {cpu.reason}")
+    return tuple(problems)
+
+
+def _listed() -> tuple[str, ...]:
+    try:
+        import onnxruntime as ort  # noqa: PLC0415 - heavy, and it may be broken
+    except ImportError:
+        return ()
+    return tuple(ort.get_available_providers())

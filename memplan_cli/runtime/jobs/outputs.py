@@ -1,0 +1,112 @@
+"""Run a model and keep its outputs in files, or hold them against those of another."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from memplan_cli.evidence import Difference, RuntimeSettings
+from memplan_cli.onnx_io.feeds import FeedSpec
+from memplan_cli.runtime.bits import Tolerance, difference
+from memplan_cli.runtime.inputs import draw_all
+from memplan_cli.runtime.session import make_session, run_options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from memplan_cli.runtime.worker import Json
+
+
+def run(job: Json) -> Json:
+    """Run ``job["model"]`` several times on one feed.
+
+    With ``save``, the first run's outputs go to the folder, and the other runs are held
+    against them: what differs there, the model cannot repeat. Without, every run is held
+    against what another model left in the folder.
+    """
+    settings = RuntimeSettings.from_json(job["settings"])  # type: ignore[arg-type]
+    provider, folder = str(job["provider"]), Path(str(job["folder"]))
+    session = make_session(Path(str(job["model"])), settings, provider)
+    feed = draw_all(specs(job["specs"]), seed=int(str(job["seed"])))
+    names = job["outputs"] or [output.name for output in session.get_outputs()]
+    known = {output.name for output in session.get_outputs()}
+    wanted = [str(name) for name in names if name in known]  # type: ignore[attr-defined]
+    missing = [name for name in names if name not in known]  # type: ignore[attr-defined]
+    found = [Difference(name, 0, 0.0, 1, "there is no such output") for name in missing]
+    tolerance = Tolerance(*map(float, job["tolerance"]))  # type: ignore[call-overload]
+    for number in range(int(str(job["runs"]))):
+        values = session.run(wanted, feed, run_options(settings))
+        if job["save"] and number == 0:
+            _save(folder, wanted, values)
+        else:
+            found += _against(folder, wanted, values, tolerance)
+        del values
+    return {
+        "outputs": wanted,
+        "differences": [dataclasses.asdict(item) for item in _worst(found)],
+        "providers": session.get_providers(),
+    }
+
+
+def specs(entries: Any) -> tuple[FeedSpec, ...]:  # noqa: ANN401 - JSON
+    """Read feed specs from a job."""
+    return tuple(
+        FeedSpec(**{**e, "shape": tuple(e["shape"]), "values": tuple(e["values"])})
+        for e in entries
+    )
+
+
+def _save(folder: Path, names: list[str], values: list[Any]) -> None:
+    for number, _, leaf in _leaves(names, values):
+        np.save(folder / f"{number}.npy", leaf)
+
+
+def _against(
+    folder: Path, names: list[str], values: list[Any], tolerance: Tolerance
+) -> list[Difference]:
+    found = []
+    for number, name, leaf in _leaves(names, values):
+        file = folder / f"{number}.npy"
+        if not file.exists():
+            found.append(Difference(name, leaf.size, 0.0, 1, "the original has no such part"))
+            continue
+        # Scalars and empty arrays cannot be mapped.
+        mode = "r" if leaf.size and leaf.ndim else None
+        reference = np.load(file, mmap_mode=mode)  # type: ignore[arg-type]
+        apart = difference(name, leaf, reference, tolerance)
+        found += [apart] if apart else []
+    return found
+
+
+def _leaves(names: list[str], values: list[Any]) -> Iterator[tuple[str, str, NDArray[Any]]]:
+    """Yield ``(file name, name, array)``: a sequence's elements one by one."""
+    for number, (name, value) in enumerate(zip(names, values, strict=True)):
+        if isinstance(value, list):
+            length = np.array(len(value))
+            yield f"{number}", f"len({name})", length
+            for index, item in enumerate(value):
+                yield f"{number}.{index}", f"{name}[{index}]", _array(item)
+        else:
+            yield f"{number}", name, _array(value)
+
+
+def _array(value: Any) -> NDArray[Any]:  # noqa: ANN401 - ONNX Runtime has no types
+    if value is None:
+        return np.zeros((0,), np.bool_)
+    array = np.asarray(value)
+    return array.astype(np.str_) if array.dtype.kind == "O" else array
+
+
+def _worst(found: list[Difference]) -> list[Difference]:
+    """Keep the worst difference of each output over all runs."""
+    kept: dict[str, Difference] = {}
+    for item in found:
+        old = kept.get(item.output)
+        if old is None or (item.beyond, item.elements) > (old.beyond, old.elements):
+            kept[item.output] = item
+    return list(kept.values())

@@ -1,0 +1,144 @@
+"""How does ONNX Runtime work for us without taking us down? In a process of its own.
+
+A job is a kind and a JSON object; the child writes a JSON object back. A native crash, a
+hang or an error in the child is an `Outcome` with a failure, never ours. Arrays travel as
+files in folders that the job names.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memplan_cli.errors import MemplanError, RuntimeUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Json = dict[str, object]
+
+JOBS: Mapping[str, str] = {
+    "probe": "memplan_cli.runtime.jobs.probe",
+    "outputs": "memplan_cli.runtime.jobs.outputs",
+}
+"""Each module has ``run(job) -> result``; it is imported in the child only."""
+
+DEFAULT_TIMEOUT = 600.0
+
+_TAIL = 1200
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a job: its result, or how it failed and why.
+
+    ``how`` is ``ok``, ``error`` (an exception), ``crash`` (the process died) or
+    ``timeout``.
+    """
+
+    how: str
+    result: Json
+    reason: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is a result."""
+        return self.how == "ok"
+
+    def require(self, what: str) -> Json:
+        """Return the result.
+
+        Raises:
+            RuntimeUnavailableError: there is none; the message starts with ``what``.
+        """
+        if self.ok:
+            return self.result
+        raise RuntimeUnavailableError(
+            f"{what}: {self.reason}",
+            hint="`memplan doctor` shows what works here; --no-validate leaves the "
+            "runtime out.",
+        )
+
+
+def run_job(kind: str, job: Json, *, timeout: float = DEFAULT_TIMEOUT) -> Outcome:
+    """Run one job in a child process and wait for it at most ``timeout`` seconds."""
+    return run_script(["-m", "memplan_cli.runtime.worker", kind], job, timeout=timeout)
+
+
+def run_script(arguments: list[str], job: Json, *, timeout: float) -> Outcome:
+    """Run Python with these arguments and a folder: ``job.json`` in, ``result.json`` out."""
+    with tempfile.TemporaryDirectory(prefix="memplan-") as name:
+        folder = Path(name)
+        (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
+        log = folder / "log"
+        try:
+            code = _spawn([*arguments, name], log, timeout)
+        except subprocess.TimeoutExpired:
+            return Outcome("timeout", {}, f"no answer within {timeout:g} s")
+        return _outcome(folder / "result.json", log, code)
+
+
+def _spawn(arguments: list[str], log: Path, timeout: float) -> int:
+    home = str(Path(__file__).resolve().parents[2])
+    paths = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
+    with log.open("wb") as sink:
+        done = subprocess.run(  # noqa: S603 - our own module, our own arguments
+            [sys.executable, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            timeout=timeout,
+            check=False,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        )
+    return done.returncode
+
+
+def _outcome(result: Path, log: Path, code: int) -> Outcome:
+    if not result.exists():
+        return Outcome("crash", {}, f"{_death(code)}{_tail(log)}")
+    answer = json.loads(result.read_text(encoding="utf-8"))
+    return Outcome(answer["how"], answer["result"], answer["reason"])
+
+
+def _death(code: int) -> str:
+    if code < 0:
+        try:
+            return f"the runtime's process died of {signal.Signals(-code).name}"
+        except ValueError:
+            return f"the runtime's process died of signal {-code}"
+    return f"the runtime's process ended with exit code {code}"
+
+
+def _tail(log: Path) -> str:
+    text = log.read_text(encoding="utf-8", errors="replace").strip()
+    return f": {text[-_TAIL:]}" if text else ""
+
+
+def main(kind: str, folder: Path) -> None:
+    """Do one job; the child's side of `run_job`."""
+    job = json.loads((folder / "job.json").read_text(encoding="utf-8"))
+    try:
+        result = importlib.import_module(JOBS[kind]).run(job)
+        answer = {"how": "ok", "result": result, "reason": ""}
+    except MemplanError as error:
+        answer = {"how": "error", "result": {}, "reason": str(error)}
+    except Exception as error:  # noqa: BLE001 - whatever it is, the parent must hear of it
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:_TAIL]
+        answer = {"how": "error", "result": {}, "reason": reason}
+    # The answer appears whole or not at all: a crash while writing leaves no half of it.
+    draft = folder / "draft.json"
+    draft.write_text(json.dumps(answer), encoding="utf-8")
+    draft.replace(folder / "result.json")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+from memplan_cli.errors import RuntimeUnavailableError
+from memplan_cli.evidence import CPU
+from memplan_cli.runtime.bits import Tolerance
+from memplan_cli.runtime.compare import Comparison, compare
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HEAD = '<ir_version: 10, opset_import: ["" : 21]>\n'
+ON_CPU = Comparison(provider="cpu")
+
+CHAIN = """g (float[batch,4] x) => (float[batch,4] y, float[batch,4] z)
+    { a = Relu(x)  b = Exp(a)  y = Add(a, b)  z = Neg(b) }"""
+
+
+def save(folder: Path, name: str, text: str) -> Path:
+    path = folder / f"{name}.onnx"
+    onnx.save(onnx.parser.parse_model(HEAD + text), str(path))
+    return path
+
+
+def test_the_same_graph_in_another_order_is_bit_identical(tmp_path: Path) -> None:
+    other = CHAIN.replace("y = Add(a, b)  z = Neg(b)", "z = Neg(b)  y = Add(a, b)")
+    got = compare(save(tmp_path, "a", CHAIN), save(tmp_path, "b", other), ON_CPU)
+    assert (got.status, got.bit_identical, got.max_abs_diff) == ("passed", True, 0.0)
+    assert got.provider == CPU
+
+
+def test_a_wrong_output_is_named_and_measured(tmp_path: Path) -> None:
+    other = CHAIN.replace("z = Neg(b)", "z = Neg(a)")
+    got = compare(save(tmp_path, "a", CHAIN), save(tmp_path, "b", other), ON_CPU)
+    assert (got.status, got.bit_identical) == ("failed", False)
+    assert [item.output for item in got.differences] == ["z"]
+    assert got.max_abs_diff is not None
+    assert got.max_abs_diff > 0
+
+
+def test_a_model_that_is_right_at_one_batch_only_fails_at_the_second(tmp_path: Path) -> None:
+    # ReduceSum over the batch divided by 2 is the mean at batch 2 and nowhere else.
+    right = """g (float[batch,4] x) => (float[1,4] y)
+        <int64[1] axes = {0}> { y = ReduceMean(x, axes) }"""
+    wrong = """g (float[batch,4] x) => (float[1,4] y)
+        <int64[1] axes = {0}, float half = {0.5}> { s = ReduceSum(x, axes) y = Mul(s, half) }"""
+    a, b = save(tmp_path, "a", right), save(tmp_path, "b", wrong)
+    near = Comparison(provider="cpu", tolerance=Tolerance(atol=1e-6))
+    assert compare(a, b, near).status == "failed"
+    one = Comparison(provider="cpu", dims={"batch": 2}, tolerance=Tolerance(atol=1e-6))
+    assert compare(a, b, one).status == "passed"
+
+
+def test_a_missing_output_is_a_difference(tmp_path: Path) -> None:
+    other = CHAIN.replace(", float[batch,4] z", "")
+    got = compare(save(tmp_path, "a", CHAIN), save(tmp_path, "b", other), ON_CPU)
+    assert got.status == "failed"
+    assert [(d.output, d.reason) for d in got.differences] == [
+        ("z", "there is no such output")
+    ]
+
+
+def test_a_rewritten_model_that_does_not_load_is_a_failed_check(tmp_path: Path) -> None:
+    broken = tmp_path / "b.onnx"
+    model = onnx.parser.parse_model(HEAD + CHAIN)
+    model.graph.node[0].op_type = "NoSuchOp"
+    onnx.save(model, str(broken))
+    got = compare(save(tmp_path, "a", CHAIN), broken, ON_CPU)
+    assert got.status == "failed"
+    assert any("NoSuchOp" in note for note in got.notes)
+
+
+def test_an_original_that_does_not_load_is_an_error(tmp_path: Path) -> None:
+    broken = tmp_path / "a.onnx"
+    model = onnx.parser.parse_model(HEAD + CHAIN)
+    model.graph.node[0].op_type = "NoSuchOp"
+    onnx.save(model, str(broken))
+    with pytest.raises(RuntimeUnavailableError, match="NoSuchOp"):
+        compare(broken, broken, ON_CPU)
+
+
+def test_a_missing_weights_file_is_named_with_the_way_round_it(tmp_path: Path) -> None:
+    text = "g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { y = Add(x, w) }"
+    path = save(tmp_path, "a", text)
+    model = onnx.load(str(path))
+    weights = onnx.numpy_helper.from_array(np.ones(2, np.float32), "w")
+    onnx.external_data_helper.set_external_data(weights, "gone.bin")
+    weights.ClearField("raw_data")
+    model.graph.initializer[0].CopyFrom(weights)
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(RuntimeUnavailableError, match=r"gone\.bin") as caught:
+        compare(path, path, ON_CPU)
+    assert "--no-validate" in caught.value.hint
+
+
+def test_random_ops_make_a_comparison_meaningless_and_it_says_so(tmp_path: Path) -> None:
+    text = """g (float[64] x) => (float[64] y) { r = RandomNormalLike(x)  y = Add(x, r) }"""
+    path = save(tmp_path, "a", text)
+    got = compare(path, path, ON_CPU)
+    assert (got.status, got.bit_identical, got.passed) == ("nondeterministic", None, False)
+    assert "RandomNormalLike" in got.notes[0]
+
+
+def test_sequences_and_strings_are_compared_element_by_element(tmp_path: Path) -> None:
+    text = """g (float[6] x, string[3] s) => (seq(float[n]) parts, string[3] t)
+        <int64 two = {2}> { parts = SplitToSequence<axis = 0>(x, two)  t = Identity(s) }"""
+    path = save(tmp_path, "a", text)
+    assert compare(path, path, ON_CPU).status == "passed"
+    other = save(tmp_path, "b", text.replace("two = {2}", "two = {3}"))
+    assert compare(path, other, ON_CPU).status == "failed"

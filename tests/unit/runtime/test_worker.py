@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from memplan_cli.errors import RuntimeUnavailableError
+from memplan_cli.evidence import CPU
+from memplan_cli.runtime import worker
+from memplan_cli.runtime.worker import run_job
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Point the child at jobs of this test's own, by name and module path."""
+    (tmp_path / "crashes.py").write_text("import os\ndef run(job):\n    os.abort()\n")
+    (tmp_path / "hangs.py").write_text("import time\ndef run(job):\n    time.sleep(60)\n")
+    (tmp_path / "leaves.py").write_text("import os\ndef run(job):\n    os._exit(7)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+
+def spawn_with(module: str, folder: Path, timeout: float) -> worker.Outcome:
+    """Run ``main`` of the worker in a child with one more entry in its table."""
+    script = folder / "entry.py"
+    script.write_text(
+        "import sys\nfrom pathlib import Path\n"
+        "import memplan_cli.runtime.worker as worker\n"
+        f"worker.JOBS = {{'x': {module!r}}}\n"
+        "worker.main('x', Path(sys.argv[2]))\n"
+    )
+    return worker.run_script([str(script), "x"], {}, timeout=timeout)
+
+
+def test_a_job_answers() -> None:
+    outcome = run_job("probe", {"provider": CPU})
+    assert outcome.ok
+    assert outcome.result == {"providers": [CPU]}
+
+
+def test_an_error_in_a_job_is_a_failed_result() -> None:
+    outcome = run_job("probe", {})
+    assert (outcome.how, outcome.ok) == ("error", False)
+    assert "provider" in outcome.reason
+    with pytest.raises(RuntimeUnavailableError, match="cannot: KeyError"):
+        outcome.require("cannot")
+
+
+@pytest.mark.usefixtures("jobs")
+@pytest.mark.parametrize(
+    ("module", "how", "words"),
+    [("crashes", "crash", "SIGABRT"), ("leaves", "crash", "exit code 7")],
+)
+def test_a_crash_is_a_failed_result_that_names_the_signal(
+    tmp_path: Path, module: str, how: str, words: str
+) -> None:
+    outcome = spawn_with(module, tmp_path, 60)
+    assert outcome.how == how
+    assert words in outcome.reason
+
+
+@pytest.mark.usefixtures("jobs")
+def test_a_hang_is_a_failed_result_after_the_timeout(tmp_path: Path) -> None:
+    outcome = spawn_with("hangs", tmp_path, 1)
+    assert outcome.how == "timeout"
+    assert "within 1 s" in outcome.reason
