@@ -28,6 +28,7 @@ Json = dict[str, object]
 JOBS: Mapping[str, str] = {
     "probe": "memplan_cli.runtime.jobs.probe",
     "outputs": "memplan_cli.runtime.jobs.outputs",
+    "measure": "memplan_cli.runtime.jobs.measure",
 }
 """Each module has ``run(job) -> result``; it is imported in the child only."""
 

@@ -1,0 +1,67 @@
+"""Run a model with the profiler on and read what the arena did."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from memplan_cli.evidence import RuntimeSettings
+from memplan_cli.runtime.inputs import draw_all
+from memplan_cli.runtime.jobs.outputs import specs
+from memplan_cli.runtime.profile import read_profile
+from memplan_cli.runtime.session import make_session, run_options
+
+if TYPE_CHECKING:
+    from memplan_cli.runtime.inputs import Feed
+    from memplan_cli.runtime.worker import Json
+
+
+def run(job: Json) -> Json:
+    """Return the node events of each profiled run, and the times of unprofiled ones.
+
+    Times come from a second session: the profiler itself costs time. It shares nothing
+    with the first but, where the arena is the environment's, that arena.
+    """
+    settings = RuntimeSettings.from_json(job["settings"])  # type: ignore[arg-type]
+    feed = draw_all(specs(job["specs"]), seed=int(str(job["seed"])))
+    model, provider = Path(str(job["model"])), str(job["provider"])
+    with tempfile.TemporaryDirectory(prefix="memplan-profile-") as folder:
+        profiled = settings.updated(
+            RuntimeSettings(
+                session={"enable_profiling": True, "profile_file_prefix": f"{folder}/profile"}
+            )
+        )
+        before = time.perf_counter()
+        session = make_session(model, profiled, provider)
+        loading = time.perf_counter() - before
+        _repeat(session, feed, settings, int(str(job["runs"])))
+        profile = Path(session.end_profiling())
+        recording = read_profile(json.loads(profile.read_text(encoding="utf-8")))
+        del session
+    times = _times(job, settings, feed)
+    runs = [[asdict(event) for event in run] for run in recording.runs]
+    return {"runs": runs, "milliseconds": times, "loading_seconds": loading}
+
+
+def _times(job: Json, settings: RuntimeSettings, feed: Feed) -> list[float]:
+    count = int(str(job["timing_runs"]))
+    if not count:
+        return []
+    session = make_session(Path(str(job["model"])), settings, str(job["provider"]))
+    # The first two runs grow the arena and make the memory pattern.
+    return _repeat(session, feed, settings, count + 2)[2:]
+
+
+def _repeat(session: Any, feed: Feed, settings: RuntimeSettings, runs: int) -> list[float]:  # noqa: ANN401 - ONNX Runtime has no types
+    times = []
+    for _ in range(runs):
+        before = time.perf_counter()
+        outputs = session.run(None, feed, run_options(settings))
+        times.append(1000 * (time.perf_counter() - before))
+        # Outputs lie in the arena: kept, they would count in the next run.
+        del outputs
+    return times

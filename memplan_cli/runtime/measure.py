@@ -1,0 +1,78 @@
+"""How much memory does the runtime really take for a model under some settings?"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
+
+from memplan_cli.onnx_io.feeds import FeedSpec, feed_specs, load_graph
+from memplan_cli.runtime.compare import require_weights
+from memplan_cli.runtime.profile import NodeEvent, Recording, peaks_of
+from memplan_cli.runtime.session import resolve_provider
+from memplan_cli.runtime.worker import DEFAULT_TIMEOUT, run_job
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from memplan_cli.evidence import Peaks, RuntimeSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """How a model is measured.
+
+    Attributes:
+        provider: ``auto``, ``cpu`` or ``cuda``.
+        dims: values for symbolic dims; the others get small defaults.
+        runs: profiled runs; from the second on they are steady.
+        timing_runs: runs without profiler whose median is the time; 0 takes no time.
+        timeout: seconds for the whole process.
+        seed: of the inputs.
+        specs: how to draw the inputs; None reads it from the model.
+    """
+
+    provider: str = "auto"
+    dims: Mapping[str, int] = field(default_factory=dict)
+    runs: int = 3
+    timing_runs: int = 5
+    timeout: float = DEFAULT_TIMEOUT
+    seed: int = 0
+    specs: tuple[FeedSpec, ...] | None = None
+
+
+def measure(model: Path, settings: RuntimeSettings, trial: Trial | None = None) -> Peaks:
+    """Run a model in a process of its own and return what its arena did.
+
+    Raises:
+        RuntimeUnavailableError: weights or provider are missing, or it does not run.
+    """
+    recording = record(model, settings, trial)
+    return peaks_of(recording, recording.milliseconds)
+
+
+def record(model: Path, settings: RuntimeSettings, trial: Trial | None = None) -> Recording:
+    """Run a model in a process of its own and return every kernel's counters.
+
+    Raises:
+        RuntimeUnavailableError: weights or provider are missing, or it does not run.
+    """
+    trial = trial or Trial()
+    require_weights(model)
+    provider = resolve_provider(trial.provider)
+    chosen = trial.specs
+    if chosen is None:
+        chosen = feed_specs(load_graph(model), trial.dims)
+    job = {
+        "model": str(model),
+        "settings": settings.to_json(),
+        "provider": provider,
+        "specs": [asdict(spec) for spec in chosen],
+        "seed": trial.seed,
+        "runs": trial.runs,
+        "timing_runs": trial.timing_runs,
+    }
+    outcome = run_job("measure", job, timeout=trial.timeout)
+    result = outcome.require(f"{model} could not be measured")
+    runs = tuple(tuple(NodeEvent(**e) for e in run) for run in result["runs"])  # type: ignore[attr-defined]
+    return Recording(runs, tuple(result["milliseconds"]))  # type: ignore[arg-type]
