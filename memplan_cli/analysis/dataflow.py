@@ -1,0 +1,71 @@
+"""Who makes each var and who reads it? The top block's ops as a graph of indices.
+
+An op with bodies counts as one node that also reads what its bodies capture.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from memplan_cli.ir import captures
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from memplan_cli.ir import Block, Op, VarId
+
+
+@dataclass(frozen=True, slots=True)
+class Dataflow:
+    """Edges between the ops of one block, each op named by its index in the schedule."""
+
+    ops: tuple[Op, ...]
+    reads: tuple[tuple[VarId, ...], ...]
+    """What each op reads, once each, captures of its bodies included."""
+    producer: Mapping[VarId, int]
+    readers: Mapping[VarId, tuple[int, ...]]
+
+    def ancestors(self, targets: Iterable[VarId]) -> frozenset[int]:
+        """Return the ops that the targets need."""
+        stack = [self.producer[var] for var in targets if var in self.producer]
+        found = set(stack)
+        while stack:
+            for var in self.reads[stack.pop()]:
+                above = self.producer.get(var)
+                if above is not None and above not in found:
+                    found.add(above)
+                    stack.append(above)
+        return frozenset(found)
+
+    def descendants(self, sources: Iterable[VarId]) -> frozenset[int]:
+        """Return the ops that need one of the sources."""
+        stack = list(sources)
+        found: set[int] = set()
+        while stack:
+            for reader in self.readers.get(stack.pop(), ()):
+                if reader not in found:
+                    found.add(reader)
+                    stack.extend(self.ops[reader].outputs)
+        return frozenset(found)
+
+
+def dataflow(block: Block) -> Dataflow:
+    """Return the edges between the ops of a block."""
+    reads = tuple(op_reads(op) for op in block.ops)
+    producer = {var: at for at, op in enumerate(block.ops) for var in op.outputs if var}
+    readers: dict[VarId, list[int]] = {}
+    for at, variables in enumerate(reads):
+        for var in variables:
+            readers.setdefault(var, []).append(at)
+    return Dataflow(
+        block.ops, reads, producer, {var: tuple(who) for var, who in readers.items()}
+    )
+
+
+def op_reads(op: Op) -> tuple[VarId, ...]:
+    """Return what an op reads, once each: its inputs and what its bodies capture."""
+    if not op.bodies:
+        return tuple(dict.fromkeys(var for var in op.inputs if var))
+    captured = (var for body in op.bodies for var in captures(body))
+    return tuple(dict.fromkeys((*filter(None, op.inputs), *captured)))
