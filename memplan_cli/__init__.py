@@ -1,0 +1,26 @@
+"""The memory of ONNX models, known before they run and made smaller, with proof.
+
+The Python API has one function a command, with the same meaning: ``memplan_cli.optimize``
+is ``memplan optimize``. Importing this package imports no ONNX and no runtime.
+"""
+
+from __future__ import annotations
+
+from memplan_cli.api import Check, Optimized, doctor, optimize, plan, report, validate
+from memplan_cli.errors import MemplanError
+from memplan_cli.settings import MemParam, Settings
+from memplan_cli.version import VERSION as __version__
+
+__all__ = [
+    "Check",
+    "MemParam",
+    "MemplanError",
+    "Optimized",
+    "Settings",
+    "__version__",
+    "doctor",
+    "optimize",
+    "plan",
+    "report",
+    "validate",
+]

@@ -10,11 +10,12 @@ from memplan_cli.errors import ModelError
 from memplan_cli.ir import Block, Op, Origin, Program, Var, VarId
 from memplan_cli.onnx_io.load import subgraphs
 from memplan_cli.onnx_io.shapes import Bindings, infer, read_shape
+from memplan_cli.onnx_io.types import dtype_name, type_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
+    from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 
     from memplan_cli.ir import Attribute, Shape
 
@@ -223,38 +224,6 @@ def _type_of(name: str, values: Mapping[str, ValueInfoProto]) -> tuple[str, Shap
     if value is None:
         return "unknown", None
     return type_name(value.type), read_shape(value)
-
-
-def type_name(kind: TypeProto) -> str:
-    """Return a type in words: ``float32``, ``sequence(float32)``, ``optional(..)``."""
-    which = kind.WhichOneof("value")
-    if which == "tensor_type":
-        return dtype_name(kind.tensor_type.elem_type)
-    if which == "sequence_type":
-        return f"sequence({type_name(kind.sequence_type.elem_type)})"
-    if which == "optional_type":
-        return f"optional({type_name(kind.optional_type.elem_type)})"
-    if which == "sparse_tensor_type":
-        return f"sparse({dtype_name(kind.sparse_tensor_type.elem_type)})"
-    return "map" if which == "map_type" else "unknown"
-
-
-def dtype_name(element: int) -> str:
-    """Return the numpy name of a TensorProto.DataType."""
-    return _dtype_names().get(element, "unknown")
-
-
-_DTYPES: dict[int, str] = {}
-
-
-def _dtype_names() -> dict[int, str]:
-    if not _DTYPES:
-        from onnx import TensorProto  # noqa: PLC0415 - heavy
-
-        renamed = {"float": "float32", "double": "float64", "undefined": "unknown"}
-        for name, number in TensorProto.DataType.items():
-            _DTYPES[number] = renamed.get(name.lower(), name.lower())
-    return _DTYPES
 
 
 def _constant_type(node: NodeProto) -> tuple[str, Shape | None]:

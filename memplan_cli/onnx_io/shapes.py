@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.load import graphs
+from memplan_cli.onnx_io.types import element_type
 from memplan_cli.sizes import bind_dim, canonical_dim
 
 if TYPE_CHECKING:
@@ -193,18 +194,10 @@ def _add_known(model: ModelProto, bindings: Bindings) -> None:
         if name in bindings.shapes or (name in values and _is_complete(values[name])):
             continue
         if name not in values:
-            element = helper.np_dtype_to_tensor_dtype(_numpy_type(dtype))
             values[name] = model.graph.value_info.add()
-            values[name].CopyFrom(_typed(name, element, shape))
+            values[name].CopyFrom(_typed(name, element_type(dtype), shape))
         else:
             _set_shape(values[name], shape)
-
-
-def _numpy_type(dtype: str) -> object:
-    import ml_dtypes  # noqa: PLC0415 - onnx brings it; only for the small float types
-    import numpy as np  # noqa: PLC0415 - heavy
-
-    return np.dtype(getattr(ml_dtypes, dtype, dtype))
 
 
 def _set_shape(value: ValueInfoProto, shape: Shape) -> None:

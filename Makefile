@@ -1,0 +1,60 @@
+# One entry point for people and CI. Every target makes what it needs, a virtual
+# environment included, from a bare clone with Python 3.11, git and make.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+OUT    := out
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-slow test-cuda lint types bench zoo golden samples clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(READY): pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit("memplan needs Python 3.11 or newer: make PYTHON=python3.11") if sys.version_info < (3, 11) else None'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
+install: $(READY) ## Make the virtual environment and install memplan into it
+
+demo: $(READY) ## Plan the sample models and a real network, run both versions, show the reports
+	@BIN=$(BIN) OUT=$(OUT) sh sample_models/demo.sh
+
+test: $(READY) ## Run the tests, the linter and the type checker (under ten minutes on two cores)
+	$(BIN)/python -m pytest -n 2 -m 'not slow and not bench and not cuda'
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test-slow: $(READY) ## Run the long tests
+	$(BIN)/python -m pytest -n 2 -m 'slow and not cuda'
+
+test-cuda: $(READY) ## Run the tests that need a GPU; they skip with the reason where there is none
+	$(BIN)/python -m pytest -m cuda
+
+lint: $(READY) ## Check style, imports and spelling
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/codespell memplan_cli tests docs README.md CHANGELOG.md
+
+types: $(READY) ## Check types
+	$(BIN)/mypy
+
+bench: $(READY) ## Measure; writes the tables of docs/measurements
+	$(BIN)/python -m tests.benchmarks
+
+zoo: $(READY) ## Optimise every model of ../shared/models and the onnx package at every level
+	$(BIN)/python -m tests.benchmarks.zoo
+
+golden: $(READY) ## Write the golden reports again; review them as a diff
+	$(BIN)/python -m pytest tests/golden --update-golden
+
+samples: $(READY) ## Write the sample models again
+	$(BIN)/python sample_models/build.py
+
+clean: ## Remove the virtual environment and all caches
+	rm -rf $(VENV) $(OUT) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,89 @@
+"""The command line: options -> one api call -> a renderer -> an exit code."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from memplan_cli.cli.common import Output
+from memplan_cli.errors import MemplanError
+from memplan_cli.version import VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "optimize": ("memplan_cli.cli.optimize", "Plan a model, write it in its best order, prove it."),
+    "report": ("memplan_cli.cli.report", "Show a plan, or plan a model and show that."),
+    "validate": ("memplan_cli.cli.validate", "Run a written model against its original."),
+    "pack": ("memplan_cli.cli.pack", "Pack buffers of a CSV file into one arena."),
+    "doctor": ("memplan_cli.cli.doctor", "Say what is installed and what really works."),
+}
+"""Command -> its module, which holds a function of that name, and one line of help."""
+
+
+class _Failure(click.ClickException):
+    exit_code = 2
+
+
+class _Commands(click.Group):
+    """Loads a command when it is called, and turns our errors into exit codes: here only."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        del ctx
+        if cmd_name not in COMMANDS:
+            return None
+        module, _ = COMMANDS[cmd_name]
+        command = getattr(import_module(module), cmd_name.replace("-", "_"))
+        assert isinstance(command, click.Command)  # noqa: S101 - our own table
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            from memplan_cli.selection import nearest  # noqa: PLC0415 - only for a typo
+
+            ctx.fail(f"there is no command {name!r}. {nearest(name, COMMANDS)}".strip())
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's own signature
+        try:
+            return super().invoke(ctx)
+        except MemplanError as error:
+            if ctx.ensure_object(Output).debug:
+                raise
+            hint = f"\nHint: {error.hint}" if error.hint else ""
+            raise _Failure(f"{printable(str(error))}{printable(hint)}") from error
+
+
+def printable(text: str) -> str:
+    """Make control characters visible: a name from a file must not steer the terminal."""
+    return "".join(
+        c if c == "\n" or c.isprintable() else c.encode("unicode_escape").decode() for c in text
+    )
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(VERSION, prog_name="memplan")
+@click.pass_context
+def main(ctx: click.Context) -> None:
+    """Know the memory of an ONNX model before it runs, and make it smaller.
+
+    \b
+    memplan optimize model.onnx --level 1 --exclude fc1
+    memplan report --print-log
+    """
+    ctx.ensure_object(Output)

@@ -1,0 +1,161 @@
+"""What every command has: output switches, the settings options, progress, parsing."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from memplan_cli.errors import SettingsError
+
+if TYPE_CHECKING:
+    from memplan_cli.settings import Settings
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_QUICK = 1.0
+"""Seconds below which progress would only flicker."""
+
+
+@dataclass(slots=True)
+class Output:
+    """How to speak to the user: how much, in colour or not, with tracebacks or without."""
+
+    quiet: bool = False
+    color: bool = True
+    debug: bool = False
+    started: float = field(default_factory=time.monotonic)
+
+    def progress(self, text: str) -> None:
+        """Say on stderr what is being done, once the work takes longer than a moment."""
+        if not self.quiet and time.monotonic() - self.started > _QUICK:
+            click.echo(f"memplan: {text} ...", err=True)
+
+    def note(self, text: str) -> None:
+        """Say something on stderr that is no result."""
+        if not self.quiet:
+            click.echo(text, err=True)
+
+
+def output_options(command: Command) -> Command:
+    """Add ``--quiet``, ``--no-color`` and ``--debug``, and pass an `Output` as ``output``."""
+
+    @wraps(command)
+    def run(*args: object, quiet: bool, no_color: bool, debug: bool, **options: object) -> Any:  # noqa: ANN401 - as the command
+        color = not no_color and "NO_COLOR" not in os.environ and sys.stdout.isatty()
+        output = Output(quiet, color, debug)
+        root = click.get_current_context().find_root().ensure_object(Output)
+        root.quiet, root.color, root.debug = quiet, color, debug
+        return command(*args, output=output, **options)
+
+    for option in (
+        click.option("--debug", is_flag=True, help="Show a traceback when something fails."),
+        click.option("--no-color", is_flag=True, help="Plain text (also: NO_COLOR)."),
+        click.option("--quiet", "-q", is_flag=True, help="Results only, no progress."),
+    ):
+        run = option(run)
+    return run  # type: ignore[return-value]
+
+
+_SETTINGS = (
+    click.option("--config", type=click.Path(path_type=Path), help="Settings: YAML or prototxt."),
+    click.option("--level", type=int, help="0 same shape, 1 same dtype, 2 one arena (default)."),
+    click.option("--exclude", multiple=True, metavar="GLOB", help="Leave these tensors alone."),
+    click.option("--expose", is_flag=True, default=None, help="Excluded tensors become outputs."),
+    click.option("--phase", type=click.Choice(["auto", "train", "test"]), help="Overrule the phase."),
+    click.option("--skip-grads/--no-skip-grads", default=None, help="Gradients keep own memory."),
+    click.option("--loss", metavar="NAME", help="The value that training minimises."),
+    click.option("--dim", "dims", multiple=True, metavar="NAME=N", help="Bind a symbolic dim."),
+    click.option("--shape", "shapes", multiple=True, metavar="NAME=D,D", help="Give a shape."),
+    click.option("--order", type=click.Choice(["keep", "auto"]), help="Reorder the nodes or not."),
+    click.option("--alignment", type=int, metavar="N", help="Bytes that offsets are multiples of."),
+    click.option("--time-limit", type=float, metavar="S", help="Cut the searches short."),
+    click.option("--allow-partial", is_flag=True, default=None, help="Totals despite gaps."),
+)
+
+
+def settings_options(command: Command) -> Command:
+    """Add the options that make `Settings`; the command gets them as ``overrides``."""
+
+    @wraps(command)
+    def run(*args: object, **options: Any) -> Any:  # noqa: ANN401 - as the command
+        names = ("level", "exclude", "expose", "phase", "skip_grads", "loss", "order",
+                 "alignment", "time_limit", "allow_partial")  # fmt: skip
+        overrides: dict[str, object] = {name: options.pop(name) for name in names}
+        overrides["dims"] = parse_dims(options.pop("dims")) or None
+        overrides["shapes"] = parse_shapes(options.pop("shapes")) or None
+        config = options.pop("config")
+        return command(*args, settings=Chosen(config, overrides), **options)
+
+    for option in reversed(_SETTINGS):
+        run = option(run)
+    return run  # type: ignore[return-value]
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What the command line says about settings; files come in once a model is known."""
+
+    config: Path | None
+    overrides: Mapping[str, object]
+
+    def load(self, model: Path) -> Settings:
+        """Return the settings for a model, from files and options together."""
+        from memplan_cli.settings_file import load_settings  # noqa: PLC0415 - brings PyYAML
+
+        return load_settings(model, self.config, self.overrides)
+
+
+def parse_dims(texts: tuple[str, ...]) -> dict[str, int]:
+    """Read ``NAME=N`` words.
+
+    Raises:
+        SettingsError: one has no ``=``, or no positive number behind it.
+    """
+    found: dict[str, int] = {}
+    for text in texts:
+        name, sign, number = text.rpartition("=")
+        if not sign or not name or not number.isdigit() or int(number) < 1:
+            raise SettingsError(f"--dim takes NAME=N with N above 0, not {text!r}")
+        found[name] = int(number)
+    return found
+
+
+def parse_shapes(texts: tuple[str, ...]) -> dict[str, list[int | str]]:
+    """Read ``NAME=D,D,..`` words; a dim may be a symbol.
+
+    Raises:
+        SettingsError: one has no ``=`` or an empty dim.
+    """
+    found: dict[str, list[int | str]] = {}
+    for text in texts:
+        name, sign, dims = text.rpartition("=")
+        parts = [part.strip() for part in dims.split(",")] if dims.strip() else []
+        if not sign or not name or not all(parts):
+            raise SettingsError(f"--shape takes NAME=D,D,.. and not {text!r}")
+        found[name] = [int(part) if part.isdigit() else part for part in parts]
+    return found
+
+
+model_argument = click.argument("model", type=click.Path(path_type=Path))
+"""No ``exists``: the library says what is wrong with a path, in one voice."""
+
+provider_option = click.option(
+    "--provider",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    default="auto",
+    show_default=True,
+    help="Where to run; cuda never falls back.",
+)
+
+
+def say(text: str) -> None:
+    """Print a result; the text is what a renderer made."""
+    click.echo(text, nl=not text.endswith("\n"))

@@ -1,0 +1,67 @@
+"""``memplan optimize``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from memplan_cli.cli.common import (
+    Chosen,
+    model_argument,
+    output_options,
+    provider_option,
+    say,
+    settings_options,
+)
+
+if TYPE_CHECKING:
+    from memplan_cli.cli.common import Output
+
+
+@click.command()
+@model_argument
+@click.option("-o", "--output", "out", type=click.Path(path_type=Path), help="File to write.")
+@click.option("--plan", "plan_file", type=click.Path(path_type=Path), help="The plan's file.")
+@settings_options
+@click.option("--validate/--no-validate", default=True, help="Run both models and compare.")
+@provider_option
+@click.option("--print-log", is_flag=True, help="One line for each tensor that reuses memory.")
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
+@output_options
+def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
+    model: Path,
+    *,
+    out: Path | None,
+    plan_file: Path | None,
+    settings: Chosen,
+    validate: bool,
+    provider: str,
+    print_log: bool,
+    form: str,
+    output: Output,
+) -> None:
+    """Plan MODEL's memory, write it in the order that needs least, and prove it.
+
+    Writes <stem>.memplan.onnx and <stem>.memplan.json beside MODEL.
+
+    \b
+    memplan optimize model.onnx --level 1 --exclude fc1
+    """
+    from memplan_cli import api  # noqa: PLC0415 - heavy: only when the command runs
+    from memplan_cli.renderers import render  # noqa: PLC0415 - likewise
+
+    done = api.optimize(
+        model,
+        settings.load(model),
+        out=out,
+        plan_file=plan_file,
+        check=api.Check(provider=provider) if validate else None,
+        progress=output.progress,
+    )
+    say(render(done.plan, form, color=output.color, print_log=print_log))
+    if done.model is None:
+        output.note("memplan: the rewritten model gives other outputs: nothing was written")
+        raise SystemExit(1)
+    output.note(f"memplan: wrote {done.model} and {done.plan_file}")

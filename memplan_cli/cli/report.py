@@ -1,0 +1,57 @@
+"""``memplan report``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from memplan_cli.cli.common import Chosen, output_options, say, settings_options
+
+if TYPE_CHECKING:
+    from memplan_cli.cli.common import Output
+
+FORMATS = (
+    "text", "json", "markdown", "html", "svg", "csv", "chrome-trace", "c-header", "tflm",
+    "minimalloc",
+)  # fmt: skip
+
+
+@click.command()
+@click.argument("path", metavar="[PLAN|MODEL]", required=False, type=click.Path(path_type=Path))
+@settings_options
+@click.option("--print-log", is_flag=True, help="One line for each tensor that reuses memory.")
+@click.option("--format", "form", type=click.Choice(FORMATS), default="text")
+@click.option("-o", "--output", "out", type=click.Path(path_type=Path), help="File to write.")
+@output_options
+def report(  # noqa: PLR0913 - one parameter an option, as click wants it
+    path: Path | None,
+    *,
+    settings: Chosen,
+    print_log: bool,
+    form: str,
+    out: Path | None,
+    output: Output,
+) -> None:
+    """Show a plan, or plan a model in memory and show that.
+
+    Without an argument: the newest *.memplan.json of this folder.
+
+    \b
+    memplan report --print-log
+    memplan report model.onnx --format markdown
+    """
+    from memplan_cli import api  # noqa: PLC0415 - heavy: only when the command runs
+    from memplan_cli.onnx_io.files import write_files  # noqa: PLC0415 - likewise
+    from memplan_cli.renderers import render  # noqa: PLC0415 - likewise
+
+    is_model = path is not None and path.suffix != ".json"
+    plan = api.report(path, settings.load(path) if path and is_model else None, output.progress)
+    color = output.color and out is None
+    text = render(plan, form, color=color, print_log=print_log)
+    if out is None:
+        say(text)
+        return
+    write_files({out: text.encode()})
+    output.note(f"memplan: wrote {out}")

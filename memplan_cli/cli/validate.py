@@ -1,0 +1,62 @@
+"""``memplan validate``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from memplan_cli.cli.common import output_options, provider_option, say
+
+if TYPE_CHECKING:
+    from memplan_cli.cli.common import Output
+
+
+@click.command()
+@click.argument("planned", type=click.Path(path_type=Path))
+@click.option("--original", type=click.Path(path_type=Path), help="Default: PLANNED less .memplan.")
+@provider_option
+@click.option("--runs", type=click.IntRange(1), default=2, show_default=True)
+@click.option("--rtol", type=float, default=0.0, show_default=True, help="0: bit for bit.")
+@click.option("--atol", type=float, default=0.0, show_default=True)
+@click.option("--timeout", type=float, default=600.0, show_default=True, help="Seconds a process.")
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
+@output_options
+def validate(  # noqa: PLR0913 - one parameter an option, as click wants it
+    planned: Path,
+    *,
+    original: Path | None,
+    provider: str,
+    runs: int,
+    rtol: float,
+    atol: float,
+    timeout: float,
+    form: str,
+    output: Output,
+) -> None:
+    """Run PLANNED, a model that memplan wrote, against its original.
+
+    \b
+    memplan validate model.memplan.onnx --original model.onnx
+    """
+    from memplan_cli import api  # noqa: PLC0415 - heavy: only when the command runs
+    from memplan_cli.renderers.validation import RENDERERS  # noqa: PLC0415 - likewise
+
+    output.progress("running both models")
+    check = api.Check(provider, runs, rtol, atol, timeout)
+    verdict = api.validate(planned, original or _original_of(planned), check)
+    say(RENDERERS[form](verdict))
+    raise SystemExit(0 if verdict.passed else 1)
+
+
+def _original_of(planned: Path) -> Path:
+    """Return the file that ``optimize`` made this one from, by its default name."""
+    from memplan_cli.errors import ModelError  # noqa: PLC0415 - only here
+
+    if not planned.name.endswith(".memplan.onnx"):
+        raise ModelError(
+            f"{planned} does not say which model it was made from",
+            hint="name it with --original",
+        )
+    return planned.with_name(planned.name.removesuffix(".memplan.onnx") + ".onnx")

@@ -1,0 +1,132 @@
+"""Where are the weights that a model keeps beside itself, and do they go along?
+
+Runtimes refuse data outside the model's own folder (a path with ``..``, an absolute one, a
+symbolic link), and the checker refuses hard links too. So a model written into another
+folder needs its data there: it is copied, as a clone of the same blocks where the file
+system can do that. A model written beside its source just refers to the same file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from memplan_cli.errors import ModelError
+from memplan_cli.onnx_io.load import graphs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from onnx import ModelProto, TensorProto
+
+
+def external_tensors(model: ModelProto) -> Iterator[TensorProto]:
+    """Yield every tensor of a model whose data lies in another file."""
+    for graph in graphs(model.graph):
+        for tensor in graph.initializer:
+            if tensor.data_location == tensor.EXTERNAL:
+                yield tensor
+        for sparse in graph.sparse_initializer:
+            for tensor in (sparse.values, sparse.indices):
+                if tensor.data_location == tensor.EXTERNAL:
+                    yield tensor
+        for node in graph.node:
+            for attribute in node.attribute:
+                for tensor in (attribute.t, *attribute.tensors):
+                    if tensor.data_location == tensor.EXTERNAL:
+                        yield tensor
+
+
+def locations(model: ModelProto) -> tuple[str, ...]:
+    """Return the files that a model's data lies in, as it names them, each once.
+
+    Raises:
+        ModelError: a name leads out of the model's folder.
+    """
+    found: dict[str, None] = {}
+    for tensor in external_tensors(model):
+        location = next((e.value for e in tensor.external_data if e.key == "location"), "")
+        path = PurePosixPath(location.replace("\\", "/"))
+        if not location or path.is_absolute() or ".." in path.parts or ":" in location[:2]:
+            raise ModelError(
+                f"tensor {tensor.name[:120]!r} keeps its data in {location[:200]!r}, which "
+                "is not inside the model's folder",
+                hint="runtimes refuse such a file; move the data beside the model",
+            )
+        found[location] = None
+    return tuple(found)
+
+
+def missing(model: ModelProto, folder: Path) -> tuple[str, ...]:
+    """Return the data files of a model that are not there."""
+    return tuple(name for name in locations(model) if not (folder / name).is_file())
+
+
+def copy_along(model: ModelProto, source: Path, target: Path) -> tuple[Path, ...]:
+    """Bring a model's data files from one folder to another; return what was created.
+
+    Files that are missing at the source are left out: the caller says so.
+
+    Raises:
+        ModelError: another file of the same name is in the way, or a copy failed.
+    """
+    if source.resolve() == target.resolve():
+        return ()
+    created: list[Path] = []
+    try:
+        for name in locations(model):
+            if (source / name).is_file():
+                created.extend(_bring(source / name, target / name))
+    except BaseException:
+        for path in created:
+            path.unlink(missing_ok=True)
+        raise
+    return tuple(created)
+
+
+def _bring(source: Path, target: Path) -> Iterator[Path]:
+    if target.exists():
+        if _same_bytes(source, target):
+            return
+        raise ModelError(
+            f"{target} is in the way: the model's weights have that name",
+            hint="write the model into another folder, or beside its source",
+        )
+    partial = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _clone(source, partial)
+        partial.replace(target)
+    except OSError as error:
+        raise ModelError(f"{target} cannot be written: {error.strerror}") from error
+    finally:
+        partial.unlink(missing_ok=True)
+    yield target
+
+
+def _clone(source: Path, target: Path) -> None:
+    """Copy a file, sharing its blocks where the file system can (Linux FICLONE)."""
+    ficlone = 0x40049409
+    with contextlib.suppress(ImportError, OSError):
+        import fcntl  # noqa: PLC0415 - POSIX only
+
+        with source.open("rb") as old, target.open("wb") as new:
+            fcntl.ioctl(new.fileno(), ficlone, old.fileno())
+            return
+    shutil.copyfile(source, target)
+
+
+def _same_bytes(one: Path, other: Path) -> bool:
+    if one.stat().st_size != other.stat().st_size:
+        return False
+    block = 1 << 20
+    with one.open("rb") as left, other.open("rb") as right:
+        while True:
+            a, b = left.read(block), right.read(block)
+            if a != b:
+                return False
+            if not a:
+                return True

@@ -1,0 +1,87 @@
+"""How does a file get onto the disk whole, or not at all?
+
+Everything is written under a temporary name in the target's folder, then renamed: whoever
+looks, at any moment, finds the old file or the whole new one.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memplan_cli.errors import ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+
+def write_files(contents: Mapping[Path, bytes]) -> None:
+    """Write several files: all temporary ones first, then rename each.
+
+    Raises:
+        ModelError: a folder or file cannot be written; nothing is left behind.
+    """
+    staged: dict[Path, Path] = {}
+    try:
+        for target, data in contents.items():
+            staged[target] = _stage(target, data)
+        for target, partial in staged.items():
+            partial.replace(target)
+    except OSError as error:
+        where = error.filename or next(iter(contents))
+        raise ModelError(
+            f"{where} cannot be written: {error.strerror}",
+            hint="choose another place with -o",
+        ) from error
+    finally:
+        for partial in staged.values():
+            partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def staged(target: Path, data: bytes) -> Iterator[Path]:
+    """Write bytes under a temporary name beside ``target``, for as long as the block lasts.
+
+    Raises:
+        ModelError: the folder cannot be written.
+    """
+    try:
+        partial = _stage(target, data)
+    except OSError as error:
+        raise ModelError(
+            f"{target} cannot be written: {error.strerror}",
+            hint="choose another place with -o",
+        ) from error
+    try:
+        yield partial
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _stage(target: Path, data: bytes) -> Path:
+    handle, name = tempfile.mkstemp(
+        prefix=f".{target.name[:100]}.", suffix=".tmp", dir=target.parent
+    )
+    partial = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.chmod(_mode(target))
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    return partial
+
+
+def _mode(target: Path) -> int:
+    """Return the mode of the file that is replaced, or what a new file would get."""
+    if target.exists():
+        return target.stat().st_mode & 0o777
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask

@@ -1,0 +1,160 @@
+"""Is the rewritten graph still the same computation? Checked without the code that wrote it.
+
+The same nodes with the same attributes reading and writing the same values, each value made
+once and before it is read, and the same interface. A recomputed copy, whose outputs are
+called ``<name>__recompute``, must be a node of the original under the original's names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from memplan_cli.onnx_io.load import graphs, subgraphs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
+
+_COPY = re.compile(r"__recompute\d*$")
+
+Node = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """Turns the names of declared copies back into those of their originals."""
+
+    known: frozenset[str]
+
+    def original(self, name: str) -> str:
+        while name not in self.known and _COPY.search(name):
+            name = _COPY.sub("", name)
+        return name
+
+
+def graph_differences(original: ModelProto, written: ModelProto) -> tuple[str, ...]:
+    """Return what makes two models compute different things; empty where nothing does.
+
+    Extra graph outputs at the end are no difference: they expose what is computed anyway.
+    """
+    names = _Names(frozenset(_made(original.graph)))
+    found = list(_interface(original, written))
+    before = Counter(_node(node, names) for node in original.graph.node)
+    after = Counter(_node(node, names) for node in written.graph.node)
+    found.extend(f"{_label(node)} was lost" for node in before if node not in after)
+    found.extend(f"{_label(node)} was not there" for node in after if node not in before)
+    found.extend(
+        f"{_label(node)} runs twice under the same names"
+        for node in _repeated(written.graph, names, before)
+    )
+    found.extend(_unordered(written.graph, frozenset()))
+    return tuple(found)
+
+
+def _made(graph: GraphProto) -> Iterator[str]:
+    for inner in graphs(graph):
+        yield from (value.name for value in inner.input)
+        yield from (tensor.name for tensor in inner.initializer)
+        yield from (sparse.values.name for sparse in inner.sparse_initializer)
+        for node in inner.node:
+            yield from node.output
+
+
+def _interface(original: ModelProto, written: ModelProto) -> Iterator[str]:
+    old, new = original.graph, written.graph
+    if sorted(map(str, original.opset_import)) != sorted(map(str, written.opset_import)):
+        yield "the opsets differ"
+    if [(v.name, str(v.type)) for v in old.input] != [
+        (v.name, str(v.type)) for v in new.input
+    ]:
+        yield "the inputs differ"
+    before, after = [v.name for v in old.output], [v.name for v in new.output]
+    if after[: len(before)] != before:
+        yield "the outputs differ"
+    if not _same_weights(old, new):
+        yield "the initializers differ"
+
+
+def _same_weights(old: GraphProto, new: GraphProto) -> bool:
+    """Compare weights: names, types and data, the place of external data left aside."""
+    if len(old.initializer) != len(new.initializer):
+        return False
+    for one, other in zip(old.initializer, new.initializer, strict=True):
+        if (one.name, one.data_type, one.dims) != (other.name, other.data_type, other.dims):
+            return False
+        if one.data_location != other.data_location or one.raw_data != other.raw_data:
+            return False
+    return [s.values.name for s in old.sparse_initializer] == [
+        s.values.name for s in new.sparse_initializer
+    ]
+
+
+def _node(node: NodeProto, names: _Names) -> Node:
+    """Return what a node computes, in the original's names, notes left aside."""
+    return (
+        node.op_type,
+        "" if node.domain == "ai.onnx" else node.domain,
+        tuple(map(names.original, node.input)),
+        tuple(map(names.original, node.output)),
+        tuple(sorted((a.name, _attribute(a, names)) for a in node.attribute)),
+    )
+
+
+def _attribute(attribute: AttributeProto, names: _Names) -> tuple[object, ...]:
+    inner = [attribute.g] if attribute.HasField("g") else list(attribute.graphs)
+    if not inner:
+        return (attribute.SerializeToString(deterministic=True),)
+    return tuple(
+        (
+            tuple(value.name for value in graph.input),
+            tuple(names.original(value.name) for value in graph.output),
+            tuple(tensor.name for tensor in graph.initializer),
+            tuple(sorted((repr(_node(node, names)) for node in graph.node))),
+        )
+        for graph in inner
+    )
+
+
+def _label(node: Node) -> str:
+    outputs = node[3]
+    assert isinstance(outputs, tuple)  # noqa: S101 - _node made it
+    return f"the {node[0]} that makes {', '.join(repr(str(o)[:80]) for o in outputs)}"
+
+
+def _repeated(graph: GraphProto, names: _Names, before: Counter[Node]) -> Iterator[Node]:
+    """Yield nodes that are there more often than before without being declared copies."""
+    plain = Counter(
+        _node(node, names)
+        for node in graph.node
+        if all(names.original(output) == output for output in node.output)
+    )
+    yield from (node for node, count in plain.items() if count > before[node])
+
+
+def _unordered(graph: GraphProto, outside: frozenset[str]) -> Iterator[str]:
+    """Yield what is read before it is made, or made twice, in a graph and its bodies."""
+    there = set(outside)
+    there.update(value.name for value in graph.input)
+    there.update(tensor.name for tensor in graph.initializer)
+    there.update(sparse.values.name for sparse in graph.sparse_initializer)
+    made: set[str] = set()
+    for node in graph.node:
+        where = node.name or node.op_type
+        for name in node.input:
+            if name and name not in there:
+                yield f"{where!r} reads {name[:80]!r} before it is made"
+        for _, body in subgraphs(node):
+            yield from _unordered(body, frozenset(there))
+        for name in node.output:
+            if name in made:
+                yield f"{name[:80]!r} is made twice"
+            if name:
+                made.add(name)
+                there.add(name)
+    for value in graph.output:
+        if value.name not in there:
+            yield f"the output {value.name[:80]!r} is not made"

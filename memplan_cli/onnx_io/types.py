@@ -1,0 +1,44 @@
+"""ONNX's element types and ours: one table, both ways."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from onnx import TypeProto
+
+
+def type_name(kind: TypeProto) -> str:
+    """Return a type in words: ``float32``, ``sequence(float32)``, ``optional(..)``."""
+    which = kind.WhichOneof("value")
+    if which == "tensor_type":
+        return dtype_name(kind.tensor_type.elem_type)
+    if which == "sequence_type":
+        return f"sequence({type_name(kind.sequence_type.elem_type)})"
+    if which == "optional_type":
+        return f"optional({type_name(kind.optional_type.elem_type)})"
+    if which == "sparse_tensor_type":
+        return f"sparse({dtype_name(kind.sparse_tensor_type.elem_type)})"
+    return "map" if which == "map_type" else "unknown"
+
+
+def dtype_name(element: int) -> str:
+    """Return the numpy name of a TensorProto.DataType; ``unknown`` for what has none."""
+    return _names().get(element, "unknown")
+
+
+def element_type(dtype: str) -> int:
+    """Return the TensorProto.DataType of a numpy name; 0, undefined, for what has none."""
+    return next((number for number, name in _names().items() if name == dtype), 0)
+
+
+@cache
+def _names() -> dict[int, str]:
+    from onnx import TensorProto  # noqa: PLC0415 - heavy: only where a model is read
+
+    renamed = {"float": "float32", "double": "float64", "undefined": "unknown"}
+    return {
+        number: renamed.get(name.lower(), name.lower())
+        for name, number in TensorProto.DataType.items()
+    }

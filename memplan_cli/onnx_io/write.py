@@ -1,0 +1,192 @@
+"""Program + Plan -> an annotated model file: new order, notes for viewers, same names.
+
+The model is read again from its file and only its nodes are put in another order, so that
+whatever memplan does not understand is carried over as it was.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from memplan_cli.analysis.liveness import steps
+from memplan_cli.errors import InvalidLayoutError
+from memplan_cli.onnx_io.load import graphs, subgraphs
+from memplan_cli.onnx_io.notes import PREFIX
+from memplan_cli.onnx_io.same_graph import graph_differences
+from memplan_cli.onnx_io.types import element_type
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
+
+    from memplan_cli.analysis.liveness import Step
+    from memplan_cli.ir import Block, Op, Program, VarId
+    from memplan_cli.plan import Placement, Plan
+
+_PHASE = f"{PREFIX}phase"
+"""Written by whoever made a training step, read by us: it stays."""
+
+
+def written_model(model: ModelProto, program: Program, plan: Plan) -> bytes:
+    """Return the bytes of the annotated model; the same plan gives the same bytes.
+
+    Raises:
+        InvalidLayoutError: the rewritten graph would compute something else (our bug).
+    """
+    exposed = [t.name for t in plan.tensors if t.pinned and not t.block]
+    rewritten = rewrite(model, program, exposed if plan.settings["expose"] else ())
+    found = graph_differences(model, rewritten)
+    if found:
+        raise InvalidLayoutError(f"the rewritten graph is another one: {found[0]}")
+    return annotate(rewritten, program, plan).SerializeToString(deterministic=True)
+
+
+def rewrite(model: ModelProto, program: Program, exposed: Sequence[str] = ()) -> ModelProto:
+    """Return a copy of a model with its nodes in the program's order.
+
+    Args:
+        model: The model that the program was read from.
+        program: The same ops, in another order, copies with new outputs among them.
+        exposed: Names of top-level vars that become graph outputs too.
+    """
+    written = type(model)()
+    written.CopyFrom(model)
+    _drop_notes(written)
+    _reorder(written.graph, program.body, program)
+    _expose(written, program, exposed)
+    return written
+
+
+def annotate(model: ModelProto, program: Program, plan: Plan) -> ModelProto:
+    """Return a copy of a rewritten model that carries its plan as metadata.
+
+    Model metadata survives nearly every tool; that of nodes and values is for viewers.
+    """
+    written = type(model)()
+    written.CopyFrom(model)
+    memory = plan.report.memory
+    notes = {"digest": plan.digest, "level": plan.report.level}
+    for name in ("naive", "live_peak", "planned", "total"):
+        if getattr(memory, name) is not None:
+            notes[name] = getattr(memory, name)
+    entry = written.metadata_props.add()
+    entry.key = f"{PREFIX}plan"
+    entry.value = ",".join(f"{key}={value}" for key, value in notes.items())
+    by_block: dict[str, list[Step]] = {}
+    for step in steps(program):
+        by_block.setdefault(step.block.path, []).append(step)
+    _annotate_graph(written.graph, program.body, plan, by_block)
+    return written
+
+
+def _drop_notes(model: ModelProto) -> None:
+    """Remove what an earlier run of memplan wrote."""
+    _drop(model)
+    for graph in graphs(model.graph):
+        for node in graph.node:
+            _drop(node)
+        for value in (*graph.value_info, *graph.input, *graph.output):
+            _drop(value)
+
+
+def _drop(item: ModelProto | NodeProto | ValueInfoProto) -> None:
+    if any(entry.key.startswith(PREFIX) for entry in item.metadata_props):
+        ours = [e for e in item.metadata_props if e.key.startswith(PREFIX) and e.key != _PHASE]
+        kept = [e for e in item.metadata_props if e not in ours]
+        del item.metadata_props[:]
+        item.metadata_props.extend(kept)
+
+
+def _reorder(graph: GraphProto, block: Block, program: Program) -> None:
+    old = list(graph.node)
+    moved = [op.source for op in block.ops] != list(range(len(old)))
+    for op in block.ops:
+        for (_, inner), body in zip(subgraphs(old[op.source]), op.bodies, strict=True):
+            _reorder(inner, body, program)
+    if moved or any(_renamed(op, old[op.source], program) for op in block.ops):
+        fresh = [_node(op, old[op.source], program) for op in block.ops]
+        del graph.node[:]
+        graph.node.extend(fresh)
+
+
+def _renamed(op: Op, node: NodeProto, program: Program) -> bool:
+    return (
+        _names(op.inputs, program) != tuple(node.input)
+        or _names(op.outputs, program) != tuple(node.output)
+        or op.name != node.name
+    )
+
+
+def _node(op: Op, node: NodeProto, program: Program) -> NodeProto:
+    """Return the node an op stands for: itself, or a copy with the op's own values."""
+    if not _renamed(op, node, program):
+        return node
+    copy = type(node)()
+    copy.CopyFrom(node)
+    copy.name = op.name
+    copy.input[:] = _names(op.inputs, program)
+    copy.output[:] = _names(op.outputs, program)
+    return copy
+
+
+def _names(vars_: Sequence[VarId], program: Program) -> tuple[str, ...]:
+    return tuple(program.vars[var].name if var else "" for var in vars_)
+
+
+def _expose(model: ModelProto, program: Program, exposed: Sequence[str]) -> None:
+    from onnx import helper  # noqa: PLC0415 - heavy: only where a model is written
+
+    present = {value.name for value in model.graph.output}
+    top = {var.name: var for var in program.vars.values() if not var.block}
+    for name in exposed:
+        var = top[name]
+        if name not in present:
+            shape = None if var.shape is None else list(var.shape)
+            kind = element_type(var.dtype)
+            model.graph.output.append(helper.make_tensor_value_info(name, kind, shape))
+
+
+def _annotate_graph(
+    graph: GraphProto, block: Block, plan: Plan, by_block: Mapping[str, Sequence[Step]]
+) -> None:
+    dying = {release.step: release.tensors for release in plan.releases}
+    for node, step in zip(graph.node, by_block.get(block.path, ()), strict=True):
+        _note(node, "step", step.start)
+        if step.end in dying:
+            _note(node, "release", json.dumps(dying[step.end], ensure_ascii=False))
+        for (_, inner), body in zip(subgraphs(node), step.op.bodies, strict=True):
+            _annotate_graph(inner, body, plan, by_block)
+    _annotate_values(graph, block.path, plan)
+
+
+def _annotate_values(graph: GraphProto, path: str, plan: Plan) -> None:
+    from onnx import helper  # noqa: PLC0415 - heavy: only where a model is written
+
+    here = {t.name: t for t in plan.tensors if t.block == path}
+    results = {value.name for value in graph.output}
+    for value in (*graph.value_info, *graph.output):
+        tensor = here.pop(value.name, None)
+        if tensor is not None:
+            _note_place(value, tensor)
+    for name, tensor in here.items():
+        if name in results:
+            continue
+        shape = [dim if dim != "?" else None for dim in tensor.shape]
+        value = graph.value_info.add()
+        value.CopyFrom(helper.make_tensor_value_info(name, element_type(tensor.dtype), shape))
+        _note_place(value, tensor)
+
+
+def _note_place(value: ValueInfoProto, tensor: Placement) -> None:
+    for key in ("arena", "offset", "bytes", "first", "last"):
+        _note(value, key, getattr(tensor, key))
+    if tensor.alias_of is not None:
+        _note(value, "alias_of", tensor.alias_of)
+
+
+def _note(item: NodeProto | ValueInfoProto, key: str, value: object) -> None:
+    entry = item.metadata_props.add()
+    entry.key = f"{PREFIX}{key}"
+    entry.value = str(value)

@@ -1,0 +1,266 @@
+"""Decisions -> Plan: the numbers of the report, and each tensor's line in the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from memplan_cli.analysis.aliasing import SHARE_NOTHING, SHARE_SAFELY
+from memplan_cli.analysis.liveness import live_ranges
+from memplan_cli.analysis.storage import live_peak
+from memplan_cli.ir import blocks, intermediates
+from memplan_cli.totals import (
+    by_unit,
+    expression,
+    input_bytes,
+    number,
+    output_bytes,
+    peak_of,
+    weight_bytes,
+)
+from memplan_cli.placing import Needs, Placed, place_levels
+from memplan_cli.plan import ArenaFacts, BlockOrder, Placement, Plan
+from memplan_cli.print_log import count_reuses
+from memplan_cli.releases import releases
+from memplan_cli.report import Memory, ModelFacts, Refusal, Report
+from memplan_cli.version import VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from memplan_cli.analysis.phase import Phases
+    from memplan_cli.ir import Program, VarId
+    from memplan_cli.problem import BufferId, LiveRange
+    from memplan_cli.report import Json
+    from memplan_cli.settings import Settings
+    from memplan_cli.transforms.order import Ordering
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What the planner has to know of the file that a program came from."""
+
+    path: str
+    sha256: str
+    graph_sha256: str
+    warnings: tuple[str, ...] = ()
+    recorded_phases: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """All that was decided; `plan_of` only writes it down."""
+
+    source: Source
+    settings: Settings
+    phases: Phases
+    kind: str
+    original: Program
+    ordering: Ordering
+    needs: Needs
+    unplanned: Mapping[VarId, str]
+    levels: tuple[Placed, Placed, Placed]
+    warnings: tuple[str, ...] = ()
+    estimate: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def program(self) -> Program:
+        """Return the program in the planned order."""
+        return self.ordering.program
+
+    @property
+    def placed(self) -> Placed:
+        """Return the answer of the level asked for."""
+        return self.levels[self.settings.level]
+
+
+def plan_of(decided: Decided) -> Plan:
+    """Write decisions down as a plan."""
+    tensors = tuple(_placements(decided))
+    return Plan(
+        version=VERSION,
+        graph_sha256=decided.source.graph_sha256,
+        settings=settings_json(decided.settings),
+        order=tuple(_orders(decided.program)),
+        arenas=tuple(
+            ArenaFacts(
+                number, arena.unit, arena.layout.height, arena.bound, arena.problem.alignment
+            )
+            for number, arena in enumerate(decided.placed.arenas)
+        ),
+        tensors=tensors,
+        releases=releases(decided.program, decided.needs.sizes),
+        report=_report(decided, tensors),
+    )
+
+
+def settings_json(settings: Settings) -> Json:
+    """Return the settings as the plan file holds them: every one, by its YAML name."""
+    return {
+        "mem_param": {
+            "optimize_train": settings.mem_param.optimize_train,
+            "optimize_test": settings.mem_param.optimize_test,
+            "exclude_blob": list(settings.mem_param.exclude_blob),
+        },
+        "level": settings.level,
+        "exclude": list(settings.exclude),
+        "expose": settings.expose,
+        "phase": settings.phase,
+        "skip_grads": settings.skip_grads,
+        "loss": settings.loss,
+        "dims": dict(sorted(settings.dims.items())),
+        "shapes": {name: list(shape) for name, shape in sorted(settings.shapes.items())},
+        "order": settings.order,
+        "alignment": settings.alignment,
+    }
+
+
+def _placements(decided: Decided) -> Iterator[Placement]:
+    needs, placed = decided.needs, decided.placed
+    where: dict[BufferId, tuple[int, int, int | None, LiveRange]] = {}
+    for number, arena in enumerate(placed.arenas):
+        for buffer in arena.problem.buffers:
+            offset, slot = arena.layout.offsets[buffer.id], arena.slots.get(buffer.id)
+            where[buffer.id] = (number, offset, slot, buffer.live)
+    live = live_ranges(decided.program)
+    for identity, size in needs.sizes.items():
+        var, home = decided.program.vars[identity], placed.home[identity]
+        number, offset, slot, whole = where[home]
+        mine = whole if identity in needs.pinned else live[identity]
+        yield Placement(
+            name=var.name,
+            block=var.block,
+            dtype=var.dtype,
+            shape=tuple(dim if dim is not None else "?" for dim in var.shape or ()),
+            bytes=size.coefficient,
+            arena=number,
+            offset=offset,
+            slot=slot,
+            first=mine.start,
+            last=mine.end,
+            alias_of=None if home == identity else str(home),
+            pinned=needs.pinned.get(identity),
+        )
+
+
+def _orders(program: Program) -> Iterator[BlockOrder]:
+    for block in blocks(program.body):
+        seen: dict[str, int] = {}
+        for op in block.ops:
+            seen[op.name] = seen.get(op.name, 0) + 1
+        yield BlockOrder(
+            block.path,
+            tuple(
+                op.name if op.name and seen[op.name] == 1 else f"#{op.source}"
+                for op in block.ops
+            ),
+        )
+
+
+def _report(decided: Decided, tensors: tuple[Placement, ...]) -> Report:
+    program, needs = decided.program, decided.needs
+    everything = intermediates(program)
+    coverage = len(needs.sizes) / len(everything) if everything else 1.0
+    silent = coverage < 1.0 and not decided.settings.allow_partial
+    memory = replace(_memory(decided), **_SILENCE) if silent else _memory(decided)
+    before = (None, None) if memory.planned is None else _original(decided, memory)
+    symbolic = memory.naive is None and not silent
+    refusals = [*decided.unplanned.items(), *needs.pinned.items()]
+    return Report(
+        model=_facts(decided),
+        phase=decided.kind,
+        level=decided.settings.level,
+        coverage=coverage,
+        memory=memory,
+        original_live_peak=before[0],
+        original_planned=before[1],
+        levels={
+            str(level): None if silent else number(placed.heights)
+            for level, placed in enumerate(decided.levels)
+        },
+        peak=None if memory.live_peak is None else peak_of(needs, decided.settings.level),
+        orders={} if silent else decided.ordering.candidates,
+        chosen_order=decided.ordering.chosen,
+        symbolic=_expressions(decided) if symbolic else {},
+        phases=_parts(decided),
+        loss=decided.phases.loss,
+        training_estimate=decided.estimate,
+        reuses=count_reuses(tensors),
+        unplanned=tuple(Refusal(str(var), reason) for var, reason in sorted(refusals)),
+        warnings=(*decided.source.warnings, *decided.warnings),
+    )
+
+
+_SILENCE: Mapping[str, None] = dict.fromkeys(
+    ("naive", "live_peak", "planned", "total", "order_bound")
+)
+"""The totals that are not said while some size is not known."""
+
+
+def _parts(decided: Decided) -> dict[str, int]:
+    """Count the top-level nodes of each phase."""
+    counts = {"forward": 0, "backward": 0, "update": 0}
+    for op in decided.program.body.ops:
+        counts[decided.phases.part(op)] += 1
+    return counts
+
+
+def _facts(decided: Decided) -> ModelFacts:
+    everything = list(blocks(decided.program.body))
+    return ModelFacts(
+        path=decided.source.path,
+        sha256=decided.source.sha256,
+        nodes=sum(len(block.ops) for block in everything),
+        blocks=len(everything),
+        intermediates=len(intermediates(decided.program)),
+    )
+
+
+def _memory(decided: Decided) -> Memory:
+    program, sizes = decided.program, decided.needs.sizes
+    naive, planned = number(by_unit(sizes.values())), number(decided.placed.heights)
+    inputs, outputs = number(input_bytes(program)), number(output_bytes(program))
+    weights = weight_bytes(program)
+    total = None
+    if inputs is not None and outputs is not None and planned is not None:
+        total = weights + inputs + outputs + planned
+    return Memory(
+        weights=weights,
+        inputs=inputs,
+        outputs=outputs,
+        naive=naive,
+        live_peak=None if naive is None else _live_peak(decided, program),
+        planned=planned,
+        total=total,
+        order_bound=decided.ordering.bound,
+        order_proved=decided.ordering.proved,
+    )
+
+
+def _live_peak(decided: Decided, program: Program) -> int:
+    aliasing = SHARE_SAFELY if decided.settings.level == 2 else SHARE_NOTHING
+    return live_peak(program, decided.needs.sizes, decided.needs.pinned, aliasing)
+
+
+def _original(decided: Decided, memory: Memory) -> tuple[int | None, int | None]:
+    """Return live peak and planned bytes of the order in the file, at the same level."""
+    if decided.ordering.program is decided.original:
+        return memory.live_peak, memory.planned
+    needs = replace(decided.needs, program=decided.original)
+    placed = place_levels(needs)[decided.settings.level]
+    return _live_peak(decided, decided.original), number(placed.heights)
+
+
+def _expressions(decided: Decided) -> dict[str, str]:
+    program = decided.program
+    totals = {
+        "inputs": input_bytes(program),
+        "outputs": output_bytes(program),
+        "naive": by_unit(decided.needs.sizes.values()),
+        "planned": decided.placed.heights,
+    }
+    found = {name: expression(total) for name, total in totals.items() if total is not None}
+    for level, placed in enumerate(decided.levels):
+        found[f"level {level}"] = expression(placed.heights)
+    return found

@@ -1,0 +1,161 @@
+"""The pipeline: Program + Settings -> Plan. No step looks back; each can be called alone.
+
+Order the ops, find who lives when, decide who shares storage, split into problems by unit,
+allocate each, refuse any layout with violations, say what it all comes to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from memplan_cli.analysis.aliasing import SHARE_NOTHING, SHARE_SAFELY
+from memplan_cli.analysis.dry_run import dry_run
+from memplan_cli.analysis.phase import find_phases
+from memplan_cli.ir import intermediates
+from memplan_cli.placing import Needs, place_apart, place_levels
+from memplan_cli.plan import check
+from memplan_cli.plan_of import Decided, plan_of
+from memplan_cli.selection import select
+from memplan_cli.sizes import size_of
+from memplan_cli.transforms.order import Ordering, best_order
+
+if TYPE_CHECKING:
+    from memplan_cli.analysis.phase import Phases
+    from memplan_cli.ir import Program, Var, VarId
+    from memplan_cli.plan import Plan
+    from memplan_cli.plan_of import Source
+    from memplan_cli.settings import Settings
+    from memplan_cli.sizes import Size
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan, and the program in the order that the plan is about."""
+
+    program: Program
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What is planned, what of it keeps storage of its own, and what is left out."""
+
+    sizes: Mapping[VarId, Size]
+    pinned: Mapping[VarId, str] = field(default_factory=dict)
+    unplanned: Mapping[VarId, str] = field(default_factory=dict)
+
+
+def make_plan(
+    program: Program,
+    settings: Settings,
+    source: Source,
+    *,
+    progress: Progress | None = None,
+) -> Planned:
+    """Plan the memory of a program.
+
+    Raises:
+        SettingsError: an exclusion or the loss names no tensor of the model.
+        InvalidLayoutError: an allocator broke its promise.
+    """
+    phases = find_phases(program, loss=settings.loss, recorded=source.recorded_phases)
+    kind = phases.kind if settings.phase == "auto" else settings.phase
+    scope = find_scope(program, settings, phases)
+    refusal = _left_alone(settings, kind)
+    ordering = _ordering(program, scope, settings, progress, refusal)
+    needs = Needs(
+        ordering.program, scope.sizes, scope.pinned, settings.alignment, settings.time_limit
+    )
+    levels = (place_apart(needs),) * 3 if refusal else place_levels(needs)
+    decided = Decided(
+        source=source,
+        settings=settings,
+        phases=phases,
+        kind=kind,
+        original=program,
+        ordering=ordering,
+        needs=needs,
+        unplanned=scope.unplanned,
+        levels=levels,
+        warnings=(refusal,) if refusal else (),
+        estimate=_estimate(program, scope, kind),
+    )
+    plan = plan_of(decided)
+    check(plan)
+    return Planned(ordering.program, plan)
+
+
+def find_scope(program: Program, settings: Settings, phases: Phases) -> Scope:
+    """Say of each intermediate whether it is planned, pinned or left out, and why."""
+    excluded = select(program, settings.excluded)
+    pinned = {var: f"excluded by {pattern!r}" for var, pattern in excluded.items()}
+    if settings.skip_grads:
+        for var in phases.gradients:
+            pinned.setdefault(var, "a gradient that the update consumes (skip_grads)")
+    if phases.loss is not None:
+        pinned.setdefault(phases.loss, "the loss")
+    sizes: dict[VarId, Size] = {}
+    unplanned: dict[VarId, str] = {}
+    for identity in intermediates(program):
+        var = program.vars[identity]
+        size = size_of(var.shape, var.dtype)
+        if size is None:
+            unplanned[identity] = _why_unknown(var)
+        else:
+            sizes[identity] = size
+    return Scope(sizes, {var: why for var, why in pinned.items() if var in sizes}, unplanned)
+
+
+def _why_unknown(var: Var) -> str:
+    if var.dtype == "string":
+        return "strings have no size before the run"
+    if var.dtype == "unknown":
+        return "its type is not known before the run"
+    if "(" in var.dtype or var.dtype == "map":
+        return f"a {var.dtype} is no dense tensor"
+    if var.shape is None:
+        return "its shape is not known before the run: give it with --shape"
+    if None in var.shape:
+        return f"dim {var.shape.index(None)} is not known before the run: give it with --shape"
+    return f"its size cannot be said in bytes: {var.dtype} {list(var.shape)}"
+
+
+def _left_alone(settings: Settings, kind: str) -> str:
+    allowed = {
+        "train": settings.mem_param.optimize_train,
+        "test": settings.mem_param.optimize_test,
+    }
+    if allowed[kind]:
+        return ""
+    return f"left as it is: mem_param.optimize_{kind} is false and the phase is {kind}"
+
+
+def _ordering(
+    program: Program,
+    scope: Scope,
+    settings: Settings,
+    progress: Progress | None,
+    refusal: str,
+) -> Ordering:
+    if refusal or settings.order == "keep":
+        return Ordering(program, {}, "file", None, proved=False)
+    return best_order(
+        program,
+        scope.sizes,
+        pinned=frozenset(scope.pinned),
+        aliasing=SHARE_SAFELY if settings.level == 2 else SHARE_NOTHING,
+        time_limit=settings.time_limit,
+        progress=progress,
+    )
+
+
+def _estimate(program: Program, scope: Scope, kind: str) -> Mapping[str, int]:
+    """Return Caffe's dry run where the model is a forward one and all sizes are numbers."""
+    if kind == "train" or any(size.symbols for size in scope.sizes.values()):
+        return {}
+    found = dry_run(program, scope.sizes)
+    return {"raw": found.raw, "optimized": found.optimised}

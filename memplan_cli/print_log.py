@@ -1,0 +1,142 @@
+"""Who took whose memory? The lines of ``--print-log``, from nothing but the plan.
+
+The ancestor printed while it matched, so the log and the result could differ. Here the log
+is read off the placements: what it says is what the plan does.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from memplan_cli.plan import Placement, Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Reuse:
+    """One tensor, and the tensor that held its memory just before, or why there is none.
+
+    ``pool`` is the number of free slots at that moment, at levels 0 and 1.
+    """
+
+    tensor: Placement
+    donor: Placement | None
+    pool: int = 0
+    reason: str = ""
+
+
+def print_log(plan: Plan) -> Iterator[str]:
+    """Yield the log's lines, in the order of the plan, refusals where they happened."""
+    count = 0
+    for reuse in reuses(plan.tensors):
+        name = _described(reuse.tensor)
+        if reuse.donor is None:
+            yield f"-: {name} not reused: {reuse.reason}"
+            continue
+        tensor = reuse.tensor
+        where = (
+            f"arena {tensor.arena} @{tensor.offset}"
+            if tensor.slot is None
+            else f"slot {tensor.slot}, pool {reuse.pool}"
+        )
+        yield f"{count}: {name} => {_described(reuse.donor)}, {where}"
+        count += 1
+    placed = {tensor.id for tensor in plan.tensors}
+    for refusal in plan.report.unplanned:
+        if refusal.name not in placed:
+            yield f"-: {refusal.name} not reused: {refusal.reason}"
+
+
+def count_reuses(tensors: Sequence[Placement]) -> int:
+    """Return how many tensors lie where another one lay before."""
+    return sum(reuse.donor is not None for reuse in reuses(tensors))
+
+
+def reuses(tensors: Sequence[Placement]) -> Iterator[Reuse]:
+    """Yield each tensor, in order of birth, with its donor or the reason it has none."""
+    pools: dict[int, _Pool] = {}
+    maps: dict[int, _Map] = {}
+    for tensor in sorted(tensors, key=lambda t: (t.first, t.id)):
+        if tensor.slot is None:
+            yield maps.setdefault(tensor.arena, _Map()).take(tensor)
+        else:
+            yield pools.setdefault(tensor.arena, _Pool()).take(tensor)
+
+
+def _described(tensor: Placement) -> str:
+    return f"{tensor.id}[{','.join(map(str, tensor.shape))}]"
+
+
+class _Pool:
+    """The slots of one pool, and who holds each."""
+
+    def __init__(self) -> None:
+        self._holders: dict[int, Placement] = {}
+        self._free: dict[int, Placement] = {}
+        self._deaths: list[tuple[int, int]] = []
+
+    def take(self, tensor: Placement) -> Reuse:
+        while self._deaths and self._deaths[0][0] <= tensor.first:
+            slot = heappop(self._deaths)[1]
+            self._free[slot] = self._holders[slot]
+        free = len(self._free)
+        assert tensor.slot is not None  # noqa: S101 - the caller looked
+        donor = self._free.pop(tensor.slot, None)
+        reason = "" if donor else self._reason(tensor)
+        self._holders[tensor.slot] = tensor
+        heappush(self._deaths, (tensor.last, tensor.slot))
+        return Reuse(tensor, donor, free, reason)
+
+    def _reason(self, tensor: Placement) -> str:
+        if tensor.pinned:
+            return tensor.pinned
+        if not self._free:
+            return "no slot is free"
+        if not any(holder.dtype == tensor.dtype for holder in self._free.values()):
+            return f"no free slot holds {tensor.dtype}"
+        return f"no free slot of {tensor.dtype} fits {tensor.bytes} bytes of this shape"
+
+
+class _Map:
+    """Who lay last at each address of one arena: disjoint segments, sorted."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._segments: list[tuple[int, Placement]] = []  # (end, last tensor there)
+
+    def take(self, tensor: Placement) -> Reuse:
+        low, high = tensor.offset, tensor.offset + tensor.bytes
+        if low == high:
+            return Reuse(tensor, None, reason="it has no bytes")
+        donors = self._replace(low, high, tensor)
+        if donors:
+            return Reuse(tensor, max(donors, key=lambda t: (t.last, t.id)))
+        reason = tensor.pinned or "no tensor lay here before it"
+        return Reuse(tensor, None, reason=reason)
+
+    def _replace(self, low: int, high: int, tensor: Placement) -> list[Placement]:
+        """Write a tensor over a range and return what lay there."""
+        first = max(bisect_right(self._starts, low) - 1, 0)
+        last = bisect_left(self._starts, high)
+        old = list(zip(self._starts[first:last], self._segments[first:last], strict=True))
+        fresh: list[tuple[int, tuple[int, Placement]]] = []
+        donors = []
+        for start, (end, holder) in old:
+            if end <= low:
+                fresh.append((start, (end, holder)))
+                continue
+            donors.append(holder)
+            if start < low:
+                fresh.append((start, (low, holder)))
+            if end > high:
+                fresh.append((high, (end, holder)))
+        fresh.append((low, (high, tensor)))
+        fresh.sort(key=lambda item: item[0])
+        self._starts[first:last] = [start for start, _ in fresh]
+        self._segments[first:last] = [segment for _, segment in fresh]
+        return donors

@@ -1,0 +1,255 @@
+"""What does a plan come to? Numbers, refusals and warnings; no drawing.
+
+Every number is defined in `DEFINITIONS`, in the words that the renderers print under it.
+A number that is not known is None, never a guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from memplan_cli.errors import PlanError
+from memplan_cli.evidence import Peaks, RuntimeSettings, Validation
+
+SCHEMA = "memplan.report/1"
+
+DEFINITIONS: Mapping[str, str] = {
+    "weights": "initializers and Constant outputs",
+    "inputs": "graph inputs that are no initializers; never planned",
+    "outputs": "graph outputs; never planned",
+    "naive": "sum of all intermediates, no reuse",
+    "live_peak": "most bytes of intermediates live at one step of this order; no plan of "
+    "this order is smaller",
+    "planned": "what this level needs for the intermediates, excluded tensors included",
+    "total": "weights + inputs + outputs + planned",
+    "order_bound": "lower bound on live_peak over all orders",
+    "coverage": "share of intermediates whose size is known",
+}
+
+Json = dict[str, Any]
+"""JSON's edge: what the contract lays out, as dictionaries."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """Which model the numbers are about."""
+
+    path: str
+    sha256: str
+    nodes: int
+    blocks: int
+    intermediates: int
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes, as in `DEFINITIONS`; None where some size is not a number."""
+
+    weights: int
+    inputs: int | None
+    outputs: int | None
+    naive: int | None
+    live_peak: int | None
+    planned: int | None
+    total: int | None
+    order_bound: int | None = None
+    order_proved: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The step at which most bytes are live, and whose they are, largest first."""
+
+    step: int
+    node: str
+    tensors: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A tensor that was left out or took no memory over, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeFacts:
+    """A runtime's side: what it is predicted to need, what it did need, how to set it up."""
+
+    name: str
+    version: str
+    provider: str
+    predicted: Mapping[str, Peaks] = field(default_factory=dict)
+    observed: Mapping[str, Peaks] = field(default_factory=dict)
+    settings: RuntimeSettings | None = None
+
+    def to_json(self) -> Json:
+        """Return the contract's block: predicted and observed for both models."""
+        sides = ("original", "optimized")
+        return {
+            "name": self.name,
+            "version": self.version,
+            "provider": self.provider,
+            "predicted": {s: self.predicted[s].to_json() for s in sides if s in self.predicted}
+            or None,
+            "observed": {s: self.observed[s].to_json() for s in sides if s in self.observed}
+            or None,
+            "settings": self.settings.to_json() if self.settings else None,
+        }
+
+    @classmethod
+    def from_json(cls, data: Json) -> RuntimeFacts:
+        """Read what `to_json` wrote."""
+        return cls(
+            data["name"],
+            data["version"],
+            data["provider"],
+            {side: Peaks(**peaks) for side, peaks in (data["predicted"] or {}).items()},
+            {side: Peaks(**peaks) for side, peaks in (data["observed"] or {}).items()},
+            RuntimeSettings.from_json(data["settings"]) if data["settings"] else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All numbers of one plan, in the layout of ``memplan.report/1``."""
+
+    model: ModelFacts
+    phase: str
+    level: int
+    coverage: float
+    memory: Memory
+    original_live_peak: int | None
+    original_planned: int | None
+    levels: Mapping[str, int | None]
+    peak: Peak | None = None
+    orders: Mapping[str, int] = field(default_factory=dict)
+    """Live peak of each order that was tried, by the name of what made it."""
+    chosen_order: str = "file"
+    symbolic: Mapping[str, str] = field(default_factory=dict)
+    """Expressions, in the model's symbols, for the numbers that are None for that reason."""
+    phases: Mapping[str, int] = field(default_factory=dict)
+    """Number of nodes in each phase: forward, backward, update."""
+    loss: str | None = None
+    training_estimate: Mapping[str, int] = field(default_factory=dict)
+    """Caffe's dry run on a forward model: ``raw`` and ``optimized`` bytes of training."""
+    recompute_nodes: int = 0
+    recompute_flops_increase: float = 0.0
+    runtime: RuntimeFacts | None = None
+    validation: Validation | None = None
+    reuses: int = 0
+    unplanned: tuple[Refusal, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def partial(self) -> bool:
+        """Whether some sizes are not known, so that totals would say too little."""
+        return self.coverage < 1.0
+
+    @property
+    def saved(self) -> float | None:
+        """Share of the naive bytes that the plan saves."""
+        if not self.memory.naive or self.memory.planned is None:
+            return None
+        return 1 - self.memory.planned / self.memory.naive
+
+    def to_json(self) -> Json:
+        """Return the layout of the contract."""
+        memory = self.memory
+        return {
+            "schema": SCHEMA,
+            "model": {
+                "path": self.model.path,
+                "sha256": self.model.sha256,
+                "nodes": self.model.nodes,
+                "blocks": self.model.blocks,
+                "intermediates": self.model.intermediates,
+            },
+            "phase": self.phase,
+            "phases": dict(self.phases),
+            "loss": self.loss,
+            "level": self.level,
+            "coverage": self.coverage,
+            "partial": self.partial,
+            "memory": {name: getattr(memory, name) for name in Memory.__slots__},
+            "symbolic": dict(self.symbolic),
+            "original": {
+                "live_peak": self.original_live_peak,
+                "planned": self.original_planned,
+            },
+            "levels": dict(self.levels),
+            "orders": {"candidates": dict(self.orders), "chosen": self.chosen_order},
+            "peak": self._peak_json(),
+            "recompute": {
+                "nodes": self.recompute_nodes,
+                "flops_increase": self.recompute_flops_increase,
+            },
+            "training_estimate": dict(self.training_estimate) or None,
+            "runtime": self.runtime.to_json() if self.runtime else None,
+            "validation": self.validation.to_json() if self.validation else None,
+            "reuses": self.reuses,
+            "unplanned": [{"name": r.name, "reason": r.reason} for r in self.unplanned],
+            "warnings": list(self.warnings),
+        }
+
+    def _peak_json(self) -> Json | None:
+        if self.peak is None:
+            return None
+        return {
+            "step": self.peak.step,
+            "node": self.peak.node,
+            "tensors": [{"name": name, "bytes": size} for name, size in self.peak.tensors],
+        }
+
+    @classmethod
+    def from_json(cls, data: Json) -> Report:
+        """Read what `to_json` wrote.
+
+        Raises:
+            PlanError: a part is missing or of another type.
+        """
+        try:
+            return _read(data)
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise PlanError(
+                f"the report is not of schema {SCHEMA}: {type(error).__name__} {error}",
+                hint="make it again with this version of memplan",
+            ) from error
+
+
+def _read(data: Json) -> Report:
+    if data["schema"] != SCHEMA:
+        raise PlanError(
+            f"the report has schema {data['schema']!r}, this memplan reads {SCHEMA}"
+        )
+    peak = data["peak"]
+    return Report(
+        model=ModelFacts(**data["model"]),
+        phase=data["phase"],
+        level=data["level"],
+        coverage=data["coverage"],
+        memory=Memory(**data["memory"]),
+        original_live_peak=data["original"]["live_peak"],
+        original_planned=data["original"]["planned"],
+        levels=data["levels"],
+        peak=peak
+        and Peak(
+            peak["step"], peak["node"], tuple((t["name"], t["bytes"]) for t in peak["tensors"])
+        ),
+        orders=data["orders"]["candidates"],
+        chosen_order=data["orders"]["chosen"],
+        symbolic=data["symbolic"],
+        phases=data["phases"],
+        loss=data["loss"],
+        training_estimate=data["training_estimate"] or {},
+        recompute_nodes=data["recompute"]["nodes"],
+        recompute_flops_increase=data["recompute"]["flops_increase"],
+        runtime=RuntimeFacts.from_json(data["runtime"]) if data["runtime"] else None,
+        validation=Validation.from_json(data["validation"]) if data["validation"] else None,
+        reuses=data["reuses"],
+        unplanned=tuple(Refusal(r["name"], r["reason"]) for r in data["unplanned"]),
+        warnings=tuple(data["warnings"]),
+    )

@@ -1,0 +1,53 @@
+"""Which tensors does a name or glob mean?"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from memplan_cli.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from memplan_cli.ir import Program, VarId
+
+
+def select(program: Program, patterns: Sequence[str]) -> dict[VarId, str]:
+    """Return every var that a pattern means, with the first pattern that does.
+
+    A pattern is a tensor's name in any block, else a glob over names, else a glob over
+    ``block/name``.
+
+    Raises:
+        SettingsError: a pattern matches no tensor of the model; the nearest names are said.
+    """
+    by_name: dict[str, list[VarId]] = {}
+    for var in program.vars.values():
+        by_name.setdefault(var.name, []).append(var.id)
+    found: dict[VarId, str] = {}
+    for pattern in patterns:
+        vars_ = _matches(pattern, by_name, program.vars)
+        if not vars_:
+            raise SettingsError(
+                f"{pattern!r} matches no tensor of the model", hint=nearest(pattern, by_name)
+            )
+        for var in vars_:
+            found.setdefault(var, pattern)
+    return found
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return a hint with the known names that look most like ``name``, or nothing."""
+    close = get_close_matches(name, list(known), n=3, cutoff=0.5)
+    return f"did you mean {', '.join(repr(c) for c in close)}?" if close else ""
+
+
+def _matches(
+    pattern: str, by_name: Mapping[str, Sequence[VarId]], vars_: Iterable[VarId]
+) -> Sequence[VarId]:
+    if pattern in by_name:
+        return by_name[pattern]
+    found = [v for name, ids in by_name.items() if fnmatchcase(name, pattern) for v in ids]
+    return found or [var for var in vars_ if fnmatchcase(var, pattern)]

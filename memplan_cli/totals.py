@@ -1,0 +1,126 @@
+"""What does it come to? The numbers of the contract, from a program and its buffers.
+
+A number exists only where every size in it is one; where sizes are expressions, the sum
+by unit is written out instead.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memplan_cli.analysis.aliasing import SHARE_NOTHING, SHARE_SAFELY
+from memplan_cli.analysis.liveness import live_ranges, steps
+from memplan_cli.analysis.storage import storage_of
+from memplan_cli.ir import Origin
+from memplan_cli.problem import Problem, pressure
+from memplan_cli.report import Peak
+from memplan_cli.sizes import size_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from memplan_cli.ir import Program, VarId
+    from memplan_cli.placing import Needs
+    from memplan_cli.problem import BufferId
+    from memplan_cli.sizes import Size
+
+ByUnit = dict[str, int]
+"""Coefficients by unit: ``{"1": 64, "batch": 4096}`` is 64 + 4096*batch bytes."""
+
+
+def by_unit(sizes: Iterable[Size]) -> ByUnit:
+    """Add sizes up, unit by unit."""
+    total: ByUnit = {}
+    for size in sizes:
+        if size.coefficient:
+            total[size.unit] = total.get(size.unit, 0) + size.coefficient
+    return total
+
+
+def number(total: Mapping[str, int] | None) -> int | None:
+    """Return a sum as a number, or None where a symbol is in it."""
+    if total is None or any(unit != "1" and value for unit, value in total.items()):
+        return None
+    return total.get("1", 0)
+
+
+def expression(total: Mapping[str, int]) -> str:
+    """Return a sum as text: ``4096*batch + 64``."""
+    parts = [
+        f"{value}*{unit}" if unit != "1" else str(value)
+        for unit, value in sorted(total.items(), key=lambda item: (item[0] == "1", item[0]))
+        if value
+    ]
+    return " + ".join(parts) or "0"
+
+
+def weight_bytes(program: Program) -> int:
+    """Return the bytes of initializers and Constants whose size is known."""
+    sizes = _sizes(program, (v.id for v in program.vars.values() if v.origin is Origin.WEIGHT))
+    return number(by_unit(size for size in sizes if size is not None)) or 0
+
+
+def input_bytes(program: Program) -> ByUnit | None:
+    """Return the bytes of the graph's inputs, or None where one's size is not known."""
+    return _complete(_sizes(program, program.body.inputs))
+
+
+def output_bytes(program: Program) -> ByUnit | None:
+    """Return the bytes of what ops make for the graph's outputs; None as for inputs."""
+    made = (
+        var
+        for var in dict.fromkeys(program.body.outputs)
+        if program.vars[var].origin is Origin.OP
+    )
+    return _complete(_sizes(program, made))
+
+
+def _sizes(program: Program, vars_: Iterable[VarId]) -> list[Size | None]:
+    facts = (program.vars[var] for var in vars_)
+    return [size_of(var.shape, var.dtype) for var in facts]
+
+
+def _complete(sizes: list[Size | None]) -> ByUnit | None:
+    known = [size for size in sizes if size is not None]
+    return by_unit(known) if len(known) == len(sizes) else None
+
+
+def peak_of(needs: Needs, level: int) -> Peak | None:
+    """Return the first step at which most bytes are live, and whose they are.
+
+    A buffer goes by the youngest of its vars that is live there.
+    """
+    aliasing = SHARE_SAFELY if level == 2 else SHARE_NOTHING
+    home, units = storage_of(needs.program, needs.sizes, needs.pinned, aliasing)
+    buffers = units.get("1", ())
+    top, peak = 0, -1
+    for tick, live in pressure(Problem(buffers)):
+        if live > top:
+            top, peak = live, tick
+    if peak < 0:
+        return None
+    at_peak = {b.id: b.size for b in buffers if b.live.start <= peak < b.live.end and b.size}
+    names = _youngest(needs, home, at_peak, peak)
+    tensors = sorted(((names[b], size) for b, size in at_peak.items()), key=_largest_first)
+    step = next((s for s in steps(needs.program) if s.end >= peak), None)
+    return Peak(peak, step.op.label if step else "", tuple(tensors))
+
+
+def _largest_first(item: tuple[str, int]) -> tuple[int, str]:
+    return -item[1], item[0]
+
+
+def _youngest(
+    needs: Needs,
+    home: Mapping[VarId, BufferId],
+    buffers: Mapping[BufferId, int],
+    tick: int,
+) -> dict[BufferId, str]:
+    live = live_ranges(needs.program)
+    names: dict[BufferId, tuple[int, str]] = {}
+    for var, buffer in home.items():
+        if buffer not in buffers or var in needs.pinned:
+            continue
+        born = live[var].start if live[var].start <= tick < live[var].end else -1
+        names[buffer] = max(names.get(buffer, (-2, "")), (born, var))
+    return {buffer: names[buffer][1] if buffer in names else str(buffer) for buffer in buffers}

@@ -1,0 +1,3 @@
+"""Which memplan is this?"""
+
+VERSION = "0.1.0"
