@@ -9,7 +9,9 @@ from __future__ import annotations
 from memplan_cli.api import Check, Optimized, doctor, optimize, plan, report, validate
 from memplan_cli.errors import MemplanError
 from memplan_cli.settings import MemParam, Settings
-from memplan_cli.version import VERSION as __version__
+from memplan_cli.version import VERSION
+
+__version__ = VERSION
 
 __all__ = [
     "Check",

@@ -15,7 +15,7 @@ from memplan_cli.errors import ModelError, PlanError
 from memplan_cli.settings import Settings
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
+    from onnx import ModelProto  # noqa: TID251 - the type only; onnx_io makes the value
 
     from memplan_cli.evidence import Validation
     from memplan_cli.plan import Plan
@@ -72,7 +72,7 @@ def plan(
     return _planned(_read(model), settings or Settings(), progress).plan
 
 
-def optimize(
+def optimize(  # noqa: PLR0913 - what the command takes, by name
     model: Path,
     settings: Settings | None = None,
     *,
@@ -124,7 +124,7 @@ def report(
     Raises:
         MemplanError: there is none, or it is not valid.
     """
-    from memplan_cli.plan import read_plan  # noqa: PLC0415 - keeps `import memplan_cli` light
+    from memplan_cli.plan import read_plan
 
     path = path or newest_plan(Path.cwd())
     if path.suffix == ".json":
@@ -155,8 +155,8 @@ def validate(planned: Path, original: Path, check: Check | None = None) -> Valid
     Raises:
         MemplanError: one of them cannot run at all.
     """
-    from memplan_cli.onnx_io.load import load_model  # noqa: PLC0415 - heavy
-    from memplan_cli.onnx_io.notes import read_notes  # noqa: PLC0415 - heavy
+    from memplan_cli.onnx_io.load import load_model
+    from memplan_cli.onnx_io.notes import read_notes
 
     if not read_notes(load_model(planned)):
         raise ModelError(
@@ -168,24 +168,24 @@ def validate(planned: Path, original: Path, check: Check | None = None) -> Valid
 
 def doctor() -> Diagnosis:
     """Say what is installed and what really works here."""
-    from memplan_cli.runtime.doctor import diagnose  # noqa: PLC0415 - heavy
+    from memplan_cli.runtime.doctor import diagnose
 
     return diagnose()
 
 
 def _read(path: Path) -> _Read:
-    from memplan_cli.onnx_io.load import load_model  # noqa: PLC0415 - heavy
+    from memplan_cli.onnx_io.load import load_model
 
     return _Read(path, load_model(path))
 
 
 def _planned(read: _Read, settings: Settings, progress: Progress | None) -> Planned:
-    from memplan_cli.onnx_io.load import file_digest, graph_digest  # noqa: PLC0415 - heavy
-    from memplan_cli.onnx_io.notes import recorded_phases  # noqa: PLC0415 - heavy
-    from memplan_cli.onnx_io.read import read_program  # noqa: PLC0415 - heavy
-    from memplan_cli.onnx_io.shapes import Bindings  # noqa: PLC0415 - heavy
-    from memplan_cli.plan_of import Source  # noqa: PLC0415 - keeps the import light
-    from memplan_cli.planner import make_plan  # noqa: PLC0415 - keeps the import light
+    from memplan_cli.onnx_io.load import file_digest, graph_digest
+    from memplan_cli.onnx_io.notes import recorded_phases
+    from memplan_cli.onnx_io.read import read_program
+    from memplan_cli.onnx_io.shapes import Bindings
+    from memplan_cli.plan_of import Source
+    from memplan_cli.planner import make_plan
 
     loaded = read_program(read.model, Bindings(settings.dims, settings.shapes))
     source = Source(
@@ -222,9 +222,9 @@ def _write(
     targets: _Targets,
     progress: Progress | None,
 ) -> Optimized:
-    from memplan_cli.onnx_io.external_data import copy_along, missing  # noqa: PLC0415
-    from memplan_cli.onnx_io.files import staged, write_files  # noqa: PLC0415
-    from memplan_cli.onnx_io.write import written_model  # noqa: PLC0415
+    from memplan_cli.onnx_io.external_data import copy_along, missing
+    from memplan_cli.onnx_io.files import staged, write_files
+    from memplan_cli.onnx_io.write import written_model
 
     data = written_model(read.model, planned.program, planned.plan)
     here, there = read.path.parent, targets.model.parent
@@ -257,8 +257,8 @@ def _remove(paths: tuple[Path, ...]) -> None:
 
 
 def _compare(original: Path, rewritten: Path, check: Check, settings: Settings) -> Validation:
-    from memplan_cli.runtime.bits import Tolerance  # noqa: PLC0415 - heavy
-    from memplan_cli.runtime.compare import Comparison, compare  # noqa: PLC0415 - heavy
+    from memplan_cli.runtime.bits import Tolerance
+    from memplan_cli.runtime.compare import Comparison, compare
 
     how = Comparison(
         provider=check.provider,

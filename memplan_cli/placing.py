@@ -7,7 +7,6 @@ taller than level 1's pool, the pool is the answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -28,6 +27,8 @@ from memplan_cli.problem import (
 from memplan_cli.settings import DEFAULT_ALIGNMENT
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from memplan_cli.allocators.pool import Handover
     from memplan_cli.ir import Program, VarId
     from memplan_cli.sizes import Size

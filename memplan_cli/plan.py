@@ -7,7 +7,6 @@ one is read, with the checker that every fresh plan has passed too.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
@@ -18,7 +17,7 @@ from memplan_cli.problem import Buffer, BufferId, Layout, LiveRange, Problem, vi
 from memplan_cli.report import Json, Report
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 SCHEMA = "memplan.plan/1"

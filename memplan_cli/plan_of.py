@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,11 @@ from memplan_cli.analysis.aliasing import SHARE_NOTHING, SHARE_SAFELY
 from memplan_cli.analysis.liveness import live_ranges
 from memplan_cli.analysis.storage import live_peak
 from memplan_cli.ir import blocks, intermediates
+from memplan_cli.placing import Needs, Placed, place_levels
+from memplan_cli.plan import ArenaFacts, BlockOrder, Placement, Plan
+from memplan_cli.print_log import count_reuses
+from memplan_cli.releases import releases
+from memplan_cli.report import Memory, ModelFacts, Refusal, Report
 from memplan_cli.totals import (
     by_unit,
     expression,
@@ -19,15 +23,10 @@ from memplan_cli.totals import (
     peak_of,
     weight_bytes,
 )
-from memplan_cli.placing import Needs, Placed, place_levels
-from memplan_cli.plan import ArenaFacts, BlockOrder, Placement, Plan
-from memplan_cli.print_log import count_reuses
-from memplan_cli.releases import releases
-from memplan_cli.report import Memory, ModelFacts, Refusal, Report
 from memplan_cli.version import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from memplan_cli.analysis.phase import Phases
     from memplan_cli.ir import Program, VarId
@@ -85,9 +84,9 @@ def plan_of(decided: Decided) -> Plan:
         order=tuple(_orders(decided.program)),
         arenas=tuple(
             ArenaFacts(
-                number, arena.unit, arena.layout.height, arena.bound, arena.problem.alignment
+                index, arena.unit, arena.layout.height, arena.bound, arena.problem.alignment
             )
-            for number, arena in enumerate(decided.placed.arenas)
+            for index, arena in enumerate(decided.placed.arenas)
         ),
         tensors=tensors,
         releases=releases(decided.program, decided.needs.sizes),
@@ -119,14 +118,14 @@ def settings_json(settings: Settings) -> Json:
 def _placements(decided: Decided) -> Iterator[Placement]:
     needs, placed = decided.needs, decided.placed
     where: dict[BufferId, tuple[int, int, int | None, LiveRange]] = {}
-    for number, arena in enumerate(placed.arenas):
+    for index, arena in enumerate(placed.arenas):
         for buffer in arena.problem.buffers:
             offset, slot = arena.layout.offsets[buffer.id], arena.slots.get(buffer.id)
-            where[buffer.id] = (number, offset, slot, buffer.live)
+            where[buffer.id] = (index, offset, slot, buffer.live)
     live = live_ranges(decided.program)
     for identity, size in needs.sizes.items():
         var, home = decided.program.vars[identity], placed.home[identity]
-        number, offset, slot, whole = where[home]
+        index, offset, slot, whole = where[home]
         mine = whole if identity in needs.pinned else live[identity]
         yield Placement(
             name=var.name,
@@ -134,12 +133,12 @@ def _placements(decided: Decided) -> Iterator[Placement]:
             dtype=var.dtype,
             shape=tuple(dim if dim is not None else "?" for dim in var.shape or ()),
             bytes=size.coefficient,
-            arena=number,
+            arena=index,
             offset=offset,
             slot=slot,
             first=mine.start,
             last=mine.end,
-            alias_of=None if home == identity else str(home),
+            alias_of=None if str(home) == identity else str(home),
             pinned=needs.pinned.get(identity),
         )
 
@@ -163,7 +162,9 @@ def _report(decided: Decided, tensors: tuple[Placement, ...]) -> Report:
     everything = intermediates(program)
     coverage = len(needs.sizes) / len(everything) if everything else 1.0
     silent = coverage < 1.0 and not decided.settings.allow_partial
-    memory = replace(_memory(decided), **_SILENCE) if silent else _memory(decided)
+    memory = _memory(decided)
+    if silent:
+        memory = Memory(memory.weights, memory.inputs, memory.outputs, None, None, None, None)
     before = (None, None) if memory.planned is None else _original(decided, memory)
     symbolic = memory.naive is None and not silent
     refusals = [*decided.unplanned.items(), *needs.pinned.items()]
@@ -190,12 +191,6 @@ def _report(decided: Decided, tensors: tuple[Placement, ...]) -> Report:
         unplanned=tuple(Refusal(str(var), reason) for var, reason in sorted(refusals)),
         warnings=(*decided.source.warnings, *decided.warnings),
     )
-
-
-_SILENCE: Mapping[str, None] = dict.fromkeys(
-    ("naive", "live_peak", "planned", "total", "order_bound")
-)
-"""The totals that are not said while some size is not known."""
 
 
 def _parts(decided: Decided) -> dict[str, int]:

@@ -92,10 +92,10 @@ def make_plan(
 def find_scope(program: Program, settings: Settings, phases: Phases) -> Scope:
     """Say of each intermediate whether it is planned, pinned or left out, and why."""
     excluded = select(program, settings.excluded)
-    pinned = {var: f"excluded by {pattern!r}" for var, pattern in excluded.items()}
+    pinned = {identity: f"excluded by {pattern!r}" for identity, pattern in excluded.items()}
     if settings.skip_grads:
-        for var in phases.gradients:
-            pinned.setdefault(var, "a gradient that the update consumes (skip_grads)")
+        for identity in phases.gradients:
+            pinned.setdefault(identity, "a gradient that the update consumes (skip_grads)")
     if phases.loss is not None:
         pinned.setdefault(phases.loss, "the loss")
     sizes: dict[VarId, Size] = {}
@@ -107,7 +107,7 @@ def find_scope(program: Program, settings: Settings, phases: Phases) -> Scope:
             unplanned[identity] = _why_unknown(var)
         else:
             sizes[identity] = size
-    return Scope(sizes, {var: why for var, why in pinned.items() if var in sizes}, unplanned)
+    return Scope(sizes, {v: why for v, why in pinned.items() if v in sizes}, unplanned)
 
 
 def _why_unknown(var: Var) -> str:

@@ -6,12 +6,14 @@ A number that is not known is None, never a guess.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from memplan_cli.errors import PlanError
 from memplan_cli.evidence import Peaks, RuntimeSettings, Validation
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 SCHEMA = "memplan.report/1"
 

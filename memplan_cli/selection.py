@@ -28,13 +28,13 @@ def select(program: Program, patterns: Sequence[str]) -> dict[VarId, str]:
         by_name.setdefault(var.name, []).append(var.id)
     found: dict[VarId, str] = {}
     for pattern in patterns:
-        vars_ = _matches(pattern, by_name, program.vars)
-        if not vars_:
+        meant = _matches(pattern, by_name, program.vars)
+        if not meant:
             raise SettingsError(
                 f"{pattern!r} matches no tensor of the model", hint=nearest(pattern, by_name)
             )
-        for var in vars_:
-            found.setdefault(var, pattern)
+        for identity in meant:
+            found.setdefault(identity, pattern)
     return found
 
 

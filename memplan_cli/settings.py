@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from memplan_cli.ir import Shape
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from memplan_cli.ir import Shape
 
 Level = Literal[0, 1, 2]
 PhaseChoice = Literal["auto", "train", "test"]

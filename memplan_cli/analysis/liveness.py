@@ -96,25 +96,16 @@ def _step_accesses(step: Step) -> Iterator[tuple[int, VarId]]:
     append to the op's outputs on every turn: all of them last the whole op.
     """
     op, start, end = step.op, step.start, step.end
-    for var in op.inputs:
-        yield start, var
-    for var in op.outputs:
-        yield end, var
+    yield from ((start, var) for var in op.inputs)
+    yield from ((end, var) for var in op.outputs)
     for body in op.bodies:
-        for var in body.inputs:
-            yield start, var
-        for var in body.outputs:
-            yield end, var
+        yield from ((start, var) for var in body.inputs)
+        yield from ((end, var) for var in body.outputs)
     if op.repeats:
-        for var in op.inputs:
-            yield end, var
-        for var in op.outputs:
-            yield start, var
-        for body in op.bodies:
-            for var in body.inputs:
-                yield end, var
-            for var in captures(body):
-                yield end, var
+        yield from ((end, var) for var in op.inputs)
+        yield from ((start, var) for var in op.outputs)
+        yield from ((end, var) for body in op.bodies for var in body.inputs)
+        yield from ((end, var) for body in op.bodies for var in captures(body))
 
 
 def deaths(program: Program) -> Mapping[VarId, Step]:

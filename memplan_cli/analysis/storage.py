@@ -40,12 +40,12 @@ def storage_of(
     home = {var: shared.get(var, BufferId(var)) for var in sizes}
     whole_run = LiveRange(0, max(duration(program), 1))
     ranges: dict[BufferId, LiveRange] = {}
-    for var, buffer in home.items():
+    for var, owner in home.items():
         mine = whole_run if var in alone else live[var]
-        ranges[buffer] = ranges[buffer].hull(mine) if buffer in ranges else mine
+        ranges[owner] = ranges[owner].hull(mine) if owner in ranges else mine
     units: dict[str, list[Buffer]] = {}
     for var, size in sizes.items():
-        if home[var] != var:
+        if str(home[var]) != var:
             continue
         facts = program.vars[var]
         shape = tuple(dim if dim is not None else "?" for dim in facts.shape or ())

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
-    "optimize": ("memplan_cli.cli.optimize", "Plan a model, write it in its best order, prove it."),
+    "optimize": (
+        "memplan_cli.cli.optimize",
+        "Plan a model, write it in its best order, prove it.",
+    ),
     "report": ("memplan_cli.cli.report", "Show a plan, or plan a model and show that."),
     "validate": ("memplan_cli.cli.validate", "Run a written model against its original."),
     "pack": ("memplan_cli.cli.pack", "Pack buffers of a CSV file into one arena."),
@@ -54,7 +57,7 @@ class _Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
-            from memplan_cli.selection import nearest  # noqa: PLC0415 - only for a typo
+            from memplan_cli.selection import nearest
 
             ctx.fail(f"there is no command {name!r}. {nearest(name, COMMANDS)}".strip())
         return super().resolve_command(ctx, args)
@@ -72,7 +75,8 @@ class _Commands(click.Group):
 def printable(text: str) -> str:
     """Make control characters visible: a name from a file must not steer the terminal."""
     return "".join(
-        c if c == "\n" or c.isprintable() else c.encode("unicode_escape").decode() for c in text
+        c if c == "\n" or c.isprintable() else c.encode("unicode_escape").decode()
+        for c in text
     )
 
 

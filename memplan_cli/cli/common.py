@@ -65,17 +65,35 @@ def output_options(command: Command) -> Command:
 
 
 _SETTINGS = (
-    click.option("--config", type=click.Path(path_type=Path), help="Settings: YAML or prototxt."),
-    click.option("--level", type=int, help="0 same shape, 1 same dtype, 2 one arena (default)."),
-    click.option("--exclude", multiple=True, metavar="GLOB", help="Leave these tensors alone."),
-    click.option("--expose", is_flag=True, default=None, help="Excluded tensors become outputs."),
-    click.option("--phase", type=click.Choice(["auto", "train", "test"]), help="Overrule the phase."),
-    click.option("--skip-grads/--no-skip-grads", default=None, help="Gradients keep own memory."),
+    click.option(
+        "--config", type=click.Path(path_type=Path), help="Settings: YAML or prototxt."
+    ),
+    click.option(
+        "--level", type=int, help="0 same shape, 1 same dtype, 2 one arena (default)."
+    ),
+    click.option(
+        "--exclude", multiple=True, metavar="GLOB", help="Leave these tensors alone."
+    ),
+    click.option(
+        "--expose", is_flag=True, default=None, help="Excluded tensors become outputs."
+    ),
+    click.option(
+        "--phase", type=click.Choice(["auto", "train", "test"]), help="Overrule the phase."
+    ),
+    click.option(
+        "--skip-grads/--no-skip-grads", default=None, help="Gradients keep own memory."
+    ),
     click.option("--loss", metavar="NAME", help="The value that training minimises."),
-    click.option("--dim", "dims", multiple=True, metavar="NAME=N", help="Bind a symbolic dim."),
+    click.option(
+        "--dim", "dims", multiple=True, metavar="NAME=N", help="Bind a symbolic dim."
+    ),
     click.option("--shape", "shapes", multiple=True, metavar="NAME=D,D", help="Give a shape."),
-    click.option("--order", type=click.Choice(["keep", "auto"]), help="Reorder the nodes or not."),
-    click.option("--alignment", type=int, metavar="N", help="Bytes that offsets are multiples of."),
+    click.option(
+        "--order", type=click.Choice(["keep", "auto"]), help="Reorder the nodes or not."
+    ),
+    click.option(
+        "--alignment", type=int, metavar="N", help="Bytes that offsets are multiples of."
+    ),
     click.option("--time-limit", type=float, metavar="S", help="Cut the searches short."),
     click.option("--allow-partial", is_flag=True, default=None, help="Totals despite gaps."),
 )
@@ -108,7 +126,7 @@ class Chosen:
 
     def load(self, model: Path) -> Settings:
         """Return the settings for a model, from files and options together."""
-        from memplan_cli.settings_file import load_settings  # noqa: PLC0415 - brings PyYAML
+        from memplan_cli.settings_file import load_settings
 
         return load_settings(model, self.config, self.overrides)
 

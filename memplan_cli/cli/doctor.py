@@ -21,8 +21,8 @@ def doctor(*, form: str, output: Output) -> None:
     \b
     memplan doctor
     """
-    from memplan_cli import api  # noqa: PLC0415 - heavy: only when the command runs
-    from memplan_cli.renderers.diagnosis import RENDERERS  # noqa: PLC0415 - likewise
+    from memplan_cli import api
+    from memplan_cli.renderers.diagnosis import RENDERERS
 
     output.progress("creating a session on each provider")
     found = api.doctor()

@@ -49,8 +49,8 @@ def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
     \b
     memplan optimize model.onnx --level 1 --exclude fc1
     """
-    from memplan_cli import api  # noqa: PLC0415 - heavy: only when the command runs
-    from memplan_cli.renderers import render  # noqa: PLC0415 - likewise
+    from memplan_cli import api
+    from memplan_cli.renderers import render
 
     done = api.optimize(
         model,

@@ -19,7 +19,9 @@ FORMATS = (
 
 
 @click.command()
-@click.argument("path", metavar="[PLAN|MODEL]", required=False, type=click.Path(path_type=Path))
+@click.argument(
+    "path", metavar="[PLAN|MODEL]", required=False, type=click.Path(path_type=Path)
+)
 @settings_options
 @click.option("--print-log", is_flag=True, help="One line for each tensor that reuses memory.")
 @click.option("--format", "form", type=click.Choice(FORMATS), default="text")
@@ -42,12 +44,14 @@ def report(  # noqa: PLR0913 - one parameter an option, as click wants it
     memplan report --print-log
     memplan report model.onnx --format markdown
     """
-    from memplan_cli import api  # noqa: PLC0415 - heavy: only when the command runs
-    from memplan_cli.onnx_io.files import write_files  # noqa: PLC0415 - likewise
-    from memplan_cli.renderers import render  # noqa: PLC0415 - likewise
+    from memplan_cli import api
+    from memplan_cli.onnx_io.files import write_files
+    from memplan_cli.renderers import render
 
     is_model = path is not None and path.suffix != ".json"
-    plan = api.report(path, settings.load(path) if path and is_model else None, output.progress)
+    plan = api.report(
+        path, settings.load(path) if path and is_model else None, output.progress
+    )
     color = output.color and out is None
     text = render(plan, form, color=color, print_log=print_log)
     if out is None:

@@ -15,12 +15,16 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("planned", type=click.Path(path_type=Path))
-@click.option("--original", type=click.Path(path_type=Path), help="Default: PLANNED less .memplan.")
+@click.option(
+    "--original", type=click.Path(path_type=Path), help="Default: PLANNED less .memplan."
+)
 @provider_option
 @click.option("--runs", type=click.IntRange(1), default=2, show_default=True)
 @click.option("--rtol", type=float, default=0.0, show_default=True, help="0: bit for bit.")
 @click.option("--atol", type=float, default=0.0, show_default=True)
-@click.option("--timeout", type=float, default=600.0, show_default=True, help="Seconds a process.")
+@click.option(
+    "--timeout", type=float, default=600.0, show_default=True, help="Seconds a process."
+)
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
 @output_options
 def validate(  # noqa: PLR0913 - one parameter an option, as click wants it
@@ -40,8 +44,8 @@ def validate(  # noqa: PLR0913 - one parameter an option, as click wants it
     \b
     memplan validate model.memplan.onnx --original model.onnx
     """
-    from memplan_cli import api  # noqa: PLC0415 - heavy: only when the command runs
-    from memplan_cli.renderers.validation import RENDERERS  # noqa: PLC0415 - likewise
+    from memplan_cli import api
+    from memplan_cli.renderers.validation import RENDERERS
 
     output.progress("running both models")
     check = api.Check(provider, runs, rtol, atol, timeout)
@@ -52,7 +56,7 @@ def validate(  # noqa: PLR0913 - one parameter an option, as click wants it
 
 def _original_of(planned: Path) -> Path:
     """Return the file that ``optimize`` made this one from, by its default name."""
-    from memplan_cli.errors import ModelError  # noqa: PLC0415 - only here
+    from memplan_cli.errors import ModelError
 
     if not planned.name.endswith(".memplan.onnx"):
         raise ModelError(

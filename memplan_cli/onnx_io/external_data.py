@@ -20,24 +20,22 @@ from memplan_cli.onnx_io.load import graphs
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from onnx import ModelProto, TensorProto
+    from onnx import GraphProto, ModelProto, TensorProto
 
 
 def external_tensors(model: ModelProto) -> Iterator[TensorProto]:
     """Yield every tensor of a model whose data lies in another file."""
     for graph in graphs(model.graph):
-        for tensor in graph.initializer:
-            if tensor.data_location == tensor.EXTERNAL:
-                yield tensor
-        for sparse in graph.sparse_initializer:
-            for tensor in (sparse.values, sparse.indices):
-                if tensor.data_location == tensor.EXTERNAL:
-                    yield tensor
-        for node in graph.node:
-            for attribute in node.attribute:
-                for tensor in (attribute.t, *attribute.tensors):
-                    if tensor.data_location == tensor.EXTERNAL:
-                        yield tensor
+        yield from (t for t in _tensors(graph) if t.data_location == t.EXTERNAL)
+
+
+def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
+    for node in graph.node:
+        for attribute in node.attribute:
+            yield from (attribute.t, *attribute.tensors)
 
 
 def locations(model: ModelProto) -> tuple[str, ...]:
@@ -111,7 +109,7 @@ def _clone(source: Path, target: Path) -> None:
     """Copy a file, sharing its blocks where the file system can (Linux FICLONE)."""
     ficlone = 0x40049409
     with contextlib.suppress(ImportError, OSError):
-        import fcntl  # noqa: PLC0415 - POSIX only
+        import fcntl
 
         with source.open("rb") as old, target.open("wb") as new:
             fcntl.ioctl(new.fileno(), ficlone, old.fileno())

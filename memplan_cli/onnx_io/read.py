@@ -89,34 +89,38 @@ class _Reader:
         for index, node in sorted_nodes(graph, scope):
             bodies = tuple(self._bodies(node, index, path, scope))
             reads = tuple(self._resolve(name, scope, node) for name in node.input)
-            origin = Origin.WEIGHT if node.op_type == "Constant" else Origin.OP
-            writes = []
             for name in node.output:
-                if not name:
-                    writes.append(VarId(""))
-                    continue
                 if name in here:
                     raise ModelError(f"value {_short(name)!r} is defined twice")
-                here.add(name)
-                facts = _type_of(name, values)
-                if origin is Origin.WEIGHT and facts[1] is None:
-                    facts = _constant_type(node)
-                scope[name] = self.add(name, path, origin, facts)
-                writes.append(scope[name])
+                if name:
+                    here.add(name)
+                    scope[name] = self._result(name, path, node, values)
+            writes = tuple(scope[name] if name else VarId("") for name in node.output)
+            domain = "" if node.domain == "ai.onnx" else node.domain
             ops.append(
                 Op(
                     node.name,
                     node.op_type,
                     reads,
-                    tuple(writes),
+                    writes,
                     bodies,
-                    "" if node.domain == "ai.onnx" else node.domain,
+                    domain,
                     index,
                     _attributes(node),
                 )
             )
         outputs = tuple(self._resolve_output(v.name, scope, path) for v in graph.output)
         return Block(inputs, outputs, tuple(ops), path)
+
+    def _result(
+        self, name: str, path: str, node: NodeProto, values: Mapping[str, ValueInfoProto]
+    ) -> VarId:
+        facts = _type_of(name, values)
+        if node.op_type != "Constant":
+            return self.add(name, path, Origin.OP, facts)
+        if facts[1] is None:
+            facts = _constant_type(node)
+        return self.add(name, path, Origin.WEIGHT, facts)
 
     def _bodies(
         self, node: NodeProto, index: int, path: str, scope: Mapping[str, VarId]
@@ -129,8 +133,8 @@ class _Reader:
             self.paths.add(inner)
             values, names = _values(graph), dict(scope)
             for tensor in graph.initializer:
-                facts = (dtype_name(tensor.data_type), tuple(tensor.dims))
-                names[tensor.name] = self.add(tensor.name, inner, Origin.WEIGHT, facts)
+                weight = (dtype_name(tensor.data_type), tuple(tensor.dims))
+                names[tensor.name] = self.add(tensor.name, inner, Origin.WEIGHT, weight)
             given = []
             for value in graph.input:
                 facts = _type_of(value.name, values)

@@ -113,7 +113,7 @@ def _attribute(attribute: AttributeProto, names: _Names) -> tuple[object, ...]:
             tuple(value.name for value in graph.input),
             tuple(names.original(value.name) for value in graph.output),
             tuple(tensor.name for tensor in graph.initializer),
-            tuple(sorted((repr(_node(node, names)) for node in graph.node))),
+            tuple(sorted(repr(_node(node, names)) for node in graph.node)),
         )
         for graph in inner
     )

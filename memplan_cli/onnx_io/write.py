@@ -40,7 +40,8 @@ def written_model(model: ModelProto, program: Program, plan: Plan) -> bytes:
     found = graph_differences(model, rewritten)
     if found:
         raise InvalidLayoutError(f"the rewritten graph is another one: {found[0]}")
-    return annotate(rewritten, program, plan).SerializeToString(deterministic=True)
+    data: bytes = annotate(rewritten, program, plan).SerializeToString(deterministic=True)
+    return data
 
 
 def rewrite(model: ModelProto, program: Program, exposed: Sequence[str] = ()) -> ModelProto:
@@ -136,7 +137,7 @@ def _names(vars_: Sequence[VarId], program: Program) -> tuple[str, ...]:
 
 
 def _expose(model: ModelProto, program: Program, exposed: Sequence[str]) -> None:
-    from onnx import helper  # noqa: PLC0415 - heavy: only where a model is written
+    from onnx import helper
 
     present = {value.name for value in model.graph.output}
     top = {var.name: var for var in program.vars.values() if not var.block}
@@ -162,7 +163,7 @@ def _annotate_graph(
 
 
 def _annotate_values(graph: GraphProto, path: str, plan: Plan) -> None:
-    from onnx import helper  # noqa: PLC0415 - heavy: only where a model is written
+    from onnx import helper
 
     here = {t.name: t for t in plan.tensors if t.block == path}
     results = {value.name for value in graph.output}
