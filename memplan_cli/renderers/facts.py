@@ -1,0 +1,202 @@
+"""What does a report say, row by row? The words that text, Markdown and HTML share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from memplan_cli.print_log import reuses
+from memplan_cli.quantities import format_share, format_size
+from memplan_cli.report import DEFINITIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from memplan_cli.evidence import Peaks
+    from memplan_cli.plan import Plan
+    from memplan_cli.report import Report, RuntimeFacts
+
+LEVELS: Mapping[str, str] = {
+    "0": "a dead tensor's memory is taken over whole, by one of the same dtype and shape",
+    "1": "by one of the same dtype that is not larger",
+    "2": "byte offsets in one arena; views and safe in-place results share bytes",
+}
+
+MEASURES: Mapping[str, str] = {
+    "first_run_peak": "most bytes of intermediates and outputs live in the first run",
+    "steady_peak": "the same from the second run on, the memory pattern's block included",
+    "held": "what the runtime's arena took from the system, weights included",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A number, its definition, and what it saves against the naive sum."""
+
+    name: str
+    size: str
+    saved: str
+    definition: str
+    chosen: str = ""
+    """A mark on the level that was planned, else empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One measure of the runtime: predicted and observed, before and after."""
+
+    name: str
+    predicted_original: str
+    observed_original: str
+    predicted_optimized: str
+    observed_optimized: str
+    definition: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Tensors that took no memory over, for one reason."""
+
+    reason: str
+    count: int
+    bytes: int
+    examples: tuple[str, ...]
+
+
+def headline(report: Report) -> str:
+    """Return the one line that says what was planned."""
+    model = report.model
+    nodes = f"{model.nodes} nodes" if model.blocks == 1 else _nested(model.nodes, model.blocks)
+    return (
+        f"{report.phase} phase, level {report.level}, {nodes}, "
+        f"{model.intermediates} intermediates, {report.reuses} reuses"
+    )
+
+
+def _nested(nodes: int, blocks: int) -> str:
+    return f"{nodes} nodes in {blocks} blocks"
+
+
+def verdict(report: Report) -> str:
+    """Return what the plan saves, in one line, or why there is no such number."""
+    memory = report.memory
+    if memory.naive is None or memory.planned is None:
+        if report.partial:
+            share = f"{100 * report.coverage:.1f}%"
+            return f"only {share} of the intermediates have a known size: no totals"
+        return "sizes depend on symbols: bind them with --dim to get numbers"
+    saved = format_share(memory.naive - memory.planned, memory.naive)
+    planned, naive = format_size(memory.planned), format_size(memory.naive)
+    partial = " (partial)" if report.partial else ""
+    return f"{planned} instead of {naive}: {saved} saved{partial}"
+
+
+def memory_rows(report: Report) -> tuple[Row, ...]:
+    """Return naive, the levels and the bound: the intermediates' memory."""
+    naive = report.memory.naive
+    rows = [_row(report, "naive", naive, DEFINITIONS["naive"], naive)]
+    for level, meaning in LEVELS.items():
+        size = report.levels.get(level)
+        row = _row(report, f"level {level}", size, meaning, naive)
+        chosen = "planned" if level == str(report.level) else ""
+        rows.append(Row(row.name, row.size, row.saved, row.definition, chosen))
+    bound = DEFINITIONS["live_peak"]
+    if report.memory.order_proved:
+        bound += "; no order needs less"
+    rows.append(_row(report, "lower bound", report.memory.live_peak, bound, naive))
+    if report.memory.order_bound is not None and not report.memory.order_proved:
+        meaning = DEFINITIONS["order_bound"]
+        rows.append(_row(report, "order bound", report.memory.order_bound, meaning, naive))
+    if report.original_planned is not None:
+        meaning = "what this level needs in the order of the file"
+        rows.append(_row(report, "file order", report.original_planned, meaning, naive))
+    return tuple(rows)
+
+
+def total_rows(report: Report) -> tuple[Row, ...]:
+    """Return the whole model's memory, term by term."""
+    names = ("weights", "inputs", "outputs", "planned", "total")
+    return tuple(
+        _row(report, name, getattr(report.memory, name), DEFINITIONS[name], None)
+        for name in names
+    )
+
+
+def _row(report: Report, name: str, size: int | None, meaning: str, naive: int | None) -> Row:
+    if size is None:
+        return Row(name, report.symbolic.get(name, "unknown"), "", meaning)
+    saved = "" if naive is None or name == "naive" else format_share(naive - size, naive)
+    return Row(name, format_size(size), saved, meaning)
+
+
+def evidence_rows(runtime: RuntimeFacts | None) -> tuple[Evidence, ...]:
+    """Return predicted and observed side by side; nothing where nothing was run."""
+    if runtime is None or not (runtime.predicted or runtime.observed):
+        return ()
+    return tuple(
+        Evidence(
+            name,
+            _peak(runtime.predicted, "original", name),
+            _peak(runtime.observed, "original", name),
+            _peak(runtime.predicted, "optimized", name),
+            _peak(runtime.observed, "optimized", name),
+            meaning,
+        )
+        for name, meaning in MEASURES.items()
+    )
+
+
+def _peak(sides: Mapping[str, Peaks], side: str, name: str) -> str:
+    peaks = sides.get(side)
+    value = getattr(peaks, name) if peaks is not None else None
+    return "-" if value is None else format_size(value)
+
+
+def refused(plan: Plan) -> tuple[Refused, ...]:
+    """Return what took no memory over, by reason, most bytes first.
+
+    Only sizes that are numbers are summed.
+    """
+    fixed = {arena.id for arena in plan.arenas if arena.unit == "1"}
+    found: dict[str, list[tuple[int, str]]] = {}
+    for reuse in reuses(plan.tensors):
+        if reuse.donor is None:
+            size = reuse.tensor.bytes if reuse.tensor.arena in fixed else 0
+            found.setdefault(reuse.reason, []).append((size, reuse.tensor.id))
+    for refusal in plan.report.unplanned:
+        if refusal.name not in plan.by_id:
+            found.setdefault(refusal.reason, []).append((0, refusal.name))
+    rows = [
+        Refused(
+            reason,
+            len(members),
+            sum(size for size, _ in members),
+            tuple(name for _, name in sorted(members, key=lambda m: (-m[0], m[1]))[:3]),
+        )
+        for reason, members in found.items()
+    ]
+    return tuple(sorted(rows, key=lambda row: (-row.bytes, row.reason)))
+
+
+def settings_lines(runtime: RuntimeFacts | None) -> tuple[str, ...]:
+    """Return the runtime's options for the written model, ``scope.key = value``."""
+    if runtime is None or runtime.settings is None:
+        return ()
+    return tuple(
+        f"{scope}.{key} = {value}"
+        for scope, options in runtime.settings.to_json().items()
+        for key, value in options.items()
+    )
+
+
+def validation_line(report: Report) -> str:
+    """Return the verdict of the comparison, or that there was none."""
+    checked = report.validation
+    if checked is None:
+        return "not validated"
+    words = [f"validation {checked.status} on {checked.provider}"]
+    if checked.bit_identical is not None:
+        words.append("bit for bit" if checked.bit_identical else "outputs differ")
+    if checked.replay is not None:
+        words.append(f"replay {checked.replay}")
+    return ", ".join(words)

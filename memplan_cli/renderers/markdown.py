@@ -1,0 +1,144 @@
+"""The report as GitHub's Markdown: for step summaries, pull requests and wikis."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memplan_cli.print_log import print_log
+from memplan_cli.quantities import format_share, format_size
+from memplan_cli.renderers.escape import markdown, markdown_prose
+from memplan_cli.renderers.facts import (
+    evidence_rows,
+    headline,
+    memory_rows,
+    refused,
+    settings_lines,
+    total_rows,
+    validation_line,
+    verdict,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from memplan_cli.plan import Plan
+
+MOST_ROWS = 20
+
+
+def render(plan: Plan) -> str:
+    """Return the report of a plan as Markdown."""
+    return "\n\n".join(_parts(plan)) + "\n"
+
+
+def render_logged(plan: Plan) -> str:
+    """Return the report with the lines of ``--print-log`` below it."""
+    lines = "\n".join(f"- {markdown(line)}" for line in print_log(plan))
+    return f"{render(plan)}\n### Reuse, in the order of the plan\n\n{lines}\n"
+
+
+def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Return a table; a column whose header begins with ``>`` is of numbers."""
+    names = list(header)
+    lines = [
+        _line(name.removeprefix(">") for name in names),
+        _line("---:" if name.startswith(">") else "---" for name in names),
+    ]
+    return "\n".join([*lines, *(_line(row) for row in rows)])
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _parts(plan: Plan) -> Iterator[str]:
+    report = plan.report
+    yield f"## Memory of {markdown(report.model.path or 'model')}"
+    yield f"**{markdown_prose(verdict(report))}** ({headline(report)})"
+    yield table(
+        ("intermediates", ">bytes", ">saved", "meaning"),
+        (
+            (f"**{r.name}**" if r.chosen else r.name, _size(r.size), r.saved, r.definition)
+            for r in memory_rows(report)
+        ),
+    )
+    yield table(
+        ("whole model", ">bytes", "meaning"),
+        ((row.name, _size(row.size), row.definition) for row in total_rows(report)),
+    )
+    yield from _peak(plan)
+    yield from _runtime(plan)
+    rows = refused(plan)
+    if rows:
+        yield "### Not reused, and why"
+        yield table(
+            (">tensors", ">bytes", "reason", "for example"),
+            (
+                (
+                    str(row.count),
+                    format_size(row.bytes) if row.bytes else "-",
+                    markdown_prose(row.reason),
+                    ", ".join(markdown(name) for name in row.examples),
+                )
+                for row in rows[:MOST_ROWS]
+            ),
+        )
+    if report.warnings:
+        yield "### Warnings"
+        yield "\n".join(f"- {markdown_prose(warning)}" for warning in report.warnings)
+
+
+def _peak(plan: Plan) -> Iterator[str]:
+    peak = plan.report.peak
+    if peak is None or not peak.tensors:
+        return
+    whole = sum(size for _, size in peak.tensors)
+    yield f"### At the peak: step {peak.step}, {markdown(peak.node)}"
+    yield table(
+        ("tensor", ">bytes", ">share"),
+        (
+            (markdown(name), format_size(size), format_share(size, whole))
+            for name, size in peak.tensors[:MOST_ROWS]
+        ),
+    )
+    if len(peak.tensors) > MOST_ROWS:
+        yield f"and {len(peak.tensors) - MOST_ROWS} more"
+
+
+def _runtime(plan: Plan) -> Iterator[str]:
+    runtime = plan.report.runtime
+    rows = evidence_rows(runtime)
+    if runtime is not None and rows:
+        name = markdown_prose(f"{runtime.name} {runtime.version}, {runtime.provider}")
+        yield f"### Predicted and observed: {name}"
+        header = (
+            "",
+            ">original: predicted",
+            ">observed",
+            ">optimized: predicted",
+            ">observed",
+        )
+        yield table(
+            (*header, "meaning"),
+            (
+                (
+                    row.name.replace("_", " "),
+                    row.predicted_original,
+                    row.observed_original,
+                    row.predicted_optimized,
+                    row.observed_optimized,
+                    row.definition,
+                )
+                for row in rows
+            ),
+        )
+    lines = settings_lines(runtime)
+    if lines:
+        yield "### Settings of the written model"
+        yield "\n".join(f"- {markdown(line)}" for line in lines)
+    yield markdown_prose(validation_line(plan.report))
+
+
+def _size(text: str) -> str:
+    """Return a size; one in the model's own symbols is its text, so it is escaped."""
+    return markdown_prose(text)

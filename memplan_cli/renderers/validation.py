@@ -1,0 +1,52 @@
+"""The verdict of `memplan validate`, as text or JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from memplan_cli.renderers.escape import terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from memplan_cli.evidence import Difference, Validation
+
+MOST_DIFFERENCES = 20
+
+
+def text(verdict: Validation) -> str:
+    """Return the verdict, what differs, and what else was noticed."""
+    return "\n".join(_lines(verdict)) + "\n"
+
+
+def as_json(verdict: Validation) -> str:
+    """Return the verdict as JSON, plain ASCII."""
+    return json.dumps(verdict.to_json(), indent=2, ensure_ascii=True) + "\n"
+
+
+def _lines(verdict: Validation) -> Iterator[str]:
+    yield f"{verdict.status} on {terminal(verdict.provider)}"
+    if verdict.bit_identical:
+        yield "  outputs are the same, bit for bit"
+    elif verdict.max_abs_diff is not None:
+        yield f"  largest difference {verdict.max_abs_diff:g}"
+    if verdict.replay is not None:
+        yield f"  replay in one poisoned arena: {verdict.replay}"
+    for difference in verdict.differences[:MOST_DIFFERENCES]:
+        yield f"  {terminal(difference.output)}: {_described(difference)}"
+    if len(verdict.differences) > MOST_DIFFERENCES:
+        yield f"  and {len(verdict.differences) - MOST_DIFFERENCES} more outputs"
+    yield from (f"  {terminal(note)}" for note in verdict.notes)
+
+
+def _described(difference: Difference) -> str:
+    if difference.reason:
+        return terminal(difference.reason)
+    return (
+        f"{difference.elements} elements have other bits, {difference.beyond} beyond the "
+        f"tolerance, largest difference {difference.max_abs_diff:g}"
+    )
+
+
+RENDERERS: Mapping[str, Callable[[Validation], str]] = {"text": text, "json": as_json}
