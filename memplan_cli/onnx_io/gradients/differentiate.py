@@ -1,0 +1,129 @@
+"""From a forward model to one that also computes the gradients of its loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from memplan_cli.errors import SettingsError
+from memplan_cli.onnx_io.gradients.backward import sweep
+from memplan_cli.onnx_io.gradients.tape import Phase, Pool, Tape, mark
+from memplan_cli.onnx_io.gradients.tensors import (
+    constant_values,
+    infer_tensors,
+    live_nodes,
+    names_in,
+)
+from memplan_cli.onnx_io.load import subgraphs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from onnx import GraphProto, ModelProto, NodeProto
+
+
+@dataclass(frozen=True, slots=True)
+class Differentiated:
+    """A forward pass and the gradients of its loss, as nodes in order, phases marked.
+
+    ``gradients`` maps tensors to their gradients; ``tape`` can write further nodes.
+    """
+
+    nodes: list[NodeProto]
+    gradients: Mapping[str, str]
+    tape: Tape
+
+
+def differentiate(
+    model: ModelProto, loss: str, parameters: Sequence[str], results: Sequence[str] = ()
+) -> Differentiated:
+    """Write the backward pass of a prepared model.
+
+    Args:
+        model: Its nodes may be given further outputs; nothing else of it changes.
+        loss: A tensor with one element.
+        parameters: The tensors whose gradients are wanted.
+        results: What the forward pass has to give besides the loss.
+
+    Raises:
+        SettingsError: the loss does not exist or has several elements.
+        NoRuleError: an operator on the way has no rule.
+    """
+    graph = model.graph
+    nodes = live_nodes(graph.node, [loss, *results])
+    if loss not in {name for node in nodes for name in node.output}:
+        raise SettingsError(f"the model computes no tensor {loss!r} to be the loss")
+    tensors = infer_tensors(model)
+    tape = Tape(tensors, constant_values(graph), Pool(names_in(graph)))
+    path = live_nodes(nodes, [loss])
+    done = sweep(path, {loss: _one(tape, loss)}, parameters, tape)
+    forward = _with_additions(nodes, tape, [v.name for v in graph.input])
+    known = [name for name in parameters if name in done]
+    backward = live_nodes(tape.nodes, [done[name] for name in known])
+    for node in forward:
+        mark(node, Phase.FORWARD)
+    names = _gradient_names(done, backward, tape.pool)
+    rename(backward, names)
+    gradients = {name: names.get(g, g) for name, g in done.items()}
+    return Differentiated([*forward, *backward], gradients, tape)
+
+
+def rename(nodes: Iterable[NodeProto], names: Mapping[str, str]) -> None:
+    """Give tensors other names, in nodes and in the bodies they own."""
+    for node in nodes:
+        for field in (node.input, node.output):
+            for index, name in enumerate(field):
+                if name in names:
+                    field[index] = names[name]
+        for _, body in subgraphs(node):
+            rename(body.node, names)
+            for value in body.output:
+                value.name = names.get(value.name, value.name)
+
+
+def _one(tape: Tape, loss: str) -> str:
+    """The gradient of the loss by itself."""
+    sizes = tape.tensor(loss).sizes
+    if sizes is None:
+        return tape.emit("Expand", tape.scalar(1, loss), tape.shape_of(loss))
+    if int(np.prod(sizes)) != 1:
+        raise SettingsError(
+            f"the loss {loss!r} has shape {list(sizes)}; a loss is one number",
+            hint="reduce it to a mean or a sum, or let --loss-fn make one",
+        )
+    return tape.constant(np.ones(sizes), tape.dtype(loss))
+
+
+def _with_additions(
+    nodes: Sequence[NodeProto], tape: Tape, given: Sequence[str]
+) -> list[NodeProto]:
+    """Put in what the rules added to the forward pass, each behind what it reads."""
+    found: list[NodeProto] = []
+    for name in given:
+        found.extend(tape.after.get(name, ()))
+    for node in nodes:
+        replacement = tape.instead.get(node.output[0], [node])
+        for new in replacement:
+            found.append(new)
+            for name in new.output:
+                found.extend(tape.after.get(name, ()))
+    return found
+
+
+def _gradient_names(
+    done: Mapping[str, str], nodes: Sequence[NodeProto], pool: Pool
+) -> dict[str, str]:
+    """Name each gradient after its tensor; one shared by several, after the last."""
+    made = {name for node in nodes for name in node.output}
+    names: dict[str, str] = {}
+    for tensor, gradient in reversed(done.items()):
+        if gradient in made and gradient not in names:
+            names[gradient] = pool.fresh(f"{tensor}_grad")
+    return names
+
+
+def values_of(graph: GraphProto) -> set[str]:
+    """Return the names of a graph's initializers."""
+    return {tensor.name for tensor in graph.initializer}

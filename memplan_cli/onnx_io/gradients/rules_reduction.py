@@ -1,0 +1,136 @@
+"""Gradients of reductions: spread the gradient over what was reduced."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memplan_cli.onnx_io.gradients.tape import UnknownShapeError
+
+if TYPE_CHECKING:
+    from memplan_cli.onnx_io.gradients.tape import Call
+
+    Gradients = tuple[str, ...]
+
+
+def reduce_sum(call: Call) -> Gradients:
+    """Y = sum of X along axes: dX = dY repeated along them."""
+    return (_spread(call, _kept(call, call.dy)),)
+
+
+def reduce_mean(call: Call) -> Gradients:
+    """Y = mean of n values: dX = dY / n, repeated."""
+    tape, x = call.tape, call.input(0)
+    return (_spread(call, tape.emit("Div", _kept(call, call.dy), _count(call))),)
+
+
+def reduce_sum_square(call: Call) -> Gradients:
+    """Y = sum of X^2: dX = 2 X dY."""
+    doubled = call.tape.emit("Mul", _kept(call, call.dy), call.tape.scalar(2, call.input(0)))
+    return (call.tape.emit("Mul", call.input(0), doubled),)
+
+
+def reduce_l1(call: Call) -> Gradients:
+    """Y = sum of |X|: dX = dY sign X."""
+    sign = call.tape.emit("Sign", call.input(0))
+    return (call.tape.emit("Mul", sign, _kept(call, call.dy)),)
+
+
+def reduce_l2(call: Call) -> Gradients:
+    """Y = sqrt of the sum of X^2: dX = X dY / Y."""
+    ratio = call.tape.emit("Div", call.dy, call.output())
+    return (call.tape.emit("Mul", call.input(0), _kept(call, ratio)),)
+
+
+def reduce_log_sum(call: Call) -> Gradients:
+    """Y = log of the sum of X: dX = dY / e^Y, repeated."""
+    part = call.tape.emit("Div", call.dy, call.tape.emit("Exp", call.output()))
+    return (_spread(call, _kept(call, part)),)
+
+
+def reduce_log_sum_exp(call: Call) -> Gradients:
+    """Y = log of the sum of e^X: dX = dY e^(X - Y)."""
+    tape = call.tape
+    weight = tape.emit("Exp", tape.emit("Sub", call.input(0), _kept(call, call.output())))
+    return (tape.emit("Mul", weight, _kept(call, call.dy)),)
+
+
+def reduce_extreme(call: Call) -> Gradients:
+    """Y = max (or min) of X: dY is shared by the elements equal to Y."""
+    tape, x = call.tape, call.input(0)
+    equal = tape.emit("Equal", x, _kept(call, call.output()))
+    mask = tape.emit("Cast", equal, to=tape.dtype(x))
+    count = tape.emit("ReduceSum", mask, *_axes_input(call), keepdims=1)
+    return (tape.emit("Mul", mask, tape.emit("Div", _kept(call, call.dy), count)),)
+
+
+def reduce_prod(call: Call) -> Gradients:
+    """Y = product of X (none of them 0): dX = dY Y / X."""
+    tape = call.tape
+    product = _kept(call, tape.emit("Mul", call.dy, call.output()))
+    return (tape.emit("Div", product, call.input(0)),)
+
+
+def cumulative_sum(call: Call) -> Gradients:
+    """Y = running sum: dX = running sum of dY from the other end."""
+    turned = 1 - call.attribute("reverse", 0)
+    exclusive = call.attribute("exclusive", 0)
+    back = call.tape.emit(
+        "CumSum", call.dy, call.input(1), reverse=turned, exclusive=exclusive
+    )
+    return (back,)
+
+
+def _axes(call: Call) -> tuple[int, ...] | None:
+    """Return the reduced axes, counted from the front; None: known at run time only."""
+    rank = call.tape.rank(call.input(0))
+    if not call.input(1):
+        empty = call.attribute("noop_with_empty_axes", 0)
+        return () if empty else tuple(range(rank))
+    values = call.constant_input(1)
+    if values is None:
+        return None
+    if not values.size:
+        return () if call.attribute("noop_with_empty_axes", 0) else tuple(range(rank))
+    return tuple(sorted(int(axis) % rank for axis in values.ravel()))
+
+
+def _axes_input(call: Call) -> tuple[str, ...]:
+    axes = _axes(call)
+    if axes is None:
+        return (call.input(1),)
+    return (call.tape.ints(*axes),) if axes else ()
+
+
+def _kept(call: Call, reduced: str) -> str:
+    """Give a reduced tensor its axes back, of size 1."""
+    axes = _axes(call)
+    if call.attribute("keepdims", 1) or axes == ():
+        return reduced
+    if axes is None:
+        return call.tape.emit("Unsqueeze", reduced, call.input(1))
+    return call.tape.emit("Unsqueeze", reduced, call.tape.ints(*axes))
+
+
+def _spread(call: Call, kept: str) -> str:
+    if _axes(call) == ():
+        return kept
+    return call.tape.emit("Expand", kept, call.tape.shape_of(call.input(0)))
+
+
+def _count(call: Call) -> str:
+    """Return how many elements each result was made from, as a scalar."""
+    tape, x = call.tape, call.input(0)
+    axes = _axes(call)
+    shape = tape.shape(x)
+    sizes = [shape[axis] for axis in axes] if axes is not None else [None]
+    numbers = [size for size in sizes if isinstance(size, int)]
+    if len(numbers) == len(sizes):
+        count = 1
+        for number in numbers:
+            count *= number
+        return tape.scalar(count, x)
+    if axes is None:
+        raise UnknownShapeError(f"the axes of {call.node.op_type} over {x!r} are not constant")
+    part = tape.emit("Gather", tape.shape_of(x), tape.ints(*axes))
+    product = tape.emit("ReduceProd", part, keepdims=0)
+    return tape.emit("Cast", product, to=tape.dtype(x))
