@@ -1,0 +1,244 @@
+"""From a block of a program to its `TaskGraph`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from memplan_cli.analysis.aliasing import STANDARD_DOMAINS, Aliasing, share_storage
+from memplan_cli.ir import blocks
+from memplan_cli.problem import LiveRange
+from memplan_cli.transforms.ordering.graph import TaskGraph
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from memplan_cli.ir import Block, Op, Program, VarId
+    from memplan_cli.sizes import Size
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """What is known of the vars before any order is chosen.
+
+    ``roots`` gives the var whose bytes each planned var's view shows (itself, mostly);
+    ``sizes`` decides who may share, ``numbers`` what it costs.
+    """
+
+    roots: Mapping[VarId, VarId]
+    sizes: Mapping[VarId, Size]
+    numbers: Mapping[VarId, int]
+    in_place: Mapping[str, tuple[int, ...]]
+    pinned: int
+
+
+@dataclass(frozen=True, slots=True)
+class Inner:
+    """What a body takes, in bytes: its inputs, the most beyond them, and its results.
+
+    ``least`` is a bound on what any order of it takes beyond its inputs.
+    """
+
+    inputs: int
+    peak: int
+    kept: int
+    least: int
+
+
+def storage_facts(
+    program: Program,
+    sizes: Mapping[VarId, Size],
+    numbers: Mapping[VarId, int],
+    pinned: Collection[VarId],
+    aliasing: Aliasing,
+) -> Storage:
+    """Find the views, which are the same in every order, and the cost of each var."""
+    alone = frozenset(pinned)
+    sharing = {var: size for var, size in sizes.items() if var not in alone}
+    views = Aliasing(aliasing.views, {})
+    # No in-place rule looks at the ranges, so any will do.
+    always = dict.fromkeys(sharing, LiveRange(0, 1))
+    homes = share_storage(program, sharing, views, always) if views.views else {}
+    roots = {var: type(var)(homes.get(var, var)) for var in sharing}
+    return Storage(
+        roots,
+        sizes,
+        numbers,
+        aliasing.in_place,
+        sum(numbers[var] for var in alone if var in numbers),
+    )
+
+
+def task_graph(block: Block, facts: Storage, taken: Mapping[int, int]) -> TaskGraph:
+    """Number a block's ops and tensors.
+
+    Args:
+        block: Its ops are numbered in the order in which they stand.
+        facts: From `storage_facts`.
+        taken: What each op with bodies takes, results included.
+    """
+    builder = _Builder(facts)
+    start = 0 if block.path else facts.pinned + builder.given(block.inputs)
+    touches = tuple(builder.touch(op) for op in block.ops)
+    uses = Counter(tensor for touched in touches for tensor in touched)
+    outliving = builder.outliving(block.outputs)
+    uses.update(outliving)
+    weight = builder.weight
+    need = [sum(weight[tensor] for tensor in opened) for opened in builder.opens]
+    for index, total in taken.items():
+        need[index] = total
+    preds = _predecessors(block)
+    replaces = tuple(builder.replaceable(op) for op in block.ops)
+    return TaskGraph(
+        preds=preds,
+        succs=_successors(preds),
+        opens=tuple(builder.opens),
+        touches=touches,
+        replaces=replaces,
+        saved=tuple(
+            facts.numbers[op.outputs[0]] if sources else 0
+            for op, sources in zip(block.ops, replaces, strict=True)
+        ),
+        need=tuple(need),
+        weight=tuple(weight),
+        uses=tuple(uses[tensor] for tensor in range(len(weight))),
+        outlives=tuple(tensor in outliving for tensor in range(len(weight))),
+        start=start,
+    )
+
+
+def most_taken(op: Op, facts: Storage, bodies: Sequence[Inner]) -> int:
+    """Return what an op with bodies takes in the orders chosen for them.
+
+    They run one after the other, and what one gives lives to the end of the op. It is too
+    much only where a body that runs at most once is the last to read an outer var.
+    """
+    results = _results(op, facts)
+    inputs = sum(body.inputs for body in bodies)
+    kept, most = 0, 0
+    for body in bodies:
+        most = max(most, kept + body.peak)
+        kept += body.kept
+    if op.repeats:
+        return inputs + max(most, kept) + results
+    return inputs + max(most, kept + results)
+
+
+def least_taken(op: Op, facts: Storage, bodies: Sequence[Inner]) -> int:
+    """Return a bound on what an op with bodies takes while all that it reads is live."""
+    if not op.repeats:
+        return 0
+    inputs = sum(body.inputs for body in bodies)
+    return inputs + max(body.least for body in bodies) + _results(op, facts)
+
+
+def _results(op: Op, facts: Storage) -> int:
+    return sum(facts.numbers[var] for var in op.outputs if facts.roots.get(var) == var)
+
+
+class _Builder:
+    """Numbers a block's tensors in the order in which they begin."""
+
+    def __init__(self, facts: Storage) -> None:
+        self.weight: list[int] = []
+        self.opens: list[tuple[int, ...]] = []
+        self._facts = facts
+        self._tensor: dict[VarId, int] = {}
+
+    def given(self, inputs: Sequence[VarId]) -> int:
+        """Number what is live before the first op, and return its bytes."""
+        before = [self._open(var) for var in inputs]
+        return sum(self.weight[tensor] for tensor in before if tensor is not None)
+
+    def touch(self, op: Op) -> tuple[int, ...]:
+        """Number what an op begins, and return all that it touches, bodies included."""
+        opened = [self._open(var) for var in op.outputs]
+        self.opens.append(tuple(tensor for tensor in opened if tensor is not None))
+        roots, tensor = self._facts.roots, self._tensor
+        found = {roots[var] for var in _mentioned(op) if var in roots}
+        return tuple(sorted(tensor[root] for root in found if root in tensor))
+
+    def _open(self, var: VarId) -> int | None:
+        if self._facts.roots.get(var) != var or not self._facts.numbers[var]:
+            return None
+        self._tensor[var] = len(self.weight)
+        self.weight.append(self._facts.numbers[var])
+        return self._tensor[var]
+
+    def outliving(self, results: Sequence[VarId]) -> set[int]:
+        """Return the tensors that the block gives."""
+        roots = {self._facts.roots[var] for var in results if var in self._facts.roots}
+        return {self._tensor[root] for root in roots if root in self._tensor}
+
+    def replaceable(self, op: Op) -> tuple[int, ...]:
+        """Return the tensors that the first result may replace, in some order.
+
+        The same rule as in `share_storage`, less the question who dies.
+        """
+        facts = self._facts
+        positions = facts.in_place.get(op.type)
+        if not positions or op.domain not in STANDARD_DOMAINS or not op.outputs:
+            return ()
+        if op.outputs[0] not in self._tensor:
+            return ()
+        result = facts.sizes[op.outputs[0]]
+        sources = [op.inputs[p] for p in positions if p < len(op.inputs)]
+        roots = Counter(facts.roots[var] for var in set(op.inputs) if var in facts.roots)
+        return tuple(
+            self._tensor[facts.roots[var]]
+            for var in dict.fromkeys(sources)
+            if facts.roots.get(var) in self._tensor
+            and facts.sizes[var] == result
+            and roots[facts.roots[var]] == 1
+        )
+
+
+def _mentioned(op: Op) -> Iterator[VarId]:
+    yield from op.inputs
+    yield from op.outputs
+    for body in op.bodies:
+        for block in blocks(body):
+            yield from block.outputs
+            for inner in block.ops:
+                yield from inner.inputs
+                yield from inner.outputs
+
+
+def _predecessors(block: Block) -> tuple[tuple[int, ...], ...]:
+    producer: dict[VarId, int] = {}
+    chains: dict[str, int] = {}
+    preds = []
+    for index, op in enumerate(block.ops):
+        before = {producer[var] for var in _mentioned(op) if var in producer}
+        for kind in _kept_in_turn(op):
+            if kind in chains:
+                before.add(chains[kind])
+            chains[kind] = index
+        preds.append(tuple(sorted(before)))
+        producer.update(dict.fromkeys(filter(None, op.outputs), index))
+    return tuple(preds)
+
+
+def _kept_in_turn(op: Op) -> Iterator[str]:
+    """Name the kinds of ops that this one must not overtake.
+
+    Random ops draw from one generator; runtimes may change a sequence where it stands.
+    """
+    if op.is_random:
+        yield "random"
+    if op.type.startswith("Sequence") or any(
+        inner.type.startswith("Sequence")
+        for body in op.bodies
+        for block in blocks(body)
+        for inner in block.ops
+    ):
+        yield "sequence"
+
+
+def _successors(preds: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    succs: list[list[int]] = [[] for _ in preds]
+    for op, before in enumerate(preds):
+        for pred in before:
+            succs[pred].append(op)
+    return tuple(map(tuple, succs))

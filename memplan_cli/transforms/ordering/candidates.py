@@ -1,0 +1,129 @@
+"""Orders that one pass finds: what runtimes do, and greedy list scheduling.
+
+All are linear or nearly so, and every tie is broken by the place in the file.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from memplan_cli.transforms.ordering.graph import Order, TaskGraph
+
+
+def file_order(graph: TaskGraph) -> Order:
+    """Return the order in which the ops stand."""
+    return list(range(graph.size))
+
+
+def runtime_default(graph: TaskGraph) -> Order:
+    """Return the order of ONNX Runtime's ``ExecutionOrder.DEFAULT``.
+
+    A post-order depth-first search against the edges, from the last op that nobody reads,
+    the input with the highest index first (``Graph::ReverseDFSFrom``).
+    """
+    done = [False] * graph.size
+    order: Order = []
+    stack = [(op, False) for op in range(graph.size) if not graph.succs[op]]
+    while stack:
+        op, left = stack.pop()
+        if left:
+            order.append(op)
+        elif not done[op]:
+            done[op] = True
+            stack.append((op, True))
+            stack.extend((pred, False) for pred in graph.preds[op] if not done[pred])
+    return order
+
+
+def reverse_post_order(graph: TaskGraph) -> Order:
+    """Return the reverse of the post-order of a depth-first search along the edges."""
+    done = [False] * graph.size
+    order: Order = []
+    stack = [(op, False) for op in range(graph.size) if not graph.preds[op]]
+    while stack:
+        op, left = stack.pop()
+        if left:
+            order.append(op)
+        elif not done[op]:
+            done[op] = True
+            stack.append((op, True))
+            stack.extend((succ, False) for succ in graph.succs[op] if not done[succ])
+    return order[::-1]
+
+
+def greedy(graph: TaskGraph) -> Order:
+    """Run the ready op that leaves least live; of equals the one that takes least.
+
+    O(edges x log ops): a tensor keeps the sum of the ops that still touch it, so when one
+    is left its number is known, and only that op's place in the queue changes.
+    """
+    state = _Greedy(graph)
+    order: Order = []
+    while state.queue:
+        change, _, op = heappop(state.queue)
+        if state.done[op] or change != state.change[op]:
+            continue
+        order.append(op)
+        state.run(op)
+    return order
+
+
+class _Greedy:
+    """The ready ops by what running them changes, kept up to date."""
+
+    def __init__(self, graph: TaskGraph) -> None:
+        self.graph = graph
+        self.done = [False] * graph.size
+        self.waiting = [len(preds) for preds in graph.preds]
+        self.left = list(graph.uses)
+        # What outlives the block waits for an op that never comes.
+        self.remaining = [graph.size * many for many in graph.outlives]
+        for op, touched in enumerate(graph.touches):
+            for tensor in touched:
+                self.remaining[tensor] += op
+        self.change = [
+            sum(graph.weight[tensor] for tensor in opened) for opened in graph.opens
+        ]
+        for op, touched in enumerate(graph.touches):
+            for tensor in touched:
+                if graph.uses[tensor] == 1:
+                    self.change[op] -= graph.weight[tensor]
+        self.queue = [
+            (self.change[op], graph.need[op], op)
+            for op in range(graph.size)
+            if not self.waiting[op]
+        ]
+        heapify(self.queue)
+
+    def run(self, op: int) -> None:
+        """Mark an op as executed; queue what becomes ready or cheaper."""
+        graph, left = self.graph, self.left
+        self.done[op] = True
+        for tensor in graph.touches[op]:
+            left[tensor] -= 1
+            self.remaining[tensor] -= op
+            if left[tensor] == 1:
+                self._last_reader(self.remaining[tensor], graph.weight[tensor])
+        for succ in graph.succs[op]:
+            self.waiting[succ] -= 1
+            if not self.waiting[succ]:
+                heappush(self.queue, (self.change[succ], graph.need[succ], succ))
+
+    def _last_reader(self, op: int, weight: int) -> None:
+        if op == self.graph.size:
+            return
+        self.change[op] -= weight
+        if not self.waiting[op]:
+            heappush(self.queue, (self.change[op], self.graph.need[op], op))
+
+
+CANDIDATES: Mapping[str, Callable[[TaskGraph], Order]] = {
+    "file": file_order,
+    "runtime_default": runtime_default,
+    "reverse_post_order": reverse_post_order,
+    "greedy": greedy,
+}

@@ -1,0 +1,80 @@
+"""One block as integers: which op needs which, and what each step takes and gives back.
+
+An order is a permutation of ``range(graph.size)``, the file's order being the identity.
+Vars that are views of one another are one *tensor* here; whether a result may take over
+its input's bytes depends on the order and is decided during the walk, by the same rule as
+`analysis.aliasing.share_storage`. The numbers therefore agree with `live_peak` to the
+byte, except for bodies that run at most once (If): what dies inside of those is counted
+to the op's end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Order = list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskGraph:
+    """The ops of one block; all tables but the last three are indexed by op.
+
+    ``need`` is what an op's step takes beyond what was live before: its results, and for
+    an op with bodies the most that these take. Sizes are in bytes.
+    """
+
+    preds: tuple[tuple[int, ...], ...]
+    succs: tuple[tuple[int, ...], ...]
+    opens: tuple[tuple[int, ...], ...]
+    """The tensors that begin with this op."""
+    touches: tuple[tuple[int, ...], ...]
+    """The tensors that this op begins or reads."""
+    replaces: tuple[tuple[int, ...], ...]
+    """The tensors whose bytes the first result takes over, if they die here."""
+    saved: tuple[int, ...]
+    """What the step saves if one of ``replaces`` dies."""
+    need: tuple[int, ...]
+    weight: tuple[int, ...]
+    """Bytes of each tensor."""
+    uses: tuple[int, ...]
+    """How many ops touch each tensor, plus one where it outlives the block."""
+    outlives: tuple[bool, ...]
+    """Whether the block gives the tensor."""
+    start: int
+    """Bytes live before the first op."""
+
+    @property
+    def size(self) -> int:
+        """Number of ops."""
+        return len(self.preds)
+
+
+def usage(graph: TaskGraph, order: Sequence[int]) -> tuple[list[int], int]:
+    """Return the bytes live at each step of an order, and those left after the last."""
+    left = list(graph.uses)
+    weight, touches, opens = graph.weight, graph.touches, graph.opens
+    live = graph.start
+    steps = []
+    for op in order:
+        need = graph.need[op]
+        for tensor in graph.replaces[op]:
+            if left[tensor] == 1:
+                need -= graph.saved[op]
+                break
+        steps.append(live + need)
+        for tensor in opens[op]:
+            live += weight[tensor]
+        for tensor in touches[op]:
+            left[tensor] -= 1
+            if not left[tensor]:
+                live -= weight[tensor]
+    return steps, live
+
+
+def peak(graph: TaskGraph, order: Sequence[int]) -> int:
+    """Return the most bytes live at one step of an order."""
+    return max(usage(graph, order)[0], default=graph.start)
