@@ -69,7 +69,8 @@ def plan(
     Raises:
         MemplanError: the model or a setting is wrong.
     """
-    return _planned(_read(model), settings or Settings(), progress).plan
+    read = _read(model)
+    return plan_program(read.path, read.model, settings or Settings(), progress).plan
 
 
 def optimize(  # noqa: PLR0913 - what the command takes, by name
@@ -100,7 +101,7 @@ def optimize(  # noqa: PLR0913 - what the command takes, by name
     beside = plan_file or target.with_suffix(".json")
     _refuse_overwriting(model, target, beside)
     read = _read(model)
-    planned = _planned(read, settings, progress)
+    planned = plan_program(model, read.model, settings, progress)
     return _write(read, planned, settings, _Targets(target, beside, check), progress)
 
 
@@ -179,7 +180,14 @@ def _read(path: Path) -> _Read:
     return _Read(path, load_model(path))
 
 
-def _planned(read: _Read, settings: Settings, progress: Progress | None) -> Planned:
+def plan_program(
+    path: Path, model: ModelProto, settings: Settings, progress: Progress | None = None
+) -> Planned:
+    """Plan a model that is in memory; ``path`` is where it came from.
+
+    Raises:
+        MemplanError: the model or a setting is wrong.
+    """
     from memplan_cli.onnx_io.load import file_digest, graph_digest
     from memplan_cli.onnx_io.notes import recorded_phases
     from memplan_cli.onnx_io.read import read_program
@@ -187,13 +195,13 @@ def _planned(read: _Read, settings: Settings, progress: Progress | None) -> Plan
     from memplan_cli.plan_of import Source
     from memplan_cli.planner import make_plan
 
-    loaded = read_program(read.model, Bindings(settings.dims, settings.shapes))
+    loaded = read_program(model, Bindings(settings.dims, settings.shapes))
     source = Source(
-        path=str(read.path),
-        sha256=file_digest(read.path),
-        graph_sha256=graph_digest(read.model),
+        path=str(path),
+        sha256=file_digest(path),
+        graph_sha256=graph_digest(model),
         warnings=loaded.warnings,
-        recorded_phases=recorded_phases(read.model),
+        recorded_phases=recorded_phases(model),
     )
     return make_plan(loaded.program, settings, source, progress=progress)
 
