@@ -1,0 +1,51 @@
+"""Where the sample models, the shared ones and those of the onnx package are."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SAMPLES = ROOT / "sample_models"
+SHARED = ROOT.parent / "shared" / "models"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden",
+        action="store_true",
+        help="write the golden reports again instead of comparing with them",
+    )
+
+
+@pytest.fixture(scope="session")
+def update_golden(request: pytest.FixtureRequest) -> bool:
+    """Whether golden files are to be written instead of compared."""
+    return bool(request.config.getoption("--update-golden"))
+
+
+@pytest.fixture(scope="session")
+def samples() -> Path:
+    """The folder of the sample models."""
+    return SAMPLES
+
+
+@pytest.fixture(scope="session")
+def shared_models() -> Path:
+    """The folder of the models that lie beside the repository."""
+    if not SHARED.is_dir():
+        pytest.skip(f"{os.path.relpath(SHARED, ROOT)} is not here")
+    return SHARED
+
+
+@pytest.fixture(scope="session")
+def light_models() -> Path:
+    """The folder of the nine real networks, without weights, of the onnx package."""
+    import onnx
+
+    folder = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
+    if not folder.is_dir():
+        pytest.skip("this onnx package comes without its test models")
+    return folder
