@@ -11,6 +11,7 @@ from memplan_cli.errors import SettingsError
 from memplan_cli.print_log import print_log as log_lines
 from memplan_cli.renderers import (
     chrome_trace,
+    html,
     json_text,
     markdown,
     static_runtime,
@@ -36,6 +37,7 @@ RENDERERS: Mapping[str, Renderer] = {
     "text": _plain_text,
     "json": json_text.render,
     "markdown": markdown.render,
+    "html": html.render,
     "svg": svg.render,
     "csv": tables.tensors_csv,
     "chrome-trace": chrome_trace.render,

@@ -67,7 +67,7 @@ def test_no_format_lets_a_name_steer_the_terminal(form: str) -> None:
     assert not [c for c in got if not c.isprintable() and c != "\n"]
 
 
-@pytest.mark.parametrize("form", ["svg", "markdown"])
+@pytest.mark.parametrize("form", ["html", "svg", "markdown"])
 def test_no_name_becomes_an_element(form: str) -> None:
     got = RENDERERS[form](plan_named("hostile"))
     shown = MarkdownIt("commonmark").enable("table").render(got) if form == "markdown" else got
@@ -177,12 +177,12 @@ def test_text_is_coloured_only_where_that_is_wanted() -> None:
 
 def test_text_shows_predicted_and_observed_side_by_side() -> None:
     lines = draw(plan_named("branchy"), Screen(120)).splitlines()
-    (line,) = [line for line in lines if line.lstrip().startswith("held")]
+    (line,) = [line for line in lines if line.lstrip().startswith("held ")]
     assert line.split()[1:] == ["-", "1.00", "MiB", "-", "685.00", "KiB", *line.split()[7:]]
 
 
 def test_every_number_has_a_definition_below_or_beside_it() -> None:
-    for form in ("text", "markdown"):
+    for form in ("text", "markdown", "html"):
         got = " ".join(RENDERERS[form](plan_named("branchy")).split())
         for words in ("no reuse", "weights + inputs + outputs + planned", "byte offsets"):
             assert words in got
