@@ -27,8 +27,8 @@ def prepare(model: ModelProto) -> ModelProto:
     """
     ready = ModelProto()
     ready.CopyFrom(inliner.inline_local_functions(model) if model.functions else model)
-    _drop_weights_from_inputs(ready.graph)
     ready = _converted(ready)
+    _drop_weights_from_inputs(ready.graph)  # after: old files need them there to be converted
     ready.ir_version = max(ready.ir_version, _IR_WITH_METADATA)
     for graph in graphs(ready.graph):
         _lift_constants(graph)
