@@ -139,6 +139,8 @@ def _view(
 ) -> tuple[VarId, VarId] | None:
     if op.type not in aliasing.views or op.domain not in STANDARD_DOMAINS:
         return None
+    if not op.inputs or not op.outputs:
+        return None
     base, result = op.inputs[0], op.outputs[0]
     if base in sizes and result in sizes and sizes[base] == sizes[result]:
         return base, result
@@ -163,6 +165,10 @@ def _replaceable(
         if source not in sizes or sizes[source] != sizes[result]:
             continue
         if groups.end(source) != step.start + 1:
+            continue
+        # Read again elsewhere (a scatter's updates, a sum's third term), it would be
+        # read after the first write.
+        if any(op.inputs[i] == source for i in range(len(op.inputs)) if i not in positions):
             continue
         # Another input on the same bytes is read in another pattern, or not at all.
         others = {other for other in op.inputs if other in sizes and other != source}

@@ -131,7 +131,8 @@ def deaths(program: Program) -> Mapping[VarId, Step]:
     kept = set(program.body.outputs)
     for step in owners.values():
         for body in step.op.bodies:
-            kept.update(body.outputs)
+            # What a body hands out without having made it is still its maker's.
+            kept.update(var for var in body.outputs if home.get(var) == body.path)
             kept.update(body.inputs)
     return {var: step for var, step in last.items() if var and var not in kept}
 
