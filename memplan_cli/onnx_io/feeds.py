@@ -260,7 +260,7 @@ def smallest_model() -> bytes:
 def _inlined(model: ModelProto) -> ModelProto:
     if not model.functions:
         return model
-    import onnx.inliner  # noqa: PLC0415 - few models have functions
+    import onnx.inliner
 
     return onnx.inliner.inline_local_functions(model)
 
@@ -433,3 +433,17 @@ def _stored_tensors(graph: GraphProto) -> Iterator[TensorProto]:
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.TENSOR:
                 yield attribute.t
+
+
+def with_every_output(model: ModelProto) -> bytes:
+    """Return the model with each value at its top as an output, types left open."""
+    twin = type(model)()
+    twin.CopyFrom(model)
+    known = {value.name for value in twin.graph.output}
+    for node in model.graph.node:
+        for name in node.output:
+            if name and name not in known:
+                known.add(name)
+                twin.graph.output.append(onnx.ValueInfoProto(name=name))
+    data: bytes = twin.SerializeToString()
+    return data

@@ -105,7 +105,7 @@ def find_problems(
 
 def _listed() -> tuple[str, ...]:
     try:
-        import onnxruntime as ort  # noqa: PLC0415 - heavy, and it may be broken
+        import onnxruntime as ort
     except ImportError:
         return ()
     return tuple(ort.get_available_providers())

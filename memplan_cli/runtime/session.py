@@ -110,7 +110,7 @@ def make_session(model: Path | bytes, settings: RuntimeSettings, provider: str) 
     Raises:
         RuntimeUnavailableError: the session is not on the provider asked for.
     """
-    import onnxruntime as ort  # noqa: PLC0415 - heavy, and only the child needs it
+    import onnxruntime as ort
 
     if provider == CUDA:
         load_cuda_libraries()
@@ -130,7 +130,7 @@ def make_session(model: Path | bytes, settings: RuntimeSettings, provider: str) 
 
 def session_options(settings: RuntimeSettings) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
     """Return ``SessionOptions`` with every session attribute and entry set."""
-    import onnxruntime as ort  # noqa: PLC0415 - heavy, and only the child needs it
+    import onnxruntime as ort
 
     options = ort.SessionOptions()
     options.log_severity_level = 3
@@ -146,7 +146,7 @@ def session_options(settings: RuntimeSettings) -> Any:  # noqa: ANN401 - ONNX Ru
 
 def run_options(settings: RuntimeSettings) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
     """Return ``RunOptions`` with every run entry set."""
-    import onnxruntime as ort  # noqa: PLC0415 - heavy, and only the child needs it
+    import onnxruntime as ort
 
     options = ort.RunOptions()
     for key, value in settings.run_config.items():
@@ -156,7 +156,7 @@ def run_options(settings: RuntimeSettings) -> Any:  # noqa: ANN401 - ONNX Runtim
 
 def register_arena(arena: Mapping[str, Setting]) -> None:
     """Register the CPU arena of this process; it lasts until the process ends."""
-    import onnxruntime as ort  # noqa: PLC0415 - heavy, and only the child needs it
+    import onnxruntime as ort
 
     config = {key: _EXTEND.get(str(value), value) for key, value in arena.items()}
     # The dictionary form refuses keys it does not know, which is what we want.
@@ -168,7 +168,7 @@ def register_arena(arena: Mapping[str, Setting]) -> None:
 
 def load_cuda_libraries() -> None:
     """Load the CUDA libraries that the wheels of torch or NVIDIA bring along."""
-    import onnxruntime as ort  # noqa: PLC0415 - heavy, and only the child needs it
+    import onnxruntime as ort
 
     if hasattr(ort, "preload_dlls"):
         ort.preload_dlls()

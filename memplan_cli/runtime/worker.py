@@ -29,6 +29,8 @@ JOBS: Mapping[str, str] = {
     "probe": "memplan_cli.runtime.jobs.probe",
     "outputs": "memplan_cli.runtime.jobs.outputs",
     "measure": "memplan_cli.runtime.jobs.measure",
+    "dump": "memplan_cli.runtime.jobs.dump",
+    "inplace": "memplan_cli.runtime.jobs.inplace",
 }
 """Each module has ``run(job) -> result``; it is imported in the child only."""
 
@@ -69,12 +71,14 @@ class Outcome:
         )
 
 
-def run_job(kind: str, job: Json, *, timeout: float = DEFAULT_TIMEOUT) -> Outcome:
+def run_job(
+    kind: str, job: Mapping[str, object], *, timeout: float = DEFAULT_TIMEOUT
+) -> Outcome:
     """Run one job in a child process and wait for it at most ``timeout`` seconds."""
     return run_script(["-m", "memplan_cli.runtime.worker", kind], job, timeout=timeout)
 
 
-def run_script(arguments: list[str], job: Json, *, timeout: float) -> Outcome:
+def run_script(arguments: list[str], job: Mapping[str, object], *, timeout: float) -> Outcome:
     """Run Python with these arguments and a folder: ``job.json`` in, ``result.json`` out."""
     with tempfile.TemporaryDirectory(prefix="memplan-") as name:
         folder = Path(name)

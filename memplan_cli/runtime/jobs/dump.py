@@ -1,0 +1,45 @@
+"""Have the runtime write the graph that it would run, and say the shapes it knows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memplan_cli.evidence import RuntimeSettings
+from memplan_cli.runtime.session import make_session
+
+if TYPE_CHECKING:
+    from memplan_cli.runtime.worker import Json
+
+_TYPES = {
+    "float": "float32",
+    "double": "float64",
+}
+
+
+def run(job: Json) -> Json:
+    """Load ``model`` and, with ``out``, write the optimised graph there.
+
+    With ``shapes``, return the type and shape of each output of the session.
+    """
+    settings = RuntimeSettings.from_json(job["settings"])  # type: ignore[arg-type]
+    if job.get("out"):
+        out = Path(str(job["out"]))
+        settings = settings.updated(
+            RuntimeSettings(
+                session={"optimized_model_filepath": str(out)},
+                session_config={
+                    "session.optimized_model_external_initializers_file_name": f"{out.name}.data",
+                    "session.optimized_model_external_initializers_min_size_in_bytes": "1024",
+                },
+            )
+        )
+    session = make_session(Path(str(job["model"])), settings, str(job["provider"]))
+    found: dict[str, object] = {}
+    if job.get("shapes"):
+        for output in session.get_outputs():
+            kind = output.type.removeprefix("tensor(").removesuffix(")")
+            if output.type.startswith("tensor("):
+                shape = [dim if isinstance(dim, int | str) else None for dim in output.shape]
+                found[output.name] = [_TYPES.get(kind, kind), shape]
+    return {"shapes": found}

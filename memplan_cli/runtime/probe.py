@@ -1,0 +1,95 @@
+"""Which ops of this runtime write over an input? Ask it, op by op, and store the answer.
+
+``python -m memplan_cli.runtime.probe [cpu|cuda]`` rewrites the table of one provider; the
+tables are data of the package and name the version they were probed on.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from memplan_cli.evidence import CPU
+from memplan_cli.runtime.session import resolve_provider
+from memplan_cli.runtime.worker import run_job
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_FOLDER = Path(__file__).parent / "tables"
+
+
+@dataclass(frozen=True, slots=True)
+class InPlaceTable:
+    """Which inputs an op's first output may lie on.
+
+    Attributes:
+        version: the runtime it was probed on.
+        alias: op -> positions that the output shares, whoever else reads the input.
+        in_place: op -> positions that the output takes over where it is the last reader
+            and element size and shape are the same.
+    """
+
+    version: str
+    alias: Mapping[str, tuple[int, ...]]
+    in_place: Mapping[str, tuple[int, ...]]
+
+
+@lru_cache(maxsize=4)
+def load_table(provider: str = CPU) -> InPlaceTable:
+    """Read the table of a provider; empty where none was ever probed."""
+    path = _FOLDER / f"{provider}.json"
+    if not path.exists():
+        return InPlaceTable("", {}, {})
+    data = json.loads(path.read_text(encoding="utf-8"))
+    return InPlaceTable(
+        data["version"],
+        {op: tuple(positions) for op, positions in data["alias"].items()},
+        {op: tuple(positions) for op, positions in data["in_place"].items()},
+    )
+
+
+def probe_table(provider: str) -> dict[str, Any]:
+    """Ask the runtime about every op and return the table as JSON."""
+    result: dict[str, Any] = run_job("inplace", {"provider": provider}).require("no probe ran")
+    asked: dict[tuple[str, int, bool], list[int]] = defaultdict(list)
+    for answer in result["answers"]:
+        if answer["bytes"] is not None:
+            key = (answer["op"], answer["position"], answer["kept"])
+            asked[key].append(answer["bytes"])
+    alias: dict[str, list[int]] = defaultdict(list)
+    in_place: dict[str, list[int]] = defaultdict(list)
+    # An op with several probes (Cast to the same and to another size) counts as in place
+    # where any of them is: element size and shape are compared again when predicting.
+    for op, position, kept in sorted(asked):
+        if kept and 0 in asked[op, position, kept]:
+            alias[op].append(position)
+        elif not kept and 0 in asked[op, position, kept]:
+            in_place[op].append(position)
+    only = {op: [p for p in at if p not in alias.get(op, ())] for op, at in in_place.items()}
+    return {
+        "version": result["version"],
+        "provider": provider,
+        "probed": sorted({op for op, _, _ in asked}),
+        "silent": sorted({a["op"] for a in result["answers"]} - {op for op, _, _ in asked}),
+        "alias": dict(sorted(alias.items())),
+        "in_place": {op: at for op, at in sorted(only.items()) if at},
+    }
+
+
+def main(wanted: str = "cpu") -> Path:
+    """Probe one provider and store its table in the package."""
+    table = probe_table(resolve_provider(wanted))
+    _FOLDER.mkdir(exist_ok=True)
+    path = _FOLDER / f"{table['provider']}.json"
+    path.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+    return path
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

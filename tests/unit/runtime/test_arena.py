@@ -1,0 +1,138 @@
+"""The arena and the memory pattern, on requests small enough to follow by hand."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memplan_cli.runtime.bfc import Arena, ArenaRules
+from memplan_cli.runtime.pattern import Pattern
+
+EXACT = ArenaRules(exact=True)
+
+
+def test_sizes_are_rounded_to_256_bytes() -> None:
+    arena = Arena(EXACT)
+    arena.allocate(1)
+    arena.allocate(257)
+    assert (arena.held, arena.in_use) == (256 + 512, 256 + 512)
+
+
+def test_the_first_region_is_a_mebibyte_and_the_next_one_twice_that() -> None:
+    arena = Arena()
+    arena.allocate(100)
+    assert arena.held == 1 << 20
+    arena.allocate((1 << 20) + 1)
+    assert arena.held == (1 << 20) + (2 << 20)
+
+
+def test_a_large_request_doubles_until_it_fits() -> None:
+    arena = Arena()
+    arena.allocate(5 << 20)
+    assert arena.held == 8 << 20
+    arena.allocate(8 << 20)
+    assert arena.held == 16 << 20
+
+
+def test_growth_is_capped_but_a_larger_request_is_met() -> None:
+    arena = Arena(ArenaRules(initial=1 << 20, most=1 << 20))
+    arena.allocate(1 << 20)
+    arena.allocate(1 << 20)
+    assert arena.held == 2 << 20
+    arena.allocate(3 << 20)
+    assert arena.held == 6 << 20
+
+
+def test_exact_growth_takes_what_is_asked_for() -> None:
+    arena = Arena(EXACT)
+    arena.allocate(5 << 20)
+    assert arena.held == 5 << 20
+
+
+def test_a_chunk_below_twice_the_request_is_given_out_whole() -> None:
+    arena = Arena(EXACT)
+    arena.free(arena.allocate(1000 * 256))
+    arena.allocate(600 * 256)
+    assert (arena.held, arena.in_use) == (1000 * 256, 1000 * 256)
+
+
+def test_with_no_dead_bytes_allowed_every_chunk_is_split() -> None:
+    arena = Arena(ArenaRules(exact=True, max_dead_bytes=1))
+    arena.free(arena.allocate(1000 * 256))
+    arena.allocate(600 * 256)
+    arena.allocate(400 * 256)
+    assert (arena.held, arena.in_use) == (1000 * 256, 1000 * 256)
+
+
+def test_the_smallest_chunk_that_fits_is_taken() -> None:
+    arena = Arena(EXACT)
+    big, _, small = arena.allocate(8 * 256), arena.allocate(256), arena.allocate(3 * 256)
+    arena.free(big)
+    arena.free(small)
+    assert arena.allocate(3 * 256) == small
+
+
+def test_free_neighbours_of_one_region_become_one_chunk() -> None:
+    arena = Arena(ArenaRules(initial=4096))
+    pieces = [arena.allocate(1024) for _ in range(4)]
+    for piece in (pieces[0], pieces[2], pieces[1], pieces[3]):
+        arena.free(piece)
+    assert arena.allocate(4096) == pieces[0]
+    assert arena.held == 4096
+
+
+def test_regions_are_never_joined() -> None:
+    arena = Arena(EXACT)
+    one, two = arena.allocate(1024), arena.allocate(1024)
+    arena.free(one)
+    arena.free(two)
+    arena.allocate(2048)
+    assert arena.held == 4096
+
+
+def test_no_bytes_need_no_memory() -> None:
+    arena = Arena(EXACT)
+    assert arena.allocate(0) is None
+    arena.free(None)
+    assert arena.held == 0
+
+
+@given(st.lists(st.tuples(st.integers(1, 5000), st.integers(0, 20)), max_size=60))
+def test_chunks_given_out_never_overlap_and_all_come_back(
+    requests: list[tuple[int, int]],
+) -> None:
+    arena = Arena(ArenaRules(initial=2048, max_dead_bytes=512))
+    live: list[tuple[int, int]] = []
+    for size, drop in requests:
+        start = arena.allocate(size)
+        assert start is not None
+        assert all(start + size <= at or at + length <= start for at, length in live)
+        live.append((start, size))
+        if drop < len(live):
+            arena.free(live.pop(drop)[0])
+    for start, _ in live:
+        arena.free(start)
+    assert arena.in_use == 0
+    assert arena.high <= arena.held
+
+
+def test_a_pattern_puts_a_tensor_into_the_tightest_gap() -> None:
+    pattern = Pattern()
+    for name, size in (("a", 1024), ("b", 256), ("c", 512), ("d", 256)):
+        pattern.allocate(name, size)
+    pattern.free("a")
+    pattern.free("c")
+    pattern.allocate("e", 512)
+    assert pattern.height == 2048
+    pattern.allocate("f", 1024)
+    assert pattern.height == 2048, "the wide gap was kept for what needs it"
+    pattern.allocate("g", 1)
+    assert pattern.height == 2048 + 256
+
+
+def test_a_pattern_rounds_to_256_and_ignores_empty_tensors() -> None:
+    pattern = Pattern()
+    pattern.allocate("a", 1)
+    pattern.allocate("b", 0)
+    pattern.free("b")
+    assert pattern.height == 256
