@@ -103,10 +103,12 @@ def size_of(shape: Shape | None, dtype: str) -> Size | None:
     bits = BITS.get(dtype)
     if bits is None or shape is None or None in shape:
         return None
+    if any(isinstance(dim, int) and dim < 0 for dim in shape):
+        return None
     symbolic = [dim for dim in shape if isinstance(dim, str)]
     number = math.prod(dim for dim in shape if isinstance(dim, int)) * bits
     if not symbolic:
-        return Size(-(-number // 8)) if number >= 0 else None
+        return Size(-(-number // 8))
     terms = [parse_dim(dim) for dim in symbolic]
     try:
         if number % 8 == 0:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from memplan_cli.ir import Block, Op, Origin, Program, Var, VarId, blocks
 from memplan_cli.problem import Buffer, BufferId, LiveRange
-from memplan_cli.sizes import Size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from memplan_cli.plan import Plan
     from memplan_cli.settings import Settings
+    from memplan_cli.sizes import Size
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1, "local" : 1]>\n'
 
@@ -26,16 +26,16 @@ def ids(text: str) -> tuple[VarId, ...]:
 def op(text: str, *bodies: Block, kind: str = "Op", domain: str = "", name: str = "") -> Op:
     """Build an op from ``"out1 out2 <- in1 in2"``."""
     outputs, inputs = text.split("<-")
-    return Op(
-        name or outputs.strip(), kind, ids(inputs), ids(outputs), bodies, domain=domain
-    )
+    return Op(name or outputs.strip(), kind, ids(inputs), ids(outputs), bodies, domain=domain)
 
 
 def block(inputs: str, outputs: str, *ops: Op) -> Block:
     return Block(ids(inputs), ids(outputs), ops)
 
 
-def program(top: Block, *, weights: str = "", sizes: Mapping[str, int] | None = None) -> Program:
+def program(
+    top: Block, *, weights: str = "", sizes: Mapping[str, int] | None = None
+) -> Program:
     """Build a program: each var is ``int8[n]``, n from ``sizes``, else 4 elements."""
     top = _placed(top, "")
     vars_: dict[VarId, Var] = {}
@@ -73,8 +73,12 @@ def var_sizes(made: Program, *without: str) -> dict[VarId, Size]:
     from memplan_cli.ir import intermediates
     from memplan_cli.sizes import size_of
 
-    found = {var: size_of(made.vars[var].shape, made.vars[var].dtype) for var in intermediates(made)}
-    return {var: size for var, size in found.items() if size is not None and var not in without}
+    found = {
+        var: size_of(made.vars[var].shape, made.vars[var].dtype) for var in intermediates(made)
+    }
+    return {
+        var: size for var, size in found.items() if size is not None and var not in without
+    }
 
 
 def buffer(name: str, size: int, start: int, end: int, dtype: str = "int8") -> Buffer:

@@ -55,7 +55,8 @@ def test_an_elementwise_op_writes_over_an_input_that_dies_there(kind: str) -> No
 
 
 @pytest.mark.parametrize(
-    "kind", ["MatMul", "Transpose", "Conv", "Concat", "Gather", "Softmaxx", "LayerNormalization"]
+    "kind",
+    ["MatMul", "Transpose", "Conv", "Concat", "Gather", "Softmaxx", "LayerNormalization"],
 )
 def test_an_op_that_is_in_no_table_shares_nothing(kind: str) -> None:
     assert groups(chain(kind)) == set()
@@ -160,10 +161,10 @@ def test_sizes_must_be_equal_whatever_their_symbols_stand_for() -> None:
     assert share_storage(made, {**sizes, VarId("b"): Size(4, ("n",))})[VarId("b")] == "a"
 
 
-def test_the_operand_of_the_results_size_is_replaced_and_not_the_one_that_is_broadcast() -> None:
-    top = block(
-        "x", "z", op("a <- x"), op("b <- x"), op("c <- a b", kind="Add"), op("z <- c")
-    )
+def test_the_operand_of_the_results_size_is_replaced_and_not_the_one_that_is_broadcast() -> (
+    None
+):
+    top = block("x", "z", op("a <- x"), op("b <- x"), op("c <- a b", kind="Add"), op("z <- c"))
     assert groups(top, sizes={"a": 1}) == {"b c"}
     assert groups(top, sizes={"b": 1}) == {"a c"}
     assert groups(top) == {"a c"}, "the first that fits"

@@ -152,9 +152,7 @@ def test_inputs_weights_and_results_do_not_die() -> None:
 
 def test_a_capture_dies_after_the_branching_op_because_a_branch_may_not_be_taken() -> None:
     taken, other = block("", "a", op("a <- w")), block("", "b", op("b <- x"))
-    top = block(
-        "c x", "z", op("w <- x"), op("y <- c", taken, other, kind="If"), op("z <- y")
-    )
+    top = block("c x", "z", op("w <- x"), op("y <- c", taken, other, kind="If"), op("z <- y"))
     assert deaths_of(top) == {"w": "y", "y": "z"}
 
 
@@ -174,15 +172,15 @@ def test_a_body_releases_what_it_made_on_every_turn() -> None:
 
 def test_a_value_that_a_branch_hands_out_as_it_is_dies_after_its_last_reader() -> None:
     branches = block("", "w"), block("", "b", op("b <- x"))
-    top = block(
-        "c x", "z", op("w <- x"), op("y <- c", *branches, kind="If"), op("z <- y w")
-    )
+    top = block("c x", "z", op("w <- x"), op("y <- c", *branches, kind="If"), op("z <- y w"))
     assert deaths_of(top) == {"w": "z", "y": "z"}
 
 
 def test_a_result_of_an_inner_block_read_outside_of_its_owner_dies_there() -> None:
     inner = block("", "b", op("a <- w"), op("b <- a"))
-    outer = block("", "s", op("w <- x"), op("q <- c", inner, inner_twin(), kind="If"), op("s <- q"))
+    outer = block(
+        "", "s", op("w <- x"), op("q <- c", inner, inner_twin(), kind="If"), op("s <- q")
+    )
     top = block("c x", "y", op("y <- c", outer, block("", "x"), kind="If"))
     assert deaths_of(top) == {"a": "b", "w": "q", "q": "s"}
 

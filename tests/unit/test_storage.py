@@ -9,9 +9,7 @@ from memplan_cli.ir import Block, VarId
 from memplan_cli.problem import LiveRange
 from memplan_cli.sizes import Size
 
-CHAIN = block(
-    "x", "z", op("a <- x"), op("b <- a", kind="Relu"), op("c <- b"), op("z <- c")
-)
+CHAIN = block("x", "z", op("a <- x"), op("b <- a", kind="Relu"), op("c <- b"), op("z <- c"))
 
 
 def test_vars_that_share_bytes_are_one_buffer_that_lives_as_long_as_all_of_them() -> None:
@@ -70,7 +68,10 @@ def test_branches_do_not_add_up() -> None:
     branches = block("", "a", op("a <- x")), block("", "b", op("b <- x"))
     top = block("c x", "z", op("y <- c", *branches, kind="If"), op("z <- y"))
     assert peak(top, a=10, b=10, y=10) == 30, "results last to the end of their owner"
-    inner = block("", "a", op("t <- x"), op("a <- t")), block("", "b", op("u <- x"), op("b <- u"))
+    inner = (
+        block("", "a", op("t <- x"), op("a <- t")),
+        block("", "b", op("u <- x"), op("b <- u")),
+    )
     top = block("c x", "z", op("y <- c", *inner, kind="If"), op("z <- y"))
     assert peak(top, t=50, u=50, a=1, b=1, y=1) == 52
 

@@ -1,0 +1,157 @@
+"""The planner's conscience: no read of any run of any program finds another's bytes."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from builders import block, op, plan_program, program, var_sizes
+from memplan_cli.ir import VarId, captures, intermediates, walk
+from memplan_cli.placing import Needs, place_levels
+from memplan_cli.settings import Settings
+from property.programs import programs, random_program
+from property.replay import Arena, run
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from memplan_cli.ir import Block, Program
+    from memplan_cli.placing import Placed
+
+RUNS = 6
+
+SWAP = block("c d", "r s", op("r <- d", kind="Identity"), op("s <- c", kind="Identity"))
+LONG_SWAP = block(
+    "e f", "r2 s2",
+    op("u <- f", kind="Reshape"), op("r2 <- u", kind="Reshape"),
+    op("v <- e", kind="Reshape"), op("s2 <- v", kind="Reshape"),
+)  # fmt: skip
+
+thorough = settings(max_examples=400, deadline=None)
+
+
+def spans_of(placed: Placed, needs: Needs) -> dict[VarId, tuple[int, int]]:
+    (arena,) = placed.arenas or (None,)
+    if arena is None:
+        return {}
+    return {
+        var: (arena.layout.offsets[placed.home[var]], size.coefficient)
+        for var, size in needs.sizes.items()
+    }
+
+
+def replay(made: Program, spans: Mapping[VarId, tuple[int, int]], seed: int) -> None:
+    for turn in range(RUNS):
+        arena = Arena(spans, random.Random(f"{seed}:{turn}"))
+        arena.write(*made.body.inputs)
+        run(made.body, arena)
+        arena.read(*made.body.inputs, *made.body.outputs)
+
+
+@thorough
+@given(made=programs(), seed=st.integers(0, 1000))
+def test_no_read_is_clobbered_at_any_level(made: Program, seed: int) -> None:
+    needs = Needs(made, var_sizes(made), alignment=None)
+    for placed in place_levels(needs):
+        replay(made, spans_of(placed, needs), seed)
+
+
+@settings(max_examples=50, deadline=None)
+@given(made=programs(), seed=st.integers(0, 1000))
+def test_no_read_is_clobbered_where_vars_are_pinned_and_offsets_aligned(
+    made: Program, seed: int
+) -> None:
+    sizes = var_sizes(made)
+    pinned = {var: "test" for var in sizes if (len(var) + seed) % 3 == 0}
+    needs = Needs(made, sizes, pinned, alignment=4)
+    for placed in place_levels(needs):
+        spans = spans_of(placed, needs)
+        replay(made, spans, seed)
+        owner: dict[int, VarId] = {}
+        for var, (offset, size) in spans.items():
+            for cell in range(offset, offset + size):
+                held = owner.setdefault(cell, var)
+                assert held == var or (held not in pinned and var not in pinned)
+
+
+@settings(max_examples=40, deadline=None)
+@given(made=programs(), seed=st.integers(0, 1000), level=st.sampled_from([0, 1, 2]))
+def test_no_read_is_clobbered_in_the_plans_own_order(
+    made: Program, seed: int, level: int
+) -> None:
+    from memplan_cli.plan_of import Source
+    from memplan_cli.planner import make_plan
+
+    done = make_plan(made, Settings(level=level), Source("m", "", ""))  # type: ignore[arg-type]
+    spans = {VarId(t.id): (t.offset, t.bytes) for t in done.plan.tensors}
+    replay(done.program, spans, seed)
+    assert done.plan.report.memory.planned == sum(a.height for a in done.plan.arenas)
+
+
+@settings(max_examples=40, deadline=None)
+@given(made=programs())
+def test_levels_never_get_worse(made: Program) -> None:
+    for level in (0, 1, 2):
+        report = plan_program(made, Settings(level=level)).report  # type: ignore[arg-type]
+        two, one, zero = (report.levels[each] for each in "210")
+        naive, peak = report.memory.naive, report.memory.live_peak
+        assert two is not None
+        assert one is not None
+        assert zero is not None
+        assert naive is not None
+        assert peak is not None
+        assert two <= one <= zero <= naive
+        assert peak <= (zero, one, two)[level]
+
+
+@pytest.mark.parametrize(
+    "top",
+    [
+        block("x y", "p q", op("p q <- x y", SWAP, kind="Loop")),
+        block("x y", "p q", op("p q <- x y", LONG_SWAP, kind="Loop")),
+        block("x i", "z", op("a <- x"), op("b <- a i a", kind="ScatterND"), op("z <- b")),
+        block("x", "z", op("a <- x"), op("b <- a x a", kind="Sum"), op("z <- b")),
+    ],
+    ids=["swap", "swap through a chain", "scatter into itself", "first and third term"],
+)
+def test_no_read_is_clobbered_in_programs_that_are_hard_to_hit(top: Block) -> None:
+    made = program(top)
+    needs = Needs(made, var_sizes(made))
+    for placed in place_levels(needs):
+        replay(made, spans_of(placed, needs), 0)
+
+
+def test_the_random_programs_have_everything_in_them() -> None:
+    """A replay of programs without loops would prove little."""
+    kinds: set[str] = set()
+    seen: set[str] = set()
+    for seed in range(60):
+        made = random_program(seed)
+        for inner, each in walk(made.body):
+            kinds.add(each.type)
+            if inner.path.count("/") > 1:
+                seen.add("three deep")
+            if each.repeats and any(captures(body) for body in each.bodies):
+                seen.add("a loop captures")
+            if len(each.outputs) > 1:
+                seen.add("several outputs")
+        reads = {var for _, each in walk(made.body) for var in each.inputs}
+        if set(intermediates(made)) - reads:
+            seen.add("unread")
+    assert {"If", "Loop", "Scan", "Reshape", "Identity", "ScatterND", "Sum", "Relu"} <= kinds
+    assert seen == {"three deep", "a loop captures", "several outputs", "unread"}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_layout_that_is_not_safe_is_caught(seed: int) -> None:
+    """The replay itself can fail: everything at offset 0 clobbers something."""
+    from property.replay import ClobberedError
+
+    made = random_program(seed)
+    spans = {var: (0, size.coefficient) for var, size in var_sizes(made).items()}
+    with pytest.raises(ClobberedError):
+        replay(made, spans, seed)
