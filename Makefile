@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 OUT    := out
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow test-cuda lint types bench zoo golden samples clean
+.PHONY: help install demo test test-slow test-cuda test-suite hostile lint types bench zoo golden samples clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +49,12 @@ bench: $(READY) ## Measure; writes the tables of docs/measurements
 
 zoo: $(READY) ## Optimise every model of ../shared/models and the onnx package at every level
 	$(BIN)/python -m tests.benchmarks.zoo
+
+test-suite: $(READY) ## Plan, rewrite and run every model of the onnx package's backend suite
+	$(BIN)/python -m tests.benchmarks.suite
+
+hostile: $(READY) ## Give memplan files that nobody should have to read
+	$(BIN)/python -m tests.benchmarks.hostile
 
 golden: $(READY) ## Write the golden reports again; review them as a diff
 	$(BIN)/python -m pytest tests/golden --update-golden

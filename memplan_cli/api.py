@@ -175,9 +175,12 @@ def doctor() -> Diagnosis:
 
 
 def _read(path: Path) -> _Read:
+    from memplan_cli.onnx_io.external_data import check_external
     from memplan_cli.onnx_io.load import load_model
 
-    return _Read(path, load_model(path))
+    model = load_model(path)
+    check_external(model, path.parent)
+    return _Read(path, model)
 
 
 def plan_program(

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from memplan_cli.analysis.aliasing import SHARE_NOTHING, SHARE_SAFELY
 from memplan_cli.analysis.dry_run import dry_run
 from memplan_cli.analysis.phase import find_phases
+from memplan_cli.errors import ModelError
 from memplan_cli.ir import intermediates
 from memplan_cli.placing import Needs, place_apart, place_levels
-from memplan_cli.plan import check
+from memplan_cli.plan import MAX_BYTES, check
 from memplan_cli.plan_of import Decided, plan_of
 from memplan_cli.selection import select
 from memplan_cli.sizes import size_of
@@ -107,7 +108,20 @@ def find_scope(program: Program, settings: Settings, phases: Phases) -> Scope:
             unplanned[identity] = _why_unknown(var)
         else:
             sizes[identity] = size
+    _refuse_giants(sizes)
     return Scope(sizes, {v: why for v, why in pinned.items() if v in sizes}, unplanned)
+
+
+def _refuse_giants(sizes: Mapping[VarId, Size]) -> None:
+    """Refuse sizes that no machine has, before 64-bit arithmetic meets them."""
+    total = 0
+    for identity, size in sizes.items():
+        total += size.coefficient
+        if total >= MAX_BYTES:
+            raise ModelError(
+                f"tensor {identity[:120]!r} takes {size} bytes: no machine has that much",
+                hint="is its shape right?",
+            )
 
 
 def _why_unknown(var: Var) -> str:

@@ -27,6 +27,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
 """Command -> its module, which holds a function of that name, and one line of help."""
 
 
+_INTERRUPTED = 130
+"""What a shell says of a program that Ctrl-C ended: 128 + SIGINT."""
+
+
 class _Failure(click.ClickException):
     exit_code = 2
 
@@ -65,6 +69,9 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's own signature
         try:
             return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo("memplan: interrupted", err=True)
+            raise SystemExit(_INTERRUPTED) from None
         except MemplanError as error:
             if ctx.ensure_object(Output).debug:
                 raise

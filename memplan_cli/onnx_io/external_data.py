@@ -18,7 +18,7 @@ from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.load import graphs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from onnx import GraphProto, ModelProto, TensorProto
 
@@ -56,6 +56,46 @@ def locations(model: ModelProto) -> tuple[str, ...]:
             )
         found[location] = None
     return tuple(found)
+
+
+def check_external(model: ModelProto, folder: Path) -> None:
+    """Refuse data that lies outside the model's folder or is shorter than it says.
+
+    Data that is not there at all is no fault here: planning never needs it.
+
+    Raises:
+        ModelError: naming the tensor and the file.
+    """
+    sizes: dict[str, int] = {}
+    for name in locations(model):
+        path = folder / name
+        if path.is_symlink() or (path.exists() and not _inside(path, folder)):
+            raise ModelError(
+                f"{path} is a link out of the model's folder",
+                hint="runtimes refuse such a file; put the data itself beside the model",
+            )
+        if path.is_file():
+            sizes[name] = path.stat().st_size
+    for tensor in external_tensors(model):
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        size = sizes.get(entries["location"])
+        needed = _number(entries, "offset", tensor) + _number(entries, "length", tensor)
+        if size is not None and size < needed:
+            raise ModelError(
+                f"tensor {tensor.name[:120]!r} needs {needed} bytes of "
+                f"{folder / entries['location']}, which has {size}"
+            )
+
+
+def _inside(path: Path, folder: Path) -> bool:
+    return path.resolve().is_relative_to(folder.resolve())
+
+
+def _number(entries: Mapping[str, str], key: str, tensor: TensorProto) -> int:
+    text = entries.get(key, "0")
+    if not text.isdecimal() or len(text) > 19:
+        raise ModelError(f"tensor {tensor.name[:120]!r} has {text[:40]!r} as its data's {key}")
+    return int(text)
 
 
 def missing(model: ModelProto, folder: Path) -> tuple[str, ...]:
