@@ -110,6 +110,8 @@ def size_of(shape: Shape | None, dtype: str) -> Size | None:
     if not symbolic:
         return Size(-(-number // 8))
     terms = [parse_dim(dim) for dim in symbolic]
+    if any(_factored(dim)[0] < 0 for dim in terms):
+        return None
     try:
         if number % 8 == 0:
             return _size(terms, number // 8)
@@ -136,8 +138,6 @@ def _size(factors: Iterable[Polynomial], coefficient: int) -> Size:
     symbols: list[str] = []
     for terms in factors:
         number, common, rest = _factored(terms)
-        if number < 0:
-            raise ValueError("negative dim")
         coefficient *= number
         symbols.extend(common)
         if rest:
