@@ -24,7 +24,7 @@ from memplan_cli.dims import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from memplan_cli.ir import Shape
+    from memplan_cli.ir import Dim, Shape
 
 __all__ = [
     "BITS", "Size", "bind_dim", "canonical_dim", "size_of", "symbols_of", "unit_value",
@@ -101,17 +101,13 @@ def size_of(shape: Shape | None, dtype: str) -> Size | None:
     Types below a byte are packed: three int4 take two bytes.
     """
     bits = BITS.get(dtype)
-    if bits is None or shape is None or None in shape:
-        return None
-    if any(isinstance(dim, int) and dim < 0 for dim in shape):
+    if bits is None or shape is None or not all(map(_is_a_length, shape)):
         return None
     symbolic = [dim for dim in shape if isinstance(dim, str)]
     number = math.prod(dim for dim in shape if isinstance(dim, int)) * bits
     if not symbolic:
         return Size(-(-number // 8))
     terms = [parse_dim(dim) for dim in symbolic]
-    if any(_factored(dim)[0] < 0 for dim in terms):
-        return None
     try:
         if number % 8 == 0:
             return _size(terms, number // 8)
@@ -119,6 +115,13 @@ def size_of(shape: Shape | None, dtype: str) -> Size | None:
         return _size([multiplied([floored(elements, 8)], -1)], 1)
     except ValueError:
         return None
+
+
+def _is_a_length(dim: Dim) -> bool:
+    """Whether a dim is known and is not negative whatever its symbols stand for."""
+    if isinstance(dim, str):
+        return _factored(parse_dim(dim))[0] >= 0
+    return dim is not None and dim >= 0
 
 
 def unit_value(unit: str, dims: Mapping[str, int]) -> int:
