@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.onnx_io.gradients import (
     rules_activation,
+    rules_control,
     rules_conv,
     rules_elementwise,
     rules_indexing,
@@ -20,6 +21,7 @@ from memplan_cli.onnx_io.gradients import (
     rules_normalisation,
     rules_pooling,
     rules_reduction,
+    rules_resize,
     rules_shape,
 )
 
@@ -118,7 +120,10 @@ _POOLING: Mapping[str, Rule] = {
     "GlobalMaxPool": rules_pooling.global_max_pool,
     "LRN": rules_pooling.local_response,
     "MaxPool": rules_pooling.max_pool,
+    "Resize": rules_resize.resize,
 }
+
+_CONTROL: Mapping[str, Rule] = {"If": rules_control.if_}
 
 _NORMALISATION: Mapping[str, Rule] = {
     "BatchNormalization": rules_normalisation.batch_normalization,
@@ -167,11 +172,12 @@ FAMILIES: Mapping[str, Mapping[str, Rule]] = {
     "reduction": _REDUCTION,
     "matrix products": _MATMUL,
     "convolution": _CONV,
-    "pooling": _POOLING,
+    "pooling and resizing": _POOLING,
     "normalisation": _NORMALISATION,
     "loss": _LOSS,
     "shape": _SHAPE,
     "indexing": _INDEXING,
+    "control flow": _CONTROL,
 }
 
 RULES: Mapping[str, Rule] = {

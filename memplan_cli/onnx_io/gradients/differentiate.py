@@ -9,6 +9,7 @@ import numpy as np
 
 from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.gradients.backward import sweep
+from memplan_cli.onnx_io.gradients.expand import expand
 from memplan_cli.onnx_io.gradients.tape import Phase, Pool, Tape, mark
 from memplan_cli.onnx_io.gradients.tensors import (
     constant_values,
@@ -42,7 +43,7 @@ def differentiate(
     """Write the backward pass of a prepared model.
 
     Args:
-        model: Its nodes may be given further outputs; nothing else of it changes.
+        model: Changed in place: operators are spelt out, nodes given further outputs.
         loss: A tensor with one element.
         parameters: The tensors whose gradients are wanted.
         results: What the forward pass has to give besides the loss.
@@ -51,6 +52,7 @@ def differentiate(
         SettingsError: the loss does not exist or has several elements.
         NoRuleError: an operator on the way has no rule.
     """
+    expand(model, loss, parameters)
     graph = model.graph
     nodes = live_nodes(graph.node, [loss, *results])
     if loss not in {name for node in nodes for name in node.output}:

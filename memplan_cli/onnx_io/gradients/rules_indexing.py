@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING
 
 from onnx import TensorProto
 
+from memplan_cli.errors import ModelError
+from memplan_cli.onnx_io.gradients.tape import UnknownShapeError
+
 if TYPE_CHECKING:
     from memplan_cli.onnx_io.gradients.tape import Call, Tape
 
@@ -63,7 +66,9 @@ def gather_nd(call: Call) -> Gradients:
     tape, x, index = call.tape, call.input(0), call.input(1)
     sizes = tape.sizes(x, "its indices are turned into row numbers")
     batch = call.attribute("batch_dims", 0)
-    depth = tape.sizes(index)[-1]
+    depth = tape.shape(index)[-1]
+    if not isinstance(depth, int):
+        raise UnknownShapeError(f"the length of the index tuples {index!r} is not known")
     covered = sizes[: batch + depth]
     rows, width = _product(covered), _product(sizes[batch + depth :])
     number = _row_numbers(call, covered, batch)
@@ -162,8 +167,6 @@ def _row_numbers(call: Call, covered: tuple[int, ...], batch: int) -> str:
 
 def _only_add_or_replace(call: Call) -> bool:
     """Whether the node adds; other reductions have no rule."""
-    from memplan_cli.errors import ModelError
-
     reduction = call.attribute("reduction", "none")
     if reduction not in ("none", "add"):
         raise ModelError(

@@ -1,0 +1,107 @@
+"""Attention, spelt out with as few tensors as its gradient needs."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+from onnx import TensorProto, helper
+
+from memplan_cli.errors import ModelError
+from memplan_cli.onnx_io.gradients.bodies import give
+
+if TYPE_CHECKING:
+    from memplan_cli.onnx_io.gradients.tape import Call
+
+
+def attention(call: Call) -> None:
+    """Y = softmax(s Q K^T + mask) V for each head; heads of K and V may be shared.
+
+    Raises:
+        ModelError: it keeps past keys, or gives more than Y.
+    """
+    tape, node = call.tape, call.node
+    rare = any(node.input[4:]) or any(node.output[1:])
+    if rare:
+        raise ModelError(
+            f"Attention {node.name or node.output[0]!r} has past keys or several outputs:"
+            " it has no gradient rule for that"
+        )
+    q, k, v = (_heads(call, i) for i in range(3))
+    width = _head_width(call)
+    scale = call.attribute("scale") or 1 / math.sqrt(width)
+    scaled = tape.emit("Mul", q, tape.scalar(scale, call.input(0)))
+    turned = tape.emit("Transpose", k, perm=[0, 1, 3, 2])
+    scores = _masked(call, _capped(call, tape.emit("MatMul", scaled, turned)))
+    weights = tape.emit("Softmax", scores, axis=-1)
+    result = tape.emit("MatMul", weights, v)
+    if tape.rank(call.input(0)) == 3:
+        result = tape.emit("Transpose", result, perm=[0, 2, 1, 3])
+        result = tape.emit("Reshape", result, tape.ints(0, 0, -1))
+    give(tape, result, call.output())
+
+
+def _head_counts(call: Call) -> tuple[int, int]:
+    if call.tape.rank(call.input(0)) == 3:
+        return call.attribute("q_num_heads"), call.attribute("kv_num_heads")
+    counts = [call.tape.shape(call.input(i))[1] for i in range(2)]
+    if not all(isinstance(count, int) for count in counts):
+        raise ModelError(f"the number of heads of {call.node.name!r} is not known")
+    return int(str(counts[0])), int(str(counts[1]))
+
+
+def _head_width(call: Call) -> int:
+    shape = call.tape.shape(call.input(0))
+    width = shape[-1]
+    if not isinstance(width, int):
+        raise ModelError(f"the width of the heads of {call.node.name!r} is not known")
+    return width // _head_counts(call)[0] if len(shape) == 3 else width
+
+
+def _heads(call: Call, index: int) -> str:
+    """Return Q, K or V as [batch, heads, length, width], heads repeated where shared."""
+    tape, name = call.tape, call.input(index)
+    queries, keys = _head_counts(call)
+    own = queries if index == 0 else keys
+    shape = tape.shape(name)
+    if len(shape) == 3:
+        split = tape.emit("Reshape", name, tape.ints(0, 0, own, -1))
+        name = tape.emit("Transpose", split, perm=[0, 2, 1, 3])
+    if own == queries:
+        return name
+    width = shape[-1]
+    if not isinstance(width, int):
+        raise ModelError(f"the width of the heads of {call.node.name!r} is not known")
+    width = width // own if len(shape) == 3 else width
+    apart = tape.emit("Unsqueeze", name, tape.ints(2))
+    repeated = tape.emit("Expand", apart, tape.ints(1, 1, queries // own, 1, 1))
+    return tape.emit("Reshape", repeated, tape.ints(0, queries, -1, width))
+
+
+def _capped(call: Call, scores: str) -> str:
+    """c tanh(scores / c), where a cap is set."""
+    tape, cap = call.tape, call.attribute("softcap", 0.0)
+    if not cap:
+        return scores
+    limit = tape.scalar(cap, call.input(0))
+    return tape.emit("Mul", tape.emit("Tanh", tape.emit("Div", scores, limit)), limit)
+
+
+def _masked(call: Call, scores: str) -> str:
+    tape, mask = call.tape, call.input(3)
+    dtype = tape.dtype(call.input(0))
+    least = float(np.finfo(helper.tensor_dtype_to_np_dtype(dtype)).min)
+    if mask and tape.dtype(mask) == TensorProto.BOOL:
+        scores = tape.emit("Where", mask, scores, tape.constant(least, dtype))
+    elif mask:
+        scores = tape.emit("Add", scores, mask)
+    if not call.attribute("is_causal", 0):
+        return scores
+    axis = 1 if tape.rank(call.input(0)) == 3 else 2
+    rows, columns = (
+        tape.sizes(call.input(i), "the causal mask is a constant")[axis] for i in (0, 1)
+    )
+    seen = np.tril(np.ones((rows, columns), bool))
+    allowed = tape.constant(seen, TensorProto.BOOL)
+    return tape.emit("Where", allowed, scores, tape.constant(least, dtype))
