@@ -9,14 +9,13 @@ and does not end it. The flow found so far is a bound at any time, so work can b
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from memplan_cli.transforms.ordering.flow import INFINITE, SINK, SOURCE, Network
 
 if TYPE_CHECKING:
     from memplan_cli.transforms.ordering.graph import TaskGraph
-
-_SOURCE, _SINK = 0, 1
-_INFINITE = 1 << 62
 
 
 def local_bounds(graph: TaskGraph) -> list[int]:
@@ -35,91 +34,25 @@ def least_need(graph: TaskGraph, op: int) -> int:
     return graph.need[op] - (graph.saved[op] if graph.replaces[op] else 0)
 
 
-@dataclass(slots=True)
-class Network:
-    """A flow network with unit source 0 and sink 1, grown edge by edge.
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A division of the ops at one of them, with the least live at its step.
 
-    ``heads[e]`` and ``room[e]`` belong to edge e; ``e ^ 1`` is its reverse.
+    If the work allowed was enough, ``bound`` is reached by both divisions that are given;
+    else it is only a bound.
     """
 
-    edges: list[list[int]] = field(default_factory=lambda: [[], []])
-    heads: list[int] = field(default_factory=list)
-    room: list[int] = field(default_factory=list)
+    bound: int
+    work: int
+    _split: _Split
 
-    def node(self) -> int:
-        """Add a node and return its number."""
-        self.edges.append([])
-        return len(self.edges) - 1
+    def earliest(self) -> set[int]:
+        """Return the smallest set of ops that can have run before the op, at the cut."""
+        return self._split.source_side()
 
-    def edge(self, tail: int, head: int, capacity: int) -> None:
-        """Add an edge."""
-        self.edges[tail].append(len(self.heads))
-        self.edges[head].append(len(self.heads) + 1)
-        self.heads += (head, tail)
-        self.room += (capacity, 0)
-
-    def flow(self, work: int) -> tuple[int, int]:
-        """Return a flow from source to sink, the greatest unless ``work`` runs out.
-
-        Dinic's algorithm. Also returns the work done, in edges looked at.
-        """
-        total, done = 0, 0
-        while done < work:
-            level, seen = self._levels()
-            done += seen
-            if level[_SINK] < 0:
-                break
-            pushed, seen = self._blocking_flow(level, work - done)
-            done += seen
-            total += pushed
-        return total, done
-
-    def _levels(self) -> tuple[list[int], int]:
-        level = [-1] * len(self.edges)
-        level[_SOURCE] = 0
-        queue, seen = [_SOURCE], 0
-        for node in queue:
-            for edge in self.edges[node]:
-                head = self.heads[edge]
-                if level[head] < 0 and self.room[edge]:
-                    level[head] = level[node] + 1
-                    queue.append(head)
-            seen += len(self.edges[node])
-        return level, seen
-
-    def _blocking_flow(self, level: list[int], work: int) -> tuple[int, int]:
-        heads, room, edges = self.heads, self.room, self.edges
-        following = [0] * len(edges)
-        path: list[int] = []
-        node, total, seen = _SOURCE, 0, 0
-        while seen < work:
-            if node == _SINK:
-                pushed = min(room[edge] for edge in path)
-                total += pushed
-                for edge in path:
-                    room[edge] -= pushed
-                    room[edge ^ 1] += pushed
-                first = next(at for at, edge in enumerate(path) if not room[edge])
-                node = heads[path[first] ^ 1]
-                del path[first:]
-                continue
-            out = edges[node]
-            at = following[node]
-            while at < len(out) and not (
-                room[out[at]] and level[heads[out[at]]] == level[node] + 1
-            ):
-                at += 1
-            seen += at - following[node] + 1
-            following[node] = at
-            if at < len(out):
-                path.append(out[at])
-                node = heads[out[at]]
-            elif path:
-                node = heads[path.pop() ^ 1]
-                following[node] += 1
-            else:
-                break
-        return total, seen
+    def latest(self) -> set[int]:
+        """Return the largest."""
+        return self._split.not_sink_side()
 
 
 class CutBounds:
@@ -135,16 +68,14 @@ class CutBounds:
             for tensor in graph.opens[op]:
                 self._opener[tensor] = op
 
-    def at(self, op: int, work: int) -> tuple[int, int]:
-        """Return a bound on what is live at an op's step, and the work it took."""
-        best, done = _INFINITE, 0
-        for tensor in self._graph.replaces[op] or (-1,):
-            value, spent = self._cut(op, tensor, work)
-            best, done = min(best, value), done + spent
-        return best, done
+    def at(self, op: int, work: int) -> Cut:
+        """Return the least that can be live at an op's step, looking at ``work`` edges."""
+        cuts = [self._cut(op, tensor, work) for tensor in self._graph.replaces[op] or (-1,)]
+        best = min(cuts, key=lambda cut: cut.bound)
+        return replace(best, work=sum(cut.work for cut in cuts))
 
-    def _cut(self, op: int, replaced: int, work: int) -> tuple[int, int]:
-        """Return the bound if the op replaces the given tensor, where that can die."""
+    def _cut(self, op: int, replaced: int, work: int) -> Cut:
+        """Return the cut if the op replaces the given tensor, where that can die."""
         graph = self._graph
         split = _Split(graph, op)
         least = graph.need[op]
@@ -158,7 +89,7 @@ class CutBounds:
             others = [user for user in self._users[replaced] if user != op]
             least += split.unless_before(others, saved) - saved
         value, done = split.network.flow(work)
-        return least + value, done + graph.size + len(split.network.heads)
+        return Cut(least + value, done + graph.size + len(split.network.heads), split)
 
 
 class _Split:
@@ -175,7 +106,7 @@ class _Split:
         for other, number in self._node.items():
             for pred in graph.preds[other]:
                 if pred in self._node:
-                    self.network.edge(number, self._node[pred], _INFINITE)
+                    self.network.edge(number, self._node[pred], INFINITE)
 
     def tensor(self, opener: int, users: list[int], weight: int, outlives: bool) -> int:  # noqa: FBT001 - a fact of the tensor, not a way to behave
         """Charge a tensor where its opener is before the op and some user is not.
@@ -189,7 +120,7 @@ class _Split:
         if before:
             return weight if ends_late else self.unless_before(users, weight)
         if ends_late:
-            self.network.edge(self._node[opener], _SINK, weight)
+            self.network.edge(self._node[opener], SINK, weight)
         else:
             readers = [user for user in users if user != opener]
             self._charge(self._node[opener], readers, weight)
@@ -201,15 +132,29 @@ class _Split:
             return weight
         undecided = [user for user in users if self._side[user] is None]
         if undecided:
-            self._charge(_SOURCE, undecided, weight)
+            self._charge(SOURCE, undecided, weight)
         return 0
+
+    def source_side(self) -> set[int]:
+        """Return the ops that must be before the op: what the residual source reaches."""
+        level, _ = self.network.levels()
+        return self._before({at for at, steps in enumerate(level) if steps >= 0})
+
+    def not_sink_side(self) -> set[int]:
+        """Return the ops that need not be after the op: what cannot reach the sink."""
+        ahead = self.network.reaching_sink()
+        return self._before({at for at, reaches in enumerate(ahead) if not reaches})
+
+    def _before(self, chosen: set[int]) -> set[int]:
+        sure = {op for op, side in enumerate(self._side) if side}
+        return sure | {op for op, node in self._node.items() if node in chosen}
 
     def _charge(self, tail: int, users: list[int], weight: int) -> None:
         """Cut an edge of ``weight`` if ``tail`` is before the op and some user is not."""
         gate = self.network.node()
         self.network.edge(tail, gate, weight)
         for user in users:
-            self.network.edge(gate, self._node[user], _INFINITE)
+            self.network.edge(gate, self._node[user], INFINITE)
 
 
 def _sides(graph: TaskGraph, op: int) -> list[bool | None]:

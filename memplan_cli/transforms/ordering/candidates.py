@@ -121,9 +121,72 @@ class _Greedy:
             heappush(self.queue, (self.change[op], self.graph.need[op], op))
 
 
+def greedy_backward(graph: TaskGraph) -> Order:
+    """Build the order from its end: of the ops that may be last, the one that adds least.
+
+    Before an op, its results are not live yet, but its inputs are. So what frees much and
+    what only waits for later readers (a weight's transpose) is put where it belongs, and
+    what reads much (a weight's gradient) comes as soon as it can.
+    """
+    state = _Backward(graph)
+    order: Order = []
+    while state.queue:
+        change, negated = heappop(state.queue)
+        op = -negated
+        if not state.done[op] and change == state.change[op]:
+            order.append(op)
+            state.run(op)
+    return order[::-1]
+
+
+class _Backward:
+    """The ops all of whose successors are placed, by what placing them before those adds."""
+
+    def __init__(self, graph: TaskGraph) -> None:
+        self.graph = graph
+        self.done = [False] * graph.size
+        self.waiting = [len(succs) for succs in graph.succs]
+        self.live = list(graph.outlives)
+        self.readers: list[list[int]] = [[] for _ in graph.weight]
+        self.change = []
+        for op, touched in enumerate(graph.touches):
+            opened = set(graph.opens[op])
+            change = -sum(graph.weight[tensor] for tensor in opened)
+            for tensor in touched:
+                if tensor not in opened:
+                    self.readers[tensor].append(op)
+                    change += 0 if self.live[tensor] else graph.weight[tensor]
+            self.change.append(change)
+        self.queue = [
+            (self.change[op], -op) for op, waiting in enumerate(self.waiting) if not waiting
+        ]
+        heapify(self.queue)
+
+    def run(self, op: int) -> None:
+        """Put an op before all those placed so far."""
+        self.done[op] = True
+        opened = self.graph.opens[op]
+        for tensor in self.graph.touches[op]:
+            if tensor not in opened and not self.live[tensor]:
+                self.live[tensor] = True
+                self._cheaper(self.readers[tensor], self.graph.weight[tensor])
+        for pred in self.graph.preds[op]:
+            self.waiting[pred] -= 1
+            if not self.waiting[pred]:
+                heappush(self.queue, (self.change[pred], -pred))
+
+    def _cheaper(self, readers: list[int], weight: int) -> None:
+        for reader in readers:
+            if not self.done[reader]:
+                self.change[reader] -= weight
+                if not self.waiting[reader]:
+                    heappush(self.queue, (self.change[reader], -reader))
+
+
 CANDIDATES: Mapping[str, Callable[[TaskGraph], Order]] = {
     "file": file_order,
     "runtime_default": runtime_default,
     "reverse_post_order": reverse_post_order,
     "greedy": greedy,
+    "greedy_backward": greedy_backward,
 }

@@ -29,6 +29,10 @@ class Effort:
         """Take work off the budget."""
         self.left -= work
 
+    def part(self, work: int) -> Effort:
+        """Return a budget of at most ``work`` that is drawn from this one as it is spent."""
+        return _Part(self, min(work, self.left))
+
     def allow(self, work: int) -> Callable[[int], bool]:
         """Return a function that says whether a search may go on, given its work so far.
 
@@ -38,7 +42,23 @@ class Effort:
         limit = min(work, before)
 
         def keep_going(done: int) -> bool:
-            self.left = before - done
+            self.spend(done - (before - self.left))
             return done < limit and self.in_time
 
         return keep_going
+
+
+class _Part(Effort):
+    """A share of another budget."""
+
+    def __init__(self, whole: Effort, work: int) -> None:
+        super().__init__(work)
+        self._whole = whole
+
+    @property
+    def in_time(self) -> bool:
+        return self._whole.in_time
+
+    def spend(self, work: int) -> None:
+        super().spend(work)
+        self._whole.spend(work)

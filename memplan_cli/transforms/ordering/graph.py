@@ -53,18 +53,19 @@ class TaskGraph:
         return len(self.preds)
 
 
-def usage(graph: TaskGraph, order: Sequence[int]) -> tuple[list[int], int]:
-    """Return the bytes live at each step of an order, and those left after the last."""
+def trace(graph: TaskGraph, order: Sequence[int]) -> tuple[list[int], list[int], int]:
+    """Return the bytes live at each step of an order, before each, and after the last."""
     left = list(graph.uses)
-    weight, touches, opens = graph.weight, graph.touches, graph.opens
+    weight, touches, opens, saved = graph.weight, graph.touches, graph.opens, graph.saved
     live = graph.start
-    steps = []
+    steps, before = [], []
     for op in order:
         need = graph.need[op]
         for tensor in graph.replaces[op]:
             if left[tensor] == 1:
-                need -= graph.saved[op]
+                need -= saved[op]
                 break
+        before.append(live)
         steps.append(live + need)
         for tensor in opens[op]:
             live += weight[tensor]
@@ -72,9 +73,9 @@ def usage(graph: TaskGraph, order: Sequence[int]) -> tuple[list[int], int]:
             left[tensor] -= 1
             if not left[tensor]:
                 live -= weight[tensor]
-    return steps, live
+    return steps, before, live
 
 
 def peak(graph: TaskGraph, order: Sequence[int]) -> int:
     """Return the most bytes live at one step of an order."""
-    return max(usage(graph, order)[0], default=graph.start)
+    return max(trace(graph, order)[0], default=graph.start)

@@ -9,8 +9,9 @@ from memplan_cli.transforms.ordering.beam import beam
 from memplan_cli.transforms.ordering.bound import CutBounds, local_bounds
 from memplan_cli.transforms.ordering.candidates import CANDIDATES
 from memplan_cli.transforms.ordering.contract import Contracted, contract
+from memplan_cli.transforms.ordering.divide import divide
 from memplan_cli.transforms.ordering.exact import best_first
-from memplan_cli.transforms.ordering.graph import peak, usage
+from memplan_cli.transforms.ordering.graph import peak, trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,10 +70,11 @@ def solve(graph: TaskGraph, effort: Effort, tell: Callable[[str], None]) -> Solu
     if found.proved:
         return found
     small = contract(graph)
-    for name in ("reverse_post_order", "greedy"):
-        found.offer(name, small.expand(CANDIDATES[name](small.graph)))
     found.bound = max(found.bound, *local_bounds(small.graph))
-    for method in (_cut, _search):
+    for name in CANDIDATES:
+        order = small.expand(CANDIDATES[name](small.graph))
+        found.offer("tightened" if name == "file" else name, order)
+    for method in (_cut, _divide, _search):
         if found.proved or not effort.in_time:
             break
         method(found, small, effort)
@@ -83,13 +85,13 @@ def solve(graph: TaskGraph, effort: Effort, tell: Callable[[str], None]) -> Solu
 def cut_bound(graph: TaskGraph, order: Order) -> int:
     """Return a bound on any order's peak, looked for where this order is heavy."""
     cuts = CutBounds(graph)
-    bounds = [cuts.at(op, _CUT_WORK)[0] for op in _worst_steps(graph, order)]
+    bounds = [cuts.at(op, _CUT_WORK).bound for op in _worst_steps(graph, order)]
     return max([*bounds, *local_bounds(graph)], default=graph.start)
 
 
 def _worst_steps(graph: TaskGraph, order: Order) -> list[int]:
     """Return the ops at whose steps an order needs most."""
-    steps, _ = usage(graph, order)
+    steps, _, _ = trace(graph, order)
     return [order[at] for at in sorted(range(len(steps)), key=lambda at: -steps[at])[:_CUTS]]
 
 
@@ -103,24 +105,46 @@ def _cut(found: Solution, small: Contracted, effort: Effort) -> None:
     for op in dict.fromkeys(worst + heavy):
         if found.proved or not effort.in_time:
             return
-        bound, work = cuts.at(op, _CUT_WORK)
-        effort.spend(work // 4)
-        found.bound = max(found.bound, bound)
+        cut = cuts.at(op, _CUT_WORK)
+        effort.spend(cut.work // 4)
+        found.bound = max(found.bound, cut.bound)
+
+
+def _divide(found: Solution, small: Contracted, effort: Effort) -> None:
+    """Lower the worst steps of each of the orders that one pass finds, best first."""
+    orders = [candidate(small.graph) for candidate in CANDIDATES.values()]
+    for order in sorted(orders, key=lambda order: peak(small.graph, order)):
+        if found.proved or not effort.in_time:
+            return
+        part = effort.part(effort.left // 8)
+        divided = divide(small.graph, order, found.bound, part)
+        found.bound = max(found.bound, divided.bound)
+        found.offer("divide", small.expand(divided.order))
 
 
 def _search(found: Solution, small: Contracted, effort: Effort) -> None:
     """Search the whole graph: a short exact search, then beams, then a long one."""
     if small.graph.size > SEARCHED:
         return
-    _exact(found, small, effort, effort.left // 20)
+    effort = effort.part(effort.left * _worth(found) // 100)
+    _exact(found, small, effort, effort.left // 10)
     for width in WIDTHS:
         if found.proved:
             return
         keep_going = effort.allow(effort.left // 4)
         order = beam(small.graph, found.bound, found.peak, width, keep_going)
-        found.offer("beam", None if order is None else small.expand(order))
+        if order is not None:
+            order = divide(
+                small.graph, order, found.bound, effort.part(effort.left // 8)
+            ).order
+            found.offer("beam", small.expand(order))
     if not found.proved:
         _exact(found, small, effort, effort.left)
+
+
+def _worth(found: Solution) -> int:
+    """Return how many percent of the effort the last gap is worth: all from 1 % on."""
+    return min(100, max(4, 10_000 * (found.peak - found.bound) // max(found.bound, 1)))
 
 
 def _exact(found: Solution, small: Contracted, effort: Effort, work: int) -> None:

@@ -82,6 +82,7 @@ class Space:
         }
         self._start = graph.start
         self.goal = 1 << size
+        self._cost = 1 + size // 256
         self.work = 0
         """Steps looked at so far, the measure of effort."""
 
@@ -177,6 +178,7 @@ class Space:
     def _child(self, state: State, move: tuple[int, ...], limit: int) -> State | None:
         left, live, peak = state.left, state.live, state.peak
         ready = [op for op in state.ready if op not in move]
+        self.work += self._cost + len(ready) // 8
         check: list[int] = []
         for op in move:
             self.work += 1
