@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from memplan_cli.allocators.greedy import GREEDY
 from memplan_cli.allocators.naive import naive
 from memplan_cli.allocators.pool import level0, level1
-from memplan_cli.allocators.portfolio import portfolio
+from memplan_cli.allocators.portfolio import exact, portfolio
+from memplan_cli.allocators.skyline import skyline
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,6 +20,8 @@ ALLOCATORS: Mapping[str, Allocator] = {
     "level0": level0,
     "level1": level1,
     **GREEDY,
+    "skyline": skyline,
+    "exact": exact,
     "portfolio": portfolio,
 }
 """Every strategy by name; the portfolio is never taller than any other."""

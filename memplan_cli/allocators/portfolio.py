@@ -1,48 +1,148 @@
-"""Which layout is the best that the strategies together find?"""
+"""Which layout is the best that the strategies together find?
+
+Cheap strategies come first and the first that reaches the lower bound ends the work. Only
+where none does, the search is loaded: an easy model never pays for it.
+"""
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from memplan_cli.allocators.budget import Budget, Found
 from memplan_cli.allocators.greedy import STRATEGIES, place
 from memplan_cli.allocators.naive import naive
 from memplan_cli.allocators.pair import is_pairwise, pairwise
-from memplan_cli.allocators.pieces import Piece, Placement, height_of, layout_of, reduce
-from memplan_cli.allocators.pool import level1
+from memplan_cli.allocators.pieces import height_of, layout_of, reduce
+from memplan_cli.allocators.pool import level0, level1
+from memplan_cli.allocators.skyline import best_sweep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from memplan_cli.allocators.pieces import Piece, Placement, Reduction
     from memplan_cli.problem import Layout, Problem
 
-DEFAULT_WORK = 1_000_000_000
+DEFAULT_WORK = 3_000_000_000
+"""Units of work for the search, about one buffer or section looked at: some ten seconds."""
+
+SEARCHABLE = 6_000
+"""Buffers of the largest piece that is searched; a step looks at all of them."""
+
+QUADRATIC = 1_500
+"""Buffers of the largest piece on which strategies that look at all pairs are tried."""
+
+QUICK = 300
+"""Buffers up to which those strategies take less time than loading the search."""
 
 
 def portfolio(
     problem: Problem,
     *,
-    work: int = DEFAULT_WORK,  # noqa: ARG001 - for the searches to come
-    time_limit: float | None = None,  # noqa: ARG001 - likewise
+    work: int = DEFAULT_WORK,
+    time_limit: float | None = None,
     seeds: Iterable[Layout] = (),
-    progress: Callable[[str], None] | None = None,  # noqa: ARG001 - likewise
+    progress: Callable[[str], None] | None = None,
 ) -> Layout:
-    """Return the best layout found, and whether it is proved to be the best there is."""
+    """Return the best layout found, and whether it is proved to be the best there is.
+
+    Args:
+        problem: What to place.
+        work: How much searching may be done; the result depends on it and on nothing else.
+        time_limit: Seconds after which the search stops, whatever work is left. Only cuts
+            short: what is found without it is never worse.
+        seeds: Layouts known already; the result is not taller than any of them.
+        progress: Called with a line of text before something that takes seconds.
+    """
+    deadline = None if time_limit is None else time.monotonic() + time_limit
     reduction = reduce(problem)
-    found = layout_of(reduction, [_best(p, reduction.load) for p in reduction.pieces])
+    cheap = [_cheapest(piece, reduction.load) for piece in reduction.pieces]
+    found = layout_of(reduction, cheap)
     if found.proved:
         return found
-    return min([found, *seeds, level1(problem), naive(problem)], key=lambda x: x.height)
+    if work > 0 and (deadline is None or time.monotonic() < deadline):
+        found = _searched(reduction, cheap, (work, deadline), progress or _silent)
+    rest = [*seeds, level1(problem), level0(problem), naive(problem)]
+    best = min([found, *rest], key=lambda layout: layout.height)
+    return replace(best, proved=found.proved and best.height == found.height)
 
 
-def _best(piece: Piece, goal: int) -> Placement:
+def exact(problem: Problem) -> Layout:
+    """Search for the lowest layout, starting from what the cheap strategies find."""
+    reduction = reduce(problem)
+    cheap = [_cheapest(piece, reduction.load) for piece in reduction.pieces]
+    return _searched(reduction, cheap, (DEFAULT_WORK, None), _silent)
+
+
+def _silent(_text: str) -> None:
+    """Show nothing."""
+
+
+def _cheapest(piece: Piece, goal: int) -> Placement:
+    """Return the best of what takes little time, the first that reaches the goal if any."""
     if is_pairwise(piece):
         return pairwise(piece)
-    best: Placement | None = None
+    best = best_sweep(piece, goal)
+    return _greediest(piece, best, goal) if len(piece.size) <= QUICK else best
+
+
+def _greediest(piece: Piece, best: Placement, goal: int) -> Placement:
     for order, choose in STRATEGIES.values():
-        found = place(piece, order(piece), choose)
-        if best is None or height_of(piece, found) < height_of(piece, best):
-            best = found
         if height_of(piece, best) <= goal:
             break
-    assert best is not None  # noqa: S101 - the table is not empty
+        found = place(piece, order(piece), choose)
+        if height_of(piece, found) < height_of(piece, best):
+            best = found
     return best
+
+
+def _searched(
+    reduction: Reduction,
+    known: list[Placement],
+    limits: tuple[int, float | None],
+    progress: Callable[[str], None],
+) -> Layout:
+    """Search the pieces that are above the goal, the heaviest first.
+
+    A piece that cannot reach the lower bound raises the goal for all after it: the arena
+    is as tall as the worst.
+    """
+    placements = list(known)
+    goal = bound = reduction.load
+    pieces = reduction.pieces
+    budget = Budget(*limits)
+    for index in sorted(range(len(pieces)), key=lambda i: (-pieces[i].load, i)):
+        piece = pieces[index]
+        if height_of(piece, placements[index]) > goal:
+            progress(f"searching for a lower layout of {len(piece.size)} buffers ...")
+            found = _lowered(piece, placements[index], goal, budget)
+            placements[index] = found.placement
+            if found.bound > goal:
+                bound = max(bound, found.bound)
+        goal = max(goal, height_of(piece, placements[index]))
+    layout = layout_of(reduction, placements)
+    return replace(
+        layout, proved=layout.height == max(bound * reduction.unit, reduction.floor)
+    )
+
+
+def _lowered(piece: Piece, known: Placement, goal: int, budget: Budget) -> Found:
+    """Search one piece; strategies that look at all pairs come between if they take longer."""
+    best = Found(known, height_of(piece, known), goal)
+    searchable = _is_searchable(piece)
+    if searchable:
+        # numba and the compiled loops are loaded here and nowhere else.
+        from memplan_cli.allocators.exact import Searcher, reach, shrink
+
+        searcher = Searcher(piece)
+        best = reach(searcher, best, budget)
+    if best.height > best.bound and QUICK < len(piece.size) <= QUADRATIC:
+        placement = _greediest(piece, best.placement, best.bound)
+        best = replace(best, placement=placement, height=height_of(piece, placement))
+    return shrink(searcher, best, budget) if searchable else best
+
+
+def _is_searchable(piece: Piece) -> bool:
+    # Compiled loops count in 64 bits and keep sentinels above every offset.
+    return len(piece.size) <= SEARCHABLE and sum(piece.size) < 1 << 58

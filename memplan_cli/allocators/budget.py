@@ -1,0 +1,47 @@
+"""How much searching may be done, and what has it found so far?"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from memplan_cli.allocators.pieces import Placement
+
+
+@dataclass(slots=True)
+class Budget:
+    """Work that may still be done, and a moment after which none may.
+
+    A unit of work is about one buffer or section looked at; some 400 million take a second.
+    """
+
+    work: int
+    deadline: float | None = None
+    spent: int = 0
+
+    def is_over(self) -> bool:
+        """Whether to stop."""
+        late = self.deadline is not None and time.monotonic() >= self.deadline
+        return late or self.spent >= self.work
+
+    def share(self, part: float) -> Budget:
+        """Return a part of what is left, to be given back with ``charge``."""
+        return Budget(int((self.work - self.spent) * part), self.deadline)
+
+    def charge(self, work: int) -> None:
+        """Note work that was done."""
+        self.spent += work
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The best placement so far, its height, and the least height that is worth trying.
+
+    The bound starts at what is aimed at and rises when a height is ruled out.
+    """
+
+    placement: Placement
+    height: int
+    bound: int

@@ -1,0 +1,185 @@
+"""How short can the arena of one piece be, with proof where the work allows?
+
+At one capacity the search is restarted with other orders of trying and growing limits,
+because the time to a solution varies by orders of magnitude with luck (Gomes et al. 1998);
+failed states are remembered across restarts. The lower bound is tried first: a tight
+capacity leaves the fewest options. If it cannot be reached, capacities are bisected.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import count
+from random import Random
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from memplan_cli.allocators.board import (
+    FAILED,
+    OVERFLOWED,
+    SOLVED,
+    WORK,
+    Board,
+    State,
+    board_of,
+    new_state,
+)
+from memplan_cli.allocators.budget import Budget, Found
+from memplan_cli.allocators.pieces import height_of
+from memplan_cli.allocators.search import search
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from memplan_cli.allocators.board import Ints
+    from memplan_cli.allocators.pieces import Piece, Placement
+
+SLICE = 20_000_000
+"""Work between two looks at the clock, about a twentieth of a second."""
+
+FEWEST = 1_000_000
+"""The least work worth a restart."""
+
+
+class Answer(Enum):
+    """Whether a layout of some height exists."""
+
+    YES = "yes"
+    NO = "no"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Taste:
+    """Which buffers are tried first: by a key, smoothing or not, with how much chance."""
+
+    key: Callable[[int, int], float]
+    touch: int
+    noise: float = 0.0
+
+
+_SMOOTH = 1 << 30
+_TASTES = (
+    Taste(lambda _length, size: -size, 0),
+    Taste(lambda _length, size: size, 0),
+    Taste(lambda length, _size: -length, _SMOOTH),
+    Taste(lambda length, size: -length * size, _SMOOTH),
+    Taste(lambda _length, size: -size, _SMOOTH),
+    Taste(lambda length, _size: -length, 0),
+    Taste(lambda length, size: -length * size, 0),
+)
+_NOISE = 0.17
+
+
+@dataclass(slots=True)
+class Searcher:
+    """The search for one piece; it remembers failed states from call to call."""
+
+    piece: Piece
+    board: Board = field(init=False)
+    columns: list[int] = field(init=False)
+    _room: int = field(init=False)
+    _failed: np.ndarray[tuple[int], np.dtype[np.uint64]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.board, self.columns = board_of(self.piece)
+        self._room = 256 * (len(self.board.size) + len(self.board.load)) + 1000
+        self._failed = np.zeros(1 << 19, np.uint64)
+
+    def fit(self, capacity: int, budget: Budget) -> tuple[Answer, Placement]:
+        """Say whether the piece fits into ``capacity`` units; if so, how."""
+        sections, buffers = len(self.board.load), len(self.board.size)
+        dive = 2 * buffers * (2 * buffers + 6 * sections)
+        for turn in count():
+            if budget.is_over():
+                return Answer.UNKNOWN, ()
+            limit = max(FEWEST, dive) * (1 + turn // len(_TASTES))
+            answer, placement = self._try(capacity, turn, Budget(limit), budget)
+            if answer is not Answer.UNKNOWN:
+                return answer, placement
+        raise AssertionError  # pragma: no cover - count() does not end
+
+    def _try(
+        self, capacity: int, turn: int, limit: Budget, budget: Budget
+    ) -> tuple[Answer, Placement]:
+        state = new_state(self.board, self._failed, self._room)
+        rank, touch = self._rank(turn)
+        while not (limit.is_over() or budget.is_over()):
+            allowed = min(SLICE, limit.work - limit.spent, budget.work - budget.spent)
+            state.registers[WORK] = allowed
+            mode = search(self.board, state, capacity, rank, touch)
+            used = allowed - int(state.registers[WORK])
+            limit.charge(used)
+            budget.charge(used)
+            if mode == SOLVED:
+                return Answer.YES, self._placement(state)
+            if mode == FAILED:
+                return Answer.NO, ()
+            if mode == OVERFLOWED:
+                self._room *= 4  # for the next restart; holes may be lifted many times
+                break
+        return Answer.UNKNOWN, ()
+
+    def _rank(self, turn: int) -> tuple[Ints, int]:
+        taste = _TASTES[turn % len(_TASTES)]
+        board = self.board
+        buffers = len(board.size)
+        keys = [
+            taste.key(int(e - s), int(z))
+            for s, e, z in zip(board.start, board.end, board.size, strict=True)
+        ]
+        order = sorted(range(buffers), key=lambda i: (keys[i], i))
+        if turn >= len(_TASTES):
+            chance = Random(turn)  # noqa: S311 - no secret: chance that can be repeated
+            reach = _NOISE * buffers
+            moved = [place + chance.uniform(-reach, reach) for place in range(buffers)]
+            order = [order[place] for place in sorted(range(buffers), key=moved.__getitem__)]
+        rank = np.empty(buffers, np.int64)
+        rank[order] = np.arange(buffers)
+        return rank, taste.touch
+
+    def _placement(self, state: State) -> Placement:
+        offsets = [0] * len(self.columns)
+        for row, column in enumerate(self.columns):
+            offsets[column] = int(state.offset[row])
+        return tuple(offsets)
+
+
+def reach(searcher: Searcher, best: Found, budget: Budget) -> Found:
+    """Try the bound of a placement with a tenth of the work."""
+    return _probe(searcher, best.bound, best, budget.share(0.1), budget)
+
+
+def shrink(searcher: Searcher, best: Found, budget: Budget) -> Found:
+    """Lower a placement towards its bound, as far as work allows."""
+    if best.bound < best.height:
+        best = _probe(searcher, best.bound, best, budget.share(0.5), budget)
+    doubtful = best.bound  # up to here nothing was found, though it may exist
+    while best.bound < best.height and not budget.is_over():
+        gap = best.height - doubtful
+        if gap <= max(1, best.height // 1000):
+            break
+        capacity = doubtful + gap // 2
+        best = _probe(searcher, capacity, best, budget.share(0.3), budget)
+        doubtful = max(best.bound, doubtful if best.height <= capacity else capacity)
+    while best.bound < best.height and not budget.is_over():
+        height = best.height
+        best = _probe(searcher, height - 1, best, budget.share(1.0), budget)
+        if best.height == height:
+            break
+    return best
+
+
+def _probe(
+    searcher: Searcher, capacity: int, best: Found, part: Budget, whole: Budget
+) -> Found:
+    """Try one capacity; what is learned is a lower height or a higher bound."""
+    answer, placement = searcher.fit(capacity, part)
+    whole.charge(part.spent)
+    if answer is Answer.YES:
+        return Found(placement, height_of(searcher.piece, placement), best.bound)
+    if answer is Answer.NO:
+        return Found(best.placement, best.height, max(best.bound, capacity + 1))
+    return best

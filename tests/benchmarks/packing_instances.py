@@ -1,0 +1,149 @@
+"""Seeded packing problems of the kinds that networks and compilers give, of any size.
+
+For `square` the optimum is known: the buffers are cut from a full rectangle. For the others
+the lower bound is what is aimed at.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING
+
+from memplan_cli.problem import Buffer, BufferId, LiveRange, Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    Span = tuple[int, int, int]  # start, end, size
+
+GRID = 1024
+"""Steps of time and of memory in a square, as in MiniMalloc's challenging instances."""
+
+
+def _problem(spans: Iterable[Span]) -> Problem:
+    return Problem(
+        tuple(
+            Buffer(BufferId(str(index)), size, LiveRange(start, end))
+            for index, (start, end, size) in enumerate(spans)
+        )
+    )
+
+
+def _size(random: Random) -> int:
+    channels = random.choice((16, 24, 32, 48, 64, 96, 128, 256))
+    side = random.choice((7, 14, 28, 56, 112))
+    return 4 * channels * side * side
+
+
+def chain(count: int, seed: int) -> Problem:
+    """Each op reads what the one before it made."""
+    random = Random(seed)
+    return _problem((i, i + 2, _size(random)) for i in range(count))
+
+
+def skips(count: int, seed: int) -> Problem:
+    """A chain in which one tensor in four is read again up to 12 ops later."""
+    random = Random(seed)
+    return _problem(
+        (i, i + (random.randint(3, 12) if random.random() < 0.25 else 2), _size(random))
+        for i in range(count)
+    )
+
+
+def towers(count: int, seed: int) -> Problem:
+    """Blocks of parallel branches that are joined at the end of each block."""
+    random = Random(seed)
+    spans: list[Span] = []
+    tick = 0
+    while len(spans) < count:
+        branches = random.randint(2, 6)
+        lengths = [random.randint(1, 6) for _ in range(branches)]
+        join = tick + 1 + sum(lengths)
+        spans.append((tick, tick + 1 + sum(lengths[:-1]) + 1, _size(random)))
+        tick += 1
+        for length in lengths:
+            for step in range(length):
+                last = step == length - 1
+                spans.append((tick, join + 1 if last else tick + 2, _size(random)))
+                tick += 1
+    return _problem(spans[:count])
+
+
+def training(count: int, seed: int) -> Problem:
+    """Activations are kept for the backward pass, which frees them last in, first out."""
+    random = Random(seed)
+    layers = max(1, count // 3)
+    spans: list[Span] = []
+    for layer in range(layers):
+        size = _size(random)
+        backward = 2 * layers - 1 - layer
+        kept = random.random() < 0.8
+        spans.append((layer, backward + 1 if kept else layer + 2, size))
+        spans.append((backward, backward + 2, size))  # the gradient of the activation
+        if random.random() < 0.9:
+            workspace = random.choice((layer, backward))
+            spans.append((workspace, workspace + 1, _size(random) // 2))
+    return _problem(spans)
+
+
+def square(count: int, seed: int) -> Problem:
+    """Buffers cut from a full rectangle: the optimum is its height, `GRID` units of 1 KiB.
+
+    Pieces are halved at random, the larger of two at a time, across time or memory; above
+    `GRID` buffers the grid grows with the count so that there is something left to cut.
+    """
+    random = Random(seed)
+    grid = max(GRID, count)
+    pieces = [(0, grid, 0, grid)]
+    stuck = 0
+    while len(pieces) < count and stuck < 1000:
+        index = max(
+            (random.randrange(len(pieces)) for _ in range(2)),
+            key=lambda i: (
+                (pieces[i][1] - pieces[i][0]) * (pieces[i][3] - pieces[i][2]),
+                -i,
+            ),
+        )
+        start, end, low, high = pieces[index]
+        in_time = random.random() < 0.5
+        if (end - start if in_time else high - low) < 2:
+            stuck += 1
+            continue
+        stuck = 0
+        if in_time:
+            cut = random.randrange(start + 1, end)
+            pieces[index] = (start, cut, low, high)
+            pieces.append((cut, end, low, high))
+        else:
+            cut = random.randrange(low + 1, high)
+            pieces[index] = (start, end, low, cut)
+            pieces.append((start, end, cut, high))
+    random.shuffle(pieces)
+    return _problem((start, end, GRID * (high - low)) for start, end, low, high in pieces)
+
+
+def thinned(count: int, seed: int) -> Problem:
+    """A square from which one buffer in twenty was taken, so that there is some slack.
+
+    One column is left full: the optimum is still the height of the square.
+    """
+    random = Random(seed)
+    full = square(count + count // 19, seed)
+    height = max(b.size for b in full.buffers)
+    tick = random.randrange(max(b.live.end for b in full.buffers))
+    kept = tuple(
+        b
+        for b in full.buffers
+        if b.live.start <= tick < b.live.end or b.size == height or random.random() >= 0.05
+    )
+    return Problem(kept)
+
+
+FAMILIES: Mapping[str, Callable[[int, int], Problem]] = {
+    "chain": chain,
+    "skips": skips,
+    "towers": towers,
+    "training": training,
+    "square": square,
+    "thinned": thinned,
+}

@@ -1,0 +1,47 @@
+"""Random packing problems for hypothesis."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from memplan_cli.problem import Buffer, BufferId, LiveRange, Problem
+
+
+@st.composite
+def buffers(draw: st.DrawFn, index: int) -> Buffer:
+    start = draw(st.integers(0, 12))
+    return Buffer(
+        BufferId(f"b{index}"),
+        draw(st.one_of(st.integers(0, 9), st.integers(1, 1 << 40))),
+        LiveRange(start, start + draw(st.integers(1, 8))),
+        draw(st.sampled_from(("float32", "int64"))),
+        draw(st.sampled_from(((), (1,), (2, 3)))),
+    )
+
+
+@st.composite
+def problems(draw: st.DrawFn, most: int = 14) -> Problem:
+    count = draw(st.integers(0, most))
+    alignment = draw(st.sampled_from((1, 1, 2, 3, 64)))
+    return Problem(tuple(draw(buffers(index)) for index in range(count)), alignment)
+
+
+def tiny_problems() -> st.SearchStrategy[Problem]:
+    """Few buffers with sizes of a few units: small enough to try every offset."""
+
+    @st.composite
+    def build(draw: st.DrawFn) -> Problem:
+        count = draw(st.integers(1, 7))
+        starts = [draw(st.integers(0, 7)) for _ in range(count)]
+        return Problem(
+            tuple(
+                Buffer(
+                    BufferId(f"b{i}"),
+                    draw(st.integers(1, 5)),
+                    LiveRange(start, start + draw(st.integers(1, 5))),
+                )
+                for i, start in enumerate(starts)
+            )
+        )
+
+    return build()
