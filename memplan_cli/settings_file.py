@@ -48,7 +48,7 @@ def read_yaml(text: str, source: str) -> Partial:
     """
     if len(text) > _LARGEST_YAML:
         raise SettingsError(f"{source}: more than {_LARGEST_YAML} characters are no settings")
-    from memplan_cli.settings_yaml import parse_yaml  # noqa: PLC0415 - brings PyYAML
+    from memplan_cli.settings_yaml import parse_yaml
 
     return Partial(read_table(parse_yaml(text, source)), source)
 
@@ -90,7 +90,7 @@ def read_overrides(overrides: Mapping[str, object]) -> Partial:
     excluded = given.pop("exclude", ())
     values = {}
     for key, value in given.items():
-        at = Place(f"--{key.replace('_', '-')}")
+        at = Place(f"--{key.removeprefix('gate.').replace('_', '-')}")
         values.update(read_table(_dotted(key, _as_value(value, at))))
     if excluded:
         values["exclude"] = names(_as_value(excluded, Place("--exclude")))

@@ -21,7 +21,7 @@ def parse_pyproject(text: str, source: str) -> Value:
     # Most projects' files say nothing to us; then their mistakes are not ours to report.
     if "memplan" not in text:
         return nothing
-    import tomllib  # noqa: PLC0415 - see above: most runs need no TOML
+    import tomllib
 
     try:
         tool = tomllib.loads(text).get("tool", {})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import shutil
 import subprocess
 from dataclasses import replace
@@ -39,7 +38,9 @@ def plan_named(name: str) -> Plan:
 
 @pytest.mark.parametrize("name", ["branchy", "train_level1", "nested", "dynamic"])
 @pytest.mark.parametrize("form", GOLDEN_FORMATS)
-def test_what_is_rendered_is_what_was_reviewed(name: str, form: str) -> None:
+def test_what_is_rendered_is_what_was_reviewed(
+    name: str, form: str, *, update_golden: bool
+) -> None:
     plan = plan_named(name)
     if name == "dynamic" and form in FIXED_ONLY:
         with pytest.raises(PlanError, match="depend on"):
@@ -47,8 +48,7 @@ def test_what_is_rendered_is_what_was_reviewed(name: str, form: str) -> None:
         return
     got = RENDERERS[form](plan)
     path = GOLDEN / f"{name}.{form}"
-    # An environment variable, not an option: the suite's conftest is not ours.
-    if os.environ.get("UPDATE_GOLDEN"):
+    if update_golden:
         path.write_text(got, encoding="utf-8")
     assert got == path.read_text(encoding="utf-8")
 

@@ -1,0 +1,98 @@
+"""``memplan gate``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from memplan_cli.cli.common import Chosen, output_options, say, settings_options
+
+if TYPE_CHECKING:
+    from memplan_cli.cli.common import Output
+
+FORMATS = ("text", "json", "markdown", "github", "junit", "sarif")
+
+
+@click.command()
+@click.argument(
+    "models", metavar="MODEL|PLAN...", nargs=-1, required=True, type=click.Path(path_type=Path)
+)
+@click.option(
+    "--baseline",
+    type=click.Path(path_type=Path),
+    help="Earlier numbers; default: memplan.baseline.json of this folder, if it is there.",
+)
+@click.option("--max-memory", metavar="SIZE", help="Fail above this: 512MiB, 1.5 GB.")
+@click.option("--max-increase", metavar="2%|SIZE", help="Allow this much above the baseline.")
+@click.option(
+    "--metric",
+    "metrics",
+    multiple=True,
+    metavar="NAME",
+    help="What to check; default: planned.",
+)
+@click.option("--ratchet", is_flag=True, default=None, help="A gain must be recorded.")
+@click.option("--update-baseline", is_flag=True, help="Record these numbers.")
+@settings_options
+@click.option("--format", "form", type=click.Choice(FORMATS), default="text")
+@click.option("-o", "--output", "out", type=click.Path(path_type=Path), help="File to write.")
+@output_options
+def gate(  # noqa: PLR0913 - one parameter an option, as click wants it
+    models: tuple[Path, ...],
+    *,
+    baseline: Path | None,
+    max_memory: str | None,
+    max_increase: str | None,
+    metrics: tuple[str, ...],
+    ratchet: bool | None,
+    update_baseline: bool,
+    settings: Chosen,
+    form: str,
+    out: Path | None,
+    output: Output,
+) -> None:
+    """Fail when a model needs more memory than a budget or a baseline allows.
+
+    MODEL may be a glob. With --ratchet, --update-baseline records gains only.
+
+    \b
+    memplan gate model.onnx --max-memory 512MiB
+    memplan gate 'models/*.onnx' --update-baseline
+    memplan gate 'models/*.onnx' --max-increase 2% --format github
+    """
+    from memplan_cli import gating
+    from memplan_cli.renderers.verdicts import RENDERERS
+
+    given: dict[str, object] = {
+        "max_memory": max_memory,
+        "max_increase": max_increase,
+        "metric": list(metrics) or None,
+        "ratchet": ratchet,
+    }
+    request = gating.Request(
+        rules=gating.read_rules(given),
+        baseline=baseline,
+        update=update_baseline,
+        config=settings.config,
+        overrides=settings.overrides,
+    )
+    verdicts = gating.gate(models, request, output.progress)
+    text = RENDERERS[form](verdicts)
+    failed = [verdict for verdict in verdicts if not verdict.passed]
+    _give(text, out, output)
+    if out is not None or form not in ("text", "github"):
+        for verdict in failed:
+            output.note(f"memplan: {verdict.snapshot.model} does not pass")
+    raise SystemExit(1 if failed else 0)
+
+
+def _give(text: str, out: Path | None, output: Output) -> None:
+    if out is None:
+        say(text)
+        return
+    from memplan_cli.onnx_io.files import write_files
+
+    write_files({out: text.encode()})
+    output.note(f"memplan: wrote {out}")

@@ -1,0 +1,210 @@
+"""The Python twin of `memplan gate`: models in, verdicts out, the baseline kept.
+
+Nothing here prints or exits. A gate that fails is a result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from glob import glob, has_magic
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from memplan_cli.baseline import DEFAULT_NAME, dumps, key_of, read_baseline
+from memplan_cli.diff import compare
+from memplan_cli.errors import ModelError, SettingsError
+from memplan_cli.gate import NO_INCREASE, RuleBook, Rules, judge, rules_from, worth_recording
+from memplan_cli.settings_file import layers, load_settings, read_overrides
+from memplan_cli.snapshot import snapshot_of
+
+if TYPE_CHECKING:
+    from memplan_cli.diff import Difference
+    from memplan_cli.gate import Verdict
+    from memplan_cli.plan import Plan
+    from memplan_cli.snapshot import Snapshot
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to gate, and with what.
+
+    Attributes:
+        rules: rules from the command line, on top of those of the files.
+        baseline: the baseline's file; None: that of the settings, or the usual name in
+            the current folder if it is there.
+        update: whether to record the numbers.
+        config: a settings file.
+        overrides: settings from the command line, for planning.
+    """
+
+    rules: Mapping[str, Any] = field(default_factory=dict)
+    baseline: Path | None = None
+    update: bool = False
+    config: Path | None = None
+    overrides: Mapping[str, object] = field(default_factory=dict)
+
+
+def read_rules(given: Mapping[str, object]) -> dict[str, Any]:
+    """Return rules from what the command line says, judged as a settings file is.
+
+    Raises:
+        SettingsError: a size, a share or a metric is not one.
+    """
+    read = read_overrides({f"gate.{key}": value for key, value in given.items()})
+    return {key.removeprefix("gate."): value for key, value in read.values.items()}
+
+
+def gate(
+    models: tuple[Path, ...], request: Request, progress: Progress | None = None
+) -> tuple[Verdict, ...]:
+    """Judge models or plans; with ``update``, record them in the baseline.
+
+    Raises:
+        MemplanError: a model, plan or setting is wrong, or there is nothing to check.
+    """
+    paths = expanded(models)
+    book = _rule_book(paths[0], request)
+    earlier = read_baseline(book.baseline) if book.baseline.exists() else {}
+    if request.baseline is not None and not request.update:
+        earlier = read_baseline(request.baseline)  # says what is wrong with one that is not
+    if not earlier and not request.update:
+        _refuse_nothing_to_check(book.rules)
+    verdicts, recorded = [], dict(earlier)
+    for model in paths:
+        snapshot = _snapshot(model, key_of(model, book.baseline), request, progress)
+        rules = book.rules_for(snapshot.model, compared=bool(earlier))
+        verdict = _verdict(snapshot, earlier.get(snapshot.model), rules, request)
+        if verdict.recorded:
+            recorded[snapshot.model] = snapshot
+        verdicts.append(verdict)
+    if request.update and recorded != earlier:
+        from memplan_cli.onnx_io.files import write_files
+
+        write_files({book.baseline: dumps(recorded).encode()})
+    return tuple(verdicts)
+
+
+def expanded(models: tuple[Path, ...]) -> tuple[Path, ...]:
+    """Return every model that paths and globs mean, each once, in order.
+
+    Raises:
+        ModelError: a glob means none.
+    """
+    found: dict[Path, None] = {}
+    for model in models:
+        # A file may be named with brackets: globs are only what is no file.
+        if model.exists() or not has_magic(str(model)):
+            found[model] = None
+            continue
+        matched = sorted(glob(str(model), recursive=True))  # noqa: PTH207 - absolute ones too
+        if not matched:
+            raise ModelError(f"no file matches {model}")
+        found.update((Path(name), None) for name in matched)
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Book:
+    """The rules of files and command line, and the baseline they name."""
+
+    rules: RuleBook
+    baseline: Path
+    named: bool
+
+    def rules_for(self, model: str, *, compared: bool) -> Rules:
+        """Return a model's rules; where there is a baseline, nothing may grow unsaid.
+
+        A budget alone asks for no baseline, unless somebody named one.
+        """
+        rules = self.rules.rules_for(model)
+        budget_only = rules.max_memory is not None and not self.named
+        if not compared or rules.needs_baseline or budget_only:
+            return rules
+        return replace(rules, max_increase=NO_INCREASE)
+
+
+def _rule_book(model: Path, request: Request) -> _Book:
+    values: dict[str, Any] = {}
+    folder = Path.cwd()
+    for layer in layers(model, request.config):
+        own = {
+            key.removeprefix("gate."): value
+            for key, value in layer.values.items()
+            if key.startswith("gate.")
+        }
+        if "baseline" in own:
+            folder = Path(layer.source).parent
+        values.update(own)
+    special = values.pop("models", {})
+    common = rules_from(request.rules, rules_from(values, Rules()))
+    # What the command line says holds for every model, whatever the files say of some.
+    own_rules = {pattern: {**rules, **request.rules} for pattern, rules in special.items()}
+    named = values.get("baseline")
+    path = request.baseline or (folder / named if named else Path.cwd() / DEFAULT_NAME)
+    return _Book(RuleBook(common, own_rules), path, bool(request.baseline or named))
+
+
+def _refuse_nothing_to_check(book: RuleBook) -> None:
+    rules = [book.common, *(book.rules_for(pattern) for pattern in book.special)]
+    if all(r.max_memory is None and not r.needs_baseline for r in rules):
+        raise SettingsError(
+            "there is nothing to check: no baseline and no budget",
+            hint="give --max-memory, or write a baseline with --update-baseline",
+        )
+
+
+def _verdict(
+    snapshot: Snapshot, earlier: Snapshot | None, rules: Rules, request: Request
+) -> Verdict:
+    if not request.update or not worth_recording(snapshot, earlier, rules):
+        return judge(snapshot, earlier, rules)
+    # What is being recorded is not also held against the record; a budget still is.
+    fresh = judge(snapshot, None, replace(rules, max_increase=None, ratchet=False))
+    seen = compare(earlier, snapshot) if earlier is not None else None
+    return replace(fresh, rules=rules, difference=seen, recorded=True)
+
+
+def planned(
+    path: Path,
+    config: Path | None = None,
+    overrides: Mapping[str, object] | None = None,
+    progress: Progress | None = None,
+) -> Plan:
+    """Return the plan in a file, or that of a model under its settings.
+
+    Raises:
+        MemplanError: the file or a setting is wrong.
+    """
+    from memplan_cli import api
+
+    if progress:
+        progress(f"planning {path}")
+    is_plan = path.suffix == ".json"
+    settings = None if is_plan else load_settings(path, config, overrides or {})
+    return api.report(path, settings, progress)
+
+
+def diff(
+    before: Plan, after: Plan, names: tuple[str, str] = ("before", "after")
+) -> Difference:
+    """Say what changed from one plan to another."""
+    return compare(snapshot_of(before, names[0]), snapshot_of(after, names[1]))
+
+
+def _snapshot(model: Path, name: str, request: Request, progress: Progress | None) -> Snapshot:
+    plan = planned(model, request.config, request.overrides, progress)
+    return snapshot_of(plan, name, installed_runtime())
+
+
+def installed_runtime() -> str:
+    """Return the name and version of the runtime that is installed, without importing it."""
+    for name in ("onnxruntime-gpu", "onnxruntime"):
+        try:
+            return f"onnxruntime {metadata.version(name)}"
+        except metadata.PackageNotFoundError:
+            continue
+    return ""

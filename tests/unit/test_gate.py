@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from memplan_cli.baseline import dumps, key_of, read_baseline
+from memplan_cli.errors import MemplanError, PlanError, UnknownSizeError
+from memplan_cli.gate import Finding, RuleBook, Rules, judge, rules_from, worth_recording
+from memplan_cli.plan import read_plan
+from memplan_cli.quantities import Increase, parse_increase
+from memplan_cli.snapshot import MOST_TENSORS, Snapshot, TensorFacts, shortened, snapshot_of
+
+PLANS = Path(__file__).parents[1] / "golden" / "renderers" / "plans"
+
+
+def snapshot(planned: int = 1000, **more: int) -> Snapshot:
+    metrics = {"planned": planned, "live_peak": planned, **more}
+    return Snapshot("m.onnx", "sha", 2, "test", 4, "1", "ort 1", metrics)
+
+
+def found(verdict_of: Snapshot, earlier: Snapshot | None, rules: Rules) -> list[Finding]:
+    return [result.finding for result in judge(verdict_of, earlier, rules).results]
+
+
+def test_a_budget_is_broken_only_above_it() -> None:
+    assert found(snapshot(1000), None, Rules(max_memory=1000)) == []
+    verdict = judge(snapshot(1001), None, Rules(max_memory=1000))
+    assert not verdict.passed
+    (result,) = verdict.results
+    assert result.finding is Finding.OVER_BUDGET
+    assert result.message == "planned is 1001 B, the budget is 1000 B (+1 B)"
+
+
+@pytest.mark.parametrize(
+    ("allowed", "planned", "passes"),
+    [
+        ("2%", 1020, True),
+        ("2%", 1021, False),
+        ("20 B", 1020, True),
+        ("20 B", 1021, False),
+        ("0", 1000, True),
+        ("0", 1001, False),
+        ("0", 1, True),
+    ],
+)
+def test_an_increase_is_held_against_the_baseline(
+    allowed: str,
+    planned: int,
+    passes: bool,  # noqa: FBT001 - a column of the table
+) -> None:
+    rules = Rules(max_increase=parse_increase(allowed))
+    verdict = judge(snapshot(planned), snapshot(1000), rules)
+    assert verdict.passed == passes
+    assert verdict.difference is not None
+
+
+def test_with_a_baseline_and_no_other_word_nothing_may_grow() -> None:
+    assert found(snapshot(1001), snapshot(1000), Rules()) == [Finding.INCREASE]
+
+
+def test_a_ratchet_wants_gains_recorded() -> None:
+    rules = Rules(ratchet=True)
+    assert found(snapshot(999), snapshot(1000), rules) == [Finding.NOT_RECORDED]
+    assert found(snapshot(1000), snapshot(1000), rules) == []
+    assert found(snapshot(999), snapshot(1000), Rules()) == []
+
+
+def test_a_ratchet_turns_one_way_only() -> None:
+    rules = Rules(metrics=("planned", "live_peak"), ratchet=True)
+    assert worth_recording(snapshot(999), snapshot(1000), rules)
+    assert not worth_recording(snapshot(1001), snapshot(1000), rules)
+    mixed = replace(snapshot(999), metrics={"planned": 999, "live_peak": 1001})
+    assert not worth_recording(mixed, snapshot(1000), rules)
+    assert worth_recording(snapshot(1001), snapshot(1000), replace(rules, ratchet=False))
+    assert worth_recording(snapshot(1001), None, rules)
+
+
+def test_every_metric_that_is_asked_for_is_checked() -> None:
+    rules = Rules(metrics=("planned", "total"), max_memory=1000)
+    assert found(snapshot(1, total=1001), None, rules) == [Finding.OVER_BUDGET]
+    with pytest.raises(UnknownSizeError, match=r"total of m\.onnx is not known"):
+        judge(snapshot(1), None, rules)
+    with pytest.raises(UnknownSizeError) as caught:
+        judge(snapshot(1), None, Rules(metrics=("observed.held",)))
+    assert "after running the model" in caught.value.hint
+
+
+def test_a_model_or_metric_without_a_baseline_fails_where_one_is_needed() -> None:
+    assert found(snapshot(), None, Rules(max_increase=Increase())) == [Finding.NO_BASELINE]
+    assert found(snapshot(), None, Rules(ratchet=True)) == [Finding.NO_BASELINE]
+    assert found(snapshot(), None, Rules()) == []
+    rules = Rules(metrics=("total",))
+    assert found(snapshot(total=1), snapshot(), rules) == [Finding.NO_BASELINE]
+
+
+def test_a_baseline_of_another_runtime_is_said_and_does_not_fail() -> None:
+    earlier = replace(snapshot(), runtime="onnxruntime 1.30", memplan="0.9", level=1)
+    verdict = judge(snapshot(), earlier, Rules())
+    assert verdict.passed
+    assert [result.message for result in verdict.results] == [
+        "the baseline was made with level 1, this with 2",
+        "the baseline was made with memplan 0.9, this with 1",
+        "the baseline was made with runtime onnxruntime 1.30, this with ort 1",
+    ]
+
+
+def test_rules_of_one_model_win_over_those_of_all_and_later_globs_over_earlier() -> None:
+    book = RuleBook(
+        Rules(max_memory=1, ratchet=True),
+        {
+            "models/*.onnx": {"max_memory": 2},
+            "det.onnx": {"max_memory": 3, "metric": ("total",)},
+        },
+    )
+    assert book.rules_for("other/a.onnx") == Rules(max_memory=1, ratchet=True)
+    assert book.rules_for("models/a.onnx").max_memory == 2
+    assert book.rules_for("models/det.onnx") == Rules(("total",), 3, None, ratchet=True)
+    assert rules_from({"baseline": "b"}, Rules()) == Rules()
+
+
+def test_a_baseline_reads_back_as_it_was_written(tmp_path: Path) -> None:
+    taken = snapshot_of(read_plan(PLANS / "branchy.memplan.json"), "a.onnx", "ort")
+    path = tmp_path / "b.json"
+    path.write_text(dumps({"b.onnx": snapshot(), "a.onnx": taken}))
+    back = read_baseline(path)
+    assert list(back) == ["a.onnx", "b.onnx"]
+    assert back["a.onnx"] == replace(taken, tensors=shortened(taken))
+    assert dumps(back) == path.read_text()
+    assert taken.runtime == "onnxruntime 1.31.1 CPUExecutionProvider"
+
+
+def test_a_plan_is_a_baseline_of_its_own_model(tmp_path: Path) -> None:
+    plan = read_plan(PLANS / "branchy.memplan.json")
+    path = tmp_path / "old.memplan.json"
+    path.write_text(plan.dumps())
+    assert list(read_baseline(path)) == [plan.report.model.path]
+
+
+def test_a_baseline_names_models_from_its_own_folder(tmp_path: Path) -> None:
+    assert key_of(tmp_path / "m" / "a.onnx", tmp_path / "b.json") == "m/a.onnx"
+    assert key_of(tmp_path / "a.onnx", tmp_path / "ci" / "b.json") == "../a.onnx"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"schema": "memplan.baseline/2", "models": {}}',
+        '{"schema": "memplan.baseline/1"}',
+        '{"schema": "memplan.baseline/1", "models": {"m": {}}}',
+        '{"schema": "memplan.baseline/1", "models": {"m": 3}}',
+        '{"schema": "memplan.plan/1"}',
+        "[" * 100_000,
+        "\x00",
+    ],
+)
+def test_what_is_no_baseline_is_refused_without_a_traceback(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "b.json"
+    path.write_text(text)
+    with pytest.raises(MemplanError):
+        read_baseline(path)
+
+
+def test_a_baseline_with_a_wrong_type_names_the_entry(tmp_path: Path) -> None:
+    data = json.loads(dumps({"m.onnx": snapshot()}))
+    data["models"]["m.onnx"]["metrics"]["planned"] = "many"
+    path = tmp_path / "b.json"
+    path.write_text(json.dumps(data))
+    with pytest.raises(PlanError, match=r"entry for 'm\.onnx'.*'many' is no int"):
+        read_baseline(path)
+
+
+def test_a_baseline_keeps_what_is_at_the_peak_and_drops_the_smallest() -> None:
+    large = {f"big{n:04}": TensorFacts(10**6, 2, "w", "r") for n in range(2 * MOST_TENSORS)}
+    tensors = {
+        **large,
+        "tiny": TensorFacts(1, 1, "w", "r"),
+        "at": TensorFacts(1, 1, "w", "r", 1),
+    }
+    taken = replace(snapshot(10**6), tensors=tensors)
+    kept = shortened(taken)
+    assert len(kept) == MOST_TENSORS
+    few = shortened(replace(taken, tensors={k: tensors[k] for k in ("tiny", "big0001")}))
+    assert list(few) == ["big0001"]
