@@ -89,7 +89,9 @@ def plan_of(decided: Decided) -> Plan:
             for index, arena in enumerate(decided.placed.arenas)
         ),
         tensors=tensors,
-        releases=releases(decided.program, decided.needs.sizes),
+        releases=releases(
+            decided.program, decided.needs.sizes.keys() - decided.needs.pinned.keys()
+        ),
         report=_report(decided, tensors),
     )
 
