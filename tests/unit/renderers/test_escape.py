@@ -75,7 +75,7 @@ def test_a_markdown_code_span_closes_only_at_its_end(text: str) -> None:
 def test_prose_has_no_links_mentions_or_markup() -> None:
     got = escape.markdown_prose("see: <b> *x* @team #12 https://e.vil www.e.vil [a](b)")
     assert got == (
-        r"see: \<b\> \*x\* @<!-- -->team #<!-- -->12 https\://e.vil www\.e.vil \[a\]\(b\)"
+        r"see: \<b\> \*x\* @<!-- -->team #<!-- -->12 https\://e.vil www\.e.vil \[a\](b)"
     )
 
 
