@@ -193,12 +193,13 @@ def plan_program(
     """
     from memplan_cli.onnx_io.load import file_digest, graph_digest
     from memplan_cli.onnx_io.notes import recorded_phases
-    from memplan_cli.onnx_io.read import read_program
     from memplan_cli.onnx_io.shapes import Bindings
     from memplan_cli.plan_of import Source
     from memplan_cli.planner import make_plan
+    from memplan_cli.runtime.shapes import read_completely, read_observed
 
-    loaded = read_program(model, Bindings(settings.dims, settings.shapes))
+    read = read_observed if settings.profile_shapes else read_completely
+    loaded = read(model, path, Bindings(settings.dims, settings.shapes))
     source = Source(
         path=str(path),
         sha256=file_digest(path),

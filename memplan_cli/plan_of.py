@@ -112,6 +112,7 @@ def settings_json(settings: Settings) -> Json:
         "loss": settings.loss,
         "dims": dict(sorted(settings.dims.items())),
         "shapes": {name: list(shape) for name, shape in sorted(settings.shapes.items())},
+        "profile_shapes": settings.profile_shapes,
         "order": settings.order,
         "alignment": settings.alignment,
     }

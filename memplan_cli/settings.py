@@ -43,6 +43,8 @@ class Settings:
     loss: str | None = None
     dims: Mapping[str, int] = field(default_factory=dict)
     shapes: Mapping[str, Shape] = field(default_factory=dict)
+    profile_shapes: bool = False
+    """Whether one run on drawn inputs says the shapes that depend on data."""
     order: OrderChoice = "auto"
     alignment: int | None = None
     """Bytes, a power of two; None: 64, or less where 64 would cost more than it packs."""

@@ -207,6 +207,7 @@ KEYS: Mapping[str, Reader] = {
     "shapes": shapes,
     "alignment": alignment,
     "time_limit": seconds,
+    "profile_shapes": boolean,
     "allow_partial": boolean,
     "gate.baseline": text,
     **{f"gate.{key}": reader for key, reader in MODEL_RULES.items()},

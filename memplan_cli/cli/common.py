@@ -89,6 +89,9 @@ _SETTINGS = (
     ),
     click.option("--shape", "shapes", multiple=True, metavar="NAME=D,D", help="Give a shape."),
     click.option(
+        "--profile-shapes", is_flag=True, default=None, help="Run once, see what data decides."
+    ),
+    click.option(
         "--order", type=click.Choice(["keep", "auto"]), help="Reorder the nodes or not."
     ),
     click.option(
@@ -105,7 +108,7 @@ def settings_options(command: Command) -> Command:
     @wraps(command)
     def run(*args: object, **options: Any) -> Any:  # noqa: ANN401 - as the command
         names = ("level", "exclude", "expose", "phase", "skip_grads", "loss", "order",
-                 "alignment", "time_limit", "allow_partial")  # fmt: skip
+                 "alignment", "time_limit", "profile_shapes", "allow_partial")  # fmt: skip
         overrides: dict[str, object] = {name: options.pop(name) for name in names}
         overrides["dims"] = parse_dims(options.pop("dims")) or None
         overrides["shapes"] = parse_shapes(options.pop("shapes")) or None

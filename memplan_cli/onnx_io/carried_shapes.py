@@ -57,7 +57,8 @@ class Carried:
         for _ in range(_ROUNDS):
             inferred, results = self.turn(state)
             wide = [
-                self._both(*types) for types in zip(state, results, declared, strict=False)
+                self._both(*types)
+                for types in zip(state, results, first, declared, strict=False)
             ]
             if wide == state:
                 return inferred, state
@@ -73,11 +74,13 @@ class Carried:
         return inferred, [v.type for v in inferred.output[self.skip :][: len(state)]]
 
     @staticmethod
-    def _both(before: TypeProto, after: TypeProto, declared: TypeProto) -> TypeProto:
-        """Return what holds on every turn; the file's word counts where inference has none."""
+    def _both(
+        before: TypeProto, after: TypeProto, first: TypeProto, declared: TypeProto
+    ) -> TypeProto:
+        """Return what holds on every turn; what is declared fills the holes."""
         if shape_in(after) is None and is_complete(declared):
             return before
-        return merged(widened(before, after), _names_only(declared))
+        return merged(widened(before, after), _beyond(first, declared))
 
     def _grown(
         self, start: list[TypeProto], turns: int
@@ -102,11 +105,15 @@ class Carried:
         return self.turn(largest)[0], ends
 
 
-def _names_only(kind: TypeProto) -> TypeProto:
-    """Keep a declared type's symbols: a number that some turn contradicts is a mistake."""
-    shape = shape_in(kind)
-    named = None if shape is None else tuple(d if isinstance(d, str) else None for d in shape)
-    return with_shape(kind, named)
+def _beyond(first: TypeProto, declared: TypeProto) -> TypeProto:
+    """Keep what a declaration can mean of all turns: not the first turn's own number."""
+    here, there = shape_in(first), shape_in(declared)
+    if here is None or there is None or len(here) != len(there):
+        return declared
+    pairs = zip(here, there, strict=True)
+    return with_shape(
+        declared, tuple(None if isinstance(b, int) and a == b else b for a, b in pairs)
+    )
 
 
 _Step = tuple[int, ...]

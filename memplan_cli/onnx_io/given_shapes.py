@@ -182,22 +182,31 @@ def add_known(model: ModelProto, bindings: Bindings, dims: Mapping[str, int]) ->
     }
     if wanted:
         _add_given(model.graph, wanted)
-    values = {v.name: v for v in (*model.graph.input, *model.graph.output)}
-    values |= {v.name: v for v in model.graph.value_info}
-    for name, (dtype, shape) in bindings.known.items():
-        if name in wanted:
-            continue
-        if name not in values:
-            values[name] = model.graph.value_info.add()
-            values[name].CopyFrom(_typed(name, element_type(dtype), shape))
-        elif not is_complete(values[name].type):
-            found = _typed(name, element_type(dtype), shape).type
-            values[name].type.CopyFrom(merged(values[name].type, found))
+    if bindings.known:
+        _add_found(model.graph, bindings)
+
+
+def _add_found(top: GraphProto, bindings: Bindings) -> None:
+    for path, graph in block_paths(top, ""):
+        values = {v.name: v for v in (*graph.input, *graph.output, *graph.value_info)}
+        names = dict.fromkeys(v.name for v in graph.input)
+        names |= dict.fromkeys(name for node in graph.node for name in node.output if name)
+        for name in names:
+            found = bindings.known.get(f"{path}/{name}" if path else name)
+            if found is None or name in bindings.shapes:
+                continue
+            kind = _typed(name, element_type(found[0]), found[1]).type
+            if name not in values:
+                values[name] = graph.value_info.add()
+                values[name].name = name
+                values[name].type.CopyFrom(kind)
+            elif not is_complete(values[name].type):
+                values[name].type.CopyFrom(merged(values[name].type, kind))
 
 
 def _add_given(top: GraphProto, wanted: Mapping[str, Shape]) -> None:
     left, known = dict.fromkeys(wanted), set()
-    for path, graph in _paths(top, ""):
+    for path, graph in block_paths(top, ""):
         here = {v.name for v in graph.input}
         here.update(name for node in graph.node for name in node.output if name)
         for word, shape in wanted.items():
@@ -213,13 +222,13 @@ def _add_given(top: GraphProto, wanted: Mapping[str, Shape]) -> None:
         )
 
 
-def _paths(graph: GraphProto, path: str) -> Iterator[tuple[str, GraphProto]]:
+def block_paths(graph: GraphProto, path: str) -> Iterator[tuple[str, GraphProto]]:
     """Yield a graph and all below it with their block paths, as the reader names them."""
     yield path, graph
     for index, node in enumerate(graph.node):
         for attribute, body in subgraphs(node):
             step = f"{node.name or f'{node.op_type}#{index}'}.{attribute}"
-            yield from _paths(body, f"{path}/{step}" if path else step)
+            yield from block_paths(body, f"{path}/{step}" if path else step)
 
 
 def _set_shape(graph: GraphProto, name: str, shape: Shape) -> None:

@@ -31,6 +31,8 @@ JOBS: Mapping[str, str] = {
     "measure": "memplan_cli.runtime.jobs.measure",
     "dump": "memplan_cli.runtime.jobs.dump",
     "inplace": "memplan_cli.runtime.jobs.inplace",
+    "shapes": "memplan_cli.runtime.jobs.shapes",
+    "observed": "memplan_cli.runtime.jobs.observed",
 }
 """Each module has ``run(job) -> result``; it is imported in the child only."""
 

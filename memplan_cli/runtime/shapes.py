@@ -1,0 +1,194 @@
+"""Which shapes does ONNX Runtime know that ONNX inference does not? The last resort.
+
+Its own inference, from a session that is loaded and never run; or, where asked for, one
+run on drawn inputs, whose profile says what every node read and wrote.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from memplan_cli.dims import names_in, parse_dim, spelled_atom, symbols_of
+from memplan_cli.errors import SettingsError
+from memplan_cli.ir import intermediates
+from memplan_cli.onnx_io.asked_shapes import numbered, question
+from memplan_cli.onnx_io.feeds import default_dims, feed_specs
+from memplan_cli.onnx_io.files import staged
+from memplan_cli.onnx_io.read import Loaded, read_program
+from memplan_cli.onnx_io.shapes import Bindings
+from memplan_cli.runtime.compare import require_weights
+from memplan_cli.runtime.session import resolve_provider
+from memplan_cli.runtime.worker import run_job
+from memplan_cli.sizes import BITS, size_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from onnx import ModelProto
+
+    from memplan_cli.ir import Dim, Program, Shape, VarId
+
+MOST_NODES = 4000
+"""Above this a session takes longer to load than all of the planning."""
+
+_LOAD_TIMEOUT = 120.0
+
+_NAMES: Mapping[str, str] = {"float": "float32", "double": "float64"}
+
+Known = dict[str, tuple[str, "Shape"]]
+
+
+def read_completely(model: ModelProto, path: Path, bindings: Bindings) -> Loaded:
+    """Read a model; where sizes are missing, ask the runtime's inference for them."""
+    loaded = read_program(model, bindings)
+    missing = missing_sizes(loaded.program)
+    if not missing or len(loaded.program.body.ops) > MOST_NODES:
+        return loaded
+    known, failure = inferred_shapes(
+        model, bindings, {loaded.program.vars[v].name for v in missing}
+    )
+    if failure:
+        note = (
+            f"{len(missing)} sizes are unknown and ONNX Runtime cannot load {path.name} to say"
+        )
+        return Loaded(loaded.program, (*loaded.warnings, f"{note}: {failure}"))
+    return _read_with(model, bindings, known, missing, "come from ONNX Runtime's inference")
+
+
+def read_observed(model: ModelProto, path: Path, bindings: Bindings) -> Loaded:
+    """Read a model; where sizes are missing, run it once and look.
+
+    Raises:
+        SettingsError: a dim of the inputs is free: the run would fix it in silence.
+        RuntimeUnavailableError: the model cannot run here.
+    """
+    loaded = read_program(model, bindings)
+    unknown = (*missing_sizes(loaded.program), *_unbound(loaded.program))
+    if not unknown:
+        return loaded
+    free = sorted(set(default_dims(model)) - set(bindings.dims))
+    if free:
+        raise SettingsError(
+            f"a run has numbers for all dims, and {free[0]!r} has none",
+            hint=f"bind it: --dim {free[0]}=8",
+        )
+    known = observed_shapes(model, path, bindings.dims)
+    dims = {**_seen_dims(loaded.program, known), **bindings.dims}
+    text = "were seen in one run on drawn inputs; other data may need more"
+    return _read_with(model, Bindings(dims, bindings.shapes), known, unknown, text)
+
+
+def _unbound(program: Program) -> tuple[VarId, ...]:
+    """Return the intermediates whose size has a symbol in it."""
+    return tuple(
+        var
+        for var in intermediates(program)
+        if any(symbols_of(dim) for dim in program.vars[var].shape or ())
+    )
+
+
+def _seen_dims(program: Program, known: Known) -> dict[str, int]:
+    """Return the largest number seen for each symbol that data decides (``u0``)."""
+    found: dict[str, int] = {}
+    for var in program.vars.values():
+        seen = known.get(var.id)
+        if seen is None or var.shape is None or len(seen[1]) != len(var.shape):
+            continue
+        for dim, value in zip(var.shape, seen[1], strict=True):
+            if isinstance(dim, str) and isinstance(value, int):
+                for name in symbols_of(dim):
+                    if dim == spelled_atom(name):
+                        found[name] = max(found.get(name, 0), value)
+    return found
+
+
+def _read_with(
+    model: ModelProto, bindings: Bindings, known: Known, before: Sequence[VarId], how: str
+) -> Loaded:
+    loaded = read_program(model, Bindings(bindings.dims, bindings.shapes, known))
+    after = set(missing_sizes(loaded.program))
+    gained = [var for var in before if var not in after]
+    if not gained:
+        return loaded
+    names = ", ".join(gained[:3]) + (", ..." if len(gained) > 3 else "")
+    note = f"the shapes of {len(gained)} tensors {how}: {names}"
+    return Loaded(loaded.program, (*loaded.warnings, note))
+
+
+def missing_sizes(program: Program) -> tuple[VarId, ...]:
+    """Return the intermediates without a size that a shape could give one."""
+    return tuple(
+        var
+        for var in intermediates(program)
+        if (facts := program.vars[var]).dtype in (*BITS, "unknown")
+        and size_of(facts.shape, facts.dtype) is None
+    )
+
+
+def inferred_shapes(
+    model: ModelProto, bindings: Bindings, names: set[str]
+) -> tuple[Known, str]:
+    """Return what a session says of the named values of the top block, or why there is none."""
+    asked = question(model, bindings, names)
+    with tempfile.TemporaryDirectory(prefix="memplan-shapes-") as folder:
+        file = Path(folder) / "model.onnx"
+        file.write_bytes(asked.data)
+        outcome = run_job("shapes", {"model": str(file)}, timeout=_LOAD_TIMEOUT)
+    if not outcome.ok:
+        return {}, outcome.reason
+    types: Any = outcome.result["types"]
+    found: Known = {}
+    for name, (kind, dims) in types.items():
+        dtype = _dtype(kind.removeprefix("tensor(").removesuffix(")"))
+        if dtype in BITS and name in names:
+            found[name] = (dtype, tuple(_dim(dim, asked.symbols) for dim in dims))
+    return found, ""
+
+
+def _dim(dim: Dim, symbols: frozenset[str]) -> Dim:
+    """Keep numbers, and names that the model's inputs have: others the runtime made up."""
+    if isinstance(dim, int):
+        return dim if dim >= 0 else None
+    return dim if dim and names_in(parse_dim(dim)) <= symbols else None
+
+
+def _dtype(word: str) -> str:
+    return _NAMES.get(word, word)
+
+
+def observed_shapes(model: ModelProto, path: Path, dims: Mapping[str, int]) -> Known:
+    """Run a model once and return the largest shape seen of every value, by its id.
+
+    Raises:
+        RuntimeUnavailableError: the model cannot run here.
+    """
+    require_weights(path)
+    copy = numbered(model)
+    job = {
+        "provider": resolve_provider("auto"),
+        "specs": [asdict(spec) for spec in feed_specs(model, dims)],
+        "seed": 0,
+    }
+    # Beside the model: only there may a session read its external data.
+    with staged(path, copy.data) as file:
+        outcome = run_job("observed", {**job, "model": str(file)})
+    result: Any = outcome.require(f"{path} could not be run for its shapes")["nodes"]
+    found: dict[str, tuple[str, Shape]] = {}
+    for node, read, written in result:
+        for names, seen in ((copy.reads.get(node), read), (copy.writes.get(node), written)):
+            if names is not None and len(names) == len(seen):
+                for name, (kind, shape) in zip(names, seen, strict=True):
+                    _widen(found, name, (_dtype(kind), tuple(shape)))
+    return {name: facts for name, facts in found.items() if facts[0] in BITS}
+
+
+def _widen(found: Known, name: str, seen: tuple[str, Sequence[Dim]]) -> None:
+    dtype, shape = seen
+    before = found.get(name)
+    if before is not None and len(before[1]) == len(shape):
+        pairs = zip(before[1], shape, strict=True)
+        shape = [max(a, b) for a, b in pairs if isinstance(a, int) and isinstance(b, int)]
+    found[name] = (dtype, tuple(shape))
