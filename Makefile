@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 OUT    := out
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow test-cuda test-suite hostile lint types bench zoo golden samples clean
+.PHONY: help install demo test test-slow test-cuda test-suite hostile fuzz lint types bench zoo golden samples clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,10 @@ test-suite: $(READY) ## Plan, rewrite and run every model of the onnx package's 
 
 hostile: $(READY) ## Give memplan files that nobody should have to read
 	$(BIN)/python -m tests.benchmarks.hostile
+
+fuzz: $(READY) ## Fuzz every reader of untrusted bytes for SECONDS (60) each
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check atheris
+	$(BIN)/python -m tests.fuzz.run --seconds $(or $(SECONDS),60) --write-table
 
 golden: $(READY) ## Write the golden reports again; review them as a diff
 	$(BIN)/python -m pytest tests/golden --update-golden

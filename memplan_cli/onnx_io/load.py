@@ -23,7 +23,7 @@ def load_model(path: Path) -> ModelProto:
     Raises:
         ModelError: it is missing, no file, empty, no protobuf, or holds no graph.
     """
-    from onnx import ModelProto, inliner  # noqa: PLC0415 - heavy: only where a model is read
+    from onnx import ModelProto, inliner
 
     model = ModelProto()
     data = _read_bytes(path)
@@ -37,6 +37,7 @@ def load_model(path: Path) -> ModelProto:
     if not model.HasField("graph") or not model.opset_import:
         missing = "no opset" if model.HasField("graph") else "no graph"
         raise ModelError(f"{path} is not an ONNX model: it has {missing}")
+    _refuse_broken_text(model, path)
     if model.functions:
         try:
             return inliner.inline_local_functions(model)
@@ -84,6 +85,32 @@ def subgraphs(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
             yield attribute.name, attribute.g
         for index, graph in enumerate(attribute.graphs):
             yield f"{attribute.name}[{index}]", graph
+
+
+def _refuse_broken_text(model: ModelProto, path: Path) -> None:
+    """Refuse names that are no UTF-8: protobuf hands them out as bytes, unlike any other."""
+    entries = [*(o.domain for o in model.opset_import), *(e.key for e in model.metadata_props)]
+    for names in (entries, *map(_names, graphs(model.graph))):
+        for name in names:
+            if isinstance(name, bytes):
+                raise ModelError(
+                    f"{path} is not a valid ONNX model: the name {name[:80]!r} is not UTF-8"
+                )
+
+
+def _names(graph: GraphProto) -> Iterator[str | bytes]:
+    yield graph.name
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        yield value.name
+        yield from (entry.key for entry in value.metadata_props)
+        yield from (dim.dim_param for dim in value.type.tensor_type.shape.dim)
+    for tensor in (*graph.initializer, *(sparse.values for sparse in graph.sparse_initializer)):
+        yield tensor.name
+        yield from (text for entry in tensor.external_data for text in (entry.key, entry.value))
+    for node in graph.node:
+        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+        yield from (attribute.name for attribute in node.attribute)
+        yield from (entry.key for entry in node.metadata_props)
 
 
 def _pieces(graph: GraphProto) -> Iterator[bytes]:

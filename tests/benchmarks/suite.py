@@ -100,7 +100,7 @@ def cases(wanted: set[str]) -> Iterator[Case]:
         elif kind != "node":
             folder = DATA / kind / stem
             model = onnx.load(folder / "model.onnx")
-            data = sorted(folder.glob("test_data_set_*"))[0]
+            data = min(folder.glob("test_data_set_*"))
             inputs = [
                 _value(path, i)
                 for path, i in zip(_files(data, "input"), model.graph.input, strict=False)

@@ -1,0 +1,159 @@
+"""Feed every reader of untrusted bytes with mutated files, guided by coverage (atheris).
+
+    python -m tests.fuzz.run [--seconds 60] [--only TARGET] [--write-table]
+
+A reader may refuse with a `MemplanError`; anything else is a crash. Each target runs in a
+process of its own, time-boxed, from the corpus beside this file; an input that crashes is
+saved as `tests/fuzz/crashes/<target>-<digest>` and belongs into a test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+TABLE = ROOT / "docs" / "measurements" / "fuzz.md"
+
+
+def read_model(data: bytes) -> None:
+    """Load, plan and rewrite what parses."""
+    from memplan_cli.api import plan_program
+    from memplan_cli.onnx_io.load import load_model
+    from memplan_cli.onnx_io.write import written_model
+    from memplan_cli.settings import Settings
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "m.onnx"
+        path.write_bytes(data)
+        model = load_model(path)
+        planned = plan_program(path, model, Settings(allow_partial=True))
+        written_model(model, planned.program, planned.plan)
+
+
+def read_settings(data: bytes) -> None:
+    from memplan_cli.settings_file import read_yaml
+
+    read_yaml(data.decode("utf-8", "replace"), "fuzz.yaml")
+
+
+def read_prototxt(data: bytes) -> None:
+    from memplan_cli.settings_file import read_prototxt as read
+
+    read(data.decode("utf-8", "replace"), "fuzz.prototxt")
+
+
+def read_plan(data: bytes) -> None:
+    from memplan_cli.plan import read_plan as read
+    from memplan_cli.print_log import print_log
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "p.json"
+        path.write_bytes(data)
+        for _ in print_log(read(path)):
+            pass
+
+
+def read_csv(data: bytes) -> None:
+    from memplan_cli import pack
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "p.csv"
+        path.write_bytes(data)
+        pack.read_problem(path)
+
+
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    "model": read_model,
+    "settings": read_settings,
+    "prototxt": read_prototxt,
+    "plan": read_plan,
+    "csv": read_csv,
+}
+
+
+def safely(target: Callable[[bytes], None], data: bytes) -> None:
+    """Run a reader; a refusal is what we want."""
+    from memplan_cli.errors import MemplanError
+
+    try:
+        target(data)
+    except MemplanError:
+        return
+
+
+def fuzz(name: str, seconds: int, corpus: Path) -> None:
+    """Fuzz one target in this process; atheris ends it."""
+    import atheris
+
+    with atheris.instrument_imports(include=["memplan_cli"]):
+        pass
+
+    target = TARGETS[name]
+    words = [
+        sys.argv[0], str(corpus), f"-max_total_time={seconds}", "-timeout=20",
+        "-rss_limit_mb=4096", "-max_len=65536", "-print_final_stats=1",
+        f"-artifact_prefix={HERE / 'crashes' / name}-",
+    ]  # fmt: skip
+    atheris.Setup(words, lambda data: safely(target, data))
+    atheris.Fuzz()
+
+
+def run(name: str, seconds: int) -> tuple[int, str]:
+    """Fuzz one target in a process of its own; return its inputs and what crashed."""
+    (HERE / "crashes").mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as corpus:
+        for seed in (HERE / "corpus" / name).iterdir():
+            (Path(corpus) / seed.name).write_bytes(seed.read_bytes())
+        words = [sys.executable, "-m", "tests.fuzz.run", "--inside", name, corpus]
+        done = subprocess.run(
+            [*words, "--seconds", str(seconds)],
+            capture_output=True, text=True, check=False, cwd=ROOT,
+            errors="replace",
+        )  # fmt: skip
+    inputs = re.search(r"number_of_executed_units:\s*(\d+)", done.stderr)
+    crashed = "" if done.returncode == 0 else done.stderr[-1500:]
+    return int(inputs[1]) if inputs else 0, crashed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=int, default=60, help="for each target")
+    parser.add_argument("--only", choices=TARGETS)
+    parser.add_argument("--write-table", action="store_true")
+    parser.add_argument("--inside", nargs=2, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.inside:
+        fuzz(asked.inside[0], asked.seconds, Path(asked.inside[1]))
+        return 0
+    lines = [
+        "# Fuzzing",
+        "",
+        f"Made by `make fuzz`: each reader for {asked.seconds} seconds with atheris, from",
+        "`tests/fuzz/corpus`. A refusal is right; anything but a `MemplanError` is a crash.",
+        "",
+        "| reader | seconds | inputs | crashes |",
+        "|---|---:|---:|---:|",
+    ]
+    failed = False
+    for name in [asked.only] if asked.only else TARGETS:
+        inputs, crashed = run(name, asked.seconds)
+        failed = failed or bool(crashed)
+        lines.append(f"| {name} | {asked.seconds} | {inputs} | {int(bool(crashed))} |")
+        print(lines[-1], crashed, flush=True)
+    if asked.write_table and not asked.only:
+        TABLE.write_text("\n".join(lines) + "\n")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
