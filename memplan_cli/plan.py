@@ -144,9 +144,9 @@ def read_plan(path: Path) -> Plan:
         raise PlanError(f"{path} is not JSON: {str(error)[:200]}") from error
     try:
         plan = plan_from_json(data)
+        check(plan)
     except PlanError as error:
         raise type(error)(f"{path}: {error}", hint=error.hint) from error
-    check(plan)
     return plan
 
 
@@ -162,7 +162,7 @@ def plan_from_json(data: Any) -> Plan:  # noqa: ANN401 - untrusted JSON
         return Plan(
             version=_text(data["producer"]["version"]),
             graph_sha256=_text(data["model"]["graph_sha256"]),
-            settings=data["settings"],
+            settings=_table(data["settings"]),
             order=tuple(
                 BlockOrder(_text(o["block"]), tuple(map(_text, o["nodes"])))
                 for o in data["order"]
@@ -189,6 +189,12 @@ def check(plan: Plan) -> None:
     """
     if len(plan.by_id) != len(plan.tensors):
         raise InvalidLayoutError("the plan places one tensor twice")
+    end = max((tensor.last for tensor in plan.tensors), default=0)
+    for tensor in plan.tensors:
+        if tensor.pinned is not None and (tensor.first, tensor.last) != (0, end):
+            raise InvalidLayoutError(
+                f"tensor {tensor.id[:120]!r} is pinned and does not last the whole run"
+            )
     for problem, layout in problems(plan):
         found = violations(problem, layout)
         if found:
@@ -284,6 +290,12 @@ def _number(value: Any) -> int:  # noqa: ANN401 - untrusted JSON
         raise PlanError(f"the plan has {str(value)[:80]!r} where a whole number belongs")
     if not 0 <= value < MAX_BYTES:
         raise PlanError(f"the plan has {value}, which is out of range")
+    return value
+
+
+def _table(value: Any) -> Json:  # noqa: ANN401 - untrusted JSON
+    if not isinstance(value, dict):
+        raise PlanError(f"the plan has {str(value)[:80]!r} where a table belongs")
     return value
 
 

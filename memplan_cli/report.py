@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from memplan_cli.conform import misfit
 from memplan_cli.errors import PlanError
 from memplan_cli.evidence import Peaks, RuntimeSettings, Validation
 
@@ -214,12 +215,16 @@ class Report:
             PlanError: a part is missing or of another type.
         """
         try:
-            return _read(data)
+            report = _read(data)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise PlanError(
                 f"the report is not of schema {SCHEMA}: {type(error).__name__} {error}",
                 hint="make it again with this version of memplan",
             ) from error
+        found = misfit(report, cls)
+        if found or set(report.levels) != {"0", "1", "2"} or report.level not in range(3):
+            raise PlanError(f"the report is not of schema {SCHEMA}: {found or 'its levels'}")
+        return report
 
 
 def _read(data: Json) -> Report:
