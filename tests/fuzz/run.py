@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -96,7 +97,8 @@ def fuzz(name: str, seconds: int, corpus: Path) -> None:
     import atheris
 
     with atheris.instrument_imports(include=["memplan_cli"]):
-        pass
+        for module in ("api", "planner", "plan", "pack", "settings_file", "onnx_io.write"):
+            import_module(f"memplan_cli.{module}")
 
     target = TARGETS[name]
     words = [
