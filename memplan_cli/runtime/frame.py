@@ -71,8 +71,8 @@ class Ledger:
         if self.arena:
             self.arena.free(address)
 
-    def sample(self) -> None:
-        """Look at what is live."""
+    def sample(self, op: Op) -> None:  # noqa: ARG002 - a recorder wants to know
+        """Look at what is live when an op is done."""
         self.peak = max(self.peak, self.live)
 
 
@@ -135,7 +135,7 @@ class _Frame:
                 whole = ledger.allocate(self.known.height)
         for op, freed in zip(self.plan.order, self.plan.freed, strict=True):
             self._op(op)
-            ledger.sample()
+            ledger.sample(op)
             for var in freed:
                 self._free(var)
         return self._close(whole)

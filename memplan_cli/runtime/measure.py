@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.onnx_io.feeds import FeedSpec, feed_specs, load_graph
 from memplan_cli.runtime.compare import require_weights
 from memplan_cli.runtime.profile import NodeEvent, Recording, peaks_of
 from memplan_cli.runtime.session import resolve_provider
-from memplan_cli.runtime.worker import DEFAULT_TIMEOUT, run_job
+from memplan_cli.runtime.worker import DEFAULT_TIMEOUT, Outcome, run_job
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,6 +58,30 @@ def record(model: Path, settings: RuntimeSettings, trial: Trial | None = None) -
         RuntimeUnavailableError: weights or provider are missing, or it does not run.
     """
     trial = trial or Trial()
+    result = _run(model, settings, trial, {}).require(f"{model} could not be measured")
+    runs = tuple(tuple(NodeEvent(**e) for e in run) for run in result["runs"])  # type: ignore[attr-defined]
+    return Recording(runs, tuple(result["milliseconds"]))  # type: ignore[arg-type]
+
+
+def workspace_of(
+    model: Path, settings: RuntimeSettings, trial: Trial | None = None
+) -> dict[str, int]:
+    """Return the bytes of workspace that each kernel asks for, by node, where it does.
+
+    The runtime's own statistics; they need the memory pattern off.
+
+    Raises:
+        RuntimeUnavailableError: weights or provider are missing, or it does not run.
+    """
+    quick = replace(trial or Trial(), runs=1, timing_runs=0)
+    outcome = _run(model, settings, quick, {"workspace": True})
+    result = outcome.require(f"{model} could not be measured")
+    return result["workspace"]  # type: ignore[return-value]
+
+
+def _run(
+    model: Path, settings: RuntimeSettings, trial: Trial, more: Mapping[str, object]
+) -> Outcome:
     require_weights(model)
     provider = resolve_provider(trial.provider)
     chosen = trial.specs
@@ -71,8 +95,6 @@ def record(model: Path, settings: RuntimeSettings, trial: Trial | None = None) -
         "seed": trial.seed,
         "runs": trial.runs,
         "timing_runs": trial.timing_runs,
+        **more,
     }
-    outcome = run_job("measure", job, timeout=trial.timeout)
-    result = outcome.require(f"{model} could not be measured")
-    runs = tuple(tuple(NodeEvent(**e) for e in run) for run in result["runs"])  # type: ignore[attr-defined]
-    return Recording(runs, tuple(result["milliseconds"]))  # type: ignore[arg-type]
+    return run_job("measure", job, timeout=trial.timeout)

@@ -48,7 +48,7 @@ def predict(
     no kernel workspace. Every figure is None where a size depends on data.
     """
     settings = settings or RuntimeSettings()
-    model = _model(executed, settings, provider)
+    model = model_of(executed, settings, provider)
     arena = Arena(ArenaRules.from_settings(settings.arena))
     runner = Runner(model, Ledger(arena))
     try:
@@ -61,7 +61,8 @@ def predict(
     return Peaks(first, runner.ledger.peak, held=arena.held)
 
 
-def _model(executed: Executed, settings: RuntimeSettings, provider: str) -> Model:
+def model_of(executed: Executed, settings: RuntimeSettings, provider: str) -> Model:
+    """Return what the simulation of a run needs, under some settings."""
     session = settings.session
     order = ORDERS[str(session.get("execution_order", "DEFAULT"))]
     reuse = Reuse.ON if session.get("enable_mem_reuse", True) else Reuse.OFF

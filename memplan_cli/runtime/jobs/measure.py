@@ -35,16 +35,39 @@ def run(job: Json) -> Json:
                 session={"enable_profiling": True, "profile_file_prefix": f"{folder}/profile"}
             )
         )
+        statistics = Path(folder) / "workspace.csv"
+        if job.get("workspace"):
+            entry = {"session.collect_node_memory_stats_to_file": str(statistics)}
+            profiled = profiled.updated(RuntimeSettings(session_config=entry))
         before = time.perf_counter()
         session = make_session(model, profiled, provider)
         loading = time.perf_counter() - before
         _repeat(session, feed, settings, int(str(job["runs"])))
         profile = Path(session.end_profiling())
         recording = read_profile(json.loads(profile.read_text(encoding="utf-8")))
+        # The statistics are written when the session goes.
         del session
+        workspace = _workspace(statistics)
     times = _times(job, settings, feed)
     runs = [[asdict(event) for event in run] for run in recording.runs]
-    return {"runs": runs, "milliseconds": times, "loading_seconds": loading}
+    return {
+        "runs": runs,
+        "milliseconds": times,
+        "loading_seconds": loading,
+        "workspace": workspace,
+    }
+
+
+def _workspace(statistics: Path) -> dict[str, int]:
+    """Read the last column of each node; the file writes ``<name>_<hash>``."""
+    if not statistics.exists():
+        return {}
+    found: dict[str, int] = {}
+    for line in statistics.read_text(encoding="utf-8").splitlines()[1:]:
+        name, *_, temporary = line.rsplit(",", 4)
+        if int(temporary):
+            found[name.rpartition("_")[0]] = int(temporary)
+    return found
 
 
 def _times(job: Json, settings: RuntimeSettings, feed: Feed) -> list[float]:

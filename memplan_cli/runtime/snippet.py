@@ -1,0 +1,62 @@
+"""The settings as code: what to paste to get the session that was measured."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from memplan_cli.evidence import CPU
+
+if TYPE_CHECKING:
+    from memplan_cli.evidence import RuntimeSettings, Setting
+
+_ENUMS = {
+    "execution_order": "ExecutionOrder",
+    "graph_optimization_level": "GraphOptimizationLevel",
+    "execution_mode": "ExecutionMode",
+}
+
+_EXTEND = {"kNextPowerOfTwo": 0, "kSameAsRequested": 1}
+
+
+def settings_snippet(settings: RuntimeSettings, model: str, provider: str = CPU) -> str:
+    """Return Python that creates the session and runs it, each option in its scope."""
+    lines = ["import onnxruntime as ort", "", "options = ort.SessionOptions()"]
+    for key, value in sorted(settings.session.items()):
+        enum = _ENUMS.get(key)
+        text = f"ort.{enum}.{value}" if enum else repr(value)
+        lines.append(f"options.{key} = {text}")
+    for key, entry in sorted(settings.session_config.items()):
+        lines.append(f"options.add_session_config_entry({key!r}, {entry!r})")
+    own: dict[str, Setting] = dict(sorted(settings.provider.items()))
+    if settings.arena and provider == CPU:
+        lines += _cpu_arena(settings)
+    elif settings.arena:
+        own |= dict(sorted(settings.arena.items()))
+    lines.append(
+        f"session = ort.InferenceSession({model!r}, options, "
+        f"providers=[({provider!r}, {own!r})])"
+    )
+    lines.append("run_options = ort.RunOptions()")
+    for key, entry in sorted(settings.run_config.items()):
+        lines.append(f"run_options.add_run_config_entry({key!r}, {entry!r})")
+    lines.append("# outputs = session.run(None, inputs, run_options)")
+    return "\n".join(lines) + "\n"
+
+
+def _cpu_arena(settings: RuntimeSettings) -> list[str]:
+    """On CPU the arena belongs to the process: one registration, before any session."""
+    keys = {k: _EXTEND.get(str(v), v) for k, v in sorted(settings.arena.items())}
+    return [
+        "# The arena belongs to the process: register it once, before the first session.",
+        "memory = ort.OrtMemoryInfo(",
+        '    "Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT',
+        ")",
+        f"ort.create_and_register_allocator(memory, ort.OrtArenaCfg({keys!r}))",
+        'options.add_session_config_entry("session.use_env_allocators", "1")',
+    ]
+
+
+def settings_json(settings: RuntimeSettings) -> str:
+    """Return the contract's ``runtime.settings`` block as text."""
+    return json.dumps(settings.to_json(), indent=2) + "\n"

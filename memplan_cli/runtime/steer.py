@@ -1,0 +1,213 @@
+"""Which settings make the runtime need least memory for a model, with the same outputs?
+
+Chosen by prediction: execution order, reuse and the arena's first region are tried on the
+simulated planner and arena. Confirmed by measurement where the model can run; what is
+measured wins over what was predicted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from memplan_cli.errors import RuntimeUnavailableError
+from memplan_cli.evidence import CPU, Peaks, RuntimeSettings
+from memplan_cli.runtime.chunk import EXACT, ArenaChoice, best_arena, one_chunk
+from memplan_cli.runtime.frame import UnknownBytesError
+from memplan_cli.runtime.measure import Trial, measure, workspace_of
+from memplan_cli.runtime.order import ORDERS
+from memplan_cli.runtime.predict import Executed, model_of, predict
+from memplan_cli.runtime.requests import requests_of
+from memplan_cli.runtime.session import resolve_provider
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+DEFAULTS = RuntimeSettings()
+"""What a user has who sets nothing."""
+
+_OWN_INITIALIZERS = {"session.use_device_allocator_for_initializers": "1"}
+"""Weights get memory of their own size: in the arena they would take its first region."""
+
+_GROWTH = (1.0, 1.03, 1.08, 1.15, 1.3)
+"""Larger first regions to try where kernels' workspace did not fit into the first one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """Settings, and what they do.
+
+    ``predicted.held`` leaves weights out; ``observed.held`` has them in, as the contract
+    asks. ``observed`` is None where the model was not run.
+    """
+
+    settings: RuntimeSettings
+    predicted: Peaks
+    observed: Peaks | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    settings: RuntimeSettings
+    predicted: Peaks
+    choice: ArenaChoice
+
+    @property
+    def score(self) -> tuple[int, int]:
+        """Less of both together is better; a tie goes to the lower peak."""
+        peak = self.predicted.first_run_peak or 0
+        return peak + self.choice.held, peak
+
+
+def recommend(
+    model: Path, executed: Executed, base: RuntimeSettings, trial: Trial | None = None
+) -> Recommendation:
+    """Return the best settings for a model, measured.
+
+    Args:
+        model: a file whose weights are there.
+        executed: the graph it runs, from `executed_graph` or from the file's program.
+        base: what must stay as it is: the optimisation level, CSE off, threads.
+        trial: how to run it.
+
+    Raises:
+        RuntimeUnavailableError: the model does not run here.
+    """
+    trial = trial or Trial()
+    provider = resolve_provider(trial.provider)
+    try:
+        workspace = workspace_of(model, _plain(base), trial)
+        best = _best(executed, base, provider, workspace)
+    except UnknownBytesError:
+        return _by_measurement(model, base, trial)
+    return _confirmed(model, best, trial, provider)
+
+
+def recommend_unmeasured(
+    executed: Executed, base: RuntimeSettings, provider: str = CPU
+) -> Recommendation:
+    """Return the best settings by prediction alone: kernels' workspace is not in it."""
+    try:
+        best = _best(executed, base, provider, {})
+    except UnknownBytesError:
+        note = "sizes depend on data: the settings are those that win on average"
+        return Recommendation(_tuned(base), Peaks(None, None), notes=(note,))
+    return Recommendation(
+        best.settings,
+        dataclasses.replace(best.predicted, held=best.choice.held),
+        notes=("predicted, not measured: kernels' workspace is not included",),
+    )
+
+
+def _best(
+    executed: Executed,
+    base: RuntimeSettings,
+    provider: str,
+    workspace: Mapping[str, int],
+) -> _Candidate:
+    found = []
+    for settings in _variants(executed, base):
+        requests = requests_of(model_of(executed, settings, provider), workspace)
+        # The CUDA arena cannot be told its first region from Python.
+        choice = best_arena(requests) if provider == CPU else ArenaChoice(EXACT_ON_CUDA, 0)
+        chosen = settings.updated(
+            RuntimeSettings(arena=choice.arena, session_config=_OWN_INITIALIZERS)
+        )
+        found.append(_Candidate(chosen, predict(executed, settings, provider), choice))
+    return min(found, key=lambda candidate: candidate.score)
+
+
+EXACT_ON_CUDA: Mapping[str, str] = {"arena_extend_strategy": "kSameAsRequested"}
+
+
+def _variants(executed: Executed, base: RuntimeSettings) -> Iterator[RuntimeSettings]:
+    """Yield every order and reuse to try; a dump under optimisation keeps its order."""
+    fixed = base.session.get("execution_order")
+    orders = [str(fixed)] if fixed else ["DEFAULT"] if executed.ordered else list(ORDERS)
+    for order in orders:
+        for reuse in (False, True):
+            yield _plain(base).updated(
+                RuntimeSettings(session={"execution_order": order, "enable_mem_reuse": reuse})
+            )
+
+
+def _plain(base: RuntimeSettings) -> RuntimeSettings:
+    return base.updated(
+        RuntimeSettings(session={"enable_mem_pattern": False, "enable_mem_reuse": False})
+    )
+
+
+def _tuned(base: RuntimeSettings) -> RuntimeSettings:
+    return _plain(base).updated(RuntimeSettings(arena=EXACT, session_config=_OWN_INITIALIZERS))
+
+
+def _confirmed(model: Path, best: _Candidate, trial: Trial, provider: str) -> Recommendation:
+    """Measure the choice; where the first region was too small, measure larger ones."""
+    predicted = dataclasses.replace(best.predicted, held=best.choice.held)
+    if provider != CPU or not best.choice.chunk:
+        observed = measure(model, best.settings, trial)
+        return Recommendation(best.settings, predicted, observed)
+    quick = dataclasses.replace(trial, timing_runs=0, runs=2)
+    measured: list[tuple[int, RuntimeSettings]] = []
+    for factor in _GROWTH:
+        size = -(-int(best.choice.chunk * factor) // 256) * 256
+        settings = dataclasses.replace(best.settings, arena=one_chunk(size))
+        held = _held_without_weights(measure(model, settings, quick))
+        measured.append((held, settings))
+        if held <= size:
+            break
+    else:
+        settings = dataclasses.replace(best.settings, arena=EXACT)
+        measured.append((_held_without_weights(measure(model, settings, quick)), settings))
+    _, chosen = min(measured, key=lambda item: item[0])
+    return Recommendation(chosen, predicted, measure(model, chosen, trial))
+
+
+def _held_without_weights(peaks: Peaks) -> int:
+    return (peaks.held or 0) - (peaks.weights or 0)
+
+
+def _by_measurement(model: Path, base: RuntimeSettings, trial: Trial) -> Recommendation:
+    """Choose between a few settings by running them: sizes depend on data."""
+    quick = dataclasses.replace(trial, timing_runs=0, runs=2)
+    first = _tuned(base)
+    found = [(_score(measure(model, first, quick)), first)]
+    peak = found[0][0][1]
+    for factor in (1.1, 1.25, 1.5):
+        size = -(-int(peak * factor) // 256) * 256
+        settings = dataclasses.replace(first, arena=one_chunk(size))
+        found.append((_score(measure(model, settings, quick)), settings))
+    _, chosen = min(found, key=lambda item: item[0])
+    note = "sizes depend on data: chosen among a few settings by measuring each"
+    observed = measure(model, chosen, trial)
+    return Recommendation(chosen, Peaks(None, None), observed, (note,))
+
+
+def _score(peaks: Peaks) -> tuple[int, int]:
+    return _held_without_weights(peaks), peaks.first_run_peak or 0
+
+
+def better_of(options: Sequence[Recommendation], slowest: float) -> Recommendation:
+    """Return the option with the least memory that takes at most ``slowest`` ms a run.
+
+    Raises:
+        RuntimeUnavailableError: nothing was measured.
+    """
+    observed = [option for option in options if option.observed is not None]
+    if not observed:
+        raise RuntimeUnavailableError("no settings could be measured")
+    allowed = [
+        option
+        for option in observed
+        if option.observed and (option.observed.milliseconds or 0.0) <= slowest
+    ]
+    return min(allowed or observed, key=lambda option: _total(option.observed))
+
+
+def _total(peaks: Peaks | None) -> int:
+    if peaks is None:
+        return 1 << 62
+    return (peaks.first_run_peak or 0) + _held_without_weights(peaks)
