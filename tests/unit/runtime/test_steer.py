@@ -137,9 +137,9 @@ def test_the_snippet_runs() -> None:
 def test_a_shape_node_reads_what_nobody_reads() -> None:
     text = (
         HEAD
-        + """g (float[1,1,32,32] x) => (float[1,1,32,32] y)
+        + """g (float[1,1,32,32] x) => (float[4,1,32,32] y)
         { a = Exp(x)  u, i = MaxPool<kernel_shape = [1, 1]>(a)  c = Cast<to = 1>(i)
-          y = Add(a, c) }"""
+          d = Concat<axis = 0>(a, c, a, c)  y = Neg(d) }"""
     )
     model = onnx.parser.parse_model(text)
     assert unread_outputs(model) == ("u",)
