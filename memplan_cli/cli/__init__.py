@@ -21,8 +21,12 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     ),
     "report": ("memplan_cli.cli.report", "Show a plan, or plan a model and show that."),
     "validate": ("memplan_cli.cli.validate", "Run a written model against its original."),
+    "gate": ("memplan_cli.cli.gate", "Fail when a model needs more memory than it may."),
+    "diff": ("memplan_cli.cli.diff", "Show what changed between two models or plans."),
+    "why": ("memplan_cli.cli.why", "Explain the peak, or one tensor."),
     "pack": ("memplan_cli.cli.pack", "Pack buffers of a CSV file into one arena."),
     "doctor": ("memplan_cli.cli.doctor", "Say what is installed and what really works."),
+    "schema": ("memplan_cli.cli.schema", "Print the JSON schema of a file memplan writes."),
 }
 """Command -> its module, which holds a function of that name, and one line of help."""
 
