@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.aliasing import SHARE_SAFELY, Aliasing
 from memplan_cli.analysis.storage import storage_of
-from memplan_cli.ir import VarId
+from memplan_cli.ir import VarId, walk
 from memplan_cli.problem import Problem, lower_bound
 from memplan_cli.sizes import symbols_of
 from memplan_cli.transforms.ordering.build import (
@@ -38,11 +38,14 @@ if TYPE_CHECKING:
     from memplan_cli.sizes import Size
     from memplan_cli.transforms.ordering.graph import Order, TaskGraph
 
-DEFAULT_WORK = 6_000_000
-"""Steps that the searches may look at, all in all: some seconds."""
+DEFAULT_WORK = 4_000_000
+"""Steps that the searches may look at, all in all: up to six seconds on 1,000 ops."""
 
 SAMPLE = 64
 """What every symbol stands for while orders with symbolic sizes are compared."""
+
+_FULL_WORK = 1500
+"""Programs with more ops get less of the budget, down to a tenth."""
 
 _OTHER_SAMPLES = (1, 1024)
 """With these too, a new order must not be worse than the file's."""
@@ -93,7 +96,7 @@ def best_order(  # noqa: PLR0913 - the planner's settings, one by one, all with 
     meter = _Meter(sizes, pinned, aliasing, _numbers(sizes, SAMPLE))
     facts = storage_facts(program, sizes, meter.numbers, pinned, aliasing)
     tell = progress or _say_nothing
-    effort = Effort(work, time_limit)
+    effort = Effort(_scaled(work, program), time_limit)
     top = _arrange(program.body, facts, lambda graph: solve(graph, effort, tell))
     programs = {"file": program}
     if any(op.bodies for op in program.body.ops):
@@ -104,12 +107,18 @@ def best_order(  # noqa: PLR0913 - the planner's settings, one by one, all with 
     else:
         peaks, chosen = top.solution.peaks, top.solution.chosen
         programs.setdefault(chosen, replace(program, body=top.block))
-    if chosen != "file" and not _improves(program, programs[chosen], meter):
+    if chosen != "file" and not _improves(program, programs[chosen], peaks["file"], meter):
         chosen = "file"
     if meter.symbolic:
         return Ordering(programs[chosen], {}, chosen, None, proved=False)
     proved = peaks[chosen] <= top.least
     return Ordering(programs[chosen], peaks, chosen, top.least, proved)
+
+
+def _scaled(work: int, program: Program) -> int:
+    """Return the budget for a program: one step costs more where there are more ops."""
+    count = sum(1 for _ in walk(program.body))
+    return work if count <= _FULL_WORK else max(work // 10, work * _FULL_WORK // count)
 
 
 def _say_nothing(line: str) -> None:
@@ -156,9 +165,9 @@ def _number(size: Size, sample: int) -> int:
     return size.coefficient * prod([sample] * len(size.symbols))
 
 
-def _improves(program: Program, other: Program, meter: _Meter) -> bool:
+def _improves(program: Program, other: Program, peak: int, meter: _Meter) -> bool:
     """Whether the other order really needs less, and no more for any other sample."""
-    if meter.peak(other) >= meter.peak(program):
+    if meter.peak(other) >= peak:
         return False
     if not meter.symbolic:
         return True

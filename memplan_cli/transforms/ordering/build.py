@@ -12,7 +12,7 @@ from memplan_cli.problem import LiveRange
 from memplan_cli.transforms.ordering.graph import TaskGraph
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from memplan_cli.ir import Block, Op, Program, VarId
     from memplan_cli.sizes import Size
@@ -194,15 +194,14 @@ class _Builder:
         )
 
 
-def _mentioned(op: Op) -> Iterator[VarId]:
-    yield from op.inputs
-    yield from op.outputs
-    for body in op.bodies:
-        for block in blocks(body):
-            yield from block.outputs
-            for inner in block.ops:
-                yield from inner.inputs
-                yield from inner.outputs
+def _mentioned(op: Op) -> Iterable[VarId]:
+    if not op.bodies:
+        return (*op.inputs, *op.outputs)
+    inside = [block for body in op.bodies for block in blocks(body)]
+    found = [*op.inputs, *op.outputs, *(var for block in inside for var in block.outputs)]
+    found += [var for block in inside for inner in block.ops for var in inner.inputs]
+    found += [var for block in inside for inner in block.ops for var in inner.outputs]
+    return found
 
 
 def _predecessors(block: Block) -> tuple[tuple[int, ...], ...]:

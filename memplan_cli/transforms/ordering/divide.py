@@ -11,12 +11,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from memplan_cli.transforms.ordering.beam import beam
 from memplan_cli.transforms.ordering.bound import CutBounds
 from memplan_cli.transforms.ordering.candidates import (
     file_order,
     greedy,
     greedy_backward,
 )
+from memplan_cli.transforms.ordering.contract import contract
+from memplan_cli.transforms.ordering.exact import best_first
 from memplan_cli.transforms.ordering.graph import peak
 from memplan_cli.transforms.ordering.walk import Walk
 
@@ -27,8 +30,15 @@ if TYPE_CHECKING:
 _COST = 10
 """Work, in steps looked at, of ordering one op anew."""
 
-_REACH = (200, 1600, 12800)
+_REACH = (25, 100, 400, 1600, 6400)
 """How far around the worst step a section reaches, before the whole order is one."""
+
+
+_SEARCHED = 250
+"""Sections of so many ops are also searched, with so much work, by a beam so wide."""
+
+_SEARCH_WORK = 20_000
+_WIDTH = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +65,10 @@ def divide(graph: TaskGraph, order: Order, bound: int, effort: Effort) -> Divide
             if found.middle:
                 walk.splice(begin, section, found.order)
                 parts = _split(parts, (begin, begin + found.middle, end))
+                break
+            searched = _searched(section, bound, effort)
+            if searched is not None:
+                walk.splice(begin, section, searched)
                 break
             if section.size == graph.size:
                 bound = max(bound, found.bound)
@@ -92,6 +106,21 @@ def _divided(section: TaskGraph, at: int, effort: Effort) -> Divided:
             if walk.worst < best.worst:
                 best, middle = walk, len(first)
     return Divided(best.order, cut.bound, middle)
+
+
+def _searched(section: TaskGraph, bound: int, effort: Effort) -> Order | None:
+    """Search a small section for an order with a smaller peak than it has."""
+    if section.size > _SEARCHED:
+        return None
+    small = contract(section)
+    limit = peak(section, range(section.size))
+    outcome = best_first(small.graph, bound, limit, effort.allow(_SEARCH_WORK))
+    if outcome.order is not None:
+        return small.expand(outcome.order)
+    if outcome.bound == limit:
+        return None
+    order = beam(small.graph, bound, limit, _WIDTH, effort.allow(_SEARCH_WORK))
+    return None if order is None else small.expand(order)
 
 
 def _around(section: TaskGraph, at: int, first: set[int]) -> Walk:

@@ -10,13 +10,14 @@ from memplan_cli.transforms.ordering.bound import CutBounds, local_bounds
 from memplan_cli.transforms.ordering.candidates import CANDIDATES
 from memplan_cli.transforms.ordering.contract import Contracted, contract
 from memplan_cli.transforms.ordering.divide import divide
+from memplan_cli.transforms.ordering.effort import Effort
 from memplan_cli.transforms.ordering.exact import best_first
 from memplan_cli.transforms.ordering.graph import peak, trace
+from memplan_cli.transforms.ordering.straighten import straighten
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from memplan_cli.transforms.ordering.effort import Effort
     from memplan_cli.transforms.ordering.graph import Order, TaskGraph
 
 WIDTHS = (4, 16, 64)
@@ -27,6 +28,9 @@ SEARCHED = 4000
 
 _CUTS = 24
 """Ops of each kind (heavy in the order, heavy by themselves) that are tried for a bound."""
+
+_STRAIGHTEN = 300_000
+"""Work for putting ops back to their place in the file."""
 
 _CUT_WORK = 500_000
 """Edges that one cut may look at: a cut short of its end is a bound all the same."""
@@ -74,11 +78,13 @@ def solve(graph: TaskGraph, effort: Effort, tell: Callable[[str], None]) -> Solu
     for name in CANDIDATES:
         order = small.expand(CANDIDATES[name](small.graph))
         found.offer("tightened" if name == "file" else name, order)
-    for method in (_cut, _divide, _search):
+    for method in (_cut, _glance, _divide, _search):
         if found.proved or not effort.in_time:
             break
         method(found, small, effort)
         tell(f"order: {found.peak} bytes by {found.chosen}, none below {found.bound}")
+    if found.chosen != "file":
+        found.order = straighten(graph, found.order, Effort(_STRAIGHTEN))
     return found
 
 
@@ -97,15 +103,16 @@ def _worst_steps(graph: TaskGraph, order: Order) -> list[int]:
 
 def _cut(found: Solution, small: Contracted, effort: Effort) -> None:
     """Raise the bound at the ops where the best order is heavy, or that are so alone."""
+    effort = effort.part(effort.left // 12)
     cuts = CutBounds(small.graph)
     clusters = small.clusters()
     worst = [clusters[op] for op in _worst_steps(found.graph, found.order)]
     local = local_bounds(small.graph)
     heavy = sorted(range(len(local)), key=lambda op: -local[op])[:_CUTS]
     for op in dict.fromkeys(worst + heavy):
-        if found.proved or not effort.in_time:
+        if found.proved or effort.left <= 0 or not effort.in_time:
             return
-        cut = cuts.at(op, _CUT_WORK)
+        cut = cuts.at(op, 4 * effort.left)
         effort.spend(cut.work // 4)
         found.bound = max(found.bound, cut.bound)
 
@@ -116,28 +123,31 @@ def _divide(found: Solution, small: Contracted, effort: Effort) -> None:
     for order in sorted(orders, key=lambda order: peak(small.graph, order)):
         if found.proved or not effort.in_time:
             return
-        part = effort.part(effort.left // 8)
+        part = effort.part(effort.left // (8 if small.graph.size <= SEARCHED else 2))
         divided = divide(small.graph, order, found.bound, part)
         found.bound = max(found.bound, divided.bound)
         found.offer("divide", small.expand(divided.order))
 
 
+def _glance(found: Solution, small: Contracted, effort: Effort) -> None:
+    """Search exactly, but not long: graphs that are easy are done with."""
+    if small.graph.size <= SEARCHED:
+        _exact(found, small, effort, effort.left // 10)
+
+
 def _search(found: Solution, small: Contracted, effort: Effort) -> None:
-    """Search the whole graph: a short exact search, then beams, then a long one."""
+    """Search the whole graph by beams, then exactly for as long as there is effort."""
     if small.graph.size > SEARCHED:
         return
     effort = effort.part(effort.left * _worth(found) // 100)
-    _exact(found, small, effort, effort.left // 10)
     for width in WIDTHS:
         if found.proved:
             return
         keep_going = effort.allow(effort.left // 4)
         order = beam(small.graph, found.bound, found.peak, width, keep_going)
         if order is not None:
-            order = divide(
-                small.graph, order, found.bound, effort.part(effort.left // 8)
-            ).order
-            found.offer("beam", small.expand(order))
+            divided = divide(small.graph, order, found.bound, effort.part(effort.left // 8))
+            found.offer("beam", small.expand(divided.order))
     if not found.proved:
         _exact(found, small, effort, effort.left)
 
