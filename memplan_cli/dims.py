@@ -200,6 +200,15 @@ def is_call(atom: str) -> bool:
     return _call_in(atom) is not None
 
 
+def calls_in(atom: str) -> tuple[str, tuple[Polynomial, ...]] | None:
+    """Return the function that an atom calls and its arguments; None of a name.
+
+    The functions are floor and ceiling of the quotient of two arguments, mod, min and max.
+    """
+    call = _call_in(atom)
+    return None if call is None else (call.name, call.arguments)
+
+
 @lru_cache(maxsize=65536)
 def _call_in(atom: str) -> _Call | None:
     """Return the function and what it is given, or None for a name."""

@@ -111,6 +111,7 @@ def settings_json(settings: Settings) -> Json:
         "skip_grads": settings.skip_grads,
         "loss": settings.loss,
         "dims": dict(sorted(settings.dims.items())),
+        "bounds": {n: f"{low}..{high}" for n, (low, high) in sorted(settings.bounds.items())},
         "shapes": {name: list(shape) for name, shape in sorted(settings.shapes.items())},
         "profile_shapes": settings.profile_shapes,
         "order": settings.order,
@@ -218,7 +219,11 @@ def _facts(decided: Decided) -> ModelFacts:
 def _memory(decided: Decided) -> Memory:
     program, sizes = decided.program, decided.needs.sizes
     naive, planned = number(by_unit(sizes.values())), number(decided.placed.heights)
-    inputs, outputs = number(input_bytes(program)), number(output_bytes(program))
+    bounds = decided.settings.bounds
+    inputs, outputs = (
+        number(input_bytes(program, bounds)),
+        number(output_bytes(program, bounds)),
+    )
     weights = weight_bytes(program)
     total = None
     if inputs is not None and outputs is not None and planned is not None:
@@ -253,8 +258,8 @@ def _original(decided: Decided, memory: Memory) -> tuple[int | None, int | None]
 def _expressions(decided: Decided) -> dict[str, str]:
     program = decided.program
     totals = {
-        "inputs": input_bytes(program),
-        "outputs": output_bytes(program),
+        "inputs": input_bytes(program, decided.settings.bounds),
+        "outputs": output_bytes(program, decided.settings.bounds),
         "naive": by_unit(decided.needs.sizes.values()),
         "planned": decided.placed.heights,
     }

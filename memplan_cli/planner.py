@@ -13,16 +13,19 @@ from typing import TYPE_CHECKING
 from memplan_cli.analysis.aliasing import SHARE_NOTHING, SHARE_SAFELY
 from memplan_cli.analysis.dry_run import dry_run
 from memplan_cli.analysis.phase import find_phases
-from memplan_cli.errors import ModelError
+from memplan_cli.bounds import at_most
+from memplan_cli.errors import ModelError, SettingsError
 from memplan_cli.ir import intermediates
 from memplan_cli.placing import Needs, place_apart, place_levels
 from memplan_cli.plan import MAX_BYTES, check
 from memplan_cli.plan_of import Decided, plan_of
 from memplan_cli.selection import select
-from memplan_cli.sizes import size_of
+from memplan_cli.sizes import size_of, symbols_of
 from memplan_cli.transforms.order import Ordering, best_order
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from memplan_cli.analysis.phase import Phases
     from memplan_cli.ir import Program, Var, VarId
     from memplan_cli.plan import Plan
@@ -63,6 +66,7 @@ def make_plan(
         SettingsError: an exclusion or the loss names no tensor of the model.
         InvalidLayoutError: an allocator broke its promise.
     """
+    notes = tuple(_bounds_notes(program, settings))
     phases = find_phases(program, loss=settings.loss, recorded=source.recorded_phases)
     kind = phases.kind if settings.phase == "auto" else settings.phase
     scope = find_scope(program, settings, phases)
@@ -82,7 +86,7 @@ def make_plan(
         needs=needs,
         unplanned=scope.unplanned,
         levels=levels,
-        warnings=(refusal,) if refusal else (),
+        warnings=(*((refusal,) if refusal else ()), *notes),
         estimate=_estimate(program, scope, kind),
     )
     plan = plan_of(decided)
@@ -107,7 +111,7 @@ def find_scope(program: Program, settings: Settings, phases: Phases) -> Scope:
         if size is None:
             unplanned[identity] = _why_unknown(var)
         else:
-            sizes[identity] = size
+            sizes[identity] = at_most(size, settings.bounds)
     _refuse_giants(sizes)
     return Scope(sizes, {v: why for v, why in pinned.items() if v in sizes}, unplanned)
 
@@ -136,6 +140,25 @@ def _why_unknown(var: Var) -> str:
     if None in var.shape:
         return f"dim {var.shape.index(None)} is not known before the run: give it with --shape"
     return f"its size cannot be said in bytes: {var.dtype} {list(var.shape)}"
+
+
+def _bounds_notes(program: Program, settings: Settings) -> Iterator[str]:
+    """Yield what a reader must know of bounds, and which of them bind nothing.
+
+    Raises:
+        SettingsError: a dim has both a number and bounds.
+    """
+    if not settings.bounds:
+        return
+    dims = {dim for var in program.vars.values() for dim in var.shape or ()}
+    names = {name for dim in dims for name in symbols_of(dim)}
+    for name, (low, high) in settings.bounds.items():
+        if name in settings.dims:
+            raise SettingsError(f"dim {name!r} has both a number and bounds")
+        if name in names:
+            yield f"sizes are the most for {name} from {low} to {high}"
+        else:
+            yield f"no free dim is called {name!r}: its bounds do nothing"
 
 
 def _left_alone(settings: Settings, kind: str) -> str:

@@ -42,6 +42,8 @@ class Settings:
     """Whether gradients that the update consumes keep memory of their own."""
     loss: str | None = None
     dims: Mapping[str, int] = field(default_factory=dict)
+    bounds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Least and greatest value of symbols: the plan holds for all values between them."""
     shapes: Mapping[str, Shape] = field(default_factory=dict)
     profile_shapes: bool = False
     """Whether one run on drawn inputs says the shapes that depend on data."""

@@ -145,6 +145,20 @@ def dims(value: Value) -> Mapping[str, int]:
     return {entry.key: positive(entry.value) for entry in entries(value)}
 
 
+def bounds(value: Value) -> Mapping[str, tuple[int, int]]:
+    """Read a table from symbol to ``LOW..HIGH``."""
+    return {entry.key: _interval(entry.value) for entry in entries(value)}
+
+
+def _interval(value: Value) -> tuple[int, int]:
+    low, dots, high = str(value.content).partition("..")
+    if value.kind != "scalar" or not dots or not (low.isdecimal() and high.isdecimal()):
+        raise wrong(value.at, f"expected LOW..HIGH, as in 1..64, not {described(value)}")
+    if not int(low) <= int(high) < 2**63:
+        raise wrong(value.at, f"{low}..{high} holds no number up to 2^63 - 1")
+    return int(low), int(high)
+
+
 def shapes(value: Value) -> Mapping[str, tuple[int | str, ...]]:
     """Read a table from input to its dims, each a number or a symbol."""
     return {
@@ -204,6 +218,7 @@ KEYS: Mapping[str, Reader] = {
     "expose": boolean,
     "loss": text,
     "dims": dims,
+    "bounds": bounds,
     "shapes": shapes,
     "alignment": alignment,
     "time_limit": seconds,

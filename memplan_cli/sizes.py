@@ -65,11 +65,13 @@ class Size:
     """``coefficient * symbols[0] * symbols[1] ...`` bytes, symbols in sorted order.
 
     A symbol is a dim's name, or an expression that is no product, in parentheses:
-    ``(new + past)``, ``(floor((W + 1)/2))``.
+    ``(new + past)``, ``(floor((W + 1)/2))``. ``bound_of`` is the size itself, spelled,
+    where the number is only the most that it can be.
     """
 
     coefficient: int
     symbols: tuple[str, ...] = ()
+    bound_of: str = ""
 
     @property
     def unit(self) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.analysis.aliasing import SHARE_NOTHING, SHARE_SAFELY
 from memplan_cli.analysis.liveness import live_ranges, steps
 from memplan_cli.analysis.storage import storage_of
+from memplan_cli.bounds import NO_BOUNDS, at_most
 from memplan_cli.ir import Origin
 from memplan_cli.problem import Problem, pressure
 from memplan_cli.report import Peak
@@ -19,6 +20,7 @@ from memplan_cli.sizes import size_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from memplan_cli.bounds import Bounds
     from memplan_cli.ir import Program, VarId
     from memplan_cli.placing import Needs
     from memplan_cli.problem import BufferId
@@ -60,19 +62,19 @@ def weight_bytes(program: Program) -> int:
     return number(by_unit(size for size in sizes if size is not None)) or 0
 
 
-def input_bytes(program: Program) -> ByUnit | None:
+def input_bytes(program: Program, bounds: Bounds = NO_BOUNDS) -> ByUnit | None:
     """Return the bytes of the graph's inputs, or None where one's size is not known."""
-    return _complete(_sizes(program, program.body.inputs))
+    return _complete(_sizes(program, program.body.inputs), bounds)
 
 
-def output_bytes(program: Program) -> ByUnit | None:
+def output_bytes(program: Program, bounds: Bounds = NO_BOUNDS) -> ByUnit | None:
     """Return the bytes of what ops make for the graph's outputs; None as for inputs."""
     made = (
         var
         for var in dict.fromkeys(program.body.outputs)
         if program.vars[var].origin is Origin.OP
     )
-    return _complete(_sizes(program, made))
+    return _complete(_sizes(program, made), bounds)
 
 
 def _sizes(program: Program, vars_: Iterable[VarId]) -> list[Size | None]:
@@ -80,8 +82,8 @@ def _sizes(program: Program, vars_: Iterable[VarId]) -> list[Size | None]:
     return [size_of(var.shape, var.dtype) for var in facts]
 
 
-def _complete(sizes: list[Size | None]) -> ByUnit | None:
-    known = [size for size in sizes if size is not None]
+def _complete(sizes: list[Size | None], bounds: Bounds) -> ByUnit | None:
+    known = [at_most(size, bounds) for size in sizes if size is not None]
     return by_unit(known) if len(known) == len(sizes) else None
 
 

@@ -87,6 +87,9 @@ _SETTINGS = (
     click.option(
         "--dim", "dims", multiple=True, metavar="NAME=N", help="Bind a symbolic dim."
     ),
+    click.option(
+        "--bounds", multiple=True, metavar="NAME=A..B", help="Plan for all values between."
+    ),
     click.option("--shape", "shapes", multiple=True, metavar="NAME=D,D", help="Give a shape."),
     click.option(
         "--profile-shapes", is_flag=True, default=None, help="Run once, see what data decides."
@@ -111,6 +114,7 @@ def settings_options(command: Command) -> Command:
                  "alignment", "time_limit", "profile_shapes", "allow_partial")  # fmt: skip
         overrides: dict[str, object] = {name: options.pop(name) for name in names}
         overrides["dims"] = parse_dims(options.pop("dims")) or None
+        overrides["bounds"] = parse_bounds(options.pop("bounds")) or None
         overrides["shapes"] = parse_shapes(options.pop("shapes")) or None
         config = options.pop("config")
         return command(*args, settings=Chosen(config, overrides), **options)
@@ -146,6 +150,21 @@ def parse_dims(texts: tuple[str, ...]) -> dict[str, int]:
         if not sign or not name or not number.isdigit() or int(number) < 1:
             raise SettingsError(f"--dim takes NAME=N with N above 0, not {text!r}")
         found[name] = int(number)
+    return found
+
+
+def parse_bounds(texts: tuple[str, ...]) -> dict[str, str]:
+    """Split ``NAME=A..B`` words; the settings judge what stands behind the sign.
+
+    Raises:
+        SettingsError: one has no ``=``.
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        name, sign, interval = text.rpartition("=")
+        if not sign or not name:
+            raise SettingsError(f"--bounds takes NAME=A..B and not {text!r}")
+        found[name] = interval
     return found
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from memplan_cli.bounds import at_most, range_of
 from memplan_cli.dims import bind_dim, canonical_dim, parse_dim, symbols_of
 from memplan_cli.sizes import Size, size_of, unit_value
 
@@ -114,6 +115,22 @@ def test_a_size_bound_is_the_size_of_the_bound_shape(
     assert size.coefficient * unit_value(size.unit, dims) == -(-prod(values) * bits // 8)
 
 
+@given(
+    expression=expressions,
+    ends=st.fixed_dictionaries(
+        {name: st.tuples(st.integers(0, 20), st.integers(0, 20)) for name in NAMES}
+    ),
+    share=st.fixed_dictionaries({name: st.floats(0, 1) for name in NAMES}),
+)
+def test_an_expression_stays_within_its_interval(
+    expression: Expression, ends: Mapping[str, tuple[int, int]], share: Mapping[str, float]
+) -> None:
+    bounds = {name: (min(pair), max(pair)) for name, pair in ends.items()}
+    dims = {n: low + round(share[n] * (high - low)) for n, (low, high) in bounds.items()}
+    low, high = range_of(parse_dim(expression.text), bounds)
+    assert low <= expression.value(dims) <= high
+
+
 @given(a=expressions, b=expressions, c=expressions)
 def test_equal_products_have_one_unit(a: Expression, b: Expression, c: Expression) -> None:
     one = size_of(tuple(canonical_dim(part.text) for part in (a, b, c)), "float32")
@@ -156,3 +173,22 @@ def test_packed_types_round_up_once_for_the_whole_tensor() -> None:
     size = size_of(("batch", 3), "int4")
     assert size is not None
     assert [size.bind({"batch": n}).coefficient for n in (0, 1, 2, 3)] == [0, 2, 3, 5]
+
+
+def test_a_bounded_size_is_its_largest() -> None:
+    size = size_of(("batch", "new + past", 2), "float32")
+    assert size is not None
+    bounds = {"batch": (1, 4), "new": (1, 1), "past": (0, 511)}
+    assert at_most(size, bounds) == Size(4 * 512 * 8, (), str(size))
+    assert at_most(size, {"batch": (1, 4)}) == Size(32, ("(new + past)",), str(size))
+    assert at_most(size, {}) == size
+
+
+def test_sizes_that_are_equal_only_at_their_largest_are_not_equal() -> None:
+    bounds = {"a": (1, 8), "b": (1, 8)}
+    one, other = size_of(("a",), "int8"), size_of(("b",), "int8")
+    assert one is not None
+    assert other is not None
+    assert at_most(one, bounds).coefficient == at_most(other, bounds).coefficient
+    assert at_most(one, bounds) != at_most(other, bounds)
+    assert at_most(one, bounds) != Size(8)
