@@ -104,7 +104,7 @@ def peak_of(needs: Needs, level: int) -> Peak | None:
     at_peak = {b.id: b.size for b in buffers if b.live.start <= peak < b.live.end and b.size}
     names = _youngest(needs, home, at_peak, peak)
     tensors = sorted(((names[b], size) for b, size in at_peak.items()), key=_largest_first)
-    step = next((s for s in steps(needs.program) if s.end >= peak), None)
+    step = next((s for s in steps(needs.program) if peak in (s.start, s.end)), None)
     return Peak(peak, step.op.label if step else "", tuple(tensors))
 
 

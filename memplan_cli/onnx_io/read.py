@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 from memplan_cli.errors import ModelError
 from memplan_cli.ir import Block, Op, Origin, Program, Var, VarId
-from memplan_cli.onnx_io.load import subgraphs
+from memplan_cli.onnx_io.load import graphs, subgraphs
 from memplan_cli.onnx_io.shapes import Bindings, infer, read_shape
 from memplan_cli.onnx_io.types import dtype_name, type_name
 
@@ -35,7 +36,7 @@ def read_program(model: ModelProto, bindings: Bindings | None = None) -> Loaded:
         ModelError: a value is read that nothing defines, defined twice, or needs itself.
     """
     inferred, warnings = infer(model, bindings or Bindings())
-    reader = _Reader(_weights(model.graph))
+    reader = _Reader(_weights(model.graph), _slashed(inferred.graph))
     scope: dict[str, VarId] = {}
     for name, (dtype, shape) in reader.weights.items():
         scope[name] = reader.add(name, "", Origin.WEIGHT, (dtype, shape))
@@ -57,11 +58,23 @@ def _weights(graph: GraphProto) -> dict[str, tuple[str, Shape]]:
     return found
 
 
+def _slashed(graph: GraphProto) -> Sequence[str]:
+    """Return, sorted, the names that could be taken for ``block/name`` of a body's value."""
+    found: set[str] = set()
+    for inner in graphs(graph):
+        found.update(value.name for value in inner.input)
+        found.update(tensor.name for tensor in inner.initializer)
+        found.update(name for node in inner.node for name in node.output)
+    return sorted(name for name in found if "/" in name)
+
+
 @dataclass(slots=True)
 class _Reader:
     weights: Mapping[str, tuple[str, Shape]]
+    slashed: Sequence[str]
     vars: dict[VarId, Var] = field(default_factory=dict)
-    paths: set[str] = field(default_factory=set)
+    paths: dict[str, str] = field(default_factory=dict)
+    """Each block's path, and that of the block its owner is in."""
 
     def add(
         self, name: str, block: str, origin: Origin, facts: tuple[str, Shape | None]
@@ -82,7 +95,7 @@ class _Reader:
     ) -> Block:
         scope = dict(outer) if path else outer
         assert isinstance(scope, dict)  # noqa: S101 - the top scope is made above
-        here = set(self.weights) if not path else set()
+        here = set(_weights(graph)) if path else set(self.weights)
         here.update(self.vars[var].name for var in inputs)
         values = _values(graph)
         ops = []
@@ -116,7 +129,7 @@ class _Reader:
         self, name: str, path: str, node: NodeProto, values: Mapping[str, ValueInfoProto]
     ) -> VarId:
         facts = _type_of(name, values)
-        if node.op_type != "Constant":
+        if node.op_type != "Constant" or node.domain not in ("", "ai.onnx"):
             return self.add(name, path, Origin.OP, facts)
         if facts[1] is None:
             facts = _constant_type(node)
@@ -127,20 +140,34 @@ class _Reader:
     ) -> Iterator[Block]:
         for attribute, graph in subgraphs(node):
             label = node.name or f"{node.op_type}#{index}"
-            inner = f"{path}/{label}.{attribute}" if path else f"{label}.{attribute}"
-            while inner in self.paths:
-                inner += "'"
-            self.paths.add(inner)
+            inner = self._path(f"{label}.{attribute}", path)
             values, names = _values(graph), dict(scope)
-            for tensor in graph.initializer:
-                weight = (dtype_name(tensor.data_type), tuple(tensor.dims))
-                names[tensor.name] = self.add(tensor.name, inner, Origin.WEIGHT, weight)
+            for name, weight in _weights(graph).items():
+                names[name] = self.add(name, inner, Origin.WEIGHT, weight)
             given = []
             for value in graph.input:
                 facts = _type_of(value.name, values)
                 names[value.name] = self.add(value.name, inner, Origin.BODY_INPUT, facts)
                 given.append(names[value.name])
             yield self.block(graph, inner, names, tuple(given))
+
+    def _path(self, name: str, outer: str) -> str:
+        """Return a path for a body under which no id is another value's id already."""
+        inner = f"{outer}/{name}" if outer else name
+        while inner in self.paths or self._is_taken(inner, outer):
+            inner += "'"
+        self.paths[inner] = outer
+        return inner
+
+    def _is_taken(self, inner: str, outer: str) -> bool:
+        while True:
+            start = f"{inner[len(outer) + 1 :] if outer else inner}/"
+            at = bisect_left(self.slashed, start)
+            if at < len(self.slashed) and self.slashed[at].startswith(start):
+                return True
+            if not outer:
+                return False
+            outer = self.paths[outer]
 
     def _resolve(self, name: str, scope: Mapping[str, VarId], node: NodeProto) -> VarId:
         if not name:
@@ -209,10 +236,11 @@ def _reads(node: NodeProto) -> Iterator[str]:
     """Yield what a node reads, what its bodies read from outside included."""
     yield from node.input
     for _, graph in subgraphs(node):
-        for inner in graph.node:
-            yield from _reads(inner)
-        for value in graph.output:
-            yield value.name
+        own = {value.name for value in graph.input} | set(_weights(graph))
+        own.update(name for inner in graph.node for name in inner.output)
+        reads = [name for inner in graph.node for name in _reads(inner)]
+        reads.extend(value.name for value in graph.output)
+        yield from (name for name in reads if name not in own)
 
 
 def _values(graph: GraphProto) -> dict[str, ValueInfoProto]:

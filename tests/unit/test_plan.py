@@ -232,6 +232,13 @@ def test_another_schema_is_refused(value: object) -> None:
     assert "memplan.plan/1" in str(refused(value))
 
 
+@pytest.mark.parametrize("value", [None, [], "level: 2", 2])
+def test_settings_that_are_no_table_are_refused(value: object) -> None:
+    data = of(LEVEL2)
+    data["settings"] = value
+    refused(data)
+
+
 @pytest.mark.parametrize("part", list(of(LEVEL2)))
 def test_a_missing_part_is_refused(part: str) -> None:
     data = of(LEVEL2)
