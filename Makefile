@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 OUT    := out
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow test-cuda test-suite hostile fuzz lint types bench zoo golden samples clean
+.PHONY: help install demo test test-slow test-cuda test-suite hostile fuzz mutations lint types bench zoo golden samples clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +59,9 @@ hostile: $(READY) ## Give memplan files that nobody should have to read
 fuzz: $(READY) ## Fuzz every reader of untrusted bytes for SECONDS (60) each
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check atheris
 	$(BIN)/python -m tests.fuzz.run --seconds $(or $(SECONDS),60) --write-table
+
+mutations: $(READY) ## Remove each rule in turn and see that a test fails
+	$(BIN)/python -m tests.benchmarks.mutations
 
 golden: $(READY) ## Write the golden reports again; review them as a diff
 	$(BIN)/python -m pytest tests/golden --update-golden

@@ -1,0 +1,170 @@
+"""Remove each rule in turn and see that a test fails: a rule no test needs is not a rule.
+
+    python -m tests.benchmarks.mutations [--only TEXT] [--no-table]
+
+Each mutation is one edit of one file, made in a copy of the repository; the tests named
+beside it are run there until one fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+TABLE = ROOT / "docs" / "measurements" / "mutations.md"
+COPIED = ("memplan_cli", "tests", "sample_models", "configs", "pyproject.toml", "README.md")
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """An edit: in ``file``, ``old`` becomes ``new``; ``tests`` must notice."""
+
+    rule: str
+    file: str
+    old: str
+    new: str
+    tests: str
+
+
+LIVENESS, ALIASING = "memplan_cli/analysis/liveness.py", "memplan_cli/analysis/aliasing.py"
+PROBLEM, PLAN = "memplan_cli/problem.py", "memplan_cli/plan.py"
+POOL, STORAGE = "memplan_cli/allocators/pool.py", "memplan_cli/analysis/storage.py"
+SAME = "memplan_cli/onnx_io/same_graph.py"
+_CORE = "tests/unit/test_liveness.py tests/unit/test_aliasing.py tests/unit/test_storage.py tests/property"
+
+MUTATIONS = (
+    Mutation("a loop's inputs last the whole loop", LIVENESS,
+             "        yield from ((end, var) for var in op.inputs)\n", "", _CORE),
+    Mutation("a loop's results grow during the loop", LIVENESS,
+             "        yield from ((start, var) for var in op.outputs)\n", "", _CORE),
+    Mutation("a body's inputs are read again each turn", LIVENESS,
+             "        yield from ((end, var) for body in op.bodies for var in body.inputs)\n", "", _CORE),
+    Mutation("a loop keeps its captures until it ends", LIVENESS,
+             "        yield from ((end, var) for body in op.bodies for var in captures(body))\n", "", _CORE),
+    Mutation("a body's results are read when its owner ends", LIVENESS,
+             "        yield from ((end, var) for var in body.outputs)\n", "", _CORE),
+    Mutation("the graph's results live to the end", LIVENESS,
+             "    for var in program.body.outputs:\n        yield end, var\n", "", _CORE),
+    Mutation("an in-place input must die there", ALIASING,
+             "        if groups.end(source) != step.start + 1:\n            continue\n", "", _CORE),
+    Mutation("an in-place result has its input's size", ALIASING,
+             "if source not in sizes or sizes[source] != sizes[result]:", "if source not in sizes:", _CORE),
+    Mutation("a view has its base's size", ALIASING,
+             "if base in sizes and result in sizes and sizes[base] == sizes[result]:",
+             "if base in sizes and result in sizes:", _CORE),
+    Mutation("carried values that change places are no views", ALIASING,
+             "        if result in carried and groups.root(base) in received:\n            continue\n", "", _CORE),
+    Mutation("only standard operators share bytes", ALIASING,
+             "if op.type not in aliasing.views or op.domain not in STANDARD_DOMAINS:",
+             "if op.type not in aliasing.views:", _CORE),
+    Mutation("what is pinned lives for the whole run", STORAGE,
+             "mine = whole_run if var in alone else live[var]", "mine = live[var]", _CORE + " tests/unit/test_planner.py"),
+    Mutation("what is pinned shares nothing", STORAGE,
+             "for var, size in sizes.items() if var not in alone}", "for var, size in sizes.items()}",
+             _CORE + " tests/unit/test_planner.py"),
+    Mutation("the checker sees overlaps", PROBLEM,
+             "if offset < other_offset + other_size and other_offset < offset + size:",
+             "if False:", "tests/unit/test_problem.py tests/unit/test_plan.py"),
+    Mutation("the checker sees what sticks out", PROBLEM,
+             "if offset + buffer.size > layout.height:", "if False:", "tests/unit/test_problem.py tests/unit/test_plan.py"),
+    Mutation("the checker sees misaligned offsets", PROBLEM,
+             "if offset % problem.alignment:", "if False:", "tests/unit/test_problem.py tests/unit/test_plan.py"),
+    Mutation("a plan's alias must exist", PLAN,
+             "if owner is None or owner.alias_of is not None:", "if owner is None:", "tests/unit/test_plan.py"),
+    Mutation("a plan places a tensor once", PLAN,
+             "if len(plan.by_id) != len(plan.tensors):", "if False:", "tests/unit/test_plan.py"),
+    Mutation("level 0 matches shapes", POOL,
+             "kind=lambda buffer: (buffer.dtype, buffer.shape)", "kind=lambda buffer: buffer.dtype", "tests/unit/allocators tests/golden"),
+    Mutation("level 1 matches dtypes", POOL,
+             "kind=lambda buffer: buffer.dtype, described", "kind=lambda buffer: 0, described", "tests/unit/allocators tests/golden"),
+    Mutation("a slot is free only when its holder is dead", POOL,
+             "self.releases[0][0] <= tick", "self.releases[0][0] <= tick + 1", "tests/unit/allocators tests/property"),
+    Mutation("a slot is large enough", POOL,
+             "at = bisect_left(free, (size, 0))", "at = 0", "tests/unit/allocators tests/property"),
+    Mutation("a lost node is seen", SAME, "if node not in after)", "if False)", "tests/unit/onnx_io"),
+    Mutation("a new node is seen", SAME, "if node not in before)", "if False)", "tests/unit/onnx_io"),
+    Mutation("a node that runs twice is seen", SAME,
+             "if count > before[node])", "if False)", "tests/unit/onnx_io"),
+    Mutation("a value read before it is made is seen", SAME,
+             "if name and name not in there:", "if False:", "tests/unit/onnx_io"),
+    Mutation("initializers are compared", SAME,
+             "if not _same_weights(old, new):", "if False:", "tests/unit/onnx_io"),
+)  # fmt: skip
+
+
+def tried(mutation: Mutation, copy: Path) -> tuple[str, float]:
+    """Make one edit in the copy, run its tests, undo it; return the verdict and seconds."""
+    path = copy / mutation.file
+    text = path.read_text()
+    if text.count(mutation.old) != 1:
+        return "the edit does not apply", 0.0
+    path.write_text(text.replace(mutation.old, mutation.new))
+    started = time.perf_counter()
+    try:
+        code = run_tests(mutation.tests, copy)
+    finally:
+        path.write_text(text)
+    verdict = {0: "SURVIVED", 1: "killed"}.get(code, f"pytest exit {code}")
+    return verdict, time.perf_counter() - started
+
+
+def run_tests(tests: str, copy: Path) -> int:
+    """Run tests of the copy, against the copy, until one fails."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not slow",
+         *tests.split()],
+        cwd=copy, capture_output=True, text=True, check=False, timeout=900,
+        env={"PYTHONPATH": str(copy), "PATH": "/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE": "1"},
+    )  # fmt: skip
+    return done.returncode
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--no-table", action="store_true")
+    asked = parser.parse_args()
+    lines = [
+        "# Mutations",
+        "",
+        "Made by `make mutations`: each rule removed in turn in a copy of the repository; a",
+        "test must fail.",
+        "",
+        "| rule | file | verdict | seconds |",
+        "|---|---|---|---:|",
+    ]
+    survivors = 0
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder)
+        for name in COPIED:
+            source = ROOT / name
+            if source.is_dir():
+                skip = shutil.ignore_patterns("__pycache__", "crashes")
+                shutil.copytree(source, copy / name, ignore=skip)
+            elif source.exists():
+                shutil.copy(source, copy / name)
+        wanted = [m for m in MUTATIONS if asked.only in m.rule]
+        for tests in dict.fromkeys(mutation.tests for mutation in wanted):
+            if run_tests(tests, copy):
+                print(f"these fail without any mutation, so they show nothing: {tests}")
+                return 1
+        for mutation in wanted:
+            verdict, seconds = tried(mutation, copy)
+            survivors += verdict != "killed"
+            lines.append(f"| {mutation.rule} | {mutation.file} | {verdict} | {seconds:.0f} |")
+            print(lines[-1], flush=True)
+    lines += ["", f"{len(MUTATIONS)} mutations, {survivors} not killed."]
+    if not asked.no_table and not asked.only:
+        TABLE.write_text("\n".join(lines) + "\n")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
