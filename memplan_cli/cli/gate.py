@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from memplan_cli.cli.common import Chosen, output_options, say, settings_options
+from memplan_cli.errors import SettingsError
 
 if TYPE_CHECKING:
     from memplan_cli.cli.common import Output
@@ -38,6 +39,9 @@ FORMATS = ("text", "json", "markdown", "github", "junit", "sarif")
 @settings_options
 @click.option("--format", "form", type=click.Choice(FORMATS), default="text")
 @click.option("-o", "--output", "out", type=click.Path(path_type=Path), help="File to write.")
+@click.option(
+    "--write", "more", multiple=True, metavar="FORMAT=FILE", help="Write another format too."
+)
 @output_options
 def gate(  # noqa: PLR0913 - one parameter an option, as click wants it
     models: tuple[Path, ...],
@@ -51,6 +55,7 @@ def gate(  # noqa: PLR0913 - one parameter an option, as click wants it
     settings: Chosen,
     form: str,
     out: Path | None,
+    more: tuple[str, ...],
     output: Output,
 ) -> None:
     """Fail when a model needs more memory than a budget or a baseline allows.
@@ -78,21 +83,33 @@ def gate(  # noqa: PLR0913 - one parameter an option, as click wants it
         config=settings.config,
         overrides=settings.overrides,
     )
+    files = {out: form} if out is not None else {}
+    files.update(_parse_files(more))
     verdicts = gating.gate(models, request, output.progress)
-    text = RENDERERS[form](verdicts)
-    failed = [verdict for verdict in verdicts if not verdict.passed]
-    _give(text, out, output)
-    if out is not None or form not in ("text", "github"):
-        for verdict in failed:
-            output.note(f"memplan: {verdict.snapshot.model} does not pass")
-    raise SystemExit(1 if failed else 0)
+    if files:
+        from memplan_cli.onnx_io.files import write_files
 
-
-def _give(text: str, out: Path | None, output: Output) -> None:
+        write_files({path: RENDERERS[name](verdicts).encode() for path, name in files.items()})
+        for path in files:
+            output.note(f"memplan: wrote {path}")
     if out is None:
-        say(text)
-        return
-    from memplan_cli.onnx_io.files import write_files
+        say(RENDERERS[form](verdicts))
+    raise SystemExit(0 if all(verdict.passed for verdict in verdicts) else 1)
 
-    write_files({out: text.encode()})
-    output.note(f"memplan: wrote {out}")
+
+def _parse_files(texts: tuple[str, ...]) -> dict[Path, str]:
+    """Read ``FORMAT=FILE`` words.
+
+    Raises:
+        SettingsError: one has no ``=`` or another format.
+    """
+    found = {}
+    for text in texts:
+        form, sign, path = text.partition("=")
+        if form not in FORMATS or not sign or not path:
+            raise SettingsError(
+                f"--write takes FORMAT=FILE and not {text!r}",
+                hint=f"the formats are {', '.join(FORMATS)}",
+            )
+        found[Path(path)] = form
+    return found

@@ -75,7 +75,9 @@ def markdown(text: str) -> str:
 
 def markdown_prose(text: str) -> str:
     """Return a sentence of ours that quotes names: it reads as text, never as markup."""
-    escaped = re.sub(r"([\\`*_\[\]|<>~$&]|:(?=\S)|(?<=www)\.)", r"\\\1", terminal(text))
+    escaped = re.sub(
+        r"([\\`*\[\]|<>~$&]|(?<!\w)_|_(?!\w)|:(?=\S)|(?<=www)\.)", r"\\\1", terminal(text)
+    )
     # GitHub looks for mentions and issues after rendering: an empty comment parts them.
     return re.sub(r"([@#])(?=\w)", r"\1<!-- -->", escaped)
 

@@ -1,0 +1,152 @@
+"""`memplan gate`, `diff`, `why` and `schema` from the command line: codes, files, words."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from memplan_cli.schemas import NAMES
+from story import GOOD, LONGER, memplan, register_commands, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    register_commands(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "m" / "a.onnx", GOOD)
+    write(tmp_path / "m" / "b.onnx", LONGER)
+    return tmp_path
+
+
+def test_a_budget_needs_no_baseline() -> None:
+    assert memplan("gate", "m/a.onnx", "--max-memory", "1MiB").exit_code == 0
+    failed = memplan("gate", "m/a.onnx", "--max-memory", "1KiB")
+    assert failed.exit_code == 1
+    assert "the budget is 1.00 KiB" in failed.stdout
+
+
+def test_several_models_are_meant_by_one_glob() -> None:
+    done = memplan("gate", "m/*.onnx", "--max-memory", "1MiB", "--format", "json")
+    assert [m["model"] for m in json.loads(done.stdout)["models"]] == ["m/a.onnx", "m/b.onnx"]
+    none = memplan("gate", "m/*.pt", "--max-memory", "1MiB")
+    assert none.exit_code == 2
+    assert "no file matches" in none.stderr
+
+
+def test_a_file_with_brackets_in_its_name_is_no_glob(folder: Path) -> None:
+    write(folder / "m[1].onnx", GOOD)
+    assert memplan("gate", "m[1].onnx", "--max-memory", "1MiB").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--max-memory", "12 apples"), "--max-memory: '12 apples' has no known unit"),
+        (("--max-memory", "64k"), "64KiB counts in 1024s"),
+        (("--max-increase", "lots"), "--max-increase: 'lots' is neither"),
+        (
+            ("--metric", "size", "--max-memory", "1KiB"),
+            "--metric: expected planned, live_peak",
+        ),
+        (("--metric", "observed.held", "--max-memory", "1KiB"), "after running the model"),
+        (("--baseline", "none.json"), "there is no baseline none.json"),
+        (("--write", "pdf=x", "--max-memory", "1KiB"), "--write takes FORMAT=FILE"),
+        (("--level", "3", "--max-memory", "1KiB"), "--level: expected 0, 1 or 2, not 3"),
+        ((), "there is nothing to check"),
+    ],
+)
+def test_what_cannot_work_is_exit_2_with_a_word_on_stderr(
+    words: tuple[str, ...], said: str
+) -> None:
+    done = memplan("gate", "m/a.onnx", *words)
+    assert done.exit_code == 2
+    assert said in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_new_model_fails_until_it_is_recorded(folder: Path) -> None:
+    memplan("gate", "m/a.onnx", "--update-baseline")
+    both = memplan("gate", "m/a.onnx", "m/b.onnx")
+    assert both.exit_code == 1
+    assert "no entry for m/b.onnx" in both.stdout
+    memplan("gate", "m/b.onnx", "--update-baseline")
+    assert memplan("gate", "m/a.onnx", "m/b.onnx").exit_code == 0
+    models = json.loads((folder / "memplan.baseline.json").read_text())["models"]
+    assert list(models) == ["m/a.onnx", "m/b.onnx"]
+
+
+def test_a_plan_can_be_gated_and_can_be_a_baseline(folder: Path) -> None:
+    for name in ("a", "b"):
+        plan = folder / f"{name}.memplan.json"
+        memplan("optimize", f"m/{name}.onnx", "--no-validate", "--plan", plan)
+    assert memplan("gate", "a.memplan.json", "--max-memory", "1MiB").exit_code == 0
+    assert memplan("gate", "m/a.onnx", "--baseline", "a.memplan.json").exit_code == 0
+
+
+def test_files_give_the_rules_and_options_overrule_them(folder: Path) -> None:
+    (folder / "memplan.yaml").write_text(
+        "gate:\n  max_memory: 1MiB\n  models:\n    m/b.onnx: {max_memory: 1KiB}\n"
+    )
+    assert memplan("gate", "m/a.onnx").exit_code == 0
+    assert memplan("gate", "m/b.onnx").exit_code == 1
+    assert memplan("gate", "m/b.onnx", "--max-memory", "1MiB").exit_code == 0
+    (folder / "memplan.yaml").write_text("gate:\n  max_memroy: 1MiB\n")
+    wrong = memplan("gate", "m/a.onnx")
+    assert wrong.exit_code == 2
+    assert "memplan.yaml:2:3: unknown key 'gate.max_memroy'" in wrong.stderr
+    assert "did you mean max_memory?" in wrong.stderr
+
+
+def test_a_baseline_that_a_file_names_lies_beside_that_file(folder: Path) -> None:
+    (folder / "m" / "memplan.yaml").write_text("gate: {baseline: base.json}\n")
+    assert memplan("gate", "m/a.onnx", "--update-baseline").exit_code == 0
+    assert list(json.loads((folder / "m" / "base.json").read_text())["models"]) == ["a.onnx"]
+
+
+def test_results_go_where_they_are_asked_for_and_nowhere_else(folder: Path) -> None:
+    words = ("gate", "m/a.onnx", "--max-memory", "1KiB", "--format", "json", "-o", "out.json")
+    done = memplan(*words, "--write", "junit=j.xml", "--write", "sarif=s.sarif")
+    assert done.exit_code == 1
+    assert done.stdout == ""
+    assert json.loads((folder / "out.json").read_text())["passed"] is False
+    assert "<testsuites" in (folder / "j.xml").read_text()
+    assert json.loads((folder / "s.sarif").read_text())["version"] == "2.1.0"
+
+
+def test_the_gate_cannot_write_is_exit_2_and_leaves_nothing(folder: Path) -> None:
+    done = memplan("gate", "m/a.onnx", "--max-memory", "1MiB", "-o", "none/out.json")
+    assert done.exit_code == 2
+    assert not (folder / "none").exists()
+
+
+def test_why_names_the_nearest_tensor() -> None:
+    done = memplan("why", "m/a.onnx", "--tensor", "erly")
+    assert done.exit_code == 2
+    assert "did you mean early" in done.stderr
+    told = memplan("why", "m/a.onnx", "--format", "json")
+    assert json.loads(told.stdout)["tensors"]
+
+
+def test_diff_of_a_model_with_itself_finds_nothing() -> None:
+    done = memplan("diff", "m/a.onnx", "m/a.onnx", "--format", "json")
+    found = json.loads(done.stdout)
+    assert done.exit_code == 0
+    assert found["changes"] == []
+    assert {metric["change"] for metric in found["metrics"]} == {0}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_schemas_are_printed(name: str) -> None:
+    assert json.loads(memplan("schema", name).stdout)["$id"] == f"memplan.{name}/1"
+    assert memplan("schema", "other").exit_code == 2
+
+
+@pytest.mark.parametrize("command", ["gate", "diff", "why", "schema"])
+def test_every_command_has_help_with_an_example(command: str) -> None:
+    help_text = memplan(command, "--help").stdout
+    assert f"memplan {command} " in help_text.split("Usage:")[1].split("\n", 1)[1]

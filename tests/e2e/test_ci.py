@@ -1,0 +1,175 @@
+"""The action, the hooks, the example workflow and the pytest plugin, each really run."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from story import GOOD, LONGER, memplan, register_commands, write
+
+ROOT = Path(__file__).parents[2]
+
+SHIM = f"""#!{sys.executable}
+import memplan_cli.cli as cli
+names = ("gate", "diff", "why", "schema")
+cli.COMMANDS = {{**cli.COMMANDS, **{{n: (f"memplan_cli.cli.{{n}}", n) for n in names}}}}
+cli.main()
+"""
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    """An environment in which ``memplan`` is this working tree."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "memplan").write_text(SHIM)
+    (tools / "memplan").chmod(0o755)
+    path = f"{tools}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
+
+
+def action_step(inputs: dict[str, str]) -> tuple[str, dict[str, str]]:
+    """Return the action's script and its variables, as a runner would make them."""
+    action = yaml.safe_load((ROOT / "action.yml").read_text())
+    values = {name: facts.get("default", "") for name, facts in action["inputs"].items()}
+    assert set(inputs) <= set(values), "the action has no such input"
+    values.update(inputs)
+    step = action["runs"]["steps"][-1]
+    variables = {
+        name: values[text.removeprefix("${{ inputs.").removesuffix(" }}")]
+        for name, text in step["env"].items()
+    }
+    assert "${{" not in step["run"], "an input in the script could run"
+    return step["run"], variables
+
+
+def run_action(
+    folder: Path, env: dict[str, str], inputs: dict[str, str]
+) -> tuple[subprocess.CompletedProcess[str], str]:
+    script, variables = action_step(inputs)
+    summary = folder / "summary.md"
+    done = subprocess.run(
+        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script],
+        cwd=folder,
+        env={**env, **variables, "GITHUB_STEP_SUMMARY": str(summary)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done, summary.read_text() if summary.exists() else ""
+
+
+def test_the_action_annotates_summarises_and_fails(
+    tmp_path: Path, env: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register_commands(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "models" / "net.onnx", GOOD)
+    assert memplan("gate", "models/net.onnx", "--update-baseline").exit_code == 0
+    write(tmp_path / "models" / "net.onnx", LONGER)
+    inputs = {"models": "models/*.onnx", "max-increase": "2%", "sarif": "out.sarif"}
+    done, summary = run_action(tmp_path, env, inputs)
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.startswith("::error file=models/net.onnx,title=memplan%3A increase::")
+    assert "`early`" in summary
+    assert "early" in (tmp_path / "out.sarif").read_text()
+
+
+def test_the_action_runs_nothing_that_its_inputs_hold(
+    tmp_path: Path, env: dict[str, str]
+) -> None:
+    write(tmp_path / "net.onnx", GOOD)
+    evil = '$(touch pwned) `touch pwned`; touch pwned; "'
+    for name in ("max-memory", "baseline", "metric", "args", "config"):
+        inputs = {"models": "net.onnx", "max-memory": "1MiB", name: evil}
+        done, _ = run_action(tmp_path, env, inputs)
+        assert done.returncode == 2, name
+    assert not (tmp_path / "pwned").exists()
+
+
+def test_the_example_workflow_runs_as_it_stands(tmp_path: Path, env: dict[str, str]) -> None:
+    workflow = yaml.safe_load((ROOT / "docs" / "examples" / "memory-gate.yml").read_text())
+    steps: list[dict[str, Any]] = workflow["jobs"]["gate"]["steps"]
+    (step,) = [step for step in steps if step["uses"] == "./"]
+    (tmp_path / "sample_models").symlink_to(ROOT / "sample_models")
+    done, summary = run_action(tmp_path, env, step["with"])
+    assert done.returncode == 0, done.stderr
+    assert "passed" in summary
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_hooks_check_the_files_they_are_given(
+    tmp_path: Path, env: dict[str, str], number: int
+) -> None:
+    hook = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())[number]
+    write(tmp_path / "net.onnx", GOOD)
+    (tmp_path / "memplan.yaml").write_text("gate: {max_memory: 1MiB}\n")
+    entry = [*shlex.split(hook["entry"]), "net.onnx"]
+    run = subprocess.run(entry, cwd=tmp_path, env=env, capture_output=True, check=False)
+    assert run.returncode == 0, run.stderr
+    (tmp_path / "memplan.yaml").write_text("gate: {max_memory: 1KiB}\n")
+    run = subprocess.run(entry, cwd=tmp_path, env=env, capture_output=True, check=False)
+    assert run.returncode == 1, run.stderr
+
+
+PLUGIN_TESTS = """
+import pytest
+
+@pytest.mark.limit_onnx_memory("1MiB", model="net.onnx")
+def test_fits(): pass
+
+@pytest.mark.limit_onnx_memory("1KiB", model="net.onnx")
+def test_too_large(): pass
+
+@pytest.mark.limit_onnx_memory("1MiB")
+def test_fixture_fits(onnx_memory): assert onnx_memory("net.onnx").level == 2
+
+@pytest.mark.limit_onnx_memory(1000, metric="total")
+def test_fixture_too_large(onnx_memory): onnx_memory("net.onnx")
+
+def test_no_limit(onnx_memory): assert onnx_memory("net.onnx").memory.planned > 1000
+
+@pytest.mark.limit_onnx_memory("1MiB", dims={"n": 4}, model="open.onnx")
+def test_bound(): pass
+
+@pytest.mark.limit_onnx_memory("1MiB")
+def test_checks_nothing(): pass
+"""
+
+OPEN = "g (float[n,64] x) => (float[n,64] y) { t = Exp(x) \n y = Log(t) }"
+
+
+def test_the_pytest_plugin_limits_models(tmp_path: Path) -> None:
+    write(tmp_path / "net.onnx", GOOD)
+    write(tmp_path / "open.onnx", OPEN)
+    (tmp_path / "test_models.py").write_text(PLUGIN_TESTS)
+    command = [sys.executable, "-m", "pytest", "-p", "memplan_cli.pytest_plugin", "-rA", "-q"]
+    done = subprocess.run(
+        [*command, "--strict-markers", "--rootdir", ".", "-p", "no:cacheprovider"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    words = (line.split() for line in done.stdout.splitlines())
+    found = {line[1].partition("::")[2]: line[0] for line in words if len(line) > 1}
+    assert {name: found.get(name) for name in found if name.startswith("test_")} == {
+        "test_fits": "PASSED",
+        "test_too_large": "FAILED",
+        "test_fixture_fits": "PASSED",
+        "test_fixture_too_large": "FAILED",
+        "test_no_limit": "PASSED",
+        "test_bound": "PASSED",
+        "test_checks_nothing": "FAILED",
+    }, done.stdout + done.stderr
+    assert "planned is" in done.stdout
+    assert "live at the peak" in done.stdout
+    assert "checked nothing" in done.stdout
