@@ -37,7 +37,7 @@ LIVENESS, ALIASING = "memplan_cli/analysis/liveness.py", "memplan_cli/analysis/a
 PROBLEM, PLAN = "memplan_cli/problem.py", "memplan_cli/plan.py"
 POOL, STORAGE = "memplan_cli/allocators/pool.py", "memplan_cli/analysis/storage.py"
 SAME = "memplan_cli/onnx_io/same_graph.py"
-_CORE = "tests/unit/test_liveness.py tests/unit/test_aliasing.py tests/unit/test_storage.py tests/property"
+_CORE = "tests/unit/test_liveness.py tests/unit/test_aliasing.py tests/unit/test_storage.py tests/property/test_replay.py tests/property/test_liveness_brute_force.py"
 
 MUTATIONS = (
     Mutation("a loop's inputs last the whole loop", LIVENESS,
@@ -85,9 +85,9 @@ MUTATIONS = (
     Mutation("level 1 matches dtypes", POOL,
              "kind=lambda buffer: buffer.dtype, described", "kind=lambda buffer: 0, described", "tests/unit/allocators tests/golden"),
     Mutation("a slot is free only when its holder is dead", POOL,
-             "self.releases[0][0] <= tick", "self.releases[0][0] <= tick + 1", "tests/unit/allocators tests/property"),
+             "self.releases[0][0] <= tick", "self.releases[0][0] <= tick + 1", "tests/unit/allocators tests/property/test_allocators.py"),
     Mutation("a slot is large enough", POOL,
-             "at = bisect_left(free, (size, 0))", "at = 0", "tests/unit/allocators tests/property"),
+             "at = bisect_left(free, (size, 0))", "at = 0", "tests/unit/allocators tests/property/test_allocators.py"),
     Mutation("a lost node is seen", SAME, "if node not in after)", "if False)", "tests/unit/onnx_io"),
     Mutation("a new node is seen", SAME, "if node not in before)", "if False)", "tests/unit/onnx_io"),
     Mutation("a node that runs twice is seen", SAME,
