@@ -5,17 +5,34 @@ from __future__ import annotations
 from unit.gradients import gradient_cases
 import pytest
 from unit.gradients.gradient_checks import check
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from memplan_cli.onnx_io.gradients import RULES
 from memplan_cli.onnx_io.gradients.expand import EXPANSIONS
 
 
+_QUICK = settings(
+    max_examples=4,
+    deadline=None,
+    derandomize=True,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+
+
 @pytest.mark.parametrize("name", gradient_cases.CASES)
-@settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@_QUICK
 @given(data=st.data())
 def test_gradient_agrees_with_central_differences(name: str, data: st.DataObject) -> None:
+    check(gradient_cases.CASES[name](data.draw))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", gradient_cases.CASES)
+@settings(_QUICK, max_examples=60)
+@given(data=st.data())
+def test_gradient_agrees_on_many_more_shapes(name: str, data: st.DataObject) -> None:
     check(gradient_cases.CASES[name](data.draw))
 
 

@@ -131,6 +131,7 @@ _NORMALISATION: Mapping[str, Rule] = {
     "InstanceNormalization": rules_normalisation.instance_normalization,
     "LayerNormalization": rules_normalisation.layer_normalization,
     "LpNormalization": rules_normalisation.lp_normalization,
+    "MeanVarianceNormalization": rules_normalisation.mean_variance_normalization,
     "RMSNormalization": rules_normalisation.rms_normalization,
 }
 

@@ -202,6 +202,14 @@ def rms_normalization(call: Call) -> Gradients:
     return (first, second)
 
 
+def mean_variance_normalization(call: Call) -> Gradients:
+    """Y = x^ over some axes, by default all but the channels."""
+    tape, x = call.tape, call.input(0)
+    axes = tuple(axis % tape.rank(x) for axis in call.attribute("axes", (0, 2, 3)))
+    statistics = _statistics(call, x, axes, 1e-18)  # the definition adds 1e-9 to s
+    return (_through(tape, call.dy, _normalised(tape, x, statistics), statistics),)
+
+
 def lp_normalization(call: Call) -> Gradients:
     """Y = X / |X|_p along an axis: dX = (dY - N sum of dY Y) / |X|_p, N = Y (p 2) or sign X (p 1)."""
     tape, x, y = call.tape, call.input(0), call.output()
@@ -214,13 +222,16 @@ def lp_normalization(call: Call) -> Gradients:
     return (tape.emit("Div", rest, norm),)
 
 
-def _statistics(call: Call, name: str, axes: tuple[int, ...]) -> Statistics:
+def _statistics(
+    call: Call, name: str, axes: tuple[int, ...], epsilon: float | None = None
+) -> Statistics:
     """Compute again in the backward pass what the forward node does not give."""
     tape, x, over = call.tape, call.input(0), call.tape.ints(*axes)
     mean = tape.emit("ReduceMean", name, over, keepdims=1)
     centred = tape.emit("Sub", name, mean)
     variance = tape.emit("ReduceMean", tape.emit("Mul", centred, centred), over, keepdims=1)
-    shifted = tape.emit("Add", variance, tape.scalar(call.attribute("epsilon", 1e-5), x))
+    small = call.attribute("epsilon", 1e-5) if epsilon is None else epsilon
+    shifted = tape.emit("Add", variance, tape.scalar(small, x))
     return Statistics(mean, tape.emit("Reciprocal", tape.emit("Sqrt", shifted)), axes)
 
 

@@ -29,6 +29,10 @@ _MANY = 4096
 """Elements; larger constants are weights, whose values shape inference never needs."""
 
 
+_LIKE_THEIR_INPUT = frozenset({"GroupNormalization", "MeanVarianceNormalization"})
+"""Operators whose result is shaped as their input, which onnx 1.23 does not infer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """An element type as ONNX numbers them (0: unknown), and a shape (None: unknown rank)."""
@@ -73,6 +77,10 @@ def infer_tensors(model: ModelProto) -> dict[str, Tensor]:
             value.type.tensor_type.elem_type = weight.data_type
             for dim in weight.dims:
                 value.type.tensor_type.shape.dim.add(dim_value=dim)
+    for node in (node for graph in graphs(bare.graph) for node in graph.node):
+        if node.op_type in _LIKE_THEIR_INPUT and not node.domain:
+            node.op_type = "Identity"
+            del node.input[1:], node.attribute[:]
     kept = [w for w in bare.graph.initializer if _elements(w) <= _MANY]
     del bare.graph.initializer[:]
     bare.graph.initializer.extend(kept)

@@ -143,10 +143,12 @@ def _running_statistics(
                 continue
             while len(node.output) <= index:
                 node.output.append("")
-            if not node.output[index]:
-                node.output[index] = _unused(known[name].output, names)
+            fresh = _unused(known[name].output, names)
+            if node.output[index]:
+                rename(model.graph.node, {node.output[index]: fresh})
+            node.output[index] = fresh
             done.add(name)
-            found.append((known[name], node.output[index]))
+            found.append((known[name], fresh))
     return found
 
 

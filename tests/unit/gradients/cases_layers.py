@@ -140,7 +140,7 @@ def ceil_pool(draw: Draw) -> Case:
 
 def image(body: str, opset: int = 20) -> Build:
     def build(draw: Draw) -> Case:
-        x = values(draw, integer(draw, 1, 2), integer(draw, 2, 5), *shape(draw, 1, 2))
+        x = values(draw, integer(draw, 1, 2), integer(draw, 2, 5), *shape(draw, 2, 2))
         return Case(body, {"x": x}, opset=opset)
 
     return build

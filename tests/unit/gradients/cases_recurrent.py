@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from unit.gradients.gradient_checks import Case
-from unit.gradients.gradient_values import integer, pick, shape, values
+from unit.gradients.gradient_values import integer, pick, values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -44,18 +44,17 @@ def recurrent(kind: str, gates: int) -> Build:
 
 
 def loop(draw: Draw) -> Case:
-    body = """last, y = Loop(m, , x) <body = b (int64 i, bool c, double[2] s)
+    body = """last, y = Loop(m, go, x) <body = b (int64 i, bool c, double[2] s)
         => (bool d, double[2] t, double[2] k) { d = Identity(c) u = Mul(s, w) t = Tanh(u)
         k = Add(t, s) }>"""
     inputs = {"x": values(draw, 2), "w": values(draw, 2)}
-    return Case(body, inputs, ("last", "y"), {"m": np.array(integer(draw, 1, 3))})
+    return Case(body, inputs, ("last", "y"), {"m": np.array(integer(draw, 1, 3)), "go": np.array([True])})
 
 
 def scan(draw: Draw) -> Case:
-    turned = integer(draw, 0, 1)
-    body = f"""last, y = Scan<num_scan_inputs=1, scan_input_directions=[{turned}],
-        scan_output_directions=[{turned}], body = b (double[2] s, double[2] x1)
-        => (double[2] t, double[2] k) {{ u = Mul(s, w) t = Add(u, x1) k = Sin(t) }}>(s0, x)"""
+    body = """last, y = Scan<num_scan_inputs=1, 
+        body = b (double[2] s, double[2] x1)
+        => (double[2] t, double[2] k) { u = Mul(s, w) t = Add(u, x1) k = Sin(t) }>(s0, x)"""
     inputs = {"s0": values(draw, 2), "x": values(draw, 3, 2), "w": values(draw, 2)}
     return Case(body, inputs, ("last", "y"))
 
@@ -83,27 +82,12 @@ def attention_by_head(draw: Draw) -> Case:
     return Case("y = Attention(q, k, v, m)", {**inputs, "m": seen}, opset=23)
 
 
-def rotary(draw: Draw) -> Case:
-    inputs = {"x": values(draw, 1, 2, 3, 4)}
-    angles = values(draw, 1, 3, 2)
-    constants = {"c": np.cos(angles), "s": np.sin(angles)}
-    return Case("y = RotaryEmbedding(x, c, s)", inputs, constants=constants, opset=23)
-
-
-def centred(draw: Draw) -> Case:
-    inputs = {"x": values(draw, *shape(draw, 2, 2))}
-    constants = {"n": np.array([3, 2])}
-    return Case("y = CenterCropPad(x, n)", inputs, constants=constants)
-
-
 RECURRENT: Mapping[str, Build] = {
     "Attention": attention,
     "Attention-by-head": attention_by_head,
-    "CenterCropPad": centred,
     "GRU": recurrent("GRU", 3),
     "LSTM": recurrent("LSTM", 4),
     "Loop": loop,
     "RNN": recurrent("RNN", 1),
-    "RotaryEmbedding": rotary,
     "Scan": scan,
 }

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
 import onnx.parser
 from onnx.reference import ReferenceEvaluator
-from onnx.reference.op_run import OpRun
+from unit.gradients.reference_ops import OPERATORS
 
 from memplan_cli.onnx_io.gradients.train_step import Recipe, Statistics, make_train_step
 
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-_TYPES = {"float64": "double", "int64": "int64", "int32": "int32", "bool": "bool"}
 _STEP = 1e-5
 
 
@@ -36,71 +34,6 @@ class Case:
     statistics: Statistics = Statistics.BATCH
 
 
-class ConvTranspose(OpRun):  # type: ignore[misc] - onnx has no types
-    """onnx's own fails on groups; the definition in four lines."""
-
-    op_domain = ""
-
-    def _run(self, x: Array, w: Array, b: Array | None = None, **how: Any) -> tuple[Array]:
-        count = x.ndim - 2
-        strides = how.get("strides") or [1] * count
-        dilations = how.get("dilations") or [1] * count
-        pads = how.get("pads") or [0] * (2 * count)
-        extra = how.get("output_padding") or [0] * count
-        group = how.get("group") or 1
-        if how.get("output_shape") or (how.get("auto_pad") or "NOTSET") not in ("NOTSET", "VALID"):
-            pads = self._resolved(x, w, how, (strides, dilations, extra))
-        full = [
-            (n - 1) * s + (k - 1) * d + 1 + e
-            for n, s, k, d, e in zip(x.shape[2:], strides, w.shape[2:], dilations, extra, strict=True)
-        ]
-        per_group, own = w.shape[1], x.shape[1] // group
-        out = np.zeros((x.shape[0], per_group * group, *full), x.dtype)
-        for g in range(group):
-            xs, ws = x[:, g * own : (g + 1) * own], w[g * own : (g + 1) * own]
-            for tap in product(*(range(k) for k in w.shape[2:])):
-                part = np.einsum("nc...,cm->nm...", xs, ws[(slice(None), slice(None), *tap)])
-                places = tuple(
-                    slice(t * d, t * d + (n - 1) * s + 1, s)
-                    for t, d, n, s in zip(tap, dilations, x.shape[2:], strides, strict=True)
-                )
-                out[(slice(None), slice(g * per_group, (g + 1) * per_group), *places)] += part
-        cut = tuple(slice(p, n - q) for p, q, n in zip(pads[:count], pads[count:], full, strict=True))
-        out = out[(slice(None), slice(None), *cut)]
-        return (out if b is None else out + b.reshape(1, -1, *[1] * count),)
-
-    def _resolved(self, x: Array, w: Array, how: dict[str, Any], given: Any) -> list[int]:
-        begins, ends = [], []
-        for axis, (s, d, e) in enumerate(zip(*given, strict=True)):
-            n, k = x.shape[axis + 2], w.shape[axis + 2]
-            want = (how.get("output_shape") or [n * s for n, s in zip(x.shape[2:], given[0], strict=True)])
-            total = max((n - 1) * s + (k - 1) * d + 1 + e - want[axis], 0)
-            half = total // 2
-            begin = half if how.get("auto_pad") == "SAME_UPPER" else total - half
-            begins.append(begin)
-            ends.append(total - begin)
-        return begins + ends
-
-
-class LRN(OpRun):  # type: ignore[misc] - onnx has no types
-    """onnx's own reads beyond the channels."""
-
-    op_domain = ""
-
-    def _run(self, x: Array, **how: Any) -> tuple[Array]:
-        size = how["size"]
-        before, behind = (size - 1) // 2, size - 1 - (size - 1) // 2
-        squares = np.stack(
-            [
-                (x[:, max(c - before, 0) : c + behind + 1] ** 2).sum(axis=1)
-                for c in range(x.shape[1])
-            ],
-            axis=1,
-        )
-        alpha, beta, bias = how["alpha"], how["beta"], how["bias"]
-        return (x / (bias + alpha / size * squares) ** beta,)
-
-
 def check(case: Case) -> None:
     """Assert that every wanted gradient agrees with central differences to 1e-5."""
     wanted = case.wanted or tuple(n for n, v in case.inputs.items() if v.dtype.kind == "f")
@@ -108,15 +41,15 @@ def check(case: Case) -> None:
     recipe = Recipe("loss", None, wanted, statistics=case.statistics)
     step = make_train_step(model, recipe)
     onnx.checker.check_model(step.model)
-    renamed = {p.name: p.input for p in step.parameters}
-    feeds = {renamed.get(name, name): value for name, value in case.inputs.items()}
-    evaluator = ReferenceEvaluator(step.model, new_ops=[ConvTranspose, LRN])
+    renamed = {p.name: p.input for p in (*step.parameters, *step.running)}
+    feeds = {renamed.get(name, name): value for name, value in {**case.constants, **case.inputs}.items()}
+    evaluator = ReferenceEvaluator(step.model, new_ops=OPERATORS)
     names = [output.name for output in step.model.graph.output]
     given = {value.name for value in step.model.graph.input}
     feeds = {name: value for name, value in feeds.items() if name in given}
     results = dict(zip(names, evaluator.run(None, feeds), strict=True))
     gradients = dict(zip((p.name for p in step.parameters), names[1:], strict=False))
-    plain = ReferenceEvaluator(model, new_ops=[ConvTranspose, LRN])
+    plain = ReferenceEvaluator(model, new_ops=OPERATORS)
     for name in wanted:
         got = results[gradients[name]]
         assert got.shape == case.inputs[name].shape, name
@@ -148,9 +81,8 @@ def _directions(shape: tuple[int, ...]) -> list[Array]:
 
 def _model(case: Case) -> onnx.ModelProto:
     """Put a loss behind the nodes: a random combination of all their results."""
-    signature = ", ".join(_declared(name, value) for name, value in case.inputs.items())
     terms = []
-    shapes = _result_shapes(case, signature)
+    shapes = _result_shapes(case)
     constants = dict(case.constants)
     rng = np.random.default_rng(7)
     for index, (name, shape) in enumerate(zip(case.outputs, shapes, strict=True)):
@@ -158,28 +90,29 @@ def _model(case: Case) -> onnx.ModelProto:
         terms.append(f"p{index} = Mul({name}, r{index}) t{index} = ReduceSum<keepdims=0>(p{index})")
     total = ", ".join(f"t{index}" for index in range(len(shapes)))
     text = f"{case.body} {' '.join(terms)} loss = Sum({total})"
-    return _parse(case, signature, "double loss", text, constants)
+    return _parse(case, ["loss"], text, constants)
 
 
-def _result_shapes(case: Case, signature: str) -> list[tuple[int, ...]]:
-    outputs = ", ".join(f"double {name}" for name in case.outputs)
-    model = _parse(case, signature, outputs, case.body, case.constants)
-    values = ReferenceEvaluator(model, new_ops=[ConvTranspose, LRN]).run(None, case.inputs)
+def _result_shapes(case: Case) -> list[tuple[int, ...]]:
+    model = _parse(case, list(case.outputs), case.body, case.constants)
+    values = ReferenceEvaluator(model, new_ops=OPERATORS).run(None, case.inputs)
     return [value.shape for value in values]
 
 
 def _parse(
-    case: Case, signature: str, outputs: str, body: str, constants: dict[str, Array]
+    case: Case, outputs: list[str], body: str, constants: dict[str, Array]
 ) -> onnx.ModelProto:
     header = f'<ir_version: 10, opset_import: ["": {case.opset}]>'
-    model = onnx.parser.parse_model(f"{header} g ({signature}) => ({outputs}) {{ {body} }}")
+    model = onnx.parser.parse_model(f"{header} g () => () {{ {body} }}")
     for name, value in constants.items():
         model.graph.initializer.append(onnx.numpy_helper.from_array(value, name))
-    for output in model.graph.output:
-        if output.name != "loss":
-            output.type.tensor_type.ClearField("shape")
+    for name, value in case.inputs.items():
+        kind = onnx.helper.np_dtype_to_tensor_dtype(value.dtype)
+        model.graph.input.append(
+            onnx.helper.make_tensor_value_info(name, kind, list(value.shape))
+        )
+    for name in outputs:
+        shape = [] if name == "loss" else None
+        double = onnx.TensorProto.DOUBLE
+        model.graph.output.append(onnx.helper.make_tensor_value_info(name, double, shape))
     return model
-
-
-def _declared(name: str, value: Array) -> str:
-    return f"{_TYPES[str(value.dtype)]}[{', '.join(map(str, value.shape))}] {name}"

@@ -1,0 +1,174 @@
+"""Operators that onnx's own evaluator computes wrongly or in float32, by their definitions."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from onnx.reference.op_run import OpRun
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+
+class ConvTranspose(OpRun):  # type: ignore[misc] - onnx has no types
+    """onnx's own fails on groups; the definition in four lines."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, w: Array, b: Array | None = None, **how: Any) -> tuple[Array]:
+        count = x.ndim - 2
+        strides = how.get("strides") or [1] * count
+        dilations = how.get("dilations") or [1] * count
+        pads = how.get("pads") or [0] * (2 * count)
+        extra = how.get("output_padding") or [0] * count
+        group = how.get("group") or 1
+        if how.get("output_shape") or (how.get("auto_pad") or "NOTSET") not in ("NOTSET", "VALID"):
+            pads = self._resolved(x, w, how, (strides, dilations, extra))
+        full = [
+            (n - 1) * s + (k - 1) * d + 1 + e
+            for n, s, k, d, e in zip(x.shape[2:], strides, w.shape[2:], dilations, extra, strict=True)
+        ]
+        per_group, own = w.shape[1], x.shape[1] // group
+        out = np.zeros((x.shape[0], per_group * group, *full), x.dtype)
+        for g in range(group):
+            xs, ws = x[:, g * own : (g + 1) * own], w[g * own : (g + 1) * own]
+            for tap in product(*(range(k) for k in w.shape[2:])):
+                part = np.einsum("nc...,cm->nm...", xs, ws[(slice(None), slice(None), *tap)])
+                places = tuple(
+                    slice(t * d, t * d + (n - 1) * s + 1, s)
+                    for t, d, n, s in zip(tap, dilations, x.shape[2:], strides, strict=True)
+                )
+                out[(slice(None), slice(g * per_group, (g + 1) * per_group), *places)] += part
+        cut = tuple(slice(p, n - q) for p, q, n in zip(pads[:count], pads[count:], full, strict=True))
+        out = out[(slice(None), slice(None), *cut)]
+        return (out if b is None else out + b.reshape(1, -1, *[1] * count),)
+
+    def _resolved(self, x: Array, w: Array, how: dict[str, Any], given: Any) -> list[int]:
+        begins, ends = [], []
+        for axis, (s, d, e) in enumerate(zip(*given, strict=True)):
+            n, k = x.shape[axis + 2], w.shape[axis + 2]
+            want = (how.get("output_shape") or [n * s for n, s in zip(x.shape[2:], given[0], strict=True)])
+            total = max((n - 1) * s + (k - 1) * d + 1 + e - want[axis], 0)
+            half = total // 2
+            begin = half if how.get("auto_pad") == "SAME_UPPER" else total - half
+            begins.append(begin)
+            ends.append(total - begin)
+        return begins + ends
+
+
+class LRN(OpRun):  # type: ignore[misc] - onnx has no types
+    """onnx's own reads beyond the channels."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, **how: Any) -> tuple[Array]:
+        size = how["size"]
+        before, behind = (size - 1) // 2, size - 1 - (size - 1) // 2
+        squares = np.stack(
+            [
+                (x[:, max(c - before, 0) : c + behind + 1] ** 2).sum(axis=1)
+                for c in range(x.shape[1])
+            ],
+            axis=1,
+        )
+        alpha, beta, bias = how["alpha"], how["beta"], how["bias"]
+        return (x / (bias + alpha / size * squares) ** beta,)
+
+
+class Erf(OpRun):  # type: ignore[misc] - onnx has no types
+    """onnx's own has float32's precision."""
+
+    op_domain = ""
+
+    def _run(self, x: Array) -> tuple[Array]:
+        return (np.vectorize(math.erf, otypes=[x.dtype])(x),)
+
+
+class Gelu(OpRun):  # type: ignore[misc] - onnx has no types
+    """As Erf."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, approximate: str | None = None) -> tuple[Array]:
+        if approximate == "tanh":
+            inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
+            return (0.5 * x * (1 + np.tanh(inner)),)
+        return (0.5 * x * (1 + np.vectorize(math.erf, otypes=[x.dtype])(x / math.sqrt(2))),)
+
+
+class MeanVarianceNormalization(OpRun):  # type: ignore[misc] - onnx has no types
+    """onnx's own mixes types."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, axes: list[int] | None = None) -> tuple[Array]:
+        over = tuple(axes or (0, 2, 3))
+        centred = x - x.mean(axis=over, keepdims=True)
+        return (centred / (x.std(axis=over, keepdims=True) + 1e-9),)
+
+
+class GroupNormalization(OpRun):  # type: ignore[misc] - onnx has no types
+    """onnx's own has float32's precision."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, s: Array, b: Array, **how: Any) -> tuple[Array]:
+        groups = x.reshape(x.shape[0], how["num_groups"], -1)
+        centred = groups - groups.mean(axis=2, keepdims=True)
+        root = np.sqrt(groups.var(axis=2, keepdims=True) + how["epsilon"])
+        column = (1, -1, *[1] * (x.ndim - 2))
+        return ((centred / root).reshape(x.shape) * s.reshape(column) + b.reshape(column),)
+
+
+class LpNormalization(OpRun):  # type: ignore[misc] - onnx has no types
+    """onnx's own forgets the absolute value."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, axis: int = -1, p: int = 2) -> tuple[Array]:
+        norm = (abs(x) ** p).sum(axis=axis, keepdims=True) ** (1 / p)
+        return (x / norm,)
+
+
+class MaxPool(OpRun):  # type: ignore[misc] - onnx has no types
+    """onnx's own counts indices of few axes wrongly."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, **how: Any) -> tuple[Array, Array]:
+        kernel = how["kernel_shape"]
+        count = len(kernel)
+        strides, pads = how.get("strides") or [1] * count, how.get("pads") or [0] * 2 * count
+        rounding = math.ceil if how.get("ceil_mode") else math.floor
+        steps = [
+            rounding((x.shape[a + 2] + pads[a] + pads[a + count] - kernel[a]) / strides[a]) + 1
+            for a in range(count)
+        ]
+        places = np.arange(x.size).reshape(x.shape)
+        y = np.empty((*x.shape[:2], *steps), x.dtype)
+        indices = np.empty(y.shape, np.int64)
+        for at in product(*(range(n) for n in y.shape)):
+            starts = [o * s - p for o, s, p in zip(at[2:], strides, pads, strict=False)]
+            box = tuple(slice(max(a, 0), a + k) for a, k in zip(starts, kernel, strict=True))
+            window = x[at[0], at[1]][box]
+            best = np.unravel_index(window.argmax(), window.shape)
+            y[at] = window[best]
+            indices[at] = places[at[0], at[1]][box][best]
+        return y, indices
+
+
+OPERATORS = [
+    ConvTranspose,
+    Erf,
+    Gelu,
+    GroupNormalization,
+    LRN,
+    LpNormalization,
+    MaxPool,
+    MeanVarianceNormalization,
+]
