@@ -119,14 +119,23 @@ def _pieces(graph: GraphProto) -> Iterator[bytes]:
     for tensor in graph.initializer:
         yield f"{tensor.name}:{tensor.data_type}:{list(tensor.dims)}".encode()
     for node in graph.node:
-        if not node.metadata_props and not node.doc_string:
-            yield node.SerializeToString(deterministic=True)
-            continue
-        bare = type(node)()
-        bare.CopyFrom(node)
-        del bare.metadata_props[:]
-        bare.ClearField("doc_string")
-        yield bare.SerializeToString(deterministic=True)
+        yield _bare(node).SerializeToString(deterministic=True)
+
+
+def _bare(node: NodeProto) -> NodeProto:
+    """Return a node, its bodies included, without notes and inferred types."""
+    if not node.metadata_props and not node.doc_string and not any(subgraphs(node)):
+        return node
+    bare = type(node)()
+    bare.CopyFrom(node)
+    noted = [bare]
+    for graph in (inner for _, body in subgraphs(bare) for inner in graphs(body)):
+        del graph.value_info[:]
+        noted.extend((*graph.node, *graph.input, *graph.output))
+    for item in noted:
+        del item.metadata_props[:]
+        item.ClearField("doc_string")
+    return bare
 
 
 def _read_bytes(path: Path) -> bytes:

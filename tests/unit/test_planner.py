@@ -133,16 +133,16 @@ def test_a_loss_that_is_no_tensor_is_an_error() -> None:
 
 
 UNKNOWN = {
-    "a string": ("g (float[4] x, string[4] t) => (float[4] z, string[4] u)"
-                 " { s = Identity(t) u = Identity(s) z = Neg(x) }", "s", "strings"),
-    "a sequence": ("g (float[4] x) => (float[4] z) { s = SequenceConstruct(x, x)"
-                   " i = Constant<value_int=0>() z = SequenceAt(s, i) }", "s", "sequence(float32)"),
-    "an optional": ("g (float[4] x) => (float[4] z) { o = Optional(x)"
-                    " z = OptionalGetElement(o) }", "o", "optional"),
-    "a size that data decides": ("g (float[4] x) => (int64[1,1] z) { s = NonZero(x)"
-                                 " z = ReduceSum(s) }", "s", "dim 1"),
-    "an operator nobody knows": ("g (float[4] x) => (float[4] z) { s = local.Odd(x)"
-                                 " z = local.Odd(s) }", "s", "type is not known"),
+    "a string": (("g (float[4] x, string[4] t) => (float[4] z, string[4] u)"
+                 " { s = Identity(t) u = Identity(s) z = Neg(x) }"), "s", "strings"),
+    "a sequence": (("g (float[4] x) => (float[4] z) { s = SequenceConstruct(x, x)"
+                   " i = Constant<value_int=0>() z = SequenceAt(s, i) }"), "s", "sequence(float32)"),
+    "an optional": (("g (float[4] x) => (float[4] z) { o = Optional(x)"
+                    " z = OptionalGetElement(o) }"), "o", "optional"),
+    "a size that data decides": (("g (float[4] x) => (int64[1,1] z) { s = NonZero(x)"
+                                 " z = ReduceSum(s) }"), "s", "dim 1"),
+    "an operator nobody knows": (("g (float[4] x) => (float[4] z) { s = local.Odd(x)"
+                                 " z = local.Odd(s) }"), "s", "type is not known"),
 }  # fmt: skip
 
 
