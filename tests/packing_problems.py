@@ -45,3 +45,27 @@ def tiny_problems() -> st.SearchStrategy[Problem]:
         )
 
     return build()
+
+
+@st.composite
+def full_problems(draw: st.DrawFn) -> Problem:
+    """Few buffers that leave no byte free at any tick, wherever they lie.
+
+    Often no layout reaches the bound: what dies need not be together.
+    """
+    height, ticks = draw(st.integers(2, 6)), draw(st.integers(1, 4))
+    live: list[tuple[int, int]] = []
+    spans: list[tuple[int, int, int]] = []
+    for tick in range(ticks):
+        dead = [draw(st.booleans()) for _ in live]
+        spans += [(s, tick, z) for (s, z), gone in zip(live, dead, strict=True) if gone]
+        live = [entry for entry, gone in zip(live, dead, strict=True) if not gone]
+        while room := height - sum(size for _, size in live):
+            live.append((tick, draw(st.integers(1, min(room, 4)))))
+    spans += [(start, ticks, size) for start, size in live]
+    return Problem(
+        tuple(
+            Buffer(BufferId(f"b{i}"), size, LiveRange(start, end))
+            for i, (start, end, size) in enumerate(spans[:10])
+        )
+    )

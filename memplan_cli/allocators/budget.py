@@ -20,6 +20,8 @@ class Budget:
     work: int
     deadline: float | None = None
     spent: int = 0
+    enough: int = 0
+    """Units of height below which the search may stop."""
 
     def is_over(self) -> bool:
         """Whether to stop."""
@@ -28,7 +30,7 @@ class Budget:
 
     def share(self, part: float) -> Budget:
         """Return a part of what is left, to be given back with ``charge``."""
-        return Budget(int((self.work - self.spent) * part), self.deadline)
+        return Budget(int((self.work - self.spent) * part), self.deadline, enough=self.enough)
 
     def charge(self, work: int) -> None:
         """Note work that was done."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cache
 from itertools import count
 from random import Random
 from typing import TYPE_CHECKING
@@ -24,17 +25,29 @@ from memplan_cli.allocators.board import (
     Board,
     State,
     board_of,
+    lift,
     new_state,
+    put,
+    undo,
 )
 from memplan_cli.allocators.budget import Budget, Found
-from memplan_cli.allocators.pieces import height_of
+from memplan_cli.allocators.pieces import Piece, height_of
 from memplan_cli.allocators.search import search
+from memplan_cli.allocators.valleys import (
+    basin_overflows,
+    could_drop,
+    count_inside,
+    find_valleys,
+    split,
+    tightest_section,
+)
+from memplan_cli.problem import BufferId
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from memplan_cli.allocators.board import Ints
-    from memplan_cli.allocators.pieces import Piece, Placement
+    from memplan_cli.allocators.pieces import Placement
 
 SLICE = 20_000_000
 """Work between two looks at the clock, about a twentieth of a second."""
@@ -147,24 +160,55 @@ class Searcher:
         return tuple(offsets)
 
 
+@cache
+def prepare(progress: Callable[[str], None]) -> None:
+    """Load the compiled loops; on a new machine they are compiled, which takes seconds.
+
+    They are called one by one on a board of one buffer, so that progress can be shown.
+    """
+    board, _ = board_of(Piece((BufferId("x"),), (0,), (1,), (1,), (1,)))
+    state = new_state(board, np.zeros(2, np.uint64), 100)
+    rank = np.zeros(1, np.int64)
+    steps: tuple[Callable[[], object], ...] = (
+        lambda: lift(state, 0, 0),
+        lambda: put(board, state, 0),
+        lambda: undo(board, state, 0),
+        lambda: split(board, state, 0, 1),
+        lambda: find_valleys(state, 0, 1),
+        lambda: count_inside(board, state, 0, 1),
+        lambda: tightest_section(state, 0, 1, 1),
+        lambda: basin_overflows(board, state, 0, 1, 1),
+        lambda: could_drop(board, state, 0, 0),
+        lambda: search(board, state, 1, rank, 0),
+    )
+    for number, step in enumerate(steps, start=1):
+        progress(f"loading the search, part {number} of {len(steps)}")
+        step()
+
+
 def reach(searcher: Searcher, best: Found, budget: Budget) -> Found:
     """Try the bound of a placement with a tenth of the work."""
     return _probe(searcher, best.bound, best, budget.share(0.1), budget)
 
 
 def shrink(searcher: Searcher, best: Found, budget: Budget) -> Found:
-    """Lower a placement towards its bound, as far as work allows."""
-    if best.bound < best.height:
-        best = _probe(searcher, best.bound, best, budget.share(0.5), budget)
+    """Lower a placement towards its bound, or until it is low enough, as far as work allows."""
+
+    def is_done(found: Found) -> bool:
+        return found.height <= max(found.bound, budget.enough) or budget.is_over()
+
+    for first in (budget.enough, best.bound):
+        if not is_done(best) and best.bound <= first < best.height:
+            best = _probe(searcher, first, best, budget.share(0.5), budget)
     doubtful = best.bound  # up to here nothing was found, though it may exist
-    while best.bound < best.height and not budget.is_over():
+    while not is_done(best):
         gap = best.height - doubtful
         if gap <= max(1, best.height // 1000):
             break
         capacity = doubtful + gap // 2
         best = _probe(searcher, capacity, best, budget.share(0.3), budget)
         doubtful = max(best.bound, doubtful if best.height <= capacity else capacity)
-    while best.bound < best.height and not budget.is_over():
+    while not is_done(best):
         height = best.height
         best = _probe(searcher, height - 1, best, budget.share(1.0), budget)
         if best.height == height:

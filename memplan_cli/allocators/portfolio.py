@@ -37,12 +37,13 @@ QUICK = 300
 """Buffers up to which those strategies take less time than loading the search."""
 
 
-def portfolio(
+def portfolio(  # noqa: PLR0913 - knobs by keyword, each with a default
     problem: Problem,
     *,
     work: int = DEFAULT_WORK,
     time_limit: float | None = None,
     seeds: Iterable[Layout] = (),
+    enough: int = 0,
     progress: Callable[[str], None] | None = None,
 ) -> Layout:
     """Return the best layout found, and whether it is proved to be the best there is.
@@ -53,6 +54,7 @@ def portfolio(
         time_limit: Seconds after which the search stops, whatever work is left. Only cuts
             short: what is found without it is never worse.
         seeds: Layouts known already; the result is not taller than any of them.
+        enough: Bytes below which it matters no more; the search stops at such a layout.
         progress: Called with a line of text before something that takes seconds.
     """
     deadline = None if time_limit is None else time.monotonic() + time_limit
@@ -61,18 +63,22 @@ def portfolio(
     found = layout_of(reduction, cheap)
     if found.proved:
         return found
-    if work > 0 and (deadline is None or time.monotonic() < deadline):
-        found = _searched(reduction, cheap, (work, deadline), progress or _silent)
-    rest = [*seeds, level1(problem), level0(problem), naive(problem)]
-    best = min([found, *rest], key=lambda layout: layout.height)
-    return replace(best, proved=found.proved and best.height == found.height)
+    known = [*seeds, level1(problem), level0(problem), naive(problem)]
+    best = min([found, *known], key=lambda layout: layout.height)
+    bound = reduction.load * reduction.unit
+    if best.height > max(bound, enough) and work > 0:
+        budget = Budget(work, deadline, enough=enough // reduction.unit)
+        found, bound = _searched(reduction, cheap, budget, progress or _silent)
+        best = min([found, *known], key=lambda layout: layout.height)
+    return replace(best, proved=best.height <= bound)
 
 
 def exact(problem: Problem) -> Layout:
     """Search for the lowest layout, starting from what the cheap strategies find."""
     reduction = reduce(problem)
     cheap = [_cheapest(piece, reduction.load) for piece in reduction.pieces]
-    return _searched(reduction, cheap, (DEFAULT_WORK, None), _silent)
+    found, bound = _searched(reduction, cheap, Budget(DEFAULT_WORK), _silent)
+    return replace(found, proved=found.height <= bound)
 
 
 def _silent(_text: str) -> None:
@@ -100,23 +106,22 @@ def _greediest(piece: Piece, best: Placement, goal: int) -> Placement:
 def _searched(
     reduction: Reduction,
     known: list[Placement],
-    limits: tuple[int, float | None],
+    budget: Budget,
     progress: Callable[[str], None],
-) -> Layout:
+) -> tuple[Layout, int]:
     """Search the pieces that are above the goal, the heaviest first.
 
-    A piece that cannot reach the lower bound raises the goal for all after it: the arena
+    Returns the layout, and the bytes that no layout can go below. A piece that cannot reach the lower bound raises the goal for all after it: the arena
     is as tall as the worst.
     """
     placements = list(known)
     goal = bound = reduction.load
     pieces = reduction.pieces
-    budget = Budget(*limits)
     for index in sorted(range(len(pieces)), key=lambda i: (-pieces[i].load, i)):
         piece = pieces[index]
-        if height_of(piece, placements[index]) > goal:
-            progress(f"searching for a lower layout of {len(piece.size)} buffers ...")
-            found = _lowered(piece, placements[index], goal, budget)
+        height = height_of(piece, placements[index])
+        if height > goal:
+            found = _lowered(piece, Found(placements[index], height, goal), budget, progress)
             placements[index] = found.placement
             if found.bound > goal:
                 bound = max(bound, found.bound)
@@ -127,14 +132,17 @@ def _searched(
     )
 
 
-def _lowered(piece: Piece, known: Placement, goal: int, budget: Budget) -> Found:
+def _lowered(
+    piece: Piece, best: Found, budget: Budget, progress: Callable[[str], None]
+) -> Found:
     """Search one piece; strategies that look at all pairs come between if they take longer."""
-    best = Found(known, height_of(piece, known), goal)
-    searchable = _is_searchable(piece)
+    searchable = _is_searchable(piece) and not budget.is_over()
     if searchable:
         # numba and the compiled loops are loaded here and nowhere else.
-        from memplan_cli.allocators.exact import Searcher, reach, shrink
+        from memplan_cli.allocators.exact import Searcher, prepare, reach, shrink
 
+        prepare(progress)
+        progress(f"searching for a lower layout of {len(piece.size)} buffers")
         searcher = Searcher(piece)
         best = reach(searcher, best, budget)
     if best.height > best.bound and QUICK < len(piece.size) <= QUADRATIC:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from memplan_cli.allocators import ALLOCATORS, portfolio
 from memplan_cli.problem import lower_bound, violations
-from packing_problems import problems, tiny_problems
+from packing_problems import full_problems, problems, tiny_problems
 
 if TYPE_CHECKING:
     from memplan_cli.problem import Problem
@@ -61,7 +62,7 @@ def test_levels_are_ordered(problem: Problem) -> None:
 
 
 @many
-@given(problem=tiny_problems())
+@given(problem=st.one_of(tiny_problems(), full_problems()))
 def test_a_proved_height_is_the_least_there_is(problem: Problem) -> None:
     layout = portfolio(problem)
     assert layout.proved, "a handful of buffers can be searched to the end"

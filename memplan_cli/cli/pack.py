@@ -1,0 +1,80 @@
+"""``memplan pack``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from memplan_cli.cli.common import output_options, say
+
+if TYPE_CHECKING:
+    from memplan_cli.cli.common import Output
+    from memplan_cli.pack import Packed
+
+
+@click.command()
+@click.argument("problem", type=click.Path(path_type=Path))
+@click.option(
+    "-o", "out", type=click.Path(path_type=Path), help="Write the problem with its offsets."
+)
+@click.option(
+    "--capacity",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Bytes that are enough; exit 1 if it does not fit.",
+)
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(0),
+    metavar="S",
+    help="Seconds after which the search stops.",
+)
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
+@output_options
+def pack(  # noqa: PLR0913 - one parameter an option, as click wants it
+    problem: Path,
+    *,
+    out: Path | None,
+    capacity: int | None,
+    time_limit: float | None,
+    form: str,
+    output: Output,
+) -> None:
+    """Pack the buffers of PROBLEM, a CSV file with the columns id,lower,upper,size.
+
+    A buffer is live from lower to upper, upper not included. Says how tall an arena they
+    need, the lower bound, and whether the height is proved to be the least there is.
+
+    \b
+    memplan pack problem.csv -o offsets.csv
+    memplan pack problem.csv --capacity 1048576 --time-limit 10
+    """
+    from memplan_cli import pack as packing
+
+    packed = packing.pack(
+        packing.read_problem(problem),
+        capacity=capacity,
+        time_limit=time_limit,
+        progress=output.progress,
+    )
+    # A layout that was not good enough is no result: a script must not take it for one.
+    if out and packed.passed:
+        packing.write_layout(out, packed)
+    say(json.dumps(packed.to_json()) if form == "json" else _text(packed))
+    raise SystemExit(0 if packed.passed else 1)
+
+
+def _text(packed: Packed) -> str:
+    lines = [
+        f"buffers      {len(packed.problem.buffers)}",
+        f"height       {packed.layout.height}",
+        f"lower bound  {packed.lower_bound}",
+        f"proved       {'yes' if packed.layout.proved else 'no'}",
+    ]
+    if packed.capacity is not None:
+        verdict = "fits" if packed.passed else "no layout found that fits"
+        lines.append(f"capacity     {packed.capacity} ({verdict})")
+    return "\n".join([*lines, f"seconds      {packed.seconds:.3f}"])

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import pytest
+
+from memplan_cli.problem import (
+    Buffer,
+    BufferId,
+    Layout,
+    LiveRange,
+    Problem,
+    align,
+    lower_bound,
+    pressure,
+    violations,
+)
+
+
+def buffer(name: str, start: int, end: int, size: int) -> Buffer:
+    return Buffer(BufferId(name), size, LiveRange(start, end))
+
+
+def layout(height: int, **offsets: int) -> Layout:
+    return Layout({BufferId(name): offset for name, offset in offsets.items()}, height)
+
+
+def reasons(problem: Problem, found: Layout) -> list[str]:
+    return [violation.reason for violation in violations(problem, found)]
+
+
+PAIR = Problem((buffer("a", 0, 2, 4), buffer("b", 1, 3, 4)))
+
+
+def test_ranges_that_touch_do_not_overlap() -> None:
+    assert not LiveRange(0, 2).overlaps(LiveRange(2, 3))
+    assert LiveRange(0, 3).overlaps(LiveRange(2, 3))
+
+
+def test_a_range_grows_to_include_a_tick_and_another_range() -> None:
+    assert LiveRange(2, 3).including(5) == LiveRange(2, 6)
+    assert LiveRange(2, 3).including(0) == LiveRange(0, 3)
+    assert LiveRange(2, 3).hull(LiveRange(5, 9)) == LiveRange(2, 9)
+
+
+def test_align_rounds_up() -> None:
+    assert [align(size, 64) for size in (0, 1, 64, 65)] == [0, 64, 64, 128]
+
+
+def test_pressure_counts_what_starts_and_ends_at_a_tick_together() -> None:
+    problem = Problem((buffer("a", 0, 2, 4), buffer("b", 2, 3, 6)))
+    assert list(pressure(problem)) == [(0, 4), (2, 6), (3, 0)]
+
+
+def test_lower_bound_aligns_sizes() -> None:
+    assert lower_bound(PAIR) == 8
+    assert lower_bound(Problem(PAIR.buffers, alignment=64)) == 128
+    assert lower_bound(Problem(())) == 0
+
+
+def test_a_layout_without_overlap_is_safe() -> None:
+    assert reasons(PAIR, layout(8, a=0, b=4)) == []
+
+
+def test_buffers_that_are_not_live_together_may_share_bytes() -> None:
+    problem = Problem((buffer("a", 0, 2, 4), buffer("b", 2, 3, 4)))
+    assert reasons(problem, layout(4, a=0, b=0)) == []
+
+
+def test_buffers_without_bytes_or_time_meet_nobody() -> None:
+    problem = Problem((buffer("a", 0, 2, 4), buffer("b", 0, 2, 0), buffer("c", 1, 1, 4)))
+    assert reasons(problem, layout(4, a=0, b=1, c=0)) == []
+
+
+@pytest.mark.parametrize("offset", [0, 1, 3])
+def test_overlap_in_time_and_memory_is_a_violation(offset: int) -> None:
+    assert reasons(PAIR, layout(8, a=0, b=offset)) == ["overlap in time and in memory"]
+
+
+def test_an_overlap_behind_a_large_neighbour_is_found() -> None:
+    problem = Problem(
+        (
+            buffer("a", 0, 9, 2),
+            buffer("b", 0, 9, 8),
+            buffer("c", 1, 9, 2),
+            buffer("d", 2, 9, 1),
+        )
+    )
+    assert reasons(problem, layout(20, a=0, b=2, c=10, d=9)) != []
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        (layout(8, a=-4, b=0), "negative offset"),
+        (layout(7, a=0, b=4), "sticks out of the arena"),
+        (layout(8, a=0), "placed buffers are not the problem's buffers"),
+        (layout(8, a=0, b=4, c=0), "placed buffers are not the problem's buffers"),
+    ],
+)
+def test_a_layout_that_breaks_a_rule_says_which(found: Layout, reason: str) -> None:
+    assert reason in reasons(PAIR, found)
+
+
+def test_offsets_are_multiples_of_the_alignment() -> None:
+    assert reasons(Problem(PAIR.buffers, 4), layout(12, a=0, b=6)) == ["misaligned offset"]
+
+
+def test_two_buffers_of_one_id_are_a_violation() -> None:
+    problem = Problem((buffer("a", 0, 2, 4), buffer("a", 5, 6, 4)))
+    assert reasons(problem, layout(4, a=0)) == ["the problem has two buffers of one id"]
