@@ -10,12 +10,14 @@ import numpy as np
 from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.gradients.backward import sweep
 from memplan_cli.onnx_io.gradients.expand import expand
+from memplan_cli.onnx_io.gradients.lean import keep_less
 from memplan_cli.onnx_io.gradients.tape import Phase, Pool, Tape, mark
 from memplan_cli.onnx_io.gradients.tensors import (
     constant_values,
     infer_tensors,
     live_nodes,
     names_in,
+    reads,
 )
 from memplan_cli.onnx_io.load import subgraphs
 
@@ -64,6 +66,8 @@ def differentiate(
     forward = _with_additions(nodes, tape, [v.name for v in graph.input])
     known = [name for name in parameters if name in done]
     backward = live_nodes(tape.nodes, [done[name] for name in known])
+    backward = keep_less(forward, backward, [loss, *results], tape)
+    forward = live_nodes(forward, [loss, *results, *_read_by(backward)])
     for node in forward:
         mark(node, Phase.FORWARD)
     names = _gradient_names(done, backward, tape.pool)
@@ -83,6 +87,10 @@ def rename(nodes: Iterable[NodeProto], names: Mapping[str, str]) -> None:
             rename(body.node, names)
             for value in body.output:
                 value.name = names.get(value.name, value.name)
+
+
+def _read_by(nodes: Iterable[NodeProto]) -> list[str]:
+    return [name for node in nodes for name in reads(node)]
 
 
 def _one(tape: Tape, loss: str) -> str:
@@ -124,8 +132,3 @@ def _gradient_names(
         if gradient in made and gradient not in names:
             names[gradient] = pool.fresh(f"{tensor}_grad")
     return names
-
-
-def values_of(graph: GraphProto) -> set[str]:
-    """Return the names of a graph's initializers."""
-    return {tensor.name for tensor in graph.initializer}
