@@ -26,7 +26,7 @@ class Case:
 
 
 def random_case(seed: int) -> Case:
-    draw = random.Random(seed)  # noqa: S311 - a test's graphs, the same in every run
+    draw = random.Random(seed)
     known = [VarId("x")]
     vars_ = {VarId("x"): Var(VarId("x"), "uint8", (8,), Origin.INPUT)}
     sizes: dict[VarId, Size] = {}

@@ -60,6 +60,8 @@ def divide(graph: TaskGraph, order: Order, bound: int, effort: Effort) -> Divide
     while walk.worst[0] > bound and effort.left > 0 and effort.in_time:
         at = walk.steps.index(walk.worst[0])
         for begin, end in _sections(parts, at, graph.size):
+            if _COST * (end - begin) > effort.left:
+                return Divided(walk.order, bound)
             section = walk.section(begin, end)
             found = _divided(section, at - begin, effort)
             if found.middle:

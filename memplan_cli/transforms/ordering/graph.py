@@ -79,3 +79,8 @@ def trace(graph: TaskGraph, order: Sequence[int]) -> tuple[list[int], list[int],
 def peak(graph: TaskGraph, order: Sequence[int]) -> int:
     """Return the most bytes live at one step of an order."""
     return max(trace(graph, order)[0], default=graph.start)
+
+
+def moved(order: Sequence[int]) -> int:
+    """Return by how many places an order moves the ops, all in all."""
+    return sum(abs(at - op) for at, op in enumerate(order))

@@ -12,7 +12,7 @@ from memplan_cli.transforms.ordering.contract import Contracted, contract
 from memplan_cli.transforms.ordering.divide import divide
 from memplan_cli.transforms.ordering.effort import Effort
 from memplan_cli.transforms.ordering.exact import best_first
-from memplan_cli.transforms.ordering.graph import peak, trace
+from memplan_cli.transforms.ordering.graph import moved, peak, trace
 from memplan_cli.transforms.ordering.straighten import straighten
 
 if TYPE_CHECKING:
@@ -47,13 +47,13 @@ class Solution:
     chosen: str = ""
 
     def offer(self, name: str, order: Order | None) -> None:
-        """Take an order into account; of equals the first one offered is kept."""
+        """Take an order into account; of equals the nearest to the file's is kept."""
         if order is None:
             return
         found = peak(self.graph, order)
-        if not self.chosen or found < self.peak:
-            self.order, self.chosen = order, name
         self.peaks[name] = min(found, self.peaks.get(name, found))
+        if not self.chosen or (found, moved(order)) < (self.peak, moved(self.order)):
+            self.order, self.chosen = order, name
 
     @property
     def peak(self) -> int:
@@ -71,7 +71,7 @@ def solve(graph: TaskGraph, effort: Effort, tell: Callable[[str], None]) -> Solu
     found = Solution(graph, max(local_bounds(graph), default=graph.start))
     for name in ("file", "runtime_default"):
         found.offer(name, CANDIDATES[name](graph))
-    if found.proved:
+    if found.proved and found.chosen == "file":
         return found
     small = contract(graph)
     found.bound = max(found.bound, *local_bounds(small.graph))
