@@ -141,7 +141,11 @@
     pen.save(); pen.beginPath(); pen.rect(LEFT, 0, width - LEFT - 8, height - 16); pen.clip();
     steps(pen, curve, top, width, height, true); pen.fillStyle = css("--fill"); pen.fill();
     pen.strokeStyle = css("--curve"); pen.lineWidth = 1.5; pen.stroke();
-    if (other) { steps(pen, other, top, width, height, false); pen.strokeStyle = css("--other"); pen.stroke(); }
+    if (other) {
+      // Dashes: where both are the same, both must show.
+      steps(pen, other, top, width, height, false);
+      pen.strokeStyle = css("--other"); pen.setLineDash([6, 5]); pen.stroke(); pen.setLineDash([]);
+    }
     marks(pen, width, height);
     pen.restore();
   };
