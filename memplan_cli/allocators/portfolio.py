@@ -65,7 +65,7 @@ def portfolio(  # noqa: PLR0913 - knobs by keyword, each with a default
         return found
     known = [*seeds, level1(problem), level0(problem), naive(problem)]
     best = min([found, *known], key=lambda layout: layout.height)
-    bound = reduction.load * reduction.unit
+    bound = max(reduction.load * reduction.unit, reduction.floor)
     if best.height > max(bound, enough) and work > 0:
         budget = Budget(work, deadline, enough=enough // reduction.unit)
         found, bound = _searched(reduction, cheap, budget, progress or _silent)
@@ -111,8 +111,8 @@ def _searched(
 ) -> tuple[Layout, int]:
     """Search the pieces that are above the goal, the heaviest first.
 
-    Returns the layout, and the bytes that no layout can go below. A piece that cannot reach the lower bound raises the goal for all after it: the arena
-    is as tall as the worst.
+    Returns the layout, and the bytes that no layout can go below. A piece that cannot reach
+    the lower bound raises the goal for all after it: the arena is as tall as the worst.
     """
     placements = list(known)
     goal = bound = reduction.load
@@ -127,9 +127,7 @@ def _searched(
                 bound = max(bound, found.bound)
         goal = max(goal, height_of(piece, placements[index]))
     layout = layout_of(reduction, placements)
-    return replace(
-        layout, proved=layout.height == max(bound * reduction.unit, reduction.floor)
-    )
+    return layout, max(bound * reduction.unit, reduction.floor)
 
 
 def _lowered(
