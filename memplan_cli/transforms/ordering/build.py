@@ -89,7 +89,7 @@ def task_graph(block: Block, facts: Storage, taken: Mapping[int, int]) -> TaskGr
     for index, total in taken.items():
         need[index] = total
     preds = _predecessors(block)
-    replaces = tuple(builder.replaceable(op) for op in block.ops)
+    replaces = tuple(builder.replaceable(op, outliving) for op in block.ops)
     return TaskGraph(
         preds=preds,
         succs=_successors(preds),
@@ -171,7 +171,7 @@ class _Builder:
         roots = {self._facts.roots[var] for var in results if var in self._facts.roots}
         return {self._tensor[root] for root in roots if root in self._tensor}
 
-    def replaceable(self, op: Op) -> tuple[int, ...]:
+    def replaceable(self, op: Op, outliving: Collection[int]) -> tuple[int, ...]:
         """Return the tensors that the first result may replace, in some order.
 
         The same rule as in `share_storage`, less the question who dies.
@@ -185,13 +185,14 @@ class _Builder:
         result = facts.sizes[op.outputs[0]]
         sources = [op.inputs[p] for p in positions if p < len(op.inputs)]
         roots = Counter(facts.roots[var] for var in set(op.inputs) if var in facts.roots)
-        return tuple(
+        found = [
             self._tensor[facts.roots[var]]
             for var in dict.fromkeys(sources)
             if facts.roots.get(var) in self._tensor
             and facts.sizes[var] == result
             and roots[facts.roots[var]] == 1
-        )
+        ]
+        return tuple(tensor for tensor in found if tensor not in outliving)
 
 
 def _mentioned(op: Op) -> Iterable[VarId]:

@@ -34,7 +34,10 @@ class TaskGraph:
     touches: tuple[tuple[int, ...], ...]
     """The tensors that this op begins or reads."""
     replaces: tuple[tuple[int, ...], ...]
-    """The tensors whose bytes the first result takes over, if they die here."""
+    """The tensors whose bytes the first result takes over, if they die here.
+
+    None of them outlives the block.
+    """
     saved: tuple[int, ...]
     """What the step saves if one of ``replaces`` dies."""
     need: tuple[int, ...]

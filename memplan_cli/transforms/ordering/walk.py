@@ -57,7 +57,10 @@ class Walk:
             succs=near(graph.succs),
             opens=known(graph.opens),
             touches=touches,
-            replaces=known(graph.replaces),
+            replaces=tuple(
+                tuple(tensor for tensor in sources if not outlives[tensor])
+                for sources in known(graph.replaces)
+            ),
             saved=tuple(graph.saved[op] for op in ops),
             need=tuple(graph.need[op] for op in ops),
             weight=tuple(graph.weight[tensor] for tensor in tensors),

@@ -1,0 +1,264 @@
+"""The parts that searches are made of, each on graphs whose every order can be tried."""
+
+import random
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+import pytest
+
+from memplan_cli.transforms.ordering.beam import beam
+from memplan_cli.transforms.ordering.bound import CutBounds, local_bounds
+from memplan_cli.transforms.ordering.candidates import CANDIDATES, runtime_default
+from memplan_cli.transforms.ordering.contract import contract
+from memplan_cli.transforms.ordering.divide import divide
+from memplan_cli.transforms.ordering.effort import Effort
+from memplan_cli.transforms.ordering.exact import best_first
+from memplan_cli.transforms.ordering.flow import SINK, SOURCE, Network
+from memplan_cli.transforms.ordering.graph import Order, TaskGraph, moved, peak, trace
+from memplan_cli.transforms.ordering.solve import cut_bound
+from memplan_cli.transforms.ordering.straighten import straighten
+from memplan_cli.transforms.ordering.walk import Walk
+
+
+def graph_of(
+    reads: Sequence[Sequence[int]],
+    weight: Sequence[int],
+    outlives: Sequence[int] = (),
+    in_place: Sequence[int] = (),
+) -> TaskGraph:
+    """Make a graph in which op i makes tensor i and reads the results of ``reads[i]``."""
+    size = len(reads)
+    users = [{op, *(o for o in range(size) if op in reads[o])} for op in range(size)]
+    replaces = [
+        tuple(
+            read
+            for read in reads[op]
+            if op in in_place and weight[read] == weight[op] and read not in outlives
+        )
+        for op in range(size)
+    ]
+    return TaskGraph(
+        preds=tuple(tuple(sorted(set(read))) for read in reads),
+        succs=tuple(tuple(sorted(users[op] - {op})) for op in range(size)),
+        opens=tuple((op,) for op in range(size)),
+        touches=tuple(tuple(sorted({op, *read})) for op, read in enumerate(reads)),
+        replaces=tuple(replaces),
+        saved=tuple(weight[op] if replaces[op] else 0 for op in range(size)),
+        need=tuple(weight),
+        weight=tuple(weight),
+        uses=tuple(len(users[op]) + (op in outlives) for op in range(size)),
+        outlives=tuple(op in outlives for op in range(size)),
+        start=0,
+    )
+
+
+def random_graph(seed: int, most: int = 8) -> TaskGraph:
+    draw = random.Random(seed)
+    size = draw.randint(2, most)
+    reads = [draw.sample(range(op), min(op, draw.randint(0, 2))) for op in range(size)]
+    weight = [draw.choice((1, 2, 3, 5, 8)) for _ in range(size)]
+    return graph_of(
+        reads,
+        weight,
+        draw.sample(range(size), draw.randint(0, 2)),
+        draw.sample(range(size), draw.randint(0, size)),
+    )
+
+
+def orders(graph: TaskGraph, most: int = 3000) -> list[Order]:
+    def extend(done: Order) -> Iterator[Order]:
+        if len(done) == graph.size:
+            yield done
+        for op in range(graph.size):
+            if op not in done and set(graph.preds[op]) <= set(done):
+                yield from extend([*done, op])
+
+    return list(islice(extend([]), most))
+
+
+GRAPHS = [random_graph(seed) for seed in range(60)]
+
+
+def test_the_runtime_s_default_order_is_depth_first_from_the_last_leaf() -> None:
+    # A0 B0 A1 B1 A2 B2 A3 B3 C, as measured in ONNX Runtime 1.31.
+    graph = graph_of([[], [0], [], [2], [], [4], [], [6], [1, 3, 5, 7]], [1] * 9)
+    assert runtime_default(graph) == [6, 7, 4, 5, 2, 3, 0, 1, 8]
+
+
+@pytest.mark.parametrize("name", CANDIDATES)
+def test_every_candidate_respects_every_edge(name: str) -> None:
+    for graph in GRAPHS:
+        order = CANDIDATES[name](graph)
+        assert sorted(order) == list(range(graph.size))
+        place = {op: at for at, op in enumerate(order)}
+        assert all(place[p] < place[op] for op in order for p in graph.preds[op])
+
+
+def test_greedy_backward_runs_what_only_waits_just_before_its_reader() -> None:
+    # Op 0 depends on nothing and is read by the last op only.
+    graph = graph_of([[], [], [1], [2], [0, 3]], [9, 1, 1, 1, 1])
+    assert CANDIDATES["greedy_backward"](graph) == [1, 2, 3, 0, 4]
+
+
+def test_a_section_does_not_keep_alive_what_nobody_after_it_reads() -> None:
+    # Tensor 0 is read by op 1, before the section, and by op 2, inside of it.
+    graph = graph_of([[], [0], [0], [1, 2], [3]], [10, 1, 1, 1, 1])
+    walk = Walk(graph, range(5))
+    section = walk.section(2, 4)
+    steps, before, after = trace(section, [0, 1])
+    assert (steps, before, after) == (walk.steps[2:4], walk.before[2:4], walk.before[4])
+    assert after == 1
+
+
+def test_sections_of_any_order_need_what_the_whole_needs_there() -> None:
+    for graph in GRAPHS:
+        walk = Walk(graph, orders(graph, 20)[-1])
+        for begin in range(graph.size):
+            for end in range(begin + 1, graph.size + 1):
+                section = walk.section(begin, end)
+                steps, before, _ = trace(section, range(section.size))
+                assert steps == walk.steps[begin:end]
+                assert before == walk.before[begin:end]
+
+
+def test_a_spliced_walk_is_the_walk_of_the_new_order() -> None:
+    for graph in GRAPHS:
+        walk = Walk(graph, range(graph.size))
+        begin = graph.size // 3
+        section = walk.section(begin, graph.size)
+        walk.splice(begin, section, orders(section, 9)[-1])
+        again = Walk(graph, walk.order)
+        assert (walk.steps, walk.before) == (again.steps, again.before)
+        for begin in range(graph.size):
+            assert walk.section(begin, graph.size) == again.section(begin, graph.size)
+
+
+def test_a_cut_is_the_least_of_all_orders_at_that_op() -> None:
+    for graph in GRAPHS:
+        found = orders(graph)
+        if len(found) == 3000:
+            continue
+        cuts = CutBounds(graph)
+        least = [10**9] * graph.size
+        for order in found:
+            steps, _, _ = trace(graph, order)
+            for at, op in enumerate(order):
+                least[op] = min(least[op], steps[at])
+        assert [cuts.at(op, 10**6).bound for op in range(graph.size)] == least
+        assert all(a <= b for a, b in zip(local_bounds(graph), least, strict=True))
+
+
+def test_both_divisions_of_a_cut_reach_it() -> None:
+    for graph in GRAPHS:
+        for op in range(graph.size):
+            cut = CutBounds(graph).at(op, 10**6)
+            for first in (cut.earliest(), cut.latest()):
+                rest = [o for o in range(graph.size) if o != op and o not in first]
+                order = [*sorted(first), op, *rest]
+                place = {o: at for at, o in enumerate(order)}
+                assert all(place[p] < place[o] for o in order for p in graph.preds[o])
+                assert trace(graph, order)[0][len(first)] == cut.bound
+
+
+def test_a_cut_without_work_is_a_bound_all_the_same() -> None:
+    for graph in GRAPHS:
+        best = min(peak(graph, order) for order in orders(graph))
+        assert all(CutBounds(graph).at(op, 0).bound <= best for op in range(graph.size))
+        assert cut_bound(graph, list(range(graph.size))) <= best
+
+
+def test_contracting_keeps_the_best_peak_and_clusters_expand_to_the_same_peak() -> None:
+    shrunk = 0
+    for graph in GRAPHS:
+        small = contract(graph)
+        shrunk += small.graph.size < graph.size
+        found = orders(small.graph)
+        for order in found[:50]:
+            assert peak(small.graph, order) == peak(graph, small.expand(order))
+        every = orders(graph)
+        if len(every) < 3000:
+            assert min(peak(small.graph, o) for o in found) == min(
+                peak(graph, o) for o in every
+            )
+    assert shrunk > 30
+
+
+def test_a_chain_contracts_to_one_cluster() -> None:
+    chain = graph_of([[], [0], [1], [2]], [4, 4, 4, 4], in_place=(1, 2, 3))
+    assert contract(chain).members == ((0, 1, 2, 3),)
+
+
+def test_dividing_never_makes_an_order_worse_and_its_bound_holds() -> None:
+    better = 0
+    for graph in GRAPHS:
+        every = orders(graph)
+        worst = max(every, key=lambda order: peak(graph, order))
+        found = divide(graph, worst, 0, Effort(100_000))
+        best = min(peak(graph, order) for order in every)
+        assert best <= peak(graph, found.order) <= peak(graph, worst)
+        assert found.bound <= peak(graph, found.order)
+        assert found.bound <= best
+        better += peak(graph, found.order) < peak(graph, worst)
+    assert better > 20
+
+
+def test_the_exact_search_proves_that_there_is_nothing_below_the_best() -> None:
+    for graph in GRAPHS:
+        best = min(peak(graph, order) for order in orders(graph))
+        found = best_first(graph, 0, best + 1, lambda _: True)
+        assert found.order is not None
+        assert peak(graph, found.order) == found.bound == best
+        nothing = best_first(graph, 0, best, lambda _: True)
+        assert (nothing.order, nothing.bound) == (None, best)
+
+
+def test_a_search_that_is_cut_short_gives_no_bound_that_does_not_hold() -> None:
+    for graph in GRAPHS:
+        best = min(peak(graph, order) for order in orders(graph))
+        for work in (0, 5, 20):
+            found = best_first(graph, 0, best + 5, Effort(work).allow(work))
+            assert found.bound <= best
+
+
+def test_a_wide_beam_finds_the_best_order() -> None:
+    for graph in GRAPHS:
+        best = min(peak(graph, order) for order in orders(graph))
+        order = beam(graph, 0, best + 1, 1000, lambda _: True)
+        assert order is not None
+        assert peak(graph, order) == best
+
+
+def test_straightening_keeps_the_peak_and_moves_nothing_without_need() -> None:
+    for graph in GRAPHS:
+        every = orders(graph)
+        for order in (every[-1], every[len(every) // 2]):
+            straight = straighten(graph, order, Effort(10_000))
+            assert peak(graph, straight) <= peak(graph, order)
+            assert moved(straight) <= moved(order)
+        if peak(graph, every[-1]) >= peak(graph, range(graph.size)):
+            assert straighten(graph, every[-1], Effort(10_000)) == list(range(graph.size))
+
+
+def test_a_flow_fills_the_narrowest_cut() -> None:
+    network = Network()
+    left, right = network.node(), network.node()
+    for tail, head, room in (
+        (SOURCE, left, 5),
+        (SOURCE, right, 4),
+        (left, right, 3),
+        (left, SINK, 2),
+        (right, SINK, 6),
+    ):
+        network.edge(tail, head, room)
+    value, _ = network.flow(1000)
+    assert value == 8
+
+
+def test_an_effort_s_parts_draw_on_the_whole() -> None:
+    whole = Effort(100)
+    part = whole.part(60)
+    keep_going = part.allow(50)
+    assert keep_going(30)
+    assert not keep_going(55)
+    assert (part.left, whole.left) == (5, 45)
+    assert not Effort(100, seconds=-1.0).in_time
