@@ -1,0 +1,92 @@
+"""``memplan fit``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from memplan_cli.cli.common import (
+    Chosen,
+    model_argument,
+    output_options,
+    provider_option,
+    say,
+    settings_options,
+)
+from memplan_cli.errors import SettingsError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from memplan_cli.cli.common import Output
+
+_OPEN = "=?"
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def _open_dims(command: _Command) -> _Command:
+    """Take ``NAME=?`` out of ``--dim``; the command gets the names as ``unknown``."""
+
+    @wraps(command)
+    def run(*args: object, dims: tuple[str, ...], **options: object) -> Any:  # noqa: ANN401 - as the command
+        unknown = [text.removesuffix(_OPEN) for text in dims if text.endswith(_OPEN)]
+        fixed = tuple(text for text in dims if not text.endswith(_OPEN))
+        if not unknown or "" in unknown:
+            raise SettingsError("fit looks for a dim: name it with --dim NAME=?")
+        names = tuple(dict.fromkeys(unknown))
+        return command(*args, dims=fixed, unknown=names, **options)
+
+    return run  # type: ignore[return-value]
+
+
+@click.command()
+@model_argument
+@click.option("--memory", metavar="SIZE", required=True, help="What there is: 16GiB, 800 MB.")
+@click.option("--overhead", metavar="SIZE", help="The runtime's own share; default 64MiB.")
+@click.option("--confirm", is_flag=True, help="Run the answer and hold it against SIZE.")
+@provider_option
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
+@_open_dims
+@settings_options
+@output_options
+def fit(  # noqa: PLR0913 - one parameter an option, as click wants it
+    model: Path,
+    *,
+    unknown: tuple[str, ...],
+    settings: Chosen,
+    memory: str,
+    overhead: str | None,
+    confirm: bool,
+    provider: str,
+    form: str,
+    output: Output,
+) -> None:
+    """Find the largest value of a dim with which MODEL fits a memory size.
+
+    What counts: weights, inputs, outputs, the planned arena, and the runtime's overhead.
+    With several dims to look for, the first is the largest for powers of two of the
+    others. Exit code 1 if not even 1 fits, or if --confirm sees more than planned.
+
+    \b
+    memplan fit model.onnx --memory 16GiB --dim batch=?
+    memplan fit llm.onnx --memory 24GB --dim batch=? --dim past=? --dim new=1
+    """
+    from memplan_cli import fitting
+    from memplan_cli.fit import DEFAULT_OVERHEAD
+    from memplan_cli.quantities import parse_size
+    from memplan_cli.renderers import fits
+
+    request = fitting.Request(
+        memory=parse_size(memory),
+        unknown=unknown,
+        overhead=DEFAULT_OVERHEAD if overhead is None else parse_size(overhead),
+        provider=provider if confirm else None,
+    )
+    found = fitting.fit(model, request, settings.load(model), output.progress)
+    say(json.dumps(found.to_json()) if form == "json" else fits.text(found))
+    raise SystemExit(0 if found.passed else 1)

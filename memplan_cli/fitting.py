@@ -1,0 +1,219 @@
+"""The Python twin of `memplan fit`: a model and a memory size in, the largest dims out.
+
+The model is read and ordered once. Its plan for all values gives the first guess by
+arithmetic alone; exact plans at single values, in the same order of nodes, then move that
+guess until one value fits and the next does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from memplan_cli.dims import bind_dim, symbols_of
+from memplan_cli.errors import ModelError, SettingsError, UnknownSizeError
+from memplan_cli.fit import (
+    DEFAULT_OVERHEAD,
+    Confirmation,
+    Fit,
+    Need,
+    Question,
+    frontier,
+    on_expressions,
+)
+from memplan_cli.ir import Program
+from memplan_cli.plan_of import Source
+from memplan_cli.planner import make_plan
+from memplan_cli.selection import nearest
+from memplan_cli.settings import Settings
+from memplan_cli.totals import input_bytes, output_bytes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from memplan_cli.fit import Point
+    from memplan_cli.plan import Plan
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is looked for.
+
+    Attributes:
+        memory: bytes.
+        unknown: the symbols looked for; with several, the first is maximised for powers
+            of two of the others.
+        overhead: bytes of the runtime itself.
+        provider: where to run the answer, None not to.
+    """
+
+    memory: int
+    unknown: tuple[str, ...]
+    overhead: int = DEFAULT_OVERHEAD
+    provider: str | None = None
+
+
+def fit(
+    model: Path,
+    request: Request,
+    settings: Settings | None = None,
+    progress: Progress | None = None,
+) -> Fit:
+    """Return the largest values of symbols with which a model fits a memory size.
+
+    Raises:
+        SettingsError: the model has no such symbol, or another one has no value.
+        UnknownSizeError: a size depends on data.
+        MemplanError: the model is wrong, or could not be run where that was asked for.
+    """
+    settings = settings or Settings()
+    search = _Search.of(model, request, settings, progress)
+    limit = request.memory - request.overhead
+    question = Question(request.unknown[0], {}, limit)
+    points = tuple(frontier(search.need, question, request.unknown[1:], search.guess))
+    confirmed = None
+    if request.provider is not None and points:
+        if progress:
+            progress("running the answer")
+        confirmed = _run(model, points[0], request.provider, settings)
+    return Fit(
+        model=str(model),
+        memory=request.memory,
+        overhead=request.overhead,
+        unknown=request.unknown,
+        dims=settings.dims,
+        points=points,
+        least=search.need(dict.fromkeys(request.unknown, 1)),
+        expressions=search.totals,
+        plans=len(search.known),
+        confirmed=confirmed,
+        warnings=search.warnings,
+    )
+
+
+@dataclass(slots=True)
+class _Search:
+    """One model, ordered once, planned for as many bindings as are asked about."""
+
+    program: Program
+    settings: Settings
+    totals: Mapping[str, int]
+    warnings: tuple[str, ...]
+    progress: Progress | None = None
+    known: dict[tuple[tuple[str, int], ...], Need | None] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, path: Path, request: Request, settings: Settings, progress: Progress | None
+    ) -> _Search:
+        from memplan_cli.onnx_io.load import load_model
+        from memplan_cli.onnx_io.shapes import Bindings
+        from memplan_cli.runtime.shapes import read_completely, read_observed
+
+        model = load_model(path)
+        read = read_observed if settings.profile_shapes else read_completely
+        loaded = read(model, path, Bindings(settings.dims, settings.shapes))
+        _check_symbols(loaded.program, request.unknown, settings)
+        planned = make_plan(loaded.program, settings, _SOURCE, progress=progress)
+        _refuse_unknown(planned.plan)
+        return cls(
+            planned.program,
+            replace(settings, order="keep"),
+            _totals(planned.program, planned.plan, settings),
+            loaded.warnings,
+            progress,
+        )
+
+    def need(self, dims: Mapping[str, int]) -> Need | None:
+        """Plan for one binding; None where it is more than any machine has."""
+        key = tuple(sorted(dims.items()))
+        if key not in self.known:
+            if self.progress:
+                self.progress(f"planning {', '.join(f'{n}={v}' for n, v in key)}")
+            self.known[key] = self._planned(dims)
+        return self.known[key]
+
+    def guess(self, question: Question) -> int:
+        """Return the answer of the plan that holds for all values."""
+        return on_expressions(self.totals, question) if self.totals else 1
+
+    def _planned(self, dims: Mapping[str, int]) -> Need | None:
+        try:
+            bound = bind_program(self.program, dims)
+            memory = make_plan(bound, self.settings, _SOURCE).plan.report.memory
+        except ModelError:  # more bytes than any machine has
+            return None
+        numbers = (memory.weights, memory.inputs, memory.outputs, memory.planned)
+        if None in numbers:
+            raise UnknownSizeError("an input's or output's size is not known for some dims")
+        return Need(*(number for number in numbers if number is not None))
+
+
+_SOURCE = Source(path="", sha256="", graph_sha256="")
+"""The plans of a search are only looked at: nobody writes them."""
+
+
+def bind_program(program: Program, dims: Mapping[str, int]) -> Program:
+    """Return a program with numbers for the symbols of its shapes."""
+    bound = {
+        identity: var
+        if var.shape is None or not any(isinstance(dim, str) for dim in var.shape)
+        else replace(var, shape=tuple(bind_dim(dim, dims) for dim in var.shape))
+        for identity, var in program.vars.items()
+    }
+    return Program(program.name, program.body, bound)
+
+
+def _check_symbols(program: Program, unknown: tuple[str, ...], settings: Settings) -> None:
+    dims = {dim for var in program.vars.values() for dim in var.shape or ()}
+    names = sorted({name for dim in dims for name in symbols_of(dim)})
+    for name in unknown:
+        if name not in names:
+            free = f"free dims: {', '.join(names)}" if names else "no dim is free"
+            raise SettingsError(
+                f"no free dim is called {name!r}", hint=nearest(name, names) or free
+            )
+    left = [name for name in names if name not in unknown and name not in settings.bounds]
+    if left:
+        raise SettingsError(
+            f"dim {left[0]!r} has no value",
+            hint=f"give it one with --dim {left[0]}=N, or look for it with {left[0]}=?",
+        )
+
+
+def _refuse_unknown(plan: Plan) -> None:
+    if plan.report.coverage < 1.0:
+        first = next(iter(plan.report.unplanned))
+        raise UnknownSizeError(
+            f"the size of {first.name!r} is not known: {first.reason}",
+            hint="give its shape, or add --profile-shapes",
+        )
+
+
+def _totals(program: Program, plan: Plan, settings: Settings) -> dict[str, int]:
+    """Return the whole need as a sum by unit; empty where an input or output has no size."""
+    inputs = input_bytes(program, settings.bounds)
+    outputs = output_bytes(program, settings.bounds)
+    if inputs is None or outputs is None:
+        return {}
+    found = {"1": plan.report.memory.weights}
+    heights = {arena.unit: arena.height for arena in plan.arenas}
+    for part in (inputs, outputs, heights):
+        for unit, value in part.items():
+            found[unit] = found.get(unit, 0) + value
+    return dict(sorted(found.items()))
+
+
+def _run(model: Path, point: Point, provider: str, settings: Settings) -> Confirmation:
+    from memplan_cli.evidence import RuntimeSettings
+    from memplan_cli.runtime.measure import Trial, measure
+    from memplan_cli.runtime.session import resolve_provider
+
+    dims = {**settings.dims, **point.dims}
+    where = resolve_provider(provider)
+    exact = RuntimeSettings(arena={"arena_extend_strategy": "kSameAsRequested"})
+    peaks = measure(model, exact, Trial(where, dims, runs=2, timing_runs=0))
+    return Confirmation(dims, where, peaks.held or 0, point.need.inputs)
