@@ -17,7 +17,7 @@ from memplan_cli.onnx_io.load import graphs, subgraphs
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
+    from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 _COPY = re.compile(r"__recompute\d*$")
 
@@ -81,16 +81,42 @@ def _interface(original: ModelProto, written: ModelProto) -> Iterator[str]:
 
 def _same_weights(old: GraphProto, new: GraphProto) -> bool:
     """Compare weights: names, types and data, the place of external data left aside."""
-    if len(old.initializer) != len(new.initializer):
-        return False
-    for one, other in zip(old.initializer, new.initializer, strict=True):
-        if (one.name, one.data_type, one.dims) != (other.name, other.data_type, other.dims):
-            return False
-        if one.data_location != other.data_location or one.raw_data != other.raw_data:
-            return False
-    return [s.values.name for s in old.sparse_initializer] == [
-        s.values.name for s in new.sparse_initializer
-    ]
+    before, after = list(_tensors(old)), list(_tensors(new))
+    return len(before) == len(after) and all(
+        getattr(one, part) == getattr(other, part)
+        for one, other in zip(before, after, strict=True)
+        for part in _PARTS
+    )
+
+
+_PARTS = (
+    "name",
+    "data_type",
+    "dims",
+    "data_location",
+    "raw_data",
+    "float_data",
+    "double_data",
+    "int32_data",
+    "int64_data",
+    "uint64_data",
+    "string_data",
+)
+"""What makes a tensor, however its data is kept; the place of external data left aside."""
+
+
+def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
+
+
+def _weight(tensor: TensorProto) -> bytes:
+    """Return all of a tensor but the place of its external data."""
+    bare = type(tensor)()
+    bare.CopyFrom(tensor)
+    bare.ClearField("external_data")
+    return bytes(bare.SerializeToString(deterministic=True))
 
 
 def _node(node: NodeProto, names: _Names) -> Node:
@@ -112,7 +138,7 @@ def _attribute(attribute: AttributeProto, names: _Names) -> tuple[object, ...]:
         (
             tuple(value.name for value in graph.input),
             tuple(names.original(value.name) for value in graph.output),
-            tuple(tensor.name for tensor in graph.initializer),
+            tuple(map(_weight, _tensors(graph))),
             tuple(sorted(repr(_node(node, names)) for node in graph.node)),
         )
         for graph in inner
