@@ -30,6 +30,7 @@ JOBS: Mapping[str, str] = {
     "outputs": "memplan_cli.runtime.jobs.outputs",
     "measure": "memplan_cli.runtime.jobs.measure",
     "dump": "memplan_cli.runtime.jobs.dump",
+    "replay": "memplan_cli.runtime.jobs.replay",
     "inplace": "memplan_cli.runtime.jobs.inplace",
     "shapes": "memplan_cli.runtime.jobs.shapes",
     "observed": "memplan_cli.runtime.jobs.observed",

@@ -44,7 +44,7 @@ def run(job: Json) -> Json:
         if job["save"] and number == 0:
             _save(folder, wanted, values)
         else:
-            found += _against(folder, wanted, values, tolerance)
+            found += against(folder, wanted, wanted, values, tolerance)
         del values
     return {
         "outputs": wanted,
@@ -62,15 +62,20 @@ def specs(entries: Any) -> tuple[FeedSpec, ...]:  # noqa: ANN401 - JSON
 
 
 def _save(folder: Path, names: list[str], values: list[Any]) -> None:
-    for number, _, leaf in _leaves(names, values):
+    for number, _, leaf in _leaves(names, names, values):
         np.save(folder / f"{number}.npy", leaf)
 
 
-def _against(
-    folder: Path, names: list[str], values: list[Any], tolerance: Tolerance
+def against(
+    folder: Path,
+    saved: list[str],
+    names: list[str],
+    values: list[Any],
+    tolerance: Tolerance,
 ) -> list[Difference]:
+    """Compare values by name with files; ``saved`` are the names that were saved."""
     found = []
-    for number, name, leaf in _leaves(names, values):
+    for number, name, leaf in _leaves(saved, names, values):
         file = folder / f"{number}.npy"
         if not file.exists():
             found.append(Difference(name, leaf.size, 0.0, 1, "the original has no such part"))
@@ -83,9 +88,12 @@ def _against(
     return found
 
 
-def _leaves(names: list[str], values: list[Any]) -> Iterator[tuple[str, str, NDArray[Any]]]:
+def _leaves(
+    saved: list[str], names: list[str], values: list[Any]
+) -> Iterator[tuple[str, str, NDArray[Any]]]:
     """Yield ``(file name, name, array)``: a sequence's elements one by one."""
-    for number, (name, value) in enumerate(zip(names, values, strict=True)):
+    for name, value in zip(names, values, strict=True):
+        number = saved.index(name)
         if isinstance(value, list):
             length = np.array(len(value))
             yield f"{number}", f"len({name})", length

@@ -1,0 +1,116 @@
+"""A model cut into models of one op each, as the replay runs them.
+
+Weights stay constants of the op that reads them: a kernel may pack them, and packed and
+plain weights need not give the same bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from memplan_cli.onnx_io.load import load_model, subgraphs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
+
+
+@dataclass(frozen=True, slots=True)
+class Cutter:
+    """A model to cut; its weights' data is read when an op needs it."""
+
+    model: ModelProto
+    folder: Path
+    weights: Mapping[str, TensorProto]
+
+    @classmethod
+    def of(cls, path: Path) -> Cutter:
+        """Open a model, functions inlined, Constants taken for weights."""
+        model = load_model(path)
+        weights = {tensor.name: tensor for tensor in model.graph.initializer}
+        for node in model.graph.node:
+            if node.op_type == "Constant" and node.attribute[0].name == "value":
+                weights[node.output[0]] = node.attribute[0].t
+        return cls(model, path.parent, weights)
+
+    def nodes(self) -> tuple[NodeProto, ...]:
+        """Return the nodes at the top, in file order."""
+        return tuple(self.model.graph.node)
+
+    def is_constant(self, node: NodeProto) -> bool:
+        """Whether a node only holds a weight."""
+        return node.op_type == "Constant" and node.output[0] in self.weights
+
+    def reads(self, node: NodeProto) -> tuple[str, ...]:
+        """Return what a node reads and what is no weight, captures of its bodies too."""
+        names = dict.fromkeys((*node.input, *_captures(node)))
+        return tuple(name for name in names if name and name not in self.weights)
+
+    def one_op(self, node: NodeProto, types: Mapping[str, str]) -> bytes:
+        """Return a model of this node alone.
+
+        Args:
+            node: one of `nodes`.
+            types: the runtime's type (``tensor(float)``) of everything that it reads.
+        """
+        from onnx import ValueInfoProto, helper  # noqa: PLC0415 - heavy
+
+        inputs = [
+            helper.make_value_info(name, _type(types[name])) for name in self.reads(node)
+        ]
+        outputs = [ValueInfoProto(name=name) for name in node.output if name]
+        read = dict.fromkeys((*node.input, *_captures(node)))
+        weights = [self._loaded(name) for name in read if name in self.weights]
+        graph = helper.make_graph([node], "one", inputs, outputs, weights)
+        model = helper.make_model(
+            graph, opset_imports=self.model.opset_import, ir_version=self.model.ir_version
+        )
+        data: bytes = model.SerializeToString()
+        return data
+
+    def _loaded(self, name: str) -> TensorProto:
+        from onnx import external_data_helper  # noqa: PLC0415 - heavy
+
+        source = self.weights[name]
+        tensor = type(source)()
+        tensor.CopyFrom(source)
+        tensor.name = name
+        if external_data_helper.uses_external_data(tensor):
+            external_data_helper.load_external_data_for_tensor(tensor, str(self.folder))
+            tensor.ClearField("external_data")
+            tensor.ClearField("data_location")
+        return tensor
+
+
+def _captures(node: NodeProto) -> Iterator[str]:
+    for _, graph in subgraphs(node):
+        yield from _free_names(graph)
+
+
+def _free_names(graph: GraphProto) -> Iterator[str]:
+    """Yield what a graph, and the graphs in it, read from outside, with repeats."""
+    inside = {value.name for value in graph.input}
+    inside |= {tensor.name for tensor in graph.initializer}
+    for node in graph.node:
+        for name in (*node.input, *_captures(node)):
+            if name and name not in inside:
+                yield name
+        inside.update(node.output)
+    for value in graph.output:
+        if value.name not in inside:
+            yield value.name
+
+
+def _type(text: str) -> TypeProto:
+    """Read ``tensor(float)``, ``seq(tensor(int64))``, ``optional(tensor(float))``."""
+    from onnx import TensorProto, helper  # noqa: PLC0415 - heavy
+
+    kind, _, inner = text.removesuffix(")").partition("(")
+    if kind == "tensor":
+        return helper.make_tensor_type_proto(TensorProto.DataType.Value(inner.upper()), None)
+    if kind == "seq":
+        return helper.make_sequence_type_proto(_type(inner))
+    return helper.make_optional_type_proto(_type(inner))

@@ -1,0 +1,140 @@
+"""What does the runtime need for a model as it was, and for the one we wrote?
+
+Predicted and observed side by side, for the original under the runtime's defaults and for
+the written file under the settings that suit it best: its order as it stands with
+optimisation off, or the runtime's own optimisation on top, whichever needs less memory at
+no more than five per cent more time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from memplan_cli.errors import RuntimeUnavailableError
+from memplan_cli.evidence import CPU, RuntimeSettings
+from memplan_cli.report import RuntimeFacts
+from memplan_cli.runtime.executed import executed_graph
+from memplan_cli.runtime.measure import Trial, measure
+from memplan_cli.runtime.offline import RUN_AS_WRITTEN, offline_program
+from memplan_cli.runtime.predict import Executed, predict
+from memplan_cli.runtime.session import resolve_provider
+from memplan_cli.runtime.steer import (
+    DEFAULTS,
+    Recommendation,
+    better_of,
+    recommend,
+    recommend_unmeasured,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from memplan_cli.evidence import Peaks
+
+SLOWEST = 1.05
+"""How much longer than under the defaults a run may take for the sake of memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The two models, and how they are run.
+
+    ``as_written`` says that the written file may only be run as it stands: it holds the
+    runtime's own optimised graph, or copies that optimisation would merge back.
+    """
+
+    original: Path
+    written: Path
+    provider: str = "auto"
+    dims: Mapping[str, int] = field(default_factory=dict)
+    as_written: bool = False
+    timeout: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The report's runtime block, and what has to be said about it."""
+
+    facts: RuntimeFacts
+    warnings: tuple[str, ...] = ()
+
+
+def runtime_account(pair: Pair, progress: Callable[[str], None] | None = None) -> Account:
+    """Predict and measure both models, and choose the written one's settings.
+
+    Raises:
+        RuntimeUnavailableError: weights or the provider are missing, or a model does not
+            run here.
+    """
+    tell = progress or _say_nothing
+    provider = resolve_provider(pair.provider)
+    trial = Trial(provider=pair.provider, dims=pair.dims, timeout=pair.timeout)
+    tell("predicting and measuring the original")
+    before = executed_graph(pair.original, DEFAULTS, pair.dims, provider)
+    predicted = predict(before, DEFAULTS, provider)
+    observed = measure(pair.original, DEFAULTS, trial)
+    tell("choosing settings for the written model")
+    options = [_as_written(pair, trial, provider)]
+    warnings: tuple[str, ...] = ()
+    if not pair.as_written:
+        after = executed_graph(pair.written, DEFAULTS, pair.dims, provider)
+        options.append(recommend(pair.written, after, RuntimeSettings(), trial))
+        warnings = _worse_by_default(predicted, predict(after, DEFAULTS, provider))
+    best = better_of(options, SLOWEST * (observed.milliseconds or 0.0))
+    facts = RuntimeFacts(
+        name="onnxruntime",
+        version=runtime_version(),
+        provider=provider,
+        predicted={"original": predicted, "optimized": best.predicted},
+        observed={"original": observed, "optimized": best.observed or best.predicted},
+        settings=best.settings,
+    )
+    return Account(facts, warnings)
+
+
+def best_settings(
+    model: Path, dims: Mapping[str, int], trial: Trial | None = None, provider: str = CPU
+) -> Recommendation:
+    """Return the settings for a model as it is; measured where a trial is given.
+
+    Raises:
+        RuntimeUnavailableError: weights are missing, or the model does not load.
+    """
+    executed = executed_graph(model, DEFAULTS, dims, provider)
+    if trial is None:
+        return recommend_unmeasured(executed, RuntimeSettings(), provider)
+    return recommend(model, executed, RuntimeSettings(), replace(trial, dims=dims))
+
+
+def runtime_version() -> str:
+    """Return the version of the installed runtime, whichever wheel it came from."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    for name in ("onnxruntime-gpu", "onnxruntime"):
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    raise RuntimeUnavailableError("ONNX Runtime is not installed")
+
+
+def _as_written(pair: Pair, trial: Trial, provider: str) -> Recommendation:
+    program = offline_program(pair.written, pair.dims, provider)
+    return recommend(pair.written, Executed(program, pair.dims), RUN_AS_WRITTEN, trial)
+
+
+def _worse_by_default(before: Peaks, after: Peaks) -> tuple[str, ...]:
+    """Warn where somebody who sets nothing would need more memory than before."""
+    old, new = before.first_run_peak, after.first_run_peak
+    if old is None or new is None or new <= old:
+        return ()
+    return (
+        f"under the runtime's default settings the written model needs {new} bytes at its "
+        f"peak, the original {old}: run it with the settings of this report",
+    )
+
+
+def _say_nothing(text: str) -> None:
+    del text

@@ -1,0 +1,221 @@
+"""Run a model op by op, every planned tensor at its offset inside poisoned arenas."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from memplan_cli.evidence import CPU, Difference, RuntimeSettings
+from memplan_cli.onnx_io.one_op import Cutter
+from memplan_cli.runtime.bits import Tolerance
+from memplan_cli.runtime.inputs import draw_all
+from memplan_cli.runtime.jobs.outputs import against, specs
+from memplan_cli.runtime.memory import DeviceMemory, HostMemory, Memory
+from memplan_cli.runtime.session import deterministic, make_session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from onnx import NodeProto
+
+    from memplan_cli.runtime.worker import Json
+
+_AS_WRITTEN = RuntimeSettings(session={"graph_optimization_level": "ORT_DISABLE_ALL"})
+
+_TYPES = {"float32": "float", "float64": "double"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A tensor of the plan, all numbers bound."""
+
+    name: str
+    block: str
+    dtype: str
+    shape: tuple[int, ...]
+    bytes: int
+    arena: str
+    offset: int
+    dies: int
+    pinned: bool
+
+
+@dataclass(slots=True)
+class _Replay:
+    cutter: Cutter
+    provider: str
+    arenas: Mapping[str, Memory]
+    places: Mapping[str, _Place]
+    values: dict[str, Any]
+    digests: dict[str, str] = field(default_factory=dict)
+    unbound: list[str] = field(default_factory=list)
+
+    def step(self, node: NodeProto) -> None:
+        """Run one op: inputs and outputs lie where the plan says."""
+        reads = self.cutter.reads(node)
+        types = {name: self._type(name) for name in reads}
+        model = self.cutter.one_op(node, types)
+        settings = _AS_WRITTEN.updated(deterministic(self.provider))
+        session = make_session(model, settings, self.provider)
+        names = [name for name in node.output if name]
+        if any(_is_plain(self.values.get(name)) for name in reads):
+            self._copy_through(session, reads, names)
+            return
+        binding = session.io_binding()
+        for name in reads:
+            self._bind_input(binding, name)
+        for name in names:
+            self._bind_output(binding, name)
+        session.run_with_iobinding(binding)
+        for name, value in zip(names, binding.get_outputs(), strict=True):
+            if not self._is_bound(name):
+                self.values[name] = value
+            elif self.places[name].pinned:
+                self.digests[name] = self._digest(self.places[name])
+
+    def _copy_through(self, session: Any, reads: tuple[str, ...], names: list[str]) -> None:  # noqa: ANN401 - ONNX Runtime has no types
+        """Run an op on strings or sequences, which cannot be bound; copy what can be."""
+        feed = {name: self.result(name, {}) for name in reads}
+        for name, value in zip(names, session.run(names, feed), strict=True):
+            if self._is_bound(name):
+                place = self.places[name]
+                self.arenas[place.arena].write(place.offset, np.asarray(value).tobytes())
+            else:
+                self.values[name] = _value(value)
+
+    def _is_bound(self, name: str) -> bool:
+        return name in self.places and self.places[name].bytes > 0
+
+    def _type(self, name: str) -> str:
+        if self._is_bound(name):
+            dtype = self.places[name].dtype
+            return f"tensor({_TYPES.get(dtype, dtype)})"
+        value = self.values[name]
+        if isinstance(value, list):
+            dtype = str(value[0].dtype) if value else "float32"
+            return f"seq(tensor({_TYPES.get(dtype, dtype)}))"
+        return "tensor(string)" if _is_plain(value) else str(value.data_type())
+
+    def _bind_input(self, binding: Any, name: str) -> None:  # noqa: ANN401 - ONNX Runtime has no types
+        if not self._is_bound(name):
+            binding.bind_ortvalue_input(name, self.values[name])
+            return
+        place = self.places[name]
+        memory = self.arenas[place.arena]
+        binding.bind_input(
+            name, memory.device, 0, np.dtype(place.dtype), place.shape,
+            memory.address + place.offset,
+        )  # fmt: skip
+
+    def _bind_output(self, binding: Any, name: str) -> None:  # noqa: ANN401 - ONNX Runtime has no types
+        if not self._is_bound(name):
+            binding.bind_output(name, "cpu")
+            return
+        place = self.places[name]
+        memory = self.arenas[place.arena]
+        binding.bind_output(
+            name, memory.device, 0, np.dtype(place.dtype), place.shape,
+            memory.address + place.offset,
+        )  # fmt: skip
+
+    def bury(self, node: NodeProto, dead: list[_Place]) -> None:
+        """Make the bytes of dead tensors unusable.
+
+        What a body made, or read last, is dead before the op that owns the body writes its
+        outputs: these may lie on it. Of any other op, inputs and outputs never overlap.
+        """
+        owns_bodies = any(attribute.HasField("g") for attribute in node.attribute)
+        names = [name for name in node.output if self._is_bound(name)] if owns_bodies else []
+        written = [self.places[name] for name in names]
+        for place in dead:
+            arena = self.arenas[place.arena]
+            kept = [(w.offset, w.offset + w.bytes) for w in written if w.arena == place.arena]
+            for start, end in _without((place.offset, place.offset + place.bytes), kept):
+                arena.poison(start, end - start)
+
+    def _digest(self, place: _Place) -> str:
+        data = self.arenas[place.arena].read(place.offset, place.bytes)
+        return hashlib.blake2b(data).hexdigest()
+
+    def overwritten(self) -> list[Difference]:
+        """Return the pinned tensors that are not what they were when they were made."""
+        return [
+            Difference(name, 0, 0.0, 1, "an excluded tensor was overwritten")
+            for name, digest in self.digests.items()
+            if self._digest(self.places[name]) != digest
+        ]
+
+    def result(self, name: str, feed: Mapping[str, Any]) -> Any:  # noqa: ANN401 - array or list
+        """Return an output of the graph as numpy has it."""
+        if name in feed:
+            return feed[name]
+        if self._is_bound(name):
+            place = self.places[name]
+            data = self.arenas[place.arena].read(place.offset, place.bytes)
+            return np.frombuffer(data, place.dtype).reshape(place.shape)
+        value = self.values[name]
+        return value if _is_plain(value) else value.numpy()
+
+
+def _without(span: tuple[int, int], holes: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield what is left of a half-open range when others are cut out."""
+    start, end = span
+    for low, high in sorted(holes):
+        if high <= start or low >= end:
+            continue
+        if low > start:
+            yield start, low
+        start = max(start, high)
+    if start < end:
+        yield start, end
+
+
+def run(job: Json) -> Json:
+    """Replay ``job["model"]`` and hold its outputs against those in ``folder``.
+
+    ``dies`` of a tensor is the index of the node at the top after which it is poisoned.
+    """
+    provider = str(job["provider"])
+    entries: Any = job["places"]
+    places = [_Place(**{**entry, "shape": tuple(entry["shape"])}) for entry in entries]
+    replay = _start(job, provider, [place for place in places if not place.block])
+    feed = draw_all(specs(job["specs"]), seed=int(str(job["seed"])))
+    replay.values.update({name: _value(value) for name, value in feed.items()})
+    doomed: dict[int, list[_Place]] = {}
+    for place in places:
+        doomed.setdefault(place.dies, []).append(place)
+    for index, node in enumerate(replay.cutter.nodes()):
+        if not replay.cutter.is_constant(node):
+            replay.step(node)
+        replay.bury(node, doomed.get(index, []))
+    wanted = [str(name) for name in job["outputs"]]  # type: ignore[attr-defined]
+    weights = replay.cutter.weights
+    names = [name for name in wanted if name not in weights]
+    values = [replay.result(name, feed) for name in names]
+    found = against(Path(str(job["folder"])), wanted, names, values, Tolerance())
+    return {"differences": [asdict(item) for item in (*found, *replay.overwritten())]}
+
+
+def _start(job: Json, provider: str, places: list[_Place]) -> _Replay:
+    heights: Any = job["arenas"]
+    kind = HostMemory if provider == CPU else DeviceMemory
+    arenas = {name: kind(height) for name, height in heights.items()}
+    cutter = Cutter.of(Path(str(job["model"])))
+    return _Replay(cutter, provider, arenas, {place.name: place for place in places}, {})
+
+
+def _value(value: Any) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
+    """Return a value as the runtime's own; strings and sequences stay as they are."""
+    import onnxruntime as ort
+
+    if isinstance(value, list) or value.dtype.kind in "OUS":
+        return value
+    return ort.OrtValue.ortvalue_from_numpy(value)
+
+
+def _is_plain(value: Any) -> bool:  # noqa: ANN401 - ONNX Runtime has no types
+    return isinstance(value, list | np.ndarray)

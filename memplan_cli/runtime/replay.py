@@ -1,0 +1,177 @@
+"""Does a plan hold? Run the model inside it, op by op, and see whether the outputs do.
+
+Freed ranges are poisoned, what a body wrote is poisoned after the op that owns it, and
+excluded tensors are looked at again in the end. A tensor that was overwritten too early
+shows as a wrong output.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from memplan_cli.analysis.liveness import steps
+from memplan_cli.errors import InvalidLayoutError
+from memplan_cli.evidence import Difference, RuntimeSettings
+from memplan_cli.onnx_io.feeds import feed_specs, load_graph
+from memplan_cli.onnx_io.load import load_model
+from memplan_cli.onnx_io.read import read_program
+from memplan_cli.plan import check
+from memplan_cli.runtime.compare import require_weights
+from memplan_cli.runtime.measure import Trial
+from memplan_cli.runtime.session import deterministic, resolve_provider
+from memplan_cli.runtime.worker import run_job
+from memplan_cli.sizes import bind_dim, canonical_dim
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from memplan_cli.plan import Placement, Plan
+
+_AS_WRITTEN = RuntimeSettings(session={"graph_optimization_level": "ORT_DISABLE_ALL"})
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What became of a replay.
+
+    Attributes:
+        status: ``passed`` or ``failed``.
+        differences: outputs that are not those of the whole graph, excluded tensors that
+            were overwritten.
+        reason: the rule that the plan breaks, or why the replay could not run.
+        unbound: tensors that were not bound in an arena, with the reason.
+        bound: how many tensors at the top lay in an arena.
+    """
+
+    status: str
+    differences: tuple[Difference, ...] = ()
+    reason: str = ""
+    unbound: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    bound: int = 0
+
+
+def replay(model: Path, plan: Plan, trial: Trial | None = None) -> Replayed:
+    """Check a plan, then run its model inside it.
+
+    Args:
+        model: the written model: its order is the plan's.
+        plan: what to prove.
+        trial: provider, dims, seed and inputs.
+
+    Raises:
+        RuntimeUnavailableError: weights or provider are missing, or the whole graph does
+            not run.
+    """
+    try:
+        check(plan)
+    except InvalidLayoutError as error:
+        return Replayed("failed", reason=str(error))
+    return replay_unchecked(model, plan, trial)
+
+
+def replay_unchecked(model: Path, plan: Plan, trial: Trial | None = None) -> Replayed:
+    """Run a model inside a plan whatever the static checker would say.
+
+    Raises:
+        RuntimeUnavailableError: as for `replay`.
+    """
+    trial = trial or Trial()
+    require_weights(model)
+    provider = resolve_provider(trial.provider)
+    given = trial.specs
+    chosen = feed_specs(load_graph(model), trial.dims) if given is None else given
+    places, unbound = _places(model, plan, trial.dims)
+    with tempfile.TemporaryDirectory(prefix="memplan-replay-") as folder:
+        job: dict[str, object] = {
+            "model": str(model),
+            "settings": _AS_WRITTEN.updated(deterministic(provider)).to_json(),
+            "provider": provider,
+            "specs": [dataclasses.asdict(spec) for spec in chosen],
+            "seed": trial.seed,
+            "runs": 1,
+            "save": True,
+            "folder": folder,
+            "outputs": [],
+            "tolerance": [0.0, 0.0],
+        }
+        whole = run_job("outputs", job, timeout=trial.timeout).require(f"{model} does not run")
+        job |= {"outputs": whole["outputs"], "places": places}
+        job |= {"arenas": dict(_heights(plan, trial.dims))}
+        outcome = run_job("replay", job, timeout=trial.timeout)
+    if not outcome.ok:
+        return Replayed("failed", reason=f"{outcome.how}: {outcome.reason}", unbound=unbound)
+    entries = outcome.result["differences"]
+    found = tuple(Difference(**entry) for entry in entries)  # type: ignore[attr-defined]
+    bound = sum(not place["block"] for place in places)
+    return Replayed("failed" if found else "passed", found, unbound=unbound, bound=bound)
+
+
+def _heights(plan: Plan, dims: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+    for arena in plan.arenas:
+        unit = _number(arena.unit, dims)
+        yield str(arena.id), arena.height * (unit or 0)
+
+
+def _number(dim: int | str, dims: Mapping[str, int]) -> int | None:
+    known = canonical_dim(dim) if isinstance(dim, str) else dim
+    bound = bind_dim(known, dims)
+    return bound if isinstance(bound, int) else None
+
+
+def _places(
+    model: Path, plan: Plan, dims: Mapping[str, int]
+) -> tuple[list[dict[str, object]], dict[str, str]]:
+    """Return every tensor with numbers for symbols, and those that cannot be bound."""
+    units = {arena.id: _number(arena.unit, dims) for arena in plan.arenas}
+    nodes = _node_at(model)
+    ends = _ends(plan)
+    found: list[dict[str, object]] = []
+    unbound = {refusal.name: refusal.reason for refusal in plan.report.unplanned}
+    for tensor in plan.tensors:
+        unit = units[tensor.arena]
+        shape = tuple(_number(dim, dims) for dim in tensor.shape)
+        if unit is None or None in shape:
+            unbound[tensor.id] = "its size needs the value of a dim that was not given"
+            continue
+        found.append(
+            {
+                "name": tensor.name,
+                "block": tensor.block,
+                "dtype": tensor.dtype,
+                "shape": shape,
+                "bytes": tensor.bytes * unit,
+                "arena": str(tensor.arena),
+                "offset": tensor.offset * unit,
+                # Pinned tensors live on: they are looked at when all is over.
+                "dies": -1 if tensor.pinned else nodes.get(ends[tensor.id], -1),
+                "pinned": tensor.pinned is not None,
+            }
+        )
+    return found, unbound
+
+
+def _ends(plan: Plan) -> dict[str, int]:
+    """Return the last tick of each tensor, with those that share its bytes."""
+    last: dict[str, int] = {}
+    for tensor in plan.tensors:
+        owner = _owner(tensor)
+        last[owner] = max(last.get(owner, 0), tensor.last)
+    return {tensor.id: last[_owner(tensor)] - 1 for tensor in plan.tensors}
+
+
+def _owner(tensor: Placement) -> str:
+    return tensor.alias_of or tensor.id
+
+
+def _node_at(model: Path) -> dict[int, int]:
+    """Return for each tick the node at the top, by index, that is running then."""
+    program = read_program(load_model(model)).program
+    found: dict[int, int] = {}
+    for step in steps(program):
+        if not step.block.path:
+            found.update(dict.fromkeys(range(step.start, step.end + 1), step.op.source))
+    return found

@@ -1,0 +1,139 @@
+"""Plans are run inside their arenas; corrupted ones must be caught, both ways."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+import onnx
+import onnx.parser
+import pytest
+
+from memplan_cli import api
+from memplan_cli.runtime.measure import Trial
+from memplan_cli.runtime.replay import replay, replay_unchecked
+from memplan_cli.settings import Settings
+
+Level = Literal[0, 1, 2]
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from memplan_cli.plan import Placement, Plan
+
+HEAD = '<ir_version: 10, opset_import: ["" : 21]>\n'
+ON_CPU = Trial(provider="cpu")
+
+FLAT = """g (float[8,16] x, float[16,16] w) => (float[8,16] y, float[16,8] z)
+    { a = MatMul(x, w)  b = Relu(a)  c = Exp(b)  d = Add(b, c)  e = Neg(d)
+      f = Transpose(e)  z = Exp(f)  s = Softmax(c)  y = Add(s, e) }"""
+
+NESTED = """g (float[4,8] x, bool p) => (float[4,8] y, float[3,4,8] all)
+    <int64 trips = {3}, bool go = {1}>
+    { a = Exp(x)  b = Neg(a)
+      c = If (p) <
+        then_branch = t () => (float[4,8] q) { r = Add(a, b)  q = Neg(r) },
+        else_branch = e () => (float[4,8] s) { u = Mul(a, b)  s = Exp(u) }>
+      last, all = Loop (trips, go, c) <
+        body = l (int64 i, bool k, float[4,8] now) => (bool o, float[4,8] then, float[4,8] out)
+        { o = Identity(k)  h = Add(now, b)  then = Tanh(h)  out = Neg(then) }>
+      m = Add(last, a)  y = Neg(m) }"""
+
+DYNAMIC = """g (float[batch,16] x) => (float[batch,16] y)
+    { a = Exp(x)  b = Neg(a)  c = Add(a, b)  d = Exp(c)  y = Neg(d) }"""
+
+WORDS = """g (string[3] s, float[3] x) => (string[3] t, float[3] y)
+    { u = Identity(s)  t = Identity(u)  a = Exp(x)  b = Neg(a)  y = Exp(b) }"""
+
+
+def planned(folder: Path, text: str, settings: Settings) -> tuple[Path, Plan]:
+    model = folder / "model.onnx"
+    onnx.save(onnx.parser.parse_model(HEAD + text), str(model))
+    done = api.optimize(model, settings, out=folder / "out.onnx", check=None)
+    return folder / "out.onnx", done.plan
+
+
+@pytest.mark.parametrize("level", [0, 1, 2])
+@pytest.mark.parametrize("text", [FLAT, NESTED], ids=["flat", "nested"])
+def test_a_plan_holds_at_every_level(tmp_path: Path, text: str, level: Level) -> None:
+    model, plan = planned(tmp_path, text, replace(Settings(), level=level))
+    result = replay(model, plan, ON_CPU)
+    assert (result.status, result.differences, result.reason) == ("passed", (), "")
+    assert result.bound >= 3, "tensors really lay in the arena"
+
+
+def test_a_symbolic_plan_holds_at_the_dims_given(tmp_path: Path) -> None:
+    model, plan = planned(tmp_path, DYNAMIC, Settings())
+    for batch in (1, 7):
+        result = replay(model, plan, Trial(provider="cpu", dims={"batch": batch}))
+        assert (result.status, result.bound > 0) == ("passed", True)
+
+
+def test_without_dims_a_symbolic_tensor_is_listed_as_unbound(tmp_path: Path) -> None:
+    model, plan = planned(tmp_path, DYNAMIC, Settings())
+    result = replay(model, plan, ON_CPU)
+    assert "a" in result.unbound
+
+
+def test_strings_are_listed_as_unbound(tmp_path: Path) -> None:
+    model, plan = planned(tmp_path, WORDS, Settings())
+    result = replay(model, plan, ON_CPU)
+    assert (result.status, result.reason) == ("passed", "")
+    assert "u" in result.unbound
+
+
+def clash(plan: Plan, first: str, second: str) -> Plan:
+    """Put one tensor onto the bytes of another that is alive at the same time."""
+    there = plan.by_id[first]
+
+    def moved(tensor: Placement) -> Placement:
+        owner = tensor.alias_of or tensor.id
+        if owner != second:
+            return tensor
+        return replace(tensor, arena=there.arena, offset=there.offset)
+
+    return replace(plan, tensors=tuple(moved(tensor) for tensor in plan.tensors))
+
+
+def test_two_live_tensors_on_the_same_bytes_break_a_named_rule(tmp_path: Path) -> None:
+    model, plan = planned(tmp_path, FLAT, replace(Settings(), level=1))
+    result = replay(model, clash(plan, "b", "c"), ON_CPU)
+    assert result.status == "failed"
+    assert "overlap" in result.reason
+
+
+@pytest.mark.parametrize(("first", "second"), [("b", "c"), ("c", "d"), ("c", "e")])
+def test_without_the_static_check_the_replay_gives_wrong_values(
+    tmp_path: Path, first: str, second: str
+) -> None:
+    model, plan = planned(tmp_path, FLAT, replace(Settings(), level=1))
+    result = replay_unchecked(model, clash(plan, first, second), ON_CPU)
+    assert result.status == "failed"
+    assert {item.output for item in result.differences} & {"y", "z"}
+
+
+def test_a_tensor_declared_dead_too_early_gives_wrong_values(tmp_path: Path) -> None:
+    model, plan = planned(tmp_path, FLAT, replace(Settings(), level=1))
+    short = tuple(
+        replace(tensor, last=tensor.first + 1) if tensor.id == "b" else tensor
+        for tensor in plan.tensors
+    )
+    result = replay_unchecked(model, replace(plan, tensors=short), ON_CPU)
+    assert result.status == "failed"
+
+
+def test_a_capture_overwritten_by_the_body_gives_wrong_values(tmp_path: Path) -> None:
+    model, plan = planned(tmp_path, NESTED, replace(Settings(), level=1))
+    inner = next(t.id for t in plan.tensors if t.name == "r")
+    # a is read again after the If: what the branch wrote over it must show.
+    result = replay_unchecked(model, clash(plan, "a", inner), ON_CPU)
+    assert result.status == "failed"
+
+
+def test_an_excluded_tensor_is_looked_at_in_the_end(tmp_path: Path) -> None:
+    settings = replace(Settings(), level=1, exclude=("c",))
+    model, plan = planned(tmp_path, FLAT, settings)
+    assert replay(model, plan, ON_CPU).status == "passed"
+    # f lives after the last reader of c: no output is wrong, only c itself.
+    result = replay_unchecked(model, clash(plan, "c", "f"), ON_CPU)
+    assert [d.output for d in result.differences if "excluded" in d.reason] == ["c"]
