@@ -7,14 +7,17 @@ whatever memplan does not understand is carried over as it was.
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.liveness import steps
-from memplan_cli.errors import InvalidLayoutError
+from memplan_cli.errors import InvalidLayoutError, SettingsError
+from memplan_cli.ir import Origin
 from memplan_cli.onnx_io.load import graphs, subgraphs
 from memplan_cli.onnx_io.notes import PREFIX
 from memplan_cli.onnx_io.same_graph import graph_differences
 from memplan_cli.onnx_io.types import element_type
+from memplan_cli.selection import select
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,13 +38,22 @@ def written_model(model: ModelProto, program: Program, plan: Plan) -> bytes:
     Raises:
         InvalidLayoutError: the rewritten graph would compute something else (our bug).
     """
-    exposed = [t.name for t in plan.tensors if t.pinned and not t.block]
-    rewritten = rewrite(model, program, exposed if plan.settings["expose"] else ())
+    rewritten = rewrite(model, program, _to_expose(program, plan))
     found = graph_differences(model, rewritten)
     if found:
         raise InvalidLayoutError(f"the rewritten graph is another one: {found[0]}")
     data: bytes = annotate(rewritten, program, plan).SerializeToString(deterministic=True)
     return data
+
+
+def _to_expose(program: Program, plan: Plan) -> tuple[str, ...]:
+    """Return the excluded values of the top block that a runtime shall be able to fetch."""
+    chosen = plan.settings
+    if not chosen["expose"]:
+        return ()
+    excluded = select(program, (*chosen["mem_param"]["exclude_blob"], *chosen["exclude"]))
+    found = (program.vars[var] for var in excluded)
+    return tuple(var.name for var in found if not var.block and var.origin is Origin.OP)
 
 
 def rewrite(model: ModelProto, program: Program, exposed: Sequence[str] = ()) -> ModelProto:
@@ -75,11 +87,35 @@ def annotate(model: ModelProto, program: Program, plan: Plan) -> ModelProto:
     entry = written.metadata_props.add()
     entry.key = f"{PREFIX}plan"
     entry.value = ",".join(f"{key}={value}" for key, value in notes.items())
-    by_block: dict[str, list[Step]] = {}
-    for step in steps(program):
-        by_block.setdefault(step.block.path, []).append(step)
-    _annotate_graph(written.graph, program.body, plan, by_block)
+    _annotate_graph(written.graph, program.body, _Notes.of(program, plan))
     return written
+
+
+@dataclass(frozen=True, slots=True)
+class _Notes:
+    """A plan, sorted by where it is written down."""
+
+    steps: Mapping[str, Sequence[Step]]
+    tensors: Mapping[str, Mapping[str, Placement]]
+    dying: Mapping[int, Sequence[str]]
+    shapes_hold: bool
+    """Whether the shapes are the model's own, and not those of one set of bindings."""
+
+    @classmethod
+    def of(cls, program: Program, plan: Plan) -> _Notes:
+        by_block: dict[str, list[Step]] = {}
+        for step in steps(program):
+            by_block.setdefault(step.block.path, []).append(step)
+        tensors: dict[str, dict[str, Placement]] = {}
+        for tensor in plan.tensors:
+            tensors.setdefault(tensor.block, {})[tensor.name] = tensor
+        bound = ("dims", "shapes", "profile_shapes")
+        return cls(
+            by_block,
+            tensors,
+            {release.step: release.tensors for release in plan.releases},
+            not any(plan.settings.get(name) for name in bound),
+        )
 
 
 def _drop_notes(model: ModelProto) -> None:
@@ -142,39 +178,42 @@ def _expose(model: ModelProto, program: Program, exposed: Sequence[str]) -> None
     present = {value.name for value in model.graph.output}
     top = {var.name: var for var in program.vars.values() if not var.block}
     for name in exposed:
-        var = top[name]
-        if name not in present:
-            shape = None if var.shape is None else list(var.shape)
-            kind = element_type(var.dtype)
-            model.graph.output.append(helper.make_tensor_value_info(name, kind, shape))
+        if name in present:
+            continue
+        kind = element_type(top[name].dtype)
+        if not kind:
+            raise SettingsError(
+                f"{name!r} is of type {top[name].dtype}: it cannot become an output",
+                hint="leave --expose out, or exclude fewer tensors",
+            )
+        # Its rank only: a shape may hold for this plan's bindings and not for a run.
+        rank = None if top[name].shape is None else [None] * len(top[name].shape or ())
+        model.graph.output.append(helper.make_tensor_value_info(name, kind, rank))
 
 
-def _annotate_graph(
-    graph: GraphProto, block: Block, plan: Plan, by_block: Mapping[str, Sequence[Step]]
-) -> None:
-    dying = {release.step: release.tensors for release in plan.releases}
-    for node, step in zip(graph.node, by_block.get(block.path, ()), strict=True):
+def _annotate_graph(graph: GraphProto, block: Block, notes: _Notes) -> None:
+    for node, step in zip(graph.node, notes.steps.get(block.path, ()), strict=True):
         _note(node, "step", step.start)
-        if step.end in dying:
-            _note(node, "release", json.dumps(dying[step.end], ensure_ascii=False))
+        if step.end in notes.dying:
+            _note(node, "release", json.dumps(notes.dying[step.end], ensure_ascii=False))
         for (_, inner), body in zip(subgraphs(node), step.op.bodies, strict=True):
-            _annotate_graph(inner, body, plan, by_block)
-    _annotate_values(graph, block.path, plan)
+            _annotate_graph(inner, body, notes)
+    _annotate_values(graph, block.path, notes)
 
 
-def _annotate_values(graph: GraphProto, path: str, plan: Plan) -> None:
+def _annotate_values(graph: GraphProto, path: str, notes: _Notes) -> None:
     from onnx import helper
 
-    here = {t.name: t for t in plan.tensors if t.block == path}
-    results = {value.name for value in graph.output}
-    for value in (*graph.value_info, *graph.output):
+    here = dict(notes.tensors.get(path, {}))
+    for value in (*graph.value_info, *graph.input, *graph.output):
         tensor = here.pop(value.name, None)
         if tensor is not None:
             _note_place(value, tensor)
     for name, tensor in here.items():
-        if name in results:
-            continue
-        shape = [dim if dim != "?" else None for dim in tensor.shape]
+        known = [dim if dim != "?" else None for dim in tensor.shape]
+        # A runtime believes what it reads: a batch that was bound for the plan only would
+        # be folded into the graph.
+        shape = known if notes.shapes_hold else [None] * len(known)
         value = graph.value_info.add()
         value.CopyFrom(helper.make_tensor_value_info(name, element_type(tensor.dtype), shape))
         _note_place(value, tensor)
