@@ -6,8 +6,9 @@ is ``memplan optimize``. Importing this package imports no ONNX and no runtime.
 
 from __future__ import annotations
 
-from memplan_cli.api import Check, Optimized, doctor, optimize, plan, report, validate
+from memplan_cli.api import doctor, optimize, plan, report, validate
 from memplan_cli.errors import MemplanError
+from memplan_cli.optimizing import Check, Optimized
 from memplan_cli.settings import MemParam, Settings
 from memplan_cli.version import VERSION
 

@@ -7,11 +7,21 @@ Nothing here prints or exits. A check that fails is a result; what cannot work r
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.errors import ModelError, PlanError
+from memplan_cli.optimizing import (
+    Check,
+    Optimized,
+    Rewriting,
+    Targets,
+    compare_models,
+    refuse_overwriting,
+    write_proved,
+    write_unproved,
+)
 from memplan_cli.settings import Settings
 
 if TYPE_CHECKING:
@@ -24,33 +34,10 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str], None]
 
+DEFAULT_CHECK = Check()
+"""Both models on the best provider there is, two runs, bit for bit."""
+
 PLAN_SUFFIX = ".memplan.json"
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """How a written model is proved: where it runs, and what counts as equal."""
-
-    provider: str = "auto"
-    runs: int = 2
-    rtol: float = 0.0
-    atol: float = 0.0
-    timeout: float = 600.0
-
-
-@dataclass(frozen=True, slots=True)
-class Optimized:
-    """What `optimize` did: the plan, and the files it wrote (none if it failed)."""
-
-    plan: Plan
-    model: Path | None
-    plan_file: Path | None
-
-    @property
-    def passed(self) -> bool:
-        """Whether the written model gave what the original gives, or nobody asked."""
-        validation = self.plan.report.validation
-        return validation is None or validation.passed
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +66,7 @@ def optimize(  # noqa: PLR0913 - what the command takes, by name
     *,
     out: Path | None = None,
     plan_file: Path | None = None,
-    check: Check | None = Check(),
+    check: Check | None = DEFAULT_CHECK,
     progress: Progress | None = None,
 ) -> Optimized:
     """Plan a model, write it in its new order with its plan, and prove it.
@@ -98,18 +85,12 @@ def optimize(  # noqa: PLR0913 - what the command takes, by name
     """
     settings = settings or Settings()
     target = out or model.with_name(f"{model.stem}.memplan.onnx")
-    beside = plan_file or target.with_suffix(".json")
-    _refuse_overwriting(model, target, beside)
+    targets = Targets(target, plan_file or target.with_suffix(".json"))
+    refuse_overwriting(model, targets)
     read = _read(model)
     planned = plan_program(model, read.model, settings, progress)
-    return _write(read, planned, settings, _Targets(target, beside, check), progress)
-
-
-@dataclass(frozen=True, slots=True)
-class _Targets:
-    model: Path
-    plan: Path
-    check: Check | None
+    written = Rewriting(model, read.model, planned, settings, targets)
+    return write_proved(written, check, progress) if check else write_unproved(written)
 
 
 def report(
@@ -164,7 +145,7 @@ def validate(planned: Path, original: Path, check: Check | None = None) -> Valid
             f"{planned} carries no plan of memplan",
             hint="name the file that `memplan optimize` wrote",
         )
-    return _compare(original, planned, check or Check(), Settings())
+    return compare_models(original, planned, check or Check(), Settings())
 
 
 def doctor() -> Diagnosis:
@@ -208,75 +189,3 @@ def plan_program(
         recorded_phases=recorded_phases(model),
     )
     return make_plan(loaded.program, settings, source, progress=progress)
-
-
-def _refuse_overwriting(model: Path, target: Path, plan_file: Path) -> None:
-    for path in (target, plan_file):
-        if path.is_dir():
-            raise ModelError(f"{path} is a folder", hint="name a file with -o")
-        if not path.parent.is_dir():
-            raise ModelError(
-                f"there is no folder {path.parent} to write into", hint="create it first"
-            )
-        if path.exists() and model.exists() and path.samefile(model):
-            raise ModelError(
-                f"{path} is the model itself, which is never overwritten",
-                hint="name another file with -o",
-            )
-    if target == plan_file:
-        raise ModelError(f"the model and its plan cannot both be {target}")
-
-
-def _write(
-    read: _Read,
-    planned: Planned,
-    settings: Settings,
-    targets: _Targets,
-    progress: Progress | None,
-) -> Optimized:
-    from memplan_cli.onnx_io.external_data import copy_along, missing
-    from memplan_cli.onnx_io.files import staged, write_files
-    from memplan_cli.onnx_io.write import written_model
-
-    data = written_model(read.model, planned.program, planned.plan)
-    here, there = read.path.parent, targets.model.parent
-    created = copy_along(read.model, here, there)
-    plan = planned.plan
-    try:
-        if targets.check is not None:
-            if progress:
-                progress("running both models")
-            with staged(targets.model, data) as trial:
-                verdict = _compare(read.path, trial, targets.check, settings)
-            plan = replace(plan, report=replace(plan.report, validation=verdict))
-            if not verdict.passed:
-                _remove(created)
-                return Optimized(plan, None, None)
-        elif left := missing(read.model, there):
-            note = f"{left[0]} is not beside {targets.model.name}: bring it before running"
-            warnings = (*plan.report.warnings, note)
-            plan = replace(plan, report=replace(plan.report, warnings=warnings))
-        write_files({targets.plan: plan.dumps().encode(), targets.model: data})
-    except BaseException:
-        _remove(created)
-        raise
-    return Optimized(plan, targets.model, targets.plan)
-
-
-def _remove(paths: tuple[Path, ...]) -> None:
-    for path in paths:
-        path.unlink(missing_ok=True)
-
-
-def _compare(original: Path, rewritten: Path, check: Check, settings: Settings) -> Validation:
-    from memplan_cli.runtime.bits import Tolerance
-    from memplan_cli.runtime.compare import Comparison, compare
-
-    how = Comparison(
-        provider=check.provider,
-        dims=settings.dims,
-        runs=check.runs,
-        timeout=check.timeout,
-        tolerance=Tolerance(check.rtol, check.atol),
-    )
-    return compare(original, rewritten, how)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -164,3 +164,25 @@ class Validation:
             ],
             "notes": list(self.notes),
         }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Validation:
+        """Read what `to_json` wrote; a difference without a number is infinitely large."""
+        return cls(
+            data["status"],
+            data["provider"],
+            data["max_abs_diff"],
+            data["bit_identical"],
+            data["replay"],
+            tuple(
+                Difference(
+                    item["output"],
+                    item["elements"],
+                    math.inf if item["max_abs_diff"] is None else item["max_abs_diff"],
+                    item["beyond"],
+                    item["reason"],
+                )
+                for item in data["differences"]
+            ),
+            tuple(data["notes"]),
+        )

@@ -130,10 +130,11 @@ def _worse_by_default(before: Peaks, after: Peaks) -> tuple[str, ...]:
     old, new = before.first_run_peak, after.first_run_peak
     if old is None or new is None or new <= old:
         return ()
-    return (
+    warning = (
         f"under the runtime's default settings the written model needs {new} bytes at its "
-        f"peak, the original {old}: run it with the settings of this report",
+        f"peak, the original {old}: run it with the settings of this report"
     )
+    return (warning,)
 
 
 def _say_nothing(text: str) -> None:
