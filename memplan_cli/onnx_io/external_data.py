@@ -18,7 +18,7 @@ from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.load import graphs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from onnx import GraphProto, ModelProto, TensorProto
 
@@ -119,10 +119,19 @@ def copy_along(model: ModelProto, source: Path, target: Path) -> tuple[Path, ...
             if (source / name).is_file():
                 created.extend(_bring(source / name, target / name))
     except BaseException:
-        for path in created:
-            path.unlink(missing_ok=True)
+        remove(created)
         raise
     return tuple(created)
+
+
+def remove(created: Sequence[Path]) -> None:
+    """Take back what `copy_along` created, files and folders."""
+    for path in reversed(created):
+        if path.is_dir():
+            with contextlib.suppress(OSError):  # somebody else put a file there
+                path.rmdir()
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _bring(source: Path, target: Path) -> Iterator[Path]:
@@ -134,8 +143,10 @@ def _bring(source: Path, target: Path) -> Iterator[Path]:
             hint="write the model into another folder, or beside its source",
         )
     partial = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    fresh = [folder for folder in target.parents if not folder.exists()]
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
+        yield from reversed(fresh)
         _clone(source, partial)
         partial.replace(target)
     except OSError as error:

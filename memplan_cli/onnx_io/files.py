@@ -25,15 +25,20 @@ def write_files(contents: Mapping[Path, bytes]) -> None:
         ModelError: a folder or file cannot be written; nothing is left behind.
     """
     staged: dict[Path, Path] = {}
+    fresh: list[Path] = []
+    target = next(iter(contents))
     try:
-        for target, data in contents.items():
+        for target, data in contents.items():  # noqa: B007 - the message below names it
             staged[target] = _stage(target, data)
         for target, partial in staged.items():
+            is_new = not target.exists()
             partial.replace(target)
+            fresh.extend([target] if is_new else [])
     except OSError as error:
-        where = error.filename or next(iter(contents))
+        for path in fresh:
+            path.unlink(missing_ok=True)
         raise ModelError(
-            f"{where} cannot be written: {error.strerror}",
+            f"{target} cannot be written: {error.strerror}",
             hint="choose another place with -o",
         ) from error
     finally:

@@ -1,0 +1,110 @@
+"""A file gets onto the disk whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from memplan_cli.errors import ModelError
+from memplan_cli.onnx_io.files import staged, write_files
+
+
+def test_several_files_are_written(tmp_path: Path) -> None:
+    write_files({tmp_path / "a": b"1", tmp_path / "b": b"2"})
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == {"a": b"1", "b": b"2"}
+
+
+def test_an_old_file_is_replaced_and_keeps_its_mode(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"old")
+    path.chmod(0o640)
+    write_files({path: b"new"})
+    assert path.read_bytes() == b"new"
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_new_file_has_the_mode_that_others_have(tmp_path: Path) -> None:
+    write_files({tmp_path / "a": b""})
+    (tmp_path / "plain").touch()
+    assert (tmp_path / "a").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_a_folder_that_is_not_there_is_refused_and_nothing_is_left(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="none.*cannot be written"):
+        write_files({tmp_path / "a": b"1", tmp_path / "none" / "b": b"2"})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder nobody can write")
+def test_a_folder_that_cannot_be_written_is_refused_by_the_targets_name() -> None:
+    with pytest.raises(ModelError, match=r"^/proc/self/model\.onnx cannot be written"):
+        write_files({Path("/proc/self/model.onnx"): b"1"})
+    with (
+        pytest.raises(ModelError, match=r"^/proc/self/model\.onnx cannot be written"),
+        staged(Path("/proc/self/model.onnx"), b"1"),
+    ):
+        pass
+
+
+def test_when_one_cannot_be_put_in_place_none_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace = Path.replace
+
+    def failing(self: Path, target: Path) -> Path:
+        if target.name == "second":
+            raise OSError(28, "No space left on device", str(target))
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", failing)
+    with pytest.raises(ModelError, match="second cannot be written: No space left"):
+        write_files({tmp_path / "first": b"1", tmp_path / "second": b"2"})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_write_that_fails_half_way_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"old")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ModelError, match="No space left"):
+        write_files({path: b"new"})
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
+def test_an_interrupt_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(_: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", stop)
+    with pytest.raises(KeyboardInterrupt):
+        write_files({tmp_path / "a": b"new"})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_staged_file_is_there_for_as_long_as_the_block_lasts(tmp_path: Path) -> None:
+    target = tmp_path / "model.onnx"
+    with staged(target, b"trial") as trial:
+        assert trial.parent == tmp_path
+        assert trial.read_bytes() == b"trial"
+        assert not target.exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_staged_file_goes_when_the_block_fails(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no"), staged(tmp_path / "m", b"trial"):
+        raise ValueError("no")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_very_long_name_can_be_staged(tmp_path: Path) -> None:
+    write_files({tmp_path / ("n" * 240): b"1"})
+    assert len(list(tmp_path.iterdir())) == 1
