@@ -25,6 +25,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "diff": ("memplan_cli.cli.diff", "Show what changed between two models or plans."),
     "why": ("memplan_cli.cli.why", "Explain the peak, or one tensor."),
     "fit": ("memplan_cli.cli.fit", "Find the largest value of a dim that fits a memory size."),
+    "sweep": ("memplan_cli.cli.sweep", "Plan many models at many bindings, one row each."),
     "pack": ("memplan_cli.cli.pack", "Pack buffers of a CSV file into one arena."),
     "doctor": ("memplan_cli.cli.doctor", "Say what is installed and what really works."),
     "schema": ("memplan_cli.cli.schema", "Print the JSON schema of a file memplan writes."),

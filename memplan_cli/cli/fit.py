@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from functools import wraps
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,31 +15,12 @@ from memplan_cli.cli.common import (
     say,
     settings_options,
 )
-from memplan_cli.errors import SettingsError
+from memplan_cli.cli.profiles import open_dims
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from memplan_cli.cli.common import Output
-
-_OPEN = "=?"
-
-_Command = TypeVar("_Command", bound=Callable[..., Any])
-
-
-def _open_dims(command: _Command) -> _Command:
-    """Take ``NAME=?`` out of ``--dim``; the command gets the names as ``unknown``."""
-
-    @wraps(command)
-    def run(*args: object, dims: tuple[str, ...], **options: object) -> Any:  # noqa: ANN401 - as the command
-        unknown = [text.removesuffix(_OPEN) for text in dims if text.endswith(_OPEN)]
-        fixed = tuple(text for text in dims if not text.endswith(_OPEN))
-        if not unknown or "" in unknown:
-            raise SettingsError("fit looks for a dim: name it with --dim NAME=?")
-        names = tuple(dict.fromkeys(unknown))
-        return command(*args, dims=fixed, unknown=names, **options)
-
-    return run  # type: ignore[return-value]
 
 
 @click.command()
@@ -51,7 +30,7 @@ def _open_dims(command: _Command) -> _Command:
 @click.option("--confirm", is_flag=True, help="Run the answer and hold it against SIZE.")
 @provider_option
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
-@_open_dims
+@open_dims
 @settings_options
 @output_options
 def fit(  # noqa: PLR0913 - one parameter an option, as click wants it

@@ -1,0 +1,263 @@
+"""Many models, many bindings, one row each: what does each of them need?
+
+Jobs are data and are done anywhere: in processes here, or on the workers of a Dask
+cluster. A failure is a row. With a file of rows, a sweep that was stopped goes on where it
+was: a row is written whole before the next one, and what has one is not done again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from glob import glob, has_magic
+from hashlib import sha256
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memplan_cli.errors import MemplanError, ModelError, SettingsError
+
+if TYPE_CHECKING:
+    from memplan_cli.report import Json, Report
+
+SCHEMA = "memplan.sweep/1"
+
+NUMBERS = (
+    "nodes", "intermediates", "coverage", "weights", "inputs", "outputs", "naive", "live_peak",
+    "planned", "total",
+)  # fmt: skip
+"""Columns with a number, or None where it is not known; bytes from ``weights`` on."""
+
+COLUMNS = ("model", "dims", "status", *NUMBERS, "error")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One model at one binding.
+
+    Attributes:
+        model: the file.
+        dims: values of symbols, or ``LOW..HIGH`` for one plan that holds for all between.
+        config: a settings file.
+        overrides: settings on top of those of the files.
+    """
+
+    model: str
+    dims: Mapping[str, int | str] = field(default_factory=dict)
+    config: str | None = None
+    overrides: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """Say which model, as it is now, at which binding, under which settings."""
+        try:
+            content = sha256(Path(self.model).read_bytes()).hexdigest()
+        except OSError:
+            content = ""
+        said = [self.model, content, self.config, dict(self.dims), dict(self.overrides)]
+        return sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What became of one job; ``error`` says why there are no numbers."""
+
+    key: str
+    model: str
+    dims: Mapping[str, int | str]
+    status: str
+    numbers: Mapping[str, float | None] = field(default_factory=dict)
+    error: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether there are numbers."""
+        return self.status == "ok"
+
+    def to_json(self) -> Json:
+        """Return the layout of one line of ``memplan.sweep/1``."""
+        return {
+            "schema": SCHEMA,
+            "key": self.key,
+            "model": self.model,
+            "dims": dict(self.dims),
+            "status": self.status,
+            **{name: self.numbers.get(name) for name in NUMBERS},
+            "error": self.error,
+        }
+
+    @classmethod
+    def from_json(cls, data: Json) -> Row:
+        """Read what `to_json` wrote.
+
+        Raises:
+            KeyError: it is something else.
+        """
+        if data["schema"] != SCHEMA:
+            raise KeyError(data["schema"])
+        numbers = {name: data[name] for name in NUMBERS}
+        return cls(
+            data["key"], data["model"], data["dims"], data["status"], numbers, data["error"]
+        )
+
+
+Profiles = Mapping[str, Sequence[int]]
+"""Values to try of each symbol: ``{"batch": (1, 8, 32)}``."""
+
+
+def jobs_of(
+    paths: Sequence[Path],
+    profiles: Profiles,
+    overrides: Mapping[str, object],
+    config: Path | None = None,
+) -> tuple[Job, ...]:
+    """Return every model at every combination of values, and at one plan for all of them.
+
+    Raises:
+        ModelError: a path names no model.
+    """
+    single = {name: values for name, values in profiles.items() if len(set(values)) == 1}
+    bindings: list[dict[str, int | str]] = [
+        dict(zip(profiles, values, strict=True)) for values in product(*profiles.values())
+    ]
+    if len(single) < len(profiles):
+        bindings.append(
+            {
+                name: values[0] if name in single else f"{min(values)}..{max(values)}"
+                for name, values in profiles.items()
+            }
+        )
+    where = None if config is None else str(config)
+    return tuple(
+        Job(str(model), dims, where, overrides)
+        for model in found_models(paths)
+        for dims in bindings
+    )
+
+
+def found_models(paths: Sequence[Path]) -> tuple[Path, ...]:
+    """Return model files, in order and once each: globs expanded, folders searched.
+
+    Raises:
+        ModelError: a folder or glob holds none.
+    """
+    found: dict[Path, None] = {}
+    for path in paths:
+        if path.is_dir():
+            inside = sorted(path.rglob("*.onnx"))
+        elif has_magic(str(path)) and not path.exists():
+            inside = sorted(map(Path, glob(str(path), recursive=True)))  # noqa: PTH207 - an absolute pattern too
+        else:
+            inside = [path]
+        if not inside:
+            raise ModelError(f"there is no *.onnx in {path}")
+        found.update(dict.fromkeys(inside))
+    return tuple(found)
+
+
+def do_job(job: Job) -> Row:
+    """Plan one model at one binding; whatever goes wrong is in the row."""
+    key = job.key
+    try:
+        return Row(key, job.model, job.dims, "ok", _numbers(_report(job)))
+    except MemplanError as error:
+        return failed(job, str(error), key)
+    except Exception as error:  # noqa: BLE001 - one bad model must not end the sweep
+        return failed(job, f"{type(error).__name__}: {error}", key)
+
+
+def failed(job: Job, reason: str, key: str = "") -> Row:
+    """Return the row of a job without numbers."""
+    text = " ".join(reason.split())[:500]
+    return Row(key or job.key, job.model, job.dims, "failed", {}, text)
+
+
+def _report(job: Job) -> Report:
+    from memplan_cli import api
+    from memplan_cli.settings_file import load_settings
+
+    fixed = {name: value for name, value in job.dims.items() if isinstance(value, int)}
+    between = {name: value for name, value in job.dims.items() if isinstance(value, str)}
+    given = {name: value for name, value in job.overrides.items() if name != "bounds"}
+    bounds = {**(job.overrides.get("bounds") or {}), **between}  # type: ignore[dict-item] # a table, as every reader of settings checks
+    config = None if job.config is None else Path(job.config)
+    overrides = {**given, "dims": fixed or None, "bounds": bounds or None}
+    settings = load_settings(Path(job.model), config, overrides)
+    # A file of settings may say a number where this row asks for all numbers between two.
+    free = {name: value for name, value in settings.dims.items() if name not in between}
+    return api.plan(Path(job.model), replace(settings, dims=free)).report
+
+
+def _numbers(report: Report) -> dict[str, float | None]:
+    found: dict[str, float | None] = {
+        "nodes": report.model.nodes,
+        "intermediates": report.model.intermediates,
+        "coverage": report.coverage,
+    }
+    found |= {name: getattr(report.memory, name) for name in NUMBERS if name not in found}
+    return found
+
+
+Runner = Callable[[Sequence[Job]], Iterator[tuple[int, Row]]]
+"""Does jobs and yields each one's place and row, in any order, every one once."""
+
+Heard = Callable[[Row], None]
+"""Told of each row as it comes."""
+
+
+def sweep(
+    jobs: Sequence[Job],
+    runner: Runner,
+    *,
+    resume: Path | None = None,
+    heard: Heard | None = None,
+) -> tuple[Row, ...]:
+    """Do all jobs and return their rows in the order of the jobs.
+
+    Args:
+        jobs: What to do.
+        runner: Where to do it.
+        resume: A file of rows: those in it are not done again, new ones are added to it.
+        heard: Told of each new row.
+
+    Raises:
+        SettingsError: the file is no file of rows, or cannot be written.
+    """
+    keys = [job.key for job in jobs]
+    rows = {} if resume is None else _kept(resume)
+    left = [at for at, key in enumerate(keys) if key not in rows]
+    for place, row in runner([jobs[at] for at in left]):
+        rows[keys[left[place]]] = row
+        if resume is not None:
+            _append(resume, row)
+        if heard is not None:
+            heard(row)
+    return tuple(rows[key] for key in keys)
+
+
+def _kept(path: Path) -> dict[str, Row]:
+    """Read the rows of a file; half a line at its end is what a kill left, and goes."""
+    if not path.exists():
+        return {}
+    try:
+        data = path.read_bytes()
+        whole = data[: data.rfind(b"\n") + 1]
+        rows = [Row.from_json(json.loads(line)) for line in whole.splitlines() if line.strip()]
+        if len(whole) < len(data):
+            path.write_bytes(whole)
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise SettingsError(
+            f"{path} is no file of sweep rows", hint="name a new file, or that of a sweep"
+        ) from error
+    return {row.key: row for row in rows}
+
+
+def _append(path: Path, row: Row) -> None:
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row.to_json(), sort_keys=True) + "\n")
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be written: {error.strerror}") from error
