@@ -91,6 +91,22 @@ def refuse_overwriting(model: Path, targets: Targets) -> None:
         raise ModelError(f"the model and its plan cannot both be {targets.model}")
 
 
+def _refuse_weights(rewriting: Rewriting) -> None:
+    """Refuse targets that are a file of the model's weights, here or where they go."""
+    from memplan_cli.onnx_io.external_data import locations
+
+    targets = (rewriting.targets.model, rewriting.targets.plan)
+    for name in locations(rewriting.model):
+        data = {
+            (folder / name).resolve() for folder in (rewriting.path.parent, targets[0].parent)
+        }
+        for path in targets:
+            if path.resolve() in data:
+                raise ModelError(
+                    f"{path} is where the model's weights are", hint="name another file"
+                )
+
+
 def write_unproved(rewriting: Rewriting) -> Optimized:
     """Write the model and its plan without running anything.
 
@@ -188,6 +204,7 @@ class _Files:
         from memplan_cli.onnx_io.external_data import copy_along
         from memplan_cli.onnx_io.write import written_model
 
+        _refuse_weights(rewriting)
         self._targets = rewriting.targets
         planned = rewriting.planned
         self.data = written_model(rewriting.model, planned.program, planned.plan)
@@ -200,9 +217,10 @@ class _Files:
         return self
 
     def __exit__(self, *error: object) -> None:
+        from memplan_cli.onnx_io.external_data import remove
+
         if not self._done:
-            for path in self._created:
-                path.unlink(missing_ok=True)
+            remove(self._created)
 
     def finish(self, plan: Plan) -> Optimized:
         """Give both files their names."""

@@ -32,7 +32,7 @@ def test_a_new_file_has_the_mode_that_others_have(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_not_there_is_refused_and_nothing_is_left(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="none.*cannot be written"):
+    with pytest.raises(ModelError, match=r"none.*cannot be written"):
         write_files({tmp_path / "a": b"1", tmp_path / "none" / "b": b"2"})
     assert list(tmp_path.iterdir()) == []
 
