@@ -79,7 +79,7 @@ def reordered(dump: Path, out: Path) -> None:
 def row(name: str, model: Path, folder: Path) -> Row:
     inputs = MODELS / "inputs" / f"{name}.json"
     specs = specs_from_json(json.loads(inputs.read_text())) if inputs.exists() else None
-    trial = Trial(provider="cpu", specs=specs, runs=3, timing_runs=7)
+    trial = Trial(provider="cpu", specs=specs, runs=3, timing_runs=5)
     how = Comparison(provider="cpu", specs=specs, tolerance=Tolerance())
     default = measure(model, ONE_THREAD, trial)
     best = recommend(model, executed_graph(model, ONE_THREAD, {}), ONE_THREAD, trial)
