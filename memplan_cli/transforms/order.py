@@ -44,7 +44,7 @@ DEFAULT_WORK = 4_000_000
 SAMPLE = 64
 """What every symbol stands for while orders with symbolic sizes are compared."""
 
-_FULL_WORK = 1500
+_FULL_WORK = 2000
 """Programs with more ops get less of the budget, down to a tenth."""
 
 _OTHER_SAMPLES = (1, 1024)

@@ -210,21 +210,19 @@ def kib(size: float) -> str:
 
 
 def model_table(rows: list[Row]) -> list[str]:
-    lines = [
-        "| model | ops | sharing | file | runtime default | greedy | best | by | of file "
-        "| bound | proved | best / bound | seconds | process |",
-        "|---" * 14 + "|",
-    ]
+    columns = "model ops sharing file runtime-default greedy best by of-file bound proved"
+    columns += " best/bound seconds process"
+    heads = columns.split()
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for row in rows:
         shown = [row.candidates.get(name) for name in ("file", "runtime_default", "greedy")]
         cells = " | ".join("-" if size is None else kib(size) for size in shown)
         share = f"{row.peak / row.file:.3f}" if row.file else "-"
         gap = f"{row.peak / row.bound:.4f}" if row.bound else "-"
-        lines.append(
-            f"| {row.name} | {row.ops} | {row.sharing} | {cells} | {kib(row.peak)} | {row.chosen} "
-            + f"| {share} | {kib(row.bound)} | {'yes' if row.proved else 'no'} | {gap} "
-            + f"| {row.seconds:.2f} | {row.process:.1f} |"
-        )
+        proved = "yes" if row.proved else "no"
+        first = f"| {row.name} | {row.ops} | {row.sharing} | {cells} | {kib(row.peak)} "
+        second = f"| {row.chosen} | {share} | {kib(row.bound)} | {proved} | {gap} "
+        lines.append(f"{first}{second}| {row.seconds:.2f} | {row.process:.1f} |")
     return lines
 
 

@@ -34,6 +34,12 @@ _REACH = (25, 100, 400, 1600, 6400)
 """How far around the worst step a section reaches, before the whole order is one."""
 
 
+_ZOOM = 8
+"""After a section has helped much, those that are so many times smaller are left out."""
+
+_LITTLE = 1000
+"""Less than one part in so many is little to have won in a round."""
+
 _SEARCHED = 250
 """Sections of so many ops are also searched, with so much work, by a beam so wide."""
 
@@ -56,43 +62,67 @@ class Divided:
 def divide(graph: TaskGraph, order: Order, bound: int, effort: Effort) -> Divided:
     """Lower the peak of an order step by step, as far as ``bound`` if that is possible."""
     walk = Walk(graph, order)
-    parts = [(0, graph.size)]
+    rounds = _Rounds(graph.size)
     while walk.worst[0] > bound and effort.left > 0 and effort.in_time:
-        at = walk.steps.index(walk.worst[0])
-        for begin, end in _sections(parts, at, graph.size):
+        before, at = walk.worst[0], walk.steps.index(walk.worst[0])
+        for begin, end in rounds.sections(at):
             if _COST * (end - begin) > effort.left:
                 return Divided(walk.order, bound)
             section = walk.section(begin, end)
             found = _divided(section, at - begin, effort)
-            if found.middle:
-                walk.splice(begin, section, found.order)
-                parts = _split(parts, (begin, begin + found.middle, end))
-                break
-            searched = _searched(section, bound, effort)
-            if searched is not None:
-                walk.splice(begin, section, searched)
+            better = found.order if found.middle else _searched(section, bound, effort)
+            if better:
+                walk.splice(begin, section, better)
+                rounds.helped((begin, begin + found.middle, end), before, walk.worst[0])
                 break
             if section.size == graph.size:
                 bound = max(bound, found.bound)
         else:
-            break
+            if not rounds.again():
+                break
     return Divided(walk.order, bound)
 
 
-def _sections(parts: list[tuple[int, int]], at: int, size: int) -> list[tuple[int, int]]:
-    """Return where to look for a better order around a place, near ones first."""
-    windows = [(max(at - reach, 0), min(at + reach, size)) for reach in _REACH]
-    part = next(part for part in parts if part[0] <= at < part[1])
-    return sorted({part, *windows, (0, size)}, key=lambda span: (span[1] - span[0], span))
+class _Rounds:
+    """Where to look in the next round, from what has helped in those before it."""
 
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._parts = [(0, size)]
+        self._least = 0
 
-def _split(parts: list[tuple[int, int]], span: tuple[int, int, int]) -> list[tuple[int, int]]:
-    """Cut a span out of the parts and put the span's own in: two sides and the middle."""
-    begin, middle, end = span
-    pieces = [(start, min(stop, begin)) for start, stop in parts]
-    pieces += [(max(start, end), stop) for start, stop in parts]
-    pieces += [(begin, middle), (middle, middle + 1), (middle + 1, end)]
-    return [piece for piece in pieces if piece[0] < piece[1]]
+    def sections(self, at: int) -> list[tuple[int, int]]:
+        """Return where to look for a better order around a place, near ones first."""
+        windows = [(max(at - reach, 0), min(at + reach, self._size)) for reach in _REACH]
+        part = next(part for part in self._parts if part[0] <= at < part[1])
+        spans = sorted({part, *windows}, key=lambda span: (span[1] - span[0], span))
+        large = [span for span in spans if self._least <= span[1] - span[0] < self._size]
+        return [*large, (0, self._size)]
+
+    def helped(self, span: tuple[int, int, int], before: int, after: int) -> None:
+        """Note that a section was divided, at its middle if that is not its beginning.
+
+        Where much was won, somewhat smaller sections are tried next; where little, there
+        are many steps like this one, and a larger section takes more of them at once.
+        """
+        begin, middle, end = span
+        if middle > begin:
+            self._split(begin, middle, end)
+        much = (before - after) * _LITTLE >= before
+        size = end - begin
+        self._least = size // _ZOOM if much else min(2 * size, self._size)
+
+    def again(self) -> bool:
+        """Whether sections have been left out that are now worth a try."""
+        left_out, self._least = self._least > 0, 0
+        return left_out
+
+    def _split(self, begin: int, middle: int, end: int) -> None:
+        """Cut a span out of the parts and put its two sides and its middle in."""
+        pieces = [(start, min(stop, begin)) for start, stop in self._parts]
+        pieces += [(max(start, end), stop) for start, stop in self._parts]
+        pieces += [(begin, middle), (middle, middle + 1), (middle + 1, end)]
+        self._parts = [piece for piece in pieces if piece[0] < piece[1]]
 
 
 def _divided(section: TaskGraph, at: int, effort: Effort) -> Divided:
@@ -110,19 +140,19 @@ def _divided(section: TaskGraph, at: int, effort: Effort) -> Divided:
     return Divided(best.order, cut.bound, middle)
 
 
-def _searched(section: TaskGraph, bound: int, effort: Effort) -> Order | None:
-    """Search a small section for an order with a smaller peak than it has."""
+def _searched(section: TaskGraph, bound: int, effort: Effort) -> Order:
+    """Search a small section for an order with a smaller peak than it has, else empty."""
     if section.size > _SEARCHED:
-        return None
+        return []
     small = contract(section)
     limit = peak(section, range(section.size))
     outcome = best_first(small.graph, bound, limit, effort.allow(_SEARCH_WORK))
     if outcome.order is not None:
         return small.expand(outcome.order)
     if outcome.bound == limit:
-        return None
+        return []
     order = beam(small.graph, bound, limit, _WIDTH, effort.allow(_SEARCH_WORK))
-    return None if order is None else small.expand(order)
+    return [] if order is None else small.expand(order)
 
 
 def _around(section: TaskGraph, at: int, first: set[int]) -> Walk:

@@ -76,6 +76,8 @@ def solve(graph: TaskGraph, effort: Effort, tell: Callable[[str], None]) -> Solu
     small = contract(graph)
     found.bound = max(found.bound, *local_bounds(small.graph))
     for name in CANDIDATES:
+        if found.proved and name != "file":
+            break
         order = small.expand(CANDIDATES[name](small.graph))
         found.offer("tightened" if name == "file" else name, order)
     for method in (_cut, _glance, _divide, _search):
