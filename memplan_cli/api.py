@@ -6,31 +6,31 @@ Nothing here prints or exits. A check that fails is a result; what cannot work r
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memplan_cli.errors import ModelError, PlanError
+from memplan_cli.errors import PlanError
 from memplan_cli.optimizing import (
     Check,
     Optimized,
     Rewriting,
     Targets,
-    compare_models,
     refuse_overwriting,
     write_proved,
     write_unproved,
 )
+from memplan_cli.proving import Extra, Proof, prove
 from memplan_cli.settings import Settings
 
 if TYPE_CHECKING:
     from onnx import ModelProto  # noqa: TID251 - the type only; onnx_io makes the value
 
-    from memplan_cli.evidence import Validation
     from memplan_cli.plan import Plan
     from memplan_cli.planner import Planned
     from memplan_cli.runtime.doctor import Diagnosis
+    from memplan_cli.runtime.steer import Recommendation
 
 Progress = Callable[[str], None]
 
@@ -131,21 +131,46 @@ def newest_plan(folder: Path) -> Path:
     return found[-1]
 
 
-def validate(planned: Path, original: Path, check: Check | None = None) -> Validation:
+def validate(
+    planned: Path,
+    original: Path,
+    check: Check | None = None,
+    extras: Collection[Extra] = (),
+) -> Proof:
     """Run a written model and its original, and compare what they give.
+
+    Args:
+        planned: A model that memplan wrote, its plan beside it.
+        original: The model it was made from.
+        check: Where to run, and what counts as equal.
+        extras: ``replay`` runs it op by op inside the plan's arenas, ``measure`` measures
+            both models' memory in the runtime.
 
     Raises:
         MemplanError: one of them cannot run at all.
     """
-    from memplan_cli.onnx_io.load import load_model
-    from memplan_cli.onnx_io.notes import read_notes
+    return prove(planned, original, check or DEFAULT_CHECK, extras)
 
-    if not read_notes(load_model(planned)):
-        raise ModelError(
-            f"{planned} carries no plan of memplan",
-            hint="name the file that `memplan optimize` wrote",
-        )
-    return compare_models(original, planned, check or Check(), Settings())
+
+def settings(
+    model: Path, dims: Mapping[str, int], check: Check | None = None
+) -> Recommendation:
+    """Return the runtime options that make a model, as it is, need least memory.
+
+    Args:
+        model: Its weights must be there: the runtime loads it to tell what it would run.
+        dims: Values for symbolic dims.
+        check: Measure on its provider; None predicts only.
+
+    Raises:
+        MemplanError: the model does not load.
+    """
+    from memplan_cli.runtime.facts import best_settings
+    from memplan_cli.runtime.measure import Trial
+
+    _read(model)
+    trial = Trial(provider=check.provider, timeout=check.timeout) if check else None
+    return best_settings(model, dims, trial)
 
 
 def doctor() -> Diagnosis:

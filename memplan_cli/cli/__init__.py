@@ -26,6 +26,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "why": ("memplan_cli.cli.why", "Explain the peak, or one tensor."),
     "fit": ("memplan_cli.cli.fit", "Find the largest value of a dim that fits a memory size."),
     "sweep": ("memplan_cli.cli.sweep", "Plan many models at many bindings, one row each."),
+    "settings": (
+        "memplan_cli.cli.settings",
+        "Give the runtime options that need least memory.",
+    ),
     "pack": ("memplan_cli.cli.pack", "Pack buffers of a CSV file into one arena."),
     "doctor": ("memplan_cli.cli.doctor", "Say what is installed and what really works."),
     "schema": ("memplan_cli.cli.schema", "Print the JSON schema of a file memplan writes."),

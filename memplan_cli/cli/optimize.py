@@ -50,6 +50,7 @@ def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
     memplan optimize model.onnx --level 1 --exclude fc1
     """
     from memplan_cli import api
+    from memplan_cli.optimizing import Check
     from memplan_cli.renderers import render
 
     done = api.optimize(
@@ -57,7 +58,7 @@ def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
         settings.load(model),
         out=out,
         plan_file=plan_file,
-        check=api.Check(provider=provider) if validate else None,
+        check=Check(provider=provider) if validate else None,
         progress=output.progress,
     )
     say(render(done.plan, form, color=output.color, print_log=print_log))

@@ -11,6 +11,7 @@ from memplan_cli.cli.common import output_options, provider_option, say
 
 if TYPE_CHECKING:
     from memplan_cli.cli.common import Output
+    from memplan_cli.proving import Extra
 
 
 @click.command()
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     "--original", type=click.Path(path_type=Path), help="Default: PLANNED less .memplan."
 )
 @provider_option
+@click.option("--replay", is_flag=True, help="Run it op by op inside the plan's arenas.")
+@click.option("--measure", is_flag=True, help="Measure both models' memory in the runtime.")
 @click.option("--runs", type=click.IntRange(1), default=2, show_default=True)
 @click.option("--rtol", type=float, default=0.0, show_default=True, help="0: bit for bit.")
 @click.option("--atol", type=float, default=0.0, show_default=True)
@@ -32,6 +35,8 @@ def validate(  # noqa: PLR0913 - one parameter an option, as click wants it
     *,
     original: Path | None,
     provider: str,
+    replay: bool,
+    measure: bool,
     runs: int,
     rtol: float,
     atol: float,
@@ -42,16 +47,19 @@ def validate(  # noqa: PLR0913 - one parameter an option, as click wants it
     """Run PLANNED, a model that memplan wrote, against its original.
 
     \b
-    memplan validate model.memplan.onnx --original model.onnx
+    memplan validate model.memplan.onnx --original model.onnx --replay
     """
     from memplan_cli import api
+    from memplan_cli.optimizing import Check
     from memplan_cli.renderers.validation import RENDERERS
 
     output.progress("running both models")
-    check = api.Check(provider, runs, rtol, atol, timeout)
-    verdict = api.validate(planned, original or _original_of(planned), check)
-    say(RENDERERS[form](verdict))
-    raise SystemExit(0 if verdict.passed else 1)
+    check = Check(provider, runs, rtol, atol, timeout)
+    asked: dict[Extra, bool] = {"replay": replay, "measure": measure}
+    extras = tuple(extra for extra, wanted in asked.items() if wanted)
+    proof = api.validate(planned, original or _original_of(planned), check, extras)
+    say(RENDERERS[form](proof))
+    raise SystemExit(0 if proof.passed else 1)
 
 
 def _original_of(planned: Path) -> Path:

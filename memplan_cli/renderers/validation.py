@@ -6,23 +6,39 @@ import json
 from typing import TYPE_CHECKING
 
 from memplan_cli.renderers.escape import terminal
+from memplan_cli.renderers.facts import evidence_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from memplan_cli.evidence import Difference, Validation
+    from memplan_cli.proving import Proof
+    from memplan_cli.report import RuntimeFacts
 
 MOST_DIFFERENCES = 20
 
 
-def text(verdict: Validation) -> str:
+def text(proof: Proof) -> str:
     """Return the verdict, what differs, and what else was noticed."""
-    return "\n".join(_lines(verdict)) + "\n"
+    return "\n".join((*_lines(proof.validation), *_memory(proof.runtime))) + "\n"
 
 
-def as_json(verdict: Validation) -> str:
-    """Return the verdict as JSON, plain ASCII."""
-    return json.dumps(verdict.to_json(), indent=2, ensure_ascii=True) + "\n"
+def as_json(proof: Proof) -> str:
+    """Return the verdict as JSON, plain ASCII, with the runtime's side where it was measured."""
+    content = proof.validation.to_json()
+    content["runtime"] = proof.runtime.to_json() if proof.runtime else None
+    return json.dumps(content, indent=2, ensure_ascii=True) + "\n"
+
+
+def _memory(runtime: RuntimeFacts | None) -> Iterator[str]:
+    rows = evidence_rows(runtime)
+    if runtime is None or not rows:
+        return
+    yield f"  {terminal(runtime.name)} {terminal(runtime.version)}: predicted, observed"
+    for row in rows:
+        before = f"{row.predicted_original}, {row.observed_original}"
+        after = f"{row.predicted_optimized}, {row.observed_optimized}"
+        yield f"    {row.name}: original {before}; written {after}"
 
 
 def _lines(verdict: Validation) -> Iterator[str]:
@@ -49,4 +65,4 @@ def _described(difference: Difference) -> str:
     )
 
 
-RENDERERS: Mapping[str, Callable[[Validation], str]] = {"text": text, "json": as_json}
+RENDERERS: Mapping[str, Callable[[Proof], str]] = {"text": text, "json": as_json}

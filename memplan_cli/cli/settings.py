@@ -1,0 +1,61 @@
+"""``memplan settings``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from memplan_cli.cli.common import (
+    model_argument,
+    output_options,
+    parse_dims,
+    provider_option,
+    say,
+)
+
+if TYPE_CHECKING:
+    from memplan_cli.cli.common import Output
+
+
+@click.command()
+@model_argument
+@click.option("--dim", "dims", multiple=True, metavar="NAME=N", help="Bind a symbolic dim.")
+@click.option("--measure", is_flag=True, help="Run the model and let measurement decide.")
+@provider_option
+@click.option("-o", "--output", "out", type=click.Path(path_type=Path), help="File to write.")
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
+@output_options
+def settings(  # noqa: PLR0913 - one parameter an option, as click wants it
+    model: Path,
+    *,
+    dims: tuple[str, ...],
+    measure: bool,
+    provider: str,
+    out: Path | None,
+    form: str,
+    output: Output,
+) -> None:
+    """Give the runtime options that make MODEL, as it is, need least memory.
+
+    The same outputs, by another execution order, reuse and arena; as Python to paste, or
+    as JSON.
+
+    \b
+    memplan settings model.onnx --measure -o settings.py
+    """
+    from memplan_cli import api
+    from memplan_cli.onnx_io.files import write_files
+    from memplan_cli.optimizing import Check
+    from memplan_cli.renderers.settings import RENDERERS
+
+    output.progress("predicting what the runtime will need")
+    check = Check(provider=provider) if measure else None
+    found = api.settings(model, parse_dims(dims), check)
+    text = RENDERERS[form](found, str(model))
+    if out is None:
+        say(text)
+        return
+    write_files({out: text.encode()})
+    output.note(f"memplan: wrote {out}")

@@ -1,0 +1,123 @@
+"""Is a written model what it says it is? Outputs, replay in its plan, and real memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+from memplan_cli.errors import ModelError, PlanError
+from memplan_cli.optimizing import Check, compare_models
+from memplan_cli.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+    from pathlib import Path
+
+    from memplan_cli.evidence import Validation
+    from memplan_cli.plan import Plan
+    from memplan_cli.report import RuntimeFacts
+
+Extra = Literal["replay", "measure"]
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """The verdict on a written model; ``runtime`` where it was measured too."""
+
+    validation: Validation
+    runtime: RuntimeFacts | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether everything that was asked for holds."""
+        return self.validation.passed
+
+
+def prove(
+    planned: Path, original: Path, check: Check, extras: Collection[Extra] = ()
+) -> Proof:
+    """Run a written model and its original, compare, and do what else is asked for.
+
+    Args:
+        planned: A model that memplan wrote, its plan beside it.
+        original: The model it was made from.
+        check: Where to run, and what counts as equal.
+        extras: ``replay`` runs it op by op inside the plan's arenas, ``measure`` measures
+            both models' memory in the runtime.
+
+    Raises:
+        MemplanError: a file is not what it should be, or the original cannot run.
+    """
+    plan = plan_beside(planned) if extras else None
+    notes = written_notes(planned)
+    dims = _dims(plan)
+    verdict = compare_models(original, planned, check, Settings(dims=dims))
+    if plan is not None and plan.digest != notes.get("digest"):
+        raise PlanError(
+            f"the plan beside {planned} is another model's: its digest is not the one that "
+            "the model carries",
+            hint="run `memplan optimize` again, or bring the plan that belongs to the model",
+        )
+    if plan is not None and "replay" in extras:
+        verdict = _replayed(verdict, planned, plan, check)
+    runtime = _measured(planned, original, check, dims) if "measure" in extras else None
+    return Proof(verdict, runtime)
+
+
+def written_notes(planned: Path) -> Mapping[str, str]:
+    """Return what a written model says of its plan.
+
+    Raises:
+        ModelError: memplan did not write it.
+    """
+    from memplan_cli.onnx_io.load import load_model
+    from memplan_cli.onnx_io.notes import read_notes
+
+    notes = read_notes(load_model(planned))
+    if not notes:
+        raise ModelError(
+            f"{planned} carries no plan of memplan",
+            hint="name the file that `memplan optimize` wrote",
+        )
+    return notes
+
+
+def plan_beside(planned: Path) -> Plan:
+    """Read the plan file of a written model: its name with the suffix ``.json``.
+
+    Raises:
+        PlanError: it is not there, or not valid.
+    """
+    from memplan_cli.plan import read_plan
+
+    return read_plan(planned.with_suffix(".json"))
+
+
+def _dims(plan: Plan | None) -> Mapping[str, int]:
+    return plan.settings["dims"] if plan else {}
+
+
+def _replayed(verdict: Validation, planned: Path, plan: Plan, check: Check) -> Validation:
+    from memplan_cli.runtime.measure import Trial
+    from memplan_cli.runtime.replay import replay
+
+    trial = Trial(provider=check.provider, dims=_dims(plan), timeout=check.timeout)
+    found = replay(planned, plan, trial)
+    notes = [f"replay: {found.bound} tensors bound at their offsets"]
+    notes += [f"replay: {name} not bound: {why}" for name, why in found.unbound.items()]
+    notes += [f"replay: {found.reason}"] if found.reason else []
+    return replace(
+        verdict,
+        replay=found.status,
+        differences=(*verdict.differences, *found.differences),
+        notes=(*verdict.notes, *notes),
+    )
+
+
+def _measured(
+    planned: Path, original: Path, check: Check, dims: Mapping[str, int]
+) -> RuntimeFacts:
+    from memplan_cli.runtime.facts import Pair, runtime_account
+
+    pair = Pair(original, planned, check.provider, dims, timeout=check.timeout)
+    return runtime_account(pair).facts
