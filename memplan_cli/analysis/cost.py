@@ -1,0 +1,250 @@
+"""What does it cost to run an op again? FLOPs and bytes moved, from shapes alone.
+
+A formula counts what the operator's definition needs, a multiplication and an addition as
+two, not what one kernel does. Names in the formulas below: ``n`` elements of the first
+result, ``m`` of the first input, ``k`` the length of the axis that a product sums over.
+
+=====================================  ===================================================
+operators                              FLOPs
+=====================================  ===================================================
+MatMul, Gemm, MatMulInteger            ``2 n k``; Gemm ``+ n`` for its third input
+Conv, ConvInteger                      ``2 n`` x (channels / groups) x kernel positions
+ConvTranspose                          ``2 m`` x (results / groups) x kernel positions
+Einsum                                 2 x product of all the equation's indices
+LSTM, GRU, RNN                         ``2 s b d g h (i + h)``: steps, batch, directions,
+                                       gates (4, 3, 1), hidden, input
+Attention                              ``4`` x batch x heads x queries x keys x head size
+AveragePool, MaxPool, LpPool           ``n`` x kernel positions
+Reduce*, Global*Pool, ArgMax, CumSum   ``m``
+Softmax, LogSoftmax, Hardmax           ``5 m``
+LayerNormalization and other norms     ``8 m``
+BatchNormalization                     ``2 m``
+SoftmaxCrossEntropyLoss                ``8 m``
+Exp, Log, Erf, Tanh, Sigmoid, Gelu..   ``10 n``
+Div, Sqrt, Pow, Reciprocal             ``4 n``
+Resize, Upsample                       ``8 n``
+TopK, Sort, NonMaxSuppression          ``m log2 m``
+moves (Transpose, Concat, Gather ...)  0
+views (Reshape, Squeeze ...), Shape    0, and no bytes
+ops with bodies                        what the bodies cost, once
+anything else                          ``n``
+=====================================  ===================================================
+
+Bytes moved: every input read once and every result written once. Ops that read only what
+they pick (Gather, Slice, Split) move their results twice; scatters move the data twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import log2, prod
+from typing import TYPE_CHECKING
+
+from memplan_cli.analysis.aliasing import STANDARD_DOMAINS, VIEWS
+from memplan_cli.sizes import BITS
+
+if TYPE_CHECKING:
+    from memplan_cli.ir import Op, Program, Var, VarId
+
+FLOPS_PER_BYTE = 8
+"""What a core computes while it moves a byte: some 80 GFLOP/s against 10 GB/s."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one run of an op takes; unknown dims count as one."""
+
+    flops: int
+    moved: int
+    """Bytes read and written."""
+
+    @property
+    def work(self) -> int:
+        """One number: FLOPs, with each byte moved counted as what a core does meanwhile."""
+        return self.flops + FLOPS_PER_BYTE * self.moved
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.flops + other.flops, self.moved + other.moved)
+
+
+def total_cost(program: Program) -> Cost:
+    """Return the cost of all ops of the top block: the graph's modelled work."""
+    return sum((op_cost(op, program.vars) for op in program.body.ops), Cost(0, 0))
+
+
+def op_cost(op: Op, variables: Mapping[VarId, Var]) -> Cost:
+    """Return what running an op once takes, by the table above."""
+    if op.bodies:
+        inner = (op_cost(each, variables) for body in op.bodies for each in body.ops)
+        return sum(inner, Cost(0, 0))
+    shapes = _Shapes(op, variables)
+    if op.type in _FREE:
+        return Cost(0, 0)
+    known = op.domain in STANDARD_DOMAINS or op.type in _ELSEWHERE
+    formula = FORMULAS.get(op.type, _per_result) if known else _per_result
+    return Cost(formula(shapes), _moved(shapes))
+
+
+class _Shapes:
+    """An op's tensors as numbers; an omitted or unranked one is a scalar."""
+
+    def __init__(self, op: Op, variables: Mapping[VarId, Var]) -> None:
+        self.op = op
+        self.inputs = tuple(_dims(variables.get(var)) for var in op.inputs)
+        self.outputs = tuple(_dims(variables.get(var)) for var in op.outputs)
+        self.read = sum(_bytes(variables[var]) for var in dict.fromkeys(op.inputs) if var)
+        self.written = sum(_bytes(variables[var]) for var in op.outputs if var)
+
+    @property
+    def n(self) -> int:
+        return prod(self.outputs[0]) if self.outputs else 0
+
+    @property
+    def m(self) -> int:
+        return prod(self.inputs[0]) if self.inputs else 0
+
+    def size(self, position: int) -> int:
+        return prod(self.inputs[position]) if position < len(self.inputs) else 0
+
+    def attribute(self, name: str, default: int) -> int:
+        value = self.op.attributes.get(name, default)
+        return value if isinstance(value, int) else default
+
+    def kernel(self) -> int:
+        value = self.op.attributes.get("kernel_shape", ())
+        return prod(int(v) for v in value) if isinstance(value, tuple) else 1
+
+
+Formula = Callable[[_Shapes], int]
+
+
+def _dims(var: Var | None) -> tuple[int, ...]:
+    if var is None or var.shape is None:
+        return ()
+    return tuple(dim if isinstance(dim, int) else 1 for dim in var.shape)
+
+
+def _bytes(var: Var) -> int:
+    return prod(_dims(var)) * BITS.get(var.dtype, 0) // 8
+
+
+def _moved(s: _Shapes) -> int:
+    if s.op.type in _PICKING:
+        return 2 * s.written
+    if s.op.type.startswith("Scatter"):
+        return s.read + 2 * s.written
+    return s.read + s.written
+
+
+def _per_result(s: _Shapes) -> int:
+    return s.n
+
+
+def _matmul(s: _Shapes) -> int:
+    return 2 * s.n * (s.inputs[0][-1] if s.inputs[0] else 1)
+
+
+def _gemm(s: _Shapes) -> int:
+    rows = s.inputs[0] or (1,)
+    length = rows[0] if s.attribute("transA", 0) else rows[-1]
+    return s.n * (2 * length + (len(s.inputs) > 2))
+
+
+def _conv(s: _Shapes) -> int:
+    return 2 * s.n * prod(s.inputs[1][1:])
+
+
+def _conv_transpose(s: _Shapes) -> int:
+    return 2 * s.m * prod(s.inputs[1][1:])
+
+
+def _pool(s: _Shapes) -> int:
+    return s.n * s.kernel()
+
+
+def _einsum(s: _Shapes) -> int:
+    equation = str(s.op.attributes.get("equation", "")).replace(" ", "")
+    terms = equation.split("->")[0].split(",")
+    length: dict[str, int] = {}
+    for term, dims in zip(terms, s.inputs, strict=False):
+        length.update(zip(reversed(term), reversed(dims), strict=False))
+    return 2 * prod(length.values())
+
+
+def _recurrent(s: _Shapes) -> int:
+    # Each weight of every gate and direction meets every step of every sequence once.
+    return 2 * prod(s.inputs[0][:2]) * (s.size(1) + s.size(2))
+
+
+def _attention(s: _Shapes) -> int:
+    keys = s.inputs[1][-2] if len(s.inputs) > 1 and len(s.inputs[1]) > 1 else 1
+    return 4 * s.m * keys
+
+
+def _sorting(s: _Shapes) -> int:
+    return int(s.m * log2(max(s.m, 2)))
+
+
+def _of_result(times: int) -> Formula:
+    return lambda s: times * s.n
+
+
+def _of_input(times: int) -> Formula:
+    return lambda s: times * s.m
+
+
+_FREE = VIEWS | {"Constant", "Shape", "Size"}
+_PICKING = frozenset({"Compress", "Gather", "GatherElements", "GatherND", "Slice", "Split"})
+_ELSEWHERE = frozenset({"BiasGelu", "FastGelu", "FusedConv", "FusedMatMul", "QuickGelu"})
+"""Operators of the runtime's own domain that the table knows."""
+
+FORMULAS: Mapping[str, Formula] = {
+    **dict.fromkeys(("FusedMatMul", "MatMul", "MatMulInteger"), _matmul),
+    "Gemm": _gemm,
+    **dict.fromkeys(("Conv", "ConvInteger", "FusedConv"), _conv),
+    "ConvTranspose": _conv_transpose,
+    "Einsum": _einsum,
+    "Attention": _attention,
+    **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
+    **dict.fromkeys(("AveragePool", "LpPool", "MaxPool"), _pool),
+    **dict.fromkeys(
+        (
+            "ArgMax", "ArgMin", "CumSum", "GlobalAveragePool", "GlobalMaxPool", "ReduceL1",
+            "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
+            "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare",
+        ),
+        _of_input(1),
+    ),
+    **dict.fromkeys(("Hardmax", "LogSoftmax", "Softmax"), _of_input(5)),
+    **dict.fromkeys(
+        (
+            "GroupNormalization", "InstanceNormalization", "LayerNormalization", "LRN",
+            "LpNormalization", "MeanVarianceNormalization", "RMSNormalization",
+            "SoftmaxCrossEntropyLoss",
+        ),
+        _of_input(8),
+    ),
+    "BatchNormalization": _of_input(2),
+    **dict.fromkeys(
+        (
+            "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BiasGelu", "Celu", "Cos",
+            "Cosh", "Elu", "Erf", "Exp", "FastGelu", "Gelu", "HardSwish", "Log", "Mish",
+            "QuickGelu", "Selu", "Sigmoid", "Sin", "Sinh", "Softplus", "Swish", "Tan", "Tanh",
+        ),
+        _of_result(10),
+    ),
+    **dict.fromkeys(("Div", "Pow", "Reciprocal", "Sqrt"), _of_result(4)),
+    **dict.fromkeys(("Resize", "Upsample"), _of_result(8)),
+    **dict.fromkeys(("NonMaxSuppression", "TopK", "Unique"), _sorting),
+    **dict.fromkeys(
+        (
+            "Cast", "Compress", "Concat", "ConstantOfShape", "DepthToSpace", "Expand",
+            "Gather", "GatherElements", "GatherND", "OneHot", "Pad", "Range",
+            "ScatterElements", "ScatterND", "Slice", "SpaceToDepth", "Split", "Tile",
+            "Transpose", "Trilu", "Where",
+        ),
+        _of_result(0),
+    ),
+}  # fmt: skip
+"""Operator -> FLOPs of one run; what is not here costs one per element of its result."""

@@ -1,0 +1,1 @@
+"""Compute again instead of keeping: checkpoints by name, or what fits a budget."""

@@ -1,0 +1,121 @@
+"""One order, one budget: choose, build, measure, choose again.
+
+Choosing works on an estimate of what is live: places of the base schedule, and nothing
+shared in place by copies. Each round builds the program, measures it exactly with the
+planner's own `storage_of`, and goes on from there. When it fits, copies that turn out not to
+be needed are taken back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from memplan_cli.analysis.aliasing import SHARE_SAFELY, Aliasing
+from memplan_cli.analysis.cost import op_cost
+from memplan_cli.analysis.liveness import steps
+from memplan_cli.analysis.storage import storage_of
+from memplan_cli.transforms.recomputing.build import Copied, build
+from memplan_cli.transforms.recomputing.choose import Chooser
+from memplan_cli.transforms.recomputing.state import State
+from memplan_cli.transforms.recomputing.values import find_values
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from numpy.typing import NDArray
+
+    from memplan_cli.ir import Program, VarId
+    from memplan_cli.sizes import Size
+
+ROUNDS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What the planner says of a program's memory."""
+
+    sizes: Mapping[VarId, Size]
+    """Bytes of the planned vars; what depends on a symbol counts nothing."""
+    pinned: Collection[VarId] = ()
+    aliasing: Aliasing = SHARE_SAFELY
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A program that was tried: its exact peak in bytes, and the work of its copies."""
+
+    copied: Copied
+    peak: int
+    work: int
+
+    def rank(self, budget: int) -> tuple[int, int, int]:
+        """Return a key: what keeps a budget before what does not, then less work."""
+        return max(self.peak, budget), self.work, self.peak
+
+    def reordered(self, program: Program, terms: Terms) -> Trial:
+        """Return the same ops in another order."""
+        peak = int(live_at(program, terms).max(initial=0))
+        return replace(self, copied=replace(self.copied, program=program), peak=peak)
+
+
+def live_at(program: Program, terms: Terms) -> NDArray[np.int64]:
+    """Return the most bytes live during each op of the top block."""
+    _, units = storage_of(program, terms.sizes, terms.pinned, terms.aliasing)
+    clock = [step for step in steps(program) if step.block is program.body]
+    ticks = max((step.end for step in clock), default=0) + 1
+    change = np.zeros(ticks + 1, np.int64)
+    for buffer in units.get("1", ()):
+        change[buffer.live.start] += buffer.size
+        change[min(buffer.live.end, ticks)] -= buffer.size
+    starts = [step.start for step in clock]
+    return np.maximum.reduceat(np.cumsum(change), starts) if starts else change[:0]
+
+
+class Solver:
+    """Fits one order of a program to budgets."""
+
+    def __init__(self, program: Program, terms: Terms) -> None:
+        self._terms = terms
+        self.values = find_values(program, terms.sizes, terms.pinned, terms.aliasing)
+        self._live = live_at(program, terms)
+
+    def start(self) -> State:
+        """Return the state in which nothing is computed again."""
+        return State(self.values, self._live)
+
+    def as_it_is(self) -> Trial:
+        """Return the order with nothing computed again."""
+        return self._measure(self.start())
+
+    def solve(self, budget: int, state: State) -> list[Trial]:
+        """Return every program tried on the way from a state to a budget.
+
+        The state is left where the last of them is.
+        """
+        trials: list[Trial] = []
+        while len(trials) < ROUNDS:
+            taken = Chooser(state, budget).run()
+            trials.append(self._measure(state))
+            if trials[-1].peak > budget and not taken:
+                break
+            # What is taken back may turn out to be too much: then some is chosen again.
+            while trials[-1].peak <= budget and len(trials) < ROUNDS:
+                if not state.undo(budget):
+                    return trials
+                trials.append(self._measure(state))
+        return trials
+
+    def _measure(self, state: State) -> Trial:
+        """Build and measure a state, and put what is found into it."""
+        copied = build(self.values, state.copies, self._terms.sizes)
+        terms = Terms(copied.sizes, self._terms.pinned, self._terms.aliasing)
+        exact = live_at(copied.program, terms)
+        live = np.zeros(len(self._live), np.int64)
+        np.maximum.at(live, np.asarray(copied.places, np.int64), exact)
+        state.take_over(copied, live)
+        variables = copied.program.vars
+        work = sum(op_cost(op, variables).work for op in copied.copies)
+        return Trial(copied, int(live.max(initial=0)), work)
