@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memplan_cli.errors import PlanError
+from memplan_cli.errors import ModelError, PlanError
 from memplan_cli.optimizing import (
     Check,
     Optimized,
@@ -84,6 +84,9 @@ def optimize(  # noqa: PLR0913 - what the command takes, by name
             comparison fails.
     """
     settings = settings or Settings()
+    for path in (model, *([] if out is None else [out])):
+        if path.is_dir():
+            raise ModelError(f"{path} is a folder", hint="name a file")
     target = out or model.with_name(f"{model.stem}.memplan.onnx")
     targets = Targets(target, plan_file or target.with_suffix(".json"))
     refuse_overwriting(model, targets)

@@ -83,10 +83,23 @@ class _Commands(click.Group):
             click.echo("memplan: interrupted", err=True)
             raise SystemExit(_INTERRUPTED) from None
         except MemplanError as error:
-            if ctx.ensure_object(Output).debug:
-                raise
+            _show_traceback(ctx)
             hint = f"\nHint: {error.hint}" if error.hint else ""
             raise _Failure(f"{printable(str(error))}{printable(hint)}") from error
+        except (click.ClickException, click.Abort, click.exceptions.Exit, BrokenPipeError):
+            raise
+        except Exception as error:
+            # Exit code 1 says that a check failed: a bug of ours must not say that.
+            _show_traceback(ctx)
+            text = printable(f"{type(error).__name__}: {error}")
+            raise _Failure(f"memplan failed: {text}\nHint: --debug shows where") from error
+
+
+def _show_traceback(ctx: click.Context) -> None:
+    if ctx.ensure_object(Output).debug:
+        import traceback
+
+        click.echo(traceback.format_exc(), err=True)
 
 
 def printable(text: str) -> str:

@@ -131,6 +131,14 @@ class Chosen:
     config: Path | None
     overrides: Mapping[str, object]
 
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The options that were given, by name."""
+        words = {"config": self.config, **self.overrides}
+        return tuple(
+            name.replace("_", "-") for name, value in words.items() if value not in (None, ())
+        )
+
     def load(self, model: Path) -> Settings:
         """Return the settings for a model, from files and options together."""
         from memplan_cli.settings_file import load_settings

@@ -45,10 +45,18 @@ def report(  # noqa: PLR0913 - one parameter an option, as click wants it
     memplan report model.onnx --format markdown
     """
     from memplan_cli import api
+    from memplan_cli.errors import SettingsError
     from memplan_cli.onnx_io.files import write_files
     from memplan_cli.renderers import render
 
     is_model = path is not None and path.suffix != ".json"
+    if not is_model and settings.given:
+        raise SettingsError(
+            f"--{settings.given[0]} decides a plan, and this is one already",
+            hint="name the model instead",
+        )
+    if out is not None and path is not None and out.exists() and out.samefile(path):
+        raise SettingsError(f"{out} is the model itself or its plan", hint="name another file")
     plan = api.report(
         path, settings.load(path) if path and is_model else None, output.progress
     )
