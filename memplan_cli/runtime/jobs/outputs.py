@@ -42,7 +42,7 @@ def run(job: Json) -> Json:
     for number in range(int(str(job["runs"]))):
         values = session.run(wanted, feed, run_options(settings))
         if job["save"] and number == 0:
-            _save(folder, wanted, values)
+            save(folder, wanted, wanted, values)
         else:
             found += against(folder, wanted, wanted, values, tolerance)
         del values
@@ -61,8 +61,9 @@ def specs(entries: Any) -> tuple[FeedSpec, ...]:  # noqa: ANN401 - JSON
     )
 
 
-def _save(folder: Path, names: list[str], values: list[Any]) -> None:
-    for number, _, leaf in _leaves(names, names, values):
+def save(folder: Path, numbered: list[str], names: list[str], values: list[Any]) -> None:
+    """Write values to files, each named by its place among ``numbered``."""
+    for number, _, leaf in _leaves(numbered, names, values):
         np.save(folder / f"{number}.npy", leaf)
 
 

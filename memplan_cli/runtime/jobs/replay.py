@@ -13,8 +13,9 @@ from memplan_cli.evidence import CPU, Difference, RuntimeSettings
 from memplan_cli.onnx_io.one_op import Cutter
 from memplan_cli.runtime.bits import Tolerance
 from memplan_cli.runtime.inputs import draw_all
-from memplan_cli.runtime.jobs.outputs import against, specs
+from memplan_cli.runtime.jobs.outputs import against, save, specs
 from memplan_cli.runtime.memory import DeviceMemory, HostMemory, Memory
+from memplan_cli.runtime.places import Place
 from memplan_cli.runtime.session import deterministic, make_session
 
 if TYPE_CHECKING:
@@ -29,27 +30,12 @@ _AS_WRITTEN = RuntimeSettings(session={"graph_optimization_level": "ORT_DISABLE_
 _TYPES = {"float32": "float", "float64": "double"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """A tensor of the plan, all numbers bound."""
-
-    name: str
-    block: str
-    dtype: str
-    shape: tuple[int, ...]
-    bytes: int
-    arena: str
-    offset: int
-    dies: int
-    pinned: bool
-
-
 @dataclass(slots=True)
 class _Replay:
     cutter: Cutter
     provider: str
     arenas: Mapping[str, Memory]
-    places: Mapping[str, _Place]
+    places: Mapping[str, Place]
     values: dict[str, Any]
     digests: dict[str, str] = field(default_factory=dict)
     unbound: list[str] = field(default_factory=list)
@@ -122,7 +108,7 @@ class _Replay:
             memory.address + place.offset,
         )  # fmt: skip
 
-    def bury(self, node: NodeProto, dead: list[_Place]) -> None:
+    def bury(self, node: NodeProto, dead: list[Place]) -> None:
         """Make the bytes of dead tensors unusable.
 
         What a body made, or read last, is dead before the op that owns the body writes its
@@ -137,7 +123,7 @@ class _Replay:
             for start, end in _without((place.offset, place.offset + place.bytes), kept):
                 arena.poison(start, end - start)
 
-    def _digest(self, place: _Place) -> str:
+    def _digest(self, place: Place) -> str:
         data = self.arenas[place.arena].read(place.offset, place.bytes)
         return hashlib.blake2b(data).hexdigest()
 
@@ -177,15 +163,17 @@ def _without(span: tuple[int, int], holes: list[tuple[int, int]]) -> Iterator[tu
 def run(job: Json) -> Json:
     """Replay ``job["model"]`` and hold its outputs against those in ``folder``.
 
+    With ``save`` the outputs are put there instead.
+
     ``dies`` of a tensor is the index of the node at the top after which it is poisoned.
     """
     provider = str(job["provider"])
     entries: Any = job["places"]
-    places = [_Place(**{**entry, "shape": tuple(entry["shape"])}) for entry in entries]
+    places = [Place(**{**entry, "shape": tuple(entry["shape"])}) for entry in entries]
     replay = _start(job, provider, [place for place in places if not place.block])
     feed = draw_all(specs(job["specs"]), seed=int(str(job["seed"])))
     replay.values.update({name: _value(value) for name, value in feed.items()})
-    doomed: dict[int, list[_Place]] = {}
+    doomed: dict[int, list[Place]] = {}
     for place in places:
         doomed.setdefault(place.dies, []).append(place)
     for index, node in enumerate(replay.cutter.nodes()):
@@ -196,11 +184,14 @@ def run(job: Json) -> Json:
     weights = replay.cutter.weights
     names = [name for name in wanted if name not in weights]
     values = [replay.result(name, feed) for name in names]
+    if job["save"]:
+        save(Path(str(job["folder"])), wanted, names, values)
+        return {"differences": []}
     found = against(Path(str(job["folder"])), wanted, names, values, Tolerance())
     return {"differences": [asdict(item) for item in (*found, *replay.overwritten())]}
 
 
-def _start(job: Json, provider: str, places: list[_Place]) -> _Replay:
+def _start(job: Json, provider: str, places: list[Place]) -> _Replay:
     heights: Any = job["arenas"]
     kind = HostMemory if provider == CPU else DeviceMemory
     arenas = {name: kind(height) for name, height in heights.items()}
