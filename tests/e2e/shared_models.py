@@ -41,7 +41,9 @@ def draw_inputs(name: str) -> dict[str, Array]:
     """Draw the inputs that a model's JSON file describes."""
     text = (SHARED / "inputs" / f"{name}.json").read_text(encoding="utf-8")
     spec = json.loads(text)
-    return {key: _draw(key, how, spec.get("dynamic", {})) for key, how in spec["inputs"].items()}
+    return {
+        key: _draw(key, how, spec.get("dynamic", {})) for key, how in spec["inputs"].items()
+    }
 
 
 def _draw(name: str, how: dict[str, Any], dims: dict[str, int]) -> Array:
@@ -56,6 +58,8 @@ def _draw(name: str, how: dict[str, Any], dims: dict[str, int]) -> Array:
         made = np.full(shape, values[0])
     elif kind == "zeros":
         made = np.zeros(shape)
+    elif kind == "ones":
+        made = np.ones(shape)
     elif kind == "randint":
         made = rng.integers(int(values[0]), int(values[1]), shape)
     else:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from unit.gradients import gradient_cases
 import pytest
-from unit.gradients.gradient_checks import check
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from memplan_cli.onnx_io.gradients import RULES
 from memplan_cli.onnx_io.gradients.expand import EXPANSIONS
-
+from unit.gradients import gradient_cases
+from unit.gradients.gradient_checks import check
 
 _QUICK = settings(
     max_examples=4,

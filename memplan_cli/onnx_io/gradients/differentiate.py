@@ -24,7 +24,7 @@ from memplan_cli.onnx_io.load import subgraphs
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from onnx import GraphProto, ModelProto, NodeProto
+    from onnx import ModelProto, NodeProto
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ def _gradient_names(
     """Name each gradient after its tensor; one shared by several, after the last."""
     made = {name for node in nodes for name in node.output}
     names: dict[str, str] = {}
-    for tensor, gradient in reversed(done.items()):
+    for tensor, gradient in reversed(list(done.items())):
         if gradient in made and gradient not in names:
             names[gradient] = pool.fresh(f"{tensor}_grad")
     return names

@@ -85,7 +85,9 @@ def _expand_nodes(graph: GraphProto, tape: Tape, on_path: set[str], opset: int) 
         if node.output[0] in on_path:
             if node.op_type == "If":
                 for _, body in subgraphs(node):
-                    inner = {n.output[0] for n in body.node if n.op_type not in WITHOUT_GRADIENT}
+                    inner = {
+                        n.output[0] for n in body.node if n.op_type not in WITHOUT_GRADIENT
+                    }
                     changed |= _expand_nodes(body, tape, inner, opset)
             written = _written(node, tape, opset)
             if written is not None:

@@ -80,7 +80,7 @@ def _heads(call: Call, index: int) -> str:
 
 
 def _capped(call: Call, scores: str) -> str:
-    """c tanh(scores / c), where a cap is set."""
+    """C tanh(scores / c), where a cap is set."""
     tape, cap = call.tape, call.attribute("softcap", 0.0)
     if not cap:
         return scores

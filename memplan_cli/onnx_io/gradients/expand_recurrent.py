@@ -66,7 +66,9 @@ def _unroll(call: Call, plan: _Plan) -> None:
         x = tape.emit("Transpose", x, perm=[1, 0, 2])
     kinds = {"forward": (0,), "reverse": (1,), "bidirectional": (0, 1)}
     turned = kinds[call.attribute("direction", "forward")]
-    starts = [_initial(call, index, batch_first) for index in (5, 6)][: 2 if plan.gates == 4 else 1]
+    starts = [_initial(call, index, batch_first) for index in (5, 6)][
+        : 2 if plan.gates == 4 else 1
+    ]
     sequences: list[list[str]] = []
     finals: list[list[str]] = []
     for direction, backwards in enumerate(turned):
@@ -115,7 +117,10 @@ def _direction(
         flat = _pick(tape, call.input(7), *which)
         peepholes = tape.emit_many("Split", [flat], 3, axis=0, num_outputs=3)
     count = len(plan.activations)
-    names = [str(n.decode() if isinstance(n, bytes) else n) for n in call.attribute("activations", [])]
+    names = [
+        str(n.decode() if isinstance(n, bytes) else n)
+        for n in call.attribute("activations", [])
+    ]
     chosen = names[which[0] * count : (which[0] + 1) * count] or list(plan.activations)
     cell = Cell(tape, call, recurrent, apart, peepholes, tuple(chosen))
     return cell, steps_of(tape, product, sequence[1], 0)
@@ -132,7 +137,7 @@ def _gru_step(cell: Cell, x: str, state: list[str]) -> list[str]:
     tape, old, (gate, bend) = cell.tape, state[0], cell.activations
     parts = tape.emit_many("Split", [x], 3, axis=-1, num_outputs=3)
     weights = tape.emit_many("Split", [cell.recurrent], 3, axis=-1, num_outputs=3)
-    biases = ("", "", "")
+    biases: tuple[str, ...] = ("", "", "")
     if cell.recurrent_bias:
         biases = tape.emit_many("Split", [cell.recurrent_bias], 3, axis=0, num_outputs=3)
 

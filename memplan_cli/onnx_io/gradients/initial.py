@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from onnx import helper, numpy_helper
+from onnx import checker, helper, numpy_helper
 
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.gradients.prepare import constant_of
@@ -59,8 +59,8 @@ def first_feeds(
 
 def _values(tensor: TensorProto, folder: Path | None) -> Array:
     try:
-        return numpy_helper.to_array(tensor, str(folder) if folder else "")
-    except (OSError, ValueError) as error:
+        values: Array = numpy_helper.to_array(tensor, str(folder) if folder else "")
+    except (OSError, ValueError, checker.ValidationError) as error:
         if is_inside(tensor):
             raise
         raise ModelError(
@@ -68,15 +68,16 @@ def _values(tensor: TensorProto, folder: Path | None) -> Array:
             " cannot be read",
             hint="put the data file beside the model",
         ) from error
+    return values
 
 
 def _fills(graph: GraphProto, weights: dict[str, TensorProto]) -> dict[str, Array]:
     """Return what each ConstantOfShape node of known shape repeats."""
-    found = {}
+    found: dict[str, Array] = {}
     for node in graph.node:
         if node.op_type != "ConstantOfShape" or node.input[0] not in weights:
             continue
-        filler = np.zeros((), np.float32)
+        filler: Array = np.zeros((), np.float32)
         for attribute in node.attribute:
             filler = numpy_helper.to_array(attribute.t).reshape(())
         found[node.output[0]] = filler

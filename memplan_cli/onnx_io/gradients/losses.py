@@ -117,9 +117,7 @@ class _Writer:
 
     def __call__(self, kind: str, *inputs: str, **attributes: object) -> str:
         name = self._fresh(f"loss/{kind}")
-        self.graph.node.append(
-            helper.make_node(kind, inputs, [name], name=name, **attributes)
-        )
+        self.graph.node.append(helper.make_node(kind, inputs, [name], name=name, **attributes))
         return name
 
     def constant(self, value: float | list[int], dtype: int) -> str:

@@ -106,7 +106,9 @@ def _moving(tape: Tape, site: Site, fresh: tuple[str, str], share: float) -> str
 def _decayed(tape: Tape, optimizer: Optimizer, site: Site) -> str:
     if not optimizer.weight_decay:
         return site.gradient
-    part = tape.emit("Mul", site.parameter, tape.scalar(optimizer.weight_decay, site.parameter))
+    part = tape.emit(
+        "Mul", site.parameter, tape.scalar(optimizer.weight_decay, site.parameter)
+    )
     return tape.emit("Add", site.gradient, part)
 
 

@@ -128,7 +128,9 @@ def choose(
 
 
 def _learned(graph: GraphProto, known: Mapping[str, Parameter]) -> set[str]:
-    origin = {name: (name,) for name, p in known.items() if p.sizes}
+    origin: dict[str, tuple[str, ...]] = {
+        name: (name,) for name, p in known.items() if p.sizes
+    }
     found: set[str] = set()
     for node in (node for inner in graphs(graph) for node in inner.node):
         places = _LEARNED_AT.get(node.op_type, frozenset())

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from onnx import ModelProto, NodeProto, TensorProto, helper, inliner, numpy_helper, version_converter
+from onnx import (
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    helper,
+    inliner,
+    numpy_helper,
+    version_converter,
+)
 
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.load import graphs
@@ -37,7 +45,9 @@ def prepare(model: ModelProto) -> ModelProto:
 
 def opset_of(model: ModelProto) -> int:
     """Return the version of the standard operators that a model uses."""
-    return max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=0)
+    return max(
+        (o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=0
+    )
 
 
 def _drop_weights_from_inputs(graph: GraphProto) -> None:

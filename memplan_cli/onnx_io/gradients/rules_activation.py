@@ -220,11 +220,15 @@ def _gelu_slope_tanh(call: Call) -> str:
     scale, cubic = math.sqrt(2 / math.pi), 0.044715
     one, half = tape.scalar(1, x), tape.scalar(0.5, x)
     square = tape.emit("Mul", x, x)
-    inner = tape.emit("Add", tape.emit("Mul", square, tape.scalar(scale * cubic, x)),
-                      tape.scalar(scale, x))
+    inner = tape.emit(
+        "Add", tape.emit("Mul", square, tape.scalar(scale * cubic, x)), tape.scalar(scale, x)
+    )
     bend = tape.emit("Tanh", tape.emit("Mul", inner, x))
-    rise = tape.emit("Add", tape.emit("Mul", square, tape.scalar(3 * scale * cubic, x)),
-                     tape.scalar(scale, x))
+    rise = tape.emit(
+        "Add",
+        tape.emit("Mul", square, tape.scalar(3 * scale * cubic, x)),
+        tape.scalar(scale, x),
+    )
     rest = tape.emit("Sub", one, tape.emit("Mul", bend, bend))
     second = tape.emit("Mul", tape.emit("Mul", x, rest), rise)
     first = tape.emit("Add", bend, one)

@@ -93,9 +93,7 @@ def _renamed(node: NodeProto, names: dict[str, str]) -> NodeProto:
     return copy
 
 
-def _with_inner_additions(
-    outer: Tape, inner: Tape, nodes: list[NodeProto]
-) -> list[NodeProto]:
+def _with_inner_additions(outer: Tape, inner: Tape, nodes: list[NodeProto]) -> list[NodeProto]:
     """Put in what the rules added; what reads a tensor from outside goes outside."""
     inside = {name for node in nodes for name in node.output}
     found: list[NodeProto] = []

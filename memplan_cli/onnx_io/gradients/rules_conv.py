@@ -41,7 +41,9 @@ def conv_transpose(call: Call) -> Gradients:
         second = kernel_gradient(call, (call.dy, out), (x, x), slides)
     if call.wants(0):
         first = tape.emit(
-            "Conv", call.dy, weight,
+            "Conv",
+            call.dy,
+            weight,
             kernel_shape=[s.kernel for s in slides],
             strides=[s.stride for s in slides],
             dilations=[s.dilation for s in slides],
@@ -65,12 +67,13 @@ def spread_windows(
     exact = all(tail is not None for tail in tails)
     ends, extra = [], []
     for slide, tail in zip(slides, tails, strict=True):
-        unread = slide.stride - 1 if tail is None else tail - (0 if tail >= 0 else tail)
+        unread = slide.stride - 1 if tail is None else tail - (min(0, tail))
         ends.append(0 if tail is None else slide.end - min(tail, 0))
         extra.append(unread)
     crops = [max(e, 0) for e in ends]
     spread = tape.emit(
-        "ConvTranspose", *operands,
+        "ConvTranspose",
+        *operands,
         kernel_shape=[s.kernel for s in slides],
         strides=[s.stride for s in slides],
         dilations=[s.dilation for s in slides],
@@ -98,8 +101,10 @@ def kernel_gradient(
         return _point_gradient(tape, data, steps, weight)
     rank = len(slides) + 2
     swap = [1, 0, *range(2, rank)]
-    moved = _grouped(tape, data, group) if group > 1 else tape.emit(
-        "Transpose", data[0], perm=swap
+    moved = (
+        _grouped(tape, data, group)
+        if group > 1
+        else tape.emit("Transpose", data[0], perm=swap)
     )
     ends, exact = [], True
     for slide in slides:
@@ -108,7 +113,9 @@ def kernel_gradient(
         exact = exact and tail is not None and end >= 0
         ends.append(end if tail is not None and end >= 0 else slide.end)
     product = tape.emit(
-        "Conv", moved, tape.emit("Transpose", steps[0], perm=swap),
+        "Conv",
+        moved,
+        tape.emit("Transpose", steps[0], perm=swap),
         strides=[s.dilation for s in slides],
         dilations=[s.stride for s in slides],
         pads=[*(s.begin for s in slides), *ends],
@@ -165,7 +172,9 @@ def _transposed_windows(call: Call) -> tuple[Window, ...]:
     """Return the windows of the conv whose data gradient this is, from its output's size."""
     tape, x, weight, out = call.tape, call.input(0), call.input(1), call.output()
     found = windows(call, tape.shape(weight)[2:], out, x)
-    fixed = bool(call.attribute("output_shape")) or call.attribute("auto_pad", "NOTSET") not in (
+    fixed = bool(call.attribute("output_shape")) or call.attribute(
+        "auto_pad", "NOTSET"
+    ) not in (
         "NOTSET",
         "VALID",
     )
@@ -189,7 +198,8 @@ def _transposed_windows(call: Call) -> tuple[Window, ...]:
 
 
 def _is_point(slide: Window) -> bool:
-    return slide.kernel == slide.stride == 1 and not slide.begin and not slide.end
+    unpadded = not (slide.begin or slide.end or slide.tail)
+    return slide.kernel == slide.stride == 1 and unpadded
 
 
 def _pads(slides: tuple[Window, ...]) -> list[int]:

@@ -291,4 +291,3 @@ def _to_the_chosen(call: Call, wins: str) -> Gradients:
         found.append(_to_input(call, index, part))
         rest = tape.emit("Where", chosen, zero, rest)
     return tuple(found)
-

@@ -25,10 +25,7 @@ def gather(call: Call) -> Gradients:
     rank = tape.rank(x)
     axis = call.attribute("axis", 0) % rank
     dims = tape.shape(x)
-    if tape.rank(index) == 1:
-        dy = call.dy
-    else:
-        dy = _flat_index_axis(call, axis)
+    dy = call.dy if tape.rank(index) == 1 else _flat_index_axis(call, axis)
     column = [1] * rank
     column[axis] = -1
     where = tape.emit("Reshape", _narrow(tape, index, dims[axis]), tape.ints(*column))

@@ -80,4 +80,3 @@ def _count(call: Call) -> str:
         return tape.scalar(prod(sizes), x)
     count = tape.emit("ReduceProd", tape.shape_of(labels), keepdims=0)
     return tape.emit("Cast", count, to=tape.dtype(x))
-

@@ -115,11 +115,17 @@ def _vector_product(call: Call) -> Gradients:
     dy = tape.emit("Unsqueeze", call.dy, tape.ints(*axes))
     first = second = ""
     if call.wants(1):
-        left = tape.emit("Unsqueeze", a, tape.ints(1)) if row else _swapped(tape, a, tape.rank(a))
+        left = (
+            tape.emit("Unsqueeze", a, tape.ints(1)) if row else _swapped(tape, a, tape.rank(a))
+        )
         product = tape.emit("MatMul", left, dy)
         second = _without(tape, product, b, -1) if column else product
     if call.wants(0):
-        right = tape.emit("Unsqueeze", b, tape.ints(0)) if column else _swapped(tape, b, tape.rank(b))
+        right = (
+            tape.emit("Unsqueeze", b, tape.ints(0))
+            if column
+            else _swapped(tape, b, tape.rank(b))
+        )
         product = tape.emit("MatMul", dy, right)
         first = _without(tape, product, a, -2) if row else product
     return (first, second)

@@ -86,7 +86,7 @@ def _write_batch_forward(call: Call) -> tuple[str, str, str]:
     axes, nodes = _other_axes(tape, x), list[NodeProto]()
 
     def emit(kind: str, *inputs: str, **attributes: object) -> str:
-        nodes.append(tape.make(kind, inputs, **attributes))
+        nodes.append(tape.make(kind, inputs, 1, **attributes))
         return str(nodes[-1].output[0])
 
     def column(name: str) -> str:

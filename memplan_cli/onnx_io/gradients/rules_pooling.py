@@ -164,7 +164,9 @@ def _axis_counts(slide: Window, reach: tuple[int, int]) -> NDArray[np.float64]:
     size, steps = slide.size or 0, slide.steps or 0
     counts = [
         sum(
-            -reach[0] <= step * slide.stride + tap * slide.dilation - slide.begin < size + reach[1]
+            -reach[0]
+            <= step * slide.stride + tap * slide.dilation - slide.begin
+            < size + reach[1]
             for tap in range(slide.kernel)
         )
         for step in range(steps)

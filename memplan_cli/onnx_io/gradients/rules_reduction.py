@@ -19,8 +19,8 @@ def reduce_sum(call: Call) -> Gradients:
 
 def reduce_mean(call: Call) -> Gradients:
     """Y = mean of n values: dX = dY / n, repeated."""
-    tape, x = call.tape, call.input(0)
-    return (_spread(call, tape.emit("Div", _kept(call, call.dy), _count(call))),)
+    share = call.tape.emit("Div", _kept(call, call.dy), _count(call))
+    return (_spread(call, share),)
 
 
 def reduce_sum_square(call: Call) -> Gradients:

@@ -180,7 +180,9 @@ def _cut(call: Call, lengths: list[str], axis: int) -> Gradients:
     for index, length in enumerate(lengths):
         end = tape.emit("Add", start, length) if index else length
         wanted = call.wants(index)
-        found.append(tape.emit("Slice", call.dy, start, end, tape.ints(axis)) if wanted else "")
+        found.append(
+            tape.emit("Slice", call.dy, start, end, tape.ints(axis)) if wanted else ""
+        )
         start = end
     return tuple(found)
 

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper, shape_inference
 
 from memplan_cli.onnx_io.load import graphs, subgraphs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from numpy.typing import NDArray
     from onnx import TypeProto
 
     from memplan_cli.ir import Shape
 
-    Array = NDArray[np.generic]
+    Array = NDArray[Any]
 
 FLOATS = frozenset(
     {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16}
@@ -155,11 +154,6 @@ def live_nodes(nodes: Iterable[NodeProto], results: Iterable[str]) -> list[NodeP
             needed.update(reads(node))
     needed.discard("")
     return kept[::-1]
-
-
-def merged(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return both tables as one, the second's entries last."""
-    return {**first, **second}
 
 
 def _elements(tensor: TensorProto) -> int:

@@ -7,7 +7,7 @@ is an output, ``learning_rate`` and ``step`` are inputs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,12 @@ from memplan_cli.onnx_io.gradients.optimisers import (
     Site,
     shared_scalars,
 )
-from memplan_cli.onnx_io.gradients.parameters import Parameter, candidates, choose
+from memplan_cli.onnx_io.gradients.parameters import (
+    Parameter,
+    candidates,
+    choose,
+    float_inputs,
+)
 from memplan_cli.onnx_io.gradients.prepare import prepare
 from memplan_cli.onnx_io.gradients.tape import Phase
 from memplan_cli.onnx_io.gradients.tensors import live_nodes, names_in, reads
@@ -31,7 +36,12 @@ from memplan_cli.onnx_io.gradients.tensors import live_nodes, names_in, reads
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from onnx import ValueInfoProto
+
     from memplan_cli.onnx_io.gradients.differentiate import Differentiated
+
+Model = ModelProto
+"""A parsed model, for callers that may not know onnx."""
 
 LEARNING_RATE = "learning_rate"
 STEP = "step"
@@ -56,7 +66,7 @@ class Recipe:
     """
 
     loss: str | LossFunction
-    optimizer: Optimizer | None = Optimizer()
+    optimizer: Optimizer | None = field(default_factory=Optimizer)
     train: tuple[str, ...] = ()
     freeze: tuple[str, ...] = ()
     statistics: Statistics = Statistics.BATCH
@@ -131,7 +141,7 @@ def _running_statistics(
     """
     if statistics is Statistics.RUNNING:
         return []
-    known = {**candidates(model.graph), **_inputs(model)}
+    known = {**candidates(model.graph), **float_inputs(model.graph)}
     names, found = names_in(model.graph), list[tuple[Parameter, str]]()
     done: set[str] = set()
     for node in live_nodes(model.graph.node, [loss]):
@@ -156,12 +166,6 @@ def _set_training(node: NodeProto) -> None:
     kept = [a for a in node.attribute if a.name != "training_mode"]
     del node.attribute[:]
     node.attribute.extend([*kept, helper.make_attribute("training_mode", 1)])
-
-
-def _inputs(model: ModelProto) -> dict[str, Parameter]:
-    from memplan_cli.onnx_io.gradients.parameters import float_inputs
-
-    return float_inputs(model.graph)
 
 
 def _unused(wish: str, names: set[str]) -> str:
@@ -234,9 +238,6 @@ class _Ends:
 def _assemble(model: ModelProto, plan: _Plan, made: Differentiated, ends: _Ends) -> TrainStep:
     graph = model.graph
     fed = {p.name: p for p in (*plan.parameters, *plan.running)}
-    running = {}
-    for node in made.nodes:
-        running.update({name: name for name in node.output})
     outputs = dict(ends.results)
     for parameter in plan.running:
         outputs[parameter.output] = parameter
@@ -249,8 +250,8 @@ def _assemble(model: ModelProto, plan: _Plan, made: Differentiated, ends: _Ends)
     loss = made.tape.tensor(plan.loss)
     result = ModelProto()
     result.CopyFrom(model)
-    for field in ("node", "initializer", "input", "output", "value_info"):
-        result.graph.ClearField(field)
+    for part in ("node", "initializer", "input", "output", "value_info"):
+        result.graph.ClearField(part)
     result.graph.node.extend(nodes)
     result.graph.initializer.extend(kept)
     result.graph.initializer.extend(t for t in made.tape.pool.tensors if t.name in used)
@@ -269,20 +270,23 @@ def _assemble(model: ModelProto, plan: _Plan, made: Differentiated, ends: _Ends)
     return TrainStep(result, plan.loss, plan.parameters, plan.running, ends.state, gradients)
 
 
-def _value(name: str, parameter: Parameter) -> object:
+def _value(name: str, parameter: Parameter) -> ValueInfoProto:
     return helper.make_tensor_value_info(name, parameter.dtype, parameter.sizes)
 
 
-def _scalar(name: str, dtype: int) -> object:
+def _scalar(name: str, dtype: int) -> ValueInfoProto:
     return helper.make_tensor_value_info(name, dtype, [])
 
 
-def _value_infos(made: Differentiated, nodes: Sequence[NodeProto], given: set[str]) -> list:
+def _value_infos(
+    made: Differentiated, nodes: Sequence[NodeProto], given: set[str]
+) -> list[ValueInfoProto]:
     """Keep the types of forward tensors, and give each gradient that of its tensor."""
     tensors = made.tape.tensors
     known = dict(tensors)
     for name, gradient in made.gradients.items():
-        known.setdefault(gradient, tensors[name]) if name in tensors else None
+        if name in tensors:
+            known.setdefault(gradient, tensors[name])
     found = []
     for node in nodes:
         for name in node.output:

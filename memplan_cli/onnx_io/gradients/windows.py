@@ -60,15 +60,15 @@ def windows(call: Call, kernel: Shape, data: str, result: str) -> tuple[Window, 
     found = []
     for axis, taps in enumerate(kernel):
         if not isinstance(taps, int):
-            raise ModelError(f"the kernel of {call.node.op_type} {call.node.name!r} is dynamic")
+            raise ModelError(
+                f"the kernel of {call.node.op_type} {call.node.name!r} is dynamic"
+            )
         stride, dilation = strides[axis], dilations[axis]
         begin, end = pads[axis], pads[axis + count]
         if mode.startswith("SAME"):
             span = (taps - 1) * dilation + 1
             begin, end = _same(call, (sizes[axis], stride, span))
-        found.append(
-            Window(taps, stride, dilation, begin, end, sizes[axis], steps[axis])
-        )
+        found.append(Window(taps, stride, dilation, begin, end, sizes[axis], steps[axis]))
     return tuple(found)
 
 

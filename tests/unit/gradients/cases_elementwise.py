@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+
 from unit.gradients.gradient_checks import Case
 from unit.gradients.gradient_values import (
     broadcast_pair,
@@ -62,7 +63,10 @@ def chosen(draw: Draw) -> Case:
 def three(kind: str) -> Build:
     def build(draw: Draw) -> Case:
         full = shape(draw)
-        names = {n: values(draw, *full) + shift for n, shift in zip("abc", (0, 0.03, 0.07), strict=True)}
+        names = {
+            n: values(draw, *full) + shift
+            for n, shift in zip("abc", (0, 0.03, 0.07), strict=True)
+        }
         return Case(f"y = {kind}(a, b, c)", names)
 
     return build
@@ -113,7 +117,9 @@ def reduction(kind: str, make: Callable[..., Array] = values) -> Build:
     def build(draw: Draw) -> Case:
         full = shape(draw, 1, 4)
         count = integer(draw, 0, len(full))
-        axes = sorted(np.random.default_rng(integer(draw, 0, 99)).permutation(len(full))[:count])
+        axes = sorted(
+            np.random.default_rng(integer(draw, 0, 99)).permutation(len(full))[:count]
+        )
         axes = [axis - len(full) * integer(draw, 0, 1) for axis in axes]
         keep = integer(draw, 0, 1)
         operands = "x, axes" if axes or integer(draw, 0, 1) else "x"
@@ -128,7 +134,9 @@ def cumulative(draw: Draw) -> Case:
     full = shape(draw, 1, 3)
     flags = f"exclusive={integer(draw, 0, 1)}, reverse={integer(draw, 0, 1)}"
     constants = {"axis": np.array(integer(draw, 0, len(full) - 1))}
-    return Case(f"y = CumSum<{flags}>(x, axis)", {"x": values(draw, *full)}, constants=constants)
+    return Case(
+        f"y = CumSum<{flags}>(x, axis)", {"x": values(draw, *full)}, constants=constants
+    )
 
 
 def big(draw: Draw, *dims: int) -> Array:

@@ -5,10 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from unit.gradients.gradient_checks import Case
-from unit.gradients.gradient_values import indices, integer, ints, pick, positive, shape, values
 
 from memplan_cli.onnx_io.gradients.train_step import Statistics
+from unit.gradients.gradient_checks import Case
+from unit.gradients.gradient_values import (
+    indices,
+    integer,
+    ints,
+    pick,
+    positive,
+    shape,
+    values,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -66,7 +74,9 @@ def window(draw: Draw, rank: int) -> tuple[str, list[int], list[int]]:
     strides = [integer(draw, 1, 3) for _ in range(rank)]
     dilations = [integer(draw, 1, 2) for _ in range(rank)]
     pads = [integer(draw, 0, 1) for _ in range(2 * rank)]
-    size = [(k - 1) * d + 1 + integer(draw, 0, 4) for k, d in zip(kernel, dilations, strict=True)]
+    size = [
+        (k - 1) * d + 1 + integer(draw, 0, 4) for k, d in zip(kernel, dilations, strict=True)
+    ]
     text = f"strides={strides}, dilations={dilations}"
     mode = pick(draw, "NOTSET", "NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
     text += f", pads={pads}" if mode == "NOTSET" else f', auto_pad="{mode}"'
@@ -233,13 +243,16 @@ def loss(kind: str) -> Build:
     def build(draw: Draw) -> Case:
         rows, classes, rest = integer(draw, 1, 3), integer(draw, 2, 4), shape(draw, 0, 1)
         labels = abs(indices(draw, classes, rows, *rest)) % classes
-        how = f'reduction="{pick(draw, "mean", "sum", "none")}"'
-        if integer(draw, 0, 1) and labels.size > 1:
+        reduction = pick(draw, "mean", "sum", "none")
+        how = f'reduction="{reduction}"'
+        ignored = integer(draw, 0, 1) and labels.size > 1
+        if ignored:
             how += ", ignore_index=-1"
             labels.flat[0] = -1
         operands = "x, t"
         constants: dict[str, Array] = {}
-        if integer(draw, 0, 1):
+        # onnx's own evaluator divides by all rows, ignored ones too, where nothing weighs them
+        if integer(draw, 0, 1) or (ignored and reduction == "mean"):
             operands, constants = "x, t, w", {"w": positive(draw, classes)}
         inputs = {"x": values(draw, rows, classes, *rest), "t": labels}
         return Case(f"y = {kind}<{how}>({operands})", inputs, constants=constants)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+
 from unit.gradients.gradient_checks import Case
 from unit.gradients.gradient_values import integer, pick, values
 
@@ -48,11 +49,16 @@ def loop(draw: Draw) -> Case:
         => (bool d, double[2] t, double[2] k) { d = Identity(c) u = Mul(s, w) t = Tanh(u)
         k = Add(t, s) }>"""
     inputs = {"x": values(draw, 2), "w": values(draw, 2)}
-    return Case(body, inputs, ("last", "y"), {"m": np.array(integer(draw, 1, 3)), "go": np.array([True])})
+    return Case(
+        body,
+        inputs,
+        ("last", "y"),
+        {"m": np.array(integer(draw, 1, 3)), "go": np.array([True])},
+    )
 
 
 def scan(draw: Draw) -> Case:
-    body = """last, y = Scan<num_scan_inputs=1, 
+    body = """last, y = Scan<num_scan_inputs=1,
         body = b (double[2] s, double[2] x1)
         => (double[2] t, double[2] k) { u = Mul(s, w) t = Add(u, x1) k = Sin(t) }>(s0, x)"""
     inputs = {"s0": values(draw, 2), "x": values(draw, 3, 2), "w": values(draw, 2)}

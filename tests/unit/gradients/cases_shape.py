@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+
 from unit.gradients.gradient_checks import Case
 from unit.gradients.gradient_values import indices, integer, ints, pick, shape, values
 
@@ -154,7 +155,9 @@ def scatter_nd(draw: Draw) -> Case:
 
 def top_k(draw: Draw) -> Case:
     how = f"axis={integer(draw, 0, 1)}, largest={integer(draw, 0, 1)}"
-    return Case(f"y, i = TopK<{how}>(x, k)", {"x": values(draw, 3, 4)}, constants={"k": ints(2)})
+    return Case(
+        f"y, i = TopK<{how}>(x, k)", {"x": values(draw, 3, 4)}, constants={"k": ints(2)}
+    )
 
 
 def branch(draw: Draw) -> Case:

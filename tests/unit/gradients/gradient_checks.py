@@ -9,9 +9,9 @@ import numpy as np
 import onnx
 import onnx.parser
 from onnx.reference import ReferenceEvaluator
-from unit.gradients.reference_ops import OPERATORS
 
 from memplan_cli.onnx_io.gradients.train_step import Recipe, Statistics, make_train_step
+from unit.gradients.reference_ops import OPERATORS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,7 +42,10 @@ def check(case: Case) -> None:
     step = make_train_step(model, recipe)
     onnx.checker.check_model(step.model)
     renamed = {p.name: p.input for p in (*step.parameters, *step.running)}
-    feeds = {renamed.get(name, name): value for name, value in {**case.constants, **case.inputs}.items()}
+    feeds = {
+        renamed.get(name, name): value
+        for name, value in {**case.constants, **case.inputs}.items()
+    }
     evaluator = ReferenceEvaluator(step.model, new_ops=OPERATORS)
     names = [output.name for output in step.model.graph.output]
     given = {value.name for value in step.model.graph.input}
@@ -61,13 +64,15 @@ def _compare(plain: ReferenceEvaluator, case: Case, name: str, gradient: Array) 
     expected, found = [], []
     for direction in _directions(case.inputs[name].shape):
         ends = [
-            plain.run(["loss"], {**case.inputs, name: case.inputs[name] + side * _STEP * direction})
+            plain.run(
+                ["loss"], {**case.inputs, name: case.inputs[name] + side * _STEP * direction}
+            )
             for side in (1, -1)
         ]
         expected.append(float(ends[0][0] - ends[1][0]) / (2 * _STEP))
         found.append(float((gradient * direction).sum()))
     error = np.linalg.norm(np.subtract(found, expected))
-    assert error <= 1e-5 * max(np.linalg.norm(expected), 1e-3), (name, found, expected)
+    assert error <= 1e-5 * max(float(np.linalg.norm(expected)), 1e-3), (name, found, expected)
 
 
 def _directions(shape: tuple[int, ...]) -> list[Array]:
@@ -87,7 +92,9 @@ def _model(case: Case) -> onnx.ModelProto:
     rng = np.random.default_rng(7)
     for index, (name, shape) in enumerate(zip(case.outputs, shapes, strict=True)):
         constants[f"r{index}"] = rng.standard_normal(shape)
-        terms.append(f"p{index} = Mul({name}, r{index}) t{index} = ReduceSum<keepdims=0>(p{index})")
+        terms.append(
+            f"p{index} = Mul({name}, r{index}) t{index} = ReduceSum<keepdims=0>(p{index})"
+        )
     total = ", ".join(f"t{index}" for index in range(len(shapes)))
     text = f"{case.body} {' '.join(terms)} loss = Sum({total})"
     return _parse(case, ["loss"], text, constants)
@@ -112,7 +119,7 @@ def _parse(
             onnx.helper.make_tensor_value_info(name, kind, list(value.shape))
         )
     for name in outputs:
-        shape = [] if name == "loss" else None
+        shape: list[int] | None = [] if name == "loss" else None
         double = onnx.TensorProto.DOUBLE
         model.graph.output.append(onnx.helper.make_tensor_value_info(name, double, shape))
     return model

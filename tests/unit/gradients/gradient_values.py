@@ -21,7 +21,7 @@ def integer(draw: Draw, low: int, high: int) -> int:
     return int(draw(st.integers(low, high)))
 
 
-def pick(draw: Draw, *choices: Any) -> Any:
+def pick(draw: Draw, *choices: Any) -> Any:  # noqa: ANN401 - whatever is given
     """Return one of the choices."""
     return draw(st.sampled_from(choices))
 

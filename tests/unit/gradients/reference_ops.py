@@ -15,44 +15,56 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 
-class ConvTranspose(OpRun):  # type: ignore[misc] - onnx has no types
+class ConvTranspose(OpRun):  # type: ignore[misc]  # onnx has no types
     """onnx's own fails on groups; the definition in four lines."""
 
     op_domain = ""
 
-    def _run(self, x: Array, w: Array, b: Array | None = None, **how: Any) -> tuple[Array]:
+    def _run(self, x: Array, w: Array, b: Array | None = None, **how: Any) -> tuple[Array]:  # noqa: ANN401 - attributes
         count = x.ndim - 2
         strides = how.get("strides") or [1] * count
         dilations = how.get("dilations") or [1] * count
         pads = how.get("pads") or [0] * (2 * count)
         extra = how.get("output_padding") or [0] * count
         group = how.get("group") or 1
-        if how.get("output_shape") or (how.get("auto_pad") or "NOTSET") not in ("NOTSET", "VALID"):
+        if how.get("output_shape") or (how.get("auto_pad") or "NOTSET") not in (
+            "NOTSET",
+            "VALID",
+        ):
             pads = self._resolved(x, w, how, (strides, dilations, extra))
         full = [
             (n - 1) * s + (k - 1) * d + 1 + e
-            for n, s, k, d, e in zip(x.shape[2:], strides, w.shape[2:], dilations, extra, strict=True)
+            for n, s, k, d, e in zip(
+                x.shape[2:], strides, w.shape[2:], dilations, extra, strict=True
+            )
         ]
         per_group, own = w.shape[1], x.shape[1] // group
         out = np.zeros((x.shape[0], per_group * group, *full), x.dtype)
         for g in range(group):
             xs, ws = x[:, g * own : (g + 1) * own], w[g * own : (g + 1) * own]
             for tap in product(*(range(k) for k in w.shape[2:])):
-                part = np.einsum("nc...,cm->nm...", xs, ws[(slice(None), slice(None), *tap)])
+                at: Any = (slice(None), slice(None), *tap)
+                part = np.einsum("nc...,cm->nm...", xs, ws[at])
                 places = tuple(
                     slice(t * d, t * d + (n - 1) * s + 1, s)
                     for t, d, n, s in zip(tap, dilations, x.shape[2:], strides, strict=True)
                 )
                 out[(slice(None), slice(g * per_group, (g + 1) * per_group), *places)] += part
-        cut = tuple(slice(p, n - q) for p, q, n in zip(pads[:count], pads[count:], full, strict=True))
+        cut = tuple(
+            slice(p, n - q) for p, q, n in zip(pads[:count], pads[count:], full, strict=True)
+        )
         out = out[(slice(None), slice(None), *cut)]
         return (out if b is None else out + b.reshape(1, -1, *[1] * count),)
 
-    def _resolved(self, x: Array, w: Array, how: dict[str, Any], given: Any) -> list[int]:
+    def _resolved(
+        self, x: Array, w: Array, how: dict[str, Any], given: tuple[list[int], ...]
+    ) -> list[int]:
         begins, ends = [], []
         for axis, (s, d, e) in enumerate(zip(*given, strict=True)):
             n, k = x.shape[axis + 2], w.shape[axis + 2]
-            want = (how.get("output_shape") or [n * s for n, s in zip(x.shape[2:], given[0], strict=True)])
+            want = how.get("output_shape") or [
+                n * s for n, s in zip(x.shape[2:], given[0], strict=True)
+            ]
             total = max((n - 1) * s + (k - 1) * d + 1 + e - want[axis], 0)
             half = total // 2
             begin = half if how.get("auto_pad") == "SAME_UPPER" else total - half
@@ -61,12 +73,12 @@ class ConvTranspose(OpRun):  # type: ignore[misc] - onnx has no types
         return begins + ends
 
 
-class LRN(OpRun):  # type: ignore[misc] - onnx has no types
+class LRN(OpRun):  # type: ignore[misc]  # onnx has no types
     """onnx's own reads beyond the channels."""
 
     op_domain = ""
 
-    def _run(self, x: Array, **how: Any) -> tuple[Array]:
+    def _run(self, x: Array, **how: Any) -> tuple[Array]:  # noqa: ANN401 - attributes
         size = how["size"]
         before, behind = (size - 1) // 2, size - 1 - (size - 1) // 2
         squares = np.stack(
@@ -80,7 +92,7 @@ class LRN(OpRun):  # type: ignore[misc] - onnx has no types
         return (x / (bias + alpha / size * squares) ** beta,)
 
 
-class Erf(OpRun):  # type: ignore[misc] - onnx has no types
+class Erf(OpRun):  # type: ignore[misc]  # onnx has no types
     """onnx's own has float32's precision."""
 
     op_domain = ""
@@ -89,7 +101,7 @@ class Erf(OpRun):  # type: ignore[misc] - onnx has no types
         return (np.vectorize(math.erf, otypes=[x.dtype])(x),)
 
 
-class Gelu(OpRun):  # type: ignore[misc] - onnx has no types
+class Gelu(OpRun):  # type: ignore[misc]  # onnx has no types
     """As Erf."""
 
     op_domain = ""
@@ -101,7 +113,7 @@ class Gelu(OpRun):  # type: ignore[misc] - onnx has no types
         return (0.5 * x * (1 + np.vectorize(math.erf, otypes=[x.dtype])(x / math.sqrt(2))),)
 
 
-class MeanVarianceNormalization(OpRun):  # type: ignore[misc] - onnx has no types
+class MeanVarianceNormalization(OpRun):  # type: ignore[misc]  # onnx has no types
     """onnx's own mixes types."""
 
     op_domain = ""
@@ -112,12 +124,12 @@ class MeanVarianceNormalization(OpRun):  # type: ignore[misc] - onnx has no type
         return (centred / (x.std(axis=over, keepdims=True) + 1e-9),)
 
 
-class GroupNormalization(OpRun):  # type: ignore[misc] - onnx has no types
+class GroupNormalization(OpRun):  # type: ignore[misc]  # onnx has no types
     """onnx's own has float32's precision."""
 
     op_domain = ""
 
-    def _run(self, x: Array, s: Array, b: Array, **how: Any) -> tuple[Array]:
+    def _run(self, x: Array, s: Array, b: Array, **how: Any) -> tuple[Array]:  # noqa: ANN401 - attributes
         groups = x.reshape(x.shape[0], how["num_groups"], -1)
         centred = groups - groups.mean(axis=2, keepdims=True)
         root = np.sqrt(groups.var(axis=2, keepdims=True) + how["epsilon"])
@@ -125,7 +137,7 @@ class GroupNormalization(OpRun):  # type: ignore[misc] - onnx has no types
         return ((centred / root).reshape(x.shape) * s.reshape(column) + b.reshape(column),)
 
 
-class LpNormalization(OpRun):  # type: ignore[misc] - onnx has no types
+class LpNormalization(OpRun):  # type: ignore[misc]  # onnx has no types
     """onnx's own forgets the absolute value."""
 
     op_domain = ""
@@ -135,12 +147,12 @@ class LpNormalization(OpRun):  # type: ignore[misc] - onnx has no types
         return (x / norm,)
 
 
-class MaxPool(OpRun):  # type: ignore[misc] - onnx has no types
+class MaxPool(OpRun):  # type: ignore[misc]  # onnx has no types
     """onnx's own counts indices of few axes wrongly."""
 
     op_domain = ""
 
-    def _run(self, x: Array, **how: Any) -> tuple[Array, Array]:
+    def _run(self, x: Array, **how: Any) -> tuple[Array, Array]:  # noqa: ANN401 - attributes
         kernel = how["kernel_shape"]
         count = len(kernel)
         strides, pads = how.get("strides") or [1] * count, how.get("pads") or [0] * 2 * count

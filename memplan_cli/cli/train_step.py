@@ -1,0 +1,86 @@
+"""``memplan train-step``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from memplan_cli.cli.common import model_argument, output_options
+
+if TYPE_CHECKING:
+    from memplan_cli.cli.common import Output
+
+_PATH = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command("train-step")
+@model_argument
+@click.option("-o", "--out", type=_PATH, required=True, help="The training step to write.")
+@click.option("--loss", metavar="NAME", help="The tensor that is the loss.")
+@click.option(
+    "--loss-fn",
+    type=click.Choice(["softmax-cross-entropy", "mse"]),
+    help="Put this loss behind the model's first output (or --output).",
+)
+@click.option("--labels", metavar="NAME", default="labels", help="Input to compare with.")
+@click.option("--output", "result", metavar="NAME", default="", help="Output to compare.")
+@click.option(
+    "--optimizer",
+    type=click.Choice(["sgd", "momentum", "adam", "adamw"]),
+    help="The update rule.",
+)
+@click.option("--gradients", is_flag=True, help="Give the gradients, not new values.")
+@click.option("--train", multiple=True, metavar="GLOB", help="Train these weights only.")
+@click.option("--freeze", multiple=True, metavar="GLOB", help="Leave these as they are.")
+@click.option("--running", is_flag=True, help="Batch norms use their running statistics.")
+@click.option("--weight-decay", type=float, help="Of the optimizer; adamw: 0.01.")
+@click.option("--state", type=_PATH, help="Write the first value of each in.* here (.npz).")
+@output_options
+def train_step(  # noqa: PLR0913 - one parameter an option, as click wants it
+    model: Path,
+    *,
+    out: Path,
+    loss: str | None,
+    loss_fn: str | None,
+    labels: str,
+    result: str,
+    optimizer: str | None,
+    gradients: bool,
+    train: tuple[str, ...],
+    freeze: tuple[str, ...],
+    running: bool,
+    weight_decay: float | None,
+    state: Path | None,
+    output: Output,
+) -> None:
+    """Turn the forward MODEL into a training step in standard ONNX operators.
+
+    Each trained weight W becomes an input in.W and an output new.W, the optimizer's state
+    likewise; learning_rate and step (from 1) are inputs, the loss is the first output.
+
+    \b
+    memplan train-step net.onnx -o step.onnx --loss-fn softmax-cross-entropy --optimizer adam
+    memplan train-step net.onnx -o grads.onnx --loss loss --gradients --freeze 'embed*'
+    """
+    if (loss is None) == (loss_fn is None):
+        raise click.UsageError("give either --loss or --loss-fn")
+    if (optimizer is None) != gradients:
+        raise click.UsageError("give either --optimizer or --gradients")
+    from memplan_cli.onnx_io.gradients.files import StepFiles, write_train_step
+    from memplan_cli.training import LossFunction, Optimizer, Recipe, Statistics
+
+    output.progress(f"reading {model}")
+    recipe = Recipe(
+        loss or LossFunction(str(loss_fn), labels, result),
+        Optimizer(optimizer, weight_decay=weight_decay) if optimizer else None,
+        train,
+        freeze,
+        Statistics.RUNNING if running else Statistics.BATCH,
+    )
+    step = write_train_step(recipe, StepFiles(model, out, state))
+    click.echo(
+        f"{out}: {len(step.model.graph.node)} nodes, {len(step.parameters)} parameters"
+        f" trained, loss {step.loss}"
+    )
