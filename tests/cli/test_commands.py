@@ -204,11 +204,6 @@ def test_the_current_folder_is_no_model(command: str) -> None:
     failed(run(command, "."), "folder")
 
 
-@pytest.mark.parametrize("command", ["optimize", "report"])
-def test_the_current_folder_is_no_model(command: str) -> None:
-    failed(run(command, "."), "folder")
-
-
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs a folder nobody can write")  # noqa: PTH112 - at import
 def test_a_folder_that_cannot_be_written_ends_with_one_message(model: Path) -> None:
     result = run("optimize", model, "--no-validate", "-o", "/proc/self/net.onnx")
