@@ -6,12 +6,12 @@ Nothing here prints or exits. A check that fails is a result; what cannot work r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.errors import ModelError, PlanError
+from memplan_cli.modelfile import plan_model, read_model
 from memplan_cli.optimizing import (
     Check,
     Optimized,
@@ -25,12 +25,10 @@ from memplan_cli.proving import Extra, Proof, prove
 from memplan_cli.settings import Settings
 
 if TYPE_CHECKING:
-    from onnx import ModelProto  # noqa: TID251 - the type only; onnx_io makes the value
-
     from memplan_cli.plan import Plan
-    from memplan_cli.planner import Planned
     from memplan_cli.runtime.doctor import Diagnosis
     from memplan_cli.runtime.steer import Recommendation
+    from memplan_cli.simulating import Simulated
 
 Progress = Callable[[str], None]
 
@@ -38,14 +36,6 @@ DEFAULT_CHECK = Check()
 """Both models on the best provider there is, two runs, bit for bit."""
 
 PLAN_SUFFIX = ".memplan.json"
-
-
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """A model file in memory, planned or not."""
-
-    path: Path
-    model: ModelProto = field(repr=False)
 
 
 def plan(
@@ -56,8 +46,7 @@ def plan(
     Raises:
         MemplanError: the model or a setting is wrong.
     """
-    read = _read(model)
-    return plan_program(read.path, read.model, settings or Settings(), progress).plan
+    return plan_model(read_model(model), settings or Settings(), progress).plan
 
 
 def optimize(  # noqa: PLR0913 - what the command takes, by name
@@ -90,9 +79,9 @@ def optimize(  # noqa: PLR0913 - what the command takes, by name
     target = out or model.with_name(f"{model.stem}.memplan.onnx")
     targets = Targets(target, plan_file or target.with_suffix(".json"))
     refuse_overwriting(model, targets)
-    read = _read(model)
-    planned = plan_program(model, read.model, settings, progress)
-    written = Rewriting(model, read.model, planned, settings, targets)
+    file = read_model(model)
+    planned = plan_model(file, settings, progress)
+    written = Rewriting(file, planned, settings, targets)
     return write_proved(written, check, progress) if check else write_unproved(written)
 
 
@@ -171,9 +160,20 @@ def settings(
     from memplan_cli.runtime.facts import best_settings
     from memplan_cli.runtime.measure import Trial
 
-    _read(model)
+    read_model(model)
     trial = Trial(provider=check.provider, timeout=check.timeout) if check else None
     return best_settings(model, dims, trial)
+
+
+def simulate(model: Path, dims: Mapping[str, int], allocators: Sequence[str]) -> Simulated:
+    """Return what dynamic allocators need for one real run, beside the static plan.
+
+    Raises:
+        MemplanError: the model cannot be read or run.
+    """
+    from memplan_cli.simulating import simulate_model
+
+    return simulate_model(model, dims, allocators)
 
 
 def doctor() -> Diagnosis:
@@ -181,39 +181,3 @@ def doctor() -> Diagnosis:
     from memplan_cli.runtime.doctor import diagnose
 
     return diagnose()
-
-
-def _read(path: Path) -> _Read:
-    from memplan_cli.onnx_io.external_data import check_external
-    from memplan_cli.onnx_io.load import load_model
-
-    model = load_model(path)
-    check_external(model, path.parent)
-    return _Read(path, model)
-
-
-def plan_program(
-    path: Path, model: ModelProto, settings: Settings, progress: Progress | None = None
-) -> Planned:
-    """Plan a model that is in memory; ``path`` is where it came from.
-
-    Raises:
-        MemplanError: the model or a setting is wrong.
-    """
-    from memplan_cli.onnx_io.load import file_digest, graph_digest
-    from memplan_cli.onnx_io.notes import recorded_phases
-    from memplan_cli.onnx_io.shapes import Bindings
-    from memplan_cli.plan_of import Source
-    from memplan_cli.planner import make_plan
-    from memplan_cli.runtime.shapes import read_completely, read_observed
-
-    read = read_observed if settings.profile_shapes else read_completely
-    loaded = read(model, path, Bindings(settings.dims, settings.shapes))
-    source = Source(
-        path=str(path),
-        sha256=file_digest(path),
-        graph_sha256=graph_digest(model),
-        warnings=loaded.warnings,
-        recorded_phases=recorded_phases(model),
-    )
-    return make_plan(loaded.program, settings, source, progress=progress)

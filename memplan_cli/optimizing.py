@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from onnx import ModelProto  # noqa: TID251 - the type only; onnx_io makes the value
-
     from memplan_cli.evidence import Validation
+    from memplan_cli.modelfile import ModelFile
     from memplan_cli.plan import Plan
     from memplan_cli.planner import Planned
     from memplan_cli.settings import Settings
@@ -47,8 +46,7 @@ class Targets:
 class Rewriting:
     """A model, what was planned for it, and where both go."""
 
-    path: Path
-    model: ModelProto
+    file: ModelFile
     planned: Planned
     settings: Settings
     targets: Targets
@@ -96,9 +94,10 @@ def _refuse_weights(rewriting: Rewriting) -> None:
     from memplan_cli.onnx_io.external_data import locations
 
     targets = (rewriting.targets.model, rewriting.targets.plan)
-    for name in locations(rewriting.model):
+    for name in locations(rewriting.file.model):
         data = {
-            (folder / name).resolve() for folder in (rewriting.path.parent, targets[0].parent)
+            (folder / name).resolve()
+            for folder in (rewriting.file.path.parent, targets[0].parent)
         }
         for path in targets:
             if path.resolve() in data:
@@ -116,7 +115,7 @@ def write_unproved(rewriting: Rewriting) -> Optimized:
     from memplan_cli.onnx_io.external_data import missing
 
     plan = rewriting.planned.plan
-    left = missing(rewriting.model, rewriting.path.parent)
+    left = missing(rewriting.file.model, rewriting.file.path.parent)
     if left:
         name = rewriting.targets.model.name
         plan = warned(plan, f"{left[0]} is not there: {name} needs it beside it to run")
@@ -140,7 +139,7 @@ def write_proved(
     with _Files(rewriting) as files:
         with staged(rewriting.targets.model, files.data) as trial:
             tell("running both models")
-            verdict = compare_models(rewriting.path, trial, check, rewriting.settings)
+            verdict = compare_models(rewriting.file.path, trial, check, rewriting.settings)
             plan = replace(plan, report=replace(plan.report, validation=verdict))
             if not verdict.passed:
                 return Optimized(plan, None, None)
@@ -183,7 +182,7 @@ def _measured(
     from memplan_cli.runtime.facts import Pair, runtime_account
 
     pair = Pair(
-        rewriting.path,
+        rewriting.file.path,
         trial,
         check.provider,
         rewriting.settings.dims,
@@ -207,9 +206,9 @@ class _Files:
         _refuse_weights(rewriting)
         self._targets = rewriting.targets
         planned = rewriting.planned
-        self.data = written_model(rewriting.model, planned.program, planned.plan)
+        self.data = written_model(rewriting.file.model, planned.program, planned.plan)
         self._created = copy_along(
-            rewriting.model, rewriting.path.parent, rewriting.targets.model.parent
+            rewriting.file.model, rewriting.file.path.parent, rewriting.targets.model.parent
         )
         self._done = False
 

@@ -30,6 +30,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "memplan_cli.cli.settings",
         "Give the runtime options that need least memory.",
     ),
+    "simulate": ("memplan_cli.cli.simulate", "Show what dynamic allocators need for a run."),
     "pack": ("memplan_cli.cli.pack", "Pack buffers of a CSV file into one arena."),
     "doctor": ("memplan_cli.cli.doctor", "Say what is installed and what really works."),
     "schema": ("memplan_cli.cli.schema", "Print the JSON schema of a file memplan writes."),

@@ -27,9 +27,9 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from memplan_cli.api import plan_program
 from memplan_cli.errors import MemplanError
 from memplan_cli.ir import Block, Op, Program, captures
+from memplan_cli.modelfile import ModelFile, plan_model
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.write import written_model
 from memplan_cli.settings import Settings
@@ -167,7 +167,7 @@ def judge(case: Case) -> tuple[str, str]:
         path.write_bytes(case.model.SerializeToString())
         try:
             model = load_model(path)
-            planned = plan_program(path, model, Settings(allow_partial=True))
+            planned = plan_model(ModelFile(path, model), Settings(allow_partial=True))
             mixed = replace(
                 planned, program=shuffled(planned.program, random.Random(case.name))
             )

@@ -28,7 +28,7 @@ TABLE = ROOT / "docs" / "measurements" / "fuzz.md"
 
 def read_model(data: bytes) -> None:
     """Load, plan and rewrite what parses."""
-    from memplan_cli.api import plan_program
+    from memplan_cli.modelfile import ModelFile, plan_model
     from memplan_cli.onnx_io.load import load_model
     from memplan_cli.onnx_io.write import written_model
     from memplan_cli.settings import Settings
@@ -37,7 +37,7 @@ def read_model(data: bytes) -> None:
         path = Path(folder) / "m.onnx"
         path.write_bytes(data)
         model = load_model(path)
-        planned = plan_program(path, model, Settings(allow_partial=True))
+        planned = plan_model(ModelFile(path, model), Settings(allow_partial=True))
         written_model(model, planned.program, planned.plan)
 
 

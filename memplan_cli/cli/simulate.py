@@ -1,0 +1,51 @@
+"""``memplan simulate``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from memplan_cli.cli.common import model_argument, output_options, parse_dims, say
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from memplan_cli.cli.common import Output
+
+ALLOCATORS = ("bfc", "best-fit", "bfc-exact", "ort")
+
+
+@click.command()
+@model_argument
+@click.option(
+    "--allocator",
+    "allocators",
+    type=click.Choice(ALLOCATORS),
+    multiple=True,
+    help="Which to simulate; repeatable; default: all of them.",
+)
+@click.option("--dim", "dims", multiple=True, metavar="NAME=N", help="Bind a symbolic dim.")
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
+@output_options
+def simulate(
+    model: Path,
+    *,
+    allocators: tuple[str, ...],
+    dims: tuple[str, ...],
+    form: str,
+    output: Output,
+) -> None:
+    """Show what dynamic allocators need for a run of MODEL, beside the static plan.
+
+    The model is run once to see its real shapes; each allocator then sees the requests
+    of that run one by one.
+
+    \b
+    memplan simulate model.onnx --allocator bfc --allocator best-fit
+    """
+    from memplan_cli import api
+    from memplan_cli.renderers.simulation import RENDERERS
+
+    output.progress("running the model once to see its shapes")
+    say(RENDERERS[form](api.simulate(model, parse_dims(dims), allocators or ALLOCATORS)))

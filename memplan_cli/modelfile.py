@@ -1,0 +1,64 @@
+"""A model file: read once, planned as often as one likes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from onnx import ModelProto  # noqa: TID251 - the type only; onnx_io makes the value
+
+    from memplan_cli.planner import Planned
+    from memplan_cli.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFile:
+    """A model in memory, without its external data, and where it came from."""
+
+    path: Path
+    model: ModelProto = field(repr=False)
+
+
+def read_model(path: Path) -> ModelFile:
+    """Read a model; its weights stay on disk.
+
+    Raises:
+        ModelError: it cannot be read, or keeps its data where no runtime takes it from.
+    """
+    from memplan_cli.onnx_io.external_data import check_external
+    from memplan_cli.onnx_io.load import load_model
+
+    model = load_model(path)
+    check_external(model, path.parent)
+    return ModelFile(path, model)
+
+
+def plan_model(
+    file: ModelFile, settings: Settings, progress: Callable[[str], None] | None = None
+) -> Planned:
+    """Plan a model that was read.
+
+    Raises:
+        MemplanError: the model or a setting is wrong.
+    """
+    from memplan_cli.onnx_io.load import file_digest, graph_digest
+    from memplan_cli.onnx_io.notes import recorded_phases
+    from memplan_cli.onnx_io.shapes import Bindings
+    from memplan_cli.plan_of import Source
+    from memplan_cli.planner import make_plan
+    from memplan_cli.runtime.shapes import read_completely, read_observed
+
+    read = read_observed if settings.profile_shapes else read_completely
+    loaded = read(file.model, file.path, Bindings(settings.dims, settings.shapes))
+    source = Source(
+        path=str(file.path),
+        sha256=file_digest(file.path),
+        graph_sha256=graph_digest(file.model),
+        warnings=loaded.warnings,
+        recorded_phases=recorded_phases(file.model),
+    )
+    return make_plan(loaded.program, settings, source, progress=progress)

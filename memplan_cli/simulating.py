@@ -1,0 +1,45 @@
+"""What would a dynamic allocator do, on the real shapes of a run?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from memplan_cli.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from memplan_cli.runtime.simulate import Simulation
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """What each allocator needs, and what the static plan of the model needs."""
+
+    planned: int | None
+    simulations: tuple[Simulation, ...]
+
+
+def simulate_model(
+    path: Path, dims: Mapping[str, int], allocators: Sequence[str]
+) -> Simulated:
+    """Run a model once, then let each allocator serve that run's requests.
+
+    Raises:
+        MemplanError: the model cannot be read or run.
+    """
+    from memplan_cli.modelfile import plan_model, read_model
+    from memplan_cli.onnx_io.shapes import Bindings
+    from memplan_cli.runtime.predict import Executed
+    from memplan_cli.runtime.shapes import read_observed
+    from memplan_cli.runtime.simulate import simulate
+
+    file = read_model(path)
+    loaded = read_observed(file.model, path, Bindings(dims, {}))
+    executed = Executed(loaded.program, dims)
+    found = tuple(simulate(executed, name) for name in allocators)
+    settings = Settings(dims=dims, profile_shapes=True)
+    plan = plan_model(file, settings).plan
+    return Simulated(plan.report.memory.planned, found)
