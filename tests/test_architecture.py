@@ -1,0 +1,286 @@
+"""Who may import whom. A module imports its own layer or a lower one, never up.
+
+The table is the architecture: a new module is put into it, or this test asks where it
+belongs.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+PACKAGE = Path(__file__).parents[1] / "memplan_cli"
+
+LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
+    (
+        "data that knows nothing of the outside",
+        frozenset(
+            [
+                "errors",
+                "version",
+                "ir",
+                "dims",
+                "sizes",
+                "bounds",
+                "problem",
+                "conform",
+                "evidence",
+                "quantities",
+            ]
+        ),
+    ),
+    ("facts about programs", frozenset({"analysis"})),
+    ("strategies", frozenset({"allocators", "transforms"})),
+    (
+        "what composes them",
+        frozenset(
+            [
+                "settings",
+                "settings_file",
+                "settings_keys",
+                "settings_yaml",
+                "settings_toml",
+                "settings_prototxt",
+                "schemas",
+                "selection",
+                "placing",
+                "totals",
+                "releases",
+                "print_log",
+                "report",
+                "plan",
+                "plan_of",
+                "planner",
+                "timeline",
+                "snapshot",
+                "diff",
+                "gate",
+                "why",
+                "fit",
+                "pack",
+                "baseline",
+            ]
+        ),
+    ),
+    ("edges", frozenset({"onnx_io", "runtime", "renderers"})),
+    (
+        "the api and what it is made of",
+        frozenset(
+            [
+                "api",
+                "optimizing",
+                "proving",
+                "training",
+                "simulating",
+                "fitting",
+                "gating",
+                "sweep",
+                "sweep_runners",
+            ]
+        ),
+    ),
+    ("front doors", frozenset({"cli", "__main__", "__init__", "pytest_plugin"})),
+)
+
+DRAWN: frozenset[str] = frozenset({"proving", "simulating", "sweep"})
+"""Results of the api's layer that renderers draw: they may name these types."""
+
+HOMES: Mapping[str, frozenset[str]] = {
+    "onnx": frozenset({"onnx_io"}),
+    "onnxruntime": frozenset({"runtime"}),
+    "click": frozenset({"cli"}),
+    "rich": frozenset({"renderers", "cli"}),
+    "ortools": frozenset({"allocators"}),
+    "numba": frozenset({"allocators"}),
+    "yaml": frozenset({"settings_yaml"}),
+    "pytest": frozenset({"pytest_plugin"}),
+    "numpy": frozenset({"allocators", "transforms", "onnx_io", "runtime"}),
+}
+"""Library -> where it may be imported; elsewhere its types may be named at most."""
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import statement: of what, by whom, and when it happens."""
+
+    module: str
+    target: str
+    line: int
+    when: str
+    """``now`` at import, ``late`` in a function, ``typing`` never at run time."""
+
+    def __str__(self) -> str:
+        return f"{self.module}:{self.line} imports {self.target} ({self.when})"
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
+
+
+MODULES = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def statements(node: ast.AST, when: str) -> Iterator[tuple[ast.Import | ast.ImportFrom, str]]:
+    for child in ast.iter_child_nodes(node):
+        inner = when
+        if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
+            inner = "typing"
+        elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) and when == "now":
+            inner = "late"
+        if isinstance(child, ast.Import | ast.ImportFrom):
+            yield child, when
+        yield from statements(child, inner)
+
+
+def imports() -> Iterator[Import]:
+    for name, path in MODULES.items():
+        for statement, when in statements(ast.parse(path.read_text()), "now"):
+            for target in targets(statement):
+                yield Import(name, target, statement.lineno, when)
+
+
+def targets(statement: ast.Import | ast.ImportFrom) -> Iterator[str]:
+    """Yield what a statement imports: our modules without the package's name."""
+    if isinstance(statement, ast.Import):
+        yield from (alias.name for alias in statement.names)
+        return
+    assert not statement.level, "imports are absolute"
+    base = statement.module or ""
+    if base.split(".")[0] != PACKAGE.name:
+        yield base
+        return
+    inner = base.removeprefix(PACKAGE.name).removeprefix(".")
+    for alias in statement.names:
+        full = f"{inner}.{alias.name}".removeprefix(".")
+        yield f"{PACKAGE.name}.{full if full in MODULES else inner or '__init__'}"
+
+
+ALL = tuple(imports())
+INNER = tuple(
+    Import(i.module, i.target.removeprefix(f"{PACKAGE.name}."), i.line, i.when)
+    for i in ALL
+    if i.target.split(".")[0] == PACKAGE.name
+)
+
+
+def top(module: str) -> str:
+    return module.split(".", maxsplit=1)[0]
+
+
+def layer(module: str) -> int:
+    return next(
+        (level for level, (_, members) in enumerate(LAYERS) if top(module) in members), -1
+    )
+
+
+def test_every_module_has_a_layer() -> None:
+    homeless = {top(module) for module in MODULES if layer(module) < 0}
+    assert not homeless, f"say in LAYERS where they belong: {sorted(homeless)}"
+
+
+def test_the_table_names_only_what_there_is() -> None:
+    named = {module for _, members in LAYERS for module in members}
+    assert named <= {top(module) for module in MODULES}
+
+
+def test_no_module_imports_upwards() -> None:
+    wrong = [
+        str(found)
+        for found in INNER
+        if layer(found.target) > layer(found.module)
+        and not (top(found.module) == "renderers" and top(found.target) in DRAWN)
+    ]
+    assert wrong == []
+
+
+def test_no_two_modules_need_each_other_to_be_imported() -> None:
+    needs: dict[str, set[str]] = defaultdict(set)
+    for found in INNER:
+        if found.when == "now" and found.target != found.module:
+            needs[found.module].add(found.target)
+    done: set[str] = set()
+
+    def visit(module: str, way: tuple[str, ...]) -> None:
+        assert module not in way, f"a circle: {' -> '.join((*way, module))}"
+        if module in done:
+            return
+        for target in sorted(needs[module]):
+            visit(target, (*way, module))
+        done.add(module)
+
+    for module in sorted(MODULES):
+        visit(module, ())
+
+
+@pytest.mark.parametrize("library", HOMES)
+def test_a_library_is_imported_at_home_only(library: str) -> None:
+    wrong = [
+        str(found)
+        for found in ALL
+        if top(found.target) == library
+        and found.when != "typing"
+        and top(found.module) not in HOMES[library]
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("library", ["onnxruntime", "click", "rich", "yaml", "ortools"])
+def test_not_even_the_types_of_a_runtime_or_a_terminal_leave_home(library: str) -> None:
+    wrong = [
+        str(found)
+        for found in ALL
+        if top(found.target) == library and top(found.module) not in HOMES[library]
+    ]
+    assert wrong == []
+
+
+def test_onnxruntime_is_never_imported_with_a_module() -> None:
+    """It takes half a second, and a process that never runs a model does without."""
+    wrong = [str(f) for f in ALL if top(f.target) == "onnxruntime" and f.when == "now"]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    "module", ["memplan_cli", "memplan_cli.cli", "memplan_cli.api", "memplan_cli.plan"]
+)
+def test_importing_what_everybody_imports_is_light(module: str) -> None:
+    heavy = ("onnx", "onnxruntime", "numpy", "numba", "yaml", "rich", "ortools")
+    code = f"import sys, {module}; print([m for m in {heavy!r} if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_core_speaks_no_protobuf() -> None:
+    """What plans can be tested, and used, without ONNX."""
+    code = (
+        "import sys\nimport memplan_cli.planner, memplan_cli.diff, memplan_cli.why\n"
+        "print([m for m in ('onnx', 'onnxruntime', 'rich', 'click') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_nothing_prints_but_the_command_line() -> None:
+    wrong = [
+        f"{name}:{node.lineno}"
+        for name, path in MODULES.items()
+        if top(name) not in ("cli", "pytest_plugin") and not name.startswith("runtime.")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "print"
+    ]
+    assert wrong == []
