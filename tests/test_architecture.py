@@ -78,6 +78,7 @@ LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
         frozenset(
             [
                 "api",
+                "modelfile",
                 "optimizing",
                 "proving",
                 "training",
