@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from memplan_cli.onnx_io.gradients import RULES
 from memplan_cli.onnx_io.gradients.expand import EXPANSIONS
 from unit.gradients import gradient_cases
-from unit.gradients.gradient_checks import check
+from unit.gradients.gradient_checks import check, check_in_runtime
 
 _QUICK = settings(
     max_examples=4,
@@ -25,6 +25,14 @@ _QUICK = settings(
 @given(data=st.data())
 def test_gradient_agrees_with_central_differences(name: str, data: st.DataObject) -> None:
     check(gradient_cases.CASES[name](data.draw))
+
+
+@pytest.mark.parametrize("name", [name for name in gradient_cases.CASES if name != "Dropout"])
+@settings(_QUICK, max_examples=1)
+@given(data=st.data())
+def test_gradient_runs_in_onnx_runtime(name: str, data: st.DataObject) -> None:
+    # Dropout is left out: each runtime draws other masks.
+    check_in_runtime(gradient_cases.CASES[name](data.draw))
 
 
 @pytest.mark.slow

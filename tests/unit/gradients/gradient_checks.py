@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
 import onnx.parser
+import onnxruntime as ort
 from onnx.reference import ReferenceEvaluator
 
 from memplan_cli.onnx_io.gradients.train_step import Recipe, Statistics, make_train_step
@@ -60,6 +61,40 @@ def check(case: Case) -> None:
         _compare(plain, case, name, got)
 
 
+def check_in_runtime(case: Case) -> None:
+    """Assert that ONNX Runtime runs the step in float32 and agrees with the evaluator."""
+    single = replace(
+        case,
+        inputs={name: _single(value) for name, value in case.inputs.items()},
+        constants={name: _single(value) for name, value in case.constants.items()},
+        body=case.body.replace("double", "float").replace("to=11", "to=1"),
+    )
+    wanted = case.wanted or tuple(n for n, v in case.inputs.items() if v.dtype.kind == "f")
+    model = _model(single)
+    step = make_train_step(model, Recipe("loss", None, wanted, statistics=case.statistics))
+    renamed = {p.name: p.input for p in (*step.parameters, *step.running)}
+    known = {**single.constants, **single.inputs}
+    given = {value.name for value in step.model.graph.input}
+    feeds = {renamed.get(name, name): value for name, value in known.items()}
+    feeds = {name: value for name, value in feeds.items() if name in given}
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    session = ort.InferenceSession(
+        step.model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    got = session.run(None, feeds)
+    expected = ReferenceEvaluator(step.model, new_ops=OPERATORS).run(None, feeds)
+    names = [output.name for output in step.model.graph.output]
+    for name, one, other in zip(names, got, expected, strict=True):
+        error = float(np.linalg.norm(np.subtract(one, other)))
+        assert one.shape == other.shape, name
+        assert error <= 1e-3 * max(float(np.linalg.norm(other)), 1e-2), (name, one, other)
+
+
+def _single(value: Array) -> Array:
+    return value.astype(np.float32) if value.dtype == np.float64 else value
+
+
 def _compare(plain: ReferenceEvaluator, case: Case, name: str, gradient: Array) -> None:
     expected, found = [], []
     for direction in _directions(case.inputs[name].shape):
@@ -91,7 +126,8 @@ def _model(case: Case) -> onnx.ModelProto:
     constants = dict(case.constants)
     rng = np.random.default_rng(7)
     for index, (name, shape) in enumerate(zip(case.outputs, shapes, strict=True)):
-        constants[f"r{index}"] = rng.standard_normal(shape)
+        kind = next(iter(v.dtype for v in case.inputs.values() if v.dtype.kind == "f"))
+        constants[f"r{index}"] = rng.standard_normal(shape).astype(kind)
         terms.append(
             f"p{index} = Mul({name}, r{index}) t{index} = ReduceSum<keepdims=0>(p{index})"
         )
@@ -120,6 +156,7 @@ def _parse(
         )
     for name in outputs:
         shape: list[int] | None = [] if name == "loss" else None
-        double = onnx.TensorProto.DOUBLE
-        model.graph.output.append(onnx.helper.make_tensor_value_info(name, double, shape))
+        kind = next(v.dtype for v in case.inputs.values() if v.dtype.kind == "f")
+        element = onnx.helper.np_dtype_to_tensor_dtype(kind)
+        model.graph.output.append(onnx.helper.make_tensor_value_info(name, element, shape))
     return model

@@ -288,6 +288,22 @@ def test_repeated_indices_are_added_without_scatter_nd() -> None:
     assert "ScatterND" not in kinds
 
 
+def test_gradient_of_dropout_passes_where_the_mask_of_the_same_run_did() -> None:
+    text = """<ir_version: 10, opset_import: ["": 20]>
+    net (float[64] x) => (float loss) <float r = {0.25}, bool t = {1}>
+    { p = Mul(x, w) y = Dropout(p, r, t) loss = ReduceSum<keepdims = 0>(y) }"""
+    model = parse(text)
+    weight = onnx.numpy_helper.from_array(np.ones(64, np.float32), "w")
+    model.graph.initializer.append(weight)
+    step = make_train_step(model, Recipe("loss", None))
+    state = first_feeds(model, step)
+    got = run(step.model, {"x": np.ones(64, np.float32), **state})
+    passed = got["w_grad"] != 0
+    np.testing.assert_allclose(got["w_grad"][passed], 1 / 0.75, rtol=1e-6)
+    assert 0 < passed.sum() < 64
+    np.testing.assert_allclose(got["loss"], got["w_grad"].sum(), rtol=1e-5)
+
+
 def test_external_weights_are_not_read() -> None:
     model = parse(LINEAR)
     tensor = model.graph.initializer[0]
