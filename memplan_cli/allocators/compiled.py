@@ -6,6 +6,9 @@ import those: an easy model never pays for numba.
 
 from __future__ import annotations
 
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
 import numba
@@ -18,8 +21,26 @@ if TYPE_CHECKING:
 
 def compiled(function: Function) -> Function:
     """Compile a loop over arrays at its first call, and cache it on disk if we may write."""
+    usual = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = str(_folder(usual))
     try:
         return cast("Function", numba.njit(cache=True)(function))
     except RuntimeError:
         # numba found no folder to cache in: correct all the same, compiled in each process.
         return cast("Function", numba.njit(function))
+    finally:
+        numba.config.CACHE_DIR = usual
+
+
+@cache
+def _folder(usual: str) -> Path:
+    """Return a cache folder of our own, named after the text of all compiled loops.
+
+    numba takes a cached loop for fresh while the file it is in has not changed, whatever
+    happened to the loops it calls in other files.
+    """
+    here = Path(__file__).parent
+    texts = [path.read_bytes() for path in sorted(here.glob("*.py"))]
+    loops = b"".join(text for text in texts if b"\n@compiled\n" in text)
+    base = Path(usual) if usual else here / "__pycache__"
+    return base / f"memplan-{sha256(loops).hexdigest()[:16]}"
