@@ -8,13 +8,15 @@ taller than level 1's pool, the pool is the answer.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from memplan_cli.allocators import portfolio
 from memplan_cli.allocators.naive import naive
 from memplan_cli.allocators.pool import level0_pools, level1_pools, slot_layout
 from memplan_cli.analysis.aliasing import SHARE_NOTHING, SHARE_SAFELY
-from memplan_cli.analysis.storage import storage_of
+from memplan_cli.analysis.liveness import live_ranges
+from memplan_cli.analysis.storage import Storage, storage_of
 from memplan_cli.errors import InvalidLayoutError
 from memplan_cli.problem import (
     Buffer,
@@ -30,11 +32,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from memplan_cli.allocators.pool import Handover
+    from memplan_cli.analysis.aliasing import Aliasing
     from memplan_cli.ir import Program, VarId
+    from memplan_cli.problem import LiveRange
     from memplan_cli.sizes import Size
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Needs:
     """What has to be placed, and how.
 
@@ -51,6 +55,30 @@ class Needs:
     pinned: Mapping[VarId, str] = field(default_factory=dict)
     alignment: int | None = None
     time_limit: float | None = None
+
+    # Facts of the program in this order, each worked out once however many ask.
+
+    @cached_property
+    def live(self) -> Mapping[VarId, LiveRange]:
+        """The live range of every var."""
+        return live_ranges(self.program)
+
+    @cached_property
+    def apart(self) -> Storage:
+        """Levels 0 and 1: every var has storage of its own."""
+        return self._storage(SHARE_NOTHING)
+
+    @cached_property
+    def shared(self) -> Storage:
+        """Level 2: views and safe in-place results share."""
+        return self._storage(SHARE_SAFELY)
+
+    def storage(self, level: int) -> Storage:
+        """Return the buffer of each var, and the buffers by unit, at a level."""
+        return self.shared if level == 2 else self.apart
+
+    def _storage(self, aliasing: Aliasing) -> Storage:
+        return storage_of(self.program, self.sizes, self.pinned, aliasing, self.live)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +118,7 @@ def place_levels(needs: Needs) -> tuple[Placed, Placed, Placed]:
 
 def place_apart(needs: Needs) -> Placed:
     """Give each var memory of its own: the model left as it is."""
-    home, units = storage_of(needs.program, needs.sizes, needs.pinned, SHARE_NOTHING)
+    home, units = needs.apart
     arenas = []
     for unit, buffers in sorted(units.items()):
         problem = Problem(buffers)
@@ -100,7 +128,7 @@ def place_apart(needs: Needs) -> Placed:
 
 
 def _pooled(needs: Needs, match: Callable[[Problem], tuple[Handover, ...]]) -> Placed:
-    home, units = storage_of(needs.program, needs.sizes, needs.pinned, SHARE_NOTHING)
+    home, units = needs.apart
     arenas = []
     for unit, buffers in sorted(units.items()):
         problem = Problem(buffers)
@@ -113,7 +141,7 @@ def _pooled(needs: Needs, match: Callable[[Problem], tuple[Handover, ...]]) -> P
 
 
 def _in_arenas(needs: Needs, pooled: Placed) -> Placed:
-    home, units = storage_of(needs.program, needs.sizes, needs.pinned, SHARE_SAFELY)
+    home, units = needs.shared
     pools = {arena.unit: arena for arena in pooled.arenas}
     arenas, fallen_back = [], set()
     for unit, buffers in sorted(units.items()):

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan_cli.analysis.aliasing import SHARE_NOTHING, SHARE_SAFELY
-from memplan_cli.analysis.liveness import live_ranges, steps
-from memplan_cli.analysis.storage import storage_of
+from memplan_cli.analysis.liveness import steps
 from memplan_cli.bounds import NO_BOUNDS, at_most
 from memplan_cli.ir import Origin
 from memplan_cli.problem import Problem, pressure
@@ -92,8 +90,7 @@ def peak_of(needs: Needs, level: int) -> Peak | None:
 
     A buffer goes by the youngest of its vars that is live there.
     """
-    aliasing = SHARE_SAFELY if level == 2 else SHARE_NOTHING
-    home, units = storage_of(needs.program, needs.sizes, needs.pinned, aliasing)
+    home, units = needs.storage(level)
     buffers = units.get("1", ())
     top, peak = 0, -1
     for tick, live in pressure(Problem(buffers)):
@@ -118,7 +115,7 @@ def _youngest(
     buffers: Mapping[BufferId, int],
     tick: int,
 ) -> dict[BufferId, str]:
-    live = live_ranges(needs.program)
+    live = needs.live
     names: dict[BufferId, tuple[int, str]] = {}
     for var, buffer in home.items():
         if buffer not in buffers or var in needs.pinned:

@@ -15,7 +15,7 @@ from memplan_cli.ir import captures
 from memplan_cli.problem import LiveRange
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from memplan_cli.ir import Block, Op, Program, VarId
 
@@ -68,25 +68,25 @@ def live_ranges(program: Program) -> dict[VarId, LiveRange]:
     producer's own tick if nobody reads it. What the graph is given lives from tick 0 or
     earlier, what it gives lives to the end.
     """
-    first: dict[VarId, int] = {}
-    last: dict[VarId, int] = {}
-    for tick, var in _accesses(program):
-        if first.setdefault(var, tick) > tick:
-            first[var] = tick
-        if last.setdefault(var, tick) < tick:
-            last[var] = tick
-    return {var: LiveRange(first[var], last[var] + 1) for var in first if var}
-
-
-def _accesses(program: Program) -> Iterator[tuple[int, VarId]]:
-    for var in program.body.inputs:
-        yield 0, var
+    first: dict[VarId, int] = dict.fromkeys(program.body.inputs, 0)
+    last = first.copy()
     end = 0
     for step in steps(program):
-        yield from _step_accesses(step)
         end = max(end, step.end)
+        if step.op.bodies:
+            accesses: Iterable[tuple[int, VarId]] = _step_accesses(step)
+        else:  # nearly every op: reads and writes at one tick
+            tick = step.start
+            accesses = [(tick, var) for var in (*step.op.inputs, *step.op.outputs)]
+        for tick, var in accesses:
+            if first.setdefault(var, tick) > tick:
+                first[var] = tick
+            if last.setdefault(var, tick) < tick:
+                last[var] = tick
     for var in program.body.outputs:
-        yield end, var
+        first.setdefault(var, end)
+        last[var] = max(last.get(var, 0), end)
+    return {var: LiveRange(first[var], last[var] + 1) for var in first if var}
 
 
 def _step_accesses(step: Step) -> Iterator[tuple[int, VarId]]:

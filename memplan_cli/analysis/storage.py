@@ -19,12 +19,17 @@ if TYPE_CHECKING:
     from memplan_cli.sizes import Size
 
 
+Storage = tuple[dict["VarId", BufferId], dict[str, tuple[Buffer, ...]]]
+"""The buffer of each var, and the buffers by unit (``"1"``, ``"batch"`` ...)."""
+
+
 def storage_of(
     program: Program,
     sizes: Mapping[VarId, Size],
     pinned: Collection[VarId] = (),
     aliasing: Aliasing = SHARE_SAFELY,
-) -> tuple[dict[VarId, BufferId], dict[str, tuple[Buffer, ...]]]:
+    live: Mapping[VarId, LiveRange] | None = None,
+) -> Storage:
     """Return the buffer of each var, and the buffers by unit (``"1"``, ``"batch"`` ...).
 
     Args:
@@ -32,8 +37,9 @@ def storage_of(
         sizes: The vars to plan; a buffer's size is the coefficient of its unit.
         pinned: Vars that keep storage of their own for the whole run.
         aliasing: The operators whose vars may share bytes.
+        live: The program's live ranges, if the caller has them.
     """
-    live = live_ranges(program)
+    live = live_ranges(program) if live is None else live
     alone = frozenset(pinned)
     sharing = {var: size for var, size in sizes.items() if var not in alone}
     shared = share_storage(program, sharing, aliasing, live)
