@@ -70,7 +70,7 @@ def optimize(  # noqa: PLR0913 - what the command takes, by name
 
     Raises:
         MemplanError: something could not work. Nothing is written then, nor if the
-            comparison fails.
+            comparison fails or the budget cannot be met.
     """
     settings = settings or Settings()
     for path in (model, *([] if out is None else [out])):
@@ -81,6 +81,8 @@ def optimize(  # noqa: PLR0913 - what the command takes, by name
     refuse_overwriting(model, targets)
     file = read_model(model)
     planned = plan_model(file, settings, progress)
+    if not planned.plan.report.recompute.met:
+        return Optimized(planned.plan, None, None)
     written = Rewriting(file, planned, settings, targets)
     return write_proved(written, check, progress) if check else write_unproved(written)
 

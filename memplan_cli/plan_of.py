@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from memplan_cli.analysis.aliasing import SHARE_NOTHING, SHARE_SAFELY
-from memplan_cli.analysis.liveness import live_ranges
-from memplan_cli.analysis.storage import live_peak
 from memplan_cli.ir import blocks, intermediates
 from memplan_cli.placing import Needs, Placed, place_levels
 from memplan_cli.plan import ArenaFacts, BlockOrder, Placement, Plan
 from memplan_cli.print_log import count_reuses
+from memplan_cli.problem import Problem, lower_bound
 from memplan_cli.releases import releases
 from memplan_cli.report import Memory, ModelFacts, Refusal, Report
+from memplan_cli.sizes import size_of
 from memplan_cli.totals import (
     by_unit,
     expression,
@@ -32,8 +31,9 @@ if TYPE_CHECKING:
     from memplan_cli.ir import Program, VarId
     from memplan_cli.problem import BufferId, LiveRange
     from memplan_cli.report import Json
+    from memplan_cli.scheduling import Schedule
     from memplan_cli.settings import Settings
-    from memplan_cli.transforms.order import Ordering
+    from memplan_cli.sizes import Size
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,8 @@ class Decided:
     phases: Phases
     kind: str
     original: Program
-    ordering: Ordering
+    original_sizes: Mapping[VarId, Size]
+    schedule: Schedule
     needs: Needs
     unplanned: Mapping[VarId, str]
     levels: tuple[Placed, Placed, Placed]
@@ -66,7 +67,7 @@ class Decided:
     @property
     def program(self) -> Program:
         """Return the program in the planned order."""
-        return self.ordering.program
+        return self.schedule.ordering.program
 
     @property
     def placed(self) -> Placed:
@@ -115,6 +116,10 @@ def settings_json(settings: Settings) -> Json:
         "shapes": {name: list(shape) for name, shape in sorted(settings.shapes.items())},
         "profile_shapes": settings.profile_shapes,
         "order": settings.order,
+        "recompute": settings.recompute,
+        "checkpoints": list(settings.checkpoints),
+        "budget": settings.budget,
+        "donate": dict(sorted(settings.donate.items())),
         "alignment": settings.alignment,
     }
 
@@ -126,7 +131,7 @@ def _placements(decided: Decided) -> Iterator[Placement]:
         for buffer in arena.problem.buffers:
             offset, slot = arena.layout.offsets[buffer.id], arena.slots.get(buffer.id)
             where[buffer.id] = (index, offset, slot, buffer.live)
-    live = live_ranges(decided.program)
+    live = needs.live
     for identity, size in needs.sizes.items():
         var, home = decided.program.vars[identity], placed.home[identity]
         index, offset, slot, whole = where[home]
@@ -185,12 +190,14 @@ def _report(decided: Decided, tensors: tuple[Placement, ...]) -> Report:
             for level, placed in enumerate(decided.levels)
         },
         peak=None if memory.live_peak is None else peak_of(needs, decided.settings.level),
-        orders={} if silent else decided.ordering.candidates,
-        chosen_order=decided.ordering.chosen,
+        orders={} if silent else decided.schedule.ordering.candidates,
+        chosen_order=decided.schedule.ordering.chosen,
         symbolic=_expressions(decided) if symbolic else {},
         phases=_parts(decided),
         loss=decided.phases.loss,
         training_estimate=decided.estimate,
+        recompute=decided.schedule.recompute,
+        donated=replace(decided.schedule.donated, bytes=_donated_bytes(decided)),
         reuses=count_reuses(tensors),
         unplanned=tuple(Refusal(str(var), reason) for var, reason in sorted(refusals)),
         warnings=(*decided.source.warnings, *decided.warnings),
@@ -227,32 +234,41 @@ def _memory(decided: Decided) -> Memory:
     weights = weight_bytes(program)
     total = None
     if inputs is not None and outputs is not None and planned is not None:
-        total = weights + inputs + outputs + planned
+        total = weights + inputs + outputs + planned - _donated_bytes(decided)
     return Memory(
         weights=weights,
         inputs=inputs,
         outputs=outputs,
         naive=naive,
-        live_peak=None if naive is None else _live_peak(decided, program),
+        live_peak=None if naive is None else _live_peak(decided.needs, decided.settings.level),
         planned=planned,
         total=total,
-        order_bound=decided.ordering.bound,
-        order_proved=decided.ordering.proved,
+        order_bound=decided.schedule.ordering.bound,
+        order_proved=decided.schedule.ordering.proved,
     )
 
 
-def _live_peak(decided: Decided, program: Program) -> int:
-    aliasing = SHARE_SAFELY if decided.settings.level == 2 else SHARE_NOTHING
-    return live_peak(program, decided.needs.sizes, decided.needs.pinned, aliasing)
+def _donated_bytes(decided: Decided) -> int:
+    """Return what the donated pairs save in the total: each counts once."""
+    given = {made for _, made in decided.schedule.donated.pairs}
+    vars_ = decided.program.vars
+    made = (vars_[var] for var in dict.fromkeys(decided.program.body.outputs))
+    sizes = (size_of(var.shape, var.dtype) for var in made if var.name in given)
+    return number(by_unit(size for size in sizes if size is not None)) or 0
+
+
+def _live_peak(needs: Needs, level: int) -> int:
+    _, units = needs.storage(level)
+    return lower_bound(Problem(units.get("1", ())))
 
 
 def _original(decided: Decided, memory: Memory) -> tuple[int | None, int | None]:
     """Return live peak and planned bytes of the order in the file, at the same level."""
-    if decided.ordering.program is decided.original:
+    if decided.schedule.ordering.program is decided.original:
         return memory.live_peak, memory.planned
-    needs = replace(decided.needs, program=decided.original)
+    needs = replace(decided.needs, program=decided.original, sizes=decided.original_sizes)
     placed = place_levels(needs)[decided.settings.level]
-    return _live_peak(decided, decided.original), number(placed.heights)
+    return _live_peak(needs, decided.settings.level), number(placed.heights)
 
 
 def _expressions(decided: Decided) -> dict[str, str]:

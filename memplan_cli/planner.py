@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from memplan_cli.analysis.aliasing import SHARE_NOTHING, SHARE_SAFELY
 from memplan_cli.analysis.dry_run import dry_run
 from memplan_cli.analysis.phase import find_phases
 from memplan_cli.bounds import at_most
@@ -19,9 +18,10 @@ from memplan_cli.ir import intermediates
 from memplan_cli.placing import Needs, place_apart, place_levels
 from memplan_cli.plan import MAX_BYTES, check
 from memplan_cli.plan_of import Decided, plan_of
+from memplan_cli.scheduling import aliasing_of, as_it_is, schedule
 from memplan_cli.selection import select
 from memplan_cli.sizes import size_of, symbols_of
-from memplan_cli.transforms.order import Ordering, best_order
+from memplan_cli.transforms.recomputing.solve import Terms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,9 +71,17 @@ def make_plan(
     kind = phases.kind if settings.phase == "auto" else settings.phase
     scope = find_scope(program, settings, phases)
     refusal = _left_alone(settings, kind)
-    ordering = _ordering(program, scope, settings, progress, refusal)
+    terms = Terms(scope.sizes, frozenset(scope.pinned), aliasing_of(settings.level))
+    if refusal:
+        chosen = as_it_is(program, scope.sizes)
+    else:
+        chosen = schedule(program, terms, phases, settings, progress)
     needs = Needs(
-        ordering.program, scope.sizes, scope.pinned, settings.alignment, settings.time_limit
+        chosen.ordering.program,
+        chosen.sizes,
+        scope.pinned,
+        settings.alignment,
+        settings.time_limit,
     )
     levels = (place_apart(needs),) * 3 if refusal else place_levels(needs)
     decided = Decided(
@@ -82,16 +90,17 @@ def make_plan(
         phases=phases,
         kind=kind,
         original=program,
-        ordering=ordering,
+        original_sizes=scope.sizes,
+        schedule=chosen,
         needs=needs,
         unplanned=scope.unplanned,
         levels=levels,
-        warnings=(*((refusal,) if refusal else ()), *notes),
+        warnings=(*((refusal,) if refusal else ()), *notes, *chosen.warnings),
         estimate=_estimate(program, scope, kind),
     )
     plan = plan_of(decided)
     check(plan)
-    return Planned(ordering.program, plan)
+    return Planned(chosen.ordering.program, plan)
 
 
 def find_scope(program: Program, settings: Settings, phases: Phases) -> Scope:
@@ -169,25 +178,6 @@ def _left_alone(settings: Settings, kind: str) -> str:
     if allowed[kind]:
         return ""
     return f"left as it is: mem_param.optimize_{kind} is false and the phase is {kind}"
-
-
-def _ordering(
-    program: Program,
-    scope: Scope,
-    settings: Settings,
-    progress: Progress | None,
-    refusal: str,
-) -> Ordering:
-    if refusal or settings.order == "keep":
-        return Ordering(program, {}, "file", None, proved=False)
-    return best_order(
-        program,
-        scope.sizes,
-        pinned=frozenset(scope.pinned),
-        aliasing=SHARE_SAFELY if settings.level == 2 else SHARE_NOTHING,
-        time_limit=settings.time_limit,
-        progress=progress,
-    )
 
 
 def _estimate(program: Program, scope: Scope, kind: str) -> Mapping[str, int]:

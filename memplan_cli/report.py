@@ -79,6 +79,87 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
+class CurvePoint:
+    """A program on the trade-off curve: peak in bytes, extra work as a share, copies."""
+
+    peak: int
+    extra: float
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recompute:
+    """What runs twice, what that costs, and whether it was enough.
+
+    ``flops_increase`` is a share of the model's modelled work. ``bound`` is what no order
+    goes below, whatever runs twice.
+    """
+
+    nodes: int = 0
+    flops_increase: float = 0.0
+    budget: int | None = None
+    met: bool = True
+    bound: int | None = None
+    curve: tuple[CurvePoint, ...] = ()
+
+    def to_json(self) -> Json:
+        """Return the contract's block, and what a budget added."""
+        return {
+            "nodes": self.nodes,
+            "flops_increase": self.flops_increase,
+            "budget": self.budget,
+            "met": self.met,
+            "bound": self.bound,
+            "curve": [
+                {"peak": p.peak, "flops_increase": p.extra, "nodes": p.nodes}
+                for p in self.curve
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, data: Json) -> Recompute:
+        """Read what `to_json` wrote."""
+        points = (
+            CurvePoint(p["peak"], p["flops_increase"], p["nodes"]) for p in data["curve"]
+        )
+        return cls(
+            data["nodes"],
+            data["flops_increase"],
+            data["budget"],
+            data["met"],
+            data["bound"],
+            tuple(points),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Donated:
+    """Outputs that take the memory of the input they replace, and those that may not."""
+
+    pairs: tuple[tuple[str, str], ...] = ()
+    refused: tuple[Refusal, ...] = ()
+    bytes: int = 0
+    """What the pairs save in ``total``."""
+
+    def to_json(self) -> Json:
+        """Return pairs and refusals by name."""
+        return {
+            "pairs": [list(pair) for pair in self.pairs],
+            "refused": [{"name": r.name, "reason": r.reason} for r in self.refused],
+            "bytes": self.bytes,
+        }
+
+    @classmethod
+    def from_json(cls, data: Json) -> Donated:
+        """Read what `to_json` wrote."""
+        return cls(
+            tuple((pair[0], pair[1]) for pair in data["pairs"]),
+            tuple(Refusal(r["name"], r["reason"]) for r in data["refused"]),
+            data["bytes"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class RuntimeFacts:
     """A runtime's side: what it is predicted to need, what it did need, how to set it up."""
 
@@ -139,8 +220,8 @@ class Report:
     loss: str | None = None
     training_estimate: Mapping[str, int] = field(default_factory=dict)
     """Caffe's dry run on a forward model: ``raw`` and ``optimized`` bytes of training."""
-    recompute_nodes: int = 0
-    recompute_flops_increase: float = 0.0
+    recompute: Recompute = field(default_factory=Recompute)
+    donated: Donated = field(default_factory=Donated)
     runtime: RuntimeFacts | None = None
     validation: Validation | None = None
     reuses: int = 0
@@ -186,10 +267,8 @@ class Report:
             "levels": dict(self.levels),
             "orders": {"candidates": dict(self.orders), "chosen": self.chosen_order},
             "peak": self._peak_json(),
-            "recompute": {
-                "nodes": self.recompute_nodes,
-                "flops_increase": self.recompute_flops_increase,
-            },
+            "recompute": self.recompute.to_json(),
+            "donated": self.donated.to_json(),
             "training_estimate": dict(self.training_estimate) or None,
             "runtime": self.runtime.to_json() if self.runtime else None,
             "validation": self.validation.to_json() if self.validation else None,
@@ -252,8 +331,8 @@ def _read(data: Json) -> Report:
         phases=data["phases"],
         loss=data["loss"],
         training_estimate=data["training_estimate"] or {},
-        recompute_nodes=data["recompute"]["nodes"],
-        recompute_flops_increase=data["recompute"]["flops_increase"],
+        recompute=Recompute.from_json(data["recompute"]),
+        donated=Donated.from_json(data["donated"]),
         runtime=RuntimeFacts.from_json(data["runtime"]) if data["runtime"] else None,
         validation=Validation.from_json(data["validation"]) if data["validation"] else None,
         reuses=data["reuses"],

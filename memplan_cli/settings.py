@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 Level = Literal[0, 1, 2]
 PhaseChoice = Literal["auto", "train", "test"]
 OrderChoice = Literal["keep", "auto"]
+RecomputeChoice = Literal["none", "checkpoints", "auto"]
 
 DEFAULT_ALIGNMENT = 64
 """Bytes; what CPU kernels want for their widest loads."""
@@ -48,6 +49,13 @@ class Settings:
     profile_shapes: bool = False
     """Whether one run on drawn inputs says the shapes that depend on data."""
     order: OrderChoice = "auto"
+    recompute: RecomputeChoice = "none"
+    checkpoints: tuple[str, ...] = ()
+    """Tensors that end the segments of ``recompute: checkpoints``."""
+    budget: int | float | None = None
+    """What ``live_peak`` may take with ``recompute: auto``: bytes, or a share of before."""
+    donate: Mapping[str, str] = field(default_factory=dict)
+    """Globs, input to output: the output may take the memory of the input it replaces."""
     alignment: int | None = None
     """Bytes, a power of two; None: 64, or less where 64 would cost more than it packs."""
     time_limit: float | None = None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar, cast, get_args
 
 from memplan_cli.errors import SettingsError
 from memplan_cli.quantities import parse_increase, parse_size
-from memplan_cli.settings import Level, OrderChoice, PhaseChoice
+from memplan_cli.settings import Level, OrderChoice, PhaseChoice, RecomputeChoice
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -173,6 +173,22 @@ def size(value: Value) -> int:
     return _whole(value, least=0)
 
 
+def budget(value: Value) -> int | float:
+    """Read a size, or a share of what is needed before: ``60%``."""
+    written = value.content
+    if isinstance(written, str) and written.strip().endswith("%"):
+        number = written.strip()[:-1].strip()
+        if not number.replace(".", "", 1).isdecimal() or not 0 < float(number) <= 100:
+            raise wrong(value.at, f"expected a share up to 100%, not {described(value)}")
+        return float(number) / 100
+    return size(value)
+
+
+def pairs(value: Value) -> Mapping[str, str]:
+    """Read a table from the glob of inputs to that of the outputs that replace them."""
+    return {entry.key: text(entry.value) for entry in entries(value)}
+
+
 def increase(value: Value) -> object:
     """Read ``2%``, ``4MiB`` or a number of bytes."""
     written = value.content
@@ -214,6 +230,10 @@ KEYS: Mapping[str, Reader] = {
     "level": one_of(*get_args(Level)),
     "phase": one_of(*get_args(PhaseChoice)),
     "order": one_of(*get_args(OrderChoice)),
+    "recompute": one_of(*get_args(RecomputeChoice)),
+    "checkpoints": names,
+    "budget": budget,
+    "donate": pairs,
     "skip_grads": boolean,
     "expose": boolean,
     "loss": text,

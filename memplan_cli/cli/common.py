@@ -98,6 +98,18 @@ _SETTINGS = (
         "--order", type=click.Choice(["keep", "auto"]), help="Reorder the nodes or not."
     ),
     click.option(
+        "--recompute",
+        type=click.Choice(["none", "checkpoints", "auto"]),
+        help="Run ops again instead of keeping what they gave.",
+    ),
+    click.option(
+        "--checkpoint", "checkpoints", multiple=True, metavar="NAME", help="Tensor to keep."
+    ),
+    click.option("--budget", metavar="SIZE|N%", help="What --recompute auto has to fit in."),
+    click.option(
+        "--donate", multiple=True, metavar="INPUT=OUTPUT", help="Output may take its memory."
+    ),
+    click.option(
         "--alignment", type=int, metavar="N", help="Bytes that offsets are multiples of."
     ),
     click.option("--time-limit", type=float, metavar="S", help="Cut the searches short."),
@@ -111,11 +123,13 @@ def settings_options(command: Command) -> Command:
     @wraps(command)
     def run(*args: object, **options: Any) -> Any:  # noqa: ANN401 - as the command
         names = ("level", "exclude", "expose", "phase", "skip_grads", "loss", "order",
-                 "alignment", "time_limit", "profile_shapes", "allow_partial")  # fmt: skip
+                 "recompute", "checkpoints", "budget", "alignment", "time_limit", "profile_shapes", "allow_partial")  # fmt: skip
         overrides: dict[str, object] = {name: options.pop(name) for name in names}
         overrides["dims"] = parse_dims(options.pop("dims")) or None
         overrides["bounds"] = parse_bounds(options.pop("bounds")) or None
         overrides["shapes"] = parse_shapes(options.pop("shapes")) or None
+        overrides["donate"] = parse_pairs(options.pop("donate")) or None
+        overrides["checkpoints"] = overrides["checkpoints"] or None
         config = options.pop("config")
         return command(*args, settings=Chosen(config, overrides), **options)
 
@@ -173,6 +187,21 @@ def parse_bounds(texts: tuple[str, ...]) -> dict[str, str]:
         if not sign or not name:
             raise SettingsError(f"--bounds takes NAME=A..B and not {text!r}")
         found[name] = interval
+    return found
+
+
+def parse_pairs(texts: tuple[str, ...]) -> dict[str, str]:
+    """Read ``INPUT=OUTPUT`` words.
+
+    Raises:
+        SettingsError: one side is missing.
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        given, sign, made = text.partition("=")
+        if not (given and sign and made):
+            raise SettingsError(f"--donate takes INPUT=OUTPUT, not {text!r}")
+        found[given] = made
     return found
 
 

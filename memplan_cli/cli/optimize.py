@@ -15,9 +15,28 @@ from memplan_cli.cli.common import (
     say,
     settings_options,
 )
+from memplan_cli.quantities import format_size
 
 if TYPE_CHECKING:
     from memplan_cli.cli.common import Output
+    from memplan_cli.plan import Plan
+
+
+def _why_not(plan: Plan) -> str:
+    """Return why a plan was not written."""
+    recompute = plan.report.recompute
+    if recompute.met or recompute.budget is None:
+        return "the rewritten model gives other outputs"
+    bound = (
+        ""
+        if recompute.bound is None
+        else f", and no order can take less than {format_size(recompute.bound)}"
+    )
+    best = plan.report.memory.live_peak or 0
+    return (
+        f"the budget of {format_size(recompute.budget)} cannot be met: the best found takes "
+        f"{format_size(best)}{bound}"
+    )
 
 
 @click.command()
@@ -63,6 +82,6 @@ def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
     )
     say(render(done.plan, form, color=output.color, print_log=print_log))
     if done.model is None:
-        output.note("memplan: the rewritten model gives other outputs: nothing was written")
+        output.note(f"memplan: {_why_not(done.plan)}: nothing was written")
         raise SystemExit(1)
     output.note(f"memplan: wrote {done.model} and {done.plan_file}")

@@ -1,0 +1,182 @@
+"""In which order do the ops run, and which of them twice?
+
+Ordering, recomputation and donation are each a transform; here they are put together as
+the settings ask, and what they found out is handed to the report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from memplan_cli.analysis.aliasing import SHARE_NOTHING, SHARE_SAFELY, Aliasing
+from memplan_cli.analysis.cost import op_cost, total_cost
+from memplan_cli.analysis.storage import live_peak
+from memplan_cli.errors import SettingsError
+from memplan_cli.report import CurvePoint, Donated, Recompute, Refusal
+from memplan_cli.transforms.donate import donations
+from memplan_cli.transforms.order import Ordering, best_order
+from memplan_cli.transforms.recomputing.auto import auto
+from memplan_cli.transforms.recomputing.checkpoints import checkpoints
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from memplan_cli.analysis.phase import Phases
+    from memplan_cli.ir import Program, VarId
+    from memplan_cli.settings import Settings
+    from memplan_cli.sizes import Size
+    from memplan_cli.transforms.recomputing.solve import Terms
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """An order, the vars to plan in it (copies included), and what was found out."""
+
+    ordering: Ordering
+    sizes: Mapping[VarId, Size]
+    recompute: Recompute = field(default_factory=Recompute)
+    donated: Donated = field(default_factory=Donated)
+    warnings: tuple[str, ...] = ()
+
+
+def as_it_is(program: Program, sizes: Mapping[VarId, Size]) -> Schedule:
+    """Leave the order of the file."""
+    return Schedule(Ordering(program, {}, "file", None, proved=False), sizes)
+
+
+def schedule(
+    program: Program,
+    terms: Terms,
+    phases: Phases,
+    settings: Settings,
+    progress: Progress | None = None,
+) -> Schedule:
+    """Order a program, compute again what does not fit, and donate what may be donated.
+
+    Args:
+        program: In the order of the file.
+        terms: What is planned, what is pinned, what may share bytes.
+        phases: The program's parts.
+        settings: What is asked for.
+        progress: Told what is being done.
+
+    Raises:
+        SettingsError: options that need each other are not there together, or a name is
+            none of the model.
+    """
+    _refuse_idle(settings)
+    if settings.recompute == "auto":
+        found = _fitted(program, terms, phases, settings, progress)
+    elif settings.recompute == "checkpoints":
+        found = _checkpointed(program, terms, phases, settings, progress)
+    else:
+        found = Schedule(_ordered(program, terms, settings, progress), terms.sizes)
+    return _donated(found, terms, settings) if settings.donate else found
+
+
+def aliasing_of(level: int) -> Aliasing:
+    """Return which operators share bytes at a level."""
+    return SHARE_SAFELY if level == 2 else SHARE_NOTHING
+
+
+def _refuse_idle(settings: Settings) -> None:
+    """Refuse options that would do nothing without others."""
+    if settings.budget is not None and settings.recompute != "auto":
+        raise SettingsError("a budget is met by recomputing", hint="add --recompute auto")
+    if settings.checkpoints and settings.recompute != "checkpoints":
+        raise SettingsError(
+            "checkpoints cut what is recomputed", hint="add --recompute checkpoints"
+        )
+    if settings.recompute == "checkpoints" and not settings.checkpoints:
+        raise SettingsError(
+            "--recompute checkpoints needs the tensors to keep", hint="add --checkpoint NAME"
+        )
+    if settings.recompute == "auto" and settings.order == "keep":
+        raise SettingsError(
+            "--recompute auto chooses the order too", hint="leave out --order keep"
+        )
+    if settings.donate and settings.order == "keep":
+        raise SettingsError(
+            "--donate moves nodes so that more pairs are safe", hint="leave out --order keep"
+        )
+
+
+def _ordered(
+    program: Program, terms: Terms, settings: Settings, progress: Progress | None
+) -> Ordering:
+    if settings.order == "keep":
+        return Ordering(program, {}, "file", None, proved=False)
+    return best_order(
+        program,
+        terms.sizes,
+        pinned=frozenset(terms.pinned),
+        aliasing=terms.aliasing,
+        time_limit=settings.time_limit,
+        progress=progress,
+    )
+
+
+def _fitted(
+    program: Program,
+    terms: Terms,
+    phases: Phases,
+    settings: Settings,
+    progress: Progress | None,
+) -> Schedule:
+    if any(size.symbols for size in terms.sizes.values()):
+        raise SettingsError(
+            "--recompute auto needs sizes that are numbers", hint="bind the dims with --dim"
+        )
+    before = live_peak(program, terms.sizes, terms.pinned, terms.aliasing)
+    budget = settings.budget
+    allowed = int(budget * before) if isinstance(budget, float) else budget
+    found = auto(program, terms, phases, allowed, progress)
+    told = Recompute(
+        nodes=len(found.copies),
+        flops_increase=found.chosen.extra,
+        budget=allowed,
+        met=found.met,
+        bound=found.bound,
+        curve=tuple(CurvePoint(p.peak, p.extra, p.nodes) for p in found.curve),
+    )
+    candidates = {"file": before, "recompute": found.chosen.peak}
+    ordering = Ordering(found.program, candidates, "recompute", None, proved=False)
+    return Schedule(ordering, found.sizes, told)
+
+
+def _checkpointed(
+    program: Program,
+    terms: Terms,
+    phases: Phases,
+    settings: Settings,
+    progress: Progress | None,
+) -> Schedule:
+    found = checkpoints(program, terms, settings.checkpoints, phases)
+    ordering = _ordered(found.program, replace(terms, sizes=found.sizes), settings, progress)
+    work = total_cost(program).work
+    copied = sum(op_cost(op, found.program.vars).work for op in found.copies)
+    told = Recompute(nodes=len(found.copies), flops_increase=copied / work if work else 0.0)
+    warnings = tuple(f"checkpoint {name!r} buys nothing: {why}" for name, why in found.useless)
+    return Schedule(ordering, found.sizes, told, warnings=warnings)
+
+
+def _donated(found: Schedule, terms: Terms, settings: Settings) -> Schedule:
+    program = found.ordering.program
+    given = donations(program, tuple(settings.donate.items()))
+    ordering = found.ordering
+    if given.program is not program:
+        peak = live_peak(given.program, found.sizes, terms.pinned, terms.aliasing)
+        ordering = replace(ordering, program=given.program, proved=peak == ordering.bound)
+    names = program.vars
+    told = Donated(
+        tuple((names[one].name, names[other].name) for one, other in given.pairs),
+        tuple(
+            Refusal(f"{names[one].name}={names[other].name}", why)
+            for one, other, why in given.refused
+        ),
+    )
+    return replace(found, ordering=ordering, donated=told)
