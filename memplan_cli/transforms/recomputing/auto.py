@@ -268,9 +268,11 @@ class _Search:
 
 
 def _firsts(program: Program, ordered: Program) -> Program:
-    """Return a program's ops in the order in which they stand among copies."""
-    place = {out: at for at, op in enumerate(ordered.body.ops) for out in op.outputs if out}
-    ops = sorted(program.body.ops, key=lambda op: place[next(filter(None, op.outputs))])
+    """Return a program's ops in the order in which they, or copies of them, first run."""
+    first: dict[int, int] = {}
+    for at, op in enumerate(ordered.body.ops):
+        first.setdefault(op.source, at)
+    ops = sorted(program.body.ops, key=lambda op: first[op.source])
     return replace(program, body=replace(program.body, ops=tuple(ops)))
 
 

@@ -19,7 +19,7 @@ from memplan_cli.transforms.recomputing.build import build
 from memplan_cli.transforms.recomputing.values import find_values
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from memplan_cli.analysis.phase import Part, Phases
     from memplan_cli.ir import Op, Program, VarId
@@ -114,26 +114,28 @@ class _Segments:
     def copies(self) -> list[set[int]]:
         """Return the places at which each value is made again."""
         values = self._values
-        wanted: dict[int, set[int]] = {}
+        wanted: dict[int, dict[int, int]] = {}
         for value, times in enumerate(values.reads):
+            segment = self._segment(times[0])
             if self._parts[times[0]] != "forward" or value in self._held:
                 continue
-            late = [time for time in times if self._parts[time] != "forward"]
-            if late and self._segment(times[0]) < len(self._ends):
-                wanted.setdefault(self._segment(times[0]), set()).add(value)
+            # What is read before its segment has ended is still there.
+            late = [
+                t for t in times if segment < len(self._ends) and self._is_late(t, segment)
+            ]
+            if late:
+                wanted.setdefault(segment, {})[value] = late[0]
         found: list[set[int]] = [set() for _ in values.size]
         for direct in wanted.values():
-            place = min(
-                time
-                for value in direct
-                for time in values.reads[value]
-                if self._parts[time] != "forward"
-            )
+            place = min(direct.values())
             for value in self._closed(direct):
                 found[value].add(place)
         return found
 
-    def _closed(self, direct: set[int]) -> set[int]:
+    def _is_late(self, time: int, segment: int) -> bool:
+        return self._parts[time] != "forward" and time > self._ends[segment]
+
+    def _closed(self, direct: Collection[int]) -> set[int]:
         """Add what is needed to make values again, up to what is held."""
         stack, found = list(direct), set(direct)
         while stack:
