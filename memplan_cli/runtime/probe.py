@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memplan_cli.evidence import CPU
+from memplan_cli.runtime.doctor import installed_versions
 from memplan_cli.runtime.session import resolve_provider
 from memplan_cli.runtime.worker import run_job
 
@@ -52,6 +53,21 @@ def load_table(provider: str = CPU) -> InPlaceTable:
         {op: tuple(positions) for op, positions in data["alias"].items()},
         {op: tuple(positions) for op, positions in data["in_place"].items()},
     )
+
+
+def version_warning(provider: str = CPU) -> str | None:
+    """Return what to say where the installed runtime is not the one that was probed."""
+    table = load_table(provider)
+    versions = dict(installed_versions())
+    found = versions.get("onnxruntime-gpu") or versions.get("onnxruntime") or "none"
+    if not table.version:
+        return f"no in-place table was ever probed for {provider}: all ops taken to allocate"
+    if found != table.version:
+        return (
+            f"predictions use the in-place table of onnxruntime {table.version}, installed "
+            f"is {found}: `python -m memplan_cli.runtime.probe` makes one for it"
+        )
+    return None
 
 
 def probe_table(provider: str) -> dict[str, Any]:

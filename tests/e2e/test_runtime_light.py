@@ -1,0 +1,65 @@
+"""Predicted equals measured on the real networks that the onnx package brings along."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.backend.test
+import onnx.numpy_helper
+import pytest
+
+from memplan_cli.evidence import RuntimeSettings
+from memplan_cli.runtime.executed import executed_graph
+from memplan_cli.runtime.measure import Trial, measure
+from memplan_cli.runtime.predict import predict
+
+LIGHT = Path(onnx.backend.test.__file__).parent / "data" / "light"
+QUICK = {"light_shufflenet", "light_squeezenet"}
+MODELS = [
+    pytest.param(path, id=path.stem, marks=[] if path.stem in QUICK else [pytest.mark.slow])
+    for path in sorted(LIGHT.glob("*.onnx"))
+]
+
+
+def with_random_weights(source: Path, target: Path) -> None:
+    """Put seeded data where the file makes constant weights with ConstantOfShape."""
+    model = onnx.load(str(source))
+    shapes = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
+    generator = np.random.default_rng(0)
+    nodes = list(model.graph.node)
+    variances = {node.input[4] for node in nodes if node.op_type == "BatchNormalization"}
+    del model.graph.node[:]
+    for node in nodes:
+        if node.op_type != "ConstantOfShape":
+            model.graph.node.append(node)
+            continue
+        shape = tuple(int(dim) for dim in shapes[node.input[0]])
+        drawn = generator.standard_normal(shape, dtype=np.float32) * np.float32(0.05)
+        data = np.abs(drawn) + np.float32(0.5) if node.output[0] in variances else drawn
+        model.graph.initializer.append(onnx.numpy_helper.from_array(data, node.output[0]))
+    model.ir_version = 8
+    onnx.save(model, str(target))
+
+
+@pytest.mark.parametrize("source", MODELS)
+def test_every_peak_of_a_real_network_is_predicted(tmp_path: Path, source: Path) -> None:
+    if not MODELS:
+        pytest.skip("this onnx has no light models")
+    path = tmp_path / "model.onnx"
+    with_random_weights(source, path)
+    plain = RuntimeSettings(
+        session={"graph_optimization_level": "ORT_DISABLE_ALL", "intra_op_num_threads": 1}
+    )
+    graph = executed_graph(path, plain, {})
+    for switch in (True, False):
+        chosen = plain.updated(
+            RuntimeSettings(session={"enable_mem_pattern": switch, "enable_mem_reuse": switch})
+        )
+        predicted = predict(graph, chosen)
+        measured = measure(path, chosen, Trial(provider="cpu", timing_runs=0, runs=2))
+        assert (predicted.first_run_peak, predicted.steady_peak) == (
+            measured.first_run_peak,
+            measured.steady_peak,
+        )
