@@ -200,6 +200,19 @@ def _snapshot(model: Path, name: str, request: Request, progress: Progress | Non
     return snapshot_of(plan, name, installed_runtime())
 
 
+def refuse_idle(paths: tuple[Path, ...], given: tuple[str, ...]) -> None:
+    """Refuse settings where nothing is planned: an option that does nothing is a trap.
+
+    Raises:
+        SettingsError: all paths are plans, and settings were given.
+    """
+    if given and all(path.suffix == ".json" for path in paths):
+        raise SettingsError(
+            f"--{given[0]} decides a plan, and {paths[0]} is one already",
+            hint="name the model instead",
+        )
+
+
 def installed_runtime() -> str:
     """Return the name and version of the runtime that is installed, without importing it."""
     for name in ("onnxruntime-gpu", "onnxruntime"):

@@ -128,7 +128,11 @@ def shortened(snapshot: Snapshot) -> Mapping[str, TensorFacts]:
     """Return the tensors that a baseline keeps: those at the peak, and the largest."""
     least = snapshot.metrics.get("live_peak", 0) // SMALLEST_SHARE
     ranked = sorted(
-        (item for item in snapshot.tensors.items() if item[1].bytes >= least),
+        (
+            item
+            for item in snapshot.tensors.items()
+            if item[1].bytes >= least or item[1].at_peak
+        ),
         key=lambda item: (-item[1].at_peak, -item[1].bytes, item[0]),
     )
     return dict(ranked[:MOST_TENSORS])

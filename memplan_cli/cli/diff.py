@@ -34,6 +34,7 @@ def diff(before: Path, after: Path, *, settings: Chosen, form: str, output: Outp
     from memplan_cli.renderers.changes import RENDERERS
     from memplan_cli.renderers.html import Beside, render
 
+    gating.refuse_idle((before, after), settings.given)
     old, new = (
         gating.planned(path, settings.config, settings.overrides, output.progress)
         for path in (before, after)

@@ -76,6 +76,8 @@ def gate(  # noqa: PLR0913 - one parameter an option, as click wants it
         "metric": list(metrics) or None,
         "ratchet": ratchet,
     }
+    # A settings file may hold the gate's own rules, so that one is never idle.
+    gating.refuse_idle(models, tuple(name for name in settings.given if name != "config"))
     request = gating.Request(
         rules=gating.read_rules(given),
         baseline=baseline,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from memplan_cli.schemas import NAMES
-from story import GOOD, LONGER, memplan, register_commands, write
+from story import GOOD, LONGER, memplan, write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    register_commands(monkeypatch)
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "m" / "a.onnx", GOOD)
     write(tmp_path / "m" / "b.onnx", LONGER)
@@ -80,12 +79,33 @@ def test_a_new_model_fails_until_it_is_recorded(folder: Path) -> None:
     assert list(models) == ["m/a.onnx", "m/b.onnx"]
 
 
+def test_a_budget_alone_asks_for_no_baseline_unless_one_is_named() -> None:
+    memplan("gate", "m/a.onnx", "--update-baseline")
+    words = ("gate", "m/b.onnx", "--max-memory", "1MiB")
+    assert memplan(*words).exit_code == 0
+    assert memplan(*words, "--baseline", "memplan.baseline.json").exit_code == 1
+
+
 def test_a_plan_can_be_gated_and_can_be_a_baseline(folder: Path) -> None:
     for name in ("a", "b"):
         plan = folder / f"{name}.memplan.json"
         memplan("optimize", f"m/{name}.onnx", "--no-validate", "--plan", plan)
     assert memplan("gate", "a.memplan.json", "--max-memory", "1MiB").exit_code == 0
     assert memplan("gate", "m/a.onnx", "--baseline", "a.memplan.json").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("why", "a.json", "--level", "1"),
+        ("diff", "a.json", "a.json", "--config", "c.yaml"),
+        ("gate", "a.json", "--max-memory", "1MiB", "--dim", "n=1"),
+    ],
+)
+def test_settings_for_what_is_planned_already_are_refused(words: tuple[str, ...]) -> None:
+    done = memplan(*words)
+    assert done.exit_code == 2
+    assert "decides a plan, and a.json is one already" in done.stderr
 
 
 def test_files_give_the_rules_and_options_overrule_them(folder: Path) -> None:

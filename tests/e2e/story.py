@@ -13,7 +13,6 @@ import memplan_cli.cli as command_line
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pytest
     from click.testing import Result
 
 _HEAD = '<ir_version: 10, opset_import: ["" : 21]>\n'
@@ -55,10 +54,3 @@ def memplan(*words: str | Path) -> Result:
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
     return done
-
-
-def register_commands(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make sure the commands under test are there, whichever of them a build offers."""
-    names = ("gate", "diff", "why", "schema")
-    ours = {name: (f"memplan_cli.cli.{name}", name) for name in names}
-    monkeypatch.setattr(command_line, "COMMANDS", {**command_line.COMMANDS, **ours})

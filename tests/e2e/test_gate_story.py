@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from memplan_cli.cli.gate import FORMATS
-from story import GOOD, LONGER, SMALLER, memplan, register_commands, write
+from story import GOOD, LONGER, SMALLER, memplan, write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def in_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    register_commands(monkeypatch)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

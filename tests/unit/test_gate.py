@@ -185,5 +185,7 @@ def test_a_baseline_keeps_what_is_at_the_peak_and_drops_the_smallest() -> None:
     taken = replace(snapshot(10**6), tensors=tensors)
     kept = shortened(taken)
     assert len(kept) == MOST_TENSORS
+    assert "at" in kept
+    assert "tiny" not in kept
     few = shortened(replace(taken, tensors={k: tensors[k] for k in ("tiny", "big0001")}))
     assert list(few) == ["big0001"]

@@ -59,6 +59,12 @@ def test_an_empty_file_sets_nothing(text: str) -> None:
     assert read_yaml(text, "f").values == {}
 
 
+def test_a_shape_may_hold_symbols_and_nothing_at_all() -> None:
+    values = read_yaml("shapes: {past: [1, 0, heads, 64]}", "f").values
+    assert values == {"shapes": {"past": (1, 0, "heads", 64)}}
+    assert "expected a number from 0" in str(refusal("shapes: {past: [-1]}"))
+
+
 def test_one_excluded_blob_needs_no_list() -> None:
     assert merged([read_yaml("mem_param: {exclude_blob: fc1}", "f")]).excluded == ("fc1",)
 
@@ -243,6 +249,10 @@ def test_a_pyproject_without_our_table_is_not_judged() -> None:
 def test_what_options_set_is_judged_like_a_file() -> None:
     partial = read_overrides({"level": 1, "loss": None, "exclude": ("a",), "dims": {"n": 2}})
     assert partial.values == {"level": 1, "dims": {"n": 2}, "exclude": ("a",)}
+    assert read_overrides({"expose": False, "level": 0}).values == {
+        "expose": False,
+        "level": 0,
+    }
     with pytest.raises(SettingsError, match="--level: expected 0, 1 or 2, not 3"):
         read_overrides({"level": 3})
     with pytest.raises(SettingsError, match="--levl: unknown key 'levl'"):
@@ -312,6 +322,17 @@ def test_a_byte_order_mark_is_no_content(tmp_path: Path) -> None:
     path = tmp_path / "memplan.yaml"
     path.write_bytes(b"\xef\xbb\xbflevel: 1")
     assert read_config(path).values == {"level": 1}
+    net = tmp_path / "net.prototxt"
+    net.write_bytes(b"\xef\xbb\xbfmem_param { optimize_test: false }")
+    assert read_config(net).values == {"mem_param.optimize_test": False}
+
+
+def test_a_file_that_cannot_be_settings_is_not_read_whole(tmp_path: Path) -> None:
+    path = tmp_path / "net.prototxt"
+    with path.open("wb") as file:
+        file.truncate(2**40)
+    with pytest.raises(SettingsError, match="no settings file"):
+        read_config(path)
 
 
 def test_a_config_that_is_not_there_is_named(tmp_path: Path) -> None:

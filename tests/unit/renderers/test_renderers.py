@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import shutil
 import subprocess
 from dataclasses import replace
@@ -28,8 +29,6 @@ PLANS = {
     for path in sorted((GOLDEN / "plans").glob("*.json"))
 }
 FIXED_ONLY = ("c-header", "tflm", "minimalloc")
-GOLDEN_FORMATS = [form for form in RENDERERS if form != "html"]
-"""The page is looked at in a browser; its bytes are mostly script."""
 
 
 def plan_named(name: str) -> Plan:
@@ -37,7 +36,7 @@ def plan_named(name: str) -> Plan:
 
 
 @pytest.mark.parametrize("name", ["branchy", "train_level1", "nested", "dynamic"])
-@pytest.mark.parametrize("form", GOLDEN_FORMATS)
+@pytest.mark.parametrize("form", RENDERERS)
 def test_what_is_rendered_is_what_was_reviewed(
     name: str, form: str, *, update_golden: bool
 ) -> None:
@@ -47,6 +46,9 @@ def test_what_is_rendered_is_what_was_reviewed(
             RENDERERS[form](plan)
         return
     got = RENDERERS[form](plan)
+    if form == "html":
+        # What is the same for every plan is reviewed in its own files.
+        got = re.sub(r"(?s)<style>.*?</style>|<script>.*?</script>|sha256-[^']*", "", got)
     path = GOLDEN / f"{name}.{form}"
     if update_golden:
         path.write_text(got, encoding="utf-8")
