@@ -88,7 +88,7 @@ def clip(draw: Draw) -> Case:
 
 def modulo(draw: Draw) -> Case:
     full = shape(draw)
-    inputs = {"a": values(draw, *full), "b": positive(draw, *full) + 3.01}
+    inputs = {"a": values(draw, *full, scale=10.0), "b": positive(draw, *full) + 0.013}
     return Case("y = Mod<fmod=1>(a, b)", inputs)
 
 
