@@ -118,17 +118,15 @@ class Recompute:
 
     @classmethod
     def from_json(cls, data: Json) -> Recompute:
-        """Read what `to_json` wrote."""
-        points = (
-            CurvePoint(p["peak"], p["flops_increase"], p["nodes"]) for p in data["curve"]
-        )
+        """Read what `to_json` wrote; the contract's two numbers are enough."""
+        points = data.get("curve", ())
         return cls(
             data["nodes"],
             data["flops_increase"],
-            data["budget"],
-            data["met"],
-            data["bound"],
-            tuple(points),
+            data.get("budget"),
+            data.get("met", True),
+            data.get("bound"),
+            tuple(CurvePoint(p["peak"], p["flops_increase"], p["nodes"]) for p in points),
         )
 
 
