@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from memplan_cli.dims import canonical_dim
+from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.given_shapes import (
     add_known,
     bind_graph,
@@ -52,7 +53,11 @@ def infer(model: ModelProto, bindings: Bindings) -> tuple[ModelProto, tuple[str,
     light = light_copy(model)
     name_free_dims(light)
     unused = unused_dims(light, bindings.dims)
-    dims = {**bindings.dims, **dims_from_shapes(light, bindings.shapes)}
+    said = dims_from_shapes(light, bindings.shapes)
+    for name, value in said.items():
+        if bindings.dims.get(name, value) != value:
+            raise SettingsError(f"dim {name!r} is given as both {bindings.dims[name]} and {value}")
+    dims = {**bindings.dims, **said}
     for graph in graphs(light.graph):
         bind_graph(graph, dims)
     add_known(light, bindings, dims)
