@@ -15,7 +15,7 @@ from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.evidence import CPU, Peaks, RuntimeSettings
 from memplan_cli.runtime.chunk import EXACT, ArenaChoice, best_arena, one_chunk
 from memplan_cli.runtime.frame import UnknownBytesError
-from memplan_cli.runtime.measure import Trial, measure, workspace_of
+from memplan_cli.runtime.measure import Trial, measure, record, workspace_of
 from memplan_cli.runtime.order import ORDERS
 from memplan_cli.runtime.predict import Executed, model_of, predict
 from memplan_cli.runtime.requests import requests_of
@@ -25,8 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from memplan_cli.runtime.profile import Recording
+
 DEFAULTS = RuntimeSettings()
 """What a user has who sets nothing."""
+
+_BY_PRIORITY = RuntimeSettings(session={"execution_order": "PRIORITY_BASED"})
 
 _OWN_INITIALIZERS = {"session.use_device_allocator_for_initializers": "1"}
 """Weights get memory of their own size: in the arena they would take its first region."""
@@ -81,9 +85,35 @@ def recommend(
     try:
         workspace = workspace_of(model, _plain(base), trial)
         best = _best(executed, base, provider, workspace)
+        if executed.ordered and "execution_order" not in base.session:
+            by_priority = base.updated(_BY_PRIORITY)
+            seen = as_recorded(executed, record(model, _plain(by_priority), _once(trial)))
+            if seen:
+                other = _best(seen, by_priority, provider, workspace)
+                best = min(best, other, key=lambda candidate: candidate.score)
     except UnknownBytesError:
         return _by_measurement(model, base, trial)
     return _confirmed(model, best, trial, provider)
+
+
+def as_recorded(executed: Executed, recording: Recording) -> Executed | None:
+    """Return a graph in the order in which a run was seen; None where it cannot be told.
+
+    A dump does not say the index that optimisation gave to each node, so the order of
+    PRIORITY_BASED, which goes by it, has to be seen.
+    """
+    body = executed.program.body
+    ops = {op.name: op for op in body.ops}
+    seen = [event.name for event in recording.runs[0] if event.name in ops]
+    if len(seen) != len(body.ops) or len(set(seen)) != len(seen):
+        return None
+    ordered = dataclasses.replace(body, ops=tuple(ops[name] for name in seen))
+    program = dataclasses.replace(executed.program, body=ordered)
+    return dataclasses.replace(executed, program=program)
+
+
+def _once(trial: Trial) -> Trial:
+    return dataclasses.replace(trial, runs=1, timing_runs=0)
 
 
 def recommend_unmeasured(

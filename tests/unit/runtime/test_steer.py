@@ -13,9 +13,15 @@ from memplan_cli.onnx_io.readers import unread_outputs, with_readers
 from memplan_cli.runtime.bfc import ArenaRules
 from memplan_cli.runtime.chunk import best_arena
 from memplan_cli.runtime.predict import Executed, predict
+from memplan_cli.runtime.profile import NodeEvent, Recording
 from memplan_cli.runtime.requests import Request, held_after, most_in_use
 from memplan_cli.runtime.snippet import settings_snippet
-from memplan_cli.runtime.steer import Recommendation, better_of, recommend_unmeasured
+from memplan_cli.runtime.steer import (
+    Recommendation,
+    as_recorded,
+    better_of,
+    recommend_unmeasured,
+)
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21]>\n'
 
@@ -157,3 +163,22 @@ def test_a_shape_node_reads_what_nobody_reads() -> None:
     assert before is not None
     assert after is not None
     assert after < before
+
+
+def event(name: str) -> NodeEvent:
+    return NodeEvent(name, "Op", CPU, 0, 0, 0, 0, 0, 0, 0)
+
+
+def test_a_graph_is_put_in_the_order_that_was_seen() -> None:
+    graph = executed("[p] a = Exp(x) [q] b = Neg(x) [r] y = Add(a, b)")
+    run = tuple(event(name) for name in ("q", "p", "r"))
+    seen = as_recorded(graph, Recording((run,), ()))
+    assert seen is not None
+    assert [op.name for op in seen.program.body.ops] == ["q", "p", "r"]
+
+
+def test_an_order_that_does_not_name_every_op_once_is_not_believed() -> None:
+    graph = executed("[p] a = Exp(x) [q] b = Neg(x) [r] y = Add(a, b)")
+    for names in (("q", "p"), ("q", "q", "r"), ("p", "q", "r", "r")):
+        run = tuple(event(name) for name in names)
+        assert as_recorded(graph, Recording((run,), ())) is None
