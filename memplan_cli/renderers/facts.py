@@ -178,6 +178,47 @@ def refused(plan: Plan) -> tuple[Refused, ...]:
     return tuple(sorted(rows, key=lambda row: (-row.bytes, row.reason)))
 
 
+def recompute_line(report: Report) -> str:
+    """Return what runs twice and what that costs; nothing where nothing was asked."""
+    found = report.recompute
+    if not found.nodes and found.budget is None:
+        return ""
+    line = f"{found.nodes} nodes run again, {100 * found.flops_increase:.1f}% more work"
+    if found.budget is not None:
+        met = "met" if found.met else "not met"
+        line += f"; the budget of {format_size(found.budget)} is {met}"
+    if found.bound is not None:
+        line += f"; no order needs less than {format_size(found.bound)}, whatever runs twice"
+    return line
+
+
+def curve_rows(report: Report) -> tuple[tuple[str, str, str], ...]:
+    """Return the trade-off curve: live peak, extra work, nodes that run again."""
+    return tuple(
+        (format_size(point.peak), f"{100 * point.extra:.1f}%", str(point.nodes))
+        for point in report.recompute.curve
+    )
+
+
+def donated_line(report: Report) -> str:
+    """Return what donation saves; nothing where nothing was asked."""
+    found = report.donated
+    if not found.pairs and not found.refused:
+        return ""
+    refused = f"; {len(found.refused)} may not" if found.refused else ""
+    return (
+        f"{len(found.pairs)} outputs take the memory of the input they replace, "
+        f"{format_size(found.bytes)} less in total{refused}"
+    )
+
+
+def donated_rows(report: Report) -> tuple[tuple[str, str], ...]:
+    """Return each output with the input whose memory it takes, or why it may not."""
+    found = report.donated
+    taken = tuple((new, f"takes the memory of {old}") for old, new in found.pairs)
+    return taken + tuple((refusal.name, refusal.reason) for refusal in found.refused)
+
+
 def settings_lines(runtime: RuntimeFacts | None) -> tuple[str, ...]:
     """Return the runtime's options for the written model, ``scope.key = value``."""
     if runtime is None or runtime.settings is None:

@@ -16,9 +16,13 @@ from typing import TYPE_CHECKING
 from memplan_cli.quantities import format_size
 from memplan_cli.renderers.escape import html, script, terminal
 from memplan_cli.renderers.facts import (
+    curve_rows,
+    donated_line,
+    donated_rows,
     evidence_rows,
     headline,
     memory_rows,
+    recompute_line,
     refused,
     settings_lines,
     total_rows,
@@ -188,6 +192,7 @@ def _sections(plan: Plan) -> Iterator[str]:
     yield _section("Intermediates", _row_table(memory_rows(report)))
     yield _section("Whole model", _row_table(total_rows(report)))
     yield "</div>"
+    yield from _asked_for(report)
     yield from _runtime(report.runtime)
     reasons = (
         (
@@ -205,6 +210,17 @@ def _sections(plan: Plan) -> Iterator[str]:
         yield _section("Orders that were tried", _table(("order", ">live peak"), orders))
     notes = (validation_line(report), *report.warnings)
     yield _section("Validation and warnings", _list(notes))
+
+
+def _asked_for(report: Report) -> Iterator[str]:
+    if line := recompute_line(report):
+        header = (">live peak", ">more work", ">nodes run again")
+        yield _section(
+            "Recomputed", f"<p>{html(line)}</p>{_table(header, curve_rows(report))}"
+        )
+    if line := donated_line(report):
+        rows = _table(("output", ""), donated_rows(report))
+        yield _section("Donated", f"<p>{html(line)}</p>{rows}")
 
 
 def _runtime(runtime: RuntimeFacts | None) -> Iterator[str]:

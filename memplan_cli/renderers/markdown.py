@@ -8,9 +8,13 @@ from memplan_cli.print_log import print_log
 from memplan_cli.quantities import format_share, format_size
 from memplan_cli.renderers.escape import markdown, markdown_prose
 from memplan_cli.renderers.facts import (
+    curve_rows,
+    donated_line,
+    donated_rows,
     evidence_rows,
     headline,
     memory_rows,
+    recompute_line,
     refused,
     settings_lines,
     total_rows,
@@ -67,6 +71,7 @@ def _parts(plan: Plan) -> Iterator[str]:
         ((row.name, _size(row.size), row.definition) for row in total_rows(report)),
     )
     yield from _peak(plan)
+    yield from _asked_for(plan)
     yield from _runtime(plan)
     rows = refused(plan)
     if rows:
@@ -103,6 +108,19 @@ def _peak(plan: Plan) -> Iterator[str]:
     )
     if len(peak.tensors) > MOST_ROWS:
         yield f"and {len(peak.tensors) - MOST_ROWS} more"
+
+
+def _asked_for(plan: Plan) -> Iterator[str]:
+    report = plan.report
+    if line := recompute_line(report):
+        yield f"### Recomputed\n\n{markdown_prose(line)}"
+        if report.recompute.curve:
+            header = (">live peak", ">more work", ">nodes run again")
+            yield table(header, curve_rows(report))
+    if line := donated_line(report):
+        yield f"### Donated\n\n{markdown_prose(line)}"
+        rows = donated_rows(report)[:MOST_ROWS]
+        yield table(("output", ""), ((markdown(n), markdown_prose(w)) for n, w in rows))
 
 
 def _runtime(plan: Plan) -> Iterator[str]:

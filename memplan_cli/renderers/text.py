@@ -15,9 +15,13 @@ from memplan_cli.quantities import format_share, format_size
 from memplan_cli.renderers.bars import bars, sampled
 from memplan_cli.renderers.escape import shortened, terminal
 from memplan_cli.renderers.facts import (
+    curve_rows,
+    donated_line,
+    donated_rows,
     evidence_rows,
     headline,
     memory_rows,
+    recompute_line,
     refused,
     settings_lines,
     total_rows,
@@ -85,6 +89,7 @@ def _sections(plan: Plan, width: int) -> Iterator[RenderableType]:
     yield titled("Whole model", _rows_table(total_rows(report)))
     yield from _live_bytes(plan, width)
     yield from _peak(plan, width)
+    yield from _asked_for(plan)
     yield from _runtime(plan)
     yield from _refusals(plan)
     if report.warnings:
@@ -178,6 +183,21 @@ def _peak(plan: Plan, width: int) -> Iterator[RenderableType]:
     yield titled(f"At the peak: step {peak.step}, {node}", table)
     if len(peak.tensors) > MOST_TENSORS:
         yield Text(f"  and {len(peak.tensors) - MOST_TENSORS} more", style="dim")
+
+
+def _asked_for(plan: Plan) -> Iterator[RenderableType]:
+    report = plan.report
+    if line := recompute_line(report):
+        table = grid(">live peak", ">more work", ">nodes run again")
+        for row in curve_rows(report):
+            table.add_row(*row)
+        table.show_header = bool(table.rows)
+        yield titled("Recomputed", Group(Text(line), table))
+    if line := donated_line(report):
+        table = grid("output", "")
+        for name, what in donated_rows(report)[:MOST_TENSORS]:
+            table.add_row(Text(shortened(name, 40)), Text(terminal(what), style="dim"))
+        yield titled("Donated", Group(Text(line), table))
 
 
 def _runtime(plan: Plan) -> Iterator[RenderableType]:

@@ -76,15 +76,23 @@ def test_the_action_annotates_summarises_and_fails(
     assert "early" in (tmp_path / "out.sarif").read_text()
 
 
+def test_the_action_leaves_globs_to_memplan(tmp_path: Path, env: dict[str, str]) -> None:
+    write(tmp_path / "m[1].onnx", GOOD)
+    write(tmp_path / "m1.onnx", GOOD)
+    done, summary = run_action(tmp_path, env, {"models": "m[1].onnx", "max-memory": "1MiB"})
+    assert done.returncode == 0, done.stderr
+    assert "`m[1].onnx`" in summary
+    assert "`m1.onnx`" not in summary
+
+
 def test_the_action_runs_nothing_that_its_inputs_hold(
     tmp_path: Path, env: dict[str, str]
 ) -> None:
     write(tmp_path / "net.onnx", GOOD)
     evil = '$(touch pwned) `touch pwned`; touch pwned; "'
-    for name in ("max-memory", "baseline", "metric", "args", "config"):
-        inputs = {"models": "net.onnx", "max-memory": "1MiB", name: evil}
-        done, _ = run_action(tmp_path, env, inputs)
-        assert done.returncode == 2, name
+    names = ("models", "max-memory", "max-increase", "baseline", "metric", "config", "sarif")
+    done, _ = run_action(tmp_path, env, {**dict.fromkeys(names, evil), "args": evil})
+    assert done.returncode == 2
     assert not (tmp_path / "pwned").exists()
 
 
@@ -98,19 +106,17 @@ def test_the_example_workflow_runs_as_it_stands(tmp_path: Path, env: dict[str, s
     assert "passed" in summary
 
 
-@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize(("number", "budget", "code"), [(0, "1KiB", 1), (1, "1MiB", 0)])
 def test_the_hooks_check_the_files_they_are_given(
-    tmp_path: Path, env: dict[str, str], number: int
+    tmp_path: Path, env: dict[str, str], number: int, budget: str, code: int
 ) -> None:
     hook = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())[number]
     write(tmp_path / "net.onnx", GOOD)
-    (tmp_path / "memplan.yaml").write_text("gate: {max_memory: 1MiB}\n")
+    (tmp_path / "memplan.yaml").write_text(f"gate: {{max_memory: {budget}}}\n")
     entry = [*shlex.split(hook["entry"]), "net.onnx"]
     run = subprocess.run(entry, cwd=tmp_path, env=env, capture_output=True, check=False)
-    assert run.returncode == 0, run.stderr
-    (tmp_path / "memplan.yaml").write_text("gate: {max_memory: 1KiB}\n")
-    run = subprocess.run(entry, cwd=tmp_path, env=env, capture_output=True, check=False)
-    assert run.returncode == 1, run.stderr
+    assert run.returncode == code, run.stderr
+    assert (tmp_path / "memplan.baseline.json").exists() == ("--update" in hook["entry"])
 
 
 PLUGIN_TESTS = """

@@ -148,6 +148,28 @@ def test_the_c_header_compiles_without_a_warning_and_says_the_offsets(
     assert [int(line) for line in done.stdout.split()] == offsets
 
 
+def test_names_that_look_alike_in_c_have_macros_of_their_own() -> None:
+    plan = plan_named("nested")
+    names = ["a.b", "a/b", "a b", *(tensor.name for tensor in plan.tensors[3:])]
+    tensors = tuple(
+        replace(tensor, name=name, block="", alias_of=None)
+        for tensor, name in zip(plan.tensors, names, strict=True)
+    )
+    text = RENDERERS["c-header"](replace(plan, tensors=tensors, report=plan.report))
+    macros = re.findall(r"#define (MEMPLAN_INDEX_\w+)", text)
+    assert macros[:3] == ["MEMPLAN_INDEX_A_B", "MEMPLAN_INDEX_A_B__1", "MEMPLAN_INDEX_A_B__2"]
+    assert len(set(macros)) == len(macros) == len(tensors)
+
+
+def test_what_was_asked_for_is_told_with_its_price() -> None:
+    for form in ("text", "markdown", "html"):
+        got = RENDERERS[form](plan_named("train_level1"))
+        assert "3 nodes run again, 4.2% more work; the budget of 117.19 KiB is not met" in got
+        assert "1 outputs take the memory of the input they replace, 16.00 KiB less" in got
+        assert "its producer reads w2 after writing" in got
+        assert "Recomputed" not in RENDERERS[form](plan_named("branchy"))
+
+
 def test_the_tflm_words_hold_an_offset_for_each_tensor() -> None:
     plan = plan_named("branchy")
     data = json.loads(RENDERERS["tflm"](plan))
