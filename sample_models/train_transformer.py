@@ -11,7 +11,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from train_cnn import compare, with_weights
+from train_cnn import (  # type: ignore[import-not-found]  # beside this script
+    compare,
+    with_weights,
+)
 
 from memplan_cli.training import Optimizer
 

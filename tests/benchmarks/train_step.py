@@ -1,8 +1,8 @@
-"""Turn forward models into training steps, run them, and write what came out to a table.
+"""Turn forward models into training steps, run them, and print what came out as rows.
 
     python tests/benchmarks/train_step.py [NAME ...]
 
-Writes docs/measurements/train_step.md when no names are given.
+The rows are those of docs/measurements/train_step.md.
 """
 
 from __future__ import annotations
@@ -18,16 +18,23 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "e2e")]
 
 from shared_models import LIGHT, SHARED, draw_inputs, filled  # noqa: E402 - see the path above
+from training_checks import (  # noqa: E402 - see the path above
+    MADE_BY_PYTORCH,
+    gradient_errors,
+    live_peaks,
+    recomputed_peak,
+)
 from training_runs import Run, train  # noqa: E402 - see the path above
 
 MSE = Run(1e-3, "mse", steps=3)
 LIGHT_RUNS = {"light_inception_v1": Run(1e-8)}
 RUNS = {
+    "bert_base_dyn": MSE,
     "bert_base_sdpa": MSE,
     "cond_early_exit": Run(1e-3),
     "densenet121": Run(1e-3),
     "gpt2_small": Run(1e-2, steps=2),
-    "hrnet_w18": Run(1e-3),
+    "hrnet_w18": Run(1e-12),
     "inception_v3": Run(1e-3),
     "lstm_unrolled_512x2": MSE,
     "mobilenetv2_ts": Run(1e-3),
@@ -78,14 +85,26 @@ def measured(name: str) -> str:
     )
 
 
+def agreement(name: str) -> str:
+    """Return a row: the worst gradient, and three live peaks."""
+    with tempfile.TemporaryDirectory() as folder:
+        errors = gradient_errors(name, Path(folder))
+    (theirs, ours), recomputed = live_peaks(name), recomputed_peak(name)
+    return (
+        f"| {name} | {len(errors)} | {max(errors.values()):.1e} | {theirs} | {ours} |"
+        f" {ours / theirs:.3f} | {recomputed} | {recomputed / theirs:.3f} |"
+    )
+
+
 def main(names: list[str]) -> None:
     """Print a row for each model."""
     every = [*(path.stem for path in sorted(LIGHT.glob("light_*.onnx"))), *RUNS]
-    for name in names or every:
+    for name in names or [*MADE_BY_PYTORCH, *every]:
         try:
-            print(measured(name), flush=True)
+            row = agreement(name) if name in MADE_BY_PYTORCH else measured(name)
         except Exception as error:  # noqa: BLE001 - the table shows what does not work
-            print(f"| {name} | {type(error).__name__}: {str(error)[:150]} |", flush=True)
+            row = f"| {name} | {type(error).__name__}: {str(error)[:150]} |"
+        print(row, flush=True)
 
 
 if __name__ == "__main__":
