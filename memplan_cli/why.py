@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from difflib import get_close_matches
-from itertools import pairwise
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from memplan_cli.errors import PlanError, SettingsError
@@ -117,16 +118,16 @@ def why_peak(plan: Plan) -> PeakStory:
     points = curve(plan, arena)
     if arena is None or not points:
         raise PlanError("nothing is planned, so there is no peak")
-    tick, nodes = peak_tick(points), nodes_at(plan)
+    tick, nodes, live = peak_tick(points), nodes_at(plan), _Curve.of(points)
     rows = [
-        _at_peak(item, tick, points, nodes)
+        _at_peak(item, tick, live, nodes)
         for item in held(plan)
         if item.owner.arena == arena.id and item.live_at(tick) and item.bytes
     ]
     return PeakStory(
         step=tick,
         node=nodes.get(tick, ""),
-        bytes=max(size for _, size in points),
+        bytes=live.peak,
         unit=arena.unit,
         rows=tuple(sorted(rows, key=lambda row: (-row.bytes, row.tensor))),
     )
@@ -169,9 +170,7 @@ def _unknown(plan: Plan, name: str) -> SettingsError:
     return SettingsError(f"the plan holds no tensor {name!r}", hint=hint)
 
 
-def _at_peak(
-    item: Held, tick: int, points: Sequence[tuple[int, int]], nodes: Mapping[int, str]
-) -> AtPeak:
+def _at_peak(item: Held, tick: int, live: _Curve, nodes: Mapping[int, str]) -> AtPeak:
     now = max(
         (tensor for tensor in item.members if tensor.first <= tick < tensor.last),
         key=lambda tensor: (tensor.first, tensor.id),
@@ -184,22 +183,38 @@ def _at_peak(
         made_by=f"whole run: {pinned}" if pinned else nodes.get(now.first, ""),
         read_by="" if pinned else nodes.get(now.last - 1, ""),
         waits=max(item.last - item.first - 2, 0),
-        peak_without=_peak_without(item, points),
+        peak_without=live.without(item, tick),
     )
 
 
-def _peak_without(item: Held, points: Sequence[tuple[int, int]]) -> int:
-    """Return the highest live bytes if ``item`` were absent between its first and last tick.
+@dataclass(frozen=True, slots=True)
+class _Curve:
+    """Live bytes over time, and the most of them before and after each of its points."""
 
-    The curve is constant between its points; a stretch that reaches beyond those two ticks
-    counts once with the item and once without.
-    """
-    low, high = item.first + 1, item.last - 1
-    best = 0
-    for (start, size), (end, _) in pairwise((*points, (points[-1][0] + 1, 0))):
-        wholly_inside = low <= start and end <= high
-        best = max(best, size - item.bytes if wholly_inside else size)
-    return best
+    ticks: tuple[int, ...]
+    most_until: tuple[int, ...]
+    most_from: tuple[int, ...]
+    peak: int
+
+    @classmethod
+    def of(cls, points: Sequence[tuple[int, int]]) -> _Curve:
+        sizes = [size for _, size in points]
+        until = (0, *accumulate(sizes, max))
+        after = (*reversed((*accumulate(reversed(sizes), max),)), 0)
+        return cls(tuple(tick for tick, _ in points), until, after, max(sizes))
+
+    def without(self, item: Held, tick: int) -> int:
+        """Return the peak if ``item`` were absent between its first and its last tick.
+
+        The curve is constant from one point to the next, so only stretches that lie wholly
+        between those two ticks are lower without it.
+        """
+        low = bisect_left(self.ticks, item.first + 1)
+        high = bisect_right(self.ticks, item.last - 1) - 1
+        inside = low < high and self.ticks[low] <= tick < self.ticks[high]
+        if not inside:
+            return self.peak
+        return max(self.most_until[low], self.most_from[high], self.peak - item.bytes)
 
 
 def _followers(plan: Plan, item: Held) -> list[str]:

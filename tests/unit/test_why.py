@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from memplan_cli.errors import PlanError, SettingsError
 from memplan_cli.plan import ArenaFacts, BlockOrder, Placement, Plan, read_plan
@@ -51,6 +54,30 @@ def test_what_waits_longest_lowers_the_peak_most() -> None:
     assert without == {"skip": 110, "c": 210, "b": 210}
     assert story.best is not None
     assert story.best.tensor == "skip"
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(1, 6), st.integers(1, 9)), min_size=1)
+)
+def test_the_peak_without_a_tensor_is_what_counting_again_gives(
+    lives: list[tuple[int, int, int]],
+) -> None:
+    offsets = list(accumulate((size for _, _, size in lives), initial=0))
+    tensors = tuple(
+        tensor(f"t{n}", offsets[n], size, first, first + steps)
+        for n, (first, steps, size) in enumerate(lives)
+    )
+    arena = ArenaFacts(0, "1", offsets[-1], 0, 1)
+    plan = replace(skip_plan(), tensors=tensors, arenas=(arena,))
+    story = why_peak(plan)
+    for row in story.rows:
+        gone = plan.by_id[row.tensor]
+        counted = [
+            sum(t.bytes for t in tensors if t.first <= tick < t.last)
+            - (gone.bytes if gone.first < tick < gone.last - 1 else 0)
+            for tick in range(20)
+        ]
+        assert row.peak_without == max(counted)
 
 
 def test_the_bytes_at_the_peak_add_up_to_it() -> None:
