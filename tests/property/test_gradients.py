@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
+from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.gradients import RULES
 from memplan_cli.onnx_io.gradients.expand import EXPANSIONS
 from unit.gradients import gradient_cases
-from unit.gradients.gradient_checks import check, check_in_runtime
+from unit.gradients.gradient_checks import check, check_in_runtime, opened
+
+NEED_SIZES = frozenset(
+    {
+        "Attention",
+        "Attention-by-head",
+        "AveragePool",
+        "AveragePool-ceil",
+        "Conv",
+        "Conv-point",
+        "ConvTranspose",
+        "ConvTranspose-shaped",
+        "DepthToSpace",
+        "GRU",
+        "GatherND",
+        "LRN",
+        "LSTM",
+        "RNN",
+        "Resize",
+        "Scan",
+        "Tile",
+    }
+)
+"""Rules that refuse open sizes: of kernels, heads, channels, of what they unroll."""
 
 _QUICK = settings(
     max_examples=4,
@@ -33,6 +59,29 @@ def test_gradient_agrees_with_central_differences(name: str, data: st.DataObject
 def test_gradient_runs_in_onnx_runtime(name: str, data: st.DataObject) -> None:
     # Dropout is left out: each runtime draws other masks.
     check_in_runtime(gradient_cases.CASES[name](data.draw))
+
+
+@pytest.mark.parametrize("name", gradient_cases.CASES)
+@settings(_QUICK, max_examples=2)
+@given(data=st.data())
+def test_gradient_is_right_or_refused_where_sizes_are_open(
+    name: str, data: st.DataObject
+) -> None:
+    case = opened(gradient_cases.CASES[name](data.draw))
+    if name in NEED_SIZES:
+        with contextlib.suppress(ModelError):
+            check(case)
+    else:
+        check(case)
+
+
+@pytest.mark.parametrize("name", ["Conv", "Conv-point", "ConvTranspose"])
+@settings(_QUICK, max_examples=12)
+@given(data=st.data())
+def test_images_of_any_size_may_be_convolved(name: str, data: st.DataObject) -> None:
+    case = gradient_cases.CASES[name](data.draw)
+    assume("SAME" not in case.body)  # their pads depend on the size
+    check(opened(case, ["x"]))
 
 
 @pytest.mark.slow

@@ -7,8 +7,10 @@ exchanged.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.gradients.windows import Window, windows
 
 if TYPE_CHECKING:
@@ -101,11 +103,10 @@ def kernel_gradient(
         return _point_gradient(tape, data, steps, weight)
     rank = len(slides) + 2
     swap = [1, 0, *range(2, rank)]
-    moved = (
-        _grouped(tape, data, group)
-        if group > 1
-        else tape.emit("Transpose", data[0], perm=swap)
-    )
+    if group == 1:
+        moved = tape.emit("Transpose", data[0], perm=swap)
+    else:
+        moved = _grouped(tape, data, group, _channels(call))
     ends, exact = [], True
     for slide in slides:
         tail = slide.tail
@@ -141,26 +142,27 @@ def _point_gradient(
     return tape.reshape_like(tape.emit("Gemm", *rows, transB=1), weight)
 
 
-def _grouped(tape: Tape, data: tuple[str, str], group: int) -> str:
-    """[N, G C, ...] -> [C, G N, ...]: each group's channels become a batch."""
+def _grouped(tape: Tape, data: tuple[str, str], group: int, width: int) -> str:
+    """[N, G C, ...] -> [C, G N, ...] with ``width`` C: each group's channels become a batch."""
     shape = tape.shape(data[1])
-    rank, channels = len(shape), shape[1]
-    if channels == group:
+    rank = len(shape)
+    if width == 1:
         moved = tape.emit("Transpose", data[0], perm=[1, 0, *range(2, rank)])
-        parts = [1, -1]
     else:
-        count = channels // group if isinstance(channels, int) else -1
-        lengths = tape.emit("Slice", tape.shape_of(data[1]), tape.ints(2), tape.ints(rank))
-        apart = tape.emit("Concat", tape.ints(0, group, count), lengths, axis=0)
-        split = tape.emit("Reshape", data[0], apart)
+        split = _with_front(tape, data[0], (0, group, width), data[1])
         moved = tape.emit("Transpose", split, perm=[2, 1, 0, *range(3, rank + 1)])
-        parts = [count, -1]
-    if all(isinstance(dim, int) for dim in shape[2:]):
-        sizes = [dim for dim in shape[2:] if isinstance(dim, int)]
-        return tape.emit("Reshape", moved, tape.ints(*parts, *sizes))
-    lengths = tape.emit("Slice", tape.shape_of(data[1]), tape.ints(2), tape.ints(rank))
-    together = tape.emit("Concat", tape.ints(*parts), lengths, axis=0)
-    return tape.emit("Reshape", moved, together)
+    return _with_front(tape, moved, (width, -1), data[1])
+
+
+def _with_front(tape: Tape, name: str, front: tuple[int, ...], like: str) -> str:
+    """Give a tensor other leading axes, and the spatial ones of a forward tensor."""
+    shape = tape.shape(like)
+    sizes = [dim for dim in shape[2:] if isinstance(dim, int)]
+    if len(sizes) == len(shape) - 2:
+        return tape.emit("Reshape", name, tape.ints(*front, *sizes))
+    lengths = tape.emit("Slice", tape.shape_of(like), tape.ints(2), tape.ints(len(shape)))
+    whole = tape.emit("Concat", tape.ints(*front), lengths, axis=0)
+    return tape.emit("Reshape", name, whole)
 
 
 def _bias_gradient(call: Call) -> str:
@@ -172,29 +174,27 @@ def _transposed_windows(call: Call) -> tuple[Window, ...]:
     """Return the windows of the conv whose data gradient this is, from its output's size."""
     tape, x, weight, out = call.tape, call.input(0), call.input(1), call.output()
     found = windows(call, tape.shape(weight)[2:], out, x)
-    fixed = bool(call.attribute("output_shape")) or call.attribute(
-        "auto_pad", "NOTSET"
-    ) not in (
-        "NOTSET",
-        "VALID",
-    )
-    if not fixed:
-        return found
     extra = call.attribute("output_padding", [0] * len(found))
+    mode = call.attribute("auto_pad", "NOTSET")
+    if not call.attribute("output_shape") and mode in ("NOTSET", "VALID"):
+        return tuple(replace(slide, unread=n) for slide, n in zip(found, extra, strict=True))
     sizes, steps = tape.sizes(out), tape.sizes(x)
     resolved = []
     for axis, slide in enumerate(found):
         size, step = sizes[axis + 2], steps[axis + 2]
         total = max((step - 1) * slide.stride + slide.span + extra[axis] - size, 0)
         half = total // 2
-        upper = call.attribute("auto_pad", "NOTSET") == "SAME_UPPER"
-        begin = half if upper else total - half
-        resolved.append(
-            Window(
-                slide.kernel, slide.stride, slide.dilation, begin, total - begin, size, step
-            )
-        )
+        begin = half if mode == "SAME_UPPER" else total - half
+        resolved.append(replace(slide, begin=begin, end=total - begin, size=size, steps=step))
     return tuple(resolved)
+
+
+def _channels(call: Call) -> int:
+    """Return how many channels of the data each group reads: the weight's second axis."""
+    channels = call.tape.shape(call.input(1))[1]
+    if not isinstance(channels, int):
+        raise ModelError(f"the channels of {call.node.op_type} {call.node.name!r} are dynamic")
+    return channels
 
 
 def _is_point(slide: Window) -> bool:

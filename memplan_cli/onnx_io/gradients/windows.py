@@ -27,6 +27,8 @@ class Window:
     end: int
     size: int | None
     steps: int | None
+    unread: int | None = None
+    """The tail, where it is known without the sizes."""
 
     @property
     def span(self) -> int:
@@ -36,6 +38,8 @@ class Window:
     @property
     def tail(self) -> int | None:
         """How many padded inputs at the end no output reads (negative: it reads beyond)."""
+        if self.unread is not None:
+            return self.unread
         if self.size is None or self.steps is None:
             return 0 if self.stride == 1 else None
         read = (self.steps - 1) * self.stride + self.span

@@ -15,6 +15,8 @@ from memplan_cli.onnx_io.gradients.train_step import Recipe, Statistics, make_tr
 from unit.gradients.reference_ops import OPERATORS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     Array = NDArray[Any]
@@ -59,6 +61,23 @@ def check(case: Case) -> None:
         assert got.shape == case.inputs[name].shape, name
         assert got.dtype == np.float64, name
         _compare(plain, case, name, got)
+
+
+def opened(case: Case, only: Sequence[str] = ()) -> Case:
+    """Return the case with all sizes of what its operators read unknown until it runs.
+
+    Each float input goes through a Reshape to a shape that is an input itself.
+    """
+    floats = [name for name, value in case.inputs.items() if value.dtype.kind == "f"]
+    names = [name for name in floats if not only or name in only]
+    inputs = {f"{name}_given" if name in names else name: v for name, v in case.inputs.items()}
+    shapes = {f"{name}_shape": np.array(case.inputs[name].shape, np.int64) for name in names}
+    moves = " ".join(f"{name} = Reshape({name}_given, {name}_shape)" for name in names)
+    wanted = tuple(
+        f"{name}_given" if name in names else name for name in (case.wanted or floats)
+    )
+    body = f"{moves} {case.body}"
+    return replace(case, body=body, inputs={**inputs, **shapes}, wanted=wanted)
 
 
 def check_in_runtime(case: Case) -> None:
