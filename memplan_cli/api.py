@@ -23,6 +23,7 @@ from memplan_cli.optimizing import (
 )
 from memplan_cli.proving import Extra, Proof, prove
 from memplan_cli.settings import Settings
+from memplan_cli.targeting import optimize_for_target
 
 if TYPE_CHECKING:
     from memplan_cli.plan import Plan
@@ -80,6 +81,8 @@ def optimize(  # noqa: PLR0913 - what the command takes, by name
     targets = Targets(target, plan_file or target.with_suffix(".json"))
     refuse_overwriting(model, targets)
     file = read_model(model)
+    if settings.target != "portable":
+        return optimize_for_target(file, settings, targets, check, progress or _say_nothing)
     planned = plan_model(file, settings, progress)
     if not planned.plan.report.recompute.met:
         return Optimized(planned.plan, None, None)
@@ -183,3 +186,7 @@ def doctor() -> Diagnosis:
     from memplan_cli.runtime.doctor import diagnose
 
     return diagnose()
+
+
+def _say_nothing(text: str) -> None:
+    del text

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from onnx import ModelProto  # noqa: TID251 - the type only; onnx_io makes the value
 
+    from memplan_cli.plan_of import Source
     from memplan_cli.planner import Planned
     from memplan_cli.settings import Settings
 
@@ -45,20 +46,26 @@ def plan_model(
     Raises:
         MemplanError: the model or a setting is wrong.
     """
-    from memplan_cli.onnx_io.load import file_digest, graph_digest
-    from memplan_cli.onnx_io.notes import recorded_phases
     from memplan_cli.onnx_io.shapes import Bindings
-    from memplan_cli.plan_of import Source
     from memplan_cli.planner import make_plan
     from memplan_cli.runtime.shapes import read_completely, read_observed
 
     read = read_observed if settings.profile_shapes else read_completely
     loaded = read(file.model, file.path, Bindings(settings.dims, settings.shapes))
-    source = Source(
+    source = source_of(file, loaded.warnings)
+    return make_plan(loaded.program, settings, source, progress=progress)
+
+
+def source_of(file: ModelFile, warnings: tuple[str, ...] = ()) -> Source:
+    """Return what a plan says of the file that it is about."""
+    from memplan_cli.onnx_io.load import file_digest, graph_digest
+    from memplan_cli.onnx_io.notes import recorded_phases
+    from memplan_cli.plan_of import Source
+
+    return Source(
         path=str(file.path),
         sha256=file_digest(file.path),
         graph_sha256=graph_digest(file.model),
-        warnings=loaded.warnings,
+        warnings=warnings,
         recorded_phases=recorded_phases(file.model),
     )
-    return make_plan(loaded.program, settings, source, progress=progress)

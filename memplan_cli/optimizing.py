@@ -7,16 +7,17 @@ outputs takes the target's name.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self
 
 from memplan_cli.errors import ModelError, RuntimeUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from memplan_cli.evidence import Validation
+    from memplan_cli.evidence import RuntimeSettings, Validation
     from memplan_cli.modelfile import ModelFile
     from memplan_cli.plan import Plan
     from memplan_cli.planner import Planned
@@ -50,6 +51,20 @@ class Rewriting:
     planned: Planned
     settings: Settings
     targets: Targets
+    original: Path | None = None
+    """What the model is compared with, where it was not planned as it is."""
+    notes: Mapping[str, str] = field(default_factory=dict)
+    """Further metadata for the written model."""
+
+    @property
+    def compared_with(self) -> Path:
+        """Return the file whose outputs count."""
+        return self.original or self.file.path
+
+    @property
+    def only_as_written(self) -> bool:
+        """Whether the runtime's optimisation must not touch the written file."""
+        return self.original is not None or self.planned.plan.report.recompute.nodes > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,23 +148,81 @@ def write_proved(
         RuntimeUnavailableError: the original cannot run here, so nothing can be shown.
         ModelError: a file cannot be written.
     """
-    from memplan_cli.onnx_io.files import staged
+    return best_trial([Trial(rewriting, check, progress or _say_nothing)])
 
-    tell = progress or _say_nothing
-    plan = rewriting.planned.plan
-    with _Files(rewriting) as files:
-        with staged(rewriting.targets.model, files.data) as trial:
-            tell("running both models")
-            verdict = compare_models(rewriting.file.path, trial, check, rewriting.settings)
-            plan = replace(plan, report=replace(plan.report, validation=verdict))
-            if not verdict.passed:
-                return Optimized(plan, None, None)
-            plan = _measured(plan, rewriting, trial, check, tell)
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A rewriting to be proved and measured."""
+
+    rewriting: Rewriting
+    check: Check
+    tell: Callable[[str], None]
+
+
+def best_trial(trials: Sequence[Trial]) -> Optimized:
+    """Prove and measure each rewriting; write the one that needs least, if one passes.
+
+    Raises:
+        RuntimeUnavailableError: the original cannot run here, so nothing can be shown.
+        ModelError: a file cannot be written.
+    """
+    with ExitStack() as stack:
+        tried = []
+        for trial in trials:
+            files = stack.enter_context(_Files(trial.rewriting))
+            tried.append((files, _tried(trial, files)))
+        passed = [(files, plan) for files, plan in tried if _passed(plan)]
+        if not passed:
+            return Optimized(tried[0][1], None, None)
+        files, plan = min(passed, key=lambda found: _cost(found[1]))
         return files.finish(plan)
 
 
+def _tried(trial: Trial, files: _Files) -> Plan:
+    from memplan_cli.onnx_io.files import staged
+
+    rewriting = trial.rewriting
+    plan = rewriting.planned.plan
+    with staged(rewriting.targets.model, files.data) as path:
+        trial.tell("running both models")
+        verdict = _compared(rewriting, path, trial.check)
+        plan = replace(plan, report=replace(plan.report, validation=verdict))
+        return _measured(plan, path, trial) if verdict.passed else plan
+
+
+def _passed(plan: Plan) -> bool:
+    return plan.report.validation is not None and plan.report.validation.passed
+
+
+def _cost(plan: Plan) -> tuple[bool, int]:
+    """Rank what was measured: not slower than allowed, then the least memory."""
+    from memplan_cli.runtime.facts import allowed_milliseconds
+
+    if plan.report.runtime is None:
+        return True, 0
+    before = plan.report.runtime.observed["original"]
+    after = plan.report.runtime.observed["optimized"]
+    slow = (after.milliseconds or 0.0) > allowed_milliseconds(before)
+    held = (after.held or 0) - (after.weights or 0)
+    return slow, held + (after.first_run_peak or 0)
+
+
+def _compared(rewriting: Rewriting, path: Path, check: Check) -> Validation:
+    """Compare: a graph that was optimised offline runs as it stands."""
+    from memplan_cli.runtime.offline import RUN_AS_WRITTEN
+
+    offline = RUN_AS_WRITTEN if rewriting.original else None
+    dims = rewriting.settings.dims
+    return compare_models(rewriting.compared_with, path, check, dims, offline)
+
+
 def compare_models(
-    original: Path, rewritten: Path, check: Check, settings: Settings
+    original: Path,
+    rewritten: Path,
+    check: Check,
+    dims: Mapping[str, int],
+    rewritten_settings: RuntimeSettings | None = None,
 ) -> Validation:
     """Run two models on the same inputs and compare every output of the first.
 
@@ -162,11 +235,13 @@ def compare_models(
 
     how = Comparison(
         provider=check.provider,
-        dims=settings.dims,
+        dims=dims,
         runs=check.runs,
         timeout=check.timeout,
         tolerance=Tolerance(check.rtol, check.atol),
     )
+    if rewritten_settings is not None:
+        how = replace(how, rewritten_settings=rewritten_settings)
     return compare(original, rewritten, how)
 
 
@@ -176,23 +251,21 @@ def warned(plan: Plan, *warnings: str) -> Plan:
     return replace(plan, report=replace(plan.report, warnings=everything))
 
 
-def _measured(
-    plan: Plan, rewriting: Rewriting, trial: Path, check: Check, tell: Callable[[str], None]
-) -> Plan:
+def _measured(plan: Plan, path: Path, trial: Trial) -> Plan:
     """Add the runtime's side; that it cannot be measured is said, and no failure."""
     from memplan_cli.runtime.facts import Pair, runtime_account
 
+    rewriting, check = trial.rewriting, trial.check
     pair = Pair(
-        rewriting.file.path,
-        trial,
+        rewriting.compared_with,
+        path,
         check.provider,
         rewriting.settings.dims,
-        # The runtime's optimisation would merge copies back.
-        as_written=plan.report.recompute.nodes > 0,
+        as_written=rewriting.only_as_written,
         timeout=check.timeout,
     )
     try:
-        account = runtime_account(pair, tell)
+        account = runtime_account(pair, trial.tell)
     except RuntimeUnavailableError as error:
         return warned(plan, f"the runtime's memory was not measured: {error}")
     plan = replace(plan, report=replace(plan.report, runtime=account.facts))
@@ -209,9 +282,14 @@ class _Files:
         _refuse_weights(rewriting)
         self._targets = rewriting.targets
         planned = rewriting.planned
-        self.data = written_model(rewriting.file.model, planned.program, planned.plan)
+        self.data = written_model(
+            rewriting.file.model, planned.program, planned.plan, rewriting.notes
+        )
         self._created = copy_along(
-            rewriting.file.model, rewriting.file.path.parent, rewriting.targets.model.parent
+            rewriting.file.model,
+            rewriting.file.path.parent,
+            rewriting.targets.model.parent,
+            own=f"{rewriting.targets.model.name}.data" if rewriting.original else "",
         )
         self._done = False
 

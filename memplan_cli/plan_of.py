@@ -119,6 +119,7 @@ def settings_json(settings: Settings) -> Json:
         "recompute": settings.recompute,
         "checkpoints": list(settings.checkpoints),
         "budget": settings.budget,
+        "target": settings.target,
         "donate": dict(sorted(settings.donate.items())),
         "alignment": settings.alignment,
     }

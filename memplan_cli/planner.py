@@ -18,7 +18,7 @@ from memplan_cli.ir import intermediates
 from memplan_cli.placing import Needs, place_apart, place_levels
 from memplan_cli.plan import MAX_BYTES, check
 from memplan_cli.plan_of import Decided, plan_of
-from memplan_cli.scheduling import aliasing_of, as_it_is, schedule
+from memplan_cli.scheduling import aliasing_of, as_it_is, for_runtime, schedule
 from memplan_cli.selection import select
 from memplan_cli.sizes import size_of, symbols_of
 from memplan_cli.transforms.recomputing.solve import Terms
@@ -26,6 +26,7 @@ from memplan_cli.transforms.recomputing.solve import Terms
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from memplan_cli.analysis.aliasing import Aliasing
     from memplan_cli.analysis.phase import Phases
     from memplan_cli.ir import Program, Var, VarId
     from memplan_cli.plan import Plan
@@ -58,9 +59,18 @@ def make_plan(
     settings: Settings,
     source: Source,
     *,
+    runtime: Aliasing | None = None,
     progress: Progress | None = None,
 ) -> Planned:
     """Plan the memory of a program.
+
+    Args:
+        program: In the order of the file.
+        settings: What is asked for.
+        source: The file it came from.
+        runtime: What shares bytes in the runtime that the order is made for; None makes
+            it for the plan.
+        progress: Told what is being done.
 
     Raises:
         SettingsError: an exclusion or the loss names no tensor of the model.
@@ -76,6 +86,8 @@ def make_plan(
         chosen = as_it_is(program, scope.sizes)
     else:
         chosen = schedule(program, terms, phases, settings, progress)
+        if runtime is not None:
+            chosen = for_runtime(program, terms, chosen, runtime, settings)
     needs = Needs(
         chosen.ordering.program,
         chosen.sizes,

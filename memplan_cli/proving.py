@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Literal
 
 from memplan_cli.errors import ModelError, PlanError
 from memplan_cli.optimizing import Check, compare_models
-from memplan_cli.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -51,7 +50,7 @@ def prove(
     plan = plan_beside(planned) if extras else None
     notes = written_notes(planned)
     dims = _dims(plan)
-    verdict = compare_models(original, planned, check, Settings(dims=dims))
+    verdict = compare_models(original, planned, check, dims)
     if plan is not None and plan.digest != notes.get("digest"):
         raise PlanError(
             f"the plan beside {planned} is another model's: its digest is not the one that "

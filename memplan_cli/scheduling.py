@@ -14,7 +14,9 @@ from memplan_cli.analysis.aliasing import SHARE_NOTHING, SHARE_SAFELY, Aliasing
 from memplan_cli.analysis.cost import op_cost, total_cost
 from memplan_cli.analysis.storage import live_peak
 from memplan_cli.errors import SettingsError
+from memplan_cli.ir import Origin
 from memplan_cli.report import CurvePoint, Donated, Recompute, Refusal
+from memplan_cli.sizes import size_of
 from memplan_cli.transforms.donate import donations
 from memplan_cli.transforms.order import Ordering, best_order
 from memplan_cli.transforms.recomputing.auto import auto
@@ -76,6 +78,38 @@ def schedule(
     else:
         found = Schedule(_ordered(program, terms, settings, progress), terms.sizes)
     return _donated(found, terms, settings) if settings.donate else found
+
+
+def for_runtime(
+    program: Program,
+    terms: Terms,
+    found: Schedule,
+    runtime: Aliasing,
+    settings: Settings,
+) -> Schedule:
+    """Prefer the order that a runtime needs least memory for, where the plan allows it.
+
+    A runtime shares less than the plan does, and it holds the graph's results too. Its
+    order is taken only where the plan needs no more than in the order of the file.
+    """
+    if settings.recompute != "none" or settings.order == "keep":
+        return found
+    results = {var: program.vars[var] for var in program.body.outputs}
+    made = {v: size_of(f.shape, f.dtype) for v, f in results.items() if f.origin is Origin.OP}
+    sizes = {**terms.sizes, **{v: size for v, size in made.items() if size is not None}}
+    best = best_order(program, sizes, aliasing=runtime, time_limit=settings.time_limit)
+    before = live_peak(program, terms.sizes, terms.pinned, terms.aliasing)
+    peak = live_peak(best.program, terms.sizes, terms.pinned, terms.aliasing)
+    if peak > before:
+        return found
+    ordering = replace(
+        found.ordering,
+        program=best.program,
+        candidates={**found.ordering.candidates, "runtime": peak},
+        chosen="runtime",
+        proved=peak == found.ordering.bound,
+    )
+    return replace(found, ordering=ordering)
 
 
 def aliasing_of(level: int) -> Aliasing:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 Level = Literal[0, 1, 2]
 PhaseChoice = Literal["auto", "train", "test"]
 OrderChoice = Literal["keep", "auto"]
+TargetChoice = Literal["portable", "cpu", "cuda"]
 RecomputeChoice = Literal["none", "checkpoints", "auto"]
 
 DEFAULT_ALIGNMENT = 64
@@ -56,6 +57,8 @@ class Settings:
     """What ``live_peak`` may take with ``recompute: auto``: bytes, or a share of before."""
     donate: Mapping[str, str] = field(default_factory=dict)
     """Globs, input to output: the output may take the memory of the input it replaces."""
+    target: TargetChoice = "portable"
+    """The file as it is, in a better order; or the runtime's own optimised graph, ordered."""
     alignment: int | None = None
     """Bytes, a power of two; None: 64, or less where 64 would cost more than it packs."""
     time_limit: float | None = None

@@ -103,10 +103,13 @@ def missing(model: ModelProto, folder: Path) -> tuple[str, ...]:
     return tuple(name for name in locations(model) if not (folder / name).is_file())
 
 
-def copy_along(model: ModelProto, source: Path, target: Path) -> tuple[Path, ...]:
+def copy_along(
+    model: ModelProto, source: Path, target: Path, own: str = ""
+) -> tuple[Path, ...]:
     """Bring a model's data files from one folder to another; return what was created.
 
-    Files that are missing at the source are left out: the caller says so.
+    Files that are missing at the source are left out: the caller says so. A file of the
+    name ``own`` belongs to an earlier version of the same output and is replaced.
 
     Raises:
         ModelError: another file of the same name is in the way, or a copy failed.
@@ -116,8 +119,11 @@ def copy_along(model: ModelProto, source: Path, target: Path) -> tuple[Path, ...
     created: list[Path] = []
     try:
         for name in locations(model):
-            if (source / name).is_file():
-                created.extend(_bring(source / name, target / name))
+            if not (source / name).is_file():
+                continue
+            if name == own:
+                (target / name).unlink(missing_ok=True)
+            created.extend(_bring(source / name, target / name))
     except BaseException:
         remove(created)
         raise

@@ -32,8 +32,19 @@ _PHASE = f"{PREFIX}phase"
 """Written by whoever made a training step, read by us: it stays."""
 
 
-def written_model(model: ModelProto, program: Program, plan: Plan) -> bytes:
+_JSON = json.JSONEncoder(ensure_ascii=False)
+
+
+def written_model(
+    model: ModelProto, program: Program, plan: Plan, notes: Mapping[str, str] | None = None
+) -> bytes:
     """Return the bytes of the annotated model; the same plan gives the same bytes.
+
+    Args:
+        model: The model that was planned.
+        program: Its ops in the planned order.
+        plan: What the annotations say.
+        notes: Further model metadata.
 
     Raises:
         InvalidLayoutError: the rewritten graph would compute something else (our bug).
@@ -42,7 +53,10 @@ def written_model(model: ModelProto, program: Program, plan: Plan) -> bytes:
     found = graph_differences(model, rewritten)
     if found:
         raise InvalidLayoutError(f"the rewritten graph is another one: {found[0]}")
-    data: bytes = annotate(rewritten, program, plan).SerializeToString(deterministic=True)
+    annotated = annotate(rewritten, program, plan)
+    for key, value in sorted((notes or {}).items()):
+        annotated.metadata_props.add(key=key, value=value)
+    data: bytes = annotated.SerializeToString(deterministic=True)
     return data
 
 
@@ -140,8 +154,9 @@ def _reorder(graph: GraphProto, block: Block, program: Program) -> None:
     old = list(graph.node)
     moved = [op.source for op in block.ops] != list(range(len(old)))
     for op in block.ops:
-        for (_, inner), body in zip(subgraphs(old[op.source]), op.bodies, strict=True):
-            _reorder(inner, body, program)
+        if op.bodies:
+            for (_, inner), body in zip(subgraphs(old[op.source]), op.bodies, strict=True):
+                _reorder(inner, body, program)
     if moved or any(_renamed(op, old[op.source], program) for op in block.ops):
         fresh = [_node(op, old[op.source], program) for op in block.ops]
         del graph.node[:]
@@ -195,38 +210,48 @@ def _annotate_graph(graph: GraphProto, block: Block, notes: _Notes) -> None:
     for node, step in zip(graph.node, notes.steps.get(block.path, ()), strict=True):
         _note(node, "step", step.start)
         if step.end in notes.dying:
-            _note(node, "release", json.dumps(notes.dying[step.end], ensure_ascii=False))
+            _note(node, "release", _JSON.encode(notes.dying[step.end]))
+        if not step.op.bodies:
+            continue
         for (_, inner), body in zip(subgraphs(node), step.op.bodies, strict=True):
             _annotate_graph(inner, body, notes)
     _annotate_values(graph, block.path, notes)
 
 
 def _annotate_values(graph: GraphProto, path: str, notes: _Notes) -> None:
-    from onnx import helper
-
     here = dict(notes.tensors.get(path, {}))
     for value in (*graph.value_info, *graph.input, *graph.output):
         tensor = here.pop(value.name, None)
         if tensor is not None:
             _note_place(value, tensor)
+    types = {dtype: element_type(dtype) for dtype in {t.dtype for t in here.values()}}
     for name, tensor in here.items():
-        known = [dim if dim != "?" else None for dim in tensor.shape]
-        # A runtime believes what it reads: a batch that was bound for the plan only would
-        # be folded into the graph.
-        shape = known if notes.shapes_hold else [None] * len(known)
-        value = graph.value_info.add()
-        value.CopyFrom(helper.make_tensor_value_info(name, element_type(tensor.dtype), shape))
+        value = graph.value_info.add(name=name)
+        kind = value.type.tensor_type
+        kind.elem_type = types[tensor.dtype]
+        kind.shape.SetInParent()
+        for dim in tensor.shape:
+            # A runtime believes what it reads: a batch that was bound for the plan only
+            # would be folded into the graph.
+            if dim == "?" or not notes.shapes_hold:
+                kind.shape.dim.add()
+            elif isinstance(dim, int):
+                kind.shape.dim.add(dim_value=dim)
+            else:
+                kind.shape.dim.add(dim_param=dim)
         _note_place(value, tensor)
 
 
+_PLACE = tuple((k, f"{PREFIX}{k}") for k in ("arena", "offset", "bytes", "first", "last"))
+
+
 def _note_place(value: ValueInfoProto, tensor: Placement) -> None:
-    for key in ("arena", "offset", "bytes", "first", "last"):
-        _note(value, key, getattr(tensor, key))
+    add = value.metadata_props.add
+    for key, name in _PLACE:
+        add(key=name, value=str(getattr(tensor, key)))
     if tensor.alias_of is not None:
         _note(value, "alias_of", tensor.alias_of)
 
 
 def _note(item: NodeProto | ValueInfoProto, key: str, value: object) -> None:
-    entry = item.metadata_props.add()
-    entry.key = f"{PREFIX}{key}"
-    entry.value = str(value)
+    item.metadata_props.add(key=f"{PREFIX}{key}", value=str(value))

@@ -86,8 +86,7 @@ def runtime_account(pair: Pair, progress: Callable[[str], None] | None = None) -
         after = executed_graph(pair.written, DEFAULTS, pair.dims, provider)
         options.append(recommend(pair.written, after, RuntimeSettings(), trial))
         warnings = _worse_by_default(predicted, predict(after, DEFAULTS, provider))
-    milliseconds = observed.milliseconds or 0.0
-    best = better_of(options, max(SLOWEST * milliseconds, milliseconds + _CLOCK))
+    best = better_of(options, allowed_milliseconds(observed))
     facts = RuntimeFacts(
         name="onnxruntime",
         version=runtime_version(),
@@ -111,6 +110,12 @@ def best_settings(
     if trial is None:
         return recommend_unmeasured(executed, RuntimeSettings(), provider)
     return recommend(model, executed, RuntimeSettings(), replace(trial, dims=dims))
+
+
+def allowed_milliseconds(before: Peaks) -> float:
+    """Return how long a run may take, given what it took before."""
+    milliseconds = before.milliseconds or 0.0
+    return max(SLOWEST * milliseconds, milliseconds + _CLOCK)
 
 
 def runtime_version() -> str:
