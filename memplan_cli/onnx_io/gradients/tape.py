@@ -165,7 +165,16 @@ class Tape:
         return self.constant(value, self.dtype(like))
 
     def constant(self, values: ArrayLike, dtype: int) -> str:
-        """Return the name of a constant of an ONNX element type."""
+        """Return the name of a constant of an ONNX element type.
+
+        Raises:
+            UnknownShapeError: the type is not known.
+        """
+        if not dtype:
+            raise UnknownShapeError(
+                "the element type of a tensor is not known, and its gradient depends on it",
+                hint="run onnx.shape_inference over the model",
+            )
         kind = helper.tensor_dtype_to_np_dtype(dtype)
         return self.pool.constant(np.asarray(values, dtype=kind), dtype)
 

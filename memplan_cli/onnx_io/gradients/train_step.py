@@ -7,13 +7,15 @@ is an output, ``learning_rate`` and ``step`` are inputs.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from onnx import ModelProto, NodeProto, TensorProto, helper
+from onnx import ModelProto, NodeProto, helper
 
 from memplan_cli.errors import SettingsError
+from memplan_cli.onnx_io.gradients.assemble import LEARNING_RATE, STEP, Ends, Plan, assemble
 from memplan_cli.onnx_io.gradients.differentiate import differentiate, rename
 from memplan_cli.onnx_io.gradients.losses import LossFunction, add_loss
 from memplan_cli.onnx_io.gradients.optimisers import (
@@ -31,20 +33,15 @@ from memplan_cli.onnx_io.gradients.parameters import (
 )
 from memplan_cli.onnx_io.gradients.prepare import prepare
 from memplan_cli.onnx_io.gradients.tape import Phase
-from memplan_cli.onnx_io.gradients.tensors import live_nodes, names_in, reads
+from memplan_cli.onnx_io.gradients.tensors import live_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from onnx import ValueInfoProto
 
     from memplan_cli.onnx_io.gradients.differentiate import Differentiated
 
 Model = ModelProto
 """A parsed model, for callers that may not know onnx."""
-
-LEARNING_RATE = "learning_rate"
-STEP = "step"
 
 
 class Statistics(Enum):
@@ -109,18 +106,13 @@ def make_train_step(model: ModelProto, recipe: Recipe) -> TrainStep:
     _check_reached(chosen, reached, recipe)
     kept = tuple(p for p, _ in running)
     gradients = {p.name: made.gradients[p.name] for p in reached}
-    plan = _Plan(loss, reached, kept, gradients)
+    plan = Plan(loss, reached, kept, gradients)
     if recipe.optimizer is None:
-        return _gradients_only(ready, plan, made)
-    return _with_update(ready, plan, made, recipe.optimizer)
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    loss: str
-    parameters: tuple[Parameter, ...]
-    running: tuple[Parameter, ...]
-    gradients: dict[str, str]
+        ends = _gradients_only(plan, made)
+    else:
+        ends = _with_update(plan, made, recipe.optimizer)
+    step = assemble(ready, plan, made, ends)
+    return TrainStep(step, loss, reached, kept, ends.state, ends.gradients)
 
 
 def _check_reached(
@@ -142,7 +134,7 @@ def _running_statistics(
     if statistics is Statistics.RUNNING:
         return []
     known = {**candidates(model.graph), **float_inputs(model.graph)}
-    names, found = names_in(model.graph), list[tuple[Parameter, str]]()
+    found: list[tuple[Parameter, str]] = []
     done: set[str] = set()
     for node in live_nodes(model.graph.node, [loss]):
         if node.op_type != "BatchNormalization" or node.domain:
@@ -153,7 +145,7 @@ def _running_statistics(
                 continue
             while len(node.output) <= index:
                 node.output.append("")
-            fresh = _unused(known[name].output, names)
+            fresh = known[name].output
             if node.output[index]:
                 rename(model.graph.node, {node.output[index]: fresh})
             node.output[index] = fresh
@@ -168,37 +160,30 @@ def _set_training(node: NodeProto) -> None:
     node.attribute.extend([*kept, helper.make_attribute("training_mode", 1)])
 
 
-def _unused(wish: str, names: set[str]) -> str:
-    name = wish
-    while name in names:
-        name += "_"
-    names.add(name)
-    return name
-
-
-def _gradients_only(model: ModelProto, plan: _Plan, made: Differentiated) -> TrainStep:
+def _gradients_only(plan: Plan, made: Differentiated) -> Ends:
     """Give the gradients; a gradient that several parameters share is named for each."""
     tape, outputs = made.tape, dict[str, str]()
     tape.nodes.clear()
+    known = {name for node in made.nodes for name in node.output} - {plan.loss}
+    uses = Counter(plan.gradients.values())
     for name, gradient in plan.gradients.items():
-        taken = gradient in outputs.values() or gradient in {plan.loss, name}
-        known = {out for node in made.nodes for out in node.output}
-        outputs[name] = gradient
-        if taken or gradient not in known:
-            outputs[name] = tape.emit("Identity", gradient)
+        own = uses[gradient] == 1 or gradient == f"{name}_grad"
+        if gradient in known and own:
+            outputs[name] = gradient
+        else:
+            outputs[name] = tape.pool.fresh(f"{name}_grad")
+            copy = tape.make("Identity", [gradient])
+            copy.output[0] = outputs[name]
+            tape.nodes.append(copy)
     nodes = [*made.nodes, *tape.nodes]
-    results = {outputs[p.name]: p for p in plan.parameters}
-    return _assemble(model, plan, made, _Ends(nodes, results, {}))
+    return Ends(nodes, {outputs[p.name]: p for p in plan.parameters}, {}, outputs)
 
 
-def _with_update(
-    model: ModelProto, plan: _Plan, made: Differentiated, optimizer: Optimizer
-) -> TrainStep:
+def _with_update(plan: Plan, made: Differentiated, optimizer: Optimizer) -> Ends:
     """Put each parameter's update right behind its gradient, which then dies."""
     tape, update = made.tape, OPTIMISERS[optimizer.kind]
     tape.phase = Phase.UPDATE
     tape.nodes.clear()
-    tape.pool.names.update({LEARNING_RATE, STEP})
     scalars: dict[int, Scalars] = {}
     for dtype in dict.fromkeys(p.dtype for p in plan.parameters):
         scalars[dtype] = shared_scalars(tape, optimizer, (LEARNING_RATE, STEP), dtype)
@@ -223,74 +208,4 @@ def _with_update(
         for name in node.output:
             nodes.extend(behind.pop(name, ()))
     nodes[len(first) : len(first)] = [n for rest in behind.values() for n in rest]
-    return _assemble(model, plan, made, _Ends(nodes, results, state))
-
-
-@dataclass(frozen=True, slots=True)
-class _Ends:
-    """All nodes in order, the outputs besides the loss, and the optimiser's inputs."""
-
-    nodes: list[NodeProto]
-    results: dict[str, Parameter]
-    state: dict[str, Parameter]
-
-
-def _assemble(model: ModelProto, plan: _Plan, made: Differentiated, ends: _Ends) -> TrainStep:
-    graph = model.graph
-    fed = {p.name: p for p in (*plan.parameters, *plan.running)}
-    outputs = dict(ends.results)
-    for parameter in plan.running:
-        outputs[parameter.output] = parameter
-    nodes = [n for n in ends.nodes if not fed.keys() & set(n.output)]
-    nodes = live_nodes(nodes, [plan.loss, *outputs])
-    rename(nodes, {name: p.input for name, p in fed.items()})
-    used = {name for node in nodes for name in reads(node)}
-    kept = [t for t in graph.initializer if t.name not in fed and t.name in used]
-    inputs = [v for v in graph.input if v.name not in fed]
-    loss = made.tape.tensor(plan.loss)
-    result = ModelProto()
-    result.CopyFrom(model)
-    for part in ("node", "initializer", "input", "output", "value_info"):
-        result.graph.ClearField(part)
-    result.graph.node.extend(nodes)
-    result.graph.initializer.extend(kept)
-    result.graph.initializer.extend(t for t in made.tape.pool.tensors if t.name in used)
-    result.graph.input.extend(_value(p.input, p) for p in fed.values())
-    result.graph.input.extend(_value(name, p) for name, p in ends.state.items())
-    result.graph.input.extend(inputs)
-    if ends.state or made.tape.phase is Phase.UPDATE:
-        result.graph.input.append(_scalar(LEARNING_RATE, TensorProto.FLOAT))
-        result.graph.input.append(_scalar(STEP, TensorProto.INT64))
-    result.graph.output.append(
-        helper.make_tensor_value_info(plan.loss, loss.dtype, loss.shape or [])
-    )
-    result.graph.output.extend(_value(name, p) for name, p in outputs.items())
-    result.graph.value_info.extend(_value_infos(made, nodes, {plan.loss, *outputs}))
-    gradients = dict(plan.gradients)
-    return TrainStep(result, plan.loss, plan.parameters, plan.running, ends.state, gradients)
-
-
-def _value(name: str, parameter: Parameter) -> ValueInfoProto:
-    return helper.make_tensor_value_info(name, parameter.dtype, parameter.sizes)
-
-
-def _scalar(name: str, dtype: int) -> ValueInfoProto:
-    return helper.make_tensor_value_info(name, dtype, [])
-
-
-def _value_infos(
-    made: Differentiated, nodes: Sequence[NodeProto], given: set[str]
-) -> list[ValueInfoProto]:
-    """Keep the types of forward tensors, and give each gradient that of its tensor."""
-    tensors = made.tape.tensors
-    known = dict(tensors)
-    for name, gradient in made.gradients.items():
-        if name in tensors:
-            known.setdefault(gradient, tensors[name])
-    found = []
-    for node in nodes:
-        for name in node.output:
-            tensor = known.get(name)
-            if tensor is not None and tensor.dtype and name not in given:
-                found.append(helper.make_tensor_value_info(name, tensor.dtype, tensor.shape))
-    return found
+    return Ends(nodes, results, state, plan.gradients)

@@ -314,3 +314,32 @@ def test_external_weights_are_not_read() -> None:
     step = make_train_step(model, mse())
     with pytest.raises(MemplanError, match="'w'"):
         first_feeds(model, step)
+
+
+def test_shared_gradient_is_given_under_each_parameters_name() -> None:
+    text = """<ir_version: 10, opset_import: ["": 20]>
+    net (float[2] x) => (float loss) <float[2] a = {1, 2}, float[2] b = {3, 4}>
+    { s = Add(a, b) p = Mul(s, x) loss = ReduceSum<keepdims = 0>(p) }"""
+    model = parse(text)
+    step = make_train_step(model, Recipe("loss", None))
+    x = np.array([5, 7], np.float32)
+    got = run(step.model, {"x": x, **first_feeds(model, step)})
+    assert sorted(step.gradients) == ["a", "b"]
+    for name in step.gradients.values():
+        np.testing.assert_array_equal(got[name], x)
+    assert set(step.gradients.values()) == {"a_grad", "b_grad"}
+
+
+def test_input_that_nothing_reads_any_more_is_left_out() -> None:
+    text = LINEAR.replace("float[4, 2] target)", "float[4, 2] target, float[1] other)")
+    text = text.replace("(float[4, 2] y)", "(float[4, 2] y, float[1] z)").replace(
+        "{ h", "{ z = Neg(other) h"
+    )
+    step = make_train_step(parse(text), mse())
+    assert "other" not in names_of(step.model.graph.input)
+
+
+def test_name_that_the_step_needs_is_refused_where_it_is_taken() -> None:
+    text = LINEAR.replace("float[4, 3] x,", "float[4, 3] step,").replace("(x, w)", "(step, w)")
+    with pytest.raises(MemplanError, match="'step'"):
+        make_train_step(parse(text), mse())
