@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar, cast, get_args
 
 from memplan_cli.errors import SettingsError
 from memplan_cli.quantities import parse_increase, parse_size
-from memplan_cli.settings import Level, OrderChoice, PhaseChoice, RecomputeChoice, TargetChoice
+from memplan_cli.settings import Level, OrderChoice, PhaseChoice, RecomputeChoice
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -234,7 +234,6 @@ KEYS: Mapping[str, Reader] = {
     "checkpoints": names,
     "budget": budget,
     "donate": pairs,
-    "target": one_of(*get_args(TargetChoice)),
     "skip_grads": boolean,
     "expose": boolean,
     "loss": text,

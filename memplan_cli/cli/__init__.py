@@ -24,14 +24,21 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "gate": ("memplan_cli.cli.gate", "Fail when a model needs more memory than it may."),
     "diff": ("memplan_cli.cli.diff", "Show what changed between two models or plans."),
     "why": ("memplan_cli.cli.why", "Explain the peak, or one tensor."),
-    "fit": ("memplan_cli.cli.fit", "Find the largest value of a dim that fits a memory size."),
-    "sweep": ("memplan_cli.cli.sweep", "Plan many models at many bindings, one row each."),
+    "fit": ("memplan_cli.cli.fit", "Find the largest value of a dim that fits."),
     "settings": (
         "memplan_cli.cli.settings",
         "Give the runtime options that need least memory.",
     ),
-    "simulate": ("memplan_cli.cli.simulate", "Show what dynamic allocators need for a run."),
+    "simulate": (
+        "memplan_cli.cli.simulate",
+        "Show what dynamic allocators need for a run.",
+    ),
+    "train-step": (
+        "memplan_cli.cli.train_step",
+        "Make a training step of a forward model.",
+    ),
     "pack": ("memplan_cli.cli.pack", "Pack buffers of a CSV file into one arena."),
+    "sweep": ("memplan_cli.cli.sweep", "Plan many models, one row each."),
     "doctor": ("memplan_cli.cli.doctor", "Say what is installed and what really works."),
     "schema": ("memplan_cli.cli.schema", "Print the JSON schema of a file memplan writes."),
 }

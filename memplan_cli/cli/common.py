@@ -105,11 +105,6 @@ _SETTINGS = (
     click.option(
         "--checkpoint", "checkpoints", multiple=True, metavar="NAME", help="Tensor to keep."
     ),
-    click.option(
-        "--target",
-        type=click.Choice(["portable", "cpu", "cuda"]),
-        help="Order the graph as it is, or as this runtime optimises it.",
-    ),
     click.option("--budget", metavar="SIZE|N%", help="What --recompute auto has to fit in."),
     click.option(
         "--donate", multiple=True, metavar="INPUT=OUTPUT", help="Output may take its memory."
@@ -128,7 +123,7 @@ def settings_options(command: Command) -> Command:
     @wraps(command)
     def run(*args: object, **options: Any) -> Any:  # noqa: ANN401 - as the command
         names = ("level", "exclude", "expose", "phase", "skip_grads", "loss", "order",
-                 "recompute", "target", "checkpoints", "budget", "alignment", "time_limit", "profile_shapes", "allow_partial")  # fmt: skip
+                 "recompute", "checkpoints", "budget", "alignment", "time_limit", "profile_shapes", "allow_partial")  # fmt: skip
         overrides: dict[str, object] = {name: options.pop(name) for name in names}
         overrides["dims"] = parse_dims(options.pop("dims")) or None
         overrides["bounds"] = parse_bounds(options.pop("bounds")) or None

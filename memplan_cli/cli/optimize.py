@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,11 +16,14 @@ from memplan_cli.cli.common import (
     say,
     settings_options,
 )
+from memplan_cli.errors import SettingsError
 from memplan_cli.quantities import format_size
 
 if TYPE_CHECKING:
     from memplan_cli.cli.common import Output
+    from memplan_cli.optimizing import Optimized
     from memplan_cli.plan import Plan
+    from memplan_cli.settings import TargetChoice
 
 
 def _why_not(plan: Plan) -> str:
@@ -44,6 +48,18 @@ def _why_not(plan: Plan) -> str:
 @click.option("-o", "--output", "out", type=click.Path(path_type=Path), help="File to write.")
 @click.option("--plan", "plan_file", type=click.Path(path_type=Path), help="The plan's file.")
 @settings_options
+@click.option(
+    "--target",
+    type=click.Choice(["portable", "cpu", "cuda"]),
+    default="portable",
+    show_default=True,
+    help="Order the graph as it is, or as this runtime optimises it for a provider.",
+)
+@click.option(
+    "--settings-out",
+    type=click.Path(path_type=Path),
+    help="Write the runtime's settings as Python, and as JSON beside it.",
+)
 @click.option("--validate/--no-validate", default=True, help="Run both models and compare.")
 @provider_option
 @click.option("--print-log", is_flag=True, help="One line for each tensor that reuses memory.")
@@ -55,6 +71,8 @@ def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
     out: Path | None,
     plan_file: Path | None,
     settings: Chosen,
+    target: TargetChoice,
+    settings_out: Path | None,
     validate: bool,
     provider: str,
     print_log: bool,
@@ -72,9 +90,11 @@ def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
     from memplan_cli.optimizing import Check
     from memplan_cli.renderers import render
 
+    if settings_out is not None and not validate:
+        raise SettingsError("--settings-out needs the models to be run", hint="validate them")
     done = api.optimize(
         model,
-        settings.load(model),
+        replace(settings.load(model), target=target),
         out=out,
         plan_file=plan_file,
         check=Check(provider=provider) if validate else None,
@@ -85,3 +105,19 @@ def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
         output.note(f"memplan: {_why_not(done.plan)}: nothing was written")
         raise SystemExit(1)
     output.note(f"memplan: wrote {done.model} and {done.plan_file}")
+    if settings_out is not None:
+        _write_settings(settings_out, done)
+        output.note(f"memplan: wrote {settings_out}")
+
+
+def _write_settings(path: Path, done: Optimized) -> None:
+    """Write the settings of the written model as Python, and as JSON beside it."""
+    from memplan_cli.onnx_io.files import write_files
+    from memplan_cli.runtime.snippet import settings_json, settings_snippet
+
+    runtime = done.plan.report.runtime
+    if runtime is None or runtime.settings is None:
+        raise SettingsError("the runtime's memory was not measured, so there are no settings")
+    snippet = settings_snippet(runtime.settings, str(done.model), runtime.provider)
+    content = settings_json(runtime.settings)
+    write_files({path: snippet.encode(), path.with_suffix(".json"): content.encode()})
