@@ -183,7 +183,7 @@ def _at_peak(item: Held, tick: int, live: _Curve, nodes: Mapping[int, str]) -> A
         made_by=f"whole run: {pinned}" if pinned else nodes.get(now.first, ""),
         read_by="" if pinned else nodes.get(now.last - 1, ""),
         waits=max(item.last - item.first - 2, 0),
-        peak_without=live.without(item, tick),
+        peak_without=live.without(item),
     )
 
 
@@ -203,7 +203,7 @@ class _Curve:
         after = (*reversed((*accumulate(reversed(sizes), max),)), 0)
         return cls(tuple(tick for tick, _ in points), until, after, max(sizes))
 
-    def without(self, item: Held, tick: int) -> int:
+    def without(self, item: Held) -> int:
         """Return the peak if ``item`` were absent between its first and its last tick.
 
         The curve is constant from one point to the next, so only stretches that lie wholly
@@ -211,9 +211,7 @@ class _Curve:
         """
         low = bisect_left(self.ticks, item.first + 1)
         high = bisect_right(self.ticks, item.last - 1) - 1
-        inside = low < high and self.ticks[low] <= tick < self.ticks[high]
-        if not inside:
-            return self.peak
+        # A peak outside of them is in one of the other two terms.
         return max(self.most_until[low], self.most_from[high], self.peak - item.bytes)
 
 
