@@ -126,7 +126,19 @@ class Plan:
 
     def dumps(self) -> str:
         """Return the plan file's text: same plan, same bytes."""
-        return json.dumps(self.to_json(), indent=1, ensure_ascii=False) + "\n"
+        fields = (f" {json.dumps(k)}: {_laid_out(v)}" for k, v in self.to_json().items())
+        return "{\n" + ",\n".join(fields) + "\n}\n"
+
+
+_JSON = json.JSONEncoder(ensure_ascii=False)
+
+
+def _laid_out(value: object) -> str:
+    """Spell one field: a list has a line for each item, which the C encoder writes."""
+    if isinstance(value, list) and value:
+        lines = [f"  {_JSON.encode(item)}" for item in value]
+        return "[\n" + ",\n".join(lines) + "\n ]"
+    return json.dumps(value, indent=1, ensure_ascii=False).replace("\n", "\n ")
 
 
 def read_plan(path: Path) -> Plan:

@@ -20,7 +20,7 @@ from memplan_cli.ir import Origin
 from memplan_cli.sizes import size_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from memplan_cli.ir import Op, Program, VarId
     from memplan_cli.sizes import Size
@@ -118,25 +118,21 @@ class _Layers:
                     self.home[var] = self._shared(op, var) if at == 0 else var
         blobs = dict.fromkeys(self.home.values())
         self.bytes = {blob: self._sizes[blob] for blob in blobs}
+        self.read = [self._blobs(reads) for reads in self.flow.reads]
+        """The blobs that each op reads."""
+        self.made = [self._blobs(op.outputs) for op in self.flow.ops]
+        """The blobs that each op writes, those it shares included."""
+        self.held = [self._blobs(self._wanted_by(op)) for op in self.flow.ops]
+        """The blobs whose data each op's backward step reads."""
 
-    def read(self, at: int) -> tuple[VarId, ...]:
-        """Return the blobs that an op reads, once each."""
-        return tuple(
-            dict.fromkeys(self.home[v] for v in self.flow.reads[at] if v in self.home)
-        )
+    def _blobs(self, vars_: tuple[VarId, ...]) -> tuple[VarId, ...]:
+        """Return the blobs of some vars, once each."""
+        return tuple(dict.fromkeys([self.home[v] for v in vars_ if v in self.home]))
 
-    def made(self, at: int) -> tuple[VarId, ...]:
-        """Return the blobs that an op writes, those it shares included."""
-        outputs = self.flow.ops[at].outputs
-        return tuple(dict.fromkeys(self.home[v] for v in outputs if v in self.home))
-
-    def held(self, at: int) -> Iterator[VarId]:
-        """Yield the blobs whose data an op's backward step reads."""
-        op = self.flow.ops[at]
+    def _wanted_by(self, op: Op) -> tuple[VarId, ...]:
         if self.trained.isdisjoint(op.outputs) or op.type in READS_NOTHING:
-            return
-        wanted = op.outputs[:1] if op.type in READS_RESULT else op.inputs
-        yield from dict.fromkeys(self.home[v] for v in wanted if v in self.home)
+            return ()
+        return op.outputs[:1] if op.type in READS_RESULT else op.inputs
 
     def _shared(self, op: Op, result: VarId) -> VarId:
         """Return the blob of an op's first result: a view's, or the one it may overwrite."""
@@ -175,17 +171,17 @@ class _Run:
 
     def forward(self) -> None:
         layers = self.layers
-        for at in range(len(layers.flow.ops)):
-            self._wanted.update(layers.read(at))
-            self._wanted.update(layers.held(at))
-        for at in range(len(layers.flow.ops)):
-            for blob in layers.made(at):
+        for blobs in (*layers.read, *layers.held):
+            for blob in blobs:
+                self._wanted[blob] += 1
+        for read, made in zip(layers.read, layers.made, strict=True):
+            for blob in made:
                 if blob not in self._data:
                     self._data[blob] = self.slots.take(layers.bytes[blob])
-            for blob in layers.read(at):
+            for blob in read:
                 self._release(blob)
-            for blob in layers.made(at):
-                if blob not in layers.read(at) and not self._wanted[blob]:
+            for blob in made:
+                if blob not in read and not self._wanted[blob]:
                     self._release(blob)
 
     def backward(self) -> None:
@@ -198,7 +194,7 @@ class _Run:
                 blob = layers.home.get(var)
                 if blob and var in layers.trained and blob not in self.gradients:
                     self.gradients[blob] = self.slots.take(layers.bytes[blob])
-            for blob in layers.held(at):
+            for blob in layers.held[at]:
                 self._release(blob)
             for var in op.outputs:
                 # The gradient of a blob is whole until the layer that opened the blob.

@@ -75,7 +75,10 @@ def graphs(graph: GraphProto) -> Iterator[GraphProto]:
         current = stack.pop()
         yield current
         for node in current.node:
-            stack.extend(subgraph for _, subgraph in subgraphs(node))
+            for attribute in node.attribute:  # as `subgraphs`, without a generator for each
+                if attribute.HasField("g"):
+                    stack.append(attribute.g)
+                stack.extend(attribute.graphs)
 
 
 def subgraphs(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
@@ -104,9 +107,14 @@ def _names(graph: GraphProto) -> Iterator[str | bytes]:
         yield value.name
         yield from (entry.key for entry in value.metadata_props)
         yield from (dim.dim_param for dim in value.type.tensor_type.shape.dim)
-    for tensor in (*graph.initializer, *(sparse.values for sparse in graph.sparse_initializer)):
+    for tensor in (
+        *graph.initializer,
+        *(sparse.values for sparse in graph.sparse_initializer),
+    ):
         yield tensor.name
-        yield from (text for entry in tensor.external_data for text in (entry.key, entry.value))
+        yield from (
+            text for entry in tensor.external_data for text in (entry.key, entry.value)
+        )
     for node in graph.node:
         yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
         yield from (attribute.name for attribute in node.attribute)

@@ -100,15 +100,15 @@ class _Reader:
         values = _values(graph)
         ops = []
         for index, node in sorted_nodes(graph, scope):
-            bodies = tuple(self._bodies(node, index, path, scope))
-            reads = tuple(self._resolve(name, scope, node) for name in node.input)
+            bodies = tuple(self._bodies(node, index, path, scope)) if node.attribute else ()
+            reads = tuple([self._resolve(name, scope, node) for name in node.input])
             for name in node.output:
                 if name in here:
                     raise ModelError(f"value {_short(name)!r} is defined twice")
                 if name:
                     here.add(name)
                     scope[name] = self._result(name, path, node, values)
-            writes = tuple(scope[name] if name else VarId("") for name in node.output)
+            writes = tuple([scope[name] if name else VarId("") for name in node.output])
             domain = "" if node.domain == "ai.onnx" else node.domain
             ops.append(
                 Op(
@@ -197,6 +197,8 @@ def sorted_nodes(
         ModelError: the nodes need each other in a circle.
     """
     nodes = list(enumerate(graph.node))
+    if _is_in_order(nodes, outer):
+        return nodes
     maker = {name: index for index, node in nodes for name in node.output if name}
     waits: list[set[int]] = []
     in_order = True
@@ -205,6 +207,17 @@ def sorted_nodes(
         in_order = in_order and all(need < index for need in needs)
         waits.append(needs)
     return nodes if in_order else [nodes[index] for index in _kahn(waits, graph)]
+
+
+def _is_in_order(nodes: Sequence[tuple[int, NodeProto]], outer: Mapping[str, object]) -> bool:
+    """Whether all that nodes read was made before; no need to know who makes what then."""
+    made = {""}
+    for _, node in nodes:
+        for name in _reads(node) if node.attribute else node.input:
+            if name not in made and name not in outer:
+                return False
+        made.update(node.output)
+    return True
 
 
 def _kahn(waits: list[set[int]], graph: GraphProto) -> list[int]:

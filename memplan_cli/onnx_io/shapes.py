@@ -58,14 +58,13 @@ def infer(model: ModelProto, bindings: Bindings) -> tuple[ModelProto, tuple[str,
         if bindings.dims.get(name, value) != value:
             raise SettingsError(f"dim {name!r} is given as both {bindings.dims[name]} and {value}")
     dims = {**bindings.dims, **said}
-    for graph in graphs(light.graph):
+    for graph in graphs(light.graph) if dims else ():
         bind_graph(graph, dims)
     add_known(light, bindings, dims)
-    inference = _Inference()
-    if any(node.op_type in OWNERS for node in light.graph.node):
-        inferred = infer_nested(light, inference)
-    else:
-        inferred = inference(light)
+    kinds = {node.op_type for node in light.graph.node}
+    nested = not kinds.isdisjoint(OWNERS)
+    inference = _Inference(has_masks=nested or "Dropout" in kinds)
+    inferred = infer_nested(light, inference) if nested else inference(light)
     return inferred, (*inference.warnings, *unused)
 
 
@@ -74,13 +73,15 @@ class _Inference:
     """ONNX inference of one level, with its repairs; a failure is a warning."""
 
     warnings: list[str] = field(default_factory=list)
+    has_masks: bool = True
+    """Whether a Dropout is there, whose masks inference leaves out."""
 
     def __call__(self, model: ModelProto) -> ModelProto:
         from onnx import shape_inference
 
         try:
             inferred = shape_inference.infer_shapes(model, data_prop=True)
-            if add_masks(inferred):
+            if self.has_masks and add_masks(inferred):
                 inferred = shape_inference.infer_shapes(inferred, data_prop=True)
         except Exception as error:  # noqa: BLE001 - it raises many types; the file's shapes remain
             lines = str(error).strip().splitlines() or [type(error).__name__]
@@ -94,13 +95,16 @@ class _Inference:
 
 def read_shape(value: ValueInfoProto) -> Shape | None:
     """Return a tensor type's dims: numbers, canonical expressions, None where unknown."""
-    if not value.type.tensor_type.HasField("shape"):
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape"):
         return None
     return tuple(
-        dim.dim_value
-        if dim.HasField("dim_value")
-        else canonical_dim(dim.dim_param)
-        if dim.dim_param
-        else None
-        for dim in value.type.tensor_type.shape.dim
-    )
+        [
+            dim.dim_value
+            if dim.HasField("dim_value")
+            else canonical_dim(dim.dim_param)
+            if dim.dim_param
+            else None
+            for dim in tensor.shape.dim
+        ]
+    )  # a list: this is called for every value, and a generator costs more than the dims

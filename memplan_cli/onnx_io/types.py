@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 def type_name(kind: TypeProto) -> str:
     """Return a type in words: ``float32``, ``sequence(float32)``, ``optional(..)``."""
-    which = kind.WhichOneof("value")
-    if which == "tensor_type":
+    if kind.HasField("tensor_type"):
         return dtype_name(kind.tensor_type.elem_type)
+    which = kind.WhichOneof("value")
     if which == "sequence_type":
         return f"sequence({type_name(kind.sequence_type.elem_type)})"
     if which == "optional_type":
@@ -35,7 +35,7 @@ def element_type(dtype: str) -> int:
 
 @cache
 def _names() -> dict[int, str]:
-    from onnx import TensorProto  # noqa: PLC0415 - heavy: only where a model is read
+    from onnx import TensorProto
 
     renamed = {"float": "float32", "double": "float64", "undefined": "unknown"}
     return {
