@@ -44,7 +44,7 @@ DEFAULT_WORK = 4_000_000
 SAMPLE = 64
 """What every symbol stands for while orders with symbolic sizes are compared."""
 
-_FULL_WORK = 2000
+_FULL_WORK = 3000
 """Programs with more ops get less of the budget, down to a tenth."""
 
 _OTHER_SAMPLES = (1, 1024)
@@ -103,7 +103,7 @@ def best_order(  # noqa: PLR0913 - the planner's settings, one by one, all with 
         programs |= _arrangements(program, facts)
         programs["searched"] = replace(program, body=top.block)
         peaks = {name: meter.peak(other) for name, other in programs.items()}
-        chosen = min(peaks, key=lambda name: (peaks[name], name != "file"))
+        chosen = min(peaks, key=peaks.__getitem__)
     else:
         peaks, chosen = top.solution.peaks, top.solution.chosen
         programs.setdefault(chosen, replace(program, body=top.block))

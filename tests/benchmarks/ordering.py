@@ -2,8 +2,8 @@
 
     python -m tests.benchmarks.ordering [--only TEXT] [--no-table]
 
-Every row is one `best_order` in a process of its own; its seconds are the whole process's,
-imports and loading included. Peaks are bytes of intermediates: graph inputs and outputs are
+Every row is one `best_order` in a process of its own. Seconds are processor time, so that
+what else the machine does is not in them; *process* counts imports and loading too. Peaks are bytes of intermediates: graph inputs and outputs are
 not counted. Needs the models beside the repository and skips where they are not.
 """
 
@@ -13,6 +13,7 @@ import argparse
 import json
 import math
 import random
+import resource
 import subprocess
 import sys
 import tempfile
@@ -99,9 +100,9 @@ def one(name: str, sharing: str) -> Row:
     from memplan_cli.transforms.order import best_order
 
     program, sizes = generated(int(name)) if name.isdigit() else model(SHARED / f"{name}.onnx")
-    started = time.perf_counter()
+    started = time.process_time()
     found = best_order(program, sizes, aliasing=SHARING[sharing])
-    seconds = time.perf_counter() - started
+    seconds = time.process_time() - started
     return Row(
         name,
         sharing,
@@ -174,35 +175,43 @@ def generated(count: int) -> tuple[Program, dict[VarId, Size]]:
     return Program("generated", body, vars_), wiring.sizes
 
 
+def run(*command: str) -> tuple[str, float]:
+    """Run a command; return what it printed and the processor time it took."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        [sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return done.stdout, seconds
+
+
 def measured(name: str, sharing: str) -> Row:
     """Run `one` in a process of its own."""
-    command = [sys.executable, "-m", "tests.benchmarks.ordering", "--one", name, sharing]
-    started = time.perf_counter()
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    process = time.perf_counter() - started
-    return Row(**{**json.loads(done.stdout), "process": process})
+    printed, seconds = run("-m", "tests.benchmarks.ordering", "--one", name, sharing)
+    return Row(**{**json.loads(printed), "process": seconds})
+
+
+SESSION = """
+import sys, time
+import onnxruntime as ort
+options = ort.SessionOptions()
+options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+options.log_severity_level = 3
+started = time.process_time()
+ort.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
+print(time.process_time() - started)
+"""
 
 
 def session_seconds(name: str) -> tuple[float, float]:
     """Return seconds of `memplan optimize` and of making a session, optimisation off."""
-    code = (
-        "import onnxruntime as ort, sys, time; o = ort.SessionOptions();"
-        "o.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL;"
-        "o.log_severity_level = 3; t = time.perf_counter();"
-        "ort.InferenceSession(sys.argv[1], o, providers=['CPUExecutionProvider']);"
-        "print(time.perf_counter() - t)"
-    )
     with tempfile.TemporaryDirectory() as folder:
-        filled = Path(folder) / f"{name}.onnx"
-        fill = [sys.executable, str(SHARED / "fill_weights.py"), str(SHARED / filled.name)]
-        subprocess.run([*fill, str(filled)], check=True, capture_output=True)
-        session = subprocess.run(
-            [sys.executable, "-c", code, str(filled)], check=True, capture_output=True
-        )
-        plan = [sys.executable, "-m", "memplan_cli", "optimize", str(filled), "--no-validate"]
-        started = time.perf_counter()
-        subprocess.run(plan, cwd=ROOT, check=True, capture_output=True)
-        return time.perf_counter() - started, float(session.stdout)
+        filled = str(Path(folder) / f"{name}.onnx")
+        run(str(SHARED / "fill_weights.py"), str(SHARED / f"{name}.onnx"), filled)
+        session, _ = run("-c", SESSION, filled)
+        _, seconds = run("-m", "memplan_cli", "optimize", filled, "--no-validate")
+        return seconds, float(session)
 
 
 def kib(size: float) -> str:
@@ -250,10 +259,10 @@ def document(
         [
             "# Ordering",
             "",
-            "Made by `python -m tests.benchmarks.ordering` on a machine with two cores that",
-            "others use too. KiB of intermediates at the worst step; graph inputs and outputs",
-            "are not counted. *Process* is the whole process, imports and loading included;",
-            "symbolic models are bound to small numbers.",
+            "Made by `python -m tests.benchmarks.ordering`. KiB of intermediates at the worst",
+            "step; graph inputs and outputs are not counted. Seconds are processor time on one",
+            "of two shared cores; *process* is the whole process, imports and loading included.",
+            "Symbolic models are bound to small numbers.",
             "",
             *families(rows),
             "",

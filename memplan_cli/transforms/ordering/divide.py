@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 _COST = 10
 """Work, in steps looked at, of ordering one op anew."""
 
+_OVERDRAW = 4
+"""How many times what is left of an effort the last section may take."""
+
 _REACH = (25, 100, 400, 1600, 6400)
 """How far around the worst step a section reaches, before the whole order is one."""
 
@@ -59,15 +62,21 @@ class Divided:
     middle: int = 0
 
 
-def divide(graph: TaskGraph, order: Order, bound: int, effort: Effort) -> Divided:
-    """Lower the peak of an order step by step, as far as ``bound`` if that is possible."""
+def divide(
+    graph: TaskGraph, order: Order, bound: int, effort: Effort, least: int = 0
+) -> Divided:
+    """Lower the peak of an order step by step, as far as ``bound`` if that is possible.
+
+    Sections of fewer than ``least`` ops are tried last: few wide divisions find what has
+    to move far, many narrow ones what is wrong in many places.
+    """
     walk = Walk(graph, order)
-    rounds = _Rounds(graph.size)
+    rounds = _Rounds(graph.size, least)
     while walk.worst[0] > bound and effort.left > 0 and effort.in_time:
         before, at = walk.worst[0], walk.steps.index(walk.worst[0])
         for begin, end in rounds.sections(at):
-            if _COST * (end - begin) > effort.left:
-                return Divided(walk.order, bound)
+            if _COST * (end - begin) > _OVERDRAW * effort.left:
+                continue
             section = walk.section(begin, end)
             found = _divided(section, at - begin, effort)
             better = found.order if found.middle else _searched(section, bound, effort)
@@ -86,10 +95,10 @@ def divide(graph: TaskGraph, order: Order, bound: int, effort: Effort) -> Divide
 class _Rounds:
     """Where to look in the next round, from what has helped in those before it."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, least: int) -> None:
         self._size = size
         self._parts = [(0, size)]
-        self._least = 0
+        self._least = least
 
     def sections(self, at: int) -> list[tuple[int, int]]:
         """Return where to look for a better order around a place, near ones first."""

@@ -29,6 +29,9 @@ SEARCHED = 4000
 _CUTS = 24
 """Ops of each kind (heavy in the order, heavy by themselves) that are tried for a bound."""
 
+_APART = 100
+"""Neighbours need much the same: of the steps of an order, at most so many are tried."""
+
 _STRAIGHTEN = 300_000
 """Work for putting ops back to their place in the file."""
 
@@ -98,9 +101,14 @@ def cut_bound(graph: TaskGraph, order: Order) -> int:
 
 
 def _worst_steps(graph: TaskGraph, order: Order) -> list[int]:
-    """Return the ops at whose steps an order needs most."""
+    """Return the ops at whose steps an order needs most, far from one another."""
     steps, _, _ = trace(graph, order)
-    return [order[at] for at in sorted(range(len(steps)), key=lambda at: -steps[at])[:_CUTS]]
+    apart = len(order) // _APART
+    chosen: list[int] = []
+    for at in sorted(range(len(steps)), key=lambda at: -steps[at])[: _APART * _CUTS]:
+        if all(abs(at - other) > apart for other in chosen):
+            chosen.append(at)
+    return [order[at] for at in chosen[:_CUTS]]
 
 
 def _cut(found: Solution, small: Contracted, effort: Effort) -> None:
@@ -120,13 +128,22 @@ def _cut(found: Solution, small: Contracted, effort: Effort) -> None:
 
 
 def _divide(found: Solution, small: Contracted, effort: Effort) -> None:
-    """Lower the worst steps of each of the orders that one pass finds, best first."""
-    orders = [candidate(small.graph) for candidate in CANDIDATES.values()]
-    for order in sorted(orders, key=lambda order: peak(small.graph, order)):
+    """Lower the worst steps of each of the orders that one pass finds, best first.
+
+    The best of them is first divided widely; then all are divided narrowly.
+    """
+    graph = small.graph
+    share = 8 if graph.size <= SEARCHED else 3
+    orders = [candidate(graph) for candidate in CANDIDATES.values()]
+    orders.sort(key=lambda order: peak(graph, order))
+    tries = [(orders[0], graph.size), *((order, 0) for order in orders)]
+    for order, least in tries:
         if found.proved or not effort.in_time:
             return
-        part = effort.part(effort.left // (8 if small.graph.size <= SEARCHED else 2))
-        divided = divide(small.graph, order, found.bound, part)
+        part = effort.part(effort.left // share)
+        divided = divide(graph, order, found.bound, part, least)
+        if least and peak(graph, divided.order) < peak(graph, order):
+            divided = divide(graph, divided.order, found.bound, part)
         found.bound = max(found.bound, divided.bound)
         found.offer("divide", small.expand(divided.order))
 
