@@ -116,6 +116,11 @@ def place_levels(needs: Needs) -> tuple[Placed, Placed, Placed]:
     return level0, level1, _in_arenas(needs, level1)
 
 
+def pool_heights(needs: Needs, level: int) -> dict[str, int]:
+    """Return the bytes that all slots take at level 0 or 1, by unit."""
+    return _pooled(needs, level1_pools if level else level0_pools).heights
+
+
 def place_apart(needs: Needs) -> Placed:
     """Give each var memory of its own: the model left as it is."""
     home, units = needs.apart

@@ -7,15 +7,16 @@ allocate each, refuse any layout with violations, say what it all comes to.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.dry_run import dry_run
 from memplan_cli.analysis.phase import find_phases
+from memplan_cli.analysis.storage import live_peak
 from memplan_cli.bounds import at_most
 from memplan_cli.errors import ModelError, SettingsError
 from memplan_cli.ir import intermediates
-from memplan_cli.placing import Needs, place_apart, place_levels
+from memplan_cli.placing import Needs, place_apart, place_levels, pool_heights
 from memplan_cli.plan import MAX_BYTES, check
 from memplan_cli.plan_of import Decided, plan_of
 from memplan_cli.scheduling import aliasing_of, as_it_is, for_runtime, schedule
@@ -29,8 +30,10 @@ if TYPE_CHECKING:
     from memplan_cli.analysis.aliasing import Aliasing
     from memplan_cli.analysis.phase import Phases
     from memplan_cli.ir import Program, Var, VarId
+    from memplan_cli.placing import Placed
     from memplan_cli.plan import Plan
     from memplan_cli.plan_of import Source
+    from memplan_cli.scheduling import Schedule
     from memplan_cli.settings import Settings
     from memplan_cli.sizes import Size
 
@@ -96,6 +99,10 @@ def make_plan(
         settings.time_limit,
     )
     levels = (place_apart(needs),) * 3 if refusal else place_levels(needs)
+    if not refusal and _is_worse(program, needs, levels[settings.level], settings):
+        chosen = _in_the_files_order(program, chosen)
+        needs = replace(needs, program=program)
+        levels = place_levels(needs)
     decided = Decided(
         source=source,
         settings=settings,
@@ -113,6 +120,32 @@ def make_plan(
     plan = plan_of(decided)
     check(plan)
     return Planned(chosen.ordering.program, plan)
+
+
+def _is_worse(program: Program, needs: Needs, placed: Placed, settings: Settings) -> bool:
+    """Whether the file's order takes less memory than the one that was chosen.
+
+    An order is chosen by its live peak. Slots are handed on whole and offsets are aligned,
+    so a lower peak may take more of them.
+    """
+    if needs.program is program or settings.recompute != "none" or settings.donate:
+        return False
+    kept, found = replace(needs, program=program), placed.heights
+    if settings.level < 2:
+        before = pool_heights(kept, settings.level)
+    elif set(found) == {"1"} and found["1"] > live_peak(program, needs.sizes, needs.pinned):
+        before = place_levels(kept)[2].heights
+    else:
+        return False
+    return before != found and all(before[unit] <= found.get(unit, 0) for unit in before)
+
+
+def _in_the_files_order(program: Program, chosen: Schedule) -> Schedule:
+    ordering = chosen.ordering
+    peak = ordering.candidates.get("file")
+    proved = peak is not None and peak == ordering.bound
+    kept = replace(ordering, program=program, chosen="file", proved=proved)
+    return replace(chosen, ordering=kept)
 
 
 def find_scope(program: Program, settings: Settings, phases: Phases) -> Scope:

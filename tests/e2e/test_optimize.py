@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import onnx
@@ -22,7 +22,7 @@ SHARED = ROOT.parent / "shared" / "models"
 LIGHT = ("light_squeezenet", "light_shufflenet")
 FREE = {
     "resnet50_dynbatch", "bert_base_dyn", "llama_1b_dyn", "loop_greedy_gru", "moe_sparse",
-    "t5_small_decoder",
+    "t5_small_decoder", "mobilenetv2_ts",
 }  # fmt: skip
 """Shared models whose dims are not all numbers."""
 
@@ -173,8 +173,9 @@ def test_a_shared_model_is_planned_at_every_level(name: str, tmp_path: Path) -> 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the shared models are not here")
 def test_nearly_14000_nodes_are_planned_in_seconds(tmp_path: Path) -> None:
     source = SHARED / "train_lstm_unrolled_128x2.onnx"
-    start = time.monotonic()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = memplan("optimize", source, "--no-validate", "-o", tmp_path / "m.onnx", "--quiet",
                    cwd=tmp_path)  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert time.monotonic() - start < 20, "5 s on a quiet machine"
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime - before.ru_utime < 15, "of processor time; 5 s on a quiet machine"

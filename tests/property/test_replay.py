@@ -106,6 +106,8 @@ def test_levels_never_get_worse(made: Program) -> None:
         assert peak is not None
         assert two <= one <= zero <= naive
         assert peak <= (zero, one, two)[level]
+        assert report.original_planned is not None
+        assert (zero, one, two)[level] <= report.original_planned, "an order made it worse"
 
 
 @pytest.mark.parametrize(
