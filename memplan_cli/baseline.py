@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from memplan_cli.errors import PlanError
-from memplan_cli.plan import plan_from_json
+from memplan_cli.plan import read_plan
 from memplan_cli.snapshot import Snapshot, shortened, snapshot_of
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def read_baseline(path: Path) -> dict[str, Snapshot]:
     """
     data = _json(path)
     if isinstance(data, dict) and str(data.get("schema", "")).startswith("memplan.plan/"):
-        plan = plan_from_json(data)
+        plan = read_plan(path)
         name = key_of(path.parent / plan.report.model.path, path)
         return {name: snapshot_of(plan, name)}
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:

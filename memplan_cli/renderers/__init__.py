@@ -53,7 +53,14 @@ _LOGGED: Mapping[str, Renderer] = {
 }
 
 
-def render(plan: Plan, form: str, *, color: bool = False, print_log: bool = False) -> str:
+def render(
+    plan: Plan,
+    form: str,
+    *,
+    color: bool = False,
+    print_log: bool = False,
+    beside: html.Beside | None = None,
+) -> str:
     """Return a plan in one of the formats, as the command line shows it.
 
     Args:
@@ -61,6 +68,7 @@ def render(plan: Plan, form: str, *, color: bool = False, print_log: bool = Fals
         form: A key of `RENDERERS`.
         color: Whether text may hold colours: it goes to a terminal, and is as wide as it.
         print_log: Whether to add a line for each tensor that takes memory over, and why not.
+        beside: Another plan, whose live bytes the page lays over this one's.
 
     Raises:
         SettingsError: there is no such format, or it has no place for the log.
@@ -70,6 +78,8 @@ def render(plan: Plan, form: str, *, color: bool = False, print_log: bool = Fals
         known = ", ".join(table)
         what = "--print-log goes with" if print_log else "the formats are"
         raise SettingsError(f"{form!r}: {what} {known}")
+    if form == "html":
+        return html.render(plan, beside)
     if form != "text":
         return table[form](plan)
     log = "".join(f"{terminal(line)}\n" for line in log_lines(plan)) if print_log else ""

@@ -5,6 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from memplan_cli.baseline import dumps, key_of, read_baseline
 from memplan_cli.errors import MemplanError, PlanError, UnknownSizeError
@@ -173,6 +175,34 @@ def test_a_baseline_with_a_wrong_type_names_the_entry(tmp_path: Path) -> None:
     path.write_text(json.dumps(data))
     with pytest.raises(PlanError, match=r"entry for 'm\.onnx'.*'many' is no int"):
         read_baseline(path)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 2) | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_baseline_with_anything_anywhere_is_read_or_refused(
+    tmp_path: Path, data: st.DataObject
+) -> None:
+    taken = replace(snapshot(), tensors={"t": TensorFacts(8, 2, "w", "r", 8)})
+    whole = json.loads(dumps({"m.onnx": taken}))
+    place, key = whole, data.draw(st.sampled_from(sorted(whole)))
+    while isinstance(place[key], dict) and place[key] and data.draw(st.booleans()):
+        place = place[key]
+        key = data.draw(st.sampled_from(sorted(place)))
+    place[key] = data.draw(JSON)
+    path = tmp_path / "b.json"
+    path.write_text(json.dumps(whole))
+    try:
+        read = read_baseline(path)
+    except MemplanError:
+        return
+    assert json.loads(dumps(read))["models"].keys() == whole["models"].keys()
 
 
 def test_a_baseline_keeps_what_is_at_the_peak_and_drops_the_smallest() -> None:

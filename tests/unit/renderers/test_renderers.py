@@ -18,7 +18,7 @@ from markdown_it import MarkdownIt
 from memplan_cli.errors import PlanError, SettingsError
 from memplan_cli.plan import Plan, problems, read_plan
 from memplan_cli.problem import align, lower_bound
-from memplan_cli.renderers import RENDERERS, render
+from memplan_cli.renderers import RENDERERS, html, render
 from memplan_cli.renderers.bars import bars, sampled
 from memplan_cli.renderers.text import Screen
 from memplan_cli.renderers.text import render as draw
@@ -223,6 +223,13 @@ def test_the_log_goes_with_the_formats_that_have_a_place_for_it() -> None:
         render(plan, "csv", print_log=True)
     with pytest.raises(SettingsError, match="the formats are"):
         render(plan, "pdf")
+
+
+def test_the_page_takes_a_plan_to_lay_over() -> None:
+    plan = plan_named("branchy")
+    beside = html.Beside("in the order of the file", plan_named("train_level1"))
+    assert "in the order of the file" in render(plan, "html", beside=beside)
+    assert "in the order of the file" not in render(plan, "html")
 
 
 def test_a_bar_shows_the_highest_of_each_stretch() -> None:
