@@ -227,9 +227,9 @@ def test_the_log_goes_with_the_formats_that_have_a_place_for_it() -> None:
 
 def test_the_page_takes_a_plan_to_lay_over() -> None:
     plan = plan_named("branchy")
-    beside = html.Beside("in the order of the file", plan_named("train_level1"))
-    assert "in the order of the file" in render(plan, "html", beside=beside)
-    assert "in the order of the file" not in render(plan, "html")
+    beside = html.Beside("laid over", plan_named("train_level1"))
+    assert "laid over" in render(plan, "html", beside=beside)
+    assert "laid over" not in render(plan, "html")
 
 
 def test_a_bar_shows_the_highest_of_each_stretch() -> None:
