@@ -53,6 +53,7 @@ LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
                 "settings_prototxt",
                 "schemas",
                 "selection",
+                "scheduling",
                 "placing",
                 "totals",
                 "releases",
@@ -79,6 +80,7 @@ LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
             [
                 "api",
                 "modelfile",
+                "targeting",
                 "optimizing",
                 "proving",
                 "training",
