@@ -17,9 +17,7 @@ from memplan_cli.sizes import Size
 if TYPE_CHECKING:
     from memplan_cli.ir import Block
 
-CHAIN = block(
-    "x", "z", op("a <- x"), op("b <- a"), op("c <- b"), op("d <- c"), op("z <- d")
-)
+CHAIN = block("x", "z", op("a <- x"), op("b <- a"), op("c <- b"), op("d <- c"), op("z <- d"))
 
 
 def needs(top: Block, alignment: int | None = 1, pinned: str = "", **sizes: int) -> Needs:
@@ -44,7 +42,7 @@ def test_level_2_packs_bytes() -> None:
     assert heights(needs(CHAIN, a=4, b=3, c=2, d=1)) == (10, 7, 7)
 
 
-def test_a_level_is_never_worse_than_the_one_below_when_padding_costs_more_than_reuse() -> None:
+def test_a_level_is_never_worse_than_the_one_below_when_padding_costs_a_lot() -> None:
     tiny = needs(CHAIN, alignment=None, a=1, b=2, c=3, d=4)
     assert heights(tiny) == (10, 10, 8)
     assert place_levels(tiny)[2].arenas[0].problem.alignment == 4

@@ -293,7 +293,20 @@ def paths(data: object, path: tuple[object, ...] = ()) -> Iterator[tuple[object,
 
 
 EVERYWHERE = list(paths(of(LEVEL2)))
-JUNK: list[object] = [None, True, -1, 0, 10**20, 1.5, "", "x\u001b[2J", [], [None], {}, {"a": 1}]
+JUNK: list[object] = [
+    None,
+    True,
+    -1,
+    0,
+    10**20,
+    1.5,
+    "",
+    "x\u001b[2J",
+    [],
+    [None],
+    {},
+    {"a": 1},
+]
 
 
 @settings(max_examples=400, deadline=None)

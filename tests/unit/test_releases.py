@@ -12,7 +12,10 @@ CHAIN = "g (float[4] x) => (float[4] z) { a = MatMul(x, x) b = Exp(a) z = Neg(b)
 def test_each_planned_tensor_is_released_once_after_its_last_reader() -> None:
     made = program(block("x", "z", op("a <- x"), op("b <- a"), op("c <- a b"), op("z <- c")))
     got = releases(made, set(ids("a b c")))
-    assert [(r.step, r.node, r.tensors) for r in got] == [(2, "c", ("a", "b")), (3, "z", ("c",))]
+    assert [(r.step, r.node, r.tensors) for r in got] == [
+        (2, "c", ("a", "b")),
+        (3, "z", ("c",)),
+    ]
 
 
 def test_what_is_not_planned_is_not_released() -> None:
