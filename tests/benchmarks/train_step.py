@@ -36,7 +36,6 @@ RUNS = {
     "gpt2_small": Run(1e-2, steps=2),
     "hrnet_w18": Run(1e-12),
     "inception_v3": Run(1e-3),
-    "lstm_unrolled_512x2": MSE,
     "mobilenetv2_ts": Run(1e-3),
     "mobilenetv3_large": Run(1e-3),
     "moe_sparse": MSE,
