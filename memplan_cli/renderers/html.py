@@ -68,6 +68,7 @@ def render(plan: Plan, beside: Beside | None = None) -> str:
         "css": css,
         "js": js,
         "title": html(report.model.path or "model"),
+        "mood": "soft" if report.saved is None else "verdict",
         "verdict": html(verdict(report)),
         "headline": html(headline(report)),
         "cards": "".join(_cards(report)),

@@ -106,6 +106,9 @@
       pen.setLineDash([]);
     }
     marks(pen, width, height);
+    if (unit()) {
+      pen.fillStyle = text; pen.textAlign = "right"; pen.fillText(`every size${unit()}`, width - 14, 12);
+    }
     pen.restore();
   };
 
