@@ -13,7 +13,17 @@ from memplan_cli.ir import Block, Op, Origin, Program, Var, VarId
 from memplan_cli.sizes import Size
 from memplan_cli.transforms.order import best_order
 
-_TYPES = ("Relu", "Add", "Mul", "Identity", "Reshape", "Conv", "Split", "RandomNormalLike")
+_TYPES = (
+    "Relu",
+    "Add",
+    "Mul",
+    "Identity",
+    "Reshape",
+    "Conv",
+    "Sum",
+    "Split",
+    "RandomNormalLike",
+)
 _MOST_ORDERS = 1500
 
 
@@ -34,13 +44,13 @@ def random_case(seed: int) -> Case:
     reach = draw.choice((2, 3, 5, 9))
     for index in range(draw.randint(2, 9)):
         kind = draw.choice(_TYPES)
-        count = {"Add": 2, "Mul": 2, "Conv": draw.randint(1, 3)}.get(kind, 1)
+        count = {"Add": 2, "Mul": 2, "Sum": 3, "Conv": draw.randint(1, 3)}.get(kind, 1)
         inputs = tuple(draw.choice(known[-reach:]) for _ in range(count))
         many = draw.randint(1, 3) if kind == "Split" else 1
         outputs = tuple(VarId(f"v{index}_{at}") for at in range(many))
         for out in outputs:
             size = sizes.get(inputs[0], Size(draw.choice((1, 2, 4, 8))))
-            if draw.random() < (0.2 if kind in ("Relu", "Add", "Identity") else 0.7):
+            if draw.random() < (0.2 if kind in ("Relu", "Add", "Sum", "Identity") else 0.7):
                 size = Size(draw.choice((0, 1, 2, 3, 4, 8)))
             vars_[out] = Var(out, "uint8", (size.coefficient,), Origin.OP)
             sizes[out] = size

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 def local_bounds(graph: TaskGraph) -> list[int]:
     """Return for each op what it reads and makes itself: a bound on any order's peak."""
-    weight = graph.weight
+    weight, resident = graph.weight, graph.resident()
     result = []
     for op, touched in enumerate(graph.touches):
         opened = graph.opens[op]
         read = sum(weight[tensor] for tensor in touched if tensor not in opened)
-        result.append(read + least_need(graph, op))
+        result.append(resident + read + least_need(graph, op))
     return result
 
 
@@ -60,6 +60,7 @@ class CutBounds:
 
     def __init__(self, graph: TaskGraph) -> None:
         self._graph = graph
+        self._resident = graph.resident()
         self._users: list[list[int]] = [[] for _ in graph.weight]
         self._opener = [-1] * len(graph.weight)
         for op, touched in enumerate(graph.touches):
@@ -78,7 +79,7 @@ class CutBounds:
         """Return the cut if the op replaces the given tensor, where that can die."""
         graph = self._graph
         split = _Split(graph, op)
-        least = graph.need[op]
+        least = self._resident + graph.need[op]
         for tensor, weight in enumerate(graph.weight):
             users = self._users[tensor]
             if weight and users:

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.aliasing import STANDARD_DOMAINS, Aliasing, share_storage
-from memplan_cli.ir import blocks
+from memplan_cli.ir import VarId, blocks
 from memplan_cli.problem import LiveRange
 from memplan_cli.transforms.ordering.graph import TaskGraph
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from memplan_cli.ir import Block, Op, Program, VarId
+    from memplan_cli.ir import Block, Op, Program
     from memplan_cli.sizes import Size
 
 
@@ -60,7 +60,7 @@ def storage_facts(
     # No in-place rule looks at the ranges, so any will do.
     always = dict.fromkeys(sharing, LiveRange(0, 1))
     homes = share_storage(program, sharing, views, always) if views.views else {}
-    roots = {var: type(var)(homes.get(var, var)) for var in sharing}
+    roots = {var: VarId(homes.get(var, var)) for var in sharing}
     return Storage(
         roots,
         sizes,
@@ -189,6 +189,8 @@ class _Builder:
             self._tensor[facts.roots[var]]
             for var in dict.fromkeys(sources)
             if facts.roots.get(var) in self._tensor
+            # Read again elsewhere, it would be read after the first write.
+            and all(at in positions for at, read in enumerate(op.inputs) if read == var)
             and facts.sizes[var] == result
             and roots[facts.roots[var]] == 1
         ]

@@ -55,6 +55,12 @@ class TaskGraph:
         """Number of ops."""
         return len(self.preds)
 
+    def resident(self) -> int:
+        """Return the bytes that are live throughout: nobody here opens or touches them."""
+        opened = {tensor for row in self.opens for tensor in row}
+        given = {tensor for row in self.touches for tensor in row} - opened
+        return self.start - sum(self.weight[tensor] for tensor in given)
+
 
 def trace(graph: TaskGraph, order: Sequence[int]) -> tuple[list[int], list[int], int]:
     """Return the bytes live at each step of an order, before each, and after the last."""

@@ -148,6 +148,17 @@ def test_a_cut_is_the_least_of_all_orders_at_that_op() -> None:
         assert all(a <= b for a, b in zip(local_bounds(graph), least, strict=True))
 
 
+def test_a_cut_of_a_section_is_the_least_of_all_its_orders() -> None:
+    for graph in GRAPHS[:30]:
+        walk = Walk(graph, orders(graph, 30)[-1])
+        section = walk.section(graph.size // 3, graph.size - graph.size // 3)
+        least = [10**9] * section.size
+        for order in orders(section):
+            for at, op in enumerate(order):
+                least[op] = min(least[op], trace(section, order)[0][at])
+        assert [CutBounds(section).at(op, 10**6).bound for op in range(section.size)] == least
+
+
 def test_both_divisions_of_a_cut_reach_it() -> None:
     for graph in GRAPHS:
         for op in range(graph.size):
@@ -181,6 +192,42 @@ def test_contracting_keeps_the_best_peak_and_clusters_expand_to_the_same_peak() 
                 peak(graph, o) for o in every
             )
     assert shrunk > 30
+
+
+def test_contracting_a_section_knows_what_was_live_before_it() -> None:
+    # A tensor that is given to the section may be replaced, but not if it is read again.
+    for graph in GRAPHS:
+        order = orders(graph, 30)[-1]
+        for begin in range(graph.size):
+            section = Walk(graph, order).section(begin, graph.size)
+            small = contract(section)
+            for clusters in orders(small.graph, 20):
+                assert peak(small.graph, clusters) == peak(section, small.expand(clusters))
+
+
+def test_what_the_first_op_takes_for_a_moment_is_no_room_for_the_second() -> None:
+    # Op 0 also makes a tensor of 10 bytes that nobody reads; op 1 takes 5 for 1.
+    graph = TaskGraph(
+        preds=((), (0,)),
+        succs=((1,), ()),
+        opens=((0, 1), (2,)),
+        touches=((0, 1), (0, 2)),
+        replaces=((), ()),
+        saved=(0, 0),
+        need=(11, 5),
+        weight=(1, 10, 5),
+        uses=(2, 1, 2),
+        outlives=(False, False, True),
+        start=0,
+    )
+    assert contract(graph).members == ((0,), (1,))
+
+
+def test_greedy_runs_what_frees_most_first() -> None:
+    graph = graph_of([[], [], [0], [1], [2, 3]], [5, 9, 5, 1, 1])
+    assert CANDIDATES["greedy"](graph) == [0, 2, 1, 3, 4]
+    frees = graph_of([[], [], [0], [1], [2, 3]], [5, 5, 4, 1, 1])
+    assert CANDIDATES["greedy"](frees) == [0, 2, 1, 3, 4]
 
 
 def test_a_chain_contracts_to_one_cluster() -> None:

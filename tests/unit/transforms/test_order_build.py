@@ -1,0 +1,82 @@
+"""From blocks to integers: what ops with bodies take, and who may replace whom."""
+
+from memplan_cli.analysis.aliasing import SHARE_SAFELY
+from memplan_cli.ir import Block, Op, Origin, Program, Var, VarId
+from memplan_cli.sizes import Size
+from memplan_cli.transforms.ordering.build import (
+    Inner,
+    Storage,
+    least_taken,
+    most_taken,
+    storage_facts,
+    task_graph,
+)
+
+NOBODY = Block((), (), ())
+
+
+def facts_of(**sizes: Size) -> Storage:
+    numbers = {VarId(name): size.coefficient for name, size in sizes.items()}
+    roots = {var: var for var in numbers}
+    return Storage(
+        roots, {VarId(n): s for n, s in sizes.items()}, numbers, SHARE_SAFELY.in_place, 0
+    )
+
+
+def test_what_a_body_gives_lives_while_the_next_one_runs() -> None:
+    branch = Op("if", "If", (), (VarId("y"),), (NOBODY, NOBODY))
+    bodies = [Inner(0, 5, 3, 5), Inner(0, 4, 2, 4)]
+    assert most_taken(branch, facts_of(y=Size(1)), bodies) == 3 + 4
+    assert most_taken(branch, facts_of(y=Size(9)), bodies) == 3 + 2 + 9
+
+
+def test_a_loop_s_results_and_inputs_live_while_it_runs() -> None:
+    loop = Op("loop", "Loop", (), (VarId("y"),), (NOBODY,))
+    assert most_taken(loop, facts_of(y=Size(7)), [Inner(2, 5, 3, 4)]) == 2 + 5 + 7
+    assert least_taken(loop, facts_of(y=Size(7)), [Inner(2, 5, 3, 4)]) == 2 + 4 + 7
+
+
+def test_nothing_is_sure_of_what_a_branch_takes() -> None:
+    branch = Op("if", "If", (), (VarId("y"),), (NOBODY, NOBODY))
+    assert least_taken(branch, facts_of(y=Size(7)), [Inner(0, 5, 3, 5)]) == 0
+
+
+def block_of(*ops: Op, results: tuple[str, ...]) -> Block:
+    return Block((VarId("x"),), tuple(map(VarId, results)), ops)
+
+
+def op(index: int, kind: str, read: str, made: str) -> Op:
+    return Op(f"n{index}", kind, (VarId(read),), (VarId(made),), source=index)
+
+
+def test_only_equal_sizes_replace_one_another_whatever_the_sample() -> None:
+    block = block_of(
+        op(0, "Conv", "x", "a"), op(1, "Relu", "a", "b"), op(2, "Relu", "b", "c"), results=()
+    )
+    facts = facts_of(a=Size(1, ("m",)), b=Size(1, ("n",)), c=Size(1, ("n",)))
+    assert task_graph(block, facts, {}).replaces == ((), (), (1,))
+
+
+def test_what_outlives_the_block_is_never_replaced() -> None:
+    block = block_of(op(0, "Conv", "x", "a"), op(1, "Relu", "a", "b"), results=("a", "b"))
+    graph = task_graph(block, facts_of(a=Size(4), b=Size(4)), {})
+    assert graph.outlives == (True, True)
+    assert graph.replaces == ((), ())
+
+
+def test_views_are_one_tensor_with_what_they_show() -> None:
+    block = block_of(
+        op(0, "Conv", "x", "a"),
+        op(1, "Reshape", "a", "v"),
+        op(2, "Conv", "v", "y"),
+        results=("y",),
+    )
+    names = ("x", "a", "v", "y")
+    vars_ = {VarId(n): Var(VarId(n), "uint8", None, Origin.OP) for n in names}
+    sizes = {VarId("a"): Size(4), VarId("v"): Size(4)}
+    numbers = {VarId("a"): 4, VarId("v"): 4}
+    facts = storage_facts(Program("p", block, vars_), sizes, numbers, (), SHARE_SAFELY)
+    graph = task_graph(block, facts, {})
+    assert graph.opens == ((0,), (), ())
+    assert graph.touches == ((0,), (0,), (0,))
+    assert graph.uses == (3,)
