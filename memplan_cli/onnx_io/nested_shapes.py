@@ -51,7 +51,7 @@ def infer_nested(model: ModelProto, infer: Infer) -> ModelProto:
         found = _complete(working, inferred, infer)
         if not found:
             break
-        _declare(working.graph, found)
+        declare(working.graph, found)
     return inferred
 
 
@@ -90,7 +90,8 @@ def _made_in(node: NodeProto) -> Iterator[str | ValueInfoProto | None]:
                 yield from (v for v in _made_in(inner) if not isinstance(v, str))
 
 
-def _declare(graph: GraphProto, found: Mapping[str, TypeProto]) -> None:
+def declare(graph: GraphProto, found: Mapping[str, TypeProto]) -> None:
+    """Write types of values into a graph."""
     known = {v.name: v for v in (*graph.output, *graph.value_info)}
     for name, kind in found.items():
         value = known.get(name)

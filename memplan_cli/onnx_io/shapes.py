@@ -16,7 +16,8 @@ from memplan_cli.onnx_io.given_shapes import (
     unused_dims,
 )
 from memplan_cli.onnx_io.load import graphs
-from memplan_cli.onnx_io.nested_shapes import OWNERS, infer_nested
+from memplan_cli.onnx_io.nested_shapes import OWNERS, declare, infer_nested
+from memplan_cli.onnx_io.shape_arithmetic import shapes_of_targets
 from memplan_cli.onnx_io.shape_repairs import add_masks, forget_invented
 
 if TYPE_CHECKING:
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
     from onnx import ModelProto, ValueInfoProto
 
     from memplan_cli.ir import Shape
+
+
+_ROUNDS = 64
+"""A network of this many layers, each shaped by what the one before came to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +61,9 @@ def infer(model: ModelProto, bindings: Bindings) -> tuple[ModelProto, tuple[str,
     said = dims_from_shapes(light, bindings.shapes)
     for name, value in said.items():
         if bindings.dims.get(name, value) != value:
-            raise SettingsError(f"dim {name!r} is given as both {bindings.dims[name]} and {value}")
+            raise SettingsError(
+                f"dim {name!r} is given as both {bindings.dims[name]} and {value}"
+            )
     dims = {**bindings.dims, **said}
     for graph in graphs(light.graph) if dims else ():
         bind_graph(graph, dims)
@@ -75,8 +82,25 @@ class _Inference:
     warnings: list[str] = field(default_factory=list)
     has_masks: bool = True
     """Whether a Dropout is there, whose masks inference leaves out."""
+    failed: bool = False
 
     def __call__(self, model: ModelProto) -> ModelProto:
+        """Infer, work out targets of Reshape and its like, and infer again while that helps."""
+        self.failed = False
+        inferred = self._once(model)
+        working = model
+        for _ in range(_ROUNDS):
+            if self.failed or not (found := shapes_of_targets(inferred)):
+                break
+            if working is model:
+                working = type(model)()
+                working.CopyFrom(model)
+            # What is inferred from scratch has no holes of an earlier round in it.
+            declare(working.graph, found)
+            inferred = self._once(working)
+        return inferred
+
+    def _once(self, model: ModelProto) -> ModelProto:
         from onnx import shape_inference
 
         try:
@@ -87,6 +111,7 @@ class _Inference:
             lines = str(error).strip().splitlines() or [type(error).__name__]
             text = "ONNX shape inference failed, the file's own shapes are used"
             self.warnings.append(f"{text}: {lines[0][:200]}")
+            self.failed = True
             inferred = type(model)()
             inferred.CopyFrom(model)
         forget_invented(inferred)
