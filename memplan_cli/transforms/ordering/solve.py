@@ -130,13 +130,14 @@ def _cut(found: Solution, small: Contracted, effort: Effort) -> None:
 def _divide(found: Solution, small: Contracted, effort: Effort) -> None:
     """Lower the worst steps of each of the orders that one pass finds, best first.
 
-    The best of them is first divided widely; then all are divided narrowly.
+    All are divided narrowly, the best of them widely too.
     """
     graph = small.graph
-    share = 8 if graph.size <= SEARCHED else 3
+    share = 8 if graph.size <= SEARCHED else 2
     orders = [candidate(graph) for candidate in CANDIDATES.values()]
     orders.sort(key=lambda order: peak(graph, order))
-    tries = [(orders[0], graph.size), *((order, 0) for order in orders)]
+    tries = [(order, 0) for order in orders]
+    tries.insert(1, (orders[0], graph.size))
     for order, least in tries:
         if found.proved or not effort.in_time:
             return
