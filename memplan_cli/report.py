@@ -293,7 +293,7 @@ class Report:
         """
         try:
             report = _read(data)
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
             raise PlanError(
                 f"the report is not of schema {SCHEMA}: {type(error).__name__} {error}",
                 hint="make it again with this version of memplan",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.benchmarks.hostile import CASES, run
+from benchmarks.hostile import CASES, run
 
 
 @pytest.mark.parametrize("name", CASES)

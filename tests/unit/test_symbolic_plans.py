@@ -8,7 +8,7 @@ import pytest
 
 from memplan_cli import api
 from memplan_cli.settings import Settings
-from tests.benchmarks.dynamic import CASES, SHARED, Case, found_wrong, planned, static_model
+from benchmarks.dynamic import CASES, SHARED, Case, found_wrong, planned, static_model
 
 pytestmark = pytest.mark.skipif(not SHARED.is_dir(), reason=f"{SHARED} is not there")
 
