@@ -43,7 +43,7 @@ RUNS = {
     "resnet50": Run(1e-3),
     "resnet50_dynbatch": Run(1e-3),
     "scan_lstm": MSE,
-    "segformer_b0": MSE,
+    "segformer_b0": Run(1.0, "mse"),
     "swin_tiny": Run(1e-3),
     "t5_small_decoder": MSE,
     "whisper_tiny_encoder": MSE,

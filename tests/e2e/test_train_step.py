@@ -26,14 +26,14 @@ QUICK = {
 
 LONG = {
     "bert_base_sdpa": Run(1e-3, "mse"),
-    "inception_v3": Run(1e-3),
+    "densenet121": Run(1e-3),
     "mobilenetv2_ts": Run(1e-3),
     "mobilenetv3_large": Run(1e-3),
     "moe_sparse": Run(1e-3, "mse"),
     "resnet50": Run(1e-3),
     "resnet50_dynbatch": Run(1e-3),
     "scan_lstm": Run(1e-3, "mse"),
-    "segformer_b0": Run(1e-3, "mse"),
+    "segformer_b0": Run(1.0, "mse"),
     "swin_tiny": Run(1e-3),
     "t5_small_decoder": Run(1e-3, "mse"),
     "whisper_tiny_encoder": Run(1e-3, "mse"),

@@ -46,10 +46,10 @@ def first_feeds(
     fills = _fills(graph, weights)
     found: dict[str, Array] = {}
     for parameter in (*step.parameters, *step.running):
-        if parameter.name in weights:
-            found[parameter.input] = _values(weights[parameter.name], folder)
-        elif parameter.name in fills:
-            filler = fills[parameter.name]
+        if parameter.origin in weights:
+            found[parameter.input] = _values(weights[parameter.origin], folder)
+        elif parameter.origin in fills:
+            filler = fills[parameter.origin]
             found[parameter.input] = np.full(parameter.sizes, filler, filler.dtype)
     for name, parameter in step.state.items():
         kind = helper.tensor_dtype_to_np_dtype(parameter.dtype)

@@ -21,11 +21,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A weight that a training step takes as an input and gives back as an output."""
+    """A weight that a training step takes as an input and gives back as an output.
+
+    ``source`` is the weight whose value it starts with, where that is another.
+    """
 
     name: str
     dtype: int
     sizes: tuple[int, ...]
+    source: str = ""
+
+    @property
+    def origin(self) -> str:
+        """The weight of the model whose value this starts with."""
+        return self.source or self.name
 
     @property
     def stem(self) -> str:

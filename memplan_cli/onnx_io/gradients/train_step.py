@@ -33,7 +33,7 @@ from memplan_cli.onnx_io.gradients.parameters import (
 )
 from memplan_cli.onnx_io.gradients.prepare import prepare
 from memplan_cli.onnx_io.gradients.tape import Phase
-from memplan_cli.onnx_io.gradients.tensors import live_nodes
+from memplan_cli.onnx_io.gradients.tensors import live_nodes, names_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -100,7 +100,7 @@ def make_train_step(model: ModelProto, recipe: Recipe) -> TrainStep:
     if isinstance(loss, LossFunction):
         loss = add_loss(ready, loss)
     chosen = choose(ready.graph, recipe.train, recipe.freeze)
-    running = _running_statistics(ready, loss, recipe.statistics)
+    running = _running_statistics(ready, loss, recipe.statistics, chosen)
     made = differentiate(ready, loss, [p.name for p in chosen], [o for _, o in running])
     reached = tuple(p for p in chosen if p.name in made.gradients)
     _check_reached(chosen, reached, recipe)
@@ -125,7 +125,7 @@ def _check_reached(
 
 
 def _running_statistics(
-    model: ModelProto, loss: str, statistics: Statistics
+    model: ModelProto, loss: str, statistics: Statistics, trained: Sequence[Parameter]
 ) -> list[tuple[Parameter, str]]:
     """Put the batch normalisations before the loss in training mode, in place.
 
@@ -134,24 +134,41 @@ def _running_statistics(
     if statistics is Statistics.RUNNING:
         return []
     known = {**candidates(model.graph), **float_inputs(model.graph)}
+    names, taken = names_in(model.graph), {parameter.name for parameter in trained}
     found: list[tuple[Parameter, str]] = []
-    done: set[str] = set()
     for node in live_nodes(model.graph.node, [loss]):
         if node.op_type != "BatchNormalization" or node.domain:
             continue
         _set_training(node)
-        for index, name in enumerate(node.input[3:5], 1):
-            if name not in known or name in done:
+        while len(node.output) < 3:
+            node.output.append("")
+        for index in (1, 2):
+            if node.input[index + 2] not in known:
                 continue
-            while len(node.output) <= index:
-                node.output.append("")
-            fresh = known[name].output
+            old = known[node.input[index + 2]]
+            if old.name in taken:
+                old = _own_statistic(model, node, index, (old, names))
+            taken.add(old.name)
             if node.output[index]:
-                rename(model.graph.node, {node.output[index]: fresh})
-            node.output[index] = fresh
-            done.add(name)
-            found.append((known[name], fresh))
+                rename(model.graph.node, {node.output[index]: old.output})
+            node.output[index] = old.output
+            found.append((old, old.output))
     return found
+
+
+def _own_statistic(
+    model: ModelProto, node: NodeProto, index: int, given: tuple[Parameter, set[str]]
+) -> Parameter:
+    """Give a node a statistic of its own where the file stores equal weights once."""
+    old, names = given
+    wish = f"{node.name or node.output[0]}.{('running_mean', 'running_var')[index - 1]}"
+    name = wish
+    while name in names:
+        name += "_"
+    names.add(name)
+    node.input[index + 2] = name
+    model.graph.input.append(helper.make_tensor_value_info(name, old.dtype, old.sizes))
+    return Parameter(name, old.dtype, old.sizes, old.name)
 
 
 def _set_training(node: NodeProto) -> None:
