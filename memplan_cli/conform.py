@@ -33,7 +33,7 @@ def _misfit_of_fields(value: object, kind: type) -> str:
     if not isinstance(value, kind):
         return _odd(value)
     hints = _hints(kind)
-    for item in fields(kind):  # type: ignore[arg-type]
+    for item in fields(kind):
         if found := misfit(getattr(value, item.name), hints[item.name]):
             return f"{item.name}: {found}"
     return ""

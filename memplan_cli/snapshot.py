@@ -194,6 +194,6 @@ def _facts(item: Json) -> TensorFacts:
 def _typed(value: Any, kind: type) -> Any:  # noqa: ANN401 - untrusted JSON
     if not isinstance(value, kind) or isinstance(value, bool):
         raise TypeError(f"{str(value)[:60]!r} is no {kind.__name__}")
-    if kind is int and value < 0:
+    if isinstance(value, int) and value < 0:
         raise TypeError(f"{value} is below zero")
     return value

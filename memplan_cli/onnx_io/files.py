@@ -28,7 +28,7 @@ def write_files(contents: Mapping[Path, bytes]) -> None:
     fresh: list[Path] = []
     target = next(iter(contents))
     try:
-        for target, data in contents.items():  # noqa: B007 - the message below names it
+        for target, data in contents.items():
             staged[target] = _stage(target, data)
         for target, partial in staged.items():
             is_new = not target.exists()

@@ -56,7 +56,7 @@ class Cutter:
             node: one of `nodes`.
             types: the runtime's type (``tensor(float)``) of everything that it reads.
         """
-        from onnx import ValueInfoProto, helper  # noqa: PLC0415 - heavy
+        from onnx import ValueInfoProto, helper
 
         inputs = [
             helper.make_value_info(name, _type(types[name])) for name in self.reads(node)
@@ -72,7 +72,7 @@ class Cutter:
         return data
 
     def _loaded(self, name: str) -> TensorProto:
-        from onnx import external_data_helper  # noqa: PLC0415 - heavy
+        from onnx import external_data_helper
 
         source = self.weights[name]
         tensor = type(source)()
@@ -106,7 +106,7 @@ def _free_names(graph: GraphProto) -> Iterator[str]:
 
 def _type(text: str) -> TypeProto:
     """Read ``tensor(float)``, ``seq(tensor(int64))``, ``optional(tensor(float))``."""
-    from onnx import TensorProto, helper  # noqa: PLC0415 - heavy
+    from onnx import TensorProto, helper
 
     kind, _, inner = text.removesuffix(")").partition("(")
     if kind == "tensor":

@@ -25,7 +25,10 @@ def unread_outputs(model: ModelProto) -> tuple[str, ...]:
         for node in graph.node:
             read.update(node.input)
             for attribute in node.attribute:
-                stack += [*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])]
+                stack += [
+                    *attribute.graphs,
+                    *([attribute.g] if attribute.HasField("g") else []),
+                ]
         if graph is not model.graph:
             read.update(value.name for value in graph.output)
     made = (name for node in model.graph.node for name in node.output)
@@ -34,7 +37,7 @@ def unread_outputs(model: ModelProto) -> tuple[str, ...]:
 
 def with_readers(model: ModelProto, names: Collection[str]) -> ModelProto:
     """Return a copy in which each of these outputs is read right after it was made."""
-    from onnx import helper  # noqa: PLC0415 - heavy: only where a model is written
+    from onnx import helper
 
     read = type(model)()
     read.CopyFrom(model)

@@ -194,6 +194,14 @@ def _tensor(**changes: object) -> Callable[[dict[str, object]], object]:
     return lambda plan: plan["tensors"][2].update(changes)  # type: ignore[index]
 
 
+def _text(name: str, text: str, command: str) -> Make:
+    def make(folder: Path) -> list[str]:
+        (folder / name).write_text(text)
+        return [command, str(folder / name)]
+
+    return make
+
+
 _RELU = helper.make_node("Relu", ["x"], ["y"])
 _SAMPLE = (SAMPLES / "branchy_cnn.onnx").read_bytes()
 _BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -232,12 +240,12 @@ CASES: dict[str, Make] = {
     "external data too short": _external("w.bin", lambda f: (f / "w.bin").write_bytes(b"12")),
     "external data with an empty name": _external(""),
     "a YAML bomb": _settings(_BOMB.encode()),
-    "a Python tag": _settings(b"level: !!python/object/apply:os.system [\"touch /tmp/pwned\"]"),
+    "a Python tag": _settings(b'level: !!python/object/apply:os.system ["touch /tmp/pwned"]'),
     "YAML that is not UTF-8": _settings(b"level: \xff\xfe1"),
     "YAML that is no mapping": _settings(b"- 1\n- 2\n"),
     "YAML with an unknown key": _settings(b"levle: 1\n"),
     "YAML with a key twice": _settings(b"level: 1\nlevel: 2\n"),
-    "a prototxt that never ends": _settings(b"mem_param { exclude_blob: \"", "s.prototxt"),
+    "a prototxt that never ends": _settings(b'mem_param { exclude_blob: "', "s.prototxt"),
     "a level of 3": lambda _: ["optimize", str(SAMPLES / "branchy_cnn.onnx"), "--level", "3"],
     "a plan that overlaps": _plan(_tensor(offset=0, first=0, last=20)),
     "a plan out of range": _plan(_tensor(offset=1 << 40)),
@@ -247,10 +255,10 @@ CASES: dict[str, Make] = {
     "a plan whose alias is nowhere": _plan(_tensor(alias_of="ghost")),
     "a plan of another schema": _plan(lambda plan: plan.update(schema="memplan.plan/9")),
     "a plan without tensors": _plan(lambda plan: plan.pop("tensors")),
-    "a plan that is a list": lambda folder: [(folder / "p.json").write_text("[1]") and "report", str(folder / "p.json")],
-    "a plan of deep JSON": lambda folder: [(folder / "p.json").write_text("[" * 100_000) and "report", str(folder / "p.json")],
-    "a CSV with a negative size": lambda folder: [(folder / "p.csv").write_text("id,lower,upper,size\na,0,1,-4\n") and "pack", str(folder / "p.csv")],
-    "a CSV with text for a number": lambda folder: [(folder / "p.csv").write_text("id,lower,upper,size\na,0,one,4\n") and "pack", str(folder / "p.csv")],
+    "a plan that is a list": _text("p.json", "[1]", "report"),
+    "a plan of deep JSON": _text("p.json", "[" * 100_000, "report"),
+    "a CSV with a negative size": _text("p.csv", "id,lower,upper,size\na,0,1,-4\n", "pack"),
+    "a CSV with text for a number": _text("p.csv", "id,lower,upper,size\na,0,one,4\n", "pack"),
 }  # fmt: skip
 
 

@@ -28,7 +28,7 @@ import onnx
 from onnx import numpy_helper
 
 from memplan_cli.errors import MemplanError
-from memplan_cli.ir import Block, Op, Program, captures
+from memplan_cli.ir import Block, Op, Program, VarId, captures
 from memplan_cli.modelfile import ModelFile, plan_model
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.write import written_model
@@ -156,7 +156,7 @@ def _shuffled(block: Block, rng: random.Random) -> Block:
     return replace(block, ops=tuple(ops[at] for at in order))
 
 
-def _reads(op: Op) -> set[str]:
+def _reads(op: Op) -> set[VarId]:
     return {*op.inputs, *(var for body in op.bodies for var in captures(body))}
 
 
@@ -223,11 +223,7 @@ def _same(one: Any, other: Any) -> bool:  # noqa: ANN401 - arrays, lists, None
         )
     if not isinstance(one, np.ndarray) or one.dtype == object:
         return bool(np.array_equal(one, other))
-    return (
-        one.dtype == other.dtype
-        and one.shape == other.shape
-        and one.tobytes() == other.tobytes()
-    )
+    return (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
 
 
 def _close(found: list[Any], case: Case) -> bool:

@@ -17,6 +17,7 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import onnx
 import onnxruntime
@@ -72,7 +73,7 @@ class Row:
             self.faults.append("level 2 above 1.02 of the bound")
 
 
-def optimize(model: Path, folder: Path, *options: str) -> tuple[int, dict[str, object], float]:
+def optimize(model: Path, folder: Path, *options: str) -> tuple[int, dict[str, Any], float]:
     """Run the command; return its exit code, the plan it wrote, and seconds."""
     out = folder / f"{model.stem}.memplan.onnx"
     command = [sys.executable, "-m", "memplan_cli", "optimize", str(model), "-o", str(out)]
@@ -131,21 +132,26 @@ def table(rows: list[Row]) -> str:
     lines = [
         "# Every real model at every level",
         "",
-        (f"Made by `make zoo`: memplan {VERSION}, onnx {onnx.__version__}, ONNX Runtime "
-        f"{onnxruntime.__version__} (CPU provider), Python {platform.python_version()}, two cores."),
-        ("Bytes of intermediates; *bound* is the most bytes live at one step of the planned "
-        "order, offsets aligned; *seconds* is the whole process of "
-        "`memplan optimize --no-validate` at level 2, ordering included. Symbolic models are "
-        "bound as in `tests/benchmarks/zoo.py`."),
+        (
+            f"Made by `make zoo`: memplan {VERSION}, onnx {onnx.__version__}, ONNX Runtime "
+            f"{onnxruntime.__version__} (CPU provider), Python {platform.python_version()}, two cores."
+        ),
+        (
+            "Bytes of intermediates; *bound* is the most bytes live at one step of the planned "
+            "order, offsets aligned; *seconds* is the whole process of "
+            "`memplan optimize --no-validate` at level 2, ordering included. Symbolic models are "
+            "bound as in `tests/benchmarks/zoo.py`."
+        ),
         "",
-        ("| model | nodes | coverage | naive | level 0 | level 1 | level 2 | bound | level 2 / bound "
-        "| seconds | outputs |"),
+        (
+            "| model | nodes | coverage | naive | level 0 | level 1 | level 2 | bound | level 2 / bound "
+            "| seconds | outputs |"
+        ),
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|",
     ]
     for row in rows:
-        ratio = (
-            f"{row.planned[2] / row.bound:.4f}" if row.bound and row.planned.get(2) else "-"
-        )
+        planned = row.planned.get(2)
+        ratio = f"{planned / row.bound:.4f}" if row.bound and planned else "-"
         figures = " | ".join(str(row.planned.get(level)) for level in (0, 1, 2))
         lines.append(
             f"| {row.name} | {row.nodes} | {row.coverage:.3f} | {row.naive} | {figures} "

@@ -16,7 +16,14 @@ def test_readme_holds_the_reference_as_it_is() -> None:
 
 def test_reference_names_each_option_that_the_contract_names() -> None:
     text = reference()
-    for word in ("--level", "--exclude", "--print-log", "--max-memory", "--replay", "--capacity"):
+    for word in (
+        "--level",
+        "--exclude",
+        "--print-log",
+        "--max-memory",
+        "--replay",
+        "--capacity",
+    ):
         assert word in text
 
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.dynamic import CASES, SHARED, Case, found_wrong, planned, static_model
 from memplan_cli import api
 from memplan_cli.settings import Settings
-from benchmarks.dynamic import CASES, SHARED, Case, found_wrong, planned, static_model
 
 pytestmark = pytest.mark.skipif(not SHARED.is_dir(), reason=f"{SHARED} is not there")
 
