@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-from builders import HEAD, parse
+from builders import parse
 from memplan_cli.cli import COMMANDS, main
 
 if TYPE_CHECKING:
@@ -366,7 +366,3 @@ def test_help_imports_nothing_heavy(words: tuple[str, ...]) -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[-1] == "HEAVY []"
-
-
-def test_head_is_what_the_texts_need() -> None:
-    assert HEAD

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from builders import HEAD, parse, plan_of_text, read
+from builders import parse, plan_of_text, read
 from memplan_cli.errors import ModelError, SettingsError
 from memplan_cli.plan_of import Source
 from memplan_cli.planner import make_plan
@@ -328,8 +328,3 @@ def test_sizes_that_no_machine_has_are_refused() -> None:
 
 def test_two_plans_of_one_program_are_the_same() -> None:
     assert plan_of_text(wide()).dumps() == plan_of_text(wide()).dumps()
-
-
-def test_head_says_which_opset_the_texts_mean() -> None:
-    assert parse(CHAIN).opset_import[0].version == 21
-    assert HEAD.startswith("<ir_version: 10")
