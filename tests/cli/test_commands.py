@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,8 +17,6 @@ from builders import parse
 from memplan_cli.cli import COMMANDS, main
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from click.testing import Result
 
 MINE = ("optimize", "report", "validate", "doctor")
@@ -30,7 +29,7 @@ def run(*words: object, **environment: str) -> Result:
 @pytest.fixture
 def model(samples: Path, tmp_path: Path) -> Path:
     """A copy of a sample model in an empty folder, which is the current one."""
-    return shutil.copy(samples / "branchy_cnn.onnx", tmp_path / "net.onnx")
+    return Path(shutil.copy(samples / "branchy_cnn.onnx", tmp_path / "net.onnx"))
 
 
 @pytest.fixture(autouse=True)

@@ -150,7 +150,7 @@ def test_a_shared_model_is_planned_at_every_level(name: str, tmp_path: Path) -> 
             source,
             Settings(level=level),
             out=tmp_path / f"{level}.onnx",
-            check=None,  # type: ignore[arg-type]
+            check=None,
         )
         report, memory = done.plan.report, done.plan.report.memory
         if name in FREE:

@@ -11,11 +11,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from memplan_cli.allocators import ALLOCATORS, portfolio
-from memplan_cli.problem import lower_bound, violations
+from memplan_cli.allocators.budget import Budget
+from memplan_cli.allocators.exact import Answer, Searcher
+from memplan_cli.allocators.pieces import reduce
+from memplan_cli.problem import Buffer, Layout, LiveRange, Problem, lower_bound, violations
 from packing_problems import full_problems, problems, tiny_problems
 
 if TYPE_CHECKING:
-    from memplan_cli.problem import Problem
+    from memplan_cli.allocators.pieces import Piece
 
 EXAMPLES = int(os.environ.get("MEMPLAN_EXAMPLES", "60"))
 
@@ -67,6 +70,25 @@ def test_a_proved_height_is_the_least_there_is(problem: Problem) -> None:
     layout = portfolio(problem)
     assert layout.proved, "a handful of buffers can be searched to the end"
     assert layout.height == _least_height(problem)
+
+
+@many
+@given(problem=st.one_of(tiny_problems(), full_problems()), spare=st.integers(0, 2))
+def test_the_search_says_yes_exactly_when_there_is_a_layout(
+    problem: Problem, spare: int
+) -> None:
+    for piece in reduce(problem).pieces:
+        answer, offsets = Searcher(piece).fit(piece.load + spare, Budget(10**8))
+        expected = _fits(_problem(piece), piece.load + spare, ())
+        assert answer is (Answer.YES if expected else Answer.NO)
+        if expected:
+            layout = Layout(dict(zip(piece.ids, offsets, strict=True)), piece.load + spare)
+            assert violations(_problem(piece), layout) == ()
+
+
+def _problem(piece: Piece) -> Problem:
+    spans = zip(piece.ids, piece.start, piece.end, piece.size, strict=True)
+    return Problem(tuple(Buffer(i, z, LiveRange(s, e)) for i, s, e, z in spans))
 
 
 def _least_height(problem: Problem) -> int:

@@ -83,7 +83,7 @@ def test_no_value_is_needed_outside_of_its_vars_range(made: Program, seed: int) 
     live = live_ranges(made)
     trace = Trace(made, random.Random(seed))
     for var, first, last in trace.spans:
-        needed = trace.ticks[first : last + 1]  # type: ignore[misc]
+        needed = trace.ticks[first : last + 1]  # type: ignore[index, operator]
         assert live[var].start <= min(needed)  # type: ignore[index]
         assert max(needed) < live[var].end  # type: ignore[index]
 
@@ -120,7 +120,7 @@ def test_live_peak_is_the_largest_sum_over_all_ticks(made: Program, *, shared: b
         spans[owner] = (min(low, live[var].start), max(high, live[var].end))
     weight = {home[var]: size.coefficient for var, size in sizes.items()}
     sums = [
-        sum(weight[owner] for owner, (low, high) in spans.items() if low <= tick < high)  # type: ignore[index]
+        sum(weight[owner] for owner, (low, high) in spans.items() if low <= tick < high)  # type: ignore[index, misc]
         for tick in range(duration(made))
     ]
     assert live_peak(made, sizes, aliasing=aliasing) == max(sums, default=0)

@@ -96,7 +96,7 @@ def test_no_read_is_clobbered_in_the_plans_own_order(
 @given(made=programs())
 def test_levels_never_get_worse(made: Program) -> None:
     for level in (0, 1, 2):
-        report = plan_program(made, Settings(level=level)).report  # type: ignore[arg-type]
+        report = plan_program(made, Settings(level=level)).report
         two, one, zero = (report.levels[each] for each in "210")
         naive, peak = report.memory.naive, report.memory.live_peak
         assert two is not None

@@ -19,7 +19,8 @@ values = st.fixed_dictionaries({name: st.integers(0, 50) for name in SYMBOLS})
 
 def number(size: Size, bound: dict[str, int]) -> int:
     """Evaluate a size without its own code."""
-    return size.coefficient * prod(eval(s, {}, dict(bound)) for s in size.symbols)  # noqa: S307 - test expressions
+    values: list[int] = [eval(s, {}, dict(bound)) for s in size.symbols]  # noqa: S307 - test expressions
+    return size.coefficient * prod(values)
 
 
 @given(one=shapes, other=shapes, bound=values)

@@ -28,10 +28,7 @@ TEXT = """g (float[8,8] x, bool c) => (float[8,8] z) {
                        else_branch = s () => (float[8,8] two) { two = MatMul(d, f) }>
     z = Neg(y)
 }"""
-PLANS = [
-    plan_of_text(TEXT, Settings(level=level, exclude=("f",)))
-    for level in (0, 1, 2)  # type: ignore[misc]
-]
+PLANS = [plan_of_text(TEXT, Settings(level=level, exclude=("f",))) for level in (0, 1, 2)]
 LEVEL2 = PLANS[2]
 
 

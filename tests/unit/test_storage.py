@@ -6,7 +6,7 @@ from builders import block, op, program, var_sizes
 from memplan_cli.analysis.aliasing import SHARE_NOTHING
 from memplan_cli.analysis.storage import live_peak, storage_of
 from memplan_cli.ir import Block, VarId
-from memplan_cli.problem import LiveRange
+from memplan_cli.problem import BufferId, LiveRange
 from memplan_cli.sizes import Size
 
 CHAIN = block("x", "z", op("a <- x"), op("b <- a", kind="Relu"), op("c <- b"), op("z <- c"))
@@ -26,7 +26,7 @@ def test_a_pinned_var_lives_the_whole_run_and_shares_with_nobody() -> None:
     made = program(CHAIN)
     home, units = storage_of(made, var_sizes(made), pinned=[VarId("b")])
     assert home == {"a": "a", "b": "b", "c": "c"}
-    assert {b.id: b.live for b in units["1"]}["b"] == LiveRange(0, 4)
+    assert {b.id: b.live for b in units["1"]}[BufferId("b")] == LiveRange(0, 4)
 
 
 def test_sizes_of_other_symbols_lie_in_other_arenas() -> None:

@@ -6,6 +6,7 @@ from itertools import pairwise as neighbours
 
 import pytest
 
+from benchmarks.packing_instances import FAMILIES, chain, square, training
 from memplan_cli.allocators import ALLOCATORS, portfolio
 from memplan_cli.allocators.pair import is_pairwise, pairwise
 from memplan_cli.allocators.pieces import height_of, reduce
@@ -19,7 +20,6 @@ from memplan_cli.problem import (
     lower_bound,
     violations,
 )
-from tests.benchmarks.packing_instances import FAMILIES, chain, square, training
 
 
 def problem(*spans: tuple[int, int, int]) -> Problem:

@@ -15,6 +15,7 @@ from memplan_cli.onnx_io.external_data import copy_along, locations, missing, re
 
 if TYPE_CHECKING:
     from pathlib import Path
+from typing import Literal
 
 DATA = np.arange(4, dtype=np.float32).tobytes()
 
@@ -134,10 +135,14 @@ def test_data_that_is_missing_is_said_and_planning_works(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("option", ["out", "plan_file"])
-def test_the_models_weights_are_never_overwritten(option: str, tmp_path: Path) -> None:
+def test_the_models_weights_are_never_overwritten(
+    option: Literal["out", "plan_file"], tmp_path: Path
+) -> None:
     path = saved(tmp_path, model_with("a.bin"), "a.bin")
+    chosen = {"out": None, "plan_file": None, option: tmp_path / "a.bin"}
+    out, plan_file = chosen["out"], chosen["plan_file"]
     with pytest.raises(ModelError, match=r"a\.bin.*weights"):
-        api.optimize(path, check=None, **{option: tmp_path / "a.bin"})
+        api.optimize(path, check=None, out=out, plan_file=plan_file)
     assert (tmp_path / "a.bin").read_bytes() == DATA
     assert files(tmp_path) == {"model.onnx", "a.bin"}
 

@@ -15,7 +15,7 @@ from memplan_cli.transforms.ordering.effort import Effort
 from memplan_cli.transforms.ordering.exact import best_first
 from memplan_cli.transforms.ordering.flow import SINK, SOURCE, Network
 from memplan_cli.transforms.ordering.graph import Order, TaskGraph, moved, peak, trace
-from memplan_cli.transforms.ordering.solve import cut_bound
+from memplan_cli.transforms.ordering.solve import Solution, cut_bound
 from memplan_cli.transforms.ordering.straighten import straighten
 from memplan_cli.transforms.ordering.walk import Walk
 
@@ -309,3 +309,16 @@ def test_an_effort_s_parts_draw_on_the_whole() -> None:
     assert not keep_going(55)
     assert (part.left, whole.left) == (5, 45)
     assert not Effort(100, seconds=-1.0).in_time
+
+
+def test_a_better_order_of_the_same_name_takes_the_place_of_the_first() -> None:
+    graph = graph_of([[], [], [0], [1], [2, 3]], [9, 9, 1, 1, 1])
+    found = Solution(graph, 0)
+    found.offer("greedy", [0, 1, 2, 3, 4])
+    found.offer("greedy", [1, 3, 0, 2, 4])
+    assert found.order == [1, 3, 0, 2, 4]
+    assert found.peak == found.peaks["greedy"] == 11
+    found.offer("beam", [0, 2, 1, 3, 4])
+    assert (found.chosen, found.order) == ("beam", [0, 2, 1, 3, 4])
+    found.offer("exact", None)
+    assert found.chosen == "beam"

@@ -48,6 +48,47 @@ def test_a_copy_stands_for_the_node_of_its_twin() -> None:
     assert found.sizes[copy.outputs[0]].coefficient == 100
 
 
+def test_a_copy_takes_no_name_that_the_model_has() -> None:
+    tested = skip_connection()
+    lines = [(op.type, " ".join(op.inputs), " ".join(op.outputs)) for op in tested.body.ops]
+    lines[-1] = ("Tanh", "e1", "a100__recompute")
+    found = fitted(program("x", "a100__recompute", *lines), 400)
+    assert [op.outputs for op in found.copies] == [("a100__recompute2",)]
+
+
+def test_copies_that_turn_out_not_to_be_needed_are_taken_back() -> None:
+    # Either of two values is enough; the first one taken is not the better one.
+    tested = program(
+        "x",
+        "z",
+        ("Tanh", "x", "a60"),
+        ("Tanh", "x", "b100"),
+        ("MatMul", "a60 b100", "c1"),
+        ("MatMul", "c1 x", "d200"),
+        ("MatMul", "d200 x", "e1"),
+        ("MatMul", "a60 e1", "f1"),
+        ("MatMul", "b100 f1", "z"),
+    )
+    assert fitted(tested, 265).chosen.nodes == 1
+    assert fitted(tested, 300).chosen.nodes == 1
+
+
+def test_an_op_of_which_another_result_is_read_at_once_is_no_move() -> None:
+    tested = program(
+        "x",
+        "z",
+        ("Split", "x", "a100 b1"),
+        ("MatMul", "b1 x", "c200"),
+        ("MatMul", "c200 x", "d200"),
+        ("MatMul", "d200 x", "e1"),
+        ("MatMul", "a100 e1", "z"),
+    )
+    found = fitted(tested, 402)
+    assert found.met
+    assert [op.outputs[0] for op in found.copies] == ["a100__recompute"]
+    assert found.chosen.extra > 0
+
+
 def test_nothing_is_computed_again_within_the_budget() -> None:
     found = fitted(skip_connection(), 500)
     assert found.met

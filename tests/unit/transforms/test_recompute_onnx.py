@@ -94,8 +94,8 @@ def _draw(random: np.random.Generator, facts: dict[str, Any]) -> np.ndarray:
     kind, *numbers = facts["gen"].split()
     shape, dtype = tuple(facts["shape"]), np.dtype(facts["dtype"])
     if kind == "randint":
-        drawn = random.integers(int(numbers[0]), int(numbers[1]), shape)
-    elif kind == "normal":
+        return random.integers(int(numbers[0]), int(numbers[1]), shape).astype(dtype)
+    if kind == "normal":
         drawn = random.standard_normal(shape) * float(numbers[0] if numbers else 1)
     else:
         constant = {"zeros": 0.01, "ones": 1.0}
