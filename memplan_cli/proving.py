@@ -105,6 +105,7 @@ def _replayed(verdict: Validation, planned: Path, plan: Plan, check: Check) -> V
     notes = [f"replay: {found.bound} tensors bound at their offsets"]
     notes += [f"replay: {name} not bound: {why}" for name, why in found.unbound.items()]
     notes += [f"replay: {found.reason}"] if found.reason else []
+    notes += [f"replay: {note}" for note in found.notes]
     return replace(
         verdict,
         replay=found.status,
