@@ -54,9 +54,9 @@ class Solution:
         if order is None:
             return
         found = peak(self.graph, order)
-        self.peaks[name] = min(found, self.peaks.get(name, found))
         if not self.chosen or (found, moved(order)) < (self.peak, moved(self.order)):
             self.order, self.chosen = order, name
+        self.peaks[name] = min(found, self.peaks.get(name, found))
 
     @property
     def peak(self) -> int:
