@@ -79,7 +79,7 @@ def make_plan(
         SettingsError: an exclusion or the loss names no tensor of the model.
         InvalidLayoutError: an allocator broke its promise.
     """
-    notes = tuple(_bounds_notes(program, settings))
+    notes = (*_bounds_notes(program, settings), *_hidden_notes(program, settings))
     phases = find_phases(program, loss=settings.loss, recorded=source.recorded_phases)
     kind = phases.kind if settings.phase == "auto" else settings.phase
     scope = find_scope(program, settings, phases)
@@ -146,6 +146,15 @@ def _in_the_files_order(program: Program, chosen: Schedule) -> Schedule:
     proved = peak is not None and peak == ordering.bound
     kept = replace(ordering, program=program, chosen="file", proved=proved)
     return replace(chosen, ordering=kept)
+
+
+def _hidden_notes(program: Program, settings: Settings) -> Iterator[str]:
+    """Say which excluded vars cannot become outputs of the graph."""
+    if not settings.expose:
+        return
+    for identity in select(program, settings.excluded):
+        if program.vars[identity].block:
+            yield f"{identity!r} is inside a body and cannot be exposed as an output"
 
 
 def find_scope(program: Program, settings: Settings, phases: Phases) -> Scope:
