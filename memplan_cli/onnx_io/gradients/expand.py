@@ -15,9 +15,11 @@ from memplan_cli.onnx_io.gradients.expand_attention import attention
 from memplan_cli.onnx_io.gradients.expand_function import function_body
 from memplan_cli.onnx_io.gradients.expand_loop import loop, scan
 from memplan_cli.onnx_io.gradients.expand_recurrent import gru, lstm, rnn
+from memplan_cli.onnx_io.gradients.fold import fold_shapes
 from memplan_cli.onnx_io.gradients.prepare import opset_of
 from memplan_cli.onnx_io.gradients.tape import Call, Phase, Pool, Tape
 from memplan_cli.onnx_io.gradients.tensors import (
+    UNKNOWN,
     constant_values,
     infer_tensors,
     live_nodes,
@@ -53,6 +55,8 @@ def expand(model: ModelProto, loss: str, parameters: Sequence[str]) -> None:
     Raises:
         ModelError: a loop whose count is not fixed, or a form that cannot be unrolled.
     """
+    if _some_rank_is_unknown(model):
+        fold_shapes(model)
     for _ in range(_ROUNDS):
         tape = Tape(
             infer_tensors(model),
@@ -62,6 +66,13 @@ def expand(model: ModelProto, loss: str, parameters: Sequence[str]) -> None:
         )
         if not _expand_once(model, tape, (loss, parameters)):
             return
+        fold_shapes(model)
+
+
+def _some_rank_is_unknown(model: ModelProto) -> bool:
+    tensors = infer_tensors(model)
+    outputs = (name for node in model.graph.node for name in node.output if name)
+    return any(tensors.get(name, UNKNOWN).shape is None for name in outputs)
 
 
 def _expand_once(model: ModelProto, tape: Tape, path: tuple[str, Sequence[str]]) -> bool:

@@ -88,12 +88,27 @@ def attention_by_head(draw: Draw) -> Case:
     return Case("y = Attention(q, k, v, m)", {**inputs, "m": seen}, opset=23)
 
 
+def rotary(draw: Draw) -> Case:
+    angles = values(draw, 1, 3, 2)
+    constants = {"c": np.cos(angles), "s": np.sin(angles)}
+    inputs = {"x": values(draw, 1, 2, 3, 4)}
+    how = f"interleaved={integer(draw, 0, 1)}"
+    return Case(f"y = RotaryEmbedding<{how}>(x, c, s)", inputs, constants=constants, opset=23)
+
+
+def cropped(draw: Draw) -> Case:
+    size = {"n": np.array([integer(draw, 2, 6), integer(draw, 2, 6)])}
+    return Case("y = CenterCropPad(x, n)", {"x": values(draw, 4, 5)}, constants=size)
+
+
 RECURRENT: Mapping[str, Build] = {
     "Attention": attention,
     "Attention-by-head": attention_by_head,
+    "CenterCropPad": cropped,
     "GRU": recurrent("GRU", 3),
     "LSTM": recurrent("LSTM", 4),
     "Loop": loop,
     "RNN": recurrent("RNN", 1),
+    "RotaryEmbedding": rotary,
     "Scan": scan,
 }
