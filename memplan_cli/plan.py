@@ -132,9 +132,14 @@ class Plan:
 
 _JSON = json.JSONEncoder(ensure_ascii=False)
 
+_MOST_LINES = 5000
+"""A list above this is for programs: a line for each item takes three times as long."""
+
 
 def _laid_out(value: object) -> str:
     """Spell one field: a list has a line for each item, which the C encoder writes."""
+    if isinstance(value, list) and len(value) > _MOST_LINES:
+        return _JSON.encode(value)
     if isinstance(value, list) and value:
         lines = [f"  {_JSON.encode(item)}" for item in value]
         return "[\n" + ",\n".join(lines) + "\n ]"

@@ -141,7 +141,8 @@ def _placements(decided: Decided) -> Iterator[Placement]:
             name=var.name,
             block=var.block,
             dtype=var.dtype,
-            shape=tuple(dim if dim is not None else "?" for dim in var.shape or ()),
+            # What has a size has no dim that is not known.
+            shape=tuple([dim for dim in var.shape or () if dim is not None]),
             bytes=size.coefficient,
             arena=index,
             offset=offset,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from memplan_cli.dims import (
@@ -97,6 +98,7 @@ class Size:
         return "*".join((str(self.coefficient), *self.symbols))
 
 
+@lru_cache(maxsize=65536)
 def size_of(shape: Shape | None, dtype: str) -> Size | None:
     """Return the bytes of a dense tensor, or None where they are not known.
 

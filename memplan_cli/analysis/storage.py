@@ -6,7 +6,7 @@ one definition, used by both.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from memplan_cli.analysis.aliasing import SHARE_SAFELY, Aliasing, share_storage
 from memplan_cli.analysis.liveness import duration, live_ranges
@@ -54,7 +54,7 @@ def storage_of(
         if str(home[var]) != var:
             continue
         facts = program.vars[var]
-        shape = tuple(dim if dim is not None else "?" for dim in facts.shape or ())
+        shape: Any = facts.shape or ()  # what has a size has no dim that is not known
         buffer = Buffer(home[var], size.coefficient, ranges[home[var]], facts.dtype, shape)
         units.setdefault(size.unit, []).append(buffer)
     return home, {unit: tuple(buffers) for unit, buffers in units.items()}

@@ -278,8 +278,13 @@ def _constant_type(node: NodeProto) -> tuple[str, Shape | None]:
     return "unknown", None
 
 
-def _attributes(node: NodeProto) -> dict[str, Attribute]:
+_NO_ATTRIBUTES: Mapping[str, Attribute] = {}
+
+
+def _attributes(node: NodeProto) -> Mapping[str, Attribute]:
     """Return the plain attributes; tensors, graphs and types stay in the file."""
+    if not node.attribute:
+        return _NO_ATTRIBUTES
     found: dict[str, Attribute] = {}
     for attribute in node.attribute:
         kind = attribute.type

@@ -23,7 +23,7 @@ from memplan_cli.onnx_io.shape_repairs import add_masks, forget_invented
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from onnx import ModelProto, ValueInfoProto
+    from onnx import ModelProto, TypeProto, ValueInfoProto
 
     from memplan_cli.ir import Shape
 
@@ -71,7 +71,13 @@ def infer(model: ModelProto, bindings: Bindings) -> tuple[ModelProto, tuple[str,
     kinds = {node.op_type for node in light.graph.node}
     nested = not kinds.isdisjoint(OWNERS)
     inference = _Inference(has_masks=nested or "Dropout" in kinds)
-    inferred = infer_nested(light, inference) if nested else inference(light)
+    if nested:
+        inferred = infer_nested(light, inference)
+    else:
+        # As bytes: the copy is given up before inference makes two more.
+        data = light.SerializeToString()
+        del light
+        inferred = inference.of_bytes(data, type(model))
     return inferred, (*inference.warnings, *unused)
 
 
@@ -85,26 +91,30 @@ class _Inference:
     failed: bool = False
 
     def __call__(self, model: ModelProto) -> ModelProto:
+        """Infer a model; it is not changed."""
+        return self.of_bytes(model.SerializeToString(), type(model))
+
+    def of_bytes(self, data: bytes, kind: type[ModelProto]) -> ModelProto:
         """Infer, work out targets of Reshape and its like, and infer again while that helps."""
         self.failed = False
-        inferred = self._once(model)
-        working = model
+        inferred = self._once(data, kind)
+        targets: dict[str, TypeProto] = {}
         for _ in range(_ROUNDS):
             if self.failed or not (found := shapes_of_targets(inferred)):
                 break
-            if working is model:
-                working = type(model)()
-                working.CopyFrom(model)
             # What is inferred from scratch has no holes of an earlier round in it.
-            declare(working.graph, found)
-            inferred = self._once(working)
+            targets |= found
+            fresh = kind()
+            fresh.ParseFromString(data)
+            declare(fresh.graph, targets)
+            inferred = self._once(fresh.SerializeToString(), kind)
         return inferred
 
-    def _once(self, model: ModelProto) -> ModelProto:
+    def _once(self, data: bytes, kind: type[ModelProto]) -> ModelProto:
         from onnx import shape_inference
 
         try:
-            inferred = shape_inference.infer_shapes(model, data_prop=True)
+            inferred = shape_inference.infer_shapes(data, data_prop=True)
             if self.has_masks and add_masks(inferred):
                 inferred = shape_inference.infer_shapes(inferred, data_prop=True)
         except Exception as error:  # noqa: BLE001 - it raises many types; the file's shapes remain
@@ -112,8 +122,8 @@ class _Inference:
             text = "ONNX shape inference failed, the file's own shapes are used"
             self.warnings.append(f"{text}: {lines[0][:200]}")
             self.failed = True
-            inferred = type(model)()
-            inferred.CopyFrom(model)
+            inferred = kind()
+            inferred.ParseFromString(data)
         forget_invented(inferred)
         return inferred
 

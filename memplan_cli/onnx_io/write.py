@@ -53,10 +53,10 @@ def written_model(
     found = graph_differences(model, rewritten)
     if found:
         raise InvalidLayoutError(f"the rewritten graph is another one: {found[0]}")
-    annotated = annotate(rewritten, program, plan)
+    _annotate(rewritten, program, plan)
     for key, value in sorted((notes or {}).items()):
-        annotated.metadata_props.add(key=key, value=value)
-    data: bytes = annotated.SerializeToString(deterministic=True)
+        rewritten.metadata_props.add(key=key, value=value)
+    data: bytes = rewritten.SerializeToString(deterministic=True)
     return data
 
 
@@ -86,13 +86,11 @@ def rewrite(model: ModelProto, program: Program, exposed: Sequence[str] = ()) ->
     return written
 
 
-def annotate(model: ModelProto, program: Program, plan: Plan) -> ModelProto:
-    """Return a copy of a rewritten model that carries its plan as metadata.
+def _annotate(written: ModelProto, program: Program, plan: Plan) -> None:
+    """Write the plan into a rewritten model as metadata.
 
     Model metadata survives nearly every tool; that of nodes and values is for viewers.
     """
-    written = type(model)()
-    written.CopyFrom(model)
     memory = plan.report.memory
     notes = {"digest": plan.digest, "level": plan.report.level}
     for name in ("naive", "live_peak", "planned", "total"):
@@ -102,7 +100,6 @@ def annotate(model: ModelProto, program: Program, plan: Plan) -> ModelProto:
     entry.key = f"{PREFIX}plan"
     entry.value = ",".join(f"{key}={value}" for key, value in notes.items())
     _annotate_graph(written.graph, program.body, _Notes.of(program, plan))
-    return written
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +131,8 @@ class _Notes:
 
 def _drop_notes(model: ModelProto) -> None:
     """Remove what an earlier run of memplan wrote."""
+    if PREFIX.encode() not in model.SerializeToString():  # quicker than looking everywhere
+        return
     _drop(model)
     for graph in graphs(model.graph):
         for node in graph.node:
