@@ -223,11 +223,19 @@ def test_what_the_first_op_takes_for_a_moment_is_no_room_for_the_second() -> Non
     assert contract(graph).members == ((0,), (1,))
 
 
-def test_greedy_runs_what_frees_most_first() -> None:
-    graph = graph_of([[], [], [0], [1], [2, 3]], [5, 9, 5, 1, 1])
+def test_greedy_knows_what_the_last_reader_frees() -> None:
+    # Op 2 makes 8 and frees 5, which is less than the 6 that op 1 makes.
+    graph = graph_of([[], [], [0], [1], [2, 3]], [5, 6, 8, 1, 1])
     assert CANDIDATES["greedy"](graph) == [0, 2, 1, 3, 4]
-    frees = graph_of([[], [], [0], [1], [2, 3]], [5, 5, 4, 1, 1])
-    assert CANDIDATES["greedy"](frees) == [0, 2, 1, 3, 4]
+
+
+def test_what_the_second_op_of_a_cluster_reads_is_not_replaced_by_the_first() -> None:
+    # Both read tensor 0, which was live before them, and the second replaces the first's.
+    whole = graph_of([[], [0], [0, 1]], [4, 4, 4], outlives=(2,), in_place=(1, 2))
+    section = Walk(whole, range(3)).section(1, 3)
+    small = contract(section)
+    assert small.members == ((0, 1),)
+    assert peak(small.graph, [0]) == peak(section, [0, 1]) == 8
 
 
 def test_a_chain_contracts_to_one_cluster() -> None:
