@@ -84,6 +84,7 @@ LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
                 "optimizing",
                 "proving",
                 "training",
+                "recompute_step",
                 "simulating",
                 "fitting",
                 "gating",

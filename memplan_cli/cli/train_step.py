@@ -10,7 +10,10 @@ import click
 from memplan_cli.cli.common import model_argument, output_options
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from memplan_cli.cli.common import Output
+    from memplan_cli.onnx_io.gradients.train_step import TrainStep
 
 _PATH = click.Path(path_type=Path, dir_okay=False)
 
@@ -36,6 +39,14 @@ _PATH = click.Path(path_type=Path, dir_okay=False)
 @click.option("--freeze", multiple=True, metavar="GLOB", help="Leave these as they are.")
 @click.option("--running", is_flag=True, help="Batch norms use their running statistics.")
 @click.option("--weight-decay", type=float, help="Of the optimizer; adamw: 0.01.")
+@click.option(
+    "--checkpoint",
+    "checkpoints",
+    multiple=True,
+    metavar="NAME",
+    help="Keep these, run the rest again.",
+)
+@click.option("--budget", metavar="SIZE|N%", help="Run ops again until it fits in this.")
 @click.option("--state", type=_PATH, help="Write the first value of each in.* here (.npz).")
 @output_options
 def train_step(  # noqa: PLR0913 - one parameter an option, as click wants it
@@ -52,6 +63,8 @@ def train_step(  # noqa: PLR0913 - one parameter an option, as click wants it
     freeze: tuple[str, ...],
     running: bool,
     weight_decay: float | None,
+    checkpoints: tuple[str, ...],
+    budget: str | None,
     state: Path | None,
     output: Output,
 ) -> None:
@@ -68,6 +81,8 @@ def train_step(  # noqa: PLR0913 - one parameter an option, as click wants it
         raise click.UsageError("give either --loss or --loss-fn")
     if (optimizer is None) != gradients:
         raise click.UsageError("give either --optimizer or --gradients")
+    if checkpoints and budget:
+        raise click.UsageError("give either --checkpoint or --budget")
     from memplan_cli.onnx_io.gradients.files import StepFiles, write_train_step
     from memplan_cli.training import LossFunction, Optimizer, Recipe, Statistics
 
@@ -79,8 +94,24 @@ def train_step(  # noqa: PLR0913 - one parameter an option, as click wants it
         freeze,
         Statistics.RUNNING if running else Statistics.BATCH,
     )
-    step = write_train_step(recipe, StepFiles(model, out, state))
+    step = write_train_step(
+        recipe, StepFiles(model, out, state), _recompute(checkpoints, budget)
+    )
     click.echo(
         f"{out}: {len(step.model.graph.node)} nodes, {len(step.parameters)} parameters"
         f" trained, loss {step.loss}"
     )
+
+
+def _recompute(
+    checkpoints: tuple[str, ...], budget: str | None
+) -> Callable[[TrainStep], TrainStep] | None:
+    """Return what makes the step smaller, or nothing where nobody asked."""
+    if not checkpoints and budget is None:
+        return None
+    from memplan_cli.recompute_step import recompute_step
+    from memplan_cli.settings_keys import Place, Value
+    from memplan_cli.settings_keys import budget as read_budget
+
+    allowed = None if budget is None else read_budget(Value(budget, Place("--budget")))
+    return lambda step: recompute_step(step, checkpoints, allowed)

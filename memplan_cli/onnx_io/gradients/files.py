@@ -16,6 +16,7 @@ from memplan_cli.onnx_io.gradients.train_step import make_train_step
 from memplan_cli.onnx_io.load import load_model
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from memplan_cli.onnx_io.gradients.train_step import Recipe, TrainStep
@@ -30,7 +31,11 @@ class StepFiles:
     state: Path | None = None
 
 
-def write_train_step(recipe: Recipe, files: StepFiles) -> TrainStep:
+def write_train_step(
+    recipe: Recipe,
+    files: StepFiles,
+    recompute: Callable[[TrainStep], TrainStep] | None = None,
+) -> TrainStep:
     """Make a training step of a model file and write it; nothing is written on failure.
 
     Trained weights are not read unless their first values are asked for; what stays as it
@@ -47,6 +52,7 @@ def write_train_step(recipe: Recipe, files: StepFiles) -> TrainStep:
         )
     model = load_model(files.source)
     step = make_train_step(model, recipe)
+    step = recompute(step) if recompute else step
     contents = {files.target: step.model.SerializeToString(deterministic=True)}
     if files.state is not None:
         archive = io.BytesIO()
