@@ -1,0 +1,208 @@
+"""Large graphs: time and memory of `optimize --no-validate`, against ONNX Runtime's session.
+
+    python -m tests.benchmarks.scale [--quick] [--no-table]
+
+Everything is a process of its own, measured by the kernel: processor seconds and the most
+memory resident. Sessions are created with optimisation off; weights that are not there are
+given as zeros that nobody touches. `--quick` leaves the slow rows out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SHARED = ROOT.parent / "shared" / "models"
+TABLE = ROOT / "docs" / "measurements" / "scale.md"
+TIMEOUT = 1800.0
+
+COMPARED = (
+    ("train_lstm_unrolled_128x2", 0.5),
+    ("lstm_unrolled_512x2", 0.5),
+    ("train_gpt2_small_adam", 2.0),
+    ("llama_1b_dyn", 2.0),
+)
+"""Models, and the ratio to a session's creation that is asked for with the order kept."""
+
+SYNTHETIC = (65_000, 200_000, 1_000_000)
+WEIGHTS = 5 << 30
+
+SESSION = """
+import sys
+import numpy as np
+import onnx
+import onnxruntime as ort
+path = sys.argv[1]
+options = ort.SessionOptions()
+options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+options.log_severity_level = 3
+model = onnx.load(path, load_external_data=False)
+names, values = [], []
+for tensor in model.graph.initializer:
+    if tensor.data_location == 1:
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+        names.append(tensor.name)
+        values.append(ort.OrtValue.ortvalue_from_numpy(np.zeros(tuple(tensor.dims), dtype)))
+options.add_external_initializers(names, values)
+del model
+ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+"""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a process took: processor seconds and the most bytes resident."""
+
+    seconds: float
+    memory: int
+
+    def __str__(self) -> str:
+        return f"{self.seconds:.2f} s | {self.memory / 2**20:.0f} MiB"
+
+
+def cost(*command: str) -> Cost:
+    """Run Python with these arguments and return what the kernel counted."""
+    process = subprocess.Popen(
+        [sys.executable, *command], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    assert process.stderr is not None
+    with process.stderr as stream:
+        said = stream.read().decode()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"{' '.join(command[:4])} failed: {said[-400:]}")
+    return Cost(usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024)
+
+
+def optimize(model: Path, order: str = "keep") -> Cost:
+    """Plan and write a model as the command line does, nothing run."""
+    out = model.with_name("out.onnx") if os.access(model.parent, os.W_OK) else Path("out.onnx")
+    with tempfile.TemporaryDirectory() as folder:
+        target = out if out.parent != SHARED else Path(folder) / "out.onnx"
+        words = ("-m", "memplan_cli", "optimize", str(model), "--quiet", "--no-validate")
+        return cost(*words, "--order", order, "-o", str(target))
+
+
+def synthetic(nodes: int, path: Path) -> None:
+    """Write a graph of cheap ops with short skips, one small weight."""
+    from onnx import TensorProto, helper, save
+
+    made = ["x"]
+    ops = []
+    for at in range(nodes):
+        kind = ("Relu", "Add", "Mul", "Tanh", "MatMul")[at % 5]
+        other = {"Add": [made[max(0, at - 6)]], "Mul": [made[max(0, at - 6)]], "MatMul": ["w"]}
+        made.append(f"t{at}" if at + 1 < nodes else "y")
+        ops.append(helper.make_node(kind, [made[at], *other.get(kind, [])], [made[-1]]))
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [32, 64]) for n in "xy"]
+    weight = helper.make_tensor("w", TensorProto.FLOAT, [64, 64], bytes(64 * 64 * 4), raw=True)
+    graph = helper.make_graph(ops, "synthetic", ends[:1], ends[1:], [weight])
+    opset = [helper.make_opsetid("", 20)]
+    save(helper.make_model(graph, opset_imports=opset, ir_version=9), path)
+
+
+def with_weights(path: Path, size: int) -> None:
+    """Write a small graph whose weights are a sparse file of that many bytes."""
+    from onnx import TensorProto, external_data_helper, helper, save
+
+    layers, width = 20, int((size / 20 / 4) ** 0.5)
+    weights = []
+    for at in range(layers):
+        tensor = TensorProto(name=f"w{at}", data_type=TensorProto.FLOAT, dims=[width, width])
+        tensor.raw_data = b"0"
+        place = at * width * width * 4
+        external_data_helper.set_external_data(tensor, "w.bin", place, width * width * 4)
+        tensor.ClearField("raw_data")
+        weights.append(tensor)
+    names = ["x", *(f"t{at}" for at in range(1, layers)), "y"]
+    ops = [
+        helper.make_node("MatMul", [names[at], f"w{at}"], [names[at + 1]])
+        for at in range(layers)
+    ]
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [8, width]) for n in "xy"]
+    graph = helper.make_graph(ops, "heavy", ends[:1], ends[1:], weights)
+    save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9),
+        path,
+    )
+    with path.with_name("w.bin").open("wb") as file:
+        file.truncate(layers * width * width * 4)
+
+
+def against_sessions(*, quick: bool) -> list[str]:
+    """Return the rows of the real models."""
+    lines = []
+    for name, wanted in COMPARED:
+        path = SHARED / f"{name}.onnx"
+        session = cost("-c", SESSION, str(path))
+        kept = optimize(path)
+        words = [name, str(session), str(kept), f"{kept.seconds / session.seconds:.2f}"]
+        words.append(f"{wanted:.1f}")
+        if not quick:
+            auto = optimize(path, "auto")
+            words += [str(auto), f"{auto.seconds / session.seconds:.2f}", f"{2 * wanted:.1f}"]
+        lines.append(" | ".join(words))
+        print(lines[-1], flush=True)
+    return lines
+
+
+def of_size(folder: Path, *, quick: bool) -> list[str]:
+    """Return the rows of synthetic graphs and of the heavy one."""
+    lines = []
+    for nodes in SYNTHETIC[:1] if quick else SYNTHETIC:
+        path = folder / f"{nodes}.onnx"
+        synthetic(nodes, path)
+        graph = path.stat().st_size
+        found = optimize(path)
+        each = 1e6 * found.seconds / nodes
+        lines.append(f"{nodes:,} nodes | {graph / 2**20:.1f} MiB | {found} | {each:.0f} µs")
+        print(lines[-1], flush=True)
+    path = folder / "heavy.onnx"
+    with_weights(path, WEIGHTS)
+    found = optimize(path)
+    lines.append(f"20 nodes, 5 GiB of weights | 0.0 MiB | {found} | -")
+    print(lines[-1], flush=True)
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--no-table", action="store_true")
+    options = parser.parse_args()
+    real = against_sessions(quick=options.quick)
+    with tempfile.TemporaryDirectory() as name:
+        sizes = of_size(Path(name), quick=options.quick)
+    if not options.no_table and not options.quick:
+        TABLE.parent.mkdir(parents=True, exist_ok=True)
+        TABLE.write_text(page(real, sizes), encoding="utf-8")
+
+
+def page(real: list[str], sizes: list[str]) -> str:
+    """Return the page."""
+    return f"""# Time and memory of large graphs
+
+Made by `python -m tests.benchmarks.scale`: whole processes, processor seconds of user and
+system, most memory resident. `optimize --no-validate`, level 2.
+
+| model | session, optimisation off | memory | optimize --order keep | memory | ratio | asked for | optimize --order auto | memory | ratio | asked for |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
+{chr(10).join(f"| {line} |" for line in real)}
+
+A session's memory holds the weights (zeros here, where the file has none); memplan's never.
+
+| graph | file without weights | optimize --order keep | memory | a node |
+| --- | --- | --- | --- | --- |
+{chr(10).join(f"| {line} |" for line in sizes)}
+"""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""What size may not cost: weights are never read, and time grows with the nodes."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from benchmarks.scale import WEIGHTS, cost, optimize, synthetic, with_weights
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_five_gigabytes_of_weights_are_planned_in_the_memory_of_their_graph(
+    tmp_path: Path,
+) -> None:
+    model = tmp_path / "heavy.onnx"
+    with_weights(model, WEIGHTS)
+    nothing = cost("-m", "memplan_cli", "--version")
+    found = optimize(model)
+    report = json.loads((tmp_path / "out.json").read_text())["report"]
+    assert 0.99 * WEIGHTS < report["memory"]["weights"] <= WEIGHTS
+    assert found.memory < 3 * model.stat().st_size + (200 << 20)
+    assert found.seconds < nothing.seconds + 10
+    assert not (tmp_path / "out.onnx.data").exists()
+
+
+@pytest.mark.slow
+def test_eight_times_the_nodes_take_about_eight_times_as_long(tmp_path: Path) -> None:
+    few, many = tmp_path / "few.onnx", tmp_path / "many.onnx"
+    synthetic(8_000, few)
+    synthetic(64_000, many)
+    start = cost("-m", "memplan_cli", "--version").seconds
+    assert optimize(many).seconds - start < 12 * (optimize(few).seconds - start)
