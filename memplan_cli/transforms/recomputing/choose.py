@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 DISCOUNT = 20
 """How far below the going price a candidate is not even looked at to its end."""
 
+CHAIN_STEPS = 440_000
+"""Copies in one candidate x ops of the program: what bounds the time of a search."""
+
 MOST_DISCOUNTS = 3
 """How often the price falls by that when nothing is left to take."""
 
@@ -64,6 +67,7 @@ class Chooser:
         self.budget = budget
         self.price = 0.0
         """The ratio at which candidates are being taken: bytes x places per work."""
+        self._longest = max(CHAIN_STEPS // max(len(state.live), 1), 32)
         self._heap: list[tuple[float, int, int]] = []
 
     def run(self) -> int:
@@ -156,7 +160,8 @@ class Chooser:
             if self._supply(found, needed):
                 stack.extend(values.needs[needed])
                 transient += values.size[needed] + values.beside[needed]
-            if found.gain * DISCOUNT < found.work * self.price:
+            too_long = len(found.again) > self._longest
+            if too_long or found.gain * DISCOUNT < found.work * self.price:
                 return None
         found.gain -= self._penalty(end, end + 1, transient)
         return found if found.gain > 0 else None

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from memplan_cli.sizes import Size
 
 ROUNDS = 12
+"""Programs that are built and measured for one budget, at most."""
+
+HALF_AT = 8_000
+"""Ops from which on there are half as many rounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +100,14 @@ class Solver:
         The state is left where the last of them is.
         """
         trials: list[Trial] = []
-        while len(trials) < ROUNDS:
+        rounds = ROUNDS if len(self._live) < HALF_AT else ROUNDS // 2
+        while len(trials) < rounds:
             taken = Chooser(state, budget).run()
             trials.append(self._measure(state))
             if trials[-1].peak > budget and not taken:
                 break
             # What is taken back may turn out to be too much: then some is chosen again.
-            while trials[-1].peak <= budget and len(trials) < ROUNDS:
+            while trials[-1].peak <= budget and len(trials) < rounds:
                 if not state.undo(budget):
                     return trials
                 trials.append(self._measure(state))
