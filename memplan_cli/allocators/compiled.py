@@ -24,10 +24,10 @@ def compiled(function: Function) -> Function:
     usual = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = str(_folder(usual))
     try:
-        return cast("Function", numba.njit(cache=True)(function))
+        return cast("Function", numba.njit(cache=True, no_cfunc_wrapper=True)(function))
     except RuntimeError:
         # numba found no folder to cache in: correct all the same, compiled in each process.
-        return cast("Function", numba.njit(function))
+        return cast("Function", numba.njit(no_cfunc_wrapper=True)(function))
     finally:
         numba.config.CACHE_DIR = usual
 

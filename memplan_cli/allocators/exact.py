@@ -103,6 +103,8 @@ class Searcher:
 
     def fit(self, capacity: int, budget: Budget) -> tuple[Answer, Placement]:
         """Say whether the piece fits into ``capacity`` units; if so, how."""
+        if capacity < self.piece.load:
+            return Answer.NO, ()
         sections, buffers = len(self.board.load), len(self.board.size)
         dive = 2 * buffers * (2 * buffers + 6 * sections)
         for turn in count():

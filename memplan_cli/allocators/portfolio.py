@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from memplan_cli.allocators.pieces import Piece, Placement, Reduction
     from memplan_cli.problem import Layout, Problem
 
-DEFAULT_WORK = 3_000_000_000
+DEFAULT_WORK = 1_500_000_000
 """Units of work for the search, about one buffer or section looked at: some ten seconds."""
 
 SEARCHABLE = 6_000

@@ -8,6 +8,8 @@ import pytest
 
 from benchmarks.packing_instances import FAMILIES, chain, square, training
 from memplan_cli.allocators import ALLOCATORS, portfolio
+from memplan_cli.allocators.budget import Budget
+from memplan_cli.allocators.exact import Answer, Searcher
 from memplan_cli.allocators.pair import is_pairwise, pairwise
 from memplan_cli.allocators.pieces import height_of, reduce
 from memplan_cli.allocators.skyline import SWEEPS, best_sweep
@@ -80,6 +82,36 @@ def test_a_height_above_the_bound_is_proved_by_searching_to_the_end() -> None:
     found = portfolio(UNREACHABLE)
     assert found.proved
     assert (found.height, lower_bound(UNREACHABLE)) == (8, 7)
+
+
+def test_a_height_that_only_an_unproved_piece_forces_is_not_proved() -> None:
+    hard = square(500, 0)
+    end = max(b.live.end for b in hard.buffers)
+    # A piece later in time that could be searched to the end at the height of the first.
+    later = tuple(
+        Buffer(
+            BufferId(f"later {b.id}"),
+            b.size * lower_bound(hard) // 8,
+            LiveRange(b.live.start + end, b.live.end + end),
+        )
+        for b in UNREACHABLE.buffers
+    )
+    given = Problem((*hard.buffers, *later))
+    found = portfolio(given, work=1000)
+    assert violations(given, found) == ()
+    assert found.height > lower_bound(given)
+    assert not found.proved
+
+
+def test_a_failure_at_one_capacity_says_nothing_of_a_larger_one() -> None:
+    spans = (
+        (0, 6, 2), (0, 5, 4), (6, 8, 4), (0, 1, 3), (3, 6, 1), (7, 8, 1), (5, 8, 5), (3, 7, 1),
+        (4, 5, 2), (1, 3, 4), (0, 1, 1),
+    )  # fmt: skip
+    (piece,) = reduce(problem(*spans)).pieces
+    searcher = Searcher(piece)
+    answers = [searcher.fit(piece.load + spare, Budget(10**8))[0] for spare in (0, 1, 2)]
+    assert answers == [Answer.NO, Answer.YES, Answer.YES]
 
 
 def test_without_work_nothing_above_the_bound_is_proved() -> None:

@@ -1,0 +1,192 @@
+"""Measure the allocators and write the table.
+
+    python -m tests.benchmarks.packing [--instances DIR] [--peers] [--no-table]
+
+Instances are MiniMalloc CSV files; the rest is generated, seeded, by `packing_instances`.
+Times are processor seconds of one thread, the search loaded beforehand; in the last table
+they are those of whole processes, with the wall time beside them. `--peers` adds omnimalloc and OR-Tools CP-SAT where they are installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memplan_cli.allocators import ALLOCATORS, portfolio
+from memplan_cli.pack import read_problem
+from memplan_cli.problem import Problem, lower_bound, violations
+from memplan_cli.version import VERSION
+
+from .packing_instances import FAMILIES, square
+from .packing_peers import CP_SAT_SECONDS, installed, timed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from .packing_peers import Peer
+
+ROOT = Path(__file__).parents[2]
+SHARED = ROOT.parent / "shared" / "instances"
+TABLE = ROOT / "docs" / "measurements" / "packing.md"
+
+SMALL = (50, 100, 200, 350, 500)
+HARD = 2
+"""The seed of a square that only the search puts together."""
+LARGE = (1_000, 10_000, 100_000)
+SEEDS = range(4)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
+    yield "| " + " | ".join(head) + " |"
+    yield "|" + " --- |" * len(head)
+    for row in rows:
+        text = "| " + " | ".join(str(cell) for cell in row) + " |"
+        print(text, file=sys.stderr, flush=True)
+        yield text
+    yield ""
+
+
+def instances(folder: Path, *, peers: bool) -> Iterator[str]:
+    others = installed() if peers else {}
+    compared: dict[str, Peer] = {
+        "greedy by size": ALLOCATORS["greedy-size"],
+        "time-order best fit": ALLOCATORS["best-fit-birth"],
+        **others,
+    }
+    head = ["instance", "buffers", "capacity / bound", "height / bound", "proved", "seconds"]
+    head += [f"{name} (s)" for name in compared]
+    yield "## Instances\n"
+    yield "Height over the lower bound; in brackets the seconds.\n"
+    yield from table(
+        head, (_instance(path, compared) for path in sorted(folder.glob("*.csv")))
+    )
+
+
+def _instance(path: Path, compared: Mapping[str, Peer]) -> list[object]:
+    problem = read_problem(path)
+    bound = lower_bound(problem)
+    capacity = path.stem.partition(".")[2]
+    started = time.process_time()
+    layout = portfolio(problem)
+    seconds = time.process_time() - started
+    assert violations(problem, layout) == ()
+    ratio = f"{int(capacity) / bound:.4f}" if capacity else "-"
+    proved = "yes" if layout.proved else "no"
+    row: list[object] = [path.stem.partition(".")[0], len(problem.buffers), ratio]
+    row += [f"{layout.height / bound:.4f}", proved, f"{seconds:.3f}"]
+    for allocate in compared.values():
+        run = timed(problem, allocate)
+        found = "none" if run.ratio is None else f"{run.ratio:.4f}"
+        row.append(f"{found} ({run.seconds:.2f})")
+    return row
+
+
+def small() -> Iterator[str]:
+    yield "## Generated, up to 500 buffers\n"
+    yield (
+        "Share at the known optimum (the lower bound), the worst height / bound, the longest "
+        "seconds; 4 seeds of each size.\n"
+    )
+    yield from table(
+        ("family", "problems", "at the optimum", "worst", "longest"),
+        (_family(name) for name in FAMILIES),
+    )
+
+
+def _family(name: str) -> list[object]:
+    problems = [FAMILIES[name](count, seed) for count in SMALL for seed in SEEDS]
+    runs = [timed(problem, portfolio) for problem in problems]
+    ratios = [run.ratio or 0.0 for run in runs]
+    share = sum(ratio == 1.0 for ratio in ratios) / len(ratios)
+    longest = max(run.seconds for run in runs)
+    return [name, len(runs), f"{share:.0%}", f"{max(ratios):.4f}", f"{longest:.2f}"]
+
+
+def large() -> Iterator[str]:
+    yield "## Generated, larger\n"
+    yield "Height / bound, in brackets the seconds.\n"
+    rows = (
+        [name, *(_large(FAMILIES[name](count, 1)) for count in LARGE)] for name in FAMILIES
+    )
+    yield from table(["family", *(f"{count:,}" for count in LARGE)], rows)
+
+
+def _large(problem: Problem) -> str:
+    run = timed(problem, portfolio)
+    return f"{run.ratio:.4f} ({run.seconds:.2f})"
+
+
+def cold() -> Iterator[str]:
+    """Time whole processes: an easy problem, a hard one, a hard one on a new machine."""
+    code = (
+        "from tests.benchmarks.packing_instances import {f};"
+        "from memplan_cli.allocators import portfolio;"
+        "assert portfolio({f}({n}, {seed})).proved"
+    )
+    yield "## Whole processes\n"
+    rows: list[list[object]] = []
+    with tempfile.TemporaryDirectory() as cache:
+        for what, family, count, env in (
+            ("500 buffers, easy", "skips", 500, {}),
+            ("150 buffers, hard", "square", 150, {}),
+            (
+                "150 buffers, hard, nothing compiled yet",
+                "square",
+                150,
+                {"NUMBA_CACHE_DIR": cache},
+            ),
+        ):
+            started, used = time.perf_counter(), _children()
+            text = code.format(f=family, n=count, seed=HARD)
+            command = [sys.executable, "-c", text]
+            subprocess.run(command, check=True, cwd=ROOT, env={**os.environ, **env})
+            wall, used = time.perf_counter() - started, _children() - used
+            rows.append([what, f"{used:.2f}", f"{wall:.2f}"])
+    yield from table(("process", "processor seconds", "wall seconds"), rows)
+
+
+def _children() -> float:
+    times = os.times()
+    return times.children_user + times.children_system
+
+
+def _setting() -> str:
+    return (
+        f"memplan {VERSION}, Python {platform.python_version()}, processor seconds on a shared "
+        f"{platform.machine()} machine with {os.cpu_count()} cores and a load of "
+        f"{os.getloadavg()[0]:.1f}. `python -m tests.benchmarks.packing --peers`; CP-SAT with "
+        f"{CP_SAT_SECONDS:g} s and one worker.\n"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--instances", type=Path, default=SHARED)
+    parser.add_argument("--peers", action="store_true")
+    parser.add_argument("--no-table", action="store_true")
+    options = parser.parse_args()
+    portfolio(square(150, 1))  # loads the search
+    lines = [
+        "# Packing\n",
+        _setting(),
+        *instances(options.instances, peers=options.peers),
+        *small(),
+        *large(),
+        *cold(),
+    ]
+    text = "\n".join(lines)
+    print(text)
+    if not options.no_table:
+        TABLE.parent.mkdir(parents=True, exist_ok=True)
+        TABLE.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
