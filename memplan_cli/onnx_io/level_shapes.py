@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from memplan_cli.onnx_io.load import subgraphs
-from memplan_cli.onnx_io.shape_lattice import is_complete, merged
+from memplan_cli.onnx_io.shape_lattice import is_complete
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
@@ -101,7 +101,8 @@ class Level:
         graph.value_info.extend(body.value_info)
         for value, kind in zip(body.input, given, strict=False):
             graph.input.add().CopyFrom(value)
-            graph.input[-1].type.CopyFrom(merged(kind, value.type))
+            # Not merged with what the body declares: a hole here may be one on purpose.
+            graph.input[-1].type.CopyFrom(kind if kind.WhichOneof("value") else value.type)
         self._bring(graph, made={name for node in prelude for name in node.output})
         answer = self.infer(model).graph
         result = type(body)()

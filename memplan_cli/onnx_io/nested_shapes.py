@@ -21,6 +21,7 @@ from memplan_cli.onnx_io.shape_lattice import (
     slice_of,
     stack_of,
     widest,
+    with_shape,
 )
 
 if TYPE_CHECKING:
@@ -64,17 +65,45 @@ def _complete(given: ModelProto, inferred: ModelProto, infer: Infer) -> dict[str
             continue
         level = level or Level.of(inferred, partial(infer_nested, infer=infer))
         target = inferred.graph.node[index]
-        if all(level.is_known(name) for name in _made_in(target)):
+        unsteady = _unsteady(node, target, level)
+        if not unsteady and all(level.is_known(name) for name in _made_in(target)):
             continue
         bodies, results = _HANDLERS[node.op_type](node, level)
         for attribute in target.attribute:
             if attribute.name in bodies:
                 attribute.g.CopyFrom(bodies[attribute.name])
         for name, kind in zip(node.output, results, strict=False):
-            known = level.types.get(name)
+            known = None if unsteady else level.types.get(name)
             better = merged(known, kind) if known is not None else kind
             if name and (known is None or better != known):
                 found[name] = level.types[name] = better
+        for value in unsteady:  # or ONNX inference says it again in the next round
+            value.type.CopyFrom(with_shape(value.type, None))
+    return found
+
+
+def _unsteady(node: NodeProto, target: NodeProto, level: Level) -> list[ValueInfoProto]:
+    """Return the inputs of a body that are declared as on the first turn, and grow.
+
+    ONNX inference believes such a declaration, and what it then knows is wrong.
+    """
+    lead, skip = {"Loop": (2, 1), "Scan": (0, 0)}.get(node.op_type, (-1, 0))
+    if lead < 0:
+        return []
+    (_, body), (_, inferred) = *subgraphs(node), *subgraphs(target)
+    scans = next((a.i for a in node.attribute if a.name == "num_scan_inputs"), 0)
+    names = node.input[lead : len(node.input) - scans]
+    found = []
+    for at, name in enumerate(names):
+        declared = body.input[lead + at]
+        dims = zip(
+            shape_in(level.type_of(name)) or (),
+            shape_in(declared.type) or (),
+            shape_in(inferred.output[skip + at].type) or (),
+            strict=False,
+        )
+        if any(a is not None and a == b and c is not None and c != b for a, b, c in dims):
+            found.append(declared)
     return found
 
 
@@ -136,7 +165,11 @@ def _scan(node: NodeProto, level: Level) -> Answer:
     axes = list(attributes["scan_input_axes"].ints) if "scan_input_axes" in attributes else []
     wholes = [level.type_of(name) for name in node.input[states:]]
     axes += [0] * (count - len(axes))
-    slices = [slice_of(kind, axis) for kind, axis in zip(wholes, axes, strict=True)]
+    given = [value.type for value in body.input[states:]]
+    slices = [
+        merged(slice_of(kind, axis), own)
+        for kind, axis, own in zip(wholes, axes, given, strict=True)
+    ]
     carried = Carried(level, body, [], skip=0, tail=slices)
     inferred, last = carried.settle([level.type_of(n) for n in node.input[:states]], None)
     length = next((n for n in map(_along, wholes, axes) if n is not None), None)
@@ -159,10 +192,10 @@ def _sequence_map(node: NodeProto, level: Level) -> Answer:
 
     (attribute, body), *_ = subgraphs(node)
     given = []
-    for name in node.input:
+    for name, value in zip(node.input, body.input, strict=False):
         kind = level.type_of(name)
         sequence = kind.WhichOneof("value") == "sequence_type"
-        given.append(kind.sequence_type.elem_type if sequence else kind)
+        given.append(merged(kind.sequence_type.elem_type if sequence else kind, value.type))
     inferred = level.run(body, given)
     results = []
     for value in inferred.output:

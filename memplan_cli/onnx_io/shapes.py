@@ -72,13 +72,22 @@ def infer(model: ModelProto, bindings: Bindings) -> tuple[ModelProto, tuple[str,
     nested = not kinds.isdisjoint(OWNERS)
     inference = _Inference(has_masks=nested or "Dropout" in kinds)
     if nested:
-        inferred = infer_nested(light, inference)
+        inferred = _infer_nested(light, inference)
     else:
         # As bytes: the copy is given up before inference makes two more.
         data = light.SerializeToString()
         del light
         inferred = inference.of_bytes(data, type(model))
     return inferred, (*inference.warnings, *unused)
+
+
+def _infer_nested(light: ModelProto, inference: _Inference) -> ModelProto:
+    try:
+        return infer_nested(light, inference)
+    except Exception as error:  # noqa: BLE001 - bodies that are none break it in many ways
+        what = f"{type(error).__name__} {str(error)[:200]}"
+        inference.warnings.append(f"the shapes inside bodies are not known: {what}")
+        return inference(light)
 
 
 @dataclass(slots=True)

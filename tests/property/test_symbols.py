@@ -148,6 +148,7 @@ def test_equal_products_have_one_unit(a: Expression, b: Expression, c: Expressio
         ("floor((W - 1)/2) + 1", "floor((W + 1)/2)"),
         ("ceiling(W/2)", "floor((W + 1)/2)"),
         ("floor(floor(W/2)/2)", "floor(W/4)"),
+        ("floor((floor((W + 1)/2) + 3)/2)", "floor((W + 3)/4) + 1"),
         ("seq//1 + 0*batch", "seq"),
         ("encoder length", "`encoder length`"),
         ("s0//0", "`s0//0`"),

@@ -146,7 +146,9 @@ def test_a_job_that_kills_its_process_is_one_failed_row(
 
     monkeypatch.setattr(sweep_runners, "do_job", deadly)
     todo = jobs(*range(1, 8))
-    rows = sweep(todo, partial(in_processes, count=2))
+    heard: list[Row] = []
+    rows = sweep(todo, partial(in_processes, count=2), heard=heard.append)
+    assert len(heard) == 7, "no row is lost and none comes twice"
     assert [row.passed for row in rows] == [batch != 3 for batch in range(1, 8)]
     assert "died" in rows[2].error
 

@@ -88,6 +88,33 @@ def test_a_value_that_grows_without_end_is_unknown_and_can_be_given() -> None:
     assert shape(given, "s") == (2, 30)
 
 
+def test_a_declaration_that_holds_on_the_first_turn_only_is_not_believed() -> None:
+    got = program("""
+        g (float[2,1] x, int64 n, bool go) => (y) {
+            last = Loop (n, go, x) <body = b (int64 i, bool c, float[2,1] h) => (d, r) {
+                d = Identity (c)
+                s = Neg (h)
+                r = Concat <axis = 1> (s, x)
+            }>
+            y = Neg (last)
+        }""")
+    assert shape(got, "s") == (2, None)
+    assert shape(got, "last") == (2, None)
+
+
+def test_a_body_that_takes_too_little_is_a_warning_and_no_crash() -> None:
+    import onnx
+
+    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 20]>
+        g (float[2,1] x, int64 n, bool go) => (y) {
+            last = Loop (n, go, x) <body = b (int64 i) => (d) { d = Identity (i) }>
+            y = Neg (last)
+        }""")
+    assert read_program(model).warnings
+    del model.graph.node[0].attribute[:]
+    assert read_program(model).warnings
+
+
 def test_a_value_that_doubles_is_unknown() -> None:
     got = program("""
         g (float[2,1] x, bool go) => (y) <int64 n = {5}> {

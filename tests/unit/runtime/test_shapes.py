@@ -119,3 +119,12 @@ def test_a_run_wants_every_dim_bound(tmp_path: Path) -> None:
     text = BY_DATA.replace("float[4,8] x", "float[batch,8] x")
     with pytest.raises(SettingsError, match="'batch'"):
         read_observed(model(text), saved(text, tmp_path), Bindings())
+
+
+def test_a_name_that_the_runtime_made_up_is_no_dim() -> None:
+    from memplan_cli.runtime.shapes import _dim
+
+    known = frozenset({"batch"})
+    assert [_dim(dim, known) for dim in ("batch", "2*batch", "unk__3", "", -1, 4, None)] == [
+        "batch", "2*batch", None, None, None, 4, None,
+    ]  # fmt: skip
