@@ -205,6 +205,11 @@ Where several symbols make several arenas, one plan for all values costs more th
 the binding: sizes that no expression orders do not share memory. With bounds they do:
 `moe_sparse` with `--bounds u0=0..256` and so on for all 16 experts plans
 {_bounded():,} bytes for **every** split of the rows.
+
+A name that only inference has for a dim (`unk__0`) is no symbol: nobody could bind it, so the
+tensor is unplanned and coverage below 100 %, until `--shape` gives the shape or
+`--profile-shapes` observes it. Where the file names the same dim behind a Transpose or another
+op that only moves dims, as `u0` behind NonZero in `moe_sparse`, that name is used.
 """
 
 
