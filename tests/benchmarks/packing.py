@@ -172,7 +172,7 @@ def main() -> None:
     parser.add_argument("--peers", action="store_true")
     parser.add_argument("--no-table", action="store_true")
     options = parser.parse_args()
-    portfolio(square(150, 1))  # loads the search
+    portfolio(square(150, HARD))  # loads the search
     lines = [
         "# Packing\n",
         _setting(),
