@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.scale import WEIGHTS, cost, optimize, synthetic, with_weights
+from benchmarks.scale import MEMPLAN, WEIGHTS, cost, optimize, synthetic, with_weights
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +18,7 @@ def test_five_gigabytes_of_weights_are_planned_in_the_memory_of_their_graph(
 ) -> None:
     model = tmp_path / "heavy.onnx"
     with_weights(model, WEIGHTS)
-    nothing = cost("-m", "memplan_cli", "--version")
+    nothing = cost(MEMPLAN, "--version")
     found = optimize(model)
     report = json.loads((tmp_path / "out.json").read_text())["report"]
     assert 0.99 * WEIGHTS < report["memory"]["weights"] <= WEIGHTS
@@ -32,5 +32,5 @@ def test_eight_times_the_nodes_take_about_eight_times_as_long(tmp_path: Path) ->
     few, many = tmp_path / "few.onnx", tmp_path / "many.onnx"
     synthetic(8_000, few)
     synthetic(64_000, many)
-    start = cost("-m", "memplan_cli", "--version").seconds
+    start = cost(MEMPLAN, "--version").seconds
     assert optimize(many).seconds - start < 12 * (optimize(few).seconds - start)
