@@ -6,6 +6,9 @@ is ``memplan optimize``. Importing this package imports no ONNX and no runtime.
 
 from __future__ import annotations
 
+# A submodule that is imported later would take the place of the function of its name.
+import memplan_cli.plan
+import memplan_cli.report  # noqa: F401
 from memplan_cli.api import doctor, optimize, plan, report, validate
 from memplan_cli.errors import MemplanError
 from memplan_cli.optimizing import Check, Optimized

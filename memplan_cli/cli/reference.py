@@ -20,7 +20,8 @@ BEGIN, END = "<!-- reference: begin -->", "<!-- reference: end -->"
 
 def reference() -> str:
     """Return the reference: a section a command, a line an option."""
-    context = click.Context(main, info_name="memplan")
+    # As `main` itself is called: a command remembers the first help option it was asked for.
+    context = click.Context(main, info_name="memplan", help_option_names=["-h", "--help"])
     sections = []
     for name in COMMANDS:
         command = main.get_command(context, name)

@@ -53,7 +53,8 @@ class Outcome:
             found.append(f"exit code {self.code}")
         if "Traceback" in self.message:
             found.append("a traceback")
-        if self.code == 2 and not self.message.startswith(("Error:", "Usage:")):
+        lines = self.message.splitlines()  # progress may stand above the message
+        if self.code == 2 and not any(at.startswith(("Error:", "Usage:")) for at in lines):
             found.append("no message")
         if self.code and self.written:
             found.append(f"left {', '.join(self.written)}")
