@@ -50,7 +50,7 @@ def prove(
     plan = plan_beside(planned) if extras else None
     notes = written_notes(planned)
     dims = _dims(plan)
-    verdict = compare_models(original, planned, check, dims)
+    verdict = compare_models(original, planned, check, dims).verdict
     if plan is not None and plan.digest != notes.get("digest"):
         raise PlanError(
             f"the plan beside {planned} is another model's: its digest is not the one that "

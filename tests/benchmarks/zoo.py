@@ -73,6 +73,15 @@ class Row:
             self.faults.append("level 2 above 1.02 of the bound")
 
 
+def bindings(model: Path) -> tuple[str, ...]:
+    """Return ``NAME=N`` for the symbols of a model: ours, or those shipped with it."""
+    if model.stem in DIMS or model.parent != SHARED:
+        return DIMS.get(model.stem, ())
+    inputs = SHARED / "inputs" / f"{model.stem}.json"
+    known = json.loads(inputs.read_text())["dynamic"] if inputs.exists() else {}
+    return tuple(f"{name}={value}" for name, value in known.items())
+
+
 def optimize(model: Path, folder: Path, *options: str) -> tuple[int, dict[str, Any], float]:
     """Run the command; return its exit code, the plan it wrote, and seconds."""
     out = folder / f"{model.stem}.memplan.onnx"
@@ -92,7 +101,7 @@ def optimize(model: Path, folder: Path, *options: str) -> tuple[int, dict[str, A
 def measure(model: Path, folder: Path) -> Row:
     """Plan a model at each level, and run it where its weights are at hand."""
     row = Row(model.stem)
-    dims = [word for dim in DIMS.get(model.stem, ()) for word in ("--dim", dim)]
+    dims = [word for dim in bindings(model) for word in ("--dim", dim)]
     for level in (0, 1, 2):
         code, found, seconds = optimize(
             model, folder, "--no-validate", "--level", str(level), *dims
