@@ -143,7 +143,9 @@ def inferred_shapes(
     found: Known = {}
     for name, (kind, dims) in types.items():
         dtype = _dtype(kind.removeprefix("tensor(").removesuffix(")"))
-        if dtype in BITS and name in names:
+        # No dims can mean a scalar or that not even the rank is known: the runtime says
+        # the same of both, and a scalar that is none would be planned in four bytes.
+        if dtype in BITS and name in names and dims:
             found[name] = (dtype, tuple(_dim(dim, asked.symbols) for dim in dims))
     return found, ""
 

@@ -33,6 +33,13 @@ BY_DATA = """<ir_version: 9, opset_import: ["": 20]>
         y = Neg (f)
     }"""
 
+UNKNOWN_RANK = """<ir_version: 9, opset_import: ["": 20]>
+    g (float[2,3,4] x, int64[n] at) => (float[?,?] y) {
+        t = Reshape (x, at)
+        u = Neg (t)
+        y = Exp (u)
+    }"""
+
 GROWING = """<ir_version: 9, opset_import: ["": 20]>
     g (float[2,1] x, int64 n) => (float[2,m] y) {
         go = Constant <value = bool {1}> ()
@@ -85,6 +92,12 @@ def test_a_model_the_runtime_cannot_load_keeps_its_holes_and_says_why(tmp_path: 
     loaded = read_completely(model(text), saved(text, tmp_path), Bindings())
     assert len(missing_sizes(loaded.program)) == 2
     assert any("cannot load" in warning for warning in loaded.warnings)
+
+
+def test_a_rank_nobody_knows_is_not_taken_for_a_scalar(tmp_path: Path) -> None:
+    loaded = read_completely(model(UNKNOWN_RANK), saved(UNKNOWN_RANK, tmp_path), Bindings())
+    assert shape(loaded.program, "t") is None, "the runtime says [] of both"
+    assert shape(loaded.program, "u") is None
 
 
 def test_what_depends_on_data_stays_unknown_without_a_run(tmp_path: Path) -> None:
