@@ -49,10 +49,7 @@ def graph_differences(original: ModelProto, written: ModelProto) -> tuple[str, .
     after = Counter(_node(node, names) for node in written.graph.node)
     found.extend(f"{_label(node)} was lost" for node in before if node not in after)
     found.extend(f"{_label(node)} was not there" for node in after if node not in before)
-    found.extend(
-        f"{_label(node)} runs twice under the same names"
-        for node in _repeated(written.graph, names, before)
-    )
+    # A node that runs twice under the same names makes its values twice: `_unordered`.
     found.extend(_unordered(written.graph, frozenset()))
     return tuple(found)
 
@@ -158,16 +155,6 @@ def _label(node: Node) -> str:
     outputs = node[3]
     assert isinstance(outputs, tuple)  # noqa: S101 - _node made it
     return f"the {node[0]} that makes {', '.join(repr(str(o)[:80]) for o in outputs)}"
-
-
-def _repeated(graph: GraphProto, names: _Names, before: Counter[Node]) -> Iterator[Node]:
-    """Yield nodes that are there more often than before without being declared copies."""
-    plain = Counter(
-        _node(node, names)
-        for node in graph.node
-        if all(names.original(output) == output for output in node.output)
-    )
-    yield from (node for node, count in plain.items() if count > before[node])
 
 
 def _unordered(graph: GraphProto, outside: frozenset[str]) -> Iterator[str]:
