@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,7 @@ def report(  # noqa: PLR0913 - one parameter an option, as click wants it
     from memplan_cli.errors import SettingsError
     from memplan_cli.onnx_io.files import write_files
     from memplan_cli.renderers import render
+    from memplan_cli.renderers.html import Beside
 
     is_model = path is not None and path.suffix != ".json"
     if not is_model and settings.given:
@@ -57,11 +59,15 @@ def report(  # noqa: PLR0913 - one parameter an option, as click wants it
         )
     if out is not None and path is not None and out.exists() and out.samefile(path):
         raise SettingsError(f"{out} is the model itself or its plan", hint="name another file")
-    plan = api.report(
-        path, settings.load(path) if path and is_model else None, output.progress
-    )
+    chosen = settings.load(path) if path and is_model else None
+    plan = api.report(path, chosen, output.progress)
+    beside = None
+    if form == "html" and path and chosen and plan.report.chosen_order != "file":
+        kept = replace(chosen, order="keep", recompute="none", budget=None)
+        label = "in the order of the file"
+        beside = Beside(label, api.plan(path, replace(kept, checkpoints=(), donate={})))
     color = output.color and out is None
-    text = render(plan, form, color=color, print_log=print_log)
+    text = render(plan, form, color=color, print_log=print_log, beside=beside)
     if out is None:
         say(text)
         return
