@@ -1,0 +1,84 @@
+"""The commands that run a model: settings, simulate, validate with its extras."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from click.testing import CliRunner
+
+from memplan_cli.cli import main
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from click.testing import Result
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(main, [str(word) for word in words])
+
+
+def test_settings_are_python_that_runs_and_json_with_every_scope(samples: Path) -> None:
+    model = samples / "branchy_cnn.onnx"
+    snippet = run("settings", model)
+    assert snippet.exit_code == 0
+    compile(snippet.stdout, "settings.py", "exec")
+    found = json.loads(run("settings", model, "--format", "json").stdout)
+    assert set(found["settings"]) == {
+        "session",
+        "session_config",
+        "arena",
+        "provider",
+        "run_config",
+    }
+    assert found["observed"] is None, "nothing was measured, so nothing is said"
+
+
+def test_simulated_allocators_need_at_least_what_is_live(samples: Path) -> None:
+    done = run("simulate", samples / "branchy_cnn.onnx", "--format", "json")
+    assert done.exit_code == 0
+    found = json.loads(done.stdout)
+    assert found["planned"] > 0
+    assert {run["allocator"] for run in found["simulations"]} == {
+        "bfc",
+        "best-fit",
+        "bfc-exact",
+        "ort",
+    }
+    assert all(run["held"] >= run["live"] > 0 for run in found["simulations"][:3])
+
+
+def test_validate_replays_and_measures_what_optimize_wrote(
+    samples: Path, tmp_path: Path
+) -> None:
+    model, out = samples / "train_mlp.onnx", tmp_path / "net.onnx"
+    settings = tmp_path / "settings.py"
+    written = run("optimize", model, "-o", out, "--settings-out", settings, "--quiet")
+    assert written.exit_code == 0
+    compile(settings.read_text(), "settings.py", "exec")
+    assert json.loads(settings.with_suffix(".json").read_text())["session"]
+    words = ("validate", out, "--original", model, "--replay", "--measure")
+    done = run(*words, "--format", "json")
+    assert done.exit_code == 0
+    found = json.loads(done.stdout)
+    assert found["replay"] == "passed"
+    assert found["runtime"]["observed"]["original"]["first_run_peak"] > 0
+
+
+def test_a_plan_of_another_model_is_not_replayed(samples: Path, tmp_path: Path) -> None:
+    one, other = tmp_path / "one.onnx", tmp_path / "other.onnx"
+    for out, level in ((one, 2), (other, 1)):
+        model = samples / "train_mlp.onnx"
+        run("optimize", model, "-o", out, "--level", level, "--no-validate", "--quiet")
+    other.with_suffix(".json").replace(one.with_suffix(".json"))
+    done = run("validate", one, "--original", samples / "train_mlp.onnx", "--replay")
+    assert done.exit_code == 2
+    assert "another model's" in done.stderr
+
+
+def test_settings_out_without_a_run_is_a_usage_error(samples: Path, tmp_path: Path) -> None:
+    words = ("--no-validate", "--settings-out", tmp_path / "s.py")
+    done = run("optimize", samples / "train_mlp.onnx", "-o", tmp_path / "o.onnx", *words)
+    assert done.exit_code == 2
+    assert list(tmp_path.iterdir()) == []
