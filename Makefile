@@ -44,8 +44,10 @@ lint: $(READY) ## Check style, imports and spelling
 types: $(READY) ## Check types
 	$(BIN)/mypy
 
-bench: $(READY) ## Measure; writes the tables of docs/measurements
-	$(BIN)/python -m tests.benchmarks
+BENCHES := packing ordering recompute dynamic scale train_step runtime_settings
+
+bench: $(READY) ## Measure; writes the tables of docs/measurements (hours; BENCHES=packing for one)
+	for bench in $(BENCHES); do PYTHONPATH=tests:tests/e2e $(BIN)/python -m tests.benchmarks.$$bench || exit 1; done
 
 zoo: $(READY) ## Optimise every model of ../shared/models and the onnx package at every level
 	$(BIN)/python -m tests.benchmarks.zoo
