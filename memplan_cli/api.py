@@ -84,8 +84,6 @@ def optimize(  # noqa: PLR0913 - what the command takes, by name
     if settings.target != "portable":
         return optimize_for_target(file, settings, targets, check, progress or _say_nothing)
     planned = plan_model(file, settings, progress)
-    if not planned.plan.report.recompute.met:
-        return Optimized(planned.plan, None, None)
     written = Rewriting(file, planned, settings, targets)
     return write_proved(written, check, progress) if check else write_unproved(written)
 

@@ -131,6 +131,8 @@ def write_unproved(rewriting: Rewriting) -> Optimized:
     from memplan_cli.onnx_io.external_data import missing
 
     plan = rewriting.planned.plan
+    if not plan.report.recompute.met:
+        return Optimized(plan, None, None)
     left = missing(rewriting.file.model, rewriting.file.path.parent)
     if left:
         name = rewriting.targets.model.name
@@ -167,9 +169,12 @@ def best_trial(trials: Sequence[Trial]) -> Optimized:
         RuntimeUnavailableError: the original cannot run here, so nothing can be shown.
         ModelError: a file cannot be written.
     """
+    within = [t for t in trials if t.rewriting.planned.plan.report.recompute.met]
+    if not within:
+        return Optimized(trials[0].rewriting.planned.plan, None, None)
     with ExitStack() as stack:
         tried = []
-        for trial in trials:
+        for trial in within:
             files = stack.enter_context(_Files(trial.rewriting))
             tried.append((files, _tried(trial, files)))
         passed = [(files, plan) for files, plan in tried if _passed(plan)]

@@ -15,6 +15,8 @@ from memplan_cli.runtime.session import probe_provider
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from memplan_cli.settings import TargetChoice
+
 CPU = Settings(target="cpu")
 
 
@@ -64,4 +66,16 @@ def test_a_provider_that_is_not_there_is_an_error(samples: Path, tmp_path: Path)
             replace(CPU, target="cuda"),
             out=tmp_path / "net.onnx",
         )
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("target", ["portable", "cpu"])
+@pytest.mark.parametrize("check", [None, Check(provider="cpu")])
+def test_a_budget_that_cannot_be_met_writes_nothing_for_any_target(
+    target: TargetChoice, check: Check | None, samples: Path, tmp_path: Path
+) -> None:
+    asked = Settings(target=target, recompute="auto", budget=1000)
+    out = tmp_path / "net.onnx"
+    done = api.optimize(samples / "train_mlp.onnx", asked, out=out, check=check)
+    assert not done.passed
     assert list(tmp_path.iterdir()) == []
