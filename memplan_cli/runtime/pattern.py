@@ -1,7 +1,8 @@
 """How tall is the block of ONNX Runtime's memory pattern?
 
-An online best fit: each tensor goes into the tightest gap between the live ones, else on
-top. What was traced in one run is the layout of the next ones.
+An online best fit: each tensor goes into the tightest gap between the live ones, the one
+between the last of them and the height reached so far included, else on top. What was
+traced in one run is the layout of the next ones.
 """
 
 from __future__ import annotations
@@ -14,10 +15,9 @@ ALIGNMENT = 256
 
 @dataclass(slots=True)
 class Pattern:
-    """A trace in the making; ``height`` is the block it asks for so far."""
+    """A trace in the making; ``height`` is the block it asks for so far, in bytes."""
 
     height: int = 0
-    _starts: list[int] = field(default_factory=list)
     _live: list[tuple[int, int, str]] = field(default_factory=list)
     _at: dict[str, tuple[int, int, str]] = field(default_factory=dict)
 
@@ -33,16 +33,20 @@ class Pattern:
         self.height = max(self.height, offset + size)
 
     def _best(self, size: int) -> tuple[int, int]:
-        current, waste = 0, 1 << 62
-        if not self._live:
-            return 0, 0
-        top = self._live[-1]
-        best = (top[0] + top[1], len(self._live))
+        """Return the offset of the tightest gap, the lowest of several, and its place."""
+        current = 0
+        best: tuple[int, int] | None = None
+        least = 0
         for index, (offset, length, _) in enumerate(self._live):
             gap = offset - current
-            if size <= gap < size + waste:
-                best, waste = (current, index), gap - size
+            if gap >= size and (best is None or gap < least):
+                best, least = (current, index), gap
             current = offset + length
+        # The room below the height competes like any gap: found on the training steps,
+        # whose blocks came out lower than the runtime's without it.
+        gap = self.height - current
+        if best is None or size <= gap < least:
+            best = current, len(self._live)
         return best
 
     def free(self, name: str) -> None:

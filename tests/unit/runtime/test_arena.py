@@ -130,6 +130,39 @@ def test_a_pattern_puts_a_tensor_into_the_tightest_gap() -> None:
     assert pattern.height == 2048 + 256
 
 
+def test_the_room_below_the_height_of_a_pattern_is_a_gap_like_any_other() -> None:
+    # Without it the blocks of two training steps came out lower than the runtime's (1.31.1).
+    pattern = Pattern()
+    for name, size in (("a", 1024), ("b", 256), ("c", 512)):
+        pattern.allocate(name, size)
+    pattern.free("a")
+    pattern.free("c")
+    pattern.allocate("d", 512)
+    pattern.allocate("e", 1024)
+    assert pattern.height == 1792, "d went above b, where the gap is tighter"
+
+
+def test_of_two_gaps_alike_a_pattern_takes_the_lower() -> None:
+    pattern = Pattern()
+    for name, size in (("a", 512), ("b", 256), ("c", 512)):
+        pattern.allocate(name, size)
+    pattern.free("a")
+    pattern.free("c")
+    pattern.allocate("d", 512)
+    pattern.free("b")
+    pattern.allocate("e", 768)
+    assert pattern.height == 1280
+
+
+def test_a_pattern_grows_by_what_its_topmost_gap_lacks() -> None:
+    pattern = Pattern()
+    for name, size in (("a", 256), ("b", 512)):
+        pattern.allocate(name, size)
+    pattern.free("b")
+    pattern.allocate("c", 768)
+    assert pattern.height == 1024
+
+
 def test_a_pattern_rounds_to_256_and_ignores_empty_tensors() -> None:
     pattern = Pattern()
     pattern.allocate("a", 1)
