@@ -120,12 +120,12 @@ class _Inference:
         return inferred
 
     def _once(self, data: bytes, kind: type[ModelProto]) -> ModelProto:
-        from onnx import shape_inference
+        from memplan_cli.onnx_io.inference import infer_shapes
 
         try:
-            inferred = shape_inference.infer_shapes(data, data_prop=True)
+            inferred = infer_shapes(data)
             if self.has_masks and add_masks(inferred):
-                inferred = shape_inference.infer_shapes(inferred, data_prop=True)
+                inferred = infer_shapes(inferred.SerializeToString())
         except Exception as error:  # noqa: BLE001 - it raises many types; the file's shapes remain
             lines = str(error).strip().splitlines() or [type(error).__name__]
             text = "ONNX shape inference failed, the file's own shapes are used"

@@ -227,6 +227,7 @@ CASES: dict[str, Make] = {
     "an undefined output": _nodes(helper.make_node("Relu", ["x"], ["z"])),
     "a value made twice": _nodes(_RELU, helper.make_node("Neg", ["x"], ["y"])),
     "an unknown operator": _nodes(helper.make_node("Frobnicate", ["x"], ["y"], domain="nobody")),
+    "an operator whose input has no type": _nodes(helper.make_node("RegexFullMatch", ["ghost"], ["y"])),
     "100 nested blocks": _deep(100),
     "5000 nested blocks": _deep(5000),
     "a name of 1 MB": _named("n" * 1_000_000),

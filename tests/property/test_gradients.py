@@ -16,6 +16,8 @@ from unit.gradients.gradient_checks import check, check_in_runtime, opened
 
 NEED_SIZES = frozenset(
     {
+        "AffineGrid",
+        "AffineGrid-at run time",
         "Attention",
         "Attention-by-head",
         "AveragePool",

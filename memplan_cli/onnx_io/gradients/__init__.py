@@ -15,6 +15,7 @@ from memplan_cli.onnx_io.gradients import (
     rules_control,
     rules_conv,
     rules_elementwise,
+    rules_grid,
     rules_indexing,
     rules_loss,
     rules_matmul,
@@ -115,6 +116,7 @@ _CONV: Mapping[str, Rule] = {
 }
 
 _POOLING: Mapping[str, Rule] = {
+    "AffineGrid": rules_grid.affine_grid,
     "AveragePool": rules_pooling.average_pool,
     "GlobalAveragePool": rules_pooling.global_average_pool,
     "GlobalMaxPool": rules_pooling.global_max_pool,

@@ -6,6 +6,7 @@ Concat nodes give. Evaluated here, they let shape inference see through.
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,6 +29,11 @@ _ROUNDS = 8
 
 _MANY = 4096
 """Elements; what is larger stays as it is."""
+
+_GROWING = frozenset(
+    {"ConstantOfShape", "Expand", "OneHot", "Pad", "Range", "Resize", "Tile", "Upsample"}
+)
+"""A few bytes in, any number of bytes out: computed only where inference knows how many."""
 
 _UNPREDICTABLE = frozenset({"If", "Loop", "Scan", "NonZero", "Multinomial", "Bernoulli"})
 
@@ -69,6 +75,9 @@ def _value(
     known = all(name in values for name in node.input if name)
     if not known or tensors.get(node.output[0], UNKNOWN).dtype not in _WHOLE:
         return None
+    sizes = tensors.get(node.output[0], UNKNOWN).sizes
+    if prod(sizes or ()) > _MANY or (sizes is None and node.op_type in _GROWING):
+        return None
     graph = helper.make_graph(
         [node],
         "one node",
@@ -81,5 +90,8 @@ def _value(
         ],
     )
     lone = helper.make_model(graph, opset_imports=model.opset_import)
-    result: Array = np.asarray(ReferenceEvaluator(lone).run(None, {})[0])
+    try:
+        result: Array = np.asarray(ReferenceEvaluator(lone).run(None, {})[0])
+    except Exception:  # noqa: BLE001 - a node that cannot be computed is left to the runtime
+        return None
     return result if result.size <= _MANY else None

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper, shape_inference
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
+from memplan_cli.onnx_io.inference import infer_shapes
 from memplan_cli.onnx_io.load import graphs, subgraphs
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def infer_tensors(model: ModelProto) -> dict[str, Tensor]:
     kept = [w for w in bare.graph.initializer if _elements(w) <= _MANY]
     del bare.graph.initializer[:]
     bare.graph.initializer.extend(kept)
-    inferred = shape_inference.infer_shapes(bare, data_prop=True)
+    inferred = infer_shapes(bare.SerializeToString())
     found: dict[str, Tensor] = {}
     for graph in graphs(inferred.graph):
         for tensor in graph.initializer:

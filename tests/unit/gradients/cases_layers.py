@@ -260,7 +260,21 @@ def loss(kind: str) -> Build:
     return build
 
 
+def affine_grid(draw: Draw) -> Case:
+    batch, rows = integer(draw, 1, 3), integer(draw, 2, 3)
+    size = ints(batch, 1, *(integer(draw, 2, 4) for _ in range(rows)))
+    body = f"y = AffineGrid<align_corners={integer(draw, 0, 1)}>(a, n)"
+    return Case(body, {"a": values(draw, batch, rows, rows + 1)}, constants={"n": size})
+
+
+def affine_grid_at_run_time(draw: Draw) -> Case:
+    size = ints(2, 1, integer(draw, 2, 4), integer(draw, 2, 4))
+    return Case("y = AffineGrid(a, n)", {"a": values(draw, 2, 2, 3), "n": size})
+
+
 LAYERS: Mapping[str, Build] = {
+    "AffineGrid": affine_grid,
+    "AffineGrid-at run time": affine_grid_at_run_time,
     "AveragePool": pool("AveragePool"),
     "AveragePool-ceil": ceil_pool,
     "BatchNormalization": batch_norm(Statistics.BATCH),

@@ -15,6 +15,22 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 
+class AffineGrid(OpRun):  # type: ignore[misc]  # onnx has no types
+    """onnx's own is float32 always; the definition, place by place."""
+
+    op_domain = ""
+
+    def _run(self, theta: Array, size: Array, align_corners: int = 0) -> tuple[Array]:
+        axes = [
+            np.linspace(-1, 1, n) if align_corners else (2 * np.arange(n) + 1) / n - 1
+            for n in size[2:]
+        ]
+        # The last axis of an image is the first coordinate of a place.
+        places = np.stack([*np.meshgrid(*axes, indexing="ij")][::-1], axis=-1)
+        whole = np.concatenate([places, np.ones((*places.shape[:-1], 1))], axis=-1)
+        return (np.einsum("nij,...j->n...i", theta, whole).astype(theta.dtype),)
+
+
 class ConvTranspose(OpRun):  # type: ignore[misc]  # onnx has no types
     """onnx's own fails on groups; the definition in four lines."""
 
@@ -175,6 +191,7 @@ class MaxPool(OpRun):  # type: ignore[misc]  # onnx has no types
 
 
 OPERATORS = [
+    AffineGrid,
     ConvTranspose,
     Erf,
     Gelu,
