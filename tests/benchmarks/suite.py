@@ -2,10 +2,12 @@
 
     python -m tests.benchmarks.suite [--only TEXT] [--no-table]
 
-Each model is written twice: in the order that memplan chooses, and in a random valid order,
-so that the rewriting is tried on every operator. Both are run with the suite's own inputs
-and compared with the original's outputs, bit for bit, and with the suite's expected ones.
-Cases run in batches in processes of their own: a runtime that crashes costs one case.
+Each model is written three times: in the order that memplan chooses, in a random valid
+order, and with every value that may be made twice made again before some of its readers.
+Each is run with the suite's own inputs and compared with the original's outputs, bit for
+bit: by ONNX Runtime, and what that refuses by the onnx package's own evaluator. The
+original's outputs are held against the suite's. Cases run in batches in processes of their
+own: a runtime that crashes costs one case.
 """
 
 from __future__ import annotations
@@ -25,172 +27,134 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
 
 from memplan_cli.errors import MemplanError
-from memplan_cli.ir import Block, Op, Program, VarId, captures
 from memplan_cli.modelfile import ModelFile, plan_model
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.write import written_model
 from memplan_cli.settings import Settings
 
+from .in_process import keep_jobs_here
+from .suite_cases import Case, cases, names
+from .suite_forced import copied, read_twice, shuffled
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    from memplan_cli.planner import Planned
 
 ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "docs" / "measurements" / "suite.md"
-DATA = Path(onnx.__file__).parent / "backend" / "test" / "data"
-BATCH = 350
+BATCH = 100
 
-EQUAL, REFUSED, CANNOT_RUN, WRONG, CRASH = (
-    "rewritten and equal",
-    "left as it is, with the reason",
-    "the runtime itself cannot run it",
+EQUAL, EVALUATED, LEFT, CANNOT_RUN, WRONG, CRASH = VERDICTS = (
+    "equal in ONNX Runtime",
+    "equal in the evaluator",
+    "left as it is, with a reason",
+    "runs nowhere",
     "WRONG",
     "CRASH",
 )
 
 
 @dataclass(frozen=True)
-class Case:
-    """One test model with its inputs and expected outputs."""
+class Verdict:
+    """What became of one way to rewrite one case."""
 
-    name: str
-    model: onnx.ModelProto
-    inputs: list[Any]
-    expected: list[Any]
-    rtol: float
-    atol: float
-
-
-def names() -> list[str]:
-    """Return the names of all cases, in a fixed order."""
-    found = [f"node/{case.name}" for case in _node_cases()]
-    for kind in ("simple", "pytorch-converted", "pytorch-operator"):
-        found += sorted(
-            f"{kind}/{path.parent.name}" for path in (DATA / kind).glob("*/model.onnx")
-        )
-    return found + sorted(f"light/{path.stem}" for path in (DATA / "light").glob("*.onnx"))
+    case: str
+    way: str
+    verdict: str
+    reason: str = ""
+    copies: int = 0
 
 
-def _node_cases() -> list[Any]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from onnx.backend.test.loader import load_model_tests
+@dataclass(frozen=True)
+class Rewritten:
+    """A model before and after; no ``after`` where it is left as it is, and why."""
 
-        cases: list[Any] = load_model_tests(kind="node")
-    return cases
-
-
-def cases(wanted: set[str]) -> Iterator[Case]:
-    """Yield the cases of these names."""
-    if any(name.startswith("node/") for name in wanted):
-        for case in _node_cases():
-            if f"node/{case.name}" in wanted:
-                inputs, outputs = case.data_sets[0]
-                yield Case(
-                    f"node/{case.name}", case.model, list(inputs), list(outputs),
-                    case.rtol, case.atol,
-                )  # fmt: skip
-    for name in sorted(wanted):
-        kind, _, stem = name.partition("/")
-        if kind == "light":
-            model = onnx.load(DATA / "light" / f"{stem}.onnx")
-            yield Case(name, model, _ones(model), [], 1e-3, 1e-7)
-        elif kind != "node":
-            folder = DATA / kind / stem
-            model = onnx.load(folder / "model.onnx")
-            data = min(folder.glob("test_data_set_*"))
-            inputs = [
-                _value(path, i)
-                for path, i in zip(_files(data, "input"), model.graph.input, strict=False)
-            ]
-            outputs = [
-                _value(path, o)
-                for path, o in zip(_files(data, "output"), model.graph.output, strict=False)
-            ]
-            yield Case(name, model, inputs, outputs, 1e-3, 1e-7)
+    before: onnx.ModelProto
+    after: bytes | None
+    reason: str = ""
+    copies: int = 0
 
 
-def _ones(model: onnx.ModelProto) -> list[Any]:
-    weights = {tensor.name for tensor in model.graph.initializer}
-    shapes = [
-        [d.dim_value for d in v.type.tensor_type.shape.dim]
-        for v in model.graph.input
-        if v.name not in weights
-    ]
-    return [np.ones(shape, np.float32) for shape in shapes]
-
-
-def _files(folder: Path, kind: str) -> list[Path]:
-    return sorted(folder.glob(f"{kind}_*.pb"), key=lambda p: int(p.stem.rpartition("_")[2]))
-
-
-def _value(path: Path, info: onnx.ValueInfoProto) -> Any:  # noqa: ANN401 - arrays, lists, None
-    data = path.read_bytes()
-    which = info.type.WhichOneof("value")
-    if which == "sequence_type":
-        return numpy_helper.to_list(onnx.SequenceProto.FromString(data))
-    if which == "optional_type":
-        return numpy_helper.to_optional(onnx.OptionalProto.FromString(data))
-    return numpy_helper.to_array(onnx.TensorProto.FromString(data))
-
-
-def shuffled(program: Program, rng: random.Random) -> Program:
-    """Return the program in a random valid order, bodies too."""
-    return replace(program, body=_shuffled(program.body, rng))
-
-
-def _shuffled(block: Block, rng: random.Random) -> Block:
-    ops = [replace(op, bodies=tuple(_shuffled(b, rng) for b in op.bodies)) for op in block.ops]
-    maker = {var: at for at, op in enumerate(ops) for var in op.outputs if var}
-    waits = [
-        {maker[var] for var in _reads(op) if var in maker} - {at} for at, op in enumerate(ops)
-    ]
-    order: list[int] = []
-    left = set(range(len(ops)))
-    while left:
-        ready = sorted(at for at in left if waits[at].isdisjoint(left))
-        order.append(rng.choice(ready))
-        left.remove(order[-1])
-    return replace(block, ops=tuple(ops[at] for at in order))
-
-
-def _reads(op: Op) -> set[VarId]:
-    return {*op.inputs, *(var for body in op.bodies for var in captures(body))}
-
-
-def judge(case: Case) -> tuple[str, str]:
-    """Return what became of a case, and the reason where there is one."""
+def _planned(model: onnx.ModelProto) -> tuple[onnx.ModelProto, Planned]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
-        path.write_bytes(case.model.SerializeToString())
+        path.write_bytes(model.SerializeToString())
+        loaded = load_model(path)
+        return loaded, plan_model(ModelFile(path, loaded), Settings(allow_partial=True))
+
+
+def _in_the_planned_order(model: onnx.ModelProto, rng: random.Random) -> Rewritten:
+    del rng
+    loaded, planned = _planned(model)
+    return Rewritten(model, written_model(loaded, planned.program, planned.plan))
+
+
+def _in_a_random_order(model: onnx.ModelProto, rng: random.Random) -> Rewritten:
+    loaded, planned = _planned(model)
+    mixed = shuffled(planned.program, rng)
+    return Rewritten(model, written_model(loaded, mixed, planned.plan))
+
+
+def _with_copies(model: onnx.ModelProto, rng: random.Random) -> Rewritten:
+    wider = read_twice(model)
+    loaded, planned = _planned(wider)
+    forced = copied(planned.program, rng)
+    if forced.why_none:
+        return Rewritten(wider, None, forced.why_none)
+    data = written_model(loaded, forced.program, planned.plan)
+    return Rewritten(wider, data, copies=forced.count)
+
+
+WAYS: Mapping[str, Callable[[onnx.ModelProto, random.Random], Rewritten]] = {
+    "memplan's order": _in_the_planned_order,
+    "a random order": _in_a_random_order,
+    "with copies": _with_copies,
+}
+
+
+def judge(case: Case) -> list[Verdict]:
+    """Return what became of a case in each way."""
+    found = []
+    for way, rewrite in WAYS.items():
         try:
-            model = load_model(path)
-            planned = plan_model(ModelFile(path, model), Settings(allow_partial=True))
-            mixed = replace(
-                planned, program=shuffled(planned.program, random.Random(case.name))
-            )
-            versions = [
-                written_model(model, version.program, version.plan)
-                for version in (planned, mixed)
-            ]
-        except MemplanError as error:
-            return REFUSED, str(error)
+            found.append(replace(_judged(case, rewrite), way=way))
+        except Exception as error:  # noqa: BLE001 - a traceback here is a fault to report
+            reason = f"{type(error).__name__}: {error}"[:300]
+            found.append(Verdict(case.name, way, WRONG, reason))
+    return found
+
+
+def _judged(
+    case: Case, rewrite: Callable[[onnx.ModelProto, random.Random], Rewritten]
+) -> Verdict:
     try:
-        original = _run(case.model.SerializeToString(), case)
-    except Exception as error:  # noqa: BLE001 - whatever the runtime says
-        return CANNOT_RUN, str(error).splitlines()[0][:160]
-    if any(_is_random(node) for node in case.model.graph.node):
-        for data in versions:
-            _run(data, case)
-        return EQUAL, "random: runs"
-    for label, data in zip(("memplan's order", "a random order"), versions, strict=True):
-        found = _run(data, case)
-        if not _same(original, found):
-            return WRONG, f"{label}: other outputs than the original"
-    matches = not case.expected or _close(original, case)
-    return EQUAL, "" if matches else "the runtime's own answer is not the suite's"
+        made = rewrite(case.model, random.Random(case.name))
+    except MemplanError as error:
+        return Verdict(case.name, "", LEFT, str(error))
+    if made.after is None:
+        return Verdict(case.name, "", LEFT, made.reason)
+    refusals = []
+    for run, verdict in ((_run, EQUAL), (_evaluate, EVALUATED)):
+        try:
+            original = run(made.before.SerializeToString(), case)
+        except Exception as error:  # noqa: BLE001 - whatever the runtime says
+            refusals.append((str(error).splitlines() or [type(error).__name__])[0][:160])
+            continue
+        again = run(made.after, case)
+        if any(map(_is_random, case.model.graph.node)):
+            reason = "random: runs"
+        elif not _same(original, again):
+            return Verdict(case.name, "", WRONG, "other outputs than the original")
+        else:
+            # A model whose outputs are read twice gives each of them twice.
+            one_each = original[:: max(1, len(original) // max(1, len(case.expected)))]
+            matches = not case.expected or _close(one_each, case)
+            reason = "" if matches else "the original's own answer is not the suite's"
+        return Verdict(case.name, "", verdict, reason, made.copies)
+    return Verdict(case.name, "", CANNOT_RUN, "; ".join(refusals), made.copies)
 
 
 def _is_random(node: onnx.NodeProto) -> bool:
@@ -216,6 +180,20 @@ def _run(data: bytes, case: Case) -> list[Any]:
     return results
 
 
+def _evaluate(data: bytes, case: Case) -> list[Any]:
+    from onnx.reference import ReferenceEvaluator
+
+    model = onnx.load_from_string(data)
+    weights = {tensor.name for tensor in model.graph.initializer}
+    given = [value.name for value in model.graph.input if value.name not in weights]
+    # It runs on whatever it is fed: too few inputs would be other ones.
+    feeds = dict(zip(given, case.inputs, strict=True))
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        results: list[Any] = ReferenceEvaluator(model).run(None, feeds)
+    return results
+
+
 def _same(one: Any, other: Any) -> bool:  # noqa: ANN401 - arrays, lists, None
     if isinstance(one, list):
         return (
@@ -236,64 +214,87 @@ def _close(found: list[Any], case: Case) -> bool:
     return True
 
 
-def run_batch(batch: Sequence[str]) -> dict[str, tuple[str, str]]:
+def run_batch(batch: Sequence[str]) -> list[Verdict]:
     """Judge cases in a process of their own; a crash is charged to the case it hit."""
-    left, found = list(batch), {}
+    left, found = list(batch), list[Verdict]()
     while left:
         done = subprocess.run(
             [sys.executable, "-m", "tests.benchmarks.suite", "--worker"],
             input=json.dumps(left), capture_output=True, text=True, check=False, cwd=ROOT,
         )  # fmt: skip
-        for line in done.stdout.splitlines():
-            name, verdict, reason = json.loads(line)
-            found[name] = (verdict, reason)
-        rest = [name for name in left if name not in found]
-        if rest and rest == left:
-            found[rest[0]] = (CRASH, done.stderr.strip()[-300:])
-        left = [name for name in left if name not in found]
+        judged = dict(map(json.loads, _rows(done.stdout)))
+        found += [Verdict(*row) for verdicts in judged.values() for row in verdicts]
+        rest = [name for name in left if name not in judged]
+        if rest and done.returncode:
+            reason = done.stderr.strip()[-300:] or f"exit code {done.returncode}"
+            found += [Verdict(rest[0], way, CRASH, reason) for way in WAYS]
+            rest = rest[1:]
+        elif rest == left:
+            raise RuntimeError(f"no case is called {rest[0]}")
+        left = rest
     return found
 
 
+def _rows(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith("[")]
+
+
 def worker() -> None:
-    """Judge the cases named on stdin, one JSON line each."""
-    for case in cases(set(json.load(sys.stdin))):
-        try:
-            verdict, reason = judge(case)
-        except Exception as error:  # noqa: BLE001 - a traceback here is a fault to report
-            verdict, reason = WRONG, f"{type(error).__name__}: {error}"[:300]
-        print(json.dumps([case.name, verdict, reason]), flush=True)
+    """Judge the cases named on stdin, one JSON line each, in the order of the names."""
+    keep_jobs_here()
+    for case in cases(json.load(sys.stdin)):
+        rows = [(v.case, v.way, v.verdict, v.reason, v.copies) for v in judge(case)]
+        print(json.dumps([case.name, rows]), flush=True)
 
 
-def table(found: dict[str, tuple[str, str]]) -> str:
+def table(found: Sequence[Verdict]) -> str:
     """Return the counts, and each refusal, as Markdown."""
-    kinds = sorted({name.partition("/")[0] for name in found})
-    verdicts = (EQUAL, REFUSED, CANNOT_RUN, WRONG, CRASH)
+    kinds = sorted({v.case.partition("/")[0] for v in found})
     lines = [
         "# The ONNX backend suite",
         "",
-        f"Made by `make test-suite` with onnx {onnx.__version__}: every model planned, written in",
-        "memplan's order and in a random valid order, run with the suite's own inputs, compared",
-        "with the original bit for bit.",
+        f"Made by `make test-suite` with onnx {onnx.__version__}: every model planned, written,",
+        "run with the suite's own inputs and compared with the original, bit for bit, in ONNX",
+        "Runtime, or where that refuses the original in `onnx.reference.ReferenceEvaluator`.",
+        "Copies are forced where memplan allows them, behind an `Identity` for each output.",
         "",
-        "| folder | cases | " + " | ".join(verdicts) + " |",
-        "|---|" + "---:|" * (len(verdicts) + 1),
+        "| folder | rewritten | cases | " + " | ".join(VERDICTS) + " | copies |",
+        "|---|---|---:|" + "---:|" * len(VERDICTS) + "---:|",
     ]
     for kind in [*kinds, ""]:
-        mine = [v for name, v in found.items() if not kind or name.startswith(f"{kind}/")]
-        counts = Counter(verdict for verdict, _ in mine)
-        cells = " | ".join(str(counts[verdict]) for verdict in verdicts)
-        lines.append(f"| {kind or 'all'} | {len(mine)} | {cells} |")
-    other = sum(bool(r) and v == EQUAL and "not the suite's" in r for v, r in found.values())
-    lines += [
-        "",
-        f"In {other} cases the runtime's own answer is not the suite's; the rewritten",
-        "model gives the same bits as the original there.",
-    ]
-    for verdict in (REFUSED, WRONG, CRASH):
-        rows = [f"- `{n}`: {r}" for n, (v, r) in sorted(found.items()) if v == verdict]
+        for way in WAYS:
+            mine = [v for v in found if v.way == way and v.case.startswith(kind)]
+            counts = Counter(v.verdict for v in mine)
+            cells = " | ".join(str(counts[verdict]) for verdict in VERDICTS)
+            copies = sum(v.copies for v in mine)
+            lines.append(f"| {kind or 'all'} | {way} | {len(mine)} | {cells} | {copies} |")
+    first = [v for v in found if v.way == next(iter(WAYS))]
+    for verdict, who in ((EQUAL, "ONNX Runtime's"), (EVALUATED, "the evaluator's")):
+        other = sum("not the suite's" in v.reason and v.verdict == verdict for v in first)
+        lines += [
+            "",
+            f"In {other} cases {who} own answer is not the suite's; the rewritten model gives",
+            "the same bits as the original there.",
+        ]
+    return "\n".join([*lines, *_reasons(found)]) + "\n"
+
+
+def _reasons(found: Sequence[Verdict]) -> list[str]:
+    """Return what was left and why, counted, then each case that runs nowhere or is wrong."""
+    left = Counter((v.way, v.reason) for v in found if v.verdict == LEFT)
+    lines = ["", f"## {LEFT}", "", "| rewritten | reason | cases |", "|---|---|---:|"]
+    for (way, reason), count in sorted(left.items(), key=lambda item: (-item[1], item[0])):
+        lines.append(f"| {way} | {_cell(reason)} | {count} |")
+    for verdict in (CANNOT_RUN, WRONG, CRASH):
+        rows = sorted({(v.case, v.reason) for v in found if v.verdict == verdict})
         if rows:
-            lines += ["", f"## {verdict}", "", *rows]
-    return "\n".join(lines) + "\n"
+            lines += ["", f"## {verdict}", ""]
+            lines += [f"- `{case}`: {_cell(reason)}" for case, reason in rows]
+    return lines
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
 
 
 def main() -> int:
@@ -307,16 +308,16 @@ def main() -> int:
         return 0
     wanted = [name for name in names() if asked.only in name]
     batches = [wanted[at : at + BATCH] for at in range(0, len(wanted), BATCH)]
-    found: dict[str, tuple[str, str]] = {}
+    found: list[Verdict] = []
     with ThreadPoolExecutor(2) as pool:
         for part in pool.map(run_batch, batches):
-            found.update(part)
-            print(f"{len(found)} of {len(wanted)}", file=sys.stderr, flush=True)
+            found.extend(part)
+            print(f"{len(found) // len(WAYS)} of {len(wanted)}", file=sys.stderr, flush=True)
     text = table(found)
     if not asked.no_table and not asked.only:
         TABLE.write_text(text)
     print(text)
-    return 1 if any(verdict in (WRONG, CRASH) for verdict, _ in found.values()) else 0
+    return 1 if any(v.verdict in (WRONG, CRASH) for v in found) else 0
 
 
 if __name__ == "__main__":

@@ -10,10 +10,12 @@ saved as `tests/fuzz/crashes/<target>-<digest>` and belongs into a test.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
 import subprocess
 import sys
 import tempfile
+import warnings
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,20 +26,27 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 TABLE = ROOT / "docs" / "measurements" / "fuzz.md"
+LARGEST_SEED = 4096
+"""Bytes; a fuzzer gets nowhere in large files."""
 
 
 def read_model(data: bytes) -> None:
-    """Load, plan and rewrite what parses."""
-    from memplan_cli.modelfile import ModelFile, plan_model
+    """Load, plan and rewrite what parses; the runtime, a process of its own, is not asked."""
+    from memplan_cli.modelfile import ModelFile, source_of
     from memplan_cli.onnx_io.load import load_model
+    from memplan_cli.onnx_io.read import read_program
+    from memplan_cli.onnx_io.shapes import Bindings
     from memplan_cli.onnx_io.write import written_model
+    from memplan_cli.planner import make_plan
     from memplan_cli.settings import Settings
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "m.onnx"
         path.write_bytes(data)
         model = load_model(path)
-        planned = plan_model(ModelFile(path, model), Settings(allow_partial=True))
+        program = read_program(model, Bindings()).program
+        source = source_of(ModelFile(path, model))
+        planned = make_plan(program, Settings(allow_partial=True), source)
         written_model(model, planned.program, planned.plan)
 
 
@@ -53,15 +62,39 @@ def read_prototxt(data: bytes) -> None:
     read(data.decode("utf-8", "replace"), "fuzz.prototxt")
 
 
+def read_toml(data: bytes) -> None:
+    from memplan_cli.settings_file import read_pyproject
+
+    read_pyproject(data.decode("utf-8", "replace"), "pyproject.toml")
+
+
 def read_plan(data: bytes) -> None:
+    """Read a plan, and draw what is accepted in every format."""
+    from memplan_cli.errors import MemplanError
     from memplan_cli.plan import read_plan as read
     from memplan_cli.print_log import print_log
+    from memplan_cli.renderers import RENDERERS
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "p.json"
         path.write_bytes(data)
-        for _ in print_log(read(path)):
-            pass
+        plan = read(path)
+    for _ in print_log(plan):
+        pass
+    for draw in RENDERERS.values():
+        with contextlib.suppress(MemplanError):  # not every plan has every form
+            draw(plan)
+
+
+def read_baseline(data: bytes) -> None:
+    """Read a baseline, and write what is accepted again."""
+    from memplan_cli.baseline import dumps
+    from memplan_cli.baseline import read_baseline as read
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "b.json"
+        path.write_bytes(data)
+        dumps(read(path))
 
 
 def read_csv(data: bytes) -> None:
@@ -77,7 +110,9 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "model": read_model,
     "settings": read_settings,
     "prototxt": read_prototxt,
+    "toml": read_toml,
     "plan": read_plan,
+    "baseline": read_baseline,
     "csv": read_csv,
 }
 
@@ -97,7 +132,10 @@ def fuzz(name: str, seconds: int, corpus: Path) -> None:
     import atheris
 
     with atheris.instrument_imports(include=["memplan_cli"]):
-        for module in ("api", "planner", "plan", "pack", "settings_file", "onnx_io.write"):
+        for module in (
+            "api", "planner", "plan", "pack", "settings_file", "settings_yaml", "onnx_io.write",
+            "baseline", "print_log", "renderers", "renderers.text",
+        ):  # fmt: skip
             import_module(f"memplan_cli.{module}")
 
     target = TARGETS[name]
@@ -110,12 +148,34 @@ def fuzz(name: str, seconds: int, corpus: Path) -> None:
     atheris.Fuzz()
 
 
+def seeds(name: str) -> dict[str, bytes]:
+    """Return what a target starts from: the corpus here and, for models, the suite's.
+
+    One small model for each operator of the onnx package's backend suite reaches the rules
+    for single operators, which no mutation of a whole network would find.
+    """
+    found = {seed.name: seed.read_bytes() for seed in (HERE / "corpus" / name).iterdir()}
+    if name != "model":
+        return found
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from onnx.backend.test.loader import load_model_tests
+
+        cases = load_model_tests(kind="node")
+    for case in cases:
+        data = case.model.SerializeToString()
+        kind = f"suite-{case.model.graph.node[0].op_type}"
+        if len(data) < min(LARGEST_SEED, len(found.get(kind, bytes(LARGEST_SEED)))):
+            found[kind] = data
+    return found
+
+
 def run(name: str, seconds: int) -> tuple[int, str]:
     """Fuzz one target in a process of its own; return its inputs and what crashed."""
     (HERE / "crashes").mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as corpus:
-        for seed in (HERE / "corpus" / name).iterdir():
-            (Path(corpus) / seed.name).write_bytes(seed.read_bytes())
+        for label, data in seeds(name).items():
+            (Path(corpus) / label).write_bytes(data)
         words = [sys.executable, "-m", "tests.fuzz.run", "--inside", name, corpus]
         done = subprocess.run(
             [*words, "--seconds", str(seconds)],

@@ -1,0 +1,28 @@
+"""Do the runtime's jobs in a benchmark's own worker process: thousands of models, one import."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memplan_cli.runtime import worker
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def keep_jobs_here() -> None:
+    """From now on no job gets a process of its own; a crash takes this one along."""
+    worker.run_script = _run
+
+
+def _run(arguments: list[str], job: Mapping[str, object], *, timeout: float) -> worker.Outcome:
+    del timeout
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "job.json").write_text(json.dumps(job))
+        worker.main(arguments[-1], folder)
+        answer = json.loads((folder / "result.json").read_text())
+    return worker.Outcome(answer["how"], answer["result"], answer["reason"])
