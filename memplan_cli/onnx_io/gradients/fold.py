@@ -72,11 +72,7 @@ def _value(
         if sizes is None:
             return None
         return np.array(sizes[slice(ends.get("start"), ends.get("end"))], np.int64)
-    known = all(name in values for name in node.input if name)
-    if not known or tensors.get(node.output[0], UNKNOWN).dtype not in _WHOLE:
-        return None
-    sizes = tensors.get(node.output[0], UNKNOWN).sizes
-    if prod(sizes or ()) > _MANY or (sizes is None and node.op_type in _GROWING):
+    if not _is_small_and_whole(node, tensors, values):
         return None
     graph = helper.make_graph(
         [node],
@@ -95,3 +91,15 @@ def _value(
     except Exception:  # noqa: BLE001 - a node that cannot be computed is left to the runtime
         return None
     return result if result.size <= _MANY else None
+
+
+def _is_small_and_whole(
+    node: NodeProto, tensors: Mapping[str, Tensor], values: Mapping[str, Array]
+) -> bool:
+    """Whether a node makes a few whole numbers of known ones."""
+    made = tensors.get(node.output[0], UNKNOWN)
+    if made.dtype not in _WHOLE or not all(name in values for name in node.input if name):
+        return False
+    if made.sizes is None:
+        return node.op_type not in _GROWING
+    return prod(made.sizes) <= _MANY
