@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 from memplan_cli.errors import ModelError
 from memplan_cli.ir import Block, Op, Origin, Program, Var, VarId
+from memplan_cli.onnx_io.declared import UNKNOWN, declared_types
 from memplan_cli.onnx_io.load import graphs, subgraphs
-from memplan_cli.onnx_io.shapes import Bindings, infer, read_shape
-from memplan_cli.onnx_io.types import dtype_name, type_name
+from memplan_cli.onnx_io.shapes import Bindings, infer
+from memplan_cli.onnx_io.types import dtype_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
-    from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
+    from onnx import GraphProto, ModelProto, NodeProto
 
     from memplan_cli.ir import Attribute, Shape
+    from memplan_cli.onnx_io.declared import Facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,19 +39,19 @@ def read_program(model: ModelProto, bindings: Bindings | None = None) -> Loaded:
         ModelError: a value is read that nothing defines, defined twice, or needs itself.
     """
     inferred, warnings = infer(model, bindings or Bindings())
-    reader = _Reader(_weights(model.graph), _slashed(inferred.graph))
+    reader = _Reader(_weights(model.graph), inferred.graph)
     scope: dict[str, VarId] = {}
     for name, (dtype, shape) in reader.weights.items():
         scope[name] = reader.add(name, "", Origin.WEIGHT, (dtype, shape))
-    values = _values(inferred.graph)
+    types = declared_types(inferred.graph)
     inputs = tuple(v.name for v in model.graph.input if v.name not in reader.weights)
     for name in inputs:
         if name in scope:
             raise ModelError(f"input {_short(name)!r} is defined twice")
-        scope[name] = reader.add(name, "", Origin.INPUT, _type_of(name, values))
-    body = reader.block(inferred.graph, "", scope, tuple(scope[name] for name in inputs))
-    name = model.graph.name or "model"
-    return Loaded(Program(name, body, reader.vars), warnings)
+        scope[name] = reader.add(name, "", Origin.INPUT, types.get(name, UNKNOWN))
+    top = _Scope("", scope, set(scope), types)
+    body = reader.block(inferred.graph, top, tuple(scope[name] for name in inputs))
+    return Loaded(Program(model.graph.name or "model", body, reader.vars), warnings)
 
 
 def _weights(graph: GraphProto) -> dict[str, tuple[str, Shape]]:
@@ -69,16 +72,35 @@ def _slashed(graph: GraphProto) -> Sequence[str]:
 
 
 @dataclass(slots=True)
+class _Scope:
+    """What the nodes of one block can name."""
+
+    path: str
+    names: dict[str, VarId]
+    """The var of each name that stands for one here, those of outer blocks included."""
+    taken: set[str]
+    """The names that this block itself defines."""
+    types: Mapping[str, Facts]
+
+    def result(self, name: str) -> VarId:
+        """Return the var that the block gives under a name."""
+        if not name or name not in self.names:
+            what = f"block {_short(self.path)!r}" if self.path else "the graph"
+            raise ModelError(f"{what} gives {_short(name)!r}, which nothing defines")
+        return self.names[name]
+
+
+@dataclass(slots=True)
 class _Reader:
     weights: Mapping[str, tuple[str, Shape]]
-    slashed: Sequence[str]
+    top: GraphProto
     vars: dict[VarId, Var] = field(default_factory=dict)
     paths: dict[str, str] = field(default_factory=dict)
     """Each block's path, and that of the block its owner is in."""
+    slashed: Sequence[str] | None = None
+    """See `_slashed`; looked for when the first body is met."""
 
-    def add(
-        self, name: str, block: str, origin: Origin, facts: tuple[str, Shape | None]
-    ) -> VarId:
+    def add(self, name: str, block: str, origin: Origin, facts: Facts) -> VarId:
         identity = f"{block}/{name}" if block else name
         while identity in self.vars:
             identity += "'"
@@ -86,70 +108,57 @@ class _Reader:
         self.vars[var] = Var(var, facts[0], facts[1], origin, name, block)
         return var
 
-    def block(
-        self,
-        graph: GraphProto,
-        path: str,
-        outer: Mapping[str, VarId],
-        inputs: tuple[VarId, ...],
-    ) -> Block:
-        scope = dict(outer) if path else outer
-        assert isinstance(scope, dict)  # noqa: S101 - the top scope is made above
-        here = set(_weights(graph)) if path else set(self.weights)
-        here.update(self.vars[var].name for var in inputs)
-        values = _values(graph)
-        ops = []
-        for index, node in sorted_nodes(graph, scope):
-            bodies = tuple(self._bodies(node, index, path, scope)) if node.attribute else ()
-            reads = tuple([self._resolve(name, scope, node) for name in node.input])
-            for name in node.output:
-                if name in here:
-                    raise ModelError(f"value {_short(name)!r} is defined twice")
-                if name:
-                    here.add(name)
-                    scope[name] = self._result(name, path, node, values)
-            writes = tuple([scope[name] if name else VarId("") for name in node.output])
-            domain = "" if node.domain == "ai.onnx" else node.domain
-            ops.append(
-                Op(
-                    node.name,
-                    node.op_type,
-                    reads,
-                    writes,
-                    bodies,
-                    domain,
-                    index,
-                    _attributes(node),
-                )
-            )
-        outputs = tuple(self._resolve_output(v.name, scope, path) for v in graph.output)
-        return Block(inputs, outputs, tuple(ops), path)
+    def block(self, graph: GraphProto, scope: _Scope, inputs: tuple[VarId, ...]) -> Block:
+        rows = sorted_rows(graph, scope.names)
+        scope.names[""] = VarId("")  # what is left out
+        ops = tuple([self._op(row, scope) for row in rows])
+        outputs = tuple(scope.result(value.name) for value in graph.output)
+        return Block(inputs, outputs, ops, scope.path)
 
-    def _result(
-        self, name: str, path: str, node: NodeProto, values: Mapping[str, ValueInfoProto]
-    ) -> VarId:
-        facts = _type_of(name, values)
-        if node.op_type != "Constant" or node.domain not in ("", "ai.onnx"):
-            return self.add(name, path, Origin.OP, facts)
+    def _op(self, row: Row, scope: _Scope) -> Op:
+        index, node, reads, writes = row
+        kind, attributes = node.op_type, _NO_ATTRIBUTES
+        bodies: tuple[Block, ...] = ()
+        if node.attribute:
+            bodies, attributes = tuple(self._bodies(node, index, scope)), _attributes(node)
+        names, taken = scope.names, scope.taken
+        try:
+            inputs = tuple([names[name] for name in reads])
+        except KeyError as error:
+            raise _undefined(node, error.args[0]) from None
+        outputs = []
+        for name in writes:
+            if name in taken:
+                raise ModelError(f"value {_short(name)!r} is defined twice")
+            if name:
+                taken.add(name)
+                names[name] = self._result(name, kind, node, scope)
+            outputs.append(names[name])
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        return Op(node.name, kind, inputs, tuple(outputs), bodies, domain, index, attributes)
+
+    def _result(self, name: str, kind: str, node: NodeProto, scope: _Scope) -> VarId:
+        facts = scope.types.get(name, UNKNOWN)
+        if kind != "Constant" or node.domain not in ("", "ai.onnx"):
+            return self.add(name, scope.path, Origin.OP, facts)
         if facts[1] is None:
             facts = _constant_type(node)
-        return self.add(name, path, Origin.WEIGHT, facts)
+        return self.add(name, scope.path, Origin.WEIGHT, facts)
 
-    def _bodies(
-        self, node: NodeProto, index: int, path: str, scope: Mapping[str, VarId]
-    ) -> Iterator[Block]:
+    def _bodies(self, node: NodeProto, index: int, outer: _Scope) -> Iterator[Block]:
         for attribute, graph in subgraphs(node):
             label = node.name or f"{node.op_type}#{index}"
-            inner = self._path(f"{label}.{attribute}", path)
-            values, names = _values(graph), dict(scope)
-            for name, weight in _weights(graph).items():
-                names[name] = self.add(name, inner, Origin.WEIGHT, weight)
+            path = self._path(f"{label}.{attribute}", outer.path)
+            types, names, weights = declared_types(graph), dict(outer.names), _weights(graph)
+            for name, weight in weights.items():
+                names[name] = self.add(name, path, Origin.WEIGHT, weight)
             given = []
             for value in graph.input:
-                facts = _type_of(value.name, values)
-                names[value.name] = self.add(value.name, inner, Origin.BODY_INPUT, facts)
+                facts = types.get(value.name, UNKNOWN)
+                names[value.name] = self.add(value.name, path, Origin.BODY_INPUT, facts)
                 given.append(names[value.name])
-            yield self.block(graph, inner, names, tuple(given))
+            taken = {*weights, *(value.name for value in graph.input)}
+            yield self.block(graph, _Scope(path, names, taken, types), tuple(given))
 
     def _path(self, name: str, outer: str) -> str:
         """Return a path for a body under which no id is another value's id already."""
@@ -160,6 +169,8 @@ class _Reader:
         return inner
 
     def _is_taken(self, inner: str, outer: str) -> bool:
+        if self.slashed is None:
+            self.slashed = _slashed(self.top)
         while True:
             start = f"{inner[len(outer) + 1 :] if outer else inner}/"
             at = bisect_left(self.slashed, start)
@@ -169,54 +180,45 @@ class _Reader:
                 return False
             outer = self.paths[outer]
 
-    def _resolve(self, name: str, scope: Mapping[str, VarId], node: NodeProto) -> VarId:
-        if not name:
-            return VarId("")
-        if name not in scope:
-            where = node.name or node.op_type
-            raise ModelError(
-                f"node {_short(where)!r} reads {_short(name)!r}, which nothing defines"
-            )
-        return scope[name]
 
-    def _resolve_output(self, name: str, scope: Mapping[str, VarId], path: str) -> VarId:
-        if name not in scope:
-            what = f"block {_short(path)!r}" if path else "the graph"
-            raise ModelError(f"{what} gives {_short(name)!r}, which nothing defines")
-        return scope[name]
+def _undefined(node: NodeProto, name: str) -> ModelError:
+    where = node.name or node.op_type
+    return ModelError(f"node {_short(where)!r} reads {_short(name)!r}, which nothing defines")
 
 
-def sorted_nodes(
-    graph: GraphProto, outer: Mapping[str, object]
-) -> Sequence[tuple[int, NodeProto]]:
-    """Return (index, node) in an order in which every value is made before it is read.
+Row = tuple[int, "NodeProto", Sequence[str], Sequence[str]]
+"""A node with its index, what it reads and what it writes: each field is read once."""
+
+
+def sorted_rows(graph: GraphProto, outer: Mapping[str, object]) -> Sequence[Row]:
+    """Return the nodes in an order in which every value is made before it is read.
 
     The file's order where that is one, as the format demands; else the nearest to it.
 
     Raises:
         ModelError: the nodes need each other in a circle.
     """
-    nodes = list(enumerate(graph.node))
-    if _is_in_order(nodes, outer):
-        return nodes
-    maker = {name: index for index, node in nodes for name in node.output if name}
+    # A slice of a repeated field is a list made in one step.
+    rows = [(i, node, node.input[:], node.output[:]) for i, node in enumerate(graph.node)]
+    if _is_in_order(rows, outer):
+        return rows
+    maker = {name: index for index, _, _, writes in rows for name in writes if name}
     waits: list[set[int]] = []
     in_order = True
-    for index, node in nodes:
+    for index, node, _, _ in rows:
         needs = {maker[n] for n in _reads(node) if n in maker and n not in outer}
         in_order = in_order and all(need < index for need in needs)
         waits.append(needs)
-    return nodes if in_order else [nodes[index] for index in _kahn(waits, graph)]
+    return rows if in_order else [rows[index] for index in _kahn(waits, graph)]
 
 
-def _is_in_order(nodes: Sequence[tuple[int, NodeProto]], outer: Mapping[str, object]) -> bool:
+def _is_in_order(rows: Sequence[Row], outer: Mapping[str, object]) -> bool:
     """Whether all that nodes read was made before; no need to know who makes what then."""
-    made = {""}
-    for _, node in nodes:
-        for name in _reads(node) if node.attribute else node.input:
-            if name not in made and name not in outer:
-                return False
-        made.update(node.output)
+    made = {"", *outer}
+    for _, node, reads, writes in rows:
+        if not made.issuperset(_reads(node) if node.attribute else reads):
+            return False
+        made.update(writes)
     return True
 
 
@@ -256,26 +258,11 @@ def _reads(node: NodeProto) -> Iterator[str]:
         yield from (name for name in reads if name not in own)
 
 
-def _values(graph: GraphProto) -> dict[str, ValueInfoProto]:
-    """Return the declared and inferred types of a graph's values by name."""
-    found = {value.name: value for value in graph.output}
-    found.update((value.name, value) for value in graph.value_info)
-    found.update((value.name, value) for value in graph.input)
-    return found
-
-
-def _type_of(name: str, values: Mapping[str, ValueInfoProto]) -> tuple[str, Shape | None]:
-    value = values.get(name)
-    if value is None:
-        return "unknown", None
-    return type_name(value.type), read_shape(value)
-
-
-def _constant_type(node: NodeProto) -> tuple[str, Shape | None]:
+def _constant_type(node: NodeProto) -> Facts:
     for attribute in node.attribute:
         if attribute.HasField("t"):
             return dtype_name(attribute.t.data_type), tuple(attribute.t.dims)
-    return "unknown", None
+    return UNKNOWN
 
 
 _NO_ATTRIBUTES: Mapping[str, Attribute] = {}
@@ -283,8 +270,6 @@ _NO_ATTRIBUTES: Mapping[str, Attribute] = {}
 
 def _attributes(node: NodeProto) -> Mapping[str, Attribute]:
     """Return the plain attributes; tensors, graphs and types stay in the file."""
-    if not node.attribute:
-        return _NO_ATTRIBUTES
     found: dict[str, Attribute] = {}
     for attribute in node.attribute:
         kind = attribute.type

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from memplan_cli.dims import canonical_dim
 from memplan_cli.errors import SettingsError
+from memplan_cli.onnx_io.declared import leaves_nothing_to_infer
 from memplan_cli.onnx_io.given_shapes import (
     add_known,
     bind_graph,
@@ -23,7 +23,7 @@ from memplan_cli.onnx_io.shape_repairs import add_masks, forget_invented
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from onnx import ModelProto, TypeProto, ValueInfoProto
+    from onnx import ModelProto, TypeProto
 
     from memplan_cli.ir import Shape
 
@@ -49,12 +49,18 @@ class Bindings:
 def infer(model: ModelProto, bindings: Bindings) -> tuple[ModelProto, tuple[str, ...]]:
     """Return a light copy of a model with every shape that can be inferred, and warnings.
 
-    Nodes keep their order and index. Big weights appear as graph inputs. A dim that only
-    inference has a name for (``unk__0``) is unknown: nobody could give it a value.
+    The model itself comes back where its file says every shape in numbers: inference never
+    contradicts that. Nodes keep their order and index. Big weights appear as graph inputs.
+    A dim that only inference has a name for (``unk__0``) is unknown: nobody could give it a
+    value.
 
     Raises:
         SettingsError: a shape given contradicts the model, or names no value of it.
     """
+    kinds = {node.op_type for node in model.graph.node}
+    nested = not kinds.isdisjoint(OWNERS)
+    if bindings == Bindings() and not nested and leaves_nothing_to_infer(model.graph):
+        return model, ()
     light = light_copy(model)
     name_free_dims(light)
     unused = unused_dims(light, bindings.dims)
@@ -68,8 +74,6 @@ def infer(model: ModelProto, bindings: Bindings) -> tuple[ModelProto, tuple[str,
     for graph in graphs(light.graph) if dims else ():
         bind_graph(graph, dims)
     add_known(light, bindings, dims)
-    kinds = {node.op_type for node in light.graph.node}
-    nested = not kinds.isdisjoint(OWNERS)
     inference = _Inference(has_masks=nested or "Dropout" in kinds)
     if nested:
         inferred = _infer_nested(light, inference)
@@ -135,20 +139,3 @@ class _Inference:
             inferred.ParseFromString(data)
         forget_invented(inferred)
         return inferred
-
-
-def read_shape(value: ValueInfoProto) -> Shape | None:
-    """Return a tensor type's dims: numbers, canonical expressions, None where unknown."""
-    tensor = value.type.tensor_type
-    if not tensor.HasField("shape"):
-        return None
-    return tuple(
-        [
-            dim.dim_value
-            if dim.HasField("dim_value")
-            else canonical_dim(dim.dim_param)
-            if dim.dim_param
-            else None
-            for dim in tensor.shape.dim
-        ]
-    )  # a list: this is called for every value, and a generator costs more than the dims

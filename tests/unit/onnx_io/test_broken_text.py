@@ -13,14 +13,21 @@ from memplan_cli.onnx_io.load import load_model
 if TYPE_CHECKING:
     from pathlib import Path
 
-TEXT = """<ir_version: 8, opset_import: ["": 17]>
-g (float[2,3] x, bool c) => (float[2,3] y) {
+TEXT = """<ir_version: 10, opset_import: ["": 17], metadata_props: ["owner": "me"]>
+graph_a (float[2,3] x, bool c, float[batch,3] given) => (float[2,3] y)
+<float[1] weight = {1}, float[2,late] between> {
+    [node_a] between = Mul(given, weight)
     y = If (c) <then_branch = one () => (float[2,3] a) { a = Relu(x) },
                 else_branch = two () => (float[2,3] b) { b = Neg(x) }>
 }"""
 
+NAMES = [
+    "graph_a", "owner", "given", "batch", "weight", "between", "late", "node_a",
+    "then_branch", "Relu", "one", "a",
+]  # fmt: skip
 
-@pytest.mark.parametrize("name", ["then_branch", "Relu", "one", "a"])
+
+@pytest.mark.parametrize("name", NAMES)
 def test_name_that_is_no_utf8_is_refused_wherever_it_stands(tmp_path: Path, name: str) -> None:
     data = onnx.parser.parse_model(TEXT).SerializeToString()
     field = bytes([len(name)]) + name.encode()

@@ -1,0 +1,74 @@
+"""Which types does a graph declare for its values, and do they leave anything to infer?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memplan_cli.dims import canonical_dim
+from memplan_cli.onnx_io.types import type_name
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, ValueInfoProto
+
+    from memplan_cli.ir import Shape
+
+Facts = tuple[str, "Shape | None"]
+"""A value's dtype in words, and its dims as far as they are known."""
+
+UNKNOWN: Facts = ("unknown", None)
+
+
+def declared_types(graph: GraphProto) -> dict[str, Facts]:
+    """Return what a graph, bodies left out, declares of its values, by name.
+
+    Where a value is declared twice, as an input counts before as a value, and that before
+    as an output.
+    """
+    read: dict[bytes, Facts] = {}
+    found: dict[str, Facts] = {}
+    for value in (*graph.output, *graph.value_info, *graph.input):
+        kind = value.type
+        # Large graphs have few types, and to read one, each dim becomes an object.
+        spelled = kind.SerializeToString()
+        facts = read.get(spelled)
+        if facts is None:
+            facts = read[spelled] = (type_name(kind), read_shape(value))
+        found[value.name] = facts
+    return found
+
+
+def read_shape(value: ValueInfoProto) -> Shape | None:
+    """Return a tensor type's dims: numbers, canonical expressions, None where unknown."""
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape"):
+        return None
+    return tuple(
+        dim.dim_value
+        if dim.HasField("dim_value")
+        else canonical_dim(dim.dim_param)
+        if dim.dim_param
+        else None
+        for dim in tensor.shape.dim
+    )
+
+
+def leaves_nothing_to_infer(graph: GraphProto) -> bool:
+    """Whether every input and every result of a node is declared, with numbers for dims.
+
+    ONNX inference keeps such a declaration, even where it comes to other dims itself.
+    """
+    types = declared_types(graph)
+    fixed = {name for name, facts in types.items() if _is_fixed(facts)}
+    if not all(value.name in fixed for value in graph.input):
+        return False
+    fixed.add("")
+    return all(fixed.issuperset(node.output[:]) for node in graph.node)
+
+
+def _is_fixed(facts: Facts) -> bool:
+    dtype, shape = facts
+    return (
+        dtype != UNKNOWN[0]
+        and shape is not None
+        and all(isinstance(dim, int) and dim >= 0 for dim in shape)
+    )
