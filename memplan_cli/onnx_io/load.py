@@ -9,6 +9,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from memplan_cli.errors import ModelError
+from memplan_cli.onnx_io.functions import why_endless
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,6 +40,9 @@ def load_model(path: Path) -> ModelProto:
         raise ModelError(f"{path} is not an ONNX model: it has {missing}")
     _refuse_broken_text(model, path)
     if model.functions:
+        endless = why_endless(model)
+        if endless:
+            raise ModelError(f"the functions of {path} cannot be inlined: {endless}")
         from onnx import inliner
 
         try:

@@ -29,7 +29,7 @@ def shapes(model: ModelProto) -> dict[str, list[int]]:
 
 def test_operator_that_needs_its_inputs_type_is_inferred_once_that_is_known() -> None:
     found = inferred("a = Relu(x) b = EyeLike<k=1>(a) c = EyeLike<k=1>(b) y = Neg(c)")
-    assert shapes(found) == dict.fromkeys("abcy", [3, 4])
+    assert shapes(found) == {name: [3, 4] for name in "abcy"}
     assert [node.op_type for node in found.graph.node] == ["Relu", "EyeLike", "EyeLike", "Neg"]
 
 

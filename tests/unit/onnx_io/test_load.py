@@ -92,7 +92,32 @@ def test_functions_that_call_one_another_in_a_circle_are_refused(tmp_path: Path)
         g (float[4] x) => (float[4] z) { z = local.f(x) }
         <domain: "local", opset_import: ["" : 21, "local" : 1]> f (a) => (b) { b = local.h(a) }
         <domain: "local", opset_import: ["" : 21, "local" : 1]> h (a) => (b) { b = local.f(a) }"""
-    refusal(saved(tmp_path, parse(text, head="").SerializeToString()))
+    assert "calls itself" in refusal(saved(tmp_path, parse(text, head="").SerializeToString()))
+
+
+def test_functions_that_double_thirty_times_are_refused_before_they_are_written_out(
+    tmp_path: Path,
+) -> None:
+    head = '<domain: "local", opset_import: ["" : 21, "local" : 1]>'
+    doubling = "".join(
+        f"{head} f{at} (a) => (c) {{ b = local.f{at - 1}(a) c = local.f{at - 1}(b) }}"
+        for at in range(1, 31)
+    )
+    text = f"""<ir_version: 10, opset_import: ["" : 21, "local" : 1]>
+        g (float[4] x) => (float[4] z) {{ z = local.f30(x) }}
+        {head} f0 (a) => (b) {{ b = Neg(a) }} {doubling}"""
+    said = refusal(saved(tmp_path, parse(text, head="").SerializeToString()))
+    assert f"come to {2**30} nodes" in said
+
+
+def test_function_called_from_a_body_counts_too(tmp_path: Path) -> None:
+    text = """<ir_version: 10, opset_import: ["" : 21, "local" : 1]>
+        g (float[4] x, bool c) => (float[4] z) { z = local.f(x, c) }
+        <domain: "local", opset_import: ["" : 21, "local" : 1]>
+        f (a, c) => (b) { b = If(c) <
+            then_branch = t () => (u) { u = local.f(a, c) },
+            else_branch = e () => (v) { v = Neg(a) }> }"""
+    assert "calls itself" in refusal(saved(tmp_path, parse(text, head="").SerializeToString()))
 
 
 def test_loading_reads_no_external_data(tmp_path: Path) -> None:
