@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from onnx import ModelProto  # noqa: TID251 - the type only; onnx_io makes the value
+    from onnx import ModelProto, TensorProto  # noqa: TID251 - types only; onnx_io makes them
 
     from memplan_cli.plan_of import Source
     from memplan_cli.planner import Planned
@@ -22,6 +22,24 @@ class ModelFile:
 
     path: Path
     model: ModelProto = field(repr=False)
+    external: tuple[TensorProto, ...] = field(init=False, repr=False, compare=False)
+    """The tensors whose data lies in other files: looked for once, asked for often."""
+
+    def __post_init__(self) -> None:
+        from memplan_cli.onnx_io.external_data import external_tensors
+
+        object.__setattr__(self, "external", tuple(external_tensors(self.model)))
+
+    @property
+    def data_files(self) -> tuple[str, ...]:
+        """Return the files that hold the model's external data, as it names them.
+
+        Raises:
+            ModelError: a name leads out of the model's folder.
+        """
+        from memplan_cli.onnx_io.external_data import locations
+
+        return locations(self.external)
 
 
 def read_model(path: Path) -> ModelFile:
@@ -33,9 +51,9 @@ def read_model(path: Path) -> ModelFile:
     from memplan_cli.onnx_io.external_data import check_external
     from memplan_cli.onnx_io.load import load_model
 
-    model = load_model(path)
-    check_external(model, path.parent)
-    return ModelFile(path, model)
+    file = ModelFile(path, load_model(path))
+    check_external(file.external, path.parent)
+    return file
 
 
 def plan_model(

@@ -107,10 +107,8 @@ def refuse_overwriting(model: Path, targets: Targets) -> None:
 
 def _refuse_weights(rewriting: Rewriting) -> None:
     """Refuse targets that are a file of the model's weights, here or where they go."""
-    from memplan_cli.onnx_io.external_data import locations
-
     targets = (rewriting.targets.model, rewriting.targets.plan)
-    for name in locations(rewriting.file.model):
+    for name in rewriting.file.data_files:
         data = {
             (folder / name).resolve()
             for folder in (rewriting.file.path.parent, targets[0].parent)
@@ -133,7 +131,7 @@ def write_unproved(rewriting: Rewriting) -> Optimized:
     plan = rewriting.planned.plan
     if not plan.report.recompute.met:
         return Optimized(plan, None, None)
-    left = missing(rewriting.file.model, rewriting.file.path.parent)
+    left = missing(rewriting.file.data_files, rewriting.file.path.parent)
     if left:
         name = rewriting.targets.model.name
         plan = warned(plan, f"{left[0]} is not there: {name} needs it beside it to run")
@@ -329,7 +327,7 @@ class _Files:
             rewriting.file.model, planned.program, planned.plan, rewriting.notes
         )
         self._created = copy_along(
-            rewriting.file.model,
+            rewriting.file.data_files,
             rewriting.file.path.parent,
             rewriting.targets.model.parent,
             own=f"{rewriting.targets.model.name}.data" if rewriting.original else "",

@@ -18,7 +18,7 @@ from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.load import graphs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from onnx import GraphProto, ModelProto, TensorProto
 
@@ -34,18 +34,22 @@ def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
     for sparse in graph.sparse_initializer:
         yield from (sparse.values, sparse.indices)
     for node in graph.node:
+        if not node.attribute:
+            continue
         for attribute in node.attribute:
-            yield from (attribute.t, *attribute.tensors)
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
 
 
-def locations(model: ModelProto) -> tuple[str, ...]:
-    """Return the files that a model's data lies in, as it names them, each once.
+def locations(tensors: Iterable[TensorProto]) -> tuple[str, ...]:
+    """Return the files that tensors' data lies in, as the model names them, each once.
 
     Raises:
         ModelError: a name leads out of the model's folder.
     """
     found: dict[str, None] = {}
-    for tensor in external_tensors(model):
+    for tensor in tensors:
         location = next((e.value for e in tensor.external_data if e.key == "location"), "")
         path = PurePosixPath(location.replace("\\", "/"))
         if not location or path.is_absolute() or ".." in path.parts or ":" in location[:2]:
@@ -58,7 +62,7 @@ def locations(model: ModelProto) -> tuple[str, ...]:
     return tuple(found)
 
 
-def check_external(model: ModelProto, folder: Path) -> None:
+def check_external(tensors: Sequence[TensorProto], folder: Path) -> None:
     """Refuse data that lies outside the model's folder or is shorter than it says.
 
     Data that is not there at all is no fault here: planning never needs it.
@@ -67,7 +71,7 @@ def check_external(model: ModelProto, folder: Path) -> None:
         ModelError: naming the tensor and the file.
     """
     sizes: dict[str, int] = {}
-    for name in locations(model):
+    for name in locations(tensors):
         path = folder / name
         if path.is_symlink() or (path.exists() and not _inside(path, folder)):
             raise ModelError(
@@ -76,7 +80,7 @@ def check_external(model: ModelProto, folder: Path) -> None:
             )
         if path.is_file():
             sizes[name] = path.stat().st_size
-    for tensor in external_tensors(model):
+    for tensor in tensors:
         entries = {entry.key: entry.value for entry in tensor.external_data}
         size = sizes.get(entries["location"])
         needed = _number(entries, "offset", tensor) + _number(entries, "length", tensor)
@@ -98,15 +102,15 @@ def _number(entries: Mapping[str, str], key: str, tensor: TensorProto) -> int:
     return int(text)
 
 
-def missing(model: ModelProto, folder: Path) -> tuple[str, ...]:
-    """Return the data files of a model that are not there."""
-    return tuple(name for name in locations(model) if not (folder / name).is_file())
+def missing(names: Sequence[str], folder: Path) -> tuple[str, ...]:
+    """Return the data files that are not there."""
+    return tuple(name for name in names if not (folder / name).is_file())
 
 
 def copy_along(
-    model: ModelProto, source: Path, target: Path, own: str = ""
+    names: Sequence[str], source: Path, target: Path, own: str = ""
 ) -> tuple[Path, ...]:
-    """Bring a model's data files from one folder to another; return what was created.
+    """Bring data files from one folder to another; return what was created.
 
     Files that are missing at the source are left out: the caller says so. A file of the
     name ``own`` belongs to an earlier version of the same output and is replaced.
@@ -118,7 +122,7 @@ def copy_along(
         return ()
     created: list[Path] = []
     try:
-        for name in locations(model):
+        for name in names:
             if not (source / name).is_file():
                 continue
             if name == own:

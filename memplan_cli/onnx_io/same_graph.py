@@ -56,8 +56,10 @@ def graph_differences(original: ModelProto, written: ModelProto) -> tuple[str, .
 
 def _same_nodes(one: GraphProto, other: GraphProto) -> bool:
     """Whether both have the same nodes to the byte, in any order: so in nearly all cases."""
-    before = Counter(node.SerializeToString(deterministic=True) for node in one.node)
-    after = Counter(node.SerializeToString(deterministic=True) for node in other.node)
+    if one == other:
+        return True
+    before = Counter([node.SerializeToString(deterministic=True) for node in one.node])
+    after = Counter([node.SerializeToString(deterministic=True) for node in other.node])
     return before == after
 
 
@@ -159,24 +161,24 @@ def _label(node: Node) -> str:
 
 def _unordered(graph: GraphProto, outside: frozenset[str]) -> Iterator[str]:
     """Yield what is read before it is made, or made twice, in a graph and its bodies."""
-    there = set(outside)
+    there = {"", *outside}
     there.update(value.name for value in graph.input)
     there.update(tensor.name for tensor in graph.initializer)
     there.update(sparse.values.name for sparse in graph.sparse_initializer)
     made: set[str] = set()
     for node in graph.node:
-        where = node.name or node.op_type
-        for name in node.input:
-            if name and name not in there:
-                yield f"{where!r} reads {name[:80]!r} before it is made"
-        for _, body in subgraphs(node):
+        if not there.issuperset(node.input[:]):
+            where = node.name or node.op_type
+            early = (name for name in node.input if name not in there)
+            yield from (f"{where!r} reads {name[:80]!r} before it is made" for name in early)
+        for _, body in subgraphs(node) if node.attribute else ():
             yield from _unordered(body, frozenset(there))
-        for name in node.output:
+        for name in node.output[:]:
             if name in made:
                 yield f"{name[:80]!r} is made twice"
             if name:
                 made.add(name)
                 there.add(name)
     for value in graph.output:
-        if value.name not in there:
+        if not value.name or value.name not in there:
             yield f"the output {value.name[:80]!r} is not made"

@@ -7,7 +7,10 @@ whatever memplan does not understand is carried over as it was.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, partial
+from operator import is_not
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.liveness import steps
@@ -17,6 +20,7 @@ from memplan_cli.onnx_io.load import graphs, subgraphs
 from memplan_cli.onnx_io.notes import PREFIX
 from memplan_cli.onnx_io.same_graph import graph_differences
 from memplan_cli.onnx_io.types import element_type
+from memplan_cli.onnx_io.wire import Entries, Field
 from memplan_cli.selection import select
 
 if TYPE_CHECKING:
@@ -81,7 +85,9 @@ def rewrite(model: ModelProto, program: Program, exposed: Sequence[str] = ()) ->
     written = type(model)()
     written.CopyFrom(model)
     _drop_notes(written)
-    _reorder(written.graph, program.body, program)
+    # Only where ops were copied are there other names: nothing else renames a value.
+    copied = _has_copies(written.graph, program.body)
+    _reorder(written.graph, program.body, partial(_node, program) if copied else _as_it_is)
     _expose(written, program, exposed)
     return written
 
@@ -149,41 +155,54 @@ def _drop(item: ModelProto | NodeProto | ValueInfoProto) -> None:
         item.metadata_props.extend(kept)
 
 
-def _reorder(graph: GraphProto, block: Block, program: Program) -> None:
+def _has_copies(graph: GraphProto, block: Block) -> bool:
+    """Whether some block has more ops than the file has nodes for."""
+    if len(block.ops) != len(graph.node):
+        return True
+    return any(
+        _has_copies(inner, body)
+        for op in block.ops
+        if op.bodies
+        for (_, inner), body in zip(subgraphs(graph.node[op.source]), op.bodies, strict=True)
+    )
+
+
+NodeOf = Callable[["Op", "NodeProto"], "NodeProto"]
+"""The node to write for an op, from the one that was read."""
+
+
+def _reorder(graph: GraphProto, block: Block, node_of: NodeOf) -> None:
     old = list(graph.node)
-    moved = [op.source for op in block.ops] != list(range(len(old)))
     for op in block.ops:
         if op.bodies:
             for (_, inner), body in zip(subgraphs(old[op.source]), op.bodies, strict=True):
-                _reorder(inner, body, program)
-    if moved or any(_renamed(op, old[op.source], program) for op in block.ops):
-        fresh = [_node(op, old[op.source], program) for op in block.ops]
+                _reorder(inner, body, node_of)
+    fresh = [node_of(op, old[op.source]) for op in block.ops]
+    if len(fresh) != len(old) or any(map(is_not, fresh, old)):
         del graph.node[:]
         graph.node.extend(fresh)
 
 
-def _renamed(op: Op, node: NodeProto, program: Program) -> bool:
-    return (
-        _names(op.inputs, program) != tuple(node.input)
-        or _names(op.outputs, program) != tuple(node.output)
-        or op.name != node.name
-    )
+def _as_it_is(op: Op, node: NodeProto) -> NodeProto:
+    del op
+    return node
 
 
-def _node(op: Op, node: NodeProto, program: Program) -> NodeProto:
+def _node(program: Program, op: Op, node: NodeProto) -> NodeProto:
     """Return the node an op stands for: itself, or a copy with the op's own values."""
-    if not _renamed(op, node, program):
+    inputs, outputs = _names(op.inputs, program), _names(op.outputs, program)
+    if (op.name, inputs, outputs) == (node.name, node.input[:], node.output[:]):
         return node
     copy = type(node)()
     copy.CopyFrom(node)
     copy.name = op.name
-    copy.input[:] = _names(op.inputs, program)
-    copy.output[:] = _names(op.outputs, program)
+    copy.input[:] = inputs
+    copy.output[:] = outputs
     return copy
 
 
-def _names(vars_: Sequence[VarId], program: Program) -> tuple[str, ...]:
-    return tuple(program.vars[var].name if var else "" for var in vars_)
+def _names(vars_: Sequence[VarId], program: Program) -> list[str]:
+    return [program.vars[var].name if var else "" for var in vars_]
 
 
 def _expose(model: ModelProto, program: Program, exposed: Sequence[str]) -> None:
@@ -206,10 +225,13 @@ def _expose(model: ModelProto, program: Program, exposed: Sequence[str]) -> None
 
 
 def _annotate_graph(graph: GraphProto, block: Block, notes: _Notes) -> None:
+    step_entry, release_entry = _node_entries()
     for node, step in zip(graph.node, notes.steps.get(block.path, ()), strict=True):
-        _note(node, "step", step.start)
+        entries = step_entry(step.start)
         if step.end in notes.dying:
-            _note(node, "release", _JSON.encode(notes.dying[step.end]))
+            names = ", ".join(map(_JSON.encode, notes.dying[step.end]))
+            entries += release_entry(f"[{names}]")
+        node.MergeFromString(entries)
         if not step.op.bodies:
             continue
         for (_, inner), body in zip(subgraphs(node), step.op.bodies, strict=True):
@@ -218,39 +240,76 @@ def _annotate_graph(graph: GraphProto, block: Block, notes: _Notes) -> None:
 
 
 def _annotate_values(graph: GraphProto, path: str, notes: _Notes) -> None:
+    from onnx import GraphProto, ValueInfoProto
+
     here = dict(notes.tensors.get(path, {}))
+    place = _Places(_place_entries())
     for value in (*graph.value_info, *graph.input, *graph.output):
         tensor = here.pop(value.name, None)
         if tensor is not None:
-            _note_place(value, tensor)
-    types = {dtype: element_type(dtype) for dtype in {t.dtype for t in here.values()}}
+            value.MergeFromString(place(tensor))
+    types: dict[tuple[str, tuple[int | str, ...]], bytes] = {}
+    value_info = Field(GraphProto.VALUE_INFO_FIELD_NUMBER)
+    named = Field(ValueInfoProto.NAME_FIELD_NUMBER)
+    added = []
     for name, tensor in here.items():
-        value = graph.value_info.add(name=name)
-        kind = value.type.tensor_type
-        kind.elem_type = types[tensor.dtype]
-        kind.shape.SetInParent()
-        for dim in tensor.shape:
-            # A runtime believes what it reads: a batch that was bound for the plan only
-            # would be folded into the graph.
-            if dim == "?" or not notes.shapes_hold:
-                kind.shape.dim.add()
-            elif isinstance(dim, int):
-                kind.shape.dim.add(dim_value=dim)
-            else:
-                kind.shape.dim.add(dim_param=dim)
-        _note_place(value, tensor)
+        kind = (tensor.dtype, tensor.shape)
+        if kind not in types:
+            types[kind] = _typed(tensor, notes).SerializeToString()
+        added.append(value_info(named(name.encode()) + types[kind] + place(tensor)))
+    graph.MergeFromString(b"".join(added))
 
 
-_PLACE = tuple((k, f"{PREFIX}{k}") for k in ("arena", "offset", "bytes", "first", "last"))
+def _typed(tensor: Placement, notes: _Notes) -> ValueInfoProto:
+    """Return a value without a name, of a tensor's type."""
+    from onnx import ValueInfoProto
+
+    value = ValueInfoProto()
+    kind = value.type.tensor_type
+    kind.elem_type = element_type(tensor.dtype)
+    kind.shape.SetInParent()
+    for dim in tensor.shape:
+        # A runtime believes what it reads: a batch that was bound for the plan only
+        # would be folded into the graph.
+        if dim == "?" or not notes.shapes_hold:
+            kind.shape.dim.add()
+        elif isinstance(dim, int):
+            kind.shape.dim.add(dim_value=dim)
+        else:
+            kind.shape.dim.add(dim_param=dim)
+    return value
 
 
-def _note_place(value: ValueInfoProto, tensor: Placement) -> None:
-    add = value.metadata_props.add
-    for key, name in _PLACE:
-        add(key=name, value=str(getattr(tensor, key)))
-    if tensor.alias_of is not None:
-        _note(value, "alias_of", tensor.alias_of)
+@cache
+def _node_entries() -> tuple[Entries, Entries]:
+    from onnx import NodeProto
+
+    field = NodeProto.METADATA_PROPS_FIELD_NUMBER
+    return Entries(field, f"{PREFIX}step"), Entries(field, f"{PREFIX}release")
 
 
-def _note(item: NodeProto | ValueInfoProto, key: str, value: object) -> None:
-    item.metadata_props.add(key=f"{PREFIX}{key}", value=str(value))
+@cache
+def _place_entries() -> tuple[Entries, ...]:
+    from onnx import ValueInfoProto
+
+    field = ValueInfoProto.METADATA_PROPS_FIELD_NUMBER
+    keys = ("arena", "offset", "bytes", "first", "last", "alias_of")
+    return tuple(Entries(field, f"{PREFIX}{key}") for key in keys)
+
+
+class _Places:
+    """The entries that say where a tensor lies and when; places recur, times hardly."""
+
+    def __init__(self, entries: tuple[Entries, ...]) -> None:
+        self._entries = entries
+        self._places: dict[tuple[int, int, int], bytes] = {}
+
+    def __call__(self, tensor: Placement) -> bytes:
+        arena, offset, size, first, last, alias = self._entries
+        where = (tensor.arena, tensor.offset, tensor.bytes)
+        entries = self._places.get(where)
+        if entries is None:
+            entries = arena(tensor.arena) + offset(tensor.offset) + size(tensor.bytes)
+            self._places[where] = entries
+        entries += first(tensor.first) + last(tensor.last)
+        return entries if tensor.alias_of is None else entries + alias(tensor.alias_of)

@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from memplan_cli.errors import ModelError
-from memplan_cli.onnx_io.external_data import copy_along, remove
+from memplan_cli.onnx_io.external_data import (
+    copy_along,
+    external_tensors,
+    locations,
+    remove,
+)
 from memplan_cli.onnx_io.files import write_files
 from memplan_cli.onnx_io.gradients.initial import first_feeds
 from memplan_cli.onnx_io.gradients.train_step import make_train_step
@@ -59,7 +64,8 @@ def write_train_step(
         values: dict[str, Any] = {**first_feeds(model, step, files.source.parent)}
         np.savez(archive, **values)
         contents[files.state] = archive.getvalue()
-    brought = copy_along(step.model, files.source.parent, files.target.parent)
+    data = locations(external_tensors(step.model))
+    brought = copy_along(data, files.source.parent, files.target.parent)
     try:
         write_files(contents)
     except ModelError:

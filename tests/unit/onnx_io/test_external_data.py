@@ -11,13 +11,23 @@ import pytest
 from builders import parse
 from memplan_cli import api
 from memplan_cli.errors import ModelError
-from memplan_cli.onnx_io.external_data import copy_along, locations, missing, remove
+from memplan_cli.onnx_io.external_data import (
+    copy_along,
+    external_tensors,
+    locations,
+    missing,
+    remove,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
 from typing import Literal
 
 DATA = np.arange(4, dtype=np.float32).tobytes()
+
+
+def data_files(model: onnx.ModelProto) -> tuple[str, ...]:
+    return locations(external_tensors(model))
 
 
 def model_with(*places: str, body: str = "") -> Any:  # noqa: ANN401 - onnx has no types
@@ -59,7 +69,7 @@ def files(folder: Path) -> set[str]:
 
 def test_each_file_is_named_once_those_of_bodies_too() -> None:
     model = model_with("a.bin", "sub/b.bin", "a.bin", body="c.bin")
-    assert locations(model) == ("a.bin", "sub/b.bin", "c.bin")
+    assert data_files(model) == ("a.bin", "sub/b.bin", "c.bin")
 
 
 @pytest.mark.parametrize(
@@ -67,19 +77,19 @@ def test_each_file_is_named_once_those_of_bodies_too() -> None:
 )
 def test_a_place_outside_the_models_folder_is_refused(place: str) -> None:
     with pytest.raises(ModelError, match="not inside the model's folder"):
-        locations(model_with(place))
+        data_files(model_with(place))
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
     saved(tmp_path, model := model_with("a.bin", "b.bin"), "a.bin")
-    assert missing(model, tmp_path) == ("b.bin",)
+    assert missing(data_files(model), tmp_path) == ("b.bin",)
 
 
 def test_data_goes_along_into_another_folder(tmp_path: Path) -> None:
     model = model_with("a.bin", "sub/b.bin")
     saved(tmp_path / "here", model, "a.bin", "sub/b.bin")
     (tmp_path / "there").mkdir()
-    created = copy_along(model, tmp_path / "here", tmp_path / "there")
+    created = copy_along(data_files(model), tmp_path / "here", tmp_path / "there")
     assert files(tmp_path / "there") == {"a.bin", "sub", "sub/b.bin"}
     assert (tmp_path / "there" / "sub" / "b.bin").read_bytes() == DATA
     assert not (tmp_path / "there" / "a.bin").is_symlink()
@@ -89,14 +99,14 @@ def test_data_goes_along_into_another_folder(tmp_path: Path) -> None:
 
 def test_nothing_is_copied_into_the_same_folder(tmp_path: Path) -> None:
     saved(tmp_path, model := model_with("a.bin"), "a.bin")
-    assert copy_along(model, tmp_path, tmp_path) == ()
-    assert copy_along(model, tmp_path, tmp_path / ".." / tmp_path.name) == ()
+    assert copy_along(data_files(model), tmp_path, tmp_path) == ()
+    assert copy_along(data_files(model), tmp_path, tmp_path / ".." / tmp_path.name) == ()
 
 
 def test_equal_data_that_is_there_already_is_left_alone(tmp_path: Path) -> None:
     saved(tmp_path / "here", model := model_with("a.bin"), "a.bin")
     saved(tmp_path / "there", model, "a.bin")
-    assert copy_along(model, tmp_path / "here", tmp_path / "there") == ()
+    assert copy_along(data_files(model), tmp_path / "here", tmp_path / "there") == ()
 
 
 def test_other_data_of_that_name_is_never_overwritten(tmp_path: Path) -> None:
@@ -104,7 +114,7 @@ def test_other_data_of_that_name_is_never_overwritten(tmp_path: Path) -> None:
     saved(tmp_path / "there", model)
     (tmp_path / "there" / "b.bin").write_bytes(b"precious")
     with pytest.raises(ModelError, match=r"b\.bin is in the way"):
-        copy_along(model, tmp_path / "here", tmp_path / "there")
+        copy_along(data_files(model), tmp_path / "here", tmp_path / "there")
     assert (tmp_path / "there" / "b.bin").read_bytes() == b"precious"
     assert not (tmp_path / "there" / "a.bin").exists(), "what was copied is taken back"
 
@@ -116,7 +126,7 @@ def test_an_optimised_model_beside_its_source_shares_the_data(tmp_path: Path) ->
         "model.onnx", "a.bin", "model.memplan.onnx", "model.memplan.json",
     }  # fmt: skip
     written = onnx.load(tmp_path / "model.memplan.onnx", load_external_data=False)
-    assert locations(written) == ("a.bin",)
+    assert data_files(written) == ("a.bin",)
 
 
 def test_an_optimised_model_in_another_folder_finds_its_data(tmp_path: Path) -> None:
