@@ -1,144 +1,154 @@
 """What does the arena see during one run? Every request and release, op by op.
 
-A frame is one execution of one block. Bodies run in frames of their own: an If's branch
-writes straight into the If's outputs, a Loop's turn makes results that the next turn (or
-the concatenation at the end) reads, a Scan's turn writes into slices of its outputs.
+A frame is one execution of one block. Bodies run in frames of their own (`owners`).
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import xor
 from typing import TYPE_CHECKING
 
+from memplan_cli.ir import VarId, captures
+from memplan_cli.runtime.ledger import Ledger, UnknownBytesError
+from memplan_cli.runtime.owners import OWNERS
 from memplan_cli.runtime.pattern import Pattern
 from memplan_cli.runtime.reuse import BlockPlan, Kind, Rules, plan_block
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from memplan_cli.ir import Block, Op, Program, VarId
-    from memplan_cli.runtime.bfc import Arena
+    from memplan_cli.ir import Block, Op, Program
+    from memplan_cli.runtime.observed import Observed, Written
 
 
-_TURN_NUMBER = 8
-_CONDITION = 1
-"""A Loop keeps both in the arena while it runs."""
+Given = Mapping[VarId, VarId | None]
+"""Results of a body that lie in its owner's memory; with the owner's output where that is
+made only when the body makes the result."""
 
-_SETTLED = 3
-"""After a turn that traces and one that starts from its state, turns are all alike."""
-
-
-class UnknownBytesError(Exception):
-    """A tensor's size is not known before the run: nothing can be predicted."""
+_NO_TENSORS = ("sequence", "optional", "map")
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What is run: the executed graph, its bytes, and how often its loops turn."""
+    """What is run: the executed graph, its bytes, and what one run was seen to do.
+
+    ``packed`` are the weights that are gone once their kernels have packed them.
+    """
 
     program: Program
     bytes: Mapping[VarId, int]
     rules: Rules
     with_pattern: bool
-    trips: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class Ledger:
-    """Bytes asked for and not given back, at every step, with and without an arena.
-
-    ``peak`` is sampled as the profile does: after each op, before its inputs are freed.
-    """
-
-    arena: Arena | None = None
-    live: int = 0
-    peak: int = 0
-    _sizes: dict[int, tuple[int, int | None]] = field(default_factory=dict)
-    _count: int = 0
-
-    def allocate(self, size: int) -> int:
-        """Ask for memory; the number returned gives it back."""
-        self._count += 1
-        address = self.arena.allocate(size) if self.arena else None
-        self._sizes[self._count] = (size, address)
-        self.live += size
-        return self._count
-
-    def free(self, ticket: int) -> None:
-        """Give memory back."""
-        size, address = self._sizes.pop(ticket)
-        self.live -= size
-        if self.arena:
-            self.arena.free(address)
-
-    def sample(self, op: Op) -> None:  # noqa: ARG002 - a recorder wants to know
-        """Look at what is live when an op is done."""
-        self.peak = max(self.peak, self.live)
+    observed: Observed | None = None
+    packed: frozenset[VarId] = frozenset()
 
 
 @dataclass(slots=True)
 class Runner:
-    """Runs frames of one model against one ledger; patterns last from run to run."""
+    """Runs frames of one model against one ledger; patterns last from run to run.
+
+    Attributes:
+        model, ledger: what is run, and who is asked for memory.
+        plans: the planner's decisions, by block.
+        patterns: by block and key of the feeds.
+        frames: how many frames of each block this run has seen.
+        keys: the exclusive or of the dims of each var, as it was written last.
+    """
 
     model: Model
     ledger: Ledger
     plans: dict[str, BlockPlan] = field(default_factory=dict)
-    patterns: dict[str, Pattern] = field(default_factory=dict)
+    patterns: dict[tuple[str, int], Pattern] = field(default_factory=dict)
+    frames: Counter[str] = field(default_factory=Counter)
+    keys: dict[VarId, int] = field(default_factory=dict)
+    feeds: dict[str, tuple[VarId, ...]] = field(default_factory=dict)
 
     def run(self) -> None:
         """Run the top block once; its results are given back when it is over."""
+        self.frames.clear()
+        self.keys.clear()
         results = self.frame(self.model.program.body, None, {})
         for ticket in results.values():
             self.ledger.free(ticket)
 
     def frame(
-        self, block: Block, owner: Op | None, given: Mapping[VarId, int]
+        self, block: Block, owner: Op | None, given: Given, outer: Frame | None = None
     ) -> dict[VarId, int]:
         """Run a block; return tickets of its results that are not ``given`` memory."""
         plan = self.plans.get(block.path)
         if plan is None:
             plan = plan_block(self.model.program, block, owner, self.model.rules)
             self.plans[block.path] = plan
-        frame = _Frame(self, block, plan, given)
+        frame = Frame(self, block, plan, given, outer, self.frames[block.path])
+        self.frames[block.path] += 1
         return frame.execute()
 
-    def size(self, var: VarId) -> int:
-        """Return the bytes of a var.
+    def key(self, block: Block) -> int | None:
+        """Return what the runtime finds a pattern by; None where feeds forbid one.
 
-        Raises:
-            UnknownBytesError: they depend on data.
+        What never changes its shape within a run is left out: it changes no key. A weight
+        of an outer block that its kernels have packed is gone, and what is fed to the body
+        in its place is no tensor (measured on 1.31.1).
         """
-        size = self.model.bytes.get(var)
-        if size is None:
-            raise UnknownBytesError(str(var))
-        return size
+        feeds = self.feeds.get(block.path)
+        if feeds is None:
+            outer = captures(block) if block.path else ()
+            feeds = self.feeds[block.path] = (*block.inputs, *outer)
+        types = self.model.program.vars
+        packed = self.model.packed
+        if any(types[var].dtype.startswith(_NO_TENSORS) or var in packed for var in feeds):
+            return None
+        return reduce(xor, (self.keys.get(var, 0) for var in feeds), 0)
 
 
 @dataclass(slots=True)
-class _Frame:
+class Frame:
+    """One execution of one block.
+
+    Attributes:
+        runner, block, plan: what is run, and by which decisions.
+        given: results that lie in the owner's memory.
+        outer: the frame of the owner.
+        number: how many frames of this block came before, in this run.
+    """
+
     runner: Runner
     block: Block
     plan: BlockPlan
-    given: Mapping[VarId, int]
+    given: Given
+    outer: Frame | None
+    number: int
+    key: int | None = None
     tickets: dict[VarId, int] = field(default_factory=dict)
     known: Pattern | None = None
     trace: Pattern | None = None
 
     def execute(self) -> dict[VarId, int]:
+        """Run every op; return the tickets of the results in memory of their own."""
         ledger = self.runner.ledger
         whole = None
         if self.runner.model.with_pattern:
-            self.known = self.runner.patterns.get(self.block.path)
-            if self.known is None:
-                self.trace = Pattern()
-            elif self.known.height:
-                whole = ledger.allocate(self.known.height)
+            whole = self._use_pattern()
         for op, freed in zip(self.plan.order, self.plan.freed, strict=True):
             self._op(op)
             ledger.sample(op)
             for var in freed:
                 self._free(var)
         return self._close(whole)
+
+    def _use_pattern(self) -> int | None:
+        """Take the block that an earlier frame of the same feeds traced, or trace one."""
+        self.key = self.runner.key(self.block)
+        if self.key is None:
+            return None
+        self.known = self.runner.patterns.get((self.block.path, self.key))
+        if self.known is None:
+            self.trace = Pattern()
+        elif self.known.height:
+            return self.runner.ledger.allocate(self.known.height)
+        return None
 
     def _close(self, whole: int | None) -> dict[VarId, int]:
         """Free what is left, and hand on the results."""
@@ -151,35 +161,61 @@ class _Frame:
                 ledger.free(ticket)
         if whole is not None:
             ledger.free(whole)
-        if self.trace is not None:
-            self.runner.patterns[self.block.path] = self.trace
+        if self.trace is not None and self.key is not None:
+            self.runner.patterns[self.block.path, self.key] = self.trace
         return results
 
     def _op(self, op: Op) -> None:
-        match op.type if op.bodies else "":
-            case "If":
-                self._branches(op)
-            case "Loop":
-                self._loop(op)
-            case "Scan":
-                self._scan(op)
-            case _:
-                for var in op.outputs:
-                    self._make(var)
-
-    def _make(self, var: VarId) -> None:
-        kind = self.plan.kind.get(var)
-        if not var or var in self.tickets or var in self.given:
+        run = OWNERS.get(op.type) if op.bodies else None
+        if run is not None:
+            run(self, op)
             return
+        for var in op.outputs:
+            self.make(var)
+
+    def make(self, var: VarId) -> None:
+        """Ask for the memory of a result, where it has none yet."""
+        if not var:
+            return
+        seen = self.seen(var)
+        if seen is not None:
+            self.runner.keys[var] = seen.key
+        if var in self.given:
+            late = self.given[var]
+            if late is not None and self.outer is not None:
+                self.outer.make(late)
+            return
+        kind = self.plan.kind.get(var)
+        if var in self.tickets or kind not in (Kind.NEW, Kind.OUTPUT):
+            return
+        size = self.size(var)
         if kind is Kind.NEW:
-            if self.known is not None:
+            if self.known is not None and self.known.holds(var, size):
                 return
-            size = self.runner.size(var)
-            self.tickets[var] = self.runner.ledger.allocate(size)
-            if self.trace is not None:
+            if self.trace is not None and self._is_traced(var):
                 self.trace.allocate(var, size)
-        elif kind is Kind.OUTPUT:
-            self.tickets[var] = self.runner.ledger.allocate(self.runner.size(var))
+        self.tickets[var] = self.runner.ledger.allocate(size)
+
+    def _is_traced(self, var: VarId) -> bool:
+        return self.runner.model.program.vars[var].dtype != "string"
+
+    def seen(self, var: VarId) -> Written | None:
+        """Return what the observed run wrote into a var in this very frame."""
+        observed = self.runner.model.observed
+        entries = observed.written.get(var, ()) if observed else ()
+        return entries[self.number] if self.number < len(entries) else None
+
+    def size(self, var: VarId) -> int:
+        """Return the bytes of a var in this frame.
+
+        Raises:
+            UnknownBytesError: they depend on data, and nobody saw them.
+        """
+        seen = self.seen(var)
+        size = self.runner.model.bytes.get(var) if seen is None else seen.bytes
+        if size is None:
+            raise UnknownBytesError(str(var))
+        return size
 
     def _free(self, var: VarId) -> None:
         ticket = self.tickets.pop(var, None)
@@ -188,66 +224,8 @@ class _Frame:
         if self.trace is not None:
             self.trace.free(var)
 
-    def _branches(self, op: Op) -> None:
-        """Make the outputs, and run the branch that needs more: which one is data."""
-        for var in op.outputs:
-            self._make(var)
-        needs = [self._trial(body, op) for body in op.bodies]
-        body = op.bodies[needs.index(max(needs))]
-        extra = self.runner.frame(body, op, dict.fromkeys(body.outputs, 0))
-        for ticket in extra.values():
-            self.runner.ledger.free(ticket)
-
-    def _trial(self, body: Block, op: Op) -> int:
-        """Return the most bytes a branch needs, without running it for good."""
-        ledger = Ledger()
-        runner = Runner(self.runner.model, ledger, self.runner.plans, {})
-        runner.frame(body, op, dict.fromkeys(body.outputs, 0))
-        return ledger.peak
-
-    def _loop(self, op: Op) -> None:
-        """Run the turns: two make the next one's state, all keep their scan outputs."""
-        (body,) = op.bodies
-        ledger = self.runner.ledger
-        states = frozenset(body.outputs[: len(op.inputs) - 1])
-        own = ledger.allocate(_TURN_NUMBER), ledger.allocate(_CONDITION)
-        state: list[int] = []
-        slices: list[int] = []
-        for _ in range(self._turns(op)):
-            results = self.runner.frame(body, op, {})
-            for ticket in state:
-                ledger.free(ticket)
-            state = [ticket for var, ticket in results.items() if var in states]
-            slices += [ticket for var, ticket in results.items() if var not in states]
-        for var in op.outputs:
-            self._make(var)
-        for ticket in (*state, *slices, *own):
-            ledger.free(ticket)
-
-    def _turns(self, op: Op) -> int:
-        """Return how often a Loop turns; what it collects cannot do without knowing."""
-        turns = self.runner.model.trips.get(op.label)
-        if turns is None and len(op.bodies[0].outputs) > len(op.inputs) - 1:
-            raise UnknownBytesError(f"turns of {op.label}")
-        return _SETTLED if turns is None else turns
-
-    def _scan(self, op: Op) -> None:
-        """Run a few turns between two buffers a state; outputs are written in slices."""
-        (body,) = op.bodies
-        ledger = self.runner.ledger
-        for var in op.outputs:
-            self._make(var)
-        states = len(op.inputs) - int(str(op.attributes["num_scan_inputs"]))
-        turns = self.runner.model.trips.get(op.label, _SETTLED)
-        spare = min(max(turns - 1, 0), 2)
-        own = [
-            ledger.allocate(self.runner.size(var))
-            for var in body.outputs[:states]
-            for _ in range(spare)
-        ]
-        for _ in range(min(turns, _SETTLED)):
-            results = self.runner.frame(body, op, dict.fromkeys(body.outputs, 0))
-            for ticket in results.values():
-                ledger.free(ticket)
-        for ticket in own:
-            ledger.free(ticket)
+    def turns(self, body: Block) -> int | None:
+        """Return how often a body ran for its owner in this frame; None if nobody saw."""
+        observed = self.runner.model.observed
+        counts = observed.turns.get(body.path, ()) if observed else ()
+        return counts[self.number] if self.number < len(counts) else None

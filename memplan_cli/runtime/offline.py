@@ -14,7 +14,7 @@ from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.read import read_program
 from memplan_cli.onnx_io.shapes import Bindings
 from memplan_cli.runtime.compare import require_weights
-from memplan_cli.runtime.executed import runtime_shapes, write_dump
+from memplan_cli.runtime.executed import complete, runtime_shapes, write_dump
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,6 +31,11 @@ RUN_AS_WRITTEN = RuntimeSettings(
 """With these the order of the file is the order of the run."""
 
 
+_PACKED = {"session.save_external_prepacked_constant_initializers": "1"}
+"""Weights as the kernels want them go into the file too, and are mapped from there: packed
+at load, they would lie in the arena. The file gets up to twice as large."""
+
+
 def optimise_offline(model: Path, out: Path, provider: str = CPU) -> None:
     """Write the graph at the runtime's highest level for a provider, weights beside it.
 
@@ -41,7 +46,10 @@ def optimise_offline(model: Path, out: Path, provider: str = CPU) -> None:
         RuntimeUnavailableError: weights are missing, or the model does not load.
     """
     require_weights(model)
-    highest = RuntimeSettings(session={"graph_optimization_level": "ORT_ENABLE_ALL"})
+    highest = RuntimeSettings(
+        session={"graph_optimization_level": "ORT_ENABLE_ALL"},
+        session_config=_PACKED if provider == CPU else {},
+    )
     write_dump(model, out, highest, provider)
 
 
@@ -59,5 +67,5 @@ def offline_program(dump: Path, dims: Mapping[str, int], provider: str = CPU) ->
     Raises:
         RuntimeUnavailableError: the dump does not load.
     """
-    shapes = runtime_shapes(dump, provider)
+    shapes = complete(runtime_shapes(dump, provider))
     return read_program(load_model(dump), Bindings(dims=dims, known=shapes)).program

@@ -15,15 +15,21 @@ ALIGNMENT = 256
 
 @dataclass(slots=True)
 class Pattern:
-    """A trace in the making; ``height`` is the block it asks for so far, in bytes."""
+    """A trace in the making.
+
+    Attributes:
+        height: the bytes of the block that it asks for so far.
+        sizes: the bytes of each tensor placed, rounded.
+    """
 
     height: int = 0
+    sizes: dict[str, int] = field(default_factory=dict)
     _live: list[tuple[int, int, str]] = field(default_factory=list)
     _at: dict[str, tuple[int, int, str]] = field(default_factory=dict)
 
     def allocate(self, name: str, size: int) -> None:
         """Place a tensor of ``size`` bytes."""
-        size = -(-size // ALIGNMENT) * ALIGNMENT
+        size = self.sizes[name] = _rounded(size)
         if not size:
             return
         offset, index = self._best(size)
@@ -49,8 +55,16 @@ class Pattern:
             best = current, len(self._live)
         return best
 
+    def holds(self, name: str, size: int) -> bool:
+        """Whether the block has room for a tensor: the very size that was traced."""
+        return self.sizes.get(name) == _rounded(size)
+
     def free(self, name: str) -> None:
         """Take a tensor away; one that was never placed is no error."""
         entry = self._at.pop(name, None)
         if entry is not None:
             del self._live[bisect_left(self._live, entry)]
+
+
+def _rounded(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT

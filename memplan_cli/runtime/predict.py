@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.evidence import CPU, Peaks, RuntimeSettings
+from memplan_cli.ir import walk
 from memplan_cli.runtime.bfc import Arena, ArenaRules
-from memplan_cli.runtime.frame import Ledger, Model, Runner, UnknownBytesError
+from memplan_cli.runtime.frame import Model, Runner
+from memplan_cli.runtime.ledger import Ledger, UnknownBytesError
 from memplan_cli.runtime.order import ORDERS, file_order
 from memplan_cli.runtime.probe import load_table
 from memplan_cli.runtime.reuse import Reuse, Rules
-from memplan_cli.sizes import size_of
+from memplan_cli.runtime.tensor_bytes import tensor_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from memplan_cli.ir import Program, VarId
-
-_STRING = 32
-"""Bytes of a ``std::string`` where the wheels are built."""
+    from memplan_cli.ir import Program, Shape, VarId
+    from memplan_cli.runtime.observed import Observed
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +29,17 @@ class Executed:
     Attributes:
         program: after the runtime's own changes; at optimisation off, the file itself.
         dims: values for symbolic dims.
-        trips: turns of each Loop, by label, where they are known.
         ordered: the ops stand in the order in which they are run (a dump does).
+        seen: the shapes that the runtime itself knows before the run, of vars of which it
+            knows less than the program says: its planner shares nothing by other ones.
+        observed: what data decided in one run; predictions then hold for its feeds.
     """
 
     program: Program
     dims: Mapping[str, int] = field(default_factory=dict)
-    trips: Mapping[str, int] = field(default_factory=dict)
     ordered: bool = False
+    seen: Mapping[VarId, Shape | None] = field(default_factory=dict)
+    observed: Observed | None = None
 
 
 def predict(
@@ -44,8 +47,9 @@ def predict(
 ) -> Peaks:
     """Return the peaks of tensors in the first and in later runs, and what is held.
 
-    Exact on CPU where every size is known before the run; ``held`` counts no weights and
-    no kernel workspace. Every figure is None where a size depends on data.
+    Exact on CPU where every size is known before the run, or was observed in one;
+    ``held`` counts no weights and no kernel workspace. Every figure is None where a size
+    or a number of turns depends on data that nobody observed.
     """
     settings = settings or RuntimeSettings()
     model = model_of(executed, settings, provider)
@@ -68,22 +72,35 @@ def model_of(executed: Executed, settings: RuntimeSettings, provider: str) -> Mo
     reuse = Reuse.ON if session.get("enable_mem_reuse", True) else Reuse.OFF
     rules = Rules(load_table(provider), file_order if executed.ordered else order, reuse)
     return Model(
-        executed.program,
+        as_seen(executed),
         tensor_bytes(executed.program, executed.dims),
         rules,
         bool(session.get("enable_mem_pattern", True)),
-        executed.trips,
+        executed.observed,
+        _packed(executed, settings),
     )
 
 
-def tensor_bytes(program: Program, dims: Mapping[str, int]) -> dict[VarId, int]:
-    """Return the bytes the runtime asks for, for each var whose size is known."""
-    found = {}
-    for var in program.vars.values():
-        size = size_of(var.shape, "uint8" if var.dtype == "string" else var.dtype)
-        if size is None:
-            continue
-        bound = size.bind(dims) if size.symbols else size
-        if not bound.symbols:
-            found[var.id] = bound.coefficient * (_STRING if var.dtype == "string" else 1)
-    return found
+def _packed(executed: Executed, settings: RuntimeSettings) -> frozenset[VarId]:
+    off = settings.session_config.get("session.disable_prepacking") == "1"
+    return frozenset() if off or not executed.observed else executed.observed.packed
+
+
+def as_seen(executed: Executed) -> Program:
+    """Return the program with the shapes that the runtime's planner goes by."""
+    program = executed.program
+    seen = {
+        var: replace(program.vars[var], shape=shape) for var, shape in executed.seen.items()
+    }
+    return replace(program, vars={**program.vars, **seen}) if seen else program
+
+
+def needs_run(executed: Executed) -> bool:
+    """Whether a figure depends on what a run decides: branches, turns, sizes.
+
+    Any body counts: whether it has a memory pattern depends on which weights its kernels
+    pack, and only a run says that.
+    """
+    known = tensor_bytes(executed.program, executed.dims)
+    ops = [op for _, op in walk(executed.program.body)]
+    return any(op.bodies or any(var and var not in known for var in op.outputs) for op in ops)

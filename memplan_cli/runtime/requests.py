@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from memplan_cli.runtime.bfc import CHUNK, Arena, ArenaRules
-from memplan_cli.runtime.frame import Ledger, Runner
+from memplan_cli.runtime.frame import Runner
+from memplan_cli.runtime.ledger import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

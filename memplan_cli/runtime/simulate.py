@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.errors import SettingsError, UnknownSizeError
 from memplan_cli.evidence import CPU, RuntimeSettings
 from memplan_cli.runtime.bfc import CHUNK, Arena, ArenaRules
-from memplan_cli.runtime.frame import UnknownBytesError
+from memplan_cli.runtime.ledger import UnknownBytesError
 from memplan_cli.runtime.predict import Executed, model_of, predict
 from memplan_cli.runtime.requests import Request, held_after, requests_of
 

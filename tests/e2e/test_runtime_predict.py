@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import onnx
+import onnx.numpy_helper
 import onnx.parser
 import pytest
 
-from memplan_cli.evidence import RuntimeSettings
-from memplan_cli.onnx_io.load import load_model
+from memplan_cli.evidence import Peaks, RuntimeSettings
+from memplan_cli.onnx_io.feeds import FeedSpec
 from memplan_cli.onnx_io.read import read_program
-from memplan_cli.runtime.executed import executed_graph
+from memplan_cli.runtime.executed import executed_graph, executed_run
 from memplan_cli.runtime.measure import Trial, measure
 from memplan_cli.runtime.predict import Executed, predict
 
@@ -48,51 +51,195 @@ SCAN = """g (float[64] x, float[6,64] rows) => (float[64] last, float[6,64] all)
         { u = Exp(now)  w = Add(u, row)  then = Exp(w)  out = Neg(w) }> (a, rows) }"""
 
 
-def settings(order: str, switch: bool) -> RuntimeSettings:  # noqa: FBT001 - a parameter of the test
+NESTED = """g (float[2,64] x, bool c) => (float[2,64] y)
+    { a = Exp(x)
+      b = If (c) <
+        then_branch = t () => (float[2,64] p)
+          { q = Exp(a)  r = Neg(q)  z = Exp(r)
+            v = If (c) <
+              then_branch = tt () => (float[2,64] w) { i = Exp(z)  j = Neg(i)  w = Exp(j) },
+              else_branch = te () => (float[2,64] m) { m = Neg(z) }>
+            p = Add(v, a) },
+        else_branch = e () => (float[2,64] s) { s = Neg(a) }>
+      y = Neg(b) }"""
+
+GROWING = """g (float[2,16] x) => (float[2,m] y)
+    <int64 turns = {6}, bool go = {1}>
+    { a = Exp(x)
+      last = Loop (turns, go, a) <
+        body = b (int64 i, bool c, h) => (bool d, r)
+        { s = Neg(h)  u = Exp(s)  r = Concat <axis = 1> (u, x)  d = Identity(c) }>
+      y = Neg(last) }"""
+
+BY_DATA = """g (float[64] x) => (float[k] y)
+    <int64[1] flat = {-1}>
+    { a = Exp(x)  n = Neg(a)  o = Greater(x, n)  i = NonZero(o)  j = Reshape(i, flat)
+      p = Gather(a, j)  q = Exp(p)  r = Neg(q)  s = Exp(r)  y = Add(s, p) }"""
+
+STOPPING = """g (float[64] x) => (float[64] last)
+    <int64 turns = {9}, bool go = {1}, float[1] limit = {1.5}>
+    { a = Exp(x)
+      last = Loop (turns, go, a) <
+        body = b (int64 i, bool c, float[64] now) => (bool k, float[64] then)
+        { u = Exp(now)  w = Neg(u)  then = Sigmoid(w)  m = ReduceMax <keepdims = 0> (then)
+          n = Squeeze(limit)  k = Less(n, m) }> }"""
+
+TEXTS = {
+    "flat": BRANCHES,
+    "if": IF,
+    "loop": LOOP,
+    "scan": SCAN,
+    "if in if": NESTED,
+    "growing state": GROWING,
+    "sizes by data": BY_DATA,
+    "turns by data": STOPPING,
+}
+
+INLINED = """g (float[8,16] x) => (float[8,16] y, float[8,16] z)
+    { a = HardSwish(x)  b = Neg(a)  c = HardSwish(b)  d = Exp(x)  e = HardSwish(d)
+      y = Add(c, e)  f = Neg(d)  z = Add(f, b) }"""
+
+ONE_BRANCH = """g (float[2,64] x, bool c) => (float[2,64] y)
+    { a = Exp(x)
+      b = If (c) <
+        then_branch = t () => (float[2,64] p)
+          { q = MatMul(a, W)  r = Neg(q)  z = Exp(r)  p = Neg(z) },
+        else_branch = e () => (float[2,64] s) { s = Neg(a) }>
+      y = Neg(b) }"""
+
+# What a block holds for a large tensor of the first level lasts through the second.
+WIDE = "f = Concat <axis = 0> (q, q, q, q)  t = Reshape(f, cube)  r = ReduceMax <keepdims = 0> (t, at)"
+TWO_LEVELS = (
+    NESTED.replace("q = Exp(a)", "q = MatMul(a, W)")
+    .replace("r = Neg(q)", WIDE, 1)
+    .replace("y)\n", "y)\n    <int64[3] cube = {4, 2, 64}, int64[1] at = {0}>\n", 1)
+)
+
+PACKED = {
+    "in a branch": (ONE_BRANCH, ("W",)),
+    "read also as it is": (
+        ONE_BRANCH.replace("s = Neg(a)", "k = Size(W)  s = Neg(a)"),
+        ("W",),
+    ),
+    "two blocks deep": (NESTED.replace("i = Exp(z)", "i = MatMul(z, W)"), ("W",)),
+    "at both depths": (TWO_LEVELS.replace("i = Exp(z)", "i = MatMul(z, V)"), ("W", "V")),
+    "in a loop": (
+        LOOP.replace("64]", "2,64]").replace("u = Exp(now)", "u = MatMul(now, W)"),
+        ("W",),
+    ),
+    "in a scan": (
+        SCAN.replace("64]", "2,64]").replace("u = Exp(now)", "u = MatMul(now, W)"),
+        ("W",),
+    ),
+}
+
+
+def settings(order: str, pattern: str, reuse: str) -> RuntimeSettings:
     return RuntimeSettings(
         session={
             "execution_order": order,
             "graph_optimization_level": "ORT_DISABLE_ALL",
-            "enable_mem_pattern": switch,
-            "enable_mem_reuse": switch,
+            "enable_mem_pattern": pattern == "pattern",
+            "enable_mem_reuse": reuse == "reuse",
             "intra_op_num_threads": 1,
         }
     )
 
 
-EVERY_WAY = [(order, on) for order in ("DEFAULT", "PRIORITY_BASED") for on in (True, False)]
+QUICK = {"in a branch", "in a loop"}
+
+EVERY_WAY = [
+    pytest.param(order, pattern, reuse, marks=[] if first else [pytest.mark.slow])
+    for order in ("DEFAULT", "PRIORITY_BASED")
+    for pattern in ("pattern", "no pattern")
+    for reuse in ("reuse", "no reuse")
+    for first in [(order, pattern, reuse) == ("DEFAULT", "pattern", "reuse")]
+]
 
 
-@pytest.mark.parametrize(("order", "switch"), EVERY_WAY)
-@pytest.mark.parametrize(
-    "text", [BRANCHES, IF, LOOP, SCAN], ids=["flat", "if", "loop", "scan"]
-)
+def peaks_of(found: Peaks) -> tuple[int | None, int | None]:
+    return found.first_run_peak, found.steady_peak
+
+
+def saved(folder: Path, text: str, *weights: str) -> Path:
+    """Write a model; ``weights`` are 64 by 64."""
+    model = onnx.parser.parse_model(HEAD + text)
+    for name in weights:
+        drawn = np.random.default_rng(0).standard_normal((64, 64), dtype=np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(drawn, name))
+    onnx.save(model, str(folder / "model.onnx"))
+    return folder / "model.onnx"
+
+
+@pytest.mark.parametrize(("order", "pattern", "reuse"), EVERY_WAY)
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 def test_predicted_peaks_are_the_measured_ones(
-    tmp_path: Path, text: str, order: str, *, switch: bool
+    tmp_path: Path, text: str, order: str, pattern: str, reuse: str
 ) -> None:
-    path = tmp_path / "model.onnx"
-    onnx.save(onnx.parser.parse_model(HEAD + text), str(path))
-    chosen = settings(order, switch)
-    executed = Executed(
-        read_program(load_model(path)).program, trips={"Loop#1": 5, "Scan#1": 6}
-    )
-    predicted, measured = predict(executed, chosen), measure(path, chosen, ON_CPU)
-    assert (predicted.first_run_peak, predicted.steady_peak) == (
-        measured.first_run_peak,
-        measured.steady_peak,
-    )
+    path = saved(tmp_path, text)
+    chosen = settings(order, pattern, reuse)
+    predicted = predict(executed_run(path, chosen, ON_CPU), chosen)
+    measured = measure(path, chosen, ON_CPU)
+    assert peaks_of(predicted) == peaks_of(measured)
+
+
+@pytest.mark.parametrize(
+    ("text", "weights"),
+    [
+        pytest.param(*case, id=name, marks=[] if name in QUICK else [pytest.mark.slow])
+        for name, case in PACKED.items()
+    ],
+)
+def test_a_body_whose_weights_are_packed_away_has_no_pattern(
+    tmp_path: Path, text: str, weights: tuple[str, ...]
+) -> None:
+    path = saved(tmp_path, text, *weights)
+    chosen = settings("DEFAULT", "pattern", "reuse")
+    predicted = predict(executed_run(path, chosen, ON_CPU), chosen)
+    assert peaks_of(predicted) == peaks_of(measure(path, chosen, ON_CPU))
+
+
+def test_without_packing_the_same_body_has_one(tmp_path: Path) -> None:
+    text, weights = PACKED["at both depths"]
+    path = saved(tmp_path, text, *weights)
+    packed = settings("DEFAULT", "pattern", "reuse")
+    plain = packed.updated(RuntimeSettings(session_config={"session.disable_prepacking": "1"}))
+    graph = executed_run(path, packed, ON_CPU)
+    predicted = predict(graph, plain)
+    assert peaks_of(predicted) == peaks_of(measure(path, plain, ON_CPU))
+    assert predicted.steady_peak != predict(graph, packed).steady_peak, "it makes a difference"
+
+
+def test_the_branch_is_the_one_that_the_inputs_choose(tmp_path: Path) -> None:
+    path = saved(tmp_path, IF.replace("bool c", "bool[1] c"))
+    chosen = settings("DEFAULT", "pattern", "reuse")
+    found = set()
+    for flag in (0, 1):
+        specs = (
+            FeedSpec("x", "float32", (64,), "normal"),
+            FeedSpec("c", "bool", (1,), "values", values=(flag,)),
+        )
+        trial = replace(ON_CPU, specs=specs)
+        predicted = predict(executed_run(path, chosen, trial), chosen)
+        assert peaks_of(predicted) == peaks_of(measure(path, chosen, trial))
+        found.add(peaks_of(predicted))
+    assert len(found) == 2, "the branches differ"
 
 
 def test_the_graph_after_optimisation_is_predicted_from_its_dump(tmp_path: Path) -> None:
-    path = tmp_path / "model.onnx"
-    onnx.save(onnx.parser.parse_model(HEAD + BRANCHES), str(path))
+    path = saved(tmp_path, BRANCHES)
     predicted = predict(executed_graph(path, RuntimeSettings(), {}))
     measured = measure(path, RuntimeSettings(), ON_CPU)
-    assert (predicted.first_run_peak, predicted.steady_peak) == (
-        measured.first_run_peak,
-        measured.steady_peak,
-    )
+    assert peaks_of(predicted) == peaks_of(measured)
     assert not list(tmp_path.glob("*every-output*")), "the twin is gone"
+
+
+@pytest.mark.parametrize("order", ["DEFAULT", "PRIORITY_BASED"])
+def test_inlined_functions_run_by_the_index_they_got(tmp_path: Path, order: str) -> None:
+    path = saved(tmp_path, INLINED)
+    chosen = settings(order, "pattern", "reuse")
+    predicted = predict(executed_graph(path, chosen, {}), chosen)
+    assert peaks_of(predicted) == peaks_of(measure(path, chosen, ON_CPU))
 
 
 def test_what_depends_on_data_is_not_guessed() -> None:

@@ -169,3 +169,13 @@ def test_a_pattern_rounds_to_256_and_ignores_empty_tensors() -> None:
     pattern.allocate("b", 0)
     pattern.free("b")
     assert pattern.height == 256
+
+
+def test_the_block_of_a_pattern_holds_the_very_size_that_was_traced() -> None:
+    pattern = Pattern()
+    pattern.allocate("a", 300)
+    pattern.free("a")
+    assert pattern.holds("a", 512)
+    assert not pattern.holds("a", 513)
+    assert not pattern.holds("a", 256)
+    assert not pattern.holds("b", 0)
