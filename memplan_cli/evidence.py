@@ -25,6 +25,7 @@ class RuntimeSettings:
         arena: keys of ``OrtArenaCfg``; registered for the environment on CPU.
         provider: options of the execution provider.
         run_config: entries for ``RunOptions.add_run_config_entry``.
+        io_binding: outputs to bind to the buffer of an input: ``{output: input}``.
     """
 
     session: Mapping[str, Setting] = field(default_factory=dict)
@@ -32,15 +33,21 @@ class RuntimeSettings:
     arena: Mapping[str, Setting] = field(default_factory=dict)
     provider: Mapping[str, Setting] = field(default_factory=dict)
     run_config: Mapping[str, str] = field(default_factory=dict)
+    io_binding: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, dict[str, Setting]]:
-        """Return the layout of the contract, every scope sorted by key."""
+        """Return the layout of the contract, every scope sorted by key.
+
+        ``io_binding`` is there only where something is bound.
+        """
+        bound: dict[str, Setting] = dict(sorted(self.io_binding.items()))
         return {
             "session": dict(sorted(self.session.items())),
             "session_config": dict(sorted(self.session_config.items())),
             "arena": dict(sorted(self.arena.items())),
             "provider": dict(sorted(self.provider.items())),
             "run_config": dict(sorted(self.run_config.items())),
+            **({"io_binding": bound} if bound else {}),
         }
 
     @classmethod
@@ -52,6 +59,7 @@ class RuntimeSettings:
             arena=dict(scopes.get("arena", {})),
             provider=dict(scopes.get("provider", {})),
             run_config={k: str(v) for k, v in scopes.get("run_config", {}).items()},
+            io_binding={k: str(v) for k, v in scopes.get("io_binding", {}).items()},
         )
 
     def updated(self, other: RuntimeSettings) -> RuntimeSettings:
@@ -63,6 +71,7 @@ class RuntimeSettings:
             arena={**self.arena, **other.arena},
             provider={**self.provider, **other.provider},
             run_config={**self.run_config, **other.run_config},
+            io_binding={**self.io_binding, **other.io_binding},
         )
 
 
@@ -124,11 +133,12 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """The verdict of a comparison, a replay, or both.
+    """The verdict of a comparison, and of what else was asked for.
 
     ``status`` is ``passed``, ``failed``, ``nondeterministic`` (the original differs from
     itself by more than the tolerance, so nothing is shown) or ``skipped``. ``replay`` is
-    ``passed``, ``failed`` or None where no replay was asked for.
+    ``passed``, ``failed`` or None where no replay was asked for. ``donated`` is the verdict
+    on two steps with each donated pair in one buffer, None where nothing is donated.
     """
 
     status: str
@@ -138,11 +148,13 @@ class Validation:
     replay: str | None = None
     differences: tuple[Difference, ...] = ()
     notes: tuple[str, ...] = ()
+    donated: str | None = None
 
     @property
     def passed(self) -> bool:
         """Whether everything that was asked for holds."""
-        return self.status == "passed" and self.replay in (None, "passed")
+        extras = (self.replay, self.donated)
+        return self.status == "passed" and all(e in (None, "passed") for e in extras)
 
     def to_json(self) -> dict[str, object]:
         """Return the contract's block, and what differs where something does."""
@@ -163,6 +175,7 @@ class Validation:
                 for item in self.differences
             ],
             "notes": list(self.notes),
+            **({"donated": self.donated} if self.donated else {}),
         }
 
     @classmethod
@@ -185,4 +198,5 @@ class Validation:
                 for item in data["differences"]
             ),
             tuple(data["notes"]),
+            data.get("donated"),
         )

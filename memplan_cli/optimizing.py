@@ -64,7 +64,10 @@ class Rewriting:
     @property
     def only_as_written(self) -> bool:
         """Whether the runtime's optimisation must not touch the written file."""
-        return self.original is not None or self.planned.plan.report.recompute.nodes > 0
+        report = self.planned.plan.report
+        # Copies would be merged, and a pair is safe only in the order of the file.
+        moved = report.recompute.nodes > 0 or bool(report.donated.pairs)
+        return self.original is not None or moved
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,13 +219,21 @@ def _cost(plan: Plan) -> tuple[bool, int]:
 
 def _compared(rewriting: Rewriting, path: Path, check: Check) -> Compared:
     """Compare: a graph that was optimised offline runs as it stands."""
+    from memplan_cli.donating import Donation, with_donation
     from memplan_cli.runtime.offline import RUN_AS_WRITTEN
 
     dims = rewriting.settings.dims
     if rewriting.original is None:
-        return compare_models(rewriting.file.path, path, check, dims)
-    verdict = _compare(rewriting.original, path, check, dims, {"rewritten": RUN_AS_WRITTEN})
-    return Compared(verdict, as_written=True)
+        found = compare_models(rewriting.file.path, path, check, dims)
+    else:
+        settings = {"rewritten": RUN_AS_WRITTEN}
+        verdict = _compare(rewriting.original, path, check, dims, settings)
+        found = Compared(verdict, as_written=True)
+    pairs = rewriting.planned.plan.report.donated.pairs
+    donation = Donation(pairs, offline=rewriting.original is not None)
+    models = (rewriting.compared_with, path)
+    verdict = with_donation(found.verdict, models, donation, check, dims)
+    return replace(found, verdict=verdict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +305,7 @@ def warned(plan: Plan, *warnings: str) -> Plan:
 
 def _measured(plan: Plan, path: Path, trial: Trial, as_written: bool) -> Plan:  # noqa: FBT001 - a fact, not a switch
     """Add the runtime's side; that it cannot be measured is said, and no failure."""
+    from memplan_cli.donating import bound
     from memplan_cli.runtime.facts import Pair, runtime_account
 
     rewriting, check = trial.rewriting, trial.check
@@ -309,7 +321,8 @@ def _measured(plan: Plan, path: Path, trial: Trial, as_written: bool) -> Plan:  
         account = runtime_account(pair, trial.tell)
     except RuntimeUnavailableError as error:
         return warned(plan, f"the runtime's memory was not measured: {error}")
-    plan = replace(plan, report=replace(plan.report, runtime=account.facts))
+    facts = bound(account.facts, plan.report.donated.pairs)
+    plan = replace(plan, report=replace(plan.report, runtime=facts))
     return warned(plan, *account.warnings)
 
 
@@ -318,14 +331,14 @@ class _Files:
 
     def __init__(self, rewriting: Rewriting) -> None:
         from memplan_cli.onnx_io.external_data import copy_along
+        from memplan_cli.onnx_io.notes import donation_note
         from memplan_cli.onnx_io.write import written_model
 
         _refuse_weights(rewriting)
         self._targets = rewriting.targets
         planned = rewriting.planned
-        self.data = written_model(
-            rewriting.file.model, planned.program, planned.plan, rewriting.notes
-        )
+        notes = {**rewriting.notes, **donation_note(planned.plan.report.donated.pairs)}
+        self.data = written_model(rewriting.file.model, planned.program, planned.plan, notes)
         self._created = copy_along(
             rewriting.file.data_files,
             rewriting.file.path.parent,

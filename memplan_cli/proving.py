@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from memplan_cli.donating import Donation, bound, with_donation
 from memplan_cli.errors import ModelError, PlanError
 from memplan_cli.optimizing import Check, compare_models
 
@@ -37,6 +38,9 @@ def prove(
 ) -> Proof:
     """Run a written model and its original, compare, and do what else is asked for.
 
+    Where the written model says that outputs may lie where inputs were, two steps are taken
+    with each such pair in one buffer.
+
     Args:
         planned: A model that memplan wrote, its plan beside it.
         original: The model it was made from.
@@ -47,10 +51,18 @@ def prove(
     Raises:
         MemplanError: a file is not what it should be, or the original cannot run.
     """
+    from memplan_cli.onnx_io.load import load_model
+    from memplan_cli.onnx_io.notes import donated_pairs, is_offline, read_notes
+    from memplan_cli.runtime.facts import Pair, runtime_account
+
     plan = plan_beside(planned) if extras else None
-    notes = written_notes(planned)
+    model = load_model(planned)
+    notes = read_notes(model)
+    refuse_foreign(notes, planned)
     dims = _dims(plan)
     verdict = compare_models(original, planned, check, dims).verdict
+    donation = Donation(donated_pairs(model), offline=is_offline(model))
+    verdict = with_donation(verdict, (original, planned), donation, check, dims)
     if plan is not None and plan.digest != notes.get("digest"):
         raise PlanError(
             f"the plan beside {planned} is another model's: its digest is not the one that "
@@ -59,26 +71,30 @@ def prove(
         )
     if plan is not None and "replay" in extras:
         verdict = _replayed(verdict, planned, plan, check)
-    runtime = _measured(planned, original, check, dims) if "measure" in extras else None
-    return Proof(verdict, runtime)
+    if plan is None or "measure" not in extras:
+        return Proof(verdict)
+    pair = Pair(
+        original,
+        planned,
+        check.provider,
+        dims,
+        as_written=bool(donation.pairs or donation.offline or plan.report.recompute.nodes),
+        timeout=check.timeout,
+    )
+    return Proof(verdict, bound(runtime_account(pair).facts, donation.pairs))
 
 
-def written_notes(planned: Path) -> Mapping[str, str]:
-    """Return what a written model says of its plan.
+def refuse_foreign(notes: Mapping[str, str], planned: Path) -> None:
+    """Refuse a model without notes of its plan.
 
     Raises:
         ModelError: memplan did not write it.
     """
-    from memplan_cli.onnx_io.load import load_model
-    from memplan_cli.onnx_io.notes import read_notes
-
-    notes = read_notes(load_model(planned))
     if not notes:
         raise ModelError(
             f"{planned} carries no plan of memplan",
             hint="name the file that `memplan optimize` wrote",
         )
-    return notes
 
 
 def plan_beside(planned: Path) -> Plan:
@@ -112,12 +128,3 @@ def _replayed(verdict: Validation, planned: Path, plan: Plan, check: Check) -> V
         differences=(*verdict.differences, *found.differences),
         notes=(*verdict.notes, *notes),
     )
-
-
-def _measured(
-    planned: Path, original: Path, check: Check, dims: Mapping[str, int]
-) -> RuntimeFacts:
-    from memplan_cli.runtime.facts import Pair, runtime_account
-
-    pair = Pair(original, planned, check.provider, dims, timeout=check.timeout)
-    return runtime_account(pair).facts

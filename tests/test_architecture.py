@@ -82,6 +82,7 @@ LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
                 "modelfile",
                 "targeting",
                 "optimizing",
+                "donating",
                 "proving",
                 "training",
                 "recompute_step",

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
+from memplan_cli.errors import ModelError
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from onnx import ModelProto
 
 PREFIX = "pkg.memplan."
 """Every key that memplan writes begins so."""
+
+_DONATED = f"{PREFIX}donated"
+
+RUNTIME = f"{PREFIX}runtime"
+"""Of a file that holds a runtime's own optimised graph: which runtime."""
 
 
 def read_notes(model: ModelProto) -> dict[str, str]:
@@ -18,6 +28,40 @@ def read_notes(model: ModelProto) -> dict[str, str]:
             pairs = (item.partition("=") for item in entry.value.split(","))
             return {key: value for key, _, value in pairs}
     return {}
+
+
+def donation_note(pairs: Sequence[tuple[str, str]]) -> Mapping[str, str]:
+    """Return the metadata that says which output may lie where an input was."""
+    return {_DONATED: json.dumps([list(pair) for pair in pairs])} if pairs else {}
+
+
+def donated_pairs(model: ModelProto) -> tuple[tuple[str, str], ...]:
+    """Return what `donation_note` wrote: ``(input, output)``.
+
+    Raises:
+        ModelError: it is there and cannot be read, or names what the graph does not have.
+    """
+    given = {value.name for value in model.graph.input}
+    made = {value.name for value in model.graph.output}
+    for entry in model.metadata_props:
+        if entry.key != _DONATED:
+            continue
+        try:
+            pairs = tuple((str(one), str(other)) for one, other in json.loads(entry.value))
+        except (ValueError, TypeError) as error:
+            raise ModelError(f"the model's {_DONATED} cannot be read: {error}") from error
+        strange = [p for p in pairs if p[0] not in given or p[1] not in made]
+        if strange:
+            raise ModelError(
+                f"the model donates {strange[0]}, and has no such input or output"
+            )
+        return pairs
+    return ()
+
+
+def is_offline(model: ModelProto) -> bool:
+    """Whether the file holds a graph that a runtime has optimised for itself."""
+    return any(entry.key == RUNTIME for entry in model.metadata_props)
 
 
 def recorded_phases(model: ModelProto) -> dict[str, str]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from memplan_cli.evidence import CPU
 from memplan_cli.print_log import reuses
 from memplan_cli.quantities import format_share, format_size
 from memplan_cli.report import DEFINITIONS
+from memplan_cli.runtime.snippet import binding_lines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -219,6 +221,21 @@ def donated_rows(report: Report) -> tuple[tuple[str, str], ...]:
     return taken + tuple((refusal.name, refusal.reason) for refusal in found.refused)
 
 
+def donated_code(report: Report) -> tuple[str, ...]:
+    """Return Python that binds each pair to one buffer; nothing where nothing is donated."""
+    if not report.donated.pairs:
+        return ()
+    provider = report.runtime.provider if report.runtime else CPU
+    lines = (
+        "import json",
+        "import onnxruntime as ort",
+        "session = ...  # of the written model, with the settings of this report",
+        'plan = json.load(open("PLAN.memplan.json"))',
+    )
+    pairs = '{made: given for given, made in plan["report"]["donated"]["pairs"]}'
+    return (*lines, *filter(None, binding_lines(pairs, provider)))
+
+
 def settings_lines(runtime: RuntimeFacts | None) -> tuple[str, ...]:
     """Return the runtime's options for the written model, ``scope.key = value``."""
     if runtime is None or runtime.settings is None:
@@ -226,6 +243,7 @@ def settings_lines(runtime: RuntimeFacts | None) -> tuple[str, ...]:
     return tuple(
         f"{scope}.{key} = {value}"
         for scope, options in runtime.settings.to_json().items()
+        if scope != "io_binding"  # a line for each donated pair is in its own section
         for key, value in options.items()
     )
 
@@ -240,4 +258,6 @@ def validation_line(report: Report) -> str:
         words.append("bit for bit" if checked.bit_identical else "outputs differ")
     if checked.replay is not None:
         words.append(f"replay {checked.replay}")
+    if checked.donated is not None:
+        words.append(f"two steps with donated buffers {checked.donated}")
     return ", ".join(words)

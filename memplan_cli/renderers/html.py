@@ -17,6 +17,7 @@ from memplan_cli.quantities import format_size
 from memplan_cli.renderers.escape import html, script, terminal
 from memplan_cli.renderers.facts import (
     curve_rows,
+    donated_code,
     donated_line,
     donated_rows,
     evidence_rows,
@@ -221,7 +222,9 @@ def _asked_for(report: Report) -> Iterator[str]:
         )
     if line := donated_line(report):
         rows = _table(("output", ""), donated_rows(report))
-        yield _section("Donated", f"<p>{html(line)}</p>{rows}")
+        code = "\n".join(map(html, donated_code(report)))
+        shown = f"<pre>{code}</pre>" if code else ""
+        yield _section("Donated", f"<p>{html(line)}</p>{rows}{shown}")
 
 
 def _runtime(runtime: RuntimeFacts | None) -> Iterator[str]:

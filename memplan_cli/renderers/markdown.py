@@ -9,6 +9,7 @@ from memplan_cli.quantities import format_share, format_size
 from memplan_cli.renderers.escape import markdown, markdown_prose
 from memplan_cli.renderers.facts import (
     curve_rows,
+    donated_code,
     donated_line,
     donated_rows,
     evidence_rows,
@@ -121,6 +122,8 @@ def _asked_for(plan: Plan) -> Iterator[str]:
         yield f"### Donated\n\n{markdown_prose(line)}"
         rows = donated_rows(report)[:MOST_ROWS]
         yield table(("output", ""), ((markdown(n), markdown_prose(w)) for n, w in rows))
+        if code := donated_code(report):
+            yield "\n".join(("```python", *code, "```"))
 
 
 def _runtime(plan: Plan) -> Iterator[str]:

@@ -16,6 +16,7 @@ from memplan_cli.renderers.bars import bars, sampled
 from memplan_cli.renderers.escape import shortened, terminal
 from memplan_cli.renderers.facts import (
     curve_rows,
+    donated_code,
     donated_line,
     donated_rows,
     evidence_rows,
@@ -197,7 +198,8 @@ def _asked_for(plan: Plan) -> Iterator[RenderableType]:
         table = grid("output", "")
         for name, what in donated_rows(report)[:MOST_TENSORS]:
             table.add_row(Text(shortened(name, 40)), Text(terminal(what), style="dim"))
-        yield titled("Donated", Group(Text(line), table))
+        code = Text("\n".join(donated_code(report)), style="dim")
+        yield titled("Donated", Group(Text(line), table, code))
 
 
 def _runtime(plan: Plan) -> Iterator[RenderableType]:

@@ -49,6 +49,8 @@ def _lines(verdict: Validation) -> Iterator[str]:
         yield f"  largest difference {verdict.max_abs_diff:g}"
     if verdict.replay is not None:
         yield f"  replay in one poisoned arena: {verdict.replay}"
+    if verdict.donated is not None:
+        yield f"  two steps with each donated pair in one buffer: {verdict.donated}"
     for difference in verdict.differences[:MOST_DIFFERENCES]:
         yield f"  {terminal(difference.output)}: {_described(difference)}"
     if len(verdict.differences) > MOST_DIFFERENCES:

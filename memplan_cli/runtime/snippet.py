@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from memplan_cli.evidence import CPU
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from memplan_cli.evidence import RuntimeSettings, Setting
 
 _ENUMS = {
@@ -40,8 +42,51 @@ def settings_snippet(settings: RuntimeSettings, model: str, provider: str = CPU)
     lines.append("run_options = ort.RunOptions()")
     for key, entry in sorted(settings.run_config.items()):
         lines.append(f"run_options.add_run_config_entry({key!r}, {entry!r})")
-    lines.append("# outputs = session.run(None, inputs, run_options)")
+    if settings.io_binding:
+        lines += binding_lines(settings.io_binding, provider)
+    else:
+        lines.append("# outputs = session.run(None, inputs, run_options)")
     return "\n".join(lines) + "\n"
+
+
+def binding_lines(outputs: Mapping[str, str] | str, provider: str = CPU) -> list[str]:
+    """Return Python that makes a step of a session with donated buffers.
+
+    Args:
+        outputs: ``{output: input}``, or an expression that gives it.
+        provider: Where the buffers are.
+    """
+    text = outputs if isinstance(outputs, str) else _pretty(outputs)
+    device = "cpu" if provider == CPU else "cuda"
+    return [
+        "# Each of these outputs is written over the input that it replaces.",
+        f"donated = {text}",
+        "",
+        "",
+        "def bind(inputs):",
+        '    """Return a binding whose buffers are the arrays given: runs write into them."""',
+        "    of = ort.OrtValue.ortvalue_from_numpy",
+        f"    buffers = {{name: of(array, {device!r}, 0) for name, array in inputs.items()}}",
+        "    binding = session.io_binding()",
+        "    for name, buffer in buffers.items():",
+        "        binding.bind_ortvalue_input(name, buffer)",
+        "    for name in (output.name for output in session.get_outputs()):",
+        "        if name in donated:",
+        "            binding.bind_ortvalue_output(name, buffers[donated[name]])",
+        "        else:",
+        f"            binding.bind_output(name, {device!r})",
+        "    return binding",
+        "",
+        "",
+        "# binding = bind(inputs)  # inputs: name -> array",
+        "# session.run_with_iobinding(binding, run_options)  # a step; and again, the next",
+        "# outputs = binding.copy_outputs_to_cpu()",
+    ]
+
+
+def _pretty(outputs: Mapping[str, str]) -> str:
+    pairs = (f"    {made!r}: {given!r},\n" for made, given in sorted(outputs.items()))
+    return f"{{\n{''.join(pairs)}}}"
 
 
 def _cpu_arena(settings: RuntimeSettings) -> list[str]:

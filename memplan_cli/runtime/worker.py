@@ -28,6 +28,7 @@ Json = dict[str, object]
 JOBS: Mapping[str, str] = {
     "probe": "memplan_cli.runtime.jobs.probe",
     "outputs": "memplan_cli.runtime.jobs.outputs",
+    "donated": "memplan_cli.runtime.jobs.donated",
     "measure": "memplan_cli.runtime.jobs.measure",
     "dump": "memplan_cli.runtime.jobs.dump",
     "replay": "memplan_cli.runtime.jobs.replay",

@@ -1,0 +1,177 @@
+"""Do two steps give the same bits when each new value is written over the old one?
+
+The original takes two steps with buffers of its own for everything; the written model takes
+two with each donated pair bound to one buffer, as its settings tell the user to do. The
+second step reads what the first has written, so an output that was written while somebody
+still read the input shows in the first step, and one that came out wrong in the second.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from memplan_cli.evidence import CPU, Difference
+from memplan_cli.onnx_io.feeds import FeedSpec, feed_specs, load_graph
+from memplan_cli.runtime.bits import Tolerance
+from memplan_cli.runtime.compare import require_weights
+from memplan_cli.runtime.session import deterministic, resolve_provider
+from memplan_cli.runtime.worker import run_job
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from pathlib import Path
+
+    from memplan_cli.evidence import RuntimeSettings
+    from memplan_cli.runtime.compare import Comparison
+    from memplan_cli.runtime.worker import Json
+
+Pairs = tuple[tuple[str, str], ...]
+"""``(input, output)``, by name."""
+
+STATE_SCALE = 0.05
+"""Of drawn parameters: with larger ones a second step soon is infinite."""
+
+RATE_SCALE = 0.01
+"""Of a drawn number that is alone in its tensor, such as a learning rate."""
+
+
+@dataclass(frozen=True, slots=True)
+class DonatedSteps:
+    """What became of two steps with shared buffers."""
+
+    differences: tuple[Difference, ...] = ()
+    """Outputs that are not those of two steps without, as ``name@step``."""
+    failure: str = ""
+    """Why the written model did not run; empty if it did."""
+    not_finite: tuple[str, ...] = ()
+    """Outputs of the original with infinities or NaN: they show little."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether every output of both steps is what it should be."""
+        return not self.failure and not any(item.beyond for item in self.differences)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A process's memory in two steps, in bytes; None where the system does not say."""
+
+    before: int | None
+    peak: int | None
+
+
+def donated_steps(
+    original: Path, written: Path, pairs: Pairs, how: Comparison
+) -> DonatedSteps:
+    """Take two steps with each model and compare every output of both steps.
+
+    Args:
+        original: Runs as it is, new values fed back by hand.
+        written: Runs with each pair bound to one buffer on the provider.
+        pairs: Inputs, and the outputs that are written over them.
+        how: Both models' settings, the tolerance, the inputs.
+
+    Raises:
+        RuntimeUnavailableError: weights or the provider are missing, an input cannot be
+            bound, or the original does not run.
+    """
+    for path in (original, written):
+        require_weights(path)
+    provider = resolve_provider(how.provider)
+    specs = how.specs if how.specs is not None else step_specs(original, how.dims, pairs)
+    with tempfile.TemporaryDirectory(prefix="memplan-steps-") as folder:
+        how = dataclasses.replace(how, provider=provider, specs=specs)
+        job = _job(original, how.original_settings, how, pairs)
+        first = run_job(
+            "donated",
+            {**job, "way": "fed", "then": "save", "folder": folder},
+            timeout=how.timeout,
+        ).require(f"{original} takes no two steps")
+        tolerance = how.tolerance
+        if provider != CPU:
+            again = {**job, "way": "fed", "then": "against", "folder": folder}
+            noise = _differences(run_job("donated", again, timeout=how.timeout).result)
+            tolerance = _widened(tolerance, noise)
+        job = _job(written, how.rewritten_settings, how, pairs)
+        second = run_job(
+            "donated",
+            {
+                **job,
+                "way": "donated",
+                "then": "against",
+                "folder": folder,
+                "tolerance": [tolerance.rtol, tolerance.atol],
+            },
+            timeout=how.timeout,
+        )
+    return DonatedSteps(
+        _differences(second.result),
+        second.reason,
+        tuple(first["not_finite"]),  # type: ignore[arg-type]
+    )
+
+
+def held_by_steps(model: Path, pairs: Pairs, way: str, how: Comparison) -> Held:
+    """Return the memory of a process that takes two steps.
+
+    Args:
+        model: Runs under ``how.rewritten_settings``.
+        pairs: Inputs, and the outputs that replace them.
+        way: ``donated``: one buffer a pair. ``swapped``: two, used in turns. ``fed``: the
+            runtime makes new ones, which are fed to the next step.
+        how: Where to run, and the inputs.
+
+    Raises:
+        RuntimeUnavailableError: it does not run.
+    """
+    require_weights(model)
+    specs = how.specs if how.specs is not None else step_specs(model, how.dims, pairs)
+    how = dataclasses.replace(how, provider=resolve_provider(how.provider), specs=specs)
+    job = _job(model, how.rewritten_settings, how, pairs)
+    done = run_job("donated", {**job, "way": way, "then": "measure"}, timeout=how.timeout)
+    return Held(**done.require(f"{model} takes no two steps"))  # type: ignore[arg-type]
+
+
+def step_specs(model: Path, dims: Mapping[str, int], pairs: Pairs) -> tuple[FeedSpec, ...]:
+    """Say how to draw the inputs of a step so that the one after it is finite too."""
+    state = {given for given, _ in pairs}
+    return tuple(_scaled(spec, state) for spec in feed_specs(load_graph(model), dims))
+
+
+def _scaled(spec: FeedSpec, state: Collection[str]) -> FeedSpec:
+    alone = all(dim == 1 for dim in spec.shape)
+    if spec.kind == "mask" and alone:
+        # A number of steps: what is divided by 1 - beta ** 0 is no number.
+        return dataclasses.replace(spec, kind="values", values=(1,))
+    if spec.kind not in ("normal", "positive"):
+        return spec
+    if spec.name in state:
+        return dataclasses.replace(spec, scale=STATE_SCALE)
+    return dataclasses.replace(spec, scale=RATE_SCALE) if alone else spec
+
+
+def _job(model: Path, settings: RuntimeSettings, how: Comparison, pairs: Pairs) -> Json:
+    assert how.specs is not None  # noqa: S101 - both callers fill it in
+    return {
+        "model": str(model),
+        "settings": settings.updated(deterministic(how.provider)).to_json(),
+        "provider": how.provider,
+        "specs": [dataclasses.asdict(spec) for spec in how.specs],
+        "seed": how.seed,
+        "pairs": [list(pair) for pair in pairs],
+        "tolerance": [how.tolerance.rtol, how.tolerance.atol],
+    }
+
+
+def _differences(result: Mapping[str, object]) -> tuple[Difference, ...]:
+    return tuple(Difference(**entry) for entry in result.get("differences", ()))  # type: ignore[attr-defined]
+
+
+def _widened(asked: Tolerance, noise: Sequence[Difference]) -> Tolerance:
+    """Excuse what the provider itself does not repeat, four times over."""
+    if not noise:
+        return asked
+    return Tolerance(asked.rtol, max(asked.atol, 4 * max(d.max_abs_diff for d in noise)))

@@ -1,0 +1,216 @@
+"""Donated pairs bound to one buffer, for two steps, by the runtime itself."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from click.testing import CliRunner
+
+from memplan_cli import Check, Settings, optimize, scheduling
+from memplan_cli.cli import main
+from memplan_cli.errors import ModelError
+from memplan_cli.evidence import RuntimeSettings, Validation
+from memplan_cli.ir import Program, VarId
+from memplan_cli.onnx_io.load import load_model
+from memplan_cli.onnx_io.notes import PREFIX, donated_pairs, donation_note
+from memplan_cli.runtime.compare import Comparison
+from memplan_cli.runtime.donated import (
+    RATE_SCALE,
+    STATE_SCALE,
+    DonatedSteps,
+    donated_steps,
+    held_by_steps,
+    step_specs,
+)
+from memplan_cli.runtime.inputs import draw_all
+from memplan_cli.runtime.offline import RUN_AS_WRITTEN
+from memplan_cli.transforms.donate import Donations
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HEAD = '<ir_version: 10, opset_import: ["" : 21]>\n'
+
+PAIRS = (("in_w", "new_w"),)
+
+SIGNATURE = "g (float[4,4] x, float[4,4] in_w, float lr) => (float[4,4] y, float[4,4] new_w)"
+
+READ_FIRST = f"{SIGNATURE} {{ y = MatMul(x, in_w) s = Mul(y, lr) new_w = Sub(in_w, s) }}"
+
+WRITTEN_FIRST = f"{SIGNATURE} {{ s = Mul(x, lr) new_w = Sub(in_w, s) y = MatMul(x, in_w) }}"
+"""``y`` reads the old weight after the new one was written: no pair may share a buffer."""
+
+ON_CPU = Comparison(
+    provider="cpu",
+    original_settings=RuntimeSettings(session={"graph_optimization_level": "ORT_DISABLE_ALL"}),
+    rewritten_settings=RUN_AS_WRITTEN,
+)
+
+DONATING = Settings(donate={"in*": "new*"})
+
+
+def save(folder: Path, text: str) -> Path:
+    path = folder / "step.onnx"
+    onnx.save(onnx.parser.parse_model(HEAD + text), str(path))
+    return path
+
+
+def steps(folder: Path, text: str) -> DonatedSteps:
+    path = save(folder, text)
+    return donated_steps(path, path, PAIRS, ON_CPU)
+
+
+def unsafe(program: Program, patterns: object) -> Donations:
+    del patterns
+    return Donations(program, ((VarId("in_w"), VarId("new_w")),), ())
+
+
+def test_a_pair_whose_input_is_read_before_gives_the_same_bits(tmp_path: Path) -> None:
+    found = steps(tmp_path, READ_FIRST)
+    assert found.passed
+    assert (found.differences, found.not_finite, found.failure) == ((), (), "")
+
+
+def test_an_unsafe_pair_is_caught(tmp_path: Path) -> None:
+    found = steps(tmp_path, WRITTEN_FIRST)
+    assert not found.passed
+    assert [item.output for item in found.differences] == ["y@1", "y@2"]
+
+
+def test_a_step_that_starts_from_the_old_values_again_is_caught(tmp_path: Path) -> None:
+    # The written model forgets to update: its second step is its first.
+    lazy = READ_FIRST.replace("Sub(in_w, s)", "Sub(in_w, zero)").replace(
+        "{ y", "<float zero = {0.0}> { y"
+    )
+    other = tmp_path / "other"
+    other.mkdir()
+    found = donated_steps(save(tmp_path, READ_FIRST), save(other, lazy), PAIRS, ON_CPU)
+    assert [item.output for item in found.differences] == ["new_w@1", "y@2", "new_w@2"]
+
+
+def test_a_model_that_cannot_run_two_steps_fails(tmp_path: Path) -> None:
+    wide = READ_FIRST.replace("float[4,4] in_w", "float[4,5] in_w").replace(
+        "[4,4] y", "[4,5] y"
+    )
+    other = tmp_path / "other"
+    other.mkdir()
+    found = donated_steps(save(tmp_path, READ_FIRST), save(other, wide), PAIRS, ON_CPU)
+    assert not found.passed
+    assert found.failure
+
+
+def test_infinite_outputs_are_told(tmp_path: Path) -> None:
+    zero = READ_FIRST.replace("y = MatMul(x, in_w)", "z = Sub(x, x) y = Div(in_w, z)")
+    assert set(steps(tmp_path, zero).not_finite) == {"y", "new_w"}
+
+
+def test_rates_and_states_are_drawn_small(tmp_path: Path) -> None:
+    path = save(tmp_path, READ_FIRST.replace("float lr)", "float lr, int64 step)"))
+    drawn = {spec.name: spec for spec in step_specs(path, {}, PAIRS)}
+    scales = [drawn[name].scale for name in ("x", "in_w", "lr")]
+    assert scales == [1.0, STATE_SCALE, RATE_SCALE]
+    assert draw_all([drawn["step"]])["step"] == 1, "what Adam divides by is not zero"
+
+
+def test_a_donated_pair_takes_less_memory_than_two_buffers(tmp_path: Path) -> None:
+    wide = READ_FIRST.replace("4,4", "2048,2048").replace("MatMul", "Add")
+    path = save(tmp_path, wide)
+    peaks = {}
+    for way in ("donated", "swapped", "fed"):
+        held = held_by_steps(path, PAIRS, way, ON_CPU)
+        assert held.before is not None
+        assert held.peak is not None
+        peaks[way] = held.peak
+    matrix = 4 * 2048 * 2048
+    assert peaks["swapped"] - peaks["donated"] > 0.8 * matrix
+    assert peaks["fed"] > peaks["donated"]
+
+
+def test_optimize_proves_two_donated_steps_and_says_how_to_bind(
+    tmp_path: Path, samples: Path
+) -> None:
+    out = tmp_path / "net.onnx"
+    done = optimize(samples / "train_mlp.onnx", DONATING, out=out, check=Check(provider="cpu"))
+    report = done.plan.report
+    assert report.validation is not None
+    assert report.validation.donated == "passed"
+    assert len(report.donated.pairs) == 4
+    assert report.runtime is not None
+    assert report.runtime.settings is not None
+    assert report.runtime.settings.io_binding["new.fc1.w"] == "in.fc1.w"
+    level = report.runtime.settings.session["graph_optimization_level"]
+    assert level == "ORT_DISABLE_ALL", "a pair is safe in the order of the file only"
+    assert donated_pairs(load_model(out)) == report.donated.pairs
+
+
+def test_the_settings_as_python_bind_what_they_say(tmp_path: Path, samples: Path) -> None:
+    model, snippet = samples / "train_mlp.onnx", tmp_path / "session.py"
+    words = ["-o", str(tmp_path / "net.onnx"), "--donate", "in.*=new.*", "--quiet"]
+    words += ["--settings-out", str(snippet), "--provider", "cpu"]
+    assert CliRunner().invoke(main, ["optimize", str(model), *words]).exit_code == 0
+    names: dict[str, Any] = runpy.run_path(str(snippet))
+    inputs: Any = draw_all(step_specs(model, {}, tuple(names["donated"].items())))
+    plain, state = names["session"], {name: array.copy() for name, array in inputs.items()}
+    outputs = [output.name for output in plain.get_outputs()]
+    binding = names["bind"](inputs)
+    for _ in range(2):
+        wanted = dict(zip(outputs, plain.run(outputs, state), strict=True))
+        plain.run_with_iobinding(binding, names["run_options"])
+        got = dict(zip(outputs, binding.copy_outputs_to_cpu(), strict=True))
+        assert all(np.array_equal(got[name], wanted[name]) for name in outputs)
+        state |= {old: wanted[new] for new, old in names["donated"].items()}
+    assert np.array_equal(inputs["in.fc1.w"], got["new.fc1.w"]), "one buffer for both"
+
+
+def test_optimize_writes_nothing_where_two_donated_steps_differ(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduling, "donations", unsafe)
+    model = save(tmp_path, WRITTEN_FIRST)
+    # The pair is unsafe in the order of the file, which a tie leaves as it is.
+    done = optimize(model, DONATING, out=tmp_path / "out.onnx", check=Check(provider="cpu"))
+    assert done.model is None
+    assert done.plan.report.validation is not None
+    assert done.plan.report.validation.donated == "failed"
+    assert not done.plan.report.validation.passed
+    assert [path.name for path in tmp_path.iterdir()] == ["step.onnx"]
+
+
+@pytest.mark.parametrize(("text", "code"), [(READ_FIRST, 0), (WRITTEN_FIRST, 1)])
+def test_validate_takes_two_donated_steps(text: str, code: int, tmp_path: Path) -> None:
+    source, planned = save(tmp_path, text), tmp_path / "out.onnx"
+    optimize(source, Settings(order="keep"), out=planned, check=None)
+    model = onnx.load(planned)
+    for key, value in donation_note(PAIRS).items():
+        model.metadata_props.add(key=key, value=value)
+    onnx.save(model, planned)
+    words = ["validate", str(planned), "--original", str(source), "--provider", "cpu"]
+    done = CliRunner().invoke(main, [*words, "--format", "json"])
+    assert done.exit_code == code
+    verdict = json.loads(done.stdout)
+    assert verdict["donated"] == ("failed" if code else "passed")
+    assert [item["output"] for item in verdict["differences"]] == ["y@1", "y@2"] * code
+    assert "donated pair in one buffer" in CliRunner().invoke(main, words).stdout
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '[["in_w", "nothing"]]', '[["x", "y", "z"]]'])
+def test_a_note_of_donations_that_is_wrong_is_refused(text: str, tmp_path: Path) -> None:
+    model = load_model(save(tmp_path, READ_FIRST))
+    model.metadata_props.add(key=f"{PREFIX}donated", value=text)
+    with pytest.raises(ModelError, match="donate"):
+        donated_pairs(model)
+
+
+def test_bindings_and_verdicts_survive_json() -> None:
+    settings = RuntimeSettings(io_binding={"b": "a"})
+    assert RuntimeSettings.from_json(settings.to_json()) == settings
+    assert "io_binding" not in RuntimeSettings().to_json()
+    verdict = Validation("passed", "cpu", donated="failed")
+    assert Validation.from_json(verdict.to_json()) == verdict
+    assert not verdict.passed
