@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,16 +12,12 @@ from builders import block, op, plan_program, program, var_sizes
 from memplan_cli.ir import VarId, captures, intermediates, walk
 from memplan_cli.placing import Needs, place_levels
 from memplan_cli.settings import Settings
+from property.corruptions import nested_programs
 from property.programs import programs, random_program
-from property.replay import Arena, run
+from property.trials import replay, spans_of, tried
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from memplan_cli.ir import Block, Program
-    from memplan_cli.placing import Placed
-
-RUNS = 6
 
 SWAP = block("c d", "r s", op("r <- d", kind="Identity"), op("s <- c", kind="Identity"))
 LONG_SWAP = block(
@@ -32,24 +27,6 @@ LONG_SWAP = block(
 )  # fmt: skip
 
 thorough = settings(max_examples=400, deadline=None)
-
-
-def spans_of(placed: Placed, needs: Needs) -> dict[VarId, tuple[int, int]]:
-    (arena,) = placed.arenas or (None,)
-    if arena is None:
-        return {}
-    return {
-        var: (arena.layout.offsets[placed.home[var]], size.coefficient)
-        for var, size in needs.sizes.items()
-    }
-
-
-def replay(made: Program, spans: Mapping[VarId, tuple[int, int]], seed: int) -> None:
-    for turn in range(RUNS):
-        arena = Arena(spans, random.Random(f"{seed}:{turn}"))
-        arena.write(*made.body.inputs)
-        run(made.body, arena)
-        arena.read(*made.body.inputs, *made.body.outputs)
 
 
 @thorough
@@ -157,3 +134,15 @@ def test_a_layout_that_is_not_safe_is_caught(seed: int) -> None:
     spans = {var: (0, size.coefficient) for var, size in var_sizes(made).items()}
     with pytest.raises(ClobberedError):
         replay(made, spans, seed)
+
+
+@pytest.mark.slow
+def test_a_thousand_nested_programs_are_safe_and_each_corruption_of_them_is_caught() -> None:
+    found = [tried(seed, made) for seed, made in nested_programs(1000)]
+    assert sum(each.caught for each in found) == sum(each.made for each in found)
+    assert sum(each.made for each in found) > 2000
+
+
+def test_ten_nested_programs_are_safe_and_each_corruption_of_them_is_caught() -> None:
+    found = [tried(seed, made) for seed, made in nested_programs(10)]
+    assert sum(each.caught for each in found) == sum(each.made for each in found) > 20
