@@ -1,9 +1,10 @@
 """Hold what is predicted of ONNX Runtime against what it was measured to take.
 
-``python tests/benchmarks/prediction.py [--out FILE] [MODEL...]``: each model with seeded
-weights, on the CPU provider with one thread, in both execution orders, with memory pattern
-and reuse in all four combinations, optimisation off, and at the highest level in its
-DEFAULT order. Without names: the nine ``light_*`` of the onnx package and every model of
+    python -m tests.benchmarks.prediction [--out FILE] [MODEL...]
+
+Each model with seeded weights, on the CPU provider with one thread, in both execution
+orders, with memory pattern and reuse in all four combinations, optimisation off, and at the
+highest level in its DEFAULT order. Without names: the nine ``light_*`` of the onnx package and every model of
 the shared collection that runs in time.
 """
 
@@ -31,6 +32,8 @@ from memplan_cli.runtime.executed import executed_run
 from memplan_cli.runtime.inputs import specs_from_json
 from memplan_cli.runtime.measure import Trial, measure
 from memplan_cli.runtime.predict import Executed, needs_run, predict
+
+from .in_process import keep_jobs_here
 
 SHARED = Path(__file__).parents[3] / "shared" / "models"
 LIGHT = Path(onnx.backend.test.__file__).parent / "data" / "light"
@@ -177,6 +180,8 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--timeout", type=float, default=900.0)
     parser.add_argument("models", nargs="*")
     asked = parser.parse_args(arguments)
+    # Each session has an arena of its own: a dozen of them need no process each.
+    keep_jobs_here()
     rows: list[Row] = []
     print(HEAD, flush=True)
     for name in asked.models or every_name():
