@@ -2,7 +2,8 @@
 
 The same nodes with the same attributes reading and writing the same values, each value made
 once and before it is read, and the same interface. A recomputed copy, whose outputs are
-called ``<name>__recompute``, must be a node of the original under the original's names.
+called ``<name>__recompute``, must be a node of the original under the original's names; it
+may leave out outputs that its operator's schema calls optional.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.onnx_io.load import graphs, subgraphs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
@@ -48,10 +49,58 @@ def graph_differences(original: ModelProto, written: ModelProto) -> tuple[str, .
     before = Counter(_node(node, names) for node in original.graph.node)
     after = Counter(_node(node, names) for node in written.graph.node)
     found.extend(f"{_label(node)} was lost" for node in before if node not in after)
-    found.extend(f"{_label(node)} was not there" for node in after if node not in before)
+    fewer = _WithFewerOutputs.of(original, before)
+    found.extend(
+        f"{_label(node)} was not there"
+        for node in after
+        if node not in before and not fewer.allows(node)
+    )
     # A node that runs twice under the same names makes its values twice: `_unordered`.
     found.extend(_unordered(written.graph, frozenset()))
     return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _WithFewerOutputs:
+    """Knows which nodes of the original a copy may stand for although it makes less."""
+
+    outputs: Mapping[Node, Sequence[tuple[str, ...]]]
+    """By all else that makes a node: what those of the original make."""
+    opsets: Mapping[str, int]
+
+    @classmethod
+    def of(cls, original: ModelProto, nodes: Iterable[Node]) -> _WithFewerOutputs:
+        outputs: dict[Node, list[tuple[str, ...]]] = {}
+        for kind, domain, inputs, made, attributes in nodes:
+            outputs.setdefault((kind, domain, inputs, attributes), []).append(made)  # type: ignore[arg-type]
+        opsets = {
+            "" if opset.domain == "ai.onnx" else opset.domain: opset.version
+            for opset in original.opset_import
+        }
+        return cls(outputs, opsets)
+
+    def allows(self, node: Node) -> bool:
+        """Whether the original has this node with further, optional outputs."""
+        kind, domain, inputs, made, attributes = node
+        optional = self._optional(str(kind), str(domain))
+        return any(
+            len(whole) == len(made)  # type: ignore[arg-type]
+            and all(
+                one == other or (not one and at in optional)
+                for at, (one, other) in enumerate(zip(made, whole, strict=True))  # type: ignore[call-overload]
+            )
+            for whole in self.outputs.get((kind, domain, inputs, attributes), ())
+        )
+
+    def _optional(self, kind: str, domain: str) -> Collection[int]:
+        from onnx import defs
+
+        try:
+            schema = defs.get_schema(kind, self.opsets.get(domain, 1), domain)
+        except defs.SchemaError:
+            return ()
+        wanted = defs.OpSchema.FormalParameterOption.Optional
+        return [at for at, output in enumerate(schema.outputs) if output.option == wanted]
 
 
 def _same_nodes(one: GraphProto, other: GraphProto) -> bool:

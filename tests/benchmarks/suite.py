@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "docs" / "measurements" / "suite.md"
 BATCH = 100
+NEWEST_IR = 13
+"""The newest IR version that ONNX Runtime 1.31 reads; the suite's models have up to 14."""
 
 EQUAL, EVALUATED, LEFT, CANNOT_RUN, WRONG, CRASH = VERDICTS = (
     "equal in ONNX Runtime",
@@ -171,13 +173,24 @@ def _run(data: bytes, case: Case) -> list[Any]:
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
-    session = ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    readable = _of_a_version_that_it_reads(data)
+    session = ort.InferenceSession(readable, options, providers=["CPUExecutionProvider"])
     feeds = {
         info.name: value
         for info, value in zip(session.get_inputs(), case.inputs, strict=False)
     }
     results: list[Any] = session.run(None, feeds)
     return results
+
+
+def _of_a_version_that_it_reads(data: bytes) -> bytes:
+    """Lower the IR version: what it adds, these models do not use, and the runtime refuses it."""
+    model = onnx.load_from_string(data)
+    if model.ir_version <= NEWEST_IR:
+        return data
+    model.ir_version = NEWEST_IR
+    lowered: bytes = model.SerializeToString()
+    return lowered
 
 
 def _evaluate(data: bytes, case: Case) -> list[Any]:
@@ -257,6 +270,7 @@ def table(found: Sequence[Verdict]) -> str:
         "run with the suite's own inputs and compared with the original, bit for bit, in ONNX",
         "Runtime, or where that refuses the original in `onnx.reference.ReferenceEvaluator`.",
         "Copies are forced where memplan allows them, behind an `Identity` for each output.",
+        f"For ONNX Runtime alone, the IR version of both models is lowered to {NEWEST_IR}.",
         "",
         "| folder | rewritten | cases | " + " | ".join(VERDICTS) + " | copies |",
         "|---|---|---:|" + "---:|" * len(VERDICTS) + "---:|",

@@ -58,13 +58,18 @@ def cases(wanted: Sequence[str]) -> Iterator[Case]:
         kind, _, stem = name.partition("/")
         if name in nodes:
             case = nodes[name]
-            inputs, outputs = map(list, case.data_sets[0])
+            inputs, outputs = ([_array(v) for v in values] for values in case.data_sets[0])
             yield Case(name, case.model, inputs, outputs, case.rtol, case.atol)
         elif kind == "light":
             model = onnx.load(DATA / "light" / f"{stem}.onnx")
             yield Case(name, model, _ones(model), [], 1e-3, 1e-7)
         else:
             yield _from_files(name, DATA / kind / stem)
+
+
+def _array(value: Any) -> Any:  # noqa: ANN401 - arrays, lists, None
+    """Return a value of types that NumPy has not, which come as protos, as arrays too."""
+    return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
 
 
 def _from_files(name: str, folder: Path) -> Case:

@@ -271,3 +271,40 @@ def test_a_name_that_only_looks_like_a_copy_is_a_name() -> None:
     other = text.replace("a__recompute = Exp(x)", "a__recompute = Neg(x)")
     assert graph_differences(parse(text), parse(text)) == ()
     assert graph_differences(parse(text), parse(other)) != ()
+
+
+NORMALISED = """g (float[2,4] x, float[4] s) => (float[2,4] z) {
+    [norm] y, mean, deviation = LayerNormalization(x, s)
+    [cut] left, right = Split<axis = 1, num_outputs = 2>(y)
+    [back] z = Add(y, mean) }"""
+
+
+def with_a_copy_that_makes(kind: str, *outputs: str) -> tuple[str, ...]:
+    original, written = parse(NORMALISED), parse(NORMALISED)
+    copy = written.graph.node.add()
+    copy.CopyFrom(next(n for n in written.graph.node if n.op_type == kind))
+    copy.name += "__recompute"
+    copy.output[:] = outputs
+    return graph_differences(original, written)
+
+
+def test_a_copy_may_leave_out_optional_outputs() -> None:
+    made = ("y__recompute", "", "")
+    assert with_a_copy_that_makes("LayerNormalization", *made) == ()
+
+
+def test_a_copy_may_not_leave_out_an_output_that_is_not_optional() -> None:
+    (told,) = with_a_copy_that_makes("Split", "left__recompute", "")
+    assert told == "the Split that makes 'left', '' was not there"
+
+
+def test_a_copy_may_not_swap_its_outputs() -> None:
+    made = ("y__recompute", "deviation__recompute", "")
+    (told,) = with_a_copy_that_makes("LayerNormalization", *made)
+    assert "was not there" in told
+
+
+def test_the_original_itself_may_leave_nothing_out() -> None:
+    original, written = parse(NORMALISED), parse(NORMALISED)
+    written.graph.node[0].output[2] = ""
+    assert "was lost" in graph_differences(original, written)[0]
