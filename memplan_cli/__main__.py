@@ -6,7 +6,7 @@ import gc
 
 from memplan_cli.cli import main as run
 
-_ALLOCATIONS = 200_000
+_ALLOCATIONS = 20_000_000
 
 
 def main() -> None:

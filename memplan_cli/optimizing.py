@@ -193,7 +193,7 @@ def _tried(trial: Trial, files: _Files) -> Plan:
     with staged(rewriting.targets.model, files.data) as path:
         trial.tell("running both models")
         found = _compared(rewriting, path, trial.check)
-        plan = replace(plan, report=replace(plan.report, validation=found.verdict))
+        plan = plan.with_report(replace(plan.report, validation=found.verdict))
         if not found.verdict.passed:
             return plan
         as_written = found.as_written or rewriting.only_as_written
@@ -300,7 +300,7 @@ def _compare(
 def warned(plan: Plan, *warnings: str) -> Plan:
     """Return a plan whose report says more."""
     everything = (*plan.report.warnings, *warnings)
-    return replace(plan, report=replace(plan.report, warnings=everything))
+    return plan.with_report(replace(plan.report, warnings=everything))
 
 
 def _measured(plan: Plan, path: Path, trial: Trial, as_written: bool) -> Plan:  # noqa: FBT001 - a fact, not a switch
@@ -322,7 +322,7 @@ def _measured(plan: Plan, path: Path, trial: Trial, as_written: bool) -> Plan:  
     except RuntimeUnavailableError as error:
         return warned(plan, f"the runtime's memory was not measured: {error}")
     facts = bound(account.facts, plan.report.donated.pairs)
-    plan = replace(plan, report=replace(plan.report, runtime=facts))
+    plan = plan.with_report(replace(plan.report, runtime=facts))
     return warned(plan, *account.warnings)
 
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.allocators import portfolio
 from memplan_cli.allocators.naive import naive
-from memplan_cli.allocators.pool import level0_pools, level1_pools, slot_layout
+from memplan_cli.allocators.pool import pool_levels
 from memplan_cli.analysis.aliasing import SHARE_NOTHING, SHARE_SAFELY
-from memplan_cli.analysis.liveness import live_ranges
+from memplan_cli.analysis.liveness import Timeline
 from memplan_cli.analysis.storage import Storage, storage_of
 from memplan_cli.errors import InvalidLayoutError
 from memplan_cli.problem import (
@@ -29,9 +29,9 @@ from memplan_cli.problem import (
 from memplan_cli.settings import DEFAULT_ALIGNMENT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-    from memplan_cli.allocators.pool import Handover
+    from memplan_cli.allocators.pool import Matching
     from memplan_cli.analysis.aliasing import Aliasing
     from memplan_cli.ir import Program, VarId
     from memplan_cli.problem import LiveRange
@@ -59,9 +59,14 @@ class Needs:
     # Facts of the program in this order, each worked out once however many ask.
 
     @cached_property
+    def timeline(self) -> Timeline:
+        """The program on the clock."""
+        return Timeline(self.program)
+
+    @property
     def live(self) -> Mapping[VarId, LiveRange]:
         """The live range of every var."""
-        return live_ranges(self.program)
+        return self.timeline.live
 
     @cached_property
     def apart(self) -> Storage:
@@ -78,7 +83,7 @@ class Needs:
         return self.shared if level == 2 else self.apart
 
     def _storage(self, aliasing: Aliasing) -> Storage:
-        return storage_of(self.program, self.sizes, self.pinned, aliasing, self.live)
+        return storage_of(self.program, self.sizes, self.pinned, aliasing, self.timeline)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +116,13 @@ def place_levels(needs: Needs) -> tuple[Placed, Placed, Placed]:
     Raises:
         InvalidLayoutError: an allocator gave a layout that is not safe.
     """
-    level0 = _pooled(needs, level0_pools)
-    level1 = _pooled(needs, level1_pools)
+    level0, level1 = _pooled(needs)
     return level0, level1, _in_arenas(needs, level1)
 
 
 def pool_heights(needs: Needs, level: int) -> dict[str, int]:
     """Return the bytes that all slots take at level 0 or 1, by unit."""
-    return _pooled(needs, level1_pools if level else level0_pools).heights
+    return _pooled(needs)[level].heights
 
 
 def place_apart(needs: Needs) -> Placed:
@@ -132,17 +136,26 @@ def place_apart(needs: Needs) -> Placed:
     return Placed(home, tuple(arenas))
 
 
-def _pooled(needs: Needs, match: Callable[[Problem], tuple[Handover, ...]]) -> Placed:
+def _pooled(needs: Needs) -> tuple[Placed, Placed]:
+    """Return the answers of levels 0 and 1, which place the same buffers."""
     home, units = needs.apart
-    arenas = []
+    arenas: tuple[list[PlacedArena], list[PlacedArena]] = ([], [])
     for unit, buffers in sorted(units.items()):
         problem = Problem(buffers)
-        handovers = match(problem)
-        layout = slot_layout(problem, handovers)
-        slots = {handover.buffer: handover.slot for handover in handovers}
         bound = lower_bound(problem)
-        arenas.append(_checked(PlacedArena(unit, problem, layout, bound, slots)))
-    return Placed(home, tuple(arenas))
+        twins, own = pool_levels(problem)
+        level0 = _slotted(unit, problem, bound, twins)
+        arenas[0].append(level0)
+        arenas[1].append(level0 if own is twins else _slotted(unit, problem, bound, own))
+    return Placed(home, tuple(arenas[0])), Placed(home, tuple(arenas[1]))
+
+
+def _slotted(unit: str, problem: Problem, bound: int, matching: Matching) -> PlacedArena:
+    slots = {
+        buffer.id: slot for buffer, slot in zip(matching.births, matching.slots, strict=True)
+    }
+    layout = matching.layout(problem.alignment)
+    return _checked(PlacedArena(unit, problem, layout, bound, slots))
 
 
 def _in_arenas(needs: Needs, pooled: Placed) -> Placed:

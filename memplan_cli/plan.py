@@ -7,17 +7,18 @@ one is read, with the checker that every fresh plan has passed too.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from memplan_cli import plan_text
 from memplan_cli.errors import InvalidLayoutError, PlanError
 from memplan_cli.problem import Buffer, BufferId, Layout, LiveRange, Problem, violations
 from memplan_cli.report import Json, Report
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
 SCHEMA = "memplan.plan/1"
@@ -37,8 +38,7 @@ class ArenaFacts:
     alignment: int
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(NamedTuple):
     """One tensor's place: bytes ``[offset, offset + bytes)`` for ticks ``[first, last)``.
 
     ``slot`` is its slot's number at levels 0 and 1. ``alias_of`` names the tensor whose
@@ -73,8 +73,7 @@ class BlockOrder:
     nodes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(NamedTuple):
     """Tensors that nothing needs after this node: the ancestor's delete op."""
 
     step: int
@@ -101,10 +100,30 @@ class Plan:
         return {tensor.id: tensor for tensor in self.tensors}
 
     @cached_property
+    def problems(self) -> tuple[tuple[Problem, Layout], ...]:
+        """Each arena as a packing problem and its answer, aliases united.
+
+        Raises:
+            InvalidLayoutError: a tensor or an alias names what is not there, or lies elsewhere.
+        """
+        return tuple(_problems(self))
+
+    @cached_property
     def digest(self) -> str:
         """Return the SHA-256 of all that was decided; what was measured is not in it."""
-        decided = {k: v for k, v in self.to_json().items() if k not in ("report", "producer")}
-        return sha256(json.dumps(decided, sort_keys=True).encode()).hexdigest()
+        text = sha256()
+        for name, value in self._fields():
+            if name not in ("report", "producer"):
+                text.update(f" {name}: {value}\n".encode(errors="surrogatepass"))
+        return text.hexdigest()
+
+    def with_report(self, report: Report) -> Plan:
+        """Return the plan with more evidence: what was worked out of it is not lost."""
+        fresh = replace(self, report=report)
+        for name in ("by_id", "problems", "_lists"):
+            if name in self.__dict__:
+                fresh.__dict__[name] = self.__dict__[name]
+        return fresh
 
     def to_json(self) -> Json:
         """Return the layout of the contract."""
@@ -114,8 +133,10 @@ class Plan:
             "model": {"sha256": self.report.model.sha256, "graph_sha256": self.graph_sha256},
             "settings": self.settings,
             "order": [{"block": o.block, "nodes": list(o.nodes)} for o in self.order],
-            "arenas": [_as_dict(arena) for arena in self.arenas],
-            "tensors": [{**_as_dict(t), "shape": list(t.shape)} for t in self.tensors],
+            "arenas": [
+                {k: getattr(arena, k) for k in arena.__slots__} for arena in self.arenas
+            ],
+            "tensors": [{**t._asdict(), "shape": list(t.shape)} for t in self.tensors],
             "releases": [
                 {"step": r.step, "node": r.node, "tensors": list(r.tensors)}
                 for r in self.releases
@@ -126,24 +147,24 @@ class Plan:
 
     def dumps(self) -> str:
         """Return the plan file's text: same plan, same bytes."""
-        fields = (f" {json.dumps(k)}: {_laid_out(v)}" for k, v in self.to_json().items())
+        fields = (f" {json.dumps(name)}: {value}" for name, value in self._fields())
         return "{\n" + ",\n".join(fields) + "\n}\n"
 
+    def _fields(self) -> Iterator[tuple[str, str]]:
+        """Yield every field of the plan file with its text."""
+        lists = self._lists
+        for name, value in replace(self, order=(), tensors=(), releases=()).to_json().items():
+            yield name, lists.get(name) or plan_text.small(value)
 
-_JSON = json.JSONEncoder(ensure_ascii=False)
-
-_MOST_LINES = 5000
-"""A list above this is for programs: a line for each item takes three times as long."""
-
-
-def _laid_out(value: object) -> str:
-    """Spell one field: a list has a line for each item, which the C encoder writes."""
-    if isinstance(value, list) and len(value) > _MOST_LINES:
-        return _JSON.encode(value)
-    if isinstance(value, list) and value:
-        lines = [f"  {_JSON.encode(item)}" for item in value]
-        return "[\n" + ",\n".join(lines) + "\n ]"
-    return json.dumps(value, indent=1, ensure_ascii=False).replace("\n", "\n ")
+    @cached_property
+    def _lists(self) -> Mapping[str, str]:
+        """The text of the long lists."""
+        order = [{"block": o.block, "nodes": o.nodes} for o in self.order]
+        return {
+            "order": plan_text.small(order),
+            "tensors": plan_text.listed(plan_text.placements(self.tensors)),
+            "releases": plan_text.listed(plan_text.release_lines(self.releases)),
+        }
 
 
 def read_plan(path: Path) -> Plan:
@@ -212,60 +233,57 @@ def check(plan: Plan) -> None:
             raise InvalidLayoutError(
                 f"tensor {tensor.id[:120]!r} is pinned and does not last the whole run"
             )
-    for problem, layout in problems(plan):
+    for problem, layout in plan.problems:
         found = violations(problem, layout)
         if found:
             names = ", ".join(repr(str(b)[:120]) for b in found[0].buffers[:4])
             raise InvalidLayoutError(f"the plan is not safe: {found[0].reason}: {names}")
 
 
-def problems(plan: Plan) -> Iterator[tuple[Problem, Layout]]:
-    """Yield each arena as a packing problem and its answer, aliases united.
-
-    Raises:
-        InvalidLayoutError: a tensor or an alias names what is not there, or lies elsewhere.
-    """
+def _problems(plan: Plan) -> Iterator[tuple[Problem, Layout]]:
     arenas = {arena.id: arena for arena in plan.arenas}
     if len(arenas) != len(plan.arenas):
         raise InvalidLayoutError("two arenas have one id")
-    groups: dict[int, dict[str, list[Placement]]] = {arena: {} for arena in arenas}
-    for tensor in plan.tensors:
+    groups: dict[int, dict[BufferId, list[Placement]]] = {arena: {} for arena in arenas}
+    for identity, tensor in plan.by_id.items():
         if tensor.arena not in groups:
-            raise InvalidLayoutError(f"tensor {tensor.id!r} lies in no arena of the plan")
-        groups[tensor.arena].setdefault(_owner(plan, tensor).id, []).append(tensor)
+            raise InvalidLayoutError(f"tensor {identity!r} lies in no arena of the plan")
+        owner = identity if tensor.alias_of is None else _owner(plan, tensor)
+        groups[tensor.arena].setdefault(BufferId(owner), []).append(tensor)
     for arena in plan.arenas:
         members = groups[arena.id]
-        buffers = tuple(
-            Buffer(
-                BufferId(owner),
-                max(t.bytes for t in tensors),
-                LiveRange(min(t.first for t in tensors), max(t.last for t in tensors)),
-            )
-            for owner, tensors in members.items()
-        )
-        offsets = {BufferId(owner): tensors[0].offset for owner, tensors in members.items()}
+        buffers = tuple([_united(owner, tensors) for owner, tensors in members.items()])
+        offsets = {owner: tensors[0].offset for owner, tensors in members.items()}
         yield Problem(buffers, arena.alignment), Layout(offsets, arena.height)
 
 
-def _owner(plan: Plan, tensor: Placement) -> Placement:
-    """Return the tensor whose bytes this one shares: itself, where it shares none."""
-    if tensor.alias_of is None:
-        return tensor
-    owner = plan.by_id.get(tensor.alias_of)
+def _united(owner: BufferId, tensors: Sequence[Placement]) -> Buffer:
+    """Return the buffer of tensors that share their bytes."""
+    if len(tensors) == 1:
+        return Buffer(owner, tensors[0].bytes, LiveRange(tensors[0].first, tensors[0].last))
+    return Buffer(
+        owner,
+        max([tensor.bytes for tensor in tensors]),
+        LiveRange(min([t.first for t in tensors]), max([t.last for t in tensors])),
+    )
+
+
+def _owner(plan: Plan, tensor: Placement) -> str:
+    """Return the tensor whose bytes an alias shares."""
+    owner = plan.by_id.get(tensor.alias_of or "")
     if owner is None or owner.alias_of is not None:
         raise InvalidLayoutError(
             f"tensor {tensor.id!r} shares the bytes of {tensor.alias_of!r}, which has none"
         )
-    same = (owner.arena, owner.offset, owner.bytes) == (
-        tensor.arena,
-        tensor.offset,
-        tensor.bytes,
-    )
-    if not same or tensor.pinned or owner.pinned:
+    if (
+        (owner.arena, owner.offset, owner.bytes) != (tensor.arena, tensor.offset, tensor.bytes)
+        or tensor.pinned
+        or owner.pinned
+    ):
         raise InvalidLayoutError(
             f"tensor {tensor.id!r} shares the bytes of {owner.id!r} but lies elsewhere"
         )
-    return owner
+    return owner.id
 
 
 def _arena(item: Json) -> ArenaFacts:
@@ -320,7 +338,3 @@ def _text(value: Any) -> str:  # noqa: ANN401 - untrusted JSON
     if not isinstance(value, str):
         raise PlanError(f"the plan has {str(value)[:80]!r} where a text belongs")
     return value
-
-
-def _as_dict(item: ArenaFacts | Placement) -> Json:
-    return {name: getattr(item, name) for name in item.__slots__}

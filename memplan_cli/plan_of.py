@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from memplan_cli.ir import blocks, intermediates
 from memplan_cli.placing import Needs, Placed, place_levels
@@ -91,7 +91,7 @@ def plan_of(decided: Decided) -> Plan:
         ),
         tensors=tensors,
         releases=releases(
-            decided.program, decided.needs.sizes.keys() - decided.needs.pinned.keys()
+            decided.needs.timeline, decided.needs.sizes.keys() - decided.needs.pinned.keys()
         ),
         report=_report(decided, tensors),
     )
@@ -129,28 +129,28 @@ def _placements(decided: Decided) -> Iterator[Placement]:
     needs, placed = decided.needs, decided.placed
     where: dict[BufferId, tuple[int, int, int | None, LiveRange]] = {}
     for index, arena in enumerate(placed.arenas):
+        offsets, slots = arena.layout.offsets, arena.slots
         for buffer in arena.problem.buffers:
-            offset, slot = arena.layout.offsets[buffer.id], arena.slots.get(buffer.id)
-            where[buffer.id] = (index, offset, slot, buffer.live)
-    live = needs.live
+            where[buffer.id] = (index, offsets[buffer.id], slots.get(buffer.id), buffer.live)
+    live, pinned, vars_ = needs.live, needs.pinned, decided.program.vars
     for identity, size in needs.sizes.items():
-        var, home = decided.program.vars[identity], placed.home[identity]
+        var, home = vars_[identity], placed.home[identity]
         index, offset, slot, whole = where[home]
-        mine = whole if identity in needs.pinned else live[identity]
+        first, last = whole if identity in pinned else live[identity]
+        shape: Any = var.shape or ()  # what has a size has no dim that is not known
         yield Placement(
-            name=var.name,
-            block=var.block,
-            dtype=var.dtype,
-            # What has a size has no dim that is not known.
-            shape=tuple([dim for dim in var.shape or () if dim is not None]),
-            bytes=size.coefficient,
-            arena=index,
-            offset=offset,
-            slot=slot,
-            first=mine.start,
-            last=mine.end,
-            alias_of=None if str(home) == identity else str(home),
-            pinned=needs.pinned.get(identity),
+            var.name,
+            var.block,
+            var.dtype,
+            shape,
+            size.coefficient,
+            index,
+            offset,
+            slot,
+            first,
+            last,
+            None if str(home) == identity else home,
+            pinned.get(identity),
         )
 
 

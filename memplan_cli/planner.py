@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from memplan_cli.analysis.dataflow import dataflow
 from memplan_cli.analysis.dry_run import dry_run
 from memplan_cli.analysis.phase import find_phases
 from memplan_cli.analysis.storage import live_peak
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from memplan_cli.analysis.aliasing import Aliasing
+    from memplan_cli.analysis.dataflow import Dataflow
     from memplan_cli.analysis.phase import Phases
     from memplan_cli.ir import Program, Var, VarId
     from memplan_cli.placing import Placed
@@ -80,7 +82,10 @@ def make_plan(
         InvalidLayoutError: an allocator broke its promise.
     """
     notes = (*_bounds_notes(program, settings), *_hidden_notes(program, settings))
-    phases = find_phases(program, loss=settings.loss, recorded=source.recorded_phases)
+    flow = dataflow(program.body)
+    phases = find_phases(
+        program, loss=settings.loss, recorded=source.recorded_phases, flow=flow
+    )
     kind = phases.kind if settings.phase == "auto" else settings.phase
     scope = find_scope(program, settings, phases)
     refusal = _left_alone(settings, kind)
@@ -115,7 +120,7 @@ def make_plan(
         unplanned=scope.unplanned,
         levels=levels,
         warnings=(*((refusal,) if refusal else ()), *notes, *chosen.warnings),
-        estimate=_estimate(program, scope, kind),
+        estimate=_estimate(program, scope, kind, flow),
     )
     plan = plan_of(decided)
     check(plan)
@@ -174,7 +179,7 @@ def find_scope(program: Program, settings: Settings, phases: Phases) -> Scope:
         if size is None:
             unplanned[identity] = _why_unknown(var)
         else:
-            sizes[identity] = at_most(size, settings.bounds)
+            sizes[identity] = at_most(size, settings.bounds) if size.symbols else size
     _refuse_giants(sizes)
     return Scope(sizes, {v: why for v, why in pinned.items() if v in sizes}, unplanned)
 
@@ -234,9 +239,9 @@ def _left_alone(settings: Settings, kind: str) -> str:
     return f"left as it is: mem_param.optimize_{kind} is false and the phase is {kind}"
 
 
-def _estimate(program: Program, scope: Scope, kind: str) -> Mapping[str, int]:
+def _estimate(program: Program, scope: Scope, kind: str, flow: Dataflow) -> Mapping[str, int]:
     """Return Caffe's dry run where the model is a forward one and all sizes are numbers."""
     if kind == "train" or any(size.symbols for size in scope.sizes.values()):
         return {}
-    found = dry_run(program, scope.sizes)
+    found = dry_run(program, scope.sizes, flow)
     return {"raw": found.raw, "optimized": found.optimised}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.liveness import deaths
@@ -10,16 +11,20 @@ from memplan_cli.plan import Release
 if TYPE_CHECKING:
     from collections.abc import Container
 
-    from memplan_cli.ir import Program, VarId
+    from memplan_cli.analysis.liveness import Timeline
+    from memplan_cli.ir import Op, VarId
 
 
-def releases(program: Program, planned: Container[VarId]) -> tuple[Release, ...]:
+def releases(timeline: Timeline, planned: Container[VarId]) -> tuple[Release, ...]:
     """Return, in order of execution, the planned tensors that die after each node."""
-    dying: dict[tuple[int, str], list[str]] = {}
-    for var, step in deaths(program).items():
+    dying: dict[int, tuple[Op, list[str]]] = {}
+    for var, step in deaths(timeline.program, timeline.steps).items():
         if var in planned:
-            dying.setdefault((step.end, step.op.label), []).append(var)
+            # No two ops end at one tick.
+            dying.setdefault(step.end, (step.op, []))[1].append(var)
     return tuple(
-        Release(tick, node, tuple(sorted(names)))
-        for (tick, node), names in sorted(dying.items())
+        [
+            Release(tick, op.label, tuple(sorted(names)))
+            for tick, (op, names) in sorted(dying.items(), key=itemgetter(0))
+        ]
     )

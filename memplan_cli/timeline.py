@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from memplan_cli.plan import problems
 from memplan_cli.problem import Problem, pressure
 
 if TYPE_CHECKING:
@@ -94,7 +93,7 @@ def main_arena(plan: Plan) -> ArenaFacts | None:
 
 def curve(plan: Plan, arena: ArenaFacts | None) -> tuple[tuple[int, int], ...]:
     """Return ``(tick, bytes live from it on)`` for an arena; its maximum is the live peak."""
-    for facts, (problem, _) in zip(plan.arenas, problems(plan), strict=True):
+    for facts, (problem, _) in zip(plan.arenas, plan.problems, strict=True):
         if facts == arena:
             return _without_padding(problem.buffers)
     return ()

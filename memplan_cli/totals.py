@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan_cli.analysis.liveness import steps
 from memplan_cli.bounds import NO_BOUNDS, at_most
 from memplan_cli.ir import Origin
 from memplan_cli.problem import Problem, pressure
@@ -31,10 +30,13 @@ ByUnit = dict[str, int]
 def by_unit(sizes: Iterable[Size]) -> ByUnit:
     """Add sizes up, unit by unit."""
     total: ByUnit = {}
+    numbers = 0
     for size in sizes:
-        if size.coefficient:
+        if not size.symbols:
+            numbers += size.coefficient
+        elif size.coefficient:
             total[size.unit] = total.get(size.unit, 0) + size.coefficient
-    return total
+    return {**total, "1": numbers} if numbers else total
 
 
 def number(total: Mapping[str, int] | None) -> int | None:
@@ -101,7 +103,7 @@ def peak_of(needs: Needs, level: int) -> Peak | None:
     at_peak = {b.id: b.size for b in buffers if b.live.start <= peak < b.live.end and b.size}
     names = _youngest(needs, home, at_peak, peak)
     tensors = sorted(((names[b], size) for b, size in at_peak.items()), key=_largest_first)
-    step = next((s for s in steps(needs.program) if peak in (s.start, s.end)), None)
+    step = next((s for s in needs.timeline.steps if peak in (s.start, s.end)), None)
     return Peak(peak, step.op.label if step else "", tuple(tensors))
 
 

@@ -103,7 +103,7 @@ class TensorStory:
 
     def to_json(self) -> Json:
         """Return the story as data."""
-        place = {name: getattr(self.place, name) for name in self.place.__slots__}
+        place = self.place._asdict()
         story = {name: getattr(self, name) for name in self.__slots__ if name != "place"}
         return {"tensor": {**place, "shape": list(self.place.shape)}, **story}
 

@@ -58,6 +58,7 @@ LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
                 "totals",
                 "releases",
                 "print_log",
+                "plan_text",
                 "report",
                 "plan",
                 "plan_of",

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.liveness import live_ranges, steps
-from memplan_cli.ir import Origin
 from memplan_cli.problem import BufferId
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from memplan_cli.analysis.liveness import Step
     from memplan_cli.ir import Op, Program, VarId
@@ -79,6 +78,7 @@ def share_storage(
     sizes: Mapping[VarId, Size],
     aliasing: Aliasing = SHARE_SAFELY,
     live: Mapping[VarId, LiveRange] | None = None,
+    clock: Sequence[Step] | None = None,
 ) -> dict[VarId, BufferId]:
     """Return the buffer of each var in ``sizes``: the id of the first var that uses it.
 
@@ -88,40 +88,55 @@ def share_storage(
             memory of its own (inputs, results, excluded vars) is not in it.
         aliasing: The operators that share.
         live: The program's live ranges, if the caller has them.
+        clock: The program's steps, if the caller has them.
     """
-    groups = _Groups(live_ranges(program) if live is None else live, sizes)
-    clock = steps(program)
-    carried = {v for s in clock if s.op.repeats for body in s.op.bodies for v in body.outputs}
-    received = {v for v in sizes if program.vars[v].origin is Origin.BODY_INPUT}
+    if not aliasing.views and not aliasing.in_place:
+        return {var: BufferId(var) for var in sizes}
+    clock = steps(program) if clock is None else clock
+    groups = _Groups(live_ranges(program, clock) if live is None else live, sizes)
+    _unite_views(sizes, aliasing, clock, groups)
     for step in clock:
-        view = _view(step.op, sizes, aliasing)
-        if view is None:
+        positions = aliasing.in_place.get(step.op.type)
+        if positions and (source := _replaced(step, positions, sizes, groups)):
+            groups.unite(source, step.op.outputs[0])
+    return {var: BufferId(groups.root(var)) for var in sizes}
+
+
+def _unite_views(
+    sizes: Mapping[VarId, Size],
+    aliasing: Aliasing,
+    clock: Iterable[Step],
+    groups: _Groups,
+) -> None:
+    views = [step.op for step in clock if step.op.type in aliasing.views]
+    owners = [step.op for step in clock if step.op.bodies]
+    carried = {v for op in owners if op.repeats for body in op.bodies for v in body.outputs}
+    received = {v for op in owners for body in op.bodies for v in body.inputs}
+    for op in views:
+        base_and_result = _view(op, sizes)
+        if base_and_result is None:
             continue
-        base, result = view
+        base, result = base_and_result
         # A body's result is copied into the body's input for the next turn. Two carried
         # values that change places would overwrite each other if they were views.
         if result in carried and groups.root(base) in received:
             continue
         groups.unite(base, result)
-    for step in clock:
-        for source in _replaceable(step, sizes, aliasing, groups):
-            groups.unite(source, step.op.outputs[0])
-            break
-    return {var: BufferId(groups.root(var)) for var in sizes}
 
 
 class _Groups:
     """Union-find over vars; a group's root is its oldest var and its end the latest."""
 
     def __init__(self, live: Mapping[VarId, LiveRange], sizes: Mapping[VarId, Size]) -> None:
-        self._parent = {var: var for var in sizes}
+        self._parent = dict(zip(sizes, sizes, strict=True))
         self._end = {var: live[var].end for var in sizes}
 
     def root(self, var: VarId) -> VarId:
         parent = self._parent
-        while parent[var] != var:
-            parent[var] = parent[parent[var]]
-            var = parent[var]
+        above = parent[var]
+        while above != var:
+            parent[var] = var = parent[above]
+            above = parent[var]
         return var
 
     def unite(self, older: VarId, younger: VarId) -> None:
@@ -134,12 +149,8 @@ class _Groups:
         return self._end[self.root(var)]
 
 
-def _view(
-    op: Op, sizes: Mapping[VarId, Size], aliasing: Aliasing
-) -> tuple[VarId, VarId] | None:
-    if op.type not in aliasing.views or op.domain not in STANDARD_DOMAINS:
-        return None
-    if not op.inputs or not op.outputs:
+def _view(op: Op, sizes: Mapping[VarId, Size]) -> tuple[VarId, VarId] | None:
+    if op.domain not in STANDARD_DOMAINS or not op.inputs or not op.outputs:
         return None
     base, result = op.inputs[0], op.outputs[0]
     if base in sizes and result in sizes and sizes[base] == sizes[result]:
@@ -147,30 +158,31 @@ def _view(
     return None
 
 
-def _replaceable(
-    step: Step, sizes: Mapping[VarId, Size], aliasing: Aliasing, groups: _Groups
-) -> Iterator[VarId]:
-    """Yield the inputs that die at this op and whose memory its first output may take."""
+def _replaced(
+    step: Step, positions: Sequence[int], sizes: Mapping[VarId, Size], groups: _Groups
+) -> VarId | None:
+    """Return the first input that dies at this op and whose memory its result may take."""
     op = step.op
-    positions = aliasing.in_place.get(op.type)
-    if not positions or op.domain not in STANDARD_DOMAINS or not op.outputs:
-        return
-    result = op.outputs[0]
-    if result not in sizes:
-        return
+    if not op.outputs or op.outputs[0] not in sizes or op.domain not in STANDARD_DOMAINS:
+        return None
+    inputs, size = op.inputs, sizes[op.outputs[0]]
     for position in positions:
-        if position >= len(op.inputs):
-            return
-        source = op.inputs[position]
-        if source not in sizes or sizes[source] != sizes[result]:
+        if position >= len(inputs):
+            return None
+        source = inputs[position]
+        if source not in sizes or groups.end(source) != step.start + 1:
             continue
-        if groups.end(source) != step.start + 1:
+        if sizes[source] is not size and sizes[source] != size:
             continue
         # Read again elsewhere (a scatter's updates, a sum's third term), it would be
         # read after the first write.
-        if any(op.inputs[i] == source for i in range(len(op.inputs)) if i not in positions):
+        if source in inputs[1:] and any(
+            other == source for at, other in enumerate(inputs) if at not in positions
+        ):
             continue
         # Another input on the same bytes is read in another pattern, or not at all.
-        others = {other for other in op.inputs if other in sizes and other != source}
-        if all(groups.root(other) != groups.root(source) for other in others):
-            yield source
+        root = groups.root(source)
+        others = [other for other in inputs if other != source and other in sizes]
+        if all(groups.root(other) != root for other in others):
+            return source
+    return None

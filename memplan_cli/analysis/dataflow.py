@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.ir import captures
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from memplan_cli.ir import Block, Op, VarId
 
@@ -24,16 +24,17 @@ class Dataflow:
     reads: tuple[tuple[VarId, ...], ...]
     """What each op reads, once each, captures of its bodies included."""
     producer: Mapping[VarId, int]
-    readers: Mapping[VarId, tuple[int, ...]]
+    readers: Mapping[VarId, Sequence[int]]
 
     def ancestors(self, targets: Iterable[VarId]) -> frozenset[int]:
         """Return the ops that the targets need."""
-        stack = [self.producer[var] for var in targets if var in self.producer]
+        reads, producer = self.reads, self.producer
+        stack = [producer[var] for var in targets if var in producer]
         found = set(stack)
         while stack:
-            for var in self.reads[stack.pop()]:
-                above = self.producer.get(var)
-                if above is not None and above not in found:
+            for var in reads[stack.pop()]:
+                above = producer.get(var, -1)
+                if above >= 0 and above not in found:
                     found.add(above)
                     stack.append(above)
         return frozenset(found)
@@ -58,14 +59,15 @@ def dataflow(block: Block) -> Dataflow:
     for at, variables in enumerate(reads):
         for var in variables:
             readers.setdefault(var, []).append(at)
-    return Dataflow(
-        block.ops, reads, producer, {var: tuple(who) for var, who in readers.items()}
-    )
+    return Dataflow(block.ops, reads, producer, readers)
 
 
 def op_reads(op: Op) -> tuple[VarId, ...]:
     """Return what an op reads, once each: its inputs and what its bodies capture."""
     if not op.bodies:
-        return tuple(dict.fromkeys(var for var in op.inputs if var))
+        inputs = op.inputs
+        if len(set(inputs)) == len(inputs) and "" not in inputs:  # nearly always
+            return inputs
+        return tuple(dict.fromkeys(filter(None, inputs)))
     captured = (var for body in op.bodies for var in captures(body))
     return tuple(dict.fromkeys((*filter(None, op.inputs), *captured)))

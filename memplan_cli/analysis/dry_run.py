@@ -9,8 +9,8 @@ Xiong et al. (Temporal Segment Networks, 2016).
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.aliasing import SHARE_SAFELY, STANDARD_DOMAINS
@@ -65,19 +65,23 @@ class DryRun:
     """What the gradients of the weights add to either number: they outlive the step."""
 
 
-def dry_run(program: Program, sizes: Mapping[VarId, Size]) -> DryRun:
+def dry_run(
+    program: Program, sizes: Mapping[VarId, Size], flow: Dataflow | None = None
+) -> DryRun:
     """Estimate the training memory of a forward-only program.
 
     Args:
         program: The network; an op with bodies is one layer.
         sizes: Bytes of the vars that ops make; what depends on a symbol, or is not in the
             table, counts nothing.
+        flow: The edges of the top block, if the caller has them.
     """
-    layers = _Layers(program, sizes)
+    layers = _Layers(program, sizes, flow or dataflow(program.body))
     run = _Run(layers)
     run.forward()
     run.backward()
-    raw = sum(layers.bytes.values()) + sum(layers.bytes[blob] for blob in run.gradients)
+    held = layers.bytes
+    raw = sum(held) + sum(held[blob] for blob, slot in enumerate(run.gradients) if slot >= 0)
     slots = run.slots.sizes
     return DryRun(raw, sum(slots), len(slots), sum(layers.weights.values()))
 
@@ -89,8 +93,8 @@ class _Slots:
 
     def take(self, size: int) -> int:
         if not self._free:
-            self._free.append(len(self.sizes))
-            self.sizes.append(0)
+            self.sizes.append(size)
+            return len(self.sizes) - 1
         slot = self._free.pop()
         self.sizes[slot] = max(self.sizes[slot], size)
         return slot
@@ -99,114 +103,130 @@ class _Slots:
         self._free.append(slot)
 
 
-class _Layers:
-    """The network as blobs: vars that share storage are one, named by the first of them."""
+_Blobs = tuple[int, ...]
 
-    def __init__(self, program: Program, sizes: Mapping[VarId, Size]) -> None:
-        self.program, self.flow = program, dataflow(program.body)
+
+class _Layers:
+    """The network as blobs: vars that share storage are one. A blob is a number."""
+
+    def __init__(self, program: Program, sizes: Mapping[VarId, Size], flow: Dataflow) -> None:
+        self.flow = flow
         self.kept = frozenset(program.body.outputs)
         self._sizes = {
             var: sizes[var].coefficient
-            for var in self.flow.producer
+            for var in flow.producer
             if var in sizes and not sizes[var].symbols
         }
-        self.trained, self.weights = _trainable(self.program, self.flow)
-        self.home: dict[VarId, VarId] = {}
-        for op in self.flow.ops:
+        self.trained, self.weights = _trainable(program, flow)
+        self.bytes: list[int] = []
+        """The size of each blob."""
+        self.opened_by: list[VarId] = []
+        """The first var of each blob."""
+        self.home: dict[VarId, int] = {}
+        for op in flow.ops:
             for at, var in enumerate(op.outputs):
                 if var in self._sizes:
-                    self.home[var] = self._shared(op, var) if at == 0 else var
-        blobs = dict.fromkeys(self.home.values())
-        self.bytes = {blob: self._sizes[blob] for blob in blobs}
-        self.read = [self._blobs(reads) for reads in self.flow.reads]
+                    shared = self._shared(op, var) if at == 0 else None
+                    self.home[var] = self._open(var) if shared is None else shared
+        self.read = [self._blobs(reads) for reads in flow.reads]
         """The blobs that each op reads."""
-        self.made = [self._blobs(op.outputs) for op in self.flow.ops]
+        self.made = [self._blobs(op.outputs) for op in flow.ops]
         """The blobs that each op writes, those it shares included."""
-        self.held = [self._blobs(self._wanted_by(op)) for op in self.flow.ops]
+        self.held = [self._blobs(self._wanted_by(op)) for op in flow.ops]
         """The blobs whose data each op's backward step reads."""
 
-    def _blobs(self, vars_: tuple[VarId, ...]) -> tuple[VarId, ...]:
+    def _open(self, var: VarId) -> int:
+        self.bytes.append(self._sizes[var])
+        self.opened_by.append(var)
+        return len(self.bytes) - 1
+
+    def _blobs(self, vars_: tuple[VarId, ...]) -> _Blobs:
         """Return the blobs of some vars, once each."""
-        return tuple(dict.fromkeys([self.home[v] for v in vars_ if v in self.home]))
+        home = self.home
+        found = [home[v] for v in vars_ if v in home]
+        return tuple(found if len(found) < 2 else dict.fromkeys(found))
 
     def _wanted_by(self, op: Op) -> tuple[VarId, ...]:
-        if self.trained.isdisjoint(op.outputs) or op.type in READS_NOTHING:
+        if op.type in READS_NOTHING or self.trained.isdisjoint(op.outputs):
             return ()
         return op.outputs[:1] if op.type in READS_RESULT else op.inputs
 
-    def _shared(self, op: Op, result: VarId) -> VarId:
-        """Return the blob of an op's first result: a view's, or the one it may overwrite."""
-        if op.domain not in STANDARD_DOMAINS or result in self.kept:
-            return result
-        views, in_place = SHARE_SAFELY.views, SHARE_SAFELY.in_place
-        positions = (0,) if op.type in views else in_place.get(op.type, ())
+    def _shared(self, op: Op, result: VarId) -> int | None:
+        """Return the blob that an op's first result shares: a view's, an overwritten one."""
+        is_view = op.type in SHARE_SAFELY.views
+        positions = (0,) if is_view else SHARE_SAFELY.in_place.get(op.type, ())
+        if not positions or op.domain not in STANDARD_DOMAINS or result in self.kept:
+            return None
         for position in positions[: len(op.inputs)]:
             base = op.inputs[position]
             if self._sizes.get(base) != self._sizes[result] or base in self.kept:
                 continue
-            if op.type in views or self._may_be_overwritten(op, base):
+            if is_view or self._may_be_overwritten(op, base):
                 return self.home[base]
-        return result
+        return None
 
     def _may_be_overwritten(self, op: Op, base: VarId) -> bool:
         """Whether only this op reads a value, and no backward step wants it."""
         if len(self.flow.readers[base]) > 1 or op.inputs.count(base) > 1:
             return False
-        if op.type not in READS_NOTHING | READS_RESULT:
+        if op.type not in READS_NOTHING and op.type not in READS_RESULT:
             return False
-        if self.home[base] != base:
+        if self.opened_by[self.home[base]] != base:
             return False
         return self.flow.ops[self.flow.producer[base]].type not in READS_RESULT
 
 
-@dataclass(slots=True)
 class _Run:
     """Forward, then backward: which slot each blob's data and gradient holds."""
 
-    layers: _Layers
-    slots: _Slots = field(default_factory=_Slots)
-    gradients: dict[VarId, int] = field(default_factory=dict)
-    _data: dict[VarId, int] = field(default_factory=dict)
-    _wanted: Counter[VarId] = field(default_factory=Counter)
+    def __init__(self, layers: _Layers) -> None:
+        count = len(layers.bytes)
+        self.layers = layers
+        self.slots = _Slots()
+        self.gradients = [-1] * count
+        self._data = [-1] * count
+        self._wanted = [0] * count
+        self._kept = {blob for blob, var in enumerate(layers.opened_by) if var in layers.kept}
 
     def forward(self) -> None:
-        layers = self.layers
-        for blobs in (*layers.read, *layers.held):
+        layers, wanted = self.layers, self._wanted
+        for blobs in chain(layers.read, layers.held):
             for blob in blobs:
-                self._wanted[blob] += 1
+                wanted[blob] += 1
         for read, made in zip(layers.read, layers.made, strict=True):
             for blob in made:
-                if blob not in self._data:
+                if self._data[blob] < 0:
                     self._data[blob] = self.slots.take(layers.bytes[blob])
             for blob in read:
                 self._release(blob)
             for blob in made:
-                if blob not in read and not self._wanted[blob]:
+                if blob not in read and not wanted[blob]:
                     self._release(blob)
 
     def backward(self) -> None:
-        layers = self.layers
+        layers, gradients = self.layers, self.gradients
+        trained, home = layers.trained, layers.home
         for at in range(len(layers.flow.ops) - 1, -1, -1):
             op = layers.flow.ops[at]
-            if layers.trained.isdisjoint(op.outputs):
+            if trained.isdisjoint(op.outputs):
                 continue
             for var in (*op.outputs, *layers.flow.reads[at]):
-                blob = layers.home.get(var)
-                if blob and var in layers.trained and blob not in self.gradients:
-                    self.gradients[blob] = self.slots.take(layers.bytes[blob])
+                if var in trained and (blob := home.get(var, -1)) >= 0 > gradients[blob]:
+                    gradients[blob] = self.slots.take(layers.bytes[blob])
             for blob in layers.held[at]:
                 self._release(blob)
             for var in op.outputs:
                 # The gradient of a blob is whole until the layer that opened the blob.
-                if layers.home.get(var) == var and self._is_done(var):
-                    self.slots.give(self.gradients[var])
+                blob = home.get(var, -1)
+                if blob >= 0 and layers.opened_by[blob] == var and self._is_done(var):
+                    self.slots.give(gradients[blob])
 
     def _is_done(self, var: VarId) -> bool:
         return var in self.layers.trained and var not in self.layers.kept
 
-    def _release(self, blob: VarId) -> None:
+    def _release(self, blob: int) -> None:
         self._wanted[blob] -= 1
-        if self._wanted[blob] <= 0 and blob not in self.layers.kept:
+        if self._wanted[blob] <= 0 and blob not in self._kept:
             self.slots.give(self._data[blob])
 
 
@@ -220,10 +240,11 @@ def _trainable(program: Program, flow: Dataflow) -> tuple[frozenset[VarId], dict
     }
     found: set[VarId] = set(weights)
     used: set[VarId] = set()
-    for at, op in enumerate(flow.ops):
-        if op.type in WITHOUT_GRADIENT or found.isdisjoint(flow.reads[at]):
+    floats = {var.id for var in program.vars.values() if is_float(var)}
+    for op, reads in zip(flow.ops, flow.reads, strict=True):
+        if op.type in WITHOUT_GRADIENT or found.isdisjoint(reads):
             continue
-        used.update(flow.reads[at])
-        found.update(var for var in op.outputs if var and is_float(program.vars[var]))
-    trained = frozenset(found) - frozenset(weights)
+        used.update(reads)
+        found.update(floats.intersection(op.outputs))
+    trained = frozenset(found.difference(weights))
     return trained, {var: size for var, size in weights.items() if var in used}

@@ -177,13 +177,15 @@ class _Evidence:
         for at in range(len(self.flow.ops) - 1, -1, -1):
             if at in self.forward:
                 continue
+            mask = 0
             for var in self.flow.ops[at].outputs:
-                leads_to[at] |= bit.get(var, 0)
+                mask |= bit.get(var, 0)
                 for reader in self.flow.readers.get(var, ()):
-                    leads_to[at] |= leads_to[reader]
+                    mask |= leads_to[reader]
+            leads_to[at] = mask
             for var in self.flow.reads[at]:
                 origin = self.root.get(var, var)
-                read[origin] = read.get(origin, 0) | leads_to[at]
+                read[origin] = read.get(origin, 0) | mask
         return read
 
     def _masks_below(self, read: Mapping[VarId, int]) -> dict[int, int]:
@@ -215,9 +217,10 @@ class _Updates:
         for output in filter(None, op.outputs):
             found: set[VarId] = set()
             for var in self._alike(op, output):
-                found |= self.taint.get(var, frozenset())
-                given = self._vars[var].origin in (Origin.INPUT, Origin.WEIGHT)
-                if given and (elements(self._vars[var]) != 1 or var in trainable):
+                found.update(self.taint.get(var, ()))
+                facts = self._vars[var]
+                given = facts.origin is Origin.INPUT or facts.origin is Origin.WEIGHT
+                if given and (elements(facts) != 1 or var in trainable):
                     found.add(var)
             if found:
                 self.taint[output] = frozenset(found)

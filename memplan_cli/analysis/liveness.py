@@ -9,7 +9,8 @@ memory), and nobody behind this module hears of If, Loop or Scan.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.ir import captures
 from memplan_cli.problem import LiveRange
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
     from memplan_cli.ir import Block, Op, Program, VarId
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """One op on the clock: ``start`` is its tick, ``end`` its last one.
 
     They differ only for an op with bodies.
@@ -33,21 +33,45 @@ class Step:
     op: Op
 
 
+@dataclass(frozen=True)
+class Timeline:
+    """A program on the clock: what several analyses ask of it, each worked out once."""
+
+    program: Program
+
+    @cached_property
+    def steps(self) -> tuple[Step, ...]:
+        """Every op of every block with its ticks, in order of their start."""
+        return steps(self.program)
+
+    @cached_property
+    def live(self) -> Mapping[VarId, LiveRange]:
+        """The live range of every var."""
+        return live_ranges(self.program, self.steps)
+
+
 def steps(program: Program) -> tuple[Step, ...]:
     """Return every op of every block with its ticks, in order of their start."""
-    return tuple(sorted(_steps(program.body, 0), key=lambda step: step.start))
+    found: list[Step] = []
+    _collect(program.body, 0, found)
+    return tuple(found)
 
 
-def _steps(block: Block, tick: int) -> Iterator[Step]:
+def _collect(block: Block, tick: int, found: list[Step]) -> int:
+    """Append the steps of a block that begins at a tick, and return the tick after it."""
     for op in block.ops:
-        end = tick
+        if not op.bodies:
+            found.append(Step(tick, tick, block, op))
+            tick += 1
+            continue
+        place, start = len(found), tick
+        found.append(Step(tick, tick, block, op))
+        tick += 1
         for body in op.bodies:
-            inner = tuple(_steps(body, end + 1))
-            yield from inner
-            end = max((step.end for step in inner), default=end)
-        end = end + 1 if op.bodies else end
-        yield Step(tick, end, block, op)
-        tick = end + 1
+            tick = _collect(body, tick, found)
+        found[place] = Step(start, tick, block, op)
+        tick += 1
+    return tick
 
 
 def duration(program: Program) -> int:
@@ -56,37 +80,47 @@ def duration(program: Program) -> int:
 
 
 def _duration(block: Block) -> int:
-    return sum(
-        1 + bool(op.bodies) + sum(_duration(body) for body in op.bodies) for op in block.ops
-    )
+    owners = [op for op in block.ops if op.bodies]
+    inside = sum(_duration(body) for op in owners for body in op.bodies)
+    return len(block.ops) + len(owners) + inside
 
 
-def live_ranges(program: Program) -> dict[VarId, LiveRange]:
+def live_ranges(
+    program: Program, clock: Iterable[Step] | None = None
+) -> dict[VarId, LiveRange]:
     """Return the half-open live range of every var that the program touches.
 
     A var lives from the tick of its producer to behind the tick of its last reader, the
     producer's own tick if nobody reads it. What the graph is given lives from tick 0 or
-    earlier, what it gives lives to the end.
+    earlier, what it gives lives to the end. ``clock`` is the program's steps, if the caller
+    has them.
     """
     first: dict[VarId, int] = dict.fromkeys(program.body.inputs, 0)
     last = first.copy()
     end = 0
-    for step in steps(program):
-        end = max(end, step.end)
-        if step.op.bodies:
-            accesses: Iterable[tuple[int, VarId]] = _step_accesses(step)
-        else:  # nearly every op: reads and writes at one tick
-            tick = step.start
-            accesses = [(tick, var) for var in (*step.op.inputs, *step.op.outputs)]
-        for tick, var in accesses:
-            if first.setdefault(var, tick) > tick:
-                first[var] = tick
-            if last.setdefault(var, tick) < tick:
-                last[var] = tick
+    for step in steps(program) if clock is None else clock:
+        start, stop, _, op = step
+        end = max(end, stop)
+        if not op.bodies:  # nearly every op: reads and writes at one tick
+            for var in (*op.inputs, *op.outputs):
+                if var not in first:
+                    first[var] = last[var] = start
+                elif last[var] < start:
+                    last[var] = start
+                elif first[var] > start:
+                    first[var] = start
+            continue
+        for tick, var in _step_accesses(step):
+            first[var] = min(first.get(var, tick), tick)
+            last[var] = max(last.get(var, tick), tick)
     for var in program.body.outputs:
         first.setdefault(var, end)
         last[var] = max(last.get(var, 0), end)
-    return {var: LiveRange(first[var], last[var] + 1) for var in first if var}
+    return {
+        var: LiveRange(start, stop + 1)
+        for (var, start), stop in zip(first.items(), last.values(), strict=True)
+        if var
+    }
 
 
 def _step_accesses(step: Step) -> Iterator[tuple[int, VarId]]:
@@ -108,7 +142,7 @@ def _step_accesses(step: Step) -> Iterator[tuple[int, VarId]]:
         yield from ((end, var) for body in op.bodies for var in captures(body))
 
 
-def deaths(program: Program) -> Mapping[VarId, Step]:
+def deaths(program: Program, clock: Iterable[Step] | None = None) -> Mapping[VarId, Step]:
     """Return the op after which each var can be released, in the var's own block.
 
     That is later than the end of its live range only where the last reader is inside a
@@ -118,14 +152,21 @@ def deaths(program: Program) -> Mapping[VarId, Step]:
     owners: dict[str, Step] = {}
     last: dict[VarId, Step] = {}
     home: dict[VarId, str] = {}
-    for step in steps(program):
-        for body in step.op.bodies:
+    for step in steps(program) if clock is None else clock:
+        _, _, block, op = step
+        path = block.path
+        for body in op.bodies:
             owners[body.path] = step
             home.update(dict.fromkeys(body.inputs, body.path))
-        home.update(dict.fromkeys(step.op.outputs, step.block.path))
-        for var in (*step.op.outputs, *step.op.inputs):
-            _release_after(var, step, owners, home, last)
-        for body in step.op.bodies:
+        for var in op.outputs:
+            home[var] = path
+        for var in (*op.outputs, *op.inputs):
+            # Nearly always the var's own block runs the op, and runs no earlier one later.
+            if home.get(var) == path and (var not in last or last[var].start <= step.start):
+                last[var] = step
+            else:
+                _release_after(var, step, owners, home, last)
+        for body in op.bodies:
             for var in body.outputs:
                 _release_after(var, step, owners, home, last)
     kept = set(program.body.outputs)

@@ -48,11 +48,18 @@ class Phases:
 
     def part(self, op: Op) -> Part:
         """Return the part of an op of the top block."""
-        return next((self.of[var] for var in op.outputs if var in self.of), "forward")
+        for var in op.outputs:
+            if var in self.of:
+                return self.of[var]
+        return "forward"
 
 
 def find_phases(
-    program: Program, *, loss: str | None = None, recorded: Mapping[str, str] | None = None
+    program: Program,
+    *,
+    loss: str | None = None,
+    recorded: Mapping[str, str] | None = None,
+    flow: Dataflow | None = None,
 ) -> Phases:
     """Return the parts of a program.
 
@@ -64,11 +71,12 @@ def find_phases(
         program: The model; only its top block has phases.
         loss: The name of the value that is minimised; None to find it.
         recorded: Parts written into the file by the program that made it, by op label.
+        flow: The edges of the top block, if the caller has them.
 
     Raises:
         SettingsError: no op of the top block makes a value of the loss's name.
     """
-    flow = dataflow(program.body)
+    flow = flow or dataflow(program.body)
     candidates = (_named(program, flow, loss),) if loss else tuple(_losses(program, flow))
     if recorded and not {"backward", "update"}.isdisjoint(recorded.values()):
         return _from_records(program, flow, candidates, recorded)
@@ -117,19 +125,22 @@ def _train(
     needed = flow.ancestors(trained.gradients)
     after = flow.descendants(trained.gradients)
     parts: dict[int, Part] = {}
-    for at in range(len(flow.ops)):
+    backward: set[VarId] = set()
+    for at, op in enumerate(flow.ops):
         if at in forward:
             continue
-        above = {parts.get(flow.producer.get(var, -1)) for var in flow.reads[at]}
         if at in after:
             parts[at] = "update"
-        elif at in needed or "backward" in above:
+        elif at in needed or not backward.isdisjoint(flow.reads[at]):
             parts[at] = "backward"
+            backward.update(op.outputs)
     # What only the update reads is part of it: a step count's power, a decayed momentum.
     # The others, running statistics and metrics, need nothing but the forward part.
     for at in range(len(flow.ops) - 1, -1, -1):
+        if at in forward or at in parts:
+            continue
         below = (r for var in flow.ops[at].outputs for r in flow.readers.get(var, ()))
-        if at not in forward and at not in parts and "update" in map(parts.get, below):
+        if "update" in map(parts.get, below):
             parts[at] = "update"
     of = {var: part for at, part in parts.items() for var in flow.ops[at].outputs if var}
     return Phases("train", loss, of, trained.parameters, trained.gradients)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from memplan_cli.analysis.aliasing import SHARE_SAFELY, Aliasing, share_storage
-from memplan_cli.analysis.liveness import duration, live_ranges
+from memplan_cli.analysis.liveness import Timeline, duration
 from memplan_cli.problem import Buffer, BufferId, LiveRange, Problem, lower_bound
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def storage_of(
     sizes: Mapping[VarId, Size],
     pinned: Collection[VarId] = (),
     aliasing: Aliasing = SHARE_SAFELY,
-    live: Mapping[VarId, LiveRange] | None = None,
+    timeline: Timeline | None = None,
 ) -> Storage:
     """Return the buffer of each var, and the buffers by unit (``"1"``, ``"batch"`` ...).
 
@@ -37,27 +37,42 @@ def storage_of(
         sizes: The vars to plan; a buffer's size is the coefficient of its unit.
         pinned: Vars that keep storage of their own for the whole run.
         aliasing: The operators whose vars may share bytes.
-        live: The program's live ranges, if the caller has them.
+        timeline: The program on the clock, if the caller has it.
     """
-    live = live_ranges(program) if live is None else live
-    alone = frozenset(pinned)
-    sharing = {var: size for var, size in sizes.items() if var not in alone}
-    shared = share_storage(program, sharing, aliasing, live)
-    home = {var: shared.get(var, BufferId(var)) for var in sizes}
-    whole_run = LiveRange(0, max(duration(program), 1))
-    ranges: dict[BufferId, LiveRange] = {}
-    for var, owner in home.items():
-        mine = whole_run if var in alone else live[var]
-        ranges[owner] = ranges[owner].hull(mine) if owner in ranges else mine
+    timeline = timeline or Timeline(program)
+    live, alone = timeline.live, frozenset(pinned)
+    sharing = (
+        {var: size for var, size in sizes.items() if var not in alone} if alone else sizes
+    )
+    home = share_storage(program, sharing, aliasing, live, timeline.steps)
+    ranges = _ranges(home, live)
+    if alone:
+        home = {var: home.get(var, BufferId(var)) for var in sizes}
+        whole_run = LiveRange(0, max(duration(program), 1))
+        ranges.update(dict.fromkeys(map(BufferId, alone), whole_run))
     units: dict[str, list[Buffer]] = {}
     for var, size in sizes.items():
-        if str(home[var]) != var:
+        owner = home[var]
+        if str(owner) != var:
             continue
         facts = program.vars[var]
         shape: Any = facts.shape or ()  # what has a size has no dim that is not known
-        buffer = Buffer(home[var], size.coefficient, ranges[home[var]], facts.dtype, shape)
-        units.setdefault(size.unit, []).append(buffer)
+        buffer = Buffer(owner, size.coefficient, ranges[owner], facts.dtype, shape)
+        units.setdefault(size.unit if size.symbols else "1", []).append(buffer)
     return home, {unit: tuple(buffers) for unit, buffers in units.items()}
+
+
+def _ranges(
+    home: Mapping[VarId, BufferId], live: Mapping[VarId, LiveRange]
+) -> dict[BufferId, LiveRange]:
+    """Return when each buffer is live: from its first var's birth to its last one's death."""
+    ranges: dict[BufferId, LiveRange] = {}
+    for var, owner in home.items():
+        mine = live[var]
+        if owner in ranges:
+            mine = mine.hull(ranges[owner])
+        ranges[owner] = mine
+    return ranges
 
 
 def live_peak(

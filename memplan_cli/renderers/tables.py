@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan_cli.errors import PlanError
-from memplan_cli.plan import problems
 from memplan_cli.problem import align
 from memplan_cli.renderers.escape import csv_row
 
@@ -24,7 +23,7 @@ def tensors_csv(plan: Plan) -> str:
     units = {arena.id: arena.unit for arena in plan.arenas}
     lines = [csv_row(_COLUMNS)]
     for tensor in plan.tensors:
-        facts = {name: getattr(tensor, name) for name in tensor.__slots__}
+        facts = tensor._asdict()
         facts["shape"] = "x".join(str(dim) for dim in tensor.shape)
         facts["unit"] = units[tensor.arena]
         lines.append(csv_row([facts[column] for column in _COLUMNS]))
@@ -60,5 +59,5 @@ def fixed_arena(plan: Plan) -> tuple[ArenaFacts, Problem] | None:
             f"this format holds numbers, but sizes depend on {', '.join(open_units)[:200]}",
             hint="bind every symbol, like --dim batch=1",
         )
-    pairs = zip(plan.arenas, problems(plan), strict=True)
+    pairs = zip(plan.arenas, plan.problems, strict=True)
     return next(((arena, problem) for arena, (problem, _) in pairs), None)

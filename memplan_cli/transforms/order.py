@@ -145,7 +145,7 @@ class _Meter:
         """Return `live_peak`, with numbers in place of the sizes."""
         _, units = storage_of(program, self.sizes, self.pinned, self.aliasing)
         buffers = (buffer for unit in units.values() for buffer in unit)
-        sized = (replace(b, size=self.numbers[VarId(b.id)]) for b in buffers)
+        sized = (b._replace(size=self.numbers[VarId(b.id)]) for b in buffers)
         return lower_bound(Problem(tuple(sized)))
 
     def sampled(self, value: int) -> _Meter:

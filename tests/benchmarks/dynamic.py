@@ -20,7 +20,6 @@ from memplan_cli.modelfile import ModelFile, plan_model
 from memplan_cli.onnx_io.load import graphs, load_model
 from memplan_cli.onnx_io.read import read_program
 from memplan_cli.onnx_io.shapes import Bindings
-from memplan_cli.plan import problems
 from memplan_cli.problem import Buffer, BufferId, Layout, Problem, violations
 from memplan_cli.settings import Settings
 from memplan_cli.sizes import size_of, unit_value
@@ -104,7 +103,7 @@ def found_wrong(case: Case, plan: Plan, dims: Dims) -> list[str]:
             wrong.append(f"{tensor.id} is {size} bytes and planned {tensor.bytes * factor}")
         else:
             real[tensor.id] = size.coefficient
-    for arena, (problem, layout) in zip(plan.arenas, problems(plan), strict=True):
+    for arena, (problem, layout) in zip(plan.arenas, plan.problems, strict=True):
         factor = unit_value(arena.unit, dims)
         for buffer in problem.buffers:
             name = BufferId(f"{arena.id}:{buffer.id}")

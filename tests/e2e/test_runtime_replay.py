@@ -90,7 +90,7 @@ def clash(plan: Plan, first: str, second: str) -> Plan:
         owner = tensor.alias_of or tensor.id
         if owner != second:
             return tensor
-        return replace(tensor, arena=there.arena, offset=there.offset)
+        return tensor._replace(arena=there.arena, offset=there.offset)
 
     return replace(plan, tensors=tuple(moved(tensor) for tensor in plan.tensors))
 
@@ -115,7 +115,7 @@ def test_without_the_static_check_the_replay_gives_wrong_values(
 def test_a_tensor_declared_dead_too_early_gives_wrong_values(tmp_path: Path) -> None:
     model, plan = planned(tmp_path, FLAT, replace(Settings(), level=1))
     short = tuple(
-        replace(tensor, last=tensor.first + 1) if tensor.id == "b" else tensor
+        tensor._replace(last=tensor.first + 1) if tensor.id == "b" else tensor
         for tensor in plan.tensors
     )
     result = replay_unchecked(model, replace(plan, tensors=short), ON_CPU)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from builders import plan_of_text
 from memplan_cli.errors import InvalidLayoutError, PlanError
-from memplan_cli.plan import check, plan_from_json, read_plan
+from memplan_cli.plan import Release, check, plan_from_json, read_plan
 from memplan_cli.renderers import render
 from memplan_cli.settings import Settings
 
@@ -220,6 +221,30 @@ def test_a_number_that_is_none_is_refused(key: str, value: object) -> None:
     data = of(LEVEL2)
     tensor(data, "d")[key] = value
     refused(data)
+
+
+@pytest.mark.parametrize("level", [0, 1, 2])
+def test_the_file_says_what_the_plan_says_as_data(level: int) -> None:
+    plan = PLANS[level]
+    assert json.loads(plan.dumps()) == plan.to_json()
+    assert list(json.loads(plan.dumps())) == list(plan.to_json())
+
+
+def test_names_that_json_must_escape_come_back_as_they_were() -> None:
+    odd = 'a"b\\c\nd\x00é\u2028'
+    tensors = tuple(t._replace(name=odd, pinned=odd, alias_of=odd) for t in LEVEL2.tensors[:1])
+    plan = replace(LEVEL2, tensors=tensors, releases=(Release(1, odd, (odd, odd)),))
+    assert json.loads(plan.dumps()) == plan.to_json()
+
+
+def test_more_evidence_changes_the_file_and_not_the_digest() -> None:
+    plan = plan_of_text(TEXT)
+    assert plan.digest
+    report = replace(plan.report, warnings=("measured",))
+    more = plan.with_report(report)
+    assert more == replace(plan, report=report)
+    assert more.digest == plan.digest
+    assert more.dumps() == replace(plan, report=report).dumps() != plan.dumps()
 
 
 @pytest.mark.parametrize(

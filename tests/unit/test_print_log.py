@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from builders import plan_of_text
 from memplan_cli.plan import Placement
-from memplan_cli.print_log import count_reuses, print_log, reuses
+from memplan_cli.print_log import count_reuses, print_log, refusals, reuses
 from memplan_cli.settings import Settings
 
 CHAIN = """g (float[2,3] x, float[3,3] k, float[3,2] l, float[2,3] m) => (float[3,3] z) {
@@ -140,3 +142,28 @@ def test_a_tensor_of_no_bytes_takes_nobodys() -> None:
         "a": None,
         "empty": None,
     }
+
+
+PLACES = st.lists(
+    st.tuples(st.integers(0, 9), st.integers(0, 5), st.integers(0, 6), st.integers(1, 4)),
+    max_size=9,
+)
+"""Offset, size, birth, duration; who overlaps whom does not matter to the log."""
+
+
+@given(places=PLACES)
+def test_the_refusals_are_those_of_the_log(places: list[tuple[int, int, int, int]]) -> None:
+    tensors = [
+        placed(f"t{at}", offset, size, first, first + ticks)
+        for at, (offset, size, first, ticks) in enumerate(places)
+    ]
+    logged = [(r.tensor, r.reason) for r in reuses(tensors) if r.donor is None]
+    assert list(refusals(tensors)) == logged
+
+
+@pytest.mark.parametrize("level", [0, 1, 2])
+def test_the_refusals_of_a_plan_are_those_of_its_log(level: int) -> None:
+    made = plan_of_text(CHAIN, Settings(level=level, order="keep", exclude=("c",)))  # type: ignore[arg-type]
+    logged = [(r.tensor, r.reason) for r in reuses(made.tensors) if r.donor is None]
+    assert list(refusals(made.tensors)) == logged
+    assert len(logged) == len(made.tensors) - made.report.reuses

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from memplan_cli.problem import (
     Buffer,
@@ -9,6 +11,7 @@ from memplan_cli.problem import (
     LiveRange,
     Problem,
     align,
+    first_overlap,
     lower_bound,
     pressure,
     violations,
@@ -107,3 +110,33 @@ def test_offsets_are_multiples_of_the_alignment() -> None:
 def test_two_buffers_of_one_id_are_a_violation() -> None:
     problem = Problem((buffer("a", 0, 2, 4), buffer("a", 5, 6, 4)))
     assert reasons(problem, layout(4, a=0)) == ["the problem has two buffers of one id"]
+
+
+BOXES = st.lists(
+    st.tuples(st.integers(0, 6), st.integers(0, 4), st.integers(0, 12), st.integers(0, 5)),
+    max_size=8,
+)
+"""Start, duration, offset, size; both may be nothing."""
+
+
+@given(boxes=BOXES)
+def test_the_sweep_finds_an_overlap_exactly_where_two_boxes_share_a_byte_and_a_tick(
+    boxes: list[tuple[int, int, int, int]],
+) -> None:
+    cells = [
+        {(t, b) for t in range(start, start + ticks) for b in range(low, low + size)}
+        for start, ticks, low, size in boxes
+    ]
+    wrong = {
+        frozenset((one, other))
+        for one in range(len(cells))
+        for other in range(one)
+        if cells[one] & cells[other]
+    }
+    pair = first_overlap(
+        [(start, start + ticks) for start, ticks, _, _ in boxes],
+        [low for _, _, low, _ in boxes],
+        [size for _, _, _, size in boxes],
+    )
+    assert (pair is None) == (not wrong)
+    assert pair is None or frozenset(pair) in wrong

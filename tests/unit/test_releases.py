@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from builders import block, ids, op, plan_of_text, plan_program, program
+from memplan_cli.analysis.liveness import Timeline
 from memplan_cli.releases import releases
 from memplan_cli.settings import Settings
 
@@ -11,7 +12,7 @@ CHAIN = "g (float[4] x) => (float[4] z) { a = MatMul(x, x) b = Exp(a) z = Neg(b)
 
 def test_each_planned_tensor_is_released_once_after_its_last_reader() -> None:
     made = program(block("x", "z", op("a <- x"), op("b <- a"), op("c <- a b"), op("z <- c")))
-    got = releases(made, set(ids("a b c")))
+    got = releases(Timeline(made), set(ids("a b c")))
     assert [(r.step, r.node, r.tensors) for r in got] == [
         (2, "c", ("a", "b")),
         (3, "z", ("c",)),
@@ -20,15 +21,15 @@ def test_each_planned_tensor_is_released_once_after_its_last_reader() -> None:
 
 def test_what_is_not_planned_is_not_released() -> None:
     made = program(block("x", "z", op("a <- x"), op("z <- a")))
-    assert releases(made, set()) == ()
+    assert releases(Timeline(made), set()) == ()
 
 
 def test_a_capture_is_released_behind_the_branches_whichever_was_taken() -> None:
     branches = block("", "a", op("a <- w")), block("", "b", op("b <- x"))
     made = program(block("c x", "y", op("w <- x"), op("y <- c", *branches, kind="If")))
-    assert [(r.step, r.node, r.tensors) for r in releases(made, set(ids("w a b")))] == [
-        (4, "y", ("w",))
-    ]
+    assert [
+        (r.step, r.node, r.tensors) for r in releases(Timeline(made), set(ids("w a b")))
+    ] == [(4, "y", ("w",))]
 
 
 def test_an_excluded_tensor_is_never_released() -> None:

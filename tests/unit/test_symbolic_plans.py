@@ -38,7 +38,7 @@ def test_the_check_notices_a_tensor_that_lies_elsewhere() -> None:
     shared = {t.alias_of for t in plan.tensors if t.alias_of}
     alone = [t for t in plan.tensors if t.id not in shared and not t.alias_of and t.offset]
     chosen = max(alone, key=lambda t: (t.bytes, t.id))
-    moved = tuple(replace(t, offset=0) if t.id == chosen.id else t for t in plan.tensors)
+    moved = tuple(t._replace(offset=0) if t.id == chosen.id else t for t in plan.tensors)
     wrong = [found_wrong(case, replace(plan, tensors=moved), dims) for dims in case.bindings()]
     assert all(wrong)
 

@@ -16,7 +16,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from memplan_cli.errors import PlanError, SettingsError
-from memplan_cli.plan import Plan, problems, read_plan
+from memplan_cli.plan import Plan, read_plan
 from memplan_cli.problem import align, lower_bound
 from memplan_cli.renderers import RENDERERS, html, render
 from memplan_cli.renderers.bars import bars, sampled
@@ -104,7 +104,7 @@ def test_the_csv_reads_back_and_holds_no_formula() -> None:
 def test_the_minimalloc_csv_is_the_problem_that_was_solved() -> None:
     plan = plan_named("branchy")
     rows = list(csv.DictReader(io.StringIO(RENDERERS["minimalloc"](plan))))
-    ((problem, layout),) = problems(plan)
+    ((problem, layout),) = plan.problems
     got = [(row["id"], int(row["lower"]), int(row["upper"]), int(row["size"])) for row in rows]
     assert got == [
         (b.id, b.live.start, b.live.end, align(b.size, problem.alignment))
@@ -152,7 +152,7 @@ def test_names_that_look_alike_in_c_have_macros_of_their_own() -> None:
     plan = plan_named("nested")
     names = ["a.b", "a/b", "a b", *(tensor.name for tensor in plan.tensors[3:])]
     tensors = tuple(
-        replace(tensor, name=name, block="", alias_of=None)
+        tensor._replace(name=name, block="", alias_of=None)
         for tensor, name in zip(plan.tensors, names, strict=True)
     )
     text = RENDERERS["c-header"](replace(plan, tensors=tensors, report=plan.report))
@@ -181,7 +181,7 @@ def test_the_tflm_words_hold_an_offset_for_each_tensor() -> None:
 
 def test_an_offset_beyond_32_bits_is_refused_for_tflm() -> None:
     plan = plan_named("branchy")
-    far = tuple(replace(t, offset=t.offset + 2**31) for t in plan.tensors)
+    far = tuple(t._replace(offset=t.offset + 2**31) for t in plan.tensors)
     with pytest.raises(PlanError, match="32 bits"):
         RENDERERS["tflm"](replace(plan, tensors=far))
 

@@ -1,0 +1,57 @@
+"""How is a plan spelled? The text of the plan file, a line for each item of a list.
+
+A large plan is a hundred thousand tensors. Written out here, field by field, each takes a
+third of the time that a table of its fields takes with a general encoder, and the text
+serves the plan's digest too. `Plan.to_json` says the same as data.
+"""
+
+from __future__ import annotations
+
+import json
+from json.encoder import encode_basestring as quoted
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from memplan_cli.plan import Placement, Release
+
+_ENCODE = json.JSONEncoder(ensure_ascii=False).encode
+
+
+def small(value: object) -> str:
+    """Return the text of a table, indented for a reader; of a list, an item a line."""
+    if isinstance(value, list):
+        return listed(map(_ENCODE, value))
+    return json.dumps(value, indent=1, ensure_ascii=False).replace("\n", "\n ")
+
+
+def listed(items: Iterable[str]) -> str:
+    """Return the text of a list whose items are spelled already."""
+    lines = ",\n  ".join(items)
+    return f"[\n  {lines}\n ]" if lines else "[]"
+
+
+def placements(tensors: Iterable[Placement]) -> Iterator[str]:
+    """Yield the text of each tensor's place."""
+    shapes: dict[tuple[int | str, ...], str] = {}
+    for (
+        name, block, dtype, shape, size, arena, offset, slot, first, last, alias, pinned,
+    ) in tensors:  # fmt: skip
+        dims = shapes.get(shape)
+        if dims is None:
+            dims = shapes[shape] = _ENCODE(shape)
+        yield (
+            f'{{"name": {quoted(name)}, "block": {quoted(block)}, "dtype": {quoted(dtype)}, '
+            f'"shape": {dims}, "bytes": {size}, "arena": {arena}, "offset": {offset}, '
+            f'"slot": {"null" if slot is None else slot}, "first": {first}, "last": {last}, '
+            f'"alias_of": {"null" if alias is None else quoted(alias)}, '
+            f'"pinned": {"null" if pinned is None else quoted(pinned)}}}'
+        )
+
+
+def release_lines(releases: Iterable[Release]) -> Iterator[str]:
+    """Yield the text of what is let go after each node."""
+    for release in releases:
+        names = ", ".join(map(quoted, release.tensors))
+        yield f'{{"step": {release.step}, "node": {quoted(release.node)}, "tensors": [{names}]}}'
