@@ -10,8 +10,9 @@ from __future__ import annotations
 import memplan_cli.plan
 import memplan_cli.report  # noqa: F401
 from memplan_cli.api import doctor, optimize, plan, report, validate
+from memplan_cli.comparing import Check
 from memplan_cli.errors import MemplanError
-from memplan_cli.optimizing import Check, Optimized
+from memplan_cli.optimizing import Optimized
 from memplan_cli.settings import MemParam, Settings
 from memplan_cli.version import VERSION
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memplan_cli.comparing import Check
 from memplan_cli.errors import ModelError, PlanError
 from memplan_cli.modelfile import plan_model, read_model
 from memplan_cli.optimizing import (
-    Check,
     Optimized,
     Rewriting,
     Targets,

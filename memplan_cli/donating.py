@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from memplan_cli.comparing import Check
     from memplan_cli.evidence import Validation
-    from memplan_cli.optimizing import Check
     from memplan_cli.report import RuntimeFacts
 
 

@@ -11,28 +11,20 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self
 
+from memplan_cli.comparing import Compared, compare_models, compare_under
 from memplan_cli.errors import ModelError, RuntimeUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from memplan_cli.evidence import RuntimeSettings, Validation
+    from memplan_cli.comparing import Check
     from memplan_cli.modelfile import ModelFile
     from memplan_cli.plan import Plan
     from memplan_cli.planner import Planned
+    from memplan_cli.report import RuntimeFacts
+    from memplan_cli.runtime.facts import Pair
     from memplan_cli.settings import Settings
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """How a written model is proved: where it runs, and what counts as equal."""
-
-    provider: str = "auto"
-    runs: int = 2
-    rtol: float = 0.0
-    atol: float = 0.0
-    timeout: float = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,10 +166,12 @@ def best_trial(trials: Sequence[Trial]) -> Optimized:
     if not within:
         return Optimized(trials[0].rewriting.planned.plan, None, None)
     with ExitStack() as stack:
-        tried = []
+        tried: list[tuple[_Files, Plan]] = []
         for trial in within:
             files = stack.enter_context(_Files(trial.rewriting))
-            tried.append((files, _tried(trial, files)))
+            # All trials have one original: what is known of it need not be found again.
+            known = next((p.report.runtime for _, p in tried if p.report.runtime), None)
+            tried.append((files, _tried(trial, files, known)))
         passed = [(files, plan) for files, plan in tried if _passed(plan)]
         if not passed:
             return Optimized(tried[0][1], None, None)
@@ -185,7 +179,7 @@ def best_trial(trials: Sequence[Trial]) -> Optimized:
         return files.finish(plan)
 
 
-def _tried(trial: Trial, files: _Files) -> Plan:
+def _tried(trial: Trial, files: _Files, known: RuntimeFacts | None) -> Plan:
     from memplan_cli.onnx_io.files import staged
 
     rewriting = trial.rewriting
@@ -196,8 +190,8 @@ def _tried(trial: Trial, files: _Files) -> Plan:
         plan = plan.with_report(replace(plan.report, validation=found.verdict))
         if not found.verdict.passed:
             return plan
-        as_written = found.as_written or rewriting.only_as_written
-        return warned(_measured(plan, path, trial, as_written), *found.verdict.notes)
+        pair = _pair(trial, path, found, known)
+        return warned(_measured(plan, pair, trial.tell), *found.verdict.notes)
 
 
 def _passed(plan: Plan) -> bool:
@@ -205,7 +199,10 @@ def _passed(plan: Plan) -> bool:
 
 
 def _cost(plan: Plan) -> tuple[bool, int]:
-    """Rank what was measured: not slower than allowed, then the least memory."""
+    """Rank what was measured: not slower than allowed, then the least memory.
+
+    Weights in the arena count: one graph may map from its file what another packs at load.
+    """
     from memplan_cli.runtime.facts import allowed_milliseconds
 
     if plan.report.runtime is None:
@@ -213,8 +210,7 @@ def _cost(plan: Plan) -> tuple[bool, int]:
     before = plan.report.runtime.observed["original"]
     after = plan.report.runtime.observed["optimized"]
     slow = (after.milliseconds or 0.0) > allowed_milliseconds(before)
-    held = (after.held or 0) - (after.weights or 0)
-    return slow, held + (after.first_run_peak or 0)
+    return slow, (after.held or 0) + (after.first_run_peak or 0)
 
 
 def _compared(rewriting: Rewriting, path: Path, check: Check) -> Compared:
@@ -227,7 +223,7 @@ def _compared(rewriting: Rewriting, path: Path, check: Check) -> Compared:
         found = compare_models(rewriting.file.path, path, check, dims)
     else:
         settings = {"rewritten": RUN_AS_WRITTEN}
-        verdict = _compare(rewriting.original, path, check, dims, settings)
+        verdict = compare_under(rewriting.original, path, check, dims, settings)
         found = Compared(verdict, as_written=True)
     pairs = rewriting.planned.plan.report.donated.pairs
     donation = Donation(pairs, offline=rewriting.original is not None)
@@ -236,89 +232,35 @@ def _compared(rewriting: Rewriting, path: Path, check: Check) -> Compared:
     return replace(found, verdict=verdict)
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """A verdict, and whether it holds only for the written file run as it stands."""
-
-    verdict: Validation
-    as_written: bool = False
-
-
-def compare_models(
-    original: Path, rewritten: Path, check: Check, dims: Mapping[str, int]
-) -> Compared:
-    """Run two models on the same inputs and compare every output of the first.
-
-    Both run under the runtime's default optimisation, and where that gives other bits,
-    both without: which nodes it fuses can depend on their order, and fused kernels round
-    in other places. The written file is then only right as it stands, and that is said.
-
-    Raises:
-        RuntimeUnavailableError: weights or the provider are missing, or the original does
-            not run.
-    """
-    from memplan_cli.evidence import RuntimeSettings
-
-    first = _compare(original, rewritten, check, dims, {})
-    if first.status != "failed" or first.max_abs_diff is None:
-        return Compared(first)
-    off = RuntimeSettings(session={"graph_optimization_level": "ORT_DISABLE_ALL"})
-    second = _compare(original, rewritten, check, dims, {"original": off, "rewritten": off})
-    if second.status != "passed":
-        return Compared(first)
-    note = (
-        "compared with the runtime's optimisation off: on, the order changes what it fuses, "
-        f"and outputs differ by up to {first.max_abs_diff:.2g}"
-    )
-    return Compared(replace(second, notes=(*second.notes, note)), as_written=True)
-
-
-def _compare(
-    original: Path,
-    rewritten: Path,
-    check: Check,
-    dims: Mapping[str, int],
-    settings: Mapping[str, RuntimeSettings],
-) -> Validation:
-    from memplan_cli.runtime.bits import Tolerance
-    from memplan_cli.runtime.compare import Comparison, compare
-
-    how = Comparison(
-        provider=check.provider,
-        dims=dims,
-        runs=check.runs,
-        timeout=check.timeout,
-        tolerance=Tolerance(check.rtol, check.atol),
-    )
-    if "original" in settings:
-        how = replace(how, original_settings=settings["original"])
-    if "rewritten" in settings:
-        how = replace(how, rewritten_settings=settings["rewritten"])
-    return compare(original, rewritten, how)
-
-
 def warned(plan: Plan, *warnings: str) -> Plan:
     """Return a plan whose report says more."""
     everything = (*plan.report.warnings, *warnings)
     return plan.with_report(replace(plan.report, warnings=everything))
 
 
-def _measured(plan: Plan, path: Path, trial: Trial, as_written: bool) -> Plan:  # noqa: FBT001 - a fact, not a switch
-    """Add the runtime's side; that it cannot be measured is said, and no failure."""
-    from memplan_cli.donating import bound
-    from memplan_cli.runtime.facts import Pair, runtime_account
+def _pair(trial: Trial, path: Path, found: Compared, known: RuntimeFacts | None) -> Pair:
+    """Return what is measured: the original, and the trial file as it may be run."""
+    from memplan_cli.runtime.facts import Pair
 
     rewriting, check = trial.rewriting, trial.check
-    pair = Pair(
+    return Pair(
         rewriting.compared_with,
         path,
         check.provider,
         rewriting.settings.dims,
-        as_written=as_written,
+        as_written=found.as_written or rewriting.only_as_written,
         timeout=check.timeout,
+        known=known,
     )
+
+
+def _measured(plan: Plan, pair: Pair, tell: Callable[[str], None]) -> Plan:
+    """Add the runtime's side; that it cannot be measured is said, and no failure."""
+    from memplan_cli.donating import bound
+    from memplan_cli.runtime.facts import runtime_account
+
     try:
-        account = runtime_account(pair, trial.tell)
+        account = runtime_account(pair, tell)
     except RuntimeUnavailableError as error:
         return warned(plan, f"the runtime's memory was not measured: {error}")
     facts = bound(account.facts, plan.report.donated.pairs)
@@ -343,7 +285,7 @@ class _Files:
             rewriting.file.data_files,
             rewriting.file.path.parent,
             rewriting.targets.model.parent,
-            own=f"{rewriting.targets.model.name}.data" if rewriting.original else "",
+            own=f"{rewriting.file.path.name}.data" if rewriting.original else "",
         )
         self._done = False
 

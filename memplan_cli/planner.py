@@ -28,14 +28,13 @@ from memplan_cli.transforms.recomputing.solve import Terms
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from memplan_cli.analysis.aliasing import Aliasing
     from memplan_cli.analysis.dataflow import Dataflow
     from memplan_cli.analysis.phase import Phases
     from memplan_cli.ir import Program, Var, VarId
     from memplan_cli.placing import Placed
     from memplan_cli.plan import Plan
     from memplan_cli.plan_of import Source
-    from memplan_cli.scheduling import Schedule
+    from memplan_cli.scheduling import Runtime, Schedule
     from memplan_cli.settings import Settings
     from memplan_cli.sizes import Size
 
@@ -64,7 +63,7 @@ def make_plan(
     settings: Settings,
     source: Source,
     *,
-    runtime: Aliasing | None = None,
+    runtime: Runtime | None = None,
     progress: Progress | None = None,
 ) -> Planned:
     """Plan the memory of a program.
@@ -73,8 +72,7 @@ def make_plan(
         program: In the order of the file.
         settings: What is asked for.
         source: The file it came from.
-        runtime: What shares bytes in the runtime that the order is made for; None makes
-            it for the plan.
+        runtime: The runtime that the order is made for; None makes it for the plan.
         progress: Told what is being done.
 
     Raises:
@@ -104,7 +102,8 @@ def make_plan(
         settings.time_limit,
     )
     levels = (place_apart(needs),) * 3 if refusal else place_levels(needs)
-    if not refusal and _is_worse(program, needs, levels[settings.level], settings):
+    made_for_plan = not refusal and chosen.ordering.chosen != "runtime"
+    if made_for_plan and _is_worse(program, needs, levels[settings.level], settings):
         chosen = _in_the_files_order(program, chosen)
         needs = replace(needs, program=program)
         levels = place_levels(needs)

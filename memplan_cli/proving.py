@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from memplan_cli.comparing import Check, compare_models
 from memplan_cli.donating import Donation, bound, with_donation
 from memplan_cli.errors import ModelError, PlanError
-from memplan_cli.optimizing import Check, compare_models
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

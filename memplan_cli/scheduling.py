@@ -45,6 +45,20 @@ class Schedule:
     warnings: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """What an order is made for, besides the plan.
+
+    Attributes:
+        aliasing: which operators share bytes there.
+        settle: takes a program in an order of the lowest peak to one that suits its
+            arena better.
+    """
+
+    aliasing: Aliasing
+    settle: Callable[[Program], Program]
+
+
 def as_it_is(program: Program, sizes: Mapping[VarId, Size]) -> Schedule:
     """Leave the order of the file."""
     return Schedule(Ordering(program, {}, "file", None, proved=False), sizes)
@@ -84,27 +98,33 @@ def for_runtime(
     program: Program,
     terms: Terms,
     found: Schedule,
-    runtime: Aliasing,
+    runtime: Runtime,
     settings: Settings,
 ) -> Schedule:
-    """Prefer the order that a runtime needs least memory for, where the plan allows it.
+    """Prefer the order that a runtime needs least memory for, where that saves more.
 
     A runtime shares less than the plan does, and it holds the graph's results too. Its
-    order is taken only where the plan needs no more than in the order of the file.
+    order is taken where the plan needs no more than in the order of the file, or where the
+    runtime needs less by more than the plan needs more: the file is made for the runtime.
     """
     if settings.recompute != "none" or settings.order == "keep":
         return found
     results = {var: program.vars[var] for var in program.body.outputs}
     made = {v: size_of(f.shape, f.dtype) for v, f in results.items() if f.origin is Origin.OP}
     sizes = {**terms.sizes, **{v: size for v, size in made.items() if size is not None}}
-    best = best_order(program, sizes, aliasing=runtime, time_limit=settings.time_limit)
+    sharing = runtime.aliasing
+    best = best_order(program, sizes, aliasing=sharing, time_limit=settings.time_limit)
+    chosen = runtime.settle(best.program)
     before = live_peak(program, terms.sizes, terms.pinned, terms.aliasing)
-    peak = live_peak(best.program, terms.sizes, terms.pinned, terms.aliasing)
-    if peak > before:
+    peak = live_peak(chosen, terms.sizes, terms.pinned, terms.aliasing)
+    others = (program, found.ordering.program)
+    needed = min(live_peak(other, sizes, aliasing=sharing) for other in others)
+    saved = needed - live_peak(chosen, sizes, aliasing=sharing)
+    if peak - before > max(saved, 0):
         return found
     ordering = replace(
         found.ordering,
-        program=best.program,
+        program=chosen,
         candidates={**found.ordering.candidates, "runtime": peak},
         chosen="runtime",
         proved=peak == found.ordering.bound,

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.evidence import CPU, CUDA
 from memplan_cli.modelfile import ModelFile, plan_model, source_of
 from memplan_cli.optimizing import (
-    Check,
     Optimized,
     Rewriting,
     Targets,
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from memplan_cli.analysis.aliasing import Aliasing
+    from memplan_cli.comparing import Check
     from memplan_cli.settings import Settings
 
 PROVIDERS = {"cpu": CPU, "cuda": CUDA}
@@ -51,7 +52,7 @@ def optimize_for_target(
     provider = resolve_provider(settings.target)
     with tempfile.TemporaryDirectory(prefix="memplan-offline-") as folder:
         progress("letting the runtime optimise the graph")
-        dump = Path(folder) / targets.model.name
+        dump = Path(folder) / _dump_name(file, targets)
         optimise_offline(file.path, dump, provider)
         fused = _fused(file, dump, settings, targets, provider)
         if check is None:
@@ -59,8 +60,21 @@ def optimize_for_target(
         check = replace(check, provider=settings.target)
         plain = replace(settings, target="portable")
         portable = Rewriting(file, plan_model(file, plain, progress), plain, targets)
-        trials = [Trial(rewriting, check, progress) for rewriting in (fused, portable)]
-        return best_trial(trials)
+        graphs = [fused]
+        if _may_need_less(portable, fused, provider):
+            graphs.append(portable)
+        return best_trial([Trial(rewriting, check, progress) for rewriting in graphs])
+
+
+def _dump_name(file: ModelFile, targets: Targets) -> str:
+    """Return the name of the dump, whose weights go beside the target as ``<name>.data``.
+
+    The model's own weights may have that name, and both graphs compete side by side.
+    """
+    name = targets.model.name
+    if f"{name}.data" in file.data_files:
+        return f"{targets.model.stem}.offline{targets.model.suffix}"
+    return name
 
 
 def runtime_aliasing(provider: str) -> Aliasing:
@@ -72,6 +86,24 @@ def runtime_aliasing(provider: str) -> Aliasing:
     return Aliasing(frozenset(table.alias), table.in_place)
 
 
+def _may_need_less(one: Rewriting, other: Rewriting, provider: str) -> bool:
+    """Whether running one rewriting as it stands is not predicted to need as much or more."""
+    first, second = (_predicted_peak(rewriting, provider) for rewriting in (one, other))
+    return first is None or second is None or first < second
+
+
+def _predicted_peak(rewriting: Rewriting, provider: str) -> int | None:
+    """Return the first run's peak in bytes, of a file that is run in its own order."""
+    from memplan_cli.evidence import RuntimeSettings
+    from memplan_cli.runtime.offline import RUN_AS_WRITTEN
+    from memplan_cli.runtime.predict import Executed, predict
+
+    plain = {"enable_mem_pattern": False, "enable_mem_reuse": False}
+    settings = RUN_AS_WRITTEN.updated(RuntimeSettings(session=plain))
+    executed = Executed(rewriting.planned.program, rewriting.settings.dims)
+    return predict(executed, settings, provider).first_run_peak
+
+
 def _fused(
     file: ModelFile, dump: Path, settings: Settings, targets: Targets, provider: str
 ) -> Rewriting:
@@ -79,10 +111,15 @@ def _fused(
     from memplan_cli.planner import make_plan
     from memplan_cli.runtime.facts import runtime_version
     from memplan_cli.runtime.offline import offline_metadata, offline_program
+    from memplan_cli.runtime.settle import settled
+    from memplan_cli.scheduling import Runtime
 
     program = offline_program(dump, settings.dims, provider)
-    aliasing = runtime_aliasing(provider)
-    planned = make_plan(program, settings, source_of(file), runtime=aliasing)
+    runtime = Runtime(
+        runtime_aliasing(provider),
+        partial(settled, dims=settings.dims, provider=provider),
+    )
+    planned = make_plan(program, settings, source_of(file), runtime=runtime)
     return Rewriting(
         ModelFile(dump, load_model(dump)),
         planned,

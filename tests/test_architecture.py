@@ -83,6 +83,7 @@ LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
                 "modelfile",
                 "targeting",
                 "optimizing",
+                "comparing",
                 "donating",
                 "proving",
                 "training",

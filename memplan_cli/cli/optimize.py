@@ -87,7 +87,7 @@ def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
     memplan optimize model.onnx --level 1 --exclude fc1
     """
     from memplan_cli import api
-    from memplan_cli.optimizing import Check
+    from memplan_cli.comparing import Check
     from memplan_cli.renderers import render
 
     if settings_out is not None and not validate:

@@ -46,8 +46,8 @@ def settings(  # noqa: PLR0913 - one parameter an option, as click wants it
     memplan settings model.onnx --measure -o settings.py
     """
     from memplan_cli import api
+    from memplan_cli.comparing import Check
     from memplan_cli.onnx_io.files import write_files
-    from memplan_cli.optimizing import Check
     from memplan_cli.renderers.settings import RENDERERS
 
     output.progress("predicting what the runtime will need")

@@ -50,7 +50,7 @@ def validate(  # noqa: PLR0913 - one parameter an option, as click wants it
     memplan validate model.memplan.onnx --original model.onnx --replay
     """
     from memplan_cli import api
-    from memplan_cli.optimizing import Check
+    from memplan_cli.comparing import Check
     from memplan_cli.renderers.validation import RENDERERS
 
     output.progress("running both models")

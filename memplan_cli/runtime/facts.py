@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.evidence import CPU, RuntimeSettings
 from memplan_cli.report import RuntimeFacts
-from memplan_cli.runtime.executed import executed_graph
+from memplan_cli.runtime.executed import executed_graph, executed_run
 from memplan_cli.runtime.measure import Trial, measure
 from memplan_cli.runtime.offline import RUN_AS_WRITTEN, offline_program
 from memplan_cli.runtime.predict import Executed, predict
@@ -46,7 +46,8 @@ class Pair:
     """The two models, and how they are run.
 
     ``as_written`` says that the written file may only be run as it stands: it holds the
-    runtime's own optimised graph, or copies that optimisation would merge back.
+    runtime's own optimised graph, or copies that optimisation would merge back. ``known``
+    is an earlier account of the same original, which is then not measured again.
     """
 
     original: Path
@@ -55,6 +56,7 @@ class Pair:
     dims: Mapping[str, int] = field(default_factory=dict)
     as_written: bool = False
     timeout: float = 600.0
+    known: RuntimeFacts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +77,7 @@ def runtime_account(pair: Pair, progress: Callable[[str], None] | None = None) -
     tell = progress or _say_nothing
     provider = resolve_provider(pair.provider)
     trial = Trial(provider=pair.provider, dims=pair.dims, timeout=pair.timeout)
-    tell("predicting and measuring the original")
-    before = executed_graph(pair.original, DEFAULTS, pair.dims, provider)
-    predicted = predict(before, DEFAULTS, provider)
-    observed = measure(pair.original, DEFAULTS, trial)
+    predicted, observed = _original(pair, trial, provider, tell)
     tell("choosing settings for the written model")
     options = [_as_written(pair, trial, provider)]
     warnings: tuple[str, ...] = ()
@@ -96,6 +95,17 @@ def runtime_account(pair: Pair, progress: Callable[[str], None] | None = None) -
         settings=best.settings,
     )
     return Account(facts, warnings)
+
+
+def _original(
+    pair: Pair, trial: Trial, provider: str, tell: Callable[[str], None]
+) -> tuple[Peaks, Peaks]:
+    """Return what the original needs under the defaults, predicted and observed."""
+    if pair.known is not None:
+        return pair.known.predicted["original"], pair.known.observed["original"]
+    tell("predicting and measuring the original")
+    before = executed_run(pair.original, DEFAULTS, trial, provider)
+    return predict(before, DEFAULTS, provider), measure(pair.original, DEFAULTS, trial)
 
 
 def best_settings(

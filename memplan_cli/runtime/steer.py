@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.evidence import CPU, Peaks, RuntimeSettings
-from memplan_cli.runtime.chunk import EXACT, ArenaChoice, best_arena, one_chunk
-from memplan_cli.runtime.frame import UnknownBytesError
+from memplan_cli.runtime.chunk import EXACT, ArenaChoice, best_arena, one_chunk, rounded
+from memplan_cli.runtime.ledger import UnknownBytesError
 from memplan_cli.runtime.measure import Trial, measure, record, workspace_of
 from memplan_cli.runtime.order import ORDERS
 from memplan_cli.runtime.predict import Executed, model_of, predict
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from memplan_cli.evidence import Setting
     from memplan_cli.runtime.profile import Recording
 
 DEFAULTS = RuntimeSettings()
@@ -35,8 +36,10 @@ _BY_PRIORITY = RuntimeSettings(session={"execution_order": "PRIORITY_BASED"})
 _OWN_INITIALIZERS = {"session.use_device_allocator_for_initializers": "1"}
 """Weights get memory of their own size: in the arena they would take its first region."""
 
-_GROWTH = (1.0, 1.03, 1.08, 1.15, 1.3)
+_GROWTH = (1.03, 1.08, 1.15, 1.3)
 """Larger first regions to try where kernels' workspace did not fit into the first one."""
+
+_ENDLESS = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,7 @@ def recommend(
         best = _best(executed, base, provider, workspace)
         if executed.ordered and "execution_order" not in base.session:
             by_priority = base.updated(_BY_PRIORITY)
-            seen = as_recorded(executed, record(model, _plain(by_priority), _once(trial)))
+            seen = _always_so(model, executed, _plain(by_priority), trial)
             if seen:
                 other = _best(seen, by_priority, provider, workspace)
                 best = min(best, other, key=lambda candidate: candidate.score)
@@ -112,8 +115,20 @@ def as_recorded(executed: Executed, recording: Recording) -> Executed | None:
     return dataclasses.replace(executed, program=program)
 
 
-def _once(trial: Trial) -> Trial:
-    return dataclasses.replace(trial, runs=1, timing_runs=0)
+def _always_so(
+    model: Path, executed: Executed, settings: RuntimeSettings, trial: Trial
+) -> Executed | None:
+    """Return the graph in the order of its run, if two sessions run it in the same order.
+
+    Where layouts are blocked, the runtime numbers its new nodes anew in each session
+    (1.31.1), and an order that goes by the numbers is another one each time.
+    """
+    once = dataclasses.replace(trial, runs=1, timing_runs=0)
+    first, second = (as_recorded(executed, record(model, settings, once)) for _ in range(2))
+    if first is None or second is None:
+        return None
+    same = first.program.body.ops == second.program.body.ops
+    return first if same else None
 
 
 def recommend_unmeasured(
@@ -182,18 +197,23 @@ def _confirmed(model: Path, best: _Candidate, trial: Trial, provider: str) -> Re
         return Recommendation(best.settings, predicted, observed)
     quick = dataclasses.replace(trial, timing_runs=0, runs=2)
     measured: list[tuple[int, RuntimeSettings]] = []
-    for factor in _GROWTH:
-        size = -(-int(best.choice.chunk * factor) // 256) * 256
-        settings = dataclasses.replace(best.settings, arena=one_chunk(size))
+    for expected, arena in _attempts(best.choice):
+        settings = dataclasses.replace(best.settings, arena=arena)
         held = _held_without_weights(measure(model, settings, quick))
         measured.append((held, settings))
-        if held <= size:
+        if held <= expected:
             break
-    else:
-        settings = dataclasses.replace(best.settings, arena=EXACT)
-        measured.append((_held_without_weights(measure(model, settings, quick)), settings))
     _, chosen = min(measured, key=lambda item: item[0])
     return Recommendation(chosen, predicted, measure(model, chosen, trial))
+
+
+def _attempts(choice: ArenaChoice) -> Iterator[tuple[int, Mapping[str, Setting]]]:
+    """Yield arenas to measure and what each holds if it is large enough, the last always."""
+    yield choice.held, choice.arena
+    for factor in _GROWTH:
+        size = rounded(choice.held * factor)
+        yield size, one_chunk(size)
+    yield _ENDLESS, EXACT
 
 
 def _held_without_weights(peaks: Peaks) -> int:

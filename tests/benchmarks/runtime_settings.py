@@ -1,153 +1,243 @@
-"""Measure what settings, and the offline graph in a better order, win over the defaults.
+"""Measure what settings, and rewritten files, win over the runtime's defaults.
 
-``python tests/benchmarks/runtime_settings.py [MODEL...]`` writes
-``docs/measurements/runtime.md``. Weights are filled into a temporary folder.
+    python -m tests.benchmarks.runtime_settings                    all of this, in turn
+    python -m tests.benchmarks.runtime_settings bytes [MODEL...]   memory; no quiet machine
+    python -m tests.benchmarks.runtime_settings times [MODEL...]   milliseconds; a quiet one
+    python -m tests.benchmarks.runtime_settings table              Markdown, on stdout
+
+Each model's figures are kept in ``out/runtime_settings/`` as soon as they are there, and are
+not measured again: a run that was stopped goes on where it was. Weights are seeded. Three
+variants are held against the model under the defaults: its best settings, and what
+``optimize --target cpu`` and ``--target portable`` write, each under its report's settings.
 """
 
 from __future__ import annotations
 
 import json
-import math
+import shutil
 import subprocess
 import sys
-import tempfile
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from memplan_cli.analysis.aliasing import Aliasing
-from memplan_cli.evidence import Peaks, RuntimeSettings
+from memplan_cli import Check, Settings, api
+from memplan_cli.analysis.storage import live_peak
+from memplan_cli.evidence import CPU, Peaks, RuntimeSettings
 from memplan_cli.ir import Origin
-from memplan_cli.onnx_io.load import load_model
-from memplan_cli.onnx_io.write import rewrite
-from memplan_cli.runtime.bits import Tolerance
+from memplan_cli.onnx_io.feeds import load_graph
 from memplan_cli.runtime.compare import Comparison, compare
-from memplan_cli.runtime.executed import executed_graph
+from memplan_cli.runtime.facts import best_settings
 from memplan_cli.runtime.inputs import specs_from_json
 from memplan_cli.runtime.measure import Trial, measure
-from memplan_cli.runtime.offline import RUN_AS_WRITTEN, offline_program, optimise_offline
-from memplan_cli.runtime.predict import Executed
-from memplan_cli.runtime.probe import load_table
-from memplan_cli.runtime.steer import recommend
+from memplan_cli.runtime.offline import offline_program
 from memplan_cli.sizes import size_of
+from memplan_cli.targeting import runtime_aliasing
 from memplan_cli.transforms.order import best_order
+
+from .alternating import alternate
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from memplan_cli.onnx_io.feeds import FeedSpec
 
 ROOT = Path(__file__).parents[2]
 MODELS = ROOT.parent / "shared" / "models"
-ONE_THREAD = RuntimeSettings(session={"intra_op_num_threads": 1})
+OUT = ROOT / "out" / "runtime_settings"
 TOO_LARGE = {"llama_1b_dyn", "sd15_unet", "train_gpt2_small_adam"}
-FIGURES = ("first", "held", "held-w", "time")
+"""Their weights, optimiser states or runs are beyond two cores and 20 seconds."""
+
+SLOWEST_RUN = 20.0
+"""Seconds that a run under the defaults may take."""
+
+VARIANTS = ("settings", "cpu", "portable")
+
+Json = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Row:
-    name: str
-    default: Peaks
-    settings: Peaks
-    offline: Peaks
-    settings_same: str
-    offline_same: str
+def specs_of(name: str) -> tuple[FeedSpec, ...] | None:
+    file = MODELS / "inputs" / f"{name}.json"
+    return specs_from_json(json.loads(file.read_text())) if file.exists() else None
 
 
-def ratios(better: Peaks, base: Peaks) -> tuple[float, float, float, float]:
-    def figure(peaks: Peaks) -> tuple[float, float, float, float]:
-        held, weights = peaks.held or 1, peaks.weights or 0
-        return (
-            peaks.first_run_peak or 1,
-            held,
-            max(held - weights, 1),
-            peaks.milliseconds or 1,
-        )
-
-    a, b, c, d = (x / y for x, y in zip(figure(better), figure(base), strict=True))
-    return a, b, c, d
+def dims_of(model: Path, specs: tuple[FeedSpec, ...] | None) -> dict[str, int]:
+    """Return the number that each free dim has in the inputs."""
+    shapes = {spec.name: spec.shape for spec in specs or ()}
+    found: dict[str, int] = {}
+    for value in load_graph(model).graph.input:
+        dims = value.type.tensor_type.shape.dim
+        for dim, number in zip(dims, shapes.get(value.name, ()), strict=False):
+            if dim.dim_param.isidentifier():
+                found[dim.dim_param] = number
+    return found
 
 
-def reordered(dump: Path, out: Path) -> None:
-    program = offline_program(dump, {})
+def filled(name: str) -> Path:
+    folder = OUT / name
+    folder.mkdir(parents=True, exist_ok=True)
+    model = folder / f"{name}.onnx"
+    if not model.exists():
+        fill = [sys.executable, str(MODELS / "fill_weights.py")]
+        source = str(MODELS / f"{name}.onnx")
+        subprocess.run([*fill, source, str(model)], check=True, stdout=subprocess.DEVNULL)
+    return model
+
+
+def of_settings(model: Path, trial: Trial) -> Json:
+    """Return the model as it is under its best settings."""
+    found = best_settings(model, trial.dims, trial)
+    how = Comparison(
+        provider="cpu", specs=trial.specs, dims=trial.dims, rewritten_settings=found.settings
+    )
+    same = compare(model, model, how)
+    assert found.observed
+    return {
+        "observed": found.observed.to_json(),
+        "settings": found.settings.to_json(),
+        "outputs": same.status,
+        "bits": same.bit_identical,
+        "model": model.name,
+    }
+
+
+def of_target(model: Path, target: str, dims: dict[str, int]) -> Json:
+    """Return what ``optimize --target`` writes and reports."""
+    out = model.with_name(f"{target}.onnx")
+    asked = replace(Settings(), target=target, dims=dims)  # type: ignore[arg-type]
+    done = api.optimize(model, asked, out=out, check=Check(provider="cpu"))
+    report = done.plan.report
+    assert report.validation
+    if report.runtime is None or report.runtime.settings is None:
+        raise RuntimeError("; ".join(report.warnings))
+    offline = "pkg.memplan.runtime" in {e.key for e in load_graph(out).metadata_props}
+    return {
+        "observed": report.runtime.observed["optimized"].to_json(),
+        "predicted": report.runtime.predicted["optimized"].to_json(),
+        "settings": report.runtime.settings.to_json(),
+        "outputs": report.validation.status,
+        "bits": report.validation.bit_identical,
+        "notes": [*report.validation.notes, *report.warnings],
+        "model": out.name,
+        "graph": "runtime's" if offline else "file's",
+        "bound": _bound(out, dims) if offline else None,
+    }
+
+
+def _bound(written: Path, dims: dict[str, int]) -> int | None:
+    """Return what no order of the written graph can be below, in the runtime's terms."""
+    program = offline_program(written, dims)
     sizes = {
         var.id: size
         for var in program.vars.values()
         if var.origin is Origin.OP and (size := size_of(var.shape, var.dtype))
     }
-    table = load_table()
-    aliasing = Aliasing(frozenset(table.alias), table.in_place)
-    best = best_order(program, sizes, aliasing=aliasing, time_limit=20).program
-    out.write_bytes(rewrite(load_model(dump), best).SerializeToString())
+    if any(size.symbols for size in sizes.values()):
+        return None
+    aliasing = runtime_aliasing(CPU)
+    found = best_order(program, sizes, aliasing=aliasing, time_limit=20)
+    peak = live_peak(found.program, sizes, {}, aliasing)
+    return found.bound if found.bound is not None else (peak if found.proved else None)
 
 
-def row(name: str, model: Path, folder: Path) -> Row:
-    inputs = MODELS / "inputs" / f"{name}.json"
-    specs = specs_from_json(json.loads(inputs.read_text())) if inputs.exists() else None
-    trial = Trial(provider="cpu", specs=specs, runs=3, timing_runs=5)
-    how = Comparison(provider="cpu", specs=specs, tolerance=Tolerance())
-    default = measure(model, ONE_THREAD, trial)
-    best = recommend(model, executed_graph(model, ONE_THREAD, {}), ONE_THREAD, trial)
-    same = compare(model, model, replace(how, rewritten_settings=best.settings))
-    dump, out = folder / "dump.onnx", folder / "ordered.onnx"
-    optimise_offline(model, dump)
-    reordered(dump, out)
-    base = ONE_THREAD.updated(RUN_AS_WRITTEN)
-    executed = Executed(offline_program(out, {}))
-    offline = recommend(out, executed, base, trial)
-    offline_same = compare(model, out, replace(how, rewritten_settings=offline.settings))
-    assert best.observed
-    assert offline.observed
-    found = Row(name, default, best.observed, offline.observed, say(same), say(offline_same))
-    for file in folder.iterdir():
-        file.unlink()
-    return found
-
-
-def say(validation: object) -> str:
-    return f"{validation.status}{'' if validation.bit_identical else ' (bits differ)'}"  # type: ignore[attr-defined]
-
-
-def line(found: Row) -> str:
-    cells = [f"{value:.2f}" for value in ratios(found.settings, found.default)]
-    cells += [found.settings_same]
-    cells += [f"{value:.2f}" for value in ratios(found.offline, found.default)]
-    return f"| {found.name} | " + " | ".join([*cells, found.offline_same]) + " |"
-
-
-def mean(values: list[float]) -> float:
-    return math.exp(sum(map(math.log, values)) / len(values))
-
-
-def table(rows: list[Row]) -> str:
-    head = "| model | " + " | ".join([*FIGURES, "outputs"] * 2) + " |"
-    text = [head, "|" + "---|" * 11, *map(line, rows)]
-    for label, pick in (("settings", "settings"), ("offline, ordered", "offline")):
-        columns = zip(*(ratios(getattr(r, pick), r.default) for r in rows), strict=True)
-        means = [mean(list(column)) for column in columns]
-        figures = ", ".join(f"{n} {v:.3f}" for n, v in zip(FIGURES, means, strict=True))
-        text.append(f"\nGeometric means, {label}: {figures} ({len(rows)} models).")
-    return "\n".join(text) + "\n"
-
-
-def main(names: list[str]) -> None:
-    rows: list[Row] = []
-    names = names or sorted({p.stem for p in MODELS.glob("*.onnx")} - TOO_LARGE)
+def measure_bytes(names: list[str]) -> None:
     for name in names:
-        with tempfile.TemporaryDirectory(prefix="memplan-bench-") as text:
-            folder = Path(text)
-            model = folder / f"{name}.onnx"
-            work = folder / "work"
-            work.mkdir()
-            fill = [sys.executable, str(MODELS / "fill_weights.py")]
-            subprocess.run(
-                [*fill, str(MODELS / f"{name}.onnx"), str(model)],
-                check=True,
-                stdout=subprocess.DEVNULL,
-            )
-            began = time.perf_counter()
-            try:
-                rows.append(row(name, model, work))
-            except Exception as error:  # noqa: BLE001 - one model's failure is a line
-                print(f"| {name} | {str(error)[:200]} |", flush=True)
+        file = OUT / f"{name}.json"
+        row: Json = json.loads(file.read_text()) if file.exists() else {"name": name}
+        began = time.perf_counter()
+        for part in ("default", *VARIANTS):
+            if "error" not in row.get(part, {"error": ""}):
                 continue
-            print(line(rows[-1]), f"{time.perf_counter() - began:.0f} s", flush=True)
-    print(table(rows))
+            try:
+                row[part] = _part(name, part, row)
+            except Exception as error:  # noqa: BLE001 - one model's failure is a line
+                row[part] = {"error": f"{type(error).__name__}: {error}"[:300]}
+            file.write_text(json.dumps(row, indent=1) + "\n")
+            if "error" in row["default"]:
+                break
+        print(name, f"{time.perf_counter() - began:.0f} s", _said(row), flush=True)
+
+
+def _part(name: str, part: str, row: Json) -> Json:
+    model, specs = filled(name), specs_of(name)
+    dims = dims_of(model, specs)
+    trial = Trial(provider="cpu", dims=dims, specs=specs, runs=3, timing_runs=3)
+    if part == "default":
+        row["dims"] = dims
+        found = measure(model, RuntimeSettings(), trial).to_json()
+        if (found["milliseconds"] or 0) > 1000 * SLOWEST_RUN:
+            raise RuntimeError(f"a run takes {found['milliseconds']:.0f} ms")
+        return {
+            "observed": found,
+            "settings": RuntimeSettings().to_json(),
+            "model": model.name,
+        }
+    return of_settings(model, trial) if part == "settings" else of_target(model, part, dims)
+
+
+def measure_times(names: list[str]) -> None:
+    """Time every variant that was measured, its runs alternating with the defaults'."""
+    for name in names:
+        file = OUT / f"{name}.json"
+        row: Json = json.loads(file.read_text()) if file.exists() else {"name": name}
+        parts = [p for p in ("default", *VARIANTS) if p in row and "error" not in row[p]]
+        if "times" in row or len(parts) < 2:
+            continue
+        specs = specs_of(name)
+        trials = {p: (OUT / name / row[p]["model"], row[p]["settings"]) for p in parts}
+        row["times"] = alternate(trials, specs, row.get("dims", {}))
+        file.write_text(json.dumps(row, indent=1) + "\n")
+        print(name, {p: round(t, 3) for p, t in row["times"].items()}, flush=True)
+
+
+def ratios(row: Mapping[str, Any], part: str) -> tuple[float | None, ...]:
+    """Return first run, held, held without weights and time against the defaults."""
+    if "error" in row.get(part, {"error": ""}):
+        return None, None, None, None
+    better, base = (Peaks(**row[p]["observed"]) for p in (part, "default"))
+    pairs = [
+        (better.first_run_peak, base.first_run_peak),
+        (better.held, base.held),
+        tuple((p.held or 0) - (p.weights or 0) for p in (better, base)),
+    ]
+    found = [one / other if one and other else None for one, other in pairs]
+    times = row.get("times", {})
+    return (*found, times[part] / times["default"] if part in times else None)
+
+
+def _said(row: Json) -> str:
+    texts = []
+    for part in VARIANTS:
+        cells = ("-" if r is None else f"{r:.3f}" for r in ratios(row, part))
+        bits = row.get(part, {}).get("bits")
+        texts.append(f"{part} {' '.join(cells)} {'same' if bits else row.get(part)}"[:160])
+    return " | ".join(texts)
+
+
+def main(arguments: list[str]) -> None:
+    """Do one stage for the models named, or for all."""
+    if not arguments:
+        for stage in ("bytes", "times", "table"):
+            main([stage])
+        return
+    stage, *names = arguments
+    if stage not in ("bytes", "times", "table", "clean"):
+        sys.exit(__doc__)
+    names = names or sorted({p.stem for p in MODELS.glob("*.onnx")} - TOO_LARGE)
+    OUT.mkdir(parents=True, exist_ok=True)
+    if stage == "bytes":
+        measure_bytes(names)
+    elif stage == "times":
+        measure_times(names)
+    elif stage == "clean":
+        for name in names:
+            shutil.rmtree(OUT / name, ignore_errors=True)
+    else:
+        from .runtime_tables import tables
+
+        rows = [json.loads(f.read_text()) for n in names if (f := OUT / f"{n}.json").exists()]
+        print(tables(rows, ratios))
 
 
 if __name__ == "__main__":

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memplan_cli import optimizing
+from memplan_cli import comparing
+from memplan_cli.comparing import Check, compare_models
 from memplan_cli.evidence import CPU, RuntimeSettings, Validation
-from memplan_cli.optimizing import Check, compare_models
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,12 +21,12 @@ CRASHED = Validation("failed", CPU)
 
 def answer(
     monkeypatch: pytest.MonkeyPatch, optimised: Validation, plain: Validation
-) -> optimizing.Compared:
+) -> comparing.Compared:
     def compare(*words: object) -> Validation:
         settings: Mapping[str, RuntimeSettings] = words[-1]  # type: ignore[assignment]
         return plain if settings else optimised
 
-    monkeypatch.setattr(optimizing, "_compare", compare)
+    monkeypatch.setattr(comparing, "compare_under", compare)
     return compare_models(Path("a.onnx"), Path("b.onnx"), Check(), {})
 
 

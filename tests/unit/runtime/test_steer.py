@@ -11,7 +11,7 @@ from memplan_cli.evidence import CPU, CUDA, Peaks, RuntimeSettings
 from memplan_cli.onnx_io.read import read_program
 from memplan_cli.onnx_io.readers import unread_outputs, with_readers
 from memplan_cli.runtime.bfc import ArenaRules
-from memplan_cli.runtime.chunk import best_arena
+from memplan_cli.runtime.chunk import best_arena, one_chunk
 from memplan_cli.runtime.predict import Executed, predict
 from memplan_cli.runtime.profile import NodeEvent, Recording
 from memplan_cli.runtime.requests import Request, held_after, most_in_use
@@ -46,6 +46,16 @@ def test_one_region_wins_where_regions_of_all_sizes_pile_up() -> None:
     assert held_after(requests, ArenaRules(exact=True)) == 36 << 10
     choice = best_arena(requests)
     assert (choice.held, choice.chunk) == (16 << 10, 16 << 10)
+
+
+def test_two_regions_win_where_two_large_tensors_take_turns() -> None:
+    # One region of 16 has a hole of 4 on either side of the first 8 when the next 8 comes.
+    requests = asks(4, 8, -1, 8, -2, -3)
+    assert held_after(requests, ArenaRules(exact=True)) == 20 << 10
+    assert held_after(requests, ArenaRules.from_settings(one_chunk(16 << 10))) > 16 << 10
+    choice = best_arena(requests)
+    assert (choice.held, choice.chunk) == (16 << 10, 8 << 10)
+    assert choice.arena["max_power_of_two_extend_bytes"] == 8 << 10
 
 
 @given(st.lists(st.tuples(st.integers(1, 64), st.integers(0, 9)), min_size=1, max_size=40))

@@ -1,0 +1,92 @@
+"""Do two models give the same outputs, and under which settings do they?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from memplan_cli.evidence import RuntimeSettings, Validation
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """How a written model is proved: where it runs, and what counts as equal."""
+
+    provider: str = "auto"
+    runs: int = 2
+    rtol: float = 0.0
+    atol: float = 0.0
+    timeout: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A verdict, and whether it holds only for the written file run as it stands."""
+
+    verdict: Validation
+    as_written: bool = False
+
+
+def compare_models(
+    original: Path, rewritten: Path, check: Check, dims: Mapping[str, int]
+) -> Compared:
+    """Run two models on the same inputs and compare every output of the first.
+
+    Both run under the runtime's default optimisation, and where that gives other bits,
+    both without: which nodes it fuses can depend on their order, and fused kernels round
+    in other places. The written file is then only right as it stands, and that is said.
+
+    Raises:
+        RuntimeUnavailableError: weights or the provider are missing, or the original does
+            not run.
+    """
+    from memplan_cli.evidence import RuntimeSettings
+
+    first = compare_under(original, rewritten, check, dims, {})
+    if first.status != "failed" or first.max_abs_diff is None:
+        return Compared(first)
+    off = RuntimeSettings(session={"graph_optimization_level": "ORT_DISABLE_ALL"})
+    second = compare_under(
+        original, rewritten, check, dims, {"original": off, "rewritten": off}
+    )
+    if second.status != "passed":
+        return Compared(first)
+    note = (
+        "compared with the runtime's optimisation off: on, the order changes what it fuses, "
+        f"and outputs differ by up to {first.max_abs_diff:.2g}"
+    )
+    return Compared(replace(second, notes=(*second.notes, note)), as_written=True)
+
+
+def compare_under(
+    original: Path,
+    rewritten: Path,
+    check: Check,
+    dims: Mapping[str, int],
+    settings: Mapping[str, RuntimeSettings],
+) -> Validation:
+    """Run two models, each under its ``original`` or ``rewritten`` settings, and compare.
+
+    Raises:
+        RuntimeUnavailableError: weights or the provider are missing, or the original does
+            not run.
+    """
+    from memplan_cli.runtime.bits import Tolerance
+    from memplan_cli.runtime.compare import Comparison, compare
+
+    how = Comparison(
+        provider=check.provider,
+        dims=dims,
+        runs=check.runs,
+        timeout=check.timeout,
+        tolerance=Tolerance(check.rtol, check.atol),
+    )
+    if "original" in settings:
+        how = replace(how, original_settings=settings["original"])
+    if "rewritten" in settings:
+        how = replace(how, rewritten_settings=settings["rewritten"])
+    return compare(original, rewritten, how)

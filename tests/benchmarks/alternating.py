@@ -1,0 +1,128 @@
+"""How long does a run take, one variant against another, on a machine that is never quiet?
+
+Each variant lives in a process of its own, since a CPU arena belongs to the process, and
+the processes run in turns: what slows one down slows its neighbour down too.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from memplan_cli.evidence import RuntimeSettings
+from memplan_cli.onnx_io.feeds import feed_specs, load_graph
+from memplan_cli.runtime.inputs import draw_all
+from memplan_cli.runtime.jobs.outputs import specs as read_specs
+from memplan_cli.runtime.session import make_session, run_options
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from memplan_cli.onnx_io.feeds import FeedSpec
+
+LEAST_ROUNDS = 15
+MOST_ROUNDS = 400
+SECONDS = 20.0
+"""Enough rounds are done when both the least rounds and a fifth of this, or this, are over."""
+
+WARM = 3
+"""Runs that grow the arena and make the memory pattern."""
+
+
+def alternate(
+    trials: Mapping[str, tuple[Path, Mapping[str, Any]]],
+    specs: tuple[FeedSpec, ...] | None,
+    dims: Mapping[str, int],
+) -> dict[str, float]:
+    """Return the median milliseconds of a run of each variant.
+
+    Args:
+        trials: the model and the settings (as JSON) of each variant, by name.
+        specs: how to draw the inputs; None reads it from the first model.
+        dims: values for symbolic dims, where ``specs`` is None.
+    """
+    model = next(iter(trials.values()))[0]
+    chosen = specs if specs is not None else feed_specs(load_graph(model), dims)
+    job = [asdict(spec) for spec in chosen]
+    workers = {
+        name: _started({"model": str(path), "settings": settings, "specs": job})
+        for name, (path, settings) in trials.items()
+    }
+    try:
+        for worker in workers.values():
+            _answer(worker)
+        return _rounds(workers)
+    finally:
+        for worker in workers.values():
+            worker.kill()
+            worker.communicate()
+
+
+def _rounds(workers: Mapping[str, subprocess.Popen[str]]) -> dict[str, float]:
+    times: dict[str, list[float]] = {name: [] for name in workers}
+    began = time.perf_counter()
+    for number in range(MOST_ROUNDS):
+        spent = time.perf_counter() - began
+        if spent > SECONDS or (number >= LEAST_ROUNDS and spent > SECONDS / 5):
+            break
+        # Another one goes first in each round: nobody always follows the same neighbour.
+        names = list(workers)
+        shift = number % len(names)
+        for name in (*names[shift:], *names[:shift]):
+            _ask(workers[name])
+            times[name].append(_answer(workers[name]))
+    return {name: median(found) for name, found in times.items()}
+
+
+def _started(job: Mapping[str, Any]) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.benchmarks.alternating"]
+    worker = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+    )
+    _say(worker, json.dumps(job))
+    return worker
+
+
+def _say(worker: subprocess.Popen[str], text: str) -> None:
+    assert worker.stdin
+    worker.stdin.write(f"{text}\n")
+    worker.stdin.flush()
+
+
+def _ask(worker: subprocess.Popen[str]) -> None:
+    _say(worker, "run")
+
+
+def _answer(worker: subprocess.Popen[str]) -> float:
+    assert worker.stdout
+    line = worker.stdout.readline()
+    if not line:
+        raise RuntimeError("a timed process died")
+    return float(line)
+
+
+def main() -> None:
+    """Load one model, and run it each time a line comes in."""
+    job = json.loads(sys.stdin.readline())
+    settings = RuntimeSettings.from_json(job["settings"])
+    feed = draw_all(read_specs(job["specs"]))
+    session = make_session(Path(job["model"]), settings, "CPUExecutionProvider")
+    for _ in range(WARM):
+        session.run(None, feed, run_options(settings))
+    print(0.0, flush=True)
+    for _ in sys.stdin:
+        before = time.perf_counter()
+        outputs = session.run(None, feed, run_options(settings))
+        spent = 1000 * (time.perf_counter() - before)
+        del outputs
+        print(spent, flush=True)
+
+
+if __name__ == "__main__":
+    main()
