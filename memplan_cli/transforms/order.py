@@ -27,9 +27,10 @@ from memplan_cli.transforms.ordering.build import (
     task_graph,
 )
 from memplan_cli.transforms.ordering.candidates import CANDIDATES
+from memplan_cli.transforms.ordering.certify import cut_bound
 from memplan_cli.transforms.ordering.effort import Effort
 from memplan_cli.transforms.ordering.graph import trace
-from memplan_cli.transforms.ordering.solve import Solution, cut_bound, solve
+from memplan_cli.transforms.ordering.solve import Solution, solve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -44,7 +45,7 @@ DEFAULT_WORK = 4_000_000
 SAMPLE = 64
 """What every symbol stands for while orders with symbolic sizes are compared."""
 
-_FULL_WORK = 3000
+_FULL_WORK = 1000
 """Programs with more ops get less of the budget, down to a tenth."""
 
 _OTHER_SAMPLES = (1, 1024)

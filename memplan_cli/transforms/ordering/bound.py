@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 from memplan_cli.transforms.ordering.flow import INFINITE, SINK, SOURCE, Network
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from memplan_cli.transforms.ordering.graph import TaskGraph
 
 
@@ -69,16 +71,27 @@ class CutBounds:
             for tensor in graph.opens[op]:
                 self._opener[tensor] = op
 
-    def at(self, op: int, work: int) -> Cut:
-        """Return the least that can be live at an op's step, looking at ``work`` edges."""
-        cuts = [self._cut(op, tensor, work) for tensor in self._graph.replaces[op] or (-1,)]
+    def at(
+        self, op: int, work: int, before: Sequence[int] = (), after: Sequence[int] = ()
+    ) -> Cut:
+        """Return the least that can be live at an op's step, looking at ``work`` edges.
+
+        Args:
+            op: The op, one that ``before`` does not need and that does not need ``after``.
+            work: A limit to the effort.
+            before: Ops taken to run before this one.
+            after: Ops taken to run after it.
+        """
+        side = _sides(self._graph, op, before, after)
+        tensors = self._graph.replaces[op] or (-1,)
+        cuts = [self._cut(op, side, tensor, work) for tensor in tensors]
         best = min(cuts, key=lambda cut: cut.bound)
         return replace(best, work=sum(cut.work for cut in cuts))
 
-    def _cut(self, op: int, replaced: int, work: int) -> Cut:
+    def _cut(self, op: int, side: list[bool | None], replaced: int, work: int) -> Cut:
         """Return the cut if the op replaces the given tensor, where that can die."""
         graph = self._graph
-        split = _Split(graph, op)
+        split = _Split(graph, side)
         least = self._resident + graph.need[op]
         for tensor, weight in enumerate(graph.weight):
             users = self._users[tensor]
@@ -96,9 +109,9 @@ class CutBounds:
 class _Split:
     """The ops divided in those before a given op, on the source's side, and the others."""
 
-    def __init__(self, graph: TaskGraph, op: int) -> None:
+    def __init__(self, graph: TaskGraph, side: list[bool | None]) -> None:
         self.network = Network()
-        self._side = _sides(graph, op)
+        self._side = side
         self._node = {
             other: self.network.node()
             for other, fixed in enumerate(self._side)
@@ -158,11 +171,16 @@ class _Split:
             self.network.edge(gate, self._node[user], INFINITE)
 
 
-def _sides(graph: TaskGraph, op: int) -> list[bool | None]:
+def _sides(
+    graph: TaskGraph, op: int, before: Sequence[int], after: Sequence[int]
+) -> list[bool | None]:
     """Return for each op whether it is surely before (True), or not (False), the given."""
     side: list[bool | None] = [None] * graph.size
-    for neighbours, value in ((graph.preds, True), (graph.succs, False)):
-        stack = list(neighbours[op])
+    for neighbours, others, value in (
+        (graph.preds, before, True),
+        (graph.succs, after, False),
+    ):
+        stack = [*neighbours[op], *others]
         while stack:
             other = stack.pop()
             if side[other] is None:

@@ -85,9 +85,7 @@ class _Greedy:
         for op, touched in enumerate(graph.touches):
             for tensor in touched:
                 self.remaining[tensor] += op
-        self.change = [
-            sum(graph.weight[tensor] for tensor in opened) for opened in graph.opens
-        ]
+        self.change = graph.taken()
         for op, touched in enumerate(graph.touches):
             for tensor in touched:
                 if graph.uses[tensor] == 1:
@@ -148,15 +146,14 @@ class _Backward:
         self.waiting = [len(succs) for succs in graph.succs]
         self.live = list(graph.outlives)
         self.readers: list[list[int]] = [[] for _ in graph.weight]
-        self.change = []
+        self.change = [-taken for taken in graph.taken()]
         for op, touched in enumerate(graph.touches):
-            opened = set(graph.opens[op])
-            change = -sum(graph.weight[tensor] for tensor in opened)
+            opened = graph.opens[op]
             for tensor in touched:
                 if tensor not in opened:
                     self.readers[tensor].append(op)
-                    change += 0 if self.live[tensor] else graph.weight[tensor]
-            self.change.append(change)
+                    if not self.live[tensor]:
+                        self.change[op] += graph.weight[tensor]
         self.queue = [
             (self.change[op], -op) for op, waiting in enumerate(self.waiting) if not waiting
         ]

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 _COST = 10
 """Work, in steps looked at, of ordering one op anew."""
 
-_OVERDRAW = 4
-"""How many times what is left of an effort the last section may take."""
+_SHARE = 2
+"""One section may take one part in so many of what is left of an effort."""
 
 _REACH = (25, 100, 400, 1600, 6400)
 """How far around the worst step a section reaches, before the whole order is one."""
@@ -75,7 +75,7 @@ def divide(
     while walk.worst[0] > bound and effort.left > 0 and effort.in_time:
         before, at = walk.worst[0], walk.steps.index(walk.worst[0])
         for begin, end in rounds.sections(at):
-            if _COST * (end - begin) > _OVERDRAW * effort.left:
+            if _SHARE * _COST * (end - begin) > effort.left:
                 continue
             section = walk.section(begin, end)
             found = _divided(section, at - begin, effort)

@@ -55,6 +55,21 @@ class TaskGraph:
         """Number of ops."""
         return len(self.preds)
 
+    def descendants(self, op: int) -> set[int]:
+        """Return the ops that need an op, directly or not."""
+        found: set[int] = set()
+        stack = [op]
+        while stack:
+            fresh = [succ for succ in self.succs[stack.pop()] if succ not in found]
+            found.update(fresh)
+            stack += fresh
+        return found
+
+    def taken(self) -> list[int]:
+        """Return for each op the bytes of the tensors that it begins."""
+        weight = self.weight
+        return [sum([weight[t] for t in row]) if row else 0 for row in self.opens]
+
     def resident(self) -> int:
         """Return the bytes that are live throughout: nobody here opens or touches them."""
         opened = {tensor for row in self.opens for tensor in row}
@@ -65,15 +80,17 @@ class TaskGraph:
 def trace(graph: TaskGraph, order: Sequence[int]) -> tuple[list[int], list[int], int]:
     """Return the bytes live at each step of an order, before each, and after the last."""
     left = list(graph.uses)
-    weight, touches, opens, saved = graph.weight, graph.touches, graph.opens, graph.saved
+    weight, touches, opens, needs = graph.weight, graph.touches, graph.opens, graph.need
+    replaces, saved = graph.replaces, graph.saved
     live = graph.start
     steps, before = [], []
     for op in order:
-        need = graph.need[op]
-        for tensor in graph.replaces[op]:
-            if left[tensor] == 1:
-                need -= saved[op]
-                break
+        need = needs[op]
+        if replaces[op]:
+            for tensor in replaces[op]:
+                if left[tensor] == 1:
+                    need -= saved[op]
+                    break
         before.append(live)
         steps.append(live + need)
         for tensor in opens[op]:

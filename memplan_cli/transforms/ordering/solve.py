@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from memplan_cli.transforms.ordering.beam import beam
-from memplan_cli.transforms.ordering.bound import CutBounds, local_bounds
+from memplan_cli.transforms.ordering.bound import local_bounds
 from memplan_cli.transforms.ordering.candidates import CANDIDATES
+from memplan_cli.transforms.ordering.certify import Certificate
 from memplan_cli.transforms.ordering.contract import Contracted, contract
+from memplan_cli.transforms.ordering.demand import NO_LIMIT, Sweep, Way, longest_path, sweep
 from memplan_cli.transforms.ordering.divide import divide
 from memplan_cli.transforms.ordering.effort import Effort
 from memplan_cli.transforms.ordering.exact import best_first
@@ -26,17 +29,26 @@ WIDTHS = (4, 16, 64)
 SEARCHED = 4000
 """Graphs with more clusters than this are searched in windows, not as a whole."""
 
-_CUTS = 24
-"""Ops of each kind (heavy in the order, heavy by themselves) that are tried for a bound."""
+_SWEEP_COST = 6
+"""Work, in steps looked at, of one op in an order made on demand."""
 
-_APART = 100
-"""Neighbours need much the same: of the steps of an order, at most so many are tried."""
+_SLACK = 13
+"""Orders made on demand may give away one part in two to the power of so many at an op."""
+
+_STEP = 6
+"""They are made again under a limit lower by one part in two to the power of so many."""
+
+_NEAR = 5
+"""Orders count as equally good if they are within one part in two to the power of so many."""
+
+_DIVIDED = 4
+"""How many orders are divided."""
+
+_IDLE = 2
+"""After so many tries that have not helped, the best order is left as it is."""
 
 _STRAIGHTEN = 300_000
 """Work for putting ops back to their place in the file."""
-
-_CUT_WORK = 500_000
-"""Edges that one cut may look at: a cut short of its end is a bound all the same."""
 
 
 @dataclass(slots=True)
@@ -48,12 +60,35 @@ class Solution:
     peaks: dict[str, int] = field(default_factory=dict)
     order: Order = field(default_factory=list)
     chosen: str = ""
+    starts: list[tuple[int, Order]] = field(default_factory=list)
+    """Peaks and orders of the clusters, worth improving."""
+
+    _certificate: Certificate | None = None
+
+    def certificate(self, graph: TaskGraph) -> Certificate:
+        """Return what is known of the bound, in clusters."""
+        if self._certificate is None:
+            self._certificate = Certificate(graph, self.bound)
+        self._certificate.bound = max(self._certificate.bound, self.bound)
+        return self._certificate
 
     def offer(self, name: str, order: Order | None) -> None:
         """Take an order into account; of equals the nearest to the file's is kept."""
+        if order is not None:
+            self._take(name, order, peak(self.graph, order))
+
+    def offer_clusters(self, name: str, small: Contracted, order: Order | None) -> int:
+        """Take an order of the clusters into account, and return its peak."""
         if order is None:
-            return
-        found = peak(self.graph, order)
+            return self.peak
+        reached = peak(small.graph, order)
+        self.starts.append((reached, order))
+        if reached <= self.peak:
+            self.offer(name, small.expand(order))
+        self.peaks[name] = min(reached, self.peaks.get(name, reached))
+        return reached
+
+    def _take(self, name: str, order: Order, found: int) -> None:
         if not self.chosen or (found, moved(order)) < (self.peak, moved(self.order)):
             self.order, self.chosen = order, name
         self.peaks[name] = min(found, self.peaks.get(name, found))
@@ -81,72 +116,103 @@ def solve(graph: TaskGraph, effort: Effort, tell: Callable[[str], None]) -> Solu
     for name in CANDIDATES:
         if found.proved and name != "file":
             break
-        order = small.expand(CANDIDATES[name](small.graph))
-        found.offer("tightened" if name == "file" else name, order)
-    for method in (_cut, _glance, _divide, _search):
+        shown = "tightened" if name == "file" else name
+        found.offer_clusters(shown, small, CANDIDATES[name](small.graph))
+    for method in (_cut, _sweep, _prove, _glance, _divide, _prove, _search):
         if found.proved or not effort.in_time:
             break
         method(found, small, effort)
         tell(f"order: {found.peak} bytes by {found.chosen}, none below {found.bound}")
     if found.chosen != "file":
         found.order = straighten(graph, found.order, Effort(_STRAIGHTEN))
+        found.peaks[found.chosen] = peak(graph, found.order)
     return found
-
-
-def cut_bound(graph: TaskGraph, order: Order) -> int:
-    """Return a bound on any order's peak, looked for where this order is heavy."""
-    cuts = CutBounds(graph)
-    bounds = [cuts.at(op, _CUT_WORK).bound for op in _worst_steps(graph, order)]
-    return max([*bounds, *local_bounds(graph)], default=graph.start)
-
-
-def _worst_steps(graph: TaskGraph, order: Order) -> list[int]:
-    """Return the ops at whose steps an order needs most, far from one another."""
-    steps, _, _ = trace(graph, order)
-    apart = len(order) // _APART
-    chosen: list[int] = []
-    for at in sorted(range(len(steps)), key=lambda at: -steps[at])[: _APART * _CUTS]:
-        if all(abs(at - other) > apart for other in chosen):
-            chosen.append(at)
-    return [order[at] for at in chosen[:_CUTS]]
 
 
 def _cut(found: Solution, small: Contracted, effort: Effort) -> None:
     """Raise the bound at the ops where the best order is heavy, or that are so alone."""
-    effort = effort.part(effort.left // 12)
-    cuts = CutBounds(small.graph)
-    clusters = small.clusters()
-    worst = [clusters[op] for op in _worst_steps(found.graph, found.order)]
-    local = local_bounds(small.graph)
-    heavy = sorted(range(len(local)), key=lambda op: -local[op])[:_CUTS]
-    for op in dict.fromkeys(worst + heavy):
-        if found.proved or effort.left <= 0 or not effort.in_time:
+    certificate = found.certificate(small.graph)
+    certificate.look(min(found.starts)[1], found.peak, effort.part(effort.left // 24))
+    found.bound = certificate.bound
+
+
+def _prove(found: Solution, small: Contracted, effort: Effort) -> None:
+    """Raise the bound further: along a path, by pairs, and where the best order is heavy."""
+    certificate = found.certificate(small.graph)
+    order = min(found.starts)[1]
+    path = longest_path(small.graph)
+    certificate.look_along(path, found.peak, effort.part(effort.left // 8))
+    certificate.look(order, found.peak, effort.part(effort.left // 24))
+    certificate.look_at_pairs(order, found.peak, effort.part(effort.left // 8))
+    found.bound = certificate.bound
+
+
+def _sweep(found: Solution, small: Contracted, effort: Effort) -> None:
+    """Make orders on demand, from both ends; then again, under what has been reached."""
+    graph = small.graph
+    allowed = effort.part(effort.left // 4)
+    path = longest_path(graph)
+    hows = [
+        Sweep(way, chain, slack)
+        for slack in (found.peak >> _SLACK, 0)
+        for chain in (path, ())
+        for way in (Way.BACKWARD, Way.FORWARD)
+    ]
+    while hows and not found.proved and effort.in_time:
+        how = hows.pop(0)
+        allowed.spend(_SWEEP_COST * graph.size)
+        before = found.peak
+        reached = found.offer_clusters("demand", small, sweep(graph, how))
+        if allowed.left <= 0:
             return
-        cut = cuts.at(op, 4 * effort.left)
-        effort.spend(cut.work // 4)
-        found.bound = max(found.bound, cut.bound)
+        if how.limit == NO_LIMIT or reached < before:
+            under = min(found.peak, reached) - (min(found.peak, reached) >> _STEP)
+            hows.append(replace(how, limit=under))
 
 
 def _divide(found: Solution, small: Contracted, effort: Effort) -> None:
-    """Lower the worst steps of each of the orders that one pass finds, best first.
+    """Lower the worst steps of the best orders that one pass finds.
 
-    All are divided narrowly, the best of them widely too.
+    All have a short try; what comes out best goes on, widely and narrowly in turn, for as
+    long as that helps.
     """
-    graph = small.graph
-    share = 8 if graph.size <= SEARCHED else 2
-    orders = [candidate(graph) for candidate in CANDIDATES.values()]
-    orders.sort(key=lambda order: peak(graph, order))
-    tries = [(order, 0) for order in orders]
-    tries.insert(1, (orders[0], graph.size))
-    for order, least in tries:
-        if found.proved or not effort.in_time:
-            return
-        part = effort.part(effort.left // share)
-        divided = divide(graph, order, found.bound, part, least)
-        if least and peak(graph, divided.order) < peak(graph, order):
-            divided = divide(graph, divided.order, found.bound, part)
-        found.bound = max(found.bound, divided.bound)
-        found.offer("divide", small.expand(divided.order))
+    size = small.graph.size
+    allowed = effort.part(effort.left // 2 if size <= SEARCHED else effort.left)
+    share = allowed.left // (2 * _DIVIDED)
+    orders = [
+        _lowered(found, small, order, allowed.part(share), 0)
+        for order in _promising(found, small.graph)
+    ]
+    best = min(orders, key=lambda order: peak(small.graph, order))
+    idle, least = 0, size
+    while idle < _IDLE and not found.proved and allowed.left > 0 and allowed.in_time:
+        before = found.peak
+        best = _lowered(found, small, best, allowed.part(allowed.left // 2), least)
+        idle = 0 if found.peak < before else idle + 1
+        least = 0 if least else size
+
+
+def _lowered(
+    found: Solution, small: Contracted, order: Order, effort: Effort, least: int
+) -> Order:
+    """Divide an order, and take what comes out into account."""
+    if found.proved or effort.left <= 0:
+        return order
+    divided = divide(small.graph, order, found.bound, effort, least)
+    found.bound = max(found.bound, divided.bound)
+    found.offer_clusters("divide", small, divided.order)
+    return divided.order
+
+
+def _promising(found: Solution, graph: TaskGraph) -> list[Order]:
+    """Return the orders to improve: near the best, those with few heavy steps first."""
+    near = found.peak + (found.peak >> _NEAR)
+    heavy = found.peak - (found.peak >> _NEAR)
+    ranked = []
+    for at, (reached, order) in enumerate(sorted(found.starts, key=itemgetter(0))):
+        steps = trace(graph, order)[0] if reached <= near else ()
+        ranked.append((reached > near, sum(step > heavy for step in steps), at, order))
+    return [order for *_, order in sorted(ranked)[:_DIVIDED]]
 
 
 def _glance(found: Solution, small: Contracted, effort: Effort) -> None:
@@ -167,7 +233,7 @@ def _search(found: Solution, small: Contracted, effort: Effort) -> None:
         order = beam(small.graph, found.bound, found.peak, width, keep_going)
         if order is not None:
             divided = divide(small.graph, order, found.bound, effort.part(effort.left // 8))
-            found.offer("beam", small.expand(divided.order))
+            found.offer_clusters("beam", small, divided.order)
     if not found.proved:
         _exact(found, small, effort, effort.left)
 
@@ -180,4 +246,4 @@ def _worth(found: Solution) -> int:
 def _exact(found: Solution, small: Contracted, effort: Effort, work: int) -> None:
     outcome = best_first(small.graph, found.bound, found.peak, effort.allow(work))
     found.bound = max(found.bound, outcome.bound)
-    found.offer("exact", None if outcome.order is None else small.expand(outcome.order))
+    found.offer_clusters("exact", small, outcome.order)

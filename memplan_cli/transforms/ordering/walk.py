@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from operator import add
 from typing import TYPE_CHECKING
 
 from memplan_cli.transforms.ordering.graph import TaskGraph, trace
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 
 class Walk:
@@ -34,38 +35,32 @@ class Walk:
         """
         graph, ops = self.graph, self.order[begin:end]
         number = {op: at for at, op in enumerate(ops)}
-        tensors = sorted({tensor for op in ops for tensor in graph.touches[op]})
-        tensor_number = {tensor: at for at, tensor in enumerate(tensors)}
+        touched = [graph.touches[op] for op in ops]
+        tensors = sorted(set().union(*touched))
+        known = {tensor: at for at, tensor in enumerate(tensors)}
+        touches = tuple([tuple([known[t] for t in row]) for row in touched])
         uses = [0] * len(tensors)
-
-        def known(rows: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-            return tuple(tuple(tensor_number[tensor] for tensor in rows[op]) for op in ops)
-
-        def near(rows: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-            return tuple(
-                tuple(sorted(number[other] for other in rows[op] if other in number))
-                for op in ops
-            )
-
-        touches = known(graph.touches)
-        for touched in touches:
-            for tensor in touched:
+        for row in touches:
+            for tensor in row:
                 uses[tensor] += 1
-        outlives = tuple(graph.outlives[t] or self._last[t] >= end for t in tensors)
+        last, outlives = self._last, graph.outlives
+        out = tuple([outlives[t] or last[t] >= end for t in tensors])
         return TaskGraph(
-            preds=near(graph.preds),
-            succs=near(graph.succs),
-            opens=known(graph.opens),
+            preds=_near(graph.preds, ops, number),
+            succs=_near(graph.succs, ops, number),
+            opens=tuple([tuple([known[t] for t in graph.opens[op]]) for op in ops]),
             touches=touches,
             replaces=tuple(
-                tuple(tensor for tensor in sources if not outlives[tensor])
-                for sources in known(graph.replaces)
+                [
+                    tuple([known[t] for t in row if not out[known[t]]]) if row else ()
+                    for row in [graph.replaces[op] for op in ops]
+                ]
             ),
-            saved=tuple(graph.saved[op] for op in ops),
-            need=tuple(graph.need[op] for op in ops),
-            weight=tuple(graph.weight[tensor] for tensor in tensors),
-            uses=tuple(many + out for many, out in zip(uses, outlives, strict=True)),
-            outlives=outlives,
+            saved=tuple([graph.saved[op] for op in ops]),
+            need=tuple([graph.need[op] for op in ops]),
+            weight=tuple([graph.weight[t] for t in tensors]),
+            uses=tuple(map(add, uses, out)),
+            outlives=out,
             start=self.before[begin],
         )
 
@@ -75,16 +70,23 @@ class Walk:
         ops = self.order[begin:end]
         self.order[begin:end] = [ops[at] for at in order]
         self.steps[begin:end], self.before[begin:end], _ = trace(part, order)
-        touched = {tensor for op in ops for tensor in self.graph.touches[op]}
-        for tensor in touched:
-            if begin <= self._last[tensor] < end:
-                self._last[tensor] = -1
+        last, touches = self._last, self.graph.touches
+        beyond = {t for op in ops for t in touches[op] if last[t] >= end}
         for at in range(begin, end):
-            for tensor in self.graph.touches[self.order[at]]:
-                self._last[tensor] = max(self._last[tensor], at)
+            for tensor in touches[self.order[at]]:
+                if tensor not in beyond:
+                    last[tensor] = at
 
     @property
     def worst(self) -> tuple[int, int]:
         """The most live at one step, and at how many steps that is so: to be lowered."""
         most = max(self.steps, default=self.graph.start)
         return most, self.steps.count(most)
+
+
+def _near(
+    rows: Sequence[Sequence[int]], ops: Sequence[int], number: Mapping[int, int]
+) -> tuple[tuple[int, ...], ...]:
+    """Return the neighbours of some ops among themselves, by their new numbers."""
+    found = [[number[other] for other in rows[op] if other in number] for op in ops]
+    return tuple([tuple(sorted(row)) if len(row) > 1 else tuple(row) for row in found])

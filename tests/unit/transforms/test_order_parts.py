@@ -1,82 +1,21 @@
 """The parts that searches are made of, each on graphs whose every order can be tried."""
 
-import random
-from collections.abc import Iterator, Sequence
-from itertools import islice
-
 import pytest
 
 from memplan_cli.transforms.ordering.beam import beam
 from memplan_cli.transforms.ordering.bound import CutBounds, local_bounds
 from memplan_cli.transforms.ordering.candidates import CANDIDATES, runtime_default
+from memplan_cli.transforms.ordering.certify import cut_bound
 from memplan_cli.transforms.ordering.contract import contract
 from memplan_cli.transforms.ordering.divide import divide
 from memplan_cli.transforms.ordering.effort import Effort
 from memplan_cli.transforms.ordering.exact import best_first
 from memplan_cli.transforms.ordering.flow import SINK, SOURCE, Network
-from memplan_cli.transforms.ordering.graph import Order, TaskGraph, moved, peak, trace
-from memplan_cli.transforms.ordering.solve import Solution, cut_bound
+from memplan_cli.transforms.ordering.graph import TaskGraph, moved, peak, trace
+from memplan_cli.transforms.ordering.solve import Solution
 from memplan_cli.transforms.ordering.straighten import straighten
 from memplan_cli.transforms.ordering.walk import Walk
-
-
-def graph_of(
-    reads: Sequence[Sequence[int]],
-    weight: Sequence[int],
-    outlives: Sequence[int] = (),
-    in_place: Sequence[int] = (),
-) -> TaskGraph:
-    """Make a graph in which op i makes tensor i and reads the results of ``reads[i]``."""
-    size = len(reads)
-    users = [{op, *(o for o in range(size) if op in reads[o])} for op in range(size)]
-    replaces = [
-        tuple(
-            read
-            for read in reads[op]
-            if op in in_place and weight[read] == weight[op] and read not in outlives
-        )
-        for op in range(size)
-    ]
-    return TaskGraph(
-        preds=tuple(tuple(sorted(set(read))) for read in reads),
-        succs=tuple(tuple(sorted(users[op] - {op})) for op in range(size)),
-        opens=tuple((op,) for op in range(size)),
-        touches=tuple(tuple(sorted({op, *read})) for op, read in enumerate(reads)),
-        replaces=tuple(replaces),
-        saved=tuple(weight[op] if replaces[op] else 0 for op in range(size)),
-        need=tuple(weight),
-        weight=tuple(weight),
-        uses=tuple(len(users[op]) + (op in outlives) for op in range(size)),
-        outlives=tuple(op in outlives for op in range(size)),
-        start=0,
-    )
-
-
-def random_graph(seed: int, most: int = 8) -> TaskGraph:
-    draw = random.Random(seed)
-    size = draw.randint(2, most)
-    reads = [draw.sample(range(op), min(op, draw.randint(0, 2))) for op in range(size)]
-    weight = [draw.choice((1, 2, 3, 5, 8)) for _ in range(size)]
-    return graph_of(
-        reads,
-        weight,
-        draw.sample(range(size), draw.randint(0, 2)),
-        draw.sample(range(size), draw.randint(0, size)),
-    )
-
-
-def orders(graph: TaskGraph, most: int = 3000) -> list[Order]:
-    def extend(done: Order) -> Iterator[Order]:
-        if len(done) == graph.size:
-            yield done
-        for op in range(graph.size):
-            if op not in done and set(graph.preds[op]) <= set(done):
-                yield from extend([*done, op])
-
-    return list(islice(extend([]), most))
-
-
-GRAPHS = [random_graph(seed) for seed in range(60)]
+from order_graphs import GRAPHS, graph_of, orders
 
 
 def test_the_runtime_s_default_order_is_depth_first_from_the_last_leaf() -> None:
