@@ -21,12 +21,14 @@ from memplan_cli.optimizing import (
     write_proved,
     write_unproved,
 )
+from memplan_cli.profiles import at_largest, plan_profiles
 from memplan_cli.proving import Extra, Proof, prove
 from memplan_cli.settings import Settings
 from memplan_cli.targeting import optimize_for_target
 
 if TYPE_CHECKING:
     from memplan_cli.plan import Plan
+    from memplan_cli.profiles import Profiles
     from memplan_cli.runtime.doctor import Diagnosis
     from memplan_cli.runtime.steer import Recommendation
     from memplan_cli.simulating import Simulated
@@ -54,6 +56,7 @@ def optimize(  # noqa: PLR0913 - what the command takes, by name
     model: Path,
     settings: Settings | None = None,
     *,
+    profiles: Profiles | None = None,
     out: Path | None = None,
     plan_file: Path | None = None,
     check: Check | None = DEFAULT_CHECK,
@@ -64,6 +67,8 @@ def optimize(  # noqa: PLR0913 - what the command takes, by name
     Args:
         model: The ONNX file to optimise; it is never changed.
         settings: What decides the plan.
+        profiles: Several values of symbols: one plan that holds for all of them, and a row
+            for each in its report. The models are run with the largest.
         out: The file to write; ``<stem>.memplan.onnx`` beside the model by default.
         plan_file: The plan's file; ``out`` with the suffix ``.json`` by default.
         check: How to compare both models; None leaves the comparison out.
@@ -81,15 +86,23 @@ def optimize(  # noqa: PLR0913 - what the command takes, by name
     targets = Targets(target, plan_file or target.with_suffix(".json"))
     refuse_overwriting(model, targets)
     file = read_model(model)
-    if settings.target != "portable":
+    if profiles:
+        planned = plan_profiles(file, settings, profiles, progress)
+        settings = at_largest(settings, profiles)
+    elif settings.target != "portable":
         return optimize_for_target(file, settings, targets, check, progress or _say_nothing)
-    planned = plan_model(file, settings, progress)
+    else:
+        planned = plan_model(file, settings, progress)
     written = Rewriting(file, planned, settings, targets)
     return write_proved(written, check, progress) if check else write_unproved(written)
 
 
 def report(
-    path: Path | None, settings: Settings | None = None, progress: Progress | None = None
+    path: Path | None,
+    settings: Settings | None = None,
+    progress: Progress | None = None,
+    *,
+    profiles: Profiles | None = None,
 ) -> Plan:
     """Return the plan in a file, or make one of a model.
 
@@ -97,6 +110,7 @@ def report(
         path: A plan, a model, or None: the newest ``*.memplan.json`` of this folder.
         settings: What decides the plan of a model.
         progress: Told what is being done.
+        profiles: As for `optimize`.
 
     Raises:
         MemplanError: there is none, or it is not valid.
@@ -106,6 +120,9 @@ def report(
     path = path or newest_plan(Path.cwd())
     if path.suffix == ".json":
         return read_plan(path)
+    if profiles:
+        chosen = settings or Settings()
+        return plan_profiles(read_model(path), chosen, profiles, progress).plan
     return plan(path, settings, progress)
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from memplan_cli.amounts import Memory
 from memplan_cli.ir import blocks, intermediates
 from memplan_cli.placing import Needs, Placed, place_levels
 from memplan_cli.plan import ArenaFacts, BlockOrder, Placement, Plan
 from memplan_cli.print_log import count_reuses
 from memplan_cli.problem import Problem, lower_bound
 from memplan_cli.releases import releases
-from memplan_cli.report import Memory, ModelFacts, Refusal, Report
+from memplan_cli.report import ModelFacts, Refusal, Report
 from memplan_cli.sizes import size_of
 from memplan_cli.totals import (
     by_unit,

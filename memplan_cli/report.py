@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from memplan_cli.amounts import Memory, Profile
 from memplan_cli.conform import misfit
 from memplan_cli.errors import PlanError
 from memplan_cli.evidence import Peaks, RuntimeSettings, Validation
@@ -31,6 +32,7 @@ DEFINITIONS: Mapping[str, str] = {
     "coverage": "share of intermediates whose size is known",
 }
 
+
 Json = dict[str, Any]
 """JSON's edge: what the contract lays out, as dictionaries."""
 
@@ -44,21 +46,6 @@ class ModelFacts:
     nodes: int
     blocks: int
     intermediates: int
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """Bytes, as in `DEFINITIONS`; None where some size is not a number."""
-
-    weights: int
-    inputs: int | None
-    outputs: int | None
-    naive: int | None
-    live_peak: int | None
-    planned: int | None
-    total: int | None
-    order_bound: int | None = None
-    order_proved: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +207,8 @@ class Report:
     """Caffe's dry run on a forward model: ``raw`` and ``optimized`` bytes of training."""
     recompute: Recompute = field(default_factory=Recompute)
     donated: Donated = field(default_factory=Donated)
+    profiles: tuple[Profile, ...] = ()
+    """What each binding needs alone, where the plan holds for several."""
     runtime: RuntimeFacts | None = None
     validation: Validation | None = None
     reuses: int = 0
@@ -240,7 +229,6 @@ class Report:
 
     def to_json(self) -> Json:
         """Return the layout of the contract."""
-        memory = self.memory
         return {
             "schema": SCHEMA,
             "model": {
@@ -256,7 +244,7 @@ class Report:
             "level": self.level,
             "coverage": self.coverage,
             "partial": self.partial,
-            "memory": {name: getattr(memory, name) for name in Memory.__slots__},
+            "memory": self.memory.to_json(),
             "symbolic": dict(self.symbolic),
             "original": {
                 "live_peak": self.original_live_peak,
@@ -267,6 +255,7 @@ class Report:
             "peak": self._peak_json(),
             "recompute": self.recompute.to_json(),
             "donated": self.donated.to_json(),
+            **self._profiles_json(),
             "training_estimate": dict(self.training_estimate) or None,
             "runtime": self.runtime.to_json() if self.runtime else None,
             "validation": self.validation.to_json() if self.validation else None,
@@ -274,6 +263,9 @@ class Report:
             "unplanned": [{"name": r.name, "reason": r.reason} for r in self.unplanned],
             "warnings": list(self.warnings),
         }
+
+    def _profiles_json(self) -> Json:
+        return {"profiles": [p.to_json() for p in self.profiles]} if self.profiles else {}
 
     def _peak_json(self) -> Json | None:
         if self.peak is None:
@@ -331,6 +323,7 @@ def _read(data: Json) -> Report:
         training_estimate=data.get("training_estimate") or {},
         recompute=Recompute.from_json(data["recompute"]),
         donated=Donated.from_json(data["donated"]) if "donated" in data else Donated(),
+        profiles=tuple(map(Profile.from_json, data.get("profiles", ()))),
         runtime=RuntimeFacts.from_json(data["runtime"]) if data["runtime"] else None,
         validation=Validation.from_json(data["validation"]) if data["validation"] else None,
         reuses=data["reuses"],

@@ -16,6 +16,7 @@ from memplan_cli.cli.common import (
     say,
     settings_options,
 )
+from memplan_cli.cli.profiles import several_dims
 from memplan_cli.errors import SettingsError
 from memplan_cli.quantities import format_size
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from memplan_cli.cli.common import Output
     from memplan_cli.optimizing import Optimized
     from memplan_cli.plan import Plan
+    from memplan_cli.profiles import Profiles
     from memplan_cli.settings import TargetChoice
 
 
@@ -47,6 +49,7 @@ def _why_not(plan: Plan) -> str:
 @model_argument
 @click.option("-o", "--output", "out", type=click.Path(path_type=Path), help="File to write.")
 @click.option("--plan", "plan_file", type=click.Path(path_type=Path), help="The plan's file.")
+@several_dims
 @settings_options
 @click.option(
     "--target",
@@ -70,6 +73,7 @@ def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
     *,
     out: Path | None,
     plan_file: Path | None,
+    profiles: Profiles,
     settings: Chosen,
     target: TargetChoice,
     settings_out: Path | None,
@@ -95,6 +99,7 @@ def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
     done = api.optimize(
         model,
         replace(settings.load(model), target=target),
+        profiles=profiles,
         out=out,
         plan_file=plan_file,
         check=Check(provider=provider) if validate else None,

@@ -28,6 +28,33 @@ def open_dims(command: Command) -> Command:
     return run  # type: ignore[return-value]
 
 
+def several_dims(command: Command) -> Command:
+    """Let ``--dim`` have several values; the command gets those as ``profiles``."""
+
+    @wraps(command)
+    def run(*args: object, dims: tuple[str, ...], **options: object) -> Any:  # noqa: ANN401 - as the command
+        found = {text: _profiles((text,)) for text in dims if "," in text.rpartition("=")[2]}
+        fixed = [text for text in dims if text not in found]
+        several: dict[str, tuple[int, ...]] = {}
+        for name, values in (item for one in found.values() for item in one.items()):
+            if len(values) == 1:
+                fixed.append(f"{name}={values[0]}")
+            elif name in several:
+                raise SettingsError(f"--dim gives {name!r} twice")
+            else:
+                several[name] = values
+        for text in fixed:
+            if text.rpartition("=")[0] in several:
+                raise SettingsError(f"--dim gives {text.rpartition('=')[0]!r} twice")
+        return command(*args, dims=tuple(fixed), profiles=several, **options)
+
+    for option in vars(run).get("__click_params__", ()):
+        if option.name == "dims":
+            option.metavar = "NAME=N,.."
+            option.help = "Bind a symbolic dim; several values: one plan for all."
+    return run  # type: ignore[return-value]
+
+
 def profile_dims(command: Command) -> Command:
     """Take all of ``--dim``, several values each; the command gets them as ``profiles``."""
 

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 from memplan_cli.cli.common import Chosen, output_options, say, settings_options
+from memplan_cli.cli.profiles import several_dims
 
 if TYPE_CHECKING:
     from memplan_cli.cli.common import Output
+    from memplan_cli.profiles import Profiles
 
 FORMATS = (
     "text", "json", "markdown", "html", "svg", "csv", "chrome-trace", "c-header", "tflm",
@@ -23,6 +25,7 @@ FORMATS = (
 @click.argument(
     "path", metavar="[PLAN|MODEL]", required=False, type=click.Path(path_type=Path)
 )
+@several_dims
 @settings_options
 @click.option("--print-log", is_flag=True, help="One line for each tensor that reuses memory.")
 @click.option("--format", "form", type=click.Choice(FORMATS), default="text")
@@ -31,6 +34,7 @@ FORMATS = (
 def report(  # noqa: PLR0913 - one parameter an option, as click wants it
     path: Path | None,
     *,
+    profiles: Profiles,
     settings: Chosen,
     print_log: bool,
     form: str,
@@ -48,22 +52,23 @@ def report(  # noqa: PLR0913 - one parameter an option, as click wants it
     from memplan_cli import api
     from memplan_cli.errors import SettingsError
     from memplan_cli.onnx_io.files import write_files
+    from memplan_cli.profiles import for_all
     from memplan_cli.renderers import render
     from memplan_cli.renderers.html import Beside
 
     is_model = path is not None and path.suffix != ".json"
-    if not is_model and settings.given:
+    if not is_model and (settings.given or profiles):
         raise SettingsError(
-            f"--{settings.given[0]} decides a plan, and this is one already",
+            f"--{[*settings.given, 'dim'][0]} decides a plan, and this is one already",
             hint="name the model instead",
         )
     if out is not None and path is not None and out.exists() and out.samefile(path):
         raise SettingsError(f"{out} is the model itself or its plan", hint="name another file")
     chosen = settings.load(path) if path and is_model else None
-    plan = api.report(path, chosen, output.progress)
+    plan = api.report(path, chosen, output.progress, profiles=profiles)
     beside = None
     if form == "html" and path and chosen and plan.report.chosen_order != "file":
-        kept = replace(chosen, order="keep", recompute="none", budget=None)
+        kept = replace(for_all(chosen, profiles), order="keep", recompute="none", budget=None)
         label = "in the order of the file"
         beside = Beside(label, api.plan(path, replace(kept, checkpoints=(), donate={})))
     color = output.color and out is None

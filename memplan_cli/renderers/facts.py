@@ -201,6 +201,39 @@ def curve_rows(report: Report) -> tuple[tuple[str, str, str], ...]:
     )
 
 
+def profiles_line(report: Report) -> str:
+    """Return what the rows are beside; nothing where the plan is for one binding."""
+    if not report.profiles:
+        return ""
+    planned = report.memory.planned
+    size = "" if planned is None else f" takes {format_size(planned)} and"
+    return f"this plan{size} was checked at each; what a plan for each alone takes:"
+
+
+PROFILE_COLUMNS = ("dims", ">inputs", ">outputs", ">naive", ">live peak", ">planned", ">total")
+
+
+def profile_rows(report: Report) -> tuple[tuple[str, ...], ...]:
+    """Return, for each binding, its dims and sizes in the order of `PROFILE_COLUMNS`."""
+    return tuple(
+        (
+            ", ".join(f"{name}={value}" for name, value in row.dims.items()),
+            *(
+                "-" if size is None else format_size(size)
+                for size in (
+                    row.memory.inputs,
+                    row.memory.outputs,
+                    row.memory.naive,
+                    row.memory.live_peak,
+                    row.memory.planned,
+                    row.memory.total,
+                )
+            ),
+        )
+        for row in report.profiles
+    )
+
+
 def donated_line(report: Report) -> str:
     """Return what donation saves; nothing where nothing was asked."""
     found = report.donated

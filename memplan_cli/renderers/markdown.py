@@ -8,6 +8,7 @@ from memplan_cli.print_log import print_log
 from memplan_cli.quantities import format_share, format_size
 from memplan_cli.renderers.escape import markdown, markdown_prose
 from memplan_cli.renderers.facts import (
+    PROFILE_COLUMNS,
     curve_rows,
     donated_code,
     donated_line,
@@ -15,6 +16,8 @@ from memplan_cli.renderers.facts import (
     evidence_rows,
     headline,
     memory_rows,
+    profile_rows,
+    profiles_line,
     recompute_line,
     refused,
     settings_lines,
@@ -113,6 +116,9 @@ def _peak(plan: Plan) -> Iterator[str]:
 
 def _asked_for(plan: Plan) -> Iterator[str]:
     report = plan.report
+    if line := profiles_line(report):
+        yield f"### Each binding\n\n{markdown_prose(line)}"
+        yield table(PROFILE_COLUMNS, (tuple(map(markdown, r)) for r in profile_rows(report)))
     if line := recompute_line(report):
         yield f"### Recomputed\n\n{markdown_prose(line)}"
         if report.recompute.curve:

@@ -15,6 +15,7 @@ from memplan_cli.quantities import format_share, format_size
 from memplan_cli.renderers.bars import bars, sampled
 from memplan_cli.renderers.escape import shortened, terminal
 from memplan_cli.renderers.facts import (
+    PROFILE_COLUMNS,
     curve_rows,
     donated_code,
     donated_line,
@@ -22,6 +23,8 @@ from memplan_cli.renderers.facts import (
     evidence_rows,
     headline,
     memory_rows,
+    profile_rows,
+    profiles_line,
     recompute_line,
     refused,
     settings_lines,
@@ -188,6 +191,11 @@ def _peak(plan: Plan, width: int) -> Iterator[RenderableType]:
 
 def _asked_for(plan: Plan) -> Iterator[RenderableType]:
     report = plan.report
+    if line := profiles_line(report):
+        table = grid(*PROFILE_COLUMNS)
+        for row in profile_rows(report):
+            table.add_row(*(Text(terminal(word)) for word in row))
+        yield titled("Each binding", Group(Text(line), table))
     if line := recompute_line(report):
         table = grid(">live peak", ">more work", ">nodes run again")
         for row in curve_rows(report):
