@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 OUT    := out
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow test-cuda test-suite hostile fuzz mutations lint types bench zoo golden samples clean
+.PHONY: help install demo test test-slow test-cuda test-suite test-commands test-oldest audit hostile faults fuzz mutations lint types bench zoo golden samples clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,8 +55,28 @@ zoo: $(READY) ## Optimise every model of ../shared/models and the onnx package a
 test-suite: $(READY) ## Plan, rewrite and run every model of the onnx package's backend suite
 	$(BIN)/python -m tests.benchmarks.suite
 
+test-commands: $(READY) ## Give every command every model of the backend suite
+	$(BIN)/python -m tests.benchmarks.commands -o $(OUT)/commands.jsonl
+
+OLDEST := $(OUT)/oldest
+
+test-oldest: ## Run the tests with the oldest versions that pyproject.toml allows, in their own environment
+	mkdir -p $(OLDEST)
+	$(PYTHON) .ci/oldest.py > $(OLDEST)/constraints.txt
+	test -x $(OLDEST)/venv/bin/python || $(PYTHON) -m venv $(OLDEST)/venv
+	$(OLDEST)/venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(OLDEST)/constraints.txt --editable '.[dev]'
+	$(OLDEST)/venv/bin/python -m pytest -n 2 -m 'not slow and not bench and not cuda'
+
+audit: $(READY) ## Look for known faults of what memplan depends on (needs the index's advisories)
+	$(PYTHON) -m venv $(OUT)/audit
+	$(OUT)/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
+	$(OUT)/audit/bin/pip-audit --strict --skip-editable --path "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+
 hostile: $(READY) ## Give memplan files that nobody should have to read
 	$(BIN)/python -m tests.benchmarks.hostile
+
+faults: $(READY) ## Full disks, kills, crashing runtimes: see that nothing is lost or left
+	$(BIN)/python -m tests.benchmarks.faults
 
 fuzz: $(READY) ## Fuzz every reader of untrusted bytes for SECONDS (60) each
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check atheris

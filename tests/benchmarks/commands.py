@@ -1,6 +1,6 @@
 """Give every command every test model of the onnx package: an answer or a clear refusal.
 
-    python -m tests.benchmarks.commands [--only TEXT] [--command NAME] [--no-table]
+    python -m tests.benchmarks.commands [--only TEXT] [--every N] [--command NAME,..] [-o FILE]
 
 Each command must end with exit code 0, 1 or 2, and never in an exception that is none of
 memplan's own. Each model is given as it is and with its inputs' dims made free, so that
@@ -19,9 +19,9 @@ import tempfile
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import onnx
 from click.testing import CliRunner
@@ -66,7 +66,7 @@ COMMANDS: Mapping[str, tuple[Words, ...]] = {
         ("train-step", "MODEL", "-o", "t.onnx", "--loss-fn", "mse", "--train", "*",
          "--optimizer", "adam"),
     ),
-    "train-step, its own weights": (
+    "train-own": (
         ("train-step", "MODEL", "-o", "g.onnx", "--loss-fn", "softmax-cross-entropy",
          "--gradients"),
     ),
@@ -176,33 +176,18 @@ def run_batch(batch: Sequence[str], command: str) -> list[Ending]:
     return found
 
 
-def swept(models: Mapping[str, onnx.ModelProto]) -> dict[str, Any]:
-    """Return the rows of one `memplan sweep` over all models in one folder."""
-    with tempfile.TemporaryDirectory() as name:
-        for at, model in enumerate(models.values()):
-            (Path(name) / f"{at:04}.onnx").write_bytes(model.SerializeToString())
-        done = subprocess.run(
-            [sys.executable, "-m", "memplan_cli", "sweep", name, "--format", "json", "-q"],
-            capture_output=True, text=True, check=False, cwd=ROOT,
-        )  # fmt: skip
-    if done.returncode not in (0, 1, 2) or "Traceback" in done.stderr:
-        raise RuntimeError(f"sweep ended with {done.returncode}: {done.stderr[-500:]}")
-    rows: dict[str, Any] = json.loads(done.stdout)
-    return rows
-
-
-def table(found: Sequence[Ending], models: int) -> str:
+def table(found: Sequence[Ending]) -> str:
     """Return the counts and the faults as Markdown."""
     lines = [
         "# Every command on every model of the backend suite",
         "",
-        f"Made by `python -m tests.benchmarks.commands` with onnx {onnx.__version__}: {models}",
-        "models, each as it is and with its inputs' dims made free. A fault is an exit code",
+        f"Made by `python -m tests.benchmarks.commands` with onnx {onnx.__version__}: models as",
+        "they are, and with their inputs' dims made free. A fault is an exit code",
         "other than 0, 1 and 2, an exception that is none of memplan's own, a refusal without",
         f"a message, or more than {SLOW:.0f} seconds of processor time.",
         "",
-        "| command | runs | exit 0 | exit 1 | exit 2, with a message | faults | slowest, s |",
-        "|---|---:|---:|---:|---:|---:|---:|",
+        "| command | models | runs | exit 0 | exit 1 | exit 2, with a message | faults | slowest, s |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for command in dict.fromkeys(e.command for e in found):
         mine = [e for e in found if e.command == command]
@@ -210,7 +195,8 @@ def table(found: Sequence[Ending], models: int) -> str:
         slowest = max(e.seconds for e in mine)
         shown = " ".join(COMMANDS[command][-1]) if command in COMMANDS else command
         cells = " | ".join(str(codes[code]) for code in (0, 1, 2, FAULT))
-        lines.append(f"| `{shown}` | {len(mine)} | {cells} | {slowest:.1f} |")
+        models = len({e.case.partition(" ")[0] for e in mine})
+        lines.append(f"| `{shown}` | {models} | {len(mine)} | {cells} | {slowest:.1f} |")
     faults = sorted((e for e in found if e.fault), key=lambda e: (e.command, e.case))
     lines += ["", f"{len(faults)} faults."]
     lines += [
@@ -224,23 +210,29 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="")
     parser.add_argument("--command", default="", help="Commands, with commas between.")
-    parser.add_argument("--no-table", action="store_true")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="Each Nth model.")
+    parser.add_argument("-o", "--output", type=Path, help="Add what was found, as JSON lines.")
+    parser.add_argument("--table", nargs="+", type=Path, help="Write the table of such files.")
     parser.add_argument("--worker", action="store_true")
     asked = parser.parse_args()
     if asked.worker:
         worker(asked.command.split(",") if asked.command else tuple(COMMANDS))
         return 0
-    wanted = [name for name in names() if asked.only in name]
+    if asked.table:
+        lines = [line for path in asked.table for line in path.read_text().splitlines()]
+        TABLE.write_text(table([Ending(*json.loads(line)) for line in lines]))
+        return 0
+    wanted = [name for name in names() if asked.only in name][:: asked.every]
     batches = [wanted[at : at + BATCH] for at in range(0, len(wanted), BATCH)]
     found: list[Ending] = []
     with ThreadPoolExecutor(2) as pool:
         for part in pool.map(lambda batch: run_batch(batch, asked.command), batches):
             found.extend(part)
             print(f"{len(found)} runs", file=sys.stderr, flush=True)
-    text = table(found, len(wanted))
-    if not asked.no_table and not asked.only and not asked.command:
-        TABLE.write_text(text)
-    print(text)
+            if asked.output:
+                with asked.output.open("a") as file:
+                    file.writelines(f"{json.dumps(astuple(ending))}\n" for ending in part)
+    print(table(found))
     return 1 if any(e.fault for e in found) else 0
 
 

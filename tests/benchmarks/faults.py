@@ -1,0 +1,445 @@
+"""Let the system fail under memplan, and see that nothing is lost and nothing is left.
+
+    python -m tests.benchmarks.faults [--only TEXT] [--no-table]
+
+Each fault is a command in processes of its own. Afterwards there is the old file or the
+whole new one, no file that nobody asked for, and one message that says what went wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import onnx
+from onnx import TensorProto, helper
+
+from memplan_cli.onnx_io.load import load_model
+from memplan_cli.plan import read_plan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+ROOT = Path(__file__).parents[2]
+SAMPLE = ROOT / "sample_models" / "train_mlp.onnx"
+LARGE = ROOT / "sample_models" / "branchy_cnn.onnx"
+TABLE = ROOT / "docs" / "measurements" / "faults.md"
+KILLS = 20
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What a fault came to: how memplan ended, what it said, what is wrong with that."""
+
+    ended: str
+    said: str = ""
+    wrong: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+
+class Place:
+    """An empty folder with a model in it, and one for temporary files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "models"
+        self.temporary = folder / "temporary"
+        self.folder.mkdir()
+        self.temporary.mkdir()
+        self.model = self.folder / "model.onnx"
+        shutil.copy(SAMPLE, self.model)
+
+    def environment(self, **extra: str) -> dict[str, str]:
+        return {
+            **os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(self.temporary), **extra
+        }  # fmt: skip
+
+    def start(self, *words: object, **how: Any) -> subprocess.Popen[str]:  # noqa: ANN401 - Popen's
+        how.setdefault("env", self.environment())
+        return subprocess.Popen(
+            [sys.executable, "-m", "memplan_cli", *map(str, words)],
+            stdout=how.pop("stdout", subprocess.PIPE), stderr=subprocess.PIPE, text=True,
+            cwd=self.folder, start_new_session=True, **how,
+        )  # fmt: skip
+
+    def end(self, *words: object, **how: Any) -> Ending:  # noqa: ANN401 - Popen's
+        started = time.perf_counter()
+        process = self.start(*words, **how)
+        _, said = process.communicate(timeout=300)
+        return Ending(
+            f"exit {process.returncode}", said.strip(), seconds=time.perf_counter() - started
+        )
+
+    def rubbish(self, *expected: str) -> list[str]:
+        """Return what lies about that should not."""
+        found = [p.name for p in self.folder.rglob("*") if p.name != "model.onnx"]
+        extra = [f"left {name}" for name in found if name not in expected]
+        return extra + [f"left {p.name} in TMPDIR" for p in self.temporary.iterdir()]
+
+
+def judged(ending: Ending, code: int, says: str, wrong: list[str]) -> Ending:
+    """Add what is wrong with an ending: another exit code, no message, a traceback."""
+    faults = list(wrong)
+    if ending.ended != f"exit {code}":
+        faults.append(f"exit {code} was expected")
+    if says not in ending.said:
+        faults.append(f"{says!r} is not said")
+    if "Traceback" in ending.said or "memplan failed" in ending.said:
+        faults.append("an exception that is none of memplan's")
+    lines = [line for line in ending.said.splitlines() if line.startswith("Error")]
+    said = lines[-1] if lines else ending.said.splitlines()[-1] if ending.said else ""
+    return Ending(ending.ended, said, tuple(faults), ending.seconds)
+
+
+def _in_a_mount(
+    place: Place, options: str, command: str, *, temporary: bool = False
+) -> Ending:
+    """Run a command with a file system of its own for its output, or for temporary files."""
+    target = place.temporary if temporary else place.folder / "disk"
+    target.mkdir(exist_ok=True)
+    script = (
+        f"mount -t tmpfs -o {options} none {target} && {command}; code=$?; "
+        f"ls -A {target} | sed 's/^/LEFT /' >&2; exit $code"
+    )
+    started = time.perf_counter()
+    done = subprocess.run(
+        ["unshare", "--mount", "--map-root-user", "sh", "-c", script], cwd=place.folder,
+        env=place.environment(), capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    seconds = time.perf_counter() - started
+    return Ending(f"exit {done.returncode}", done.stderr.strip(), seconds=seconds)
+
+
+def _memplan(*words: object) -> str:
+    return shlex.join([sys.executable, "-m", "memplan_cli", *map(str, words)])
+
+
+def _left(ending: Ending) -> list[str]:
+    return [line.lower() for line in ending.said.splitlines() if line.startswith("LEFT ")]
+
+
+def full_disk(place: Place) -> Ending:
+    command = _memplan("optimize", LARGE, "-o", "disk/out.onnx", "--no-validate", "-q")
+    ending = _in_a_mount(place, "size=64k", command)
+    return judged(
+        ending, 2, "No space left on device", [*_left(ending), *place.rubbish("disk")]
+    )
+
+
+def full_disk_for_weights(place: Place) -> Ending:
+    heavy = with_weights(place.folder)
+    command = _memplan("optimize", heavy, "-o", "disk/out.onnx", "--no-validate", "-q")
+    ending = _in_a_mount(place, "size=64k", command)
+    wrong = [*_left(ending), *place.rubbish("disk", "heavy.onnx", "heavy.bin")]
+    return judged(ending, 2, "No space left on device", wrong)
+
+
+def full_temporary_folder(place: Place) -> Ending:
+    command = _memplan("optimize", LARGE, "-o", "out.onnx", "-q")
+    ending = _in_a_mount(place, "size=4k", command, temporary=True)
+    return judged(ending, 2, "no room for temporary files", [*_left(ending), *place.rubbish()])
+
+
+def read_only_folder(place: Place) -> Ending:
+    command = _memplan("optimize", "model.onnx", "-o", "disk/out.onnx", "--no-validate", "-q")
+    ending = _in_a_mount(place, "ro", command)
+    return judged(ending, 2, "Read-only file system", place.rubbish("disk"))
+
+
+def full_output(place: Place) -> Ending:
+    with Path("/dev/full").open("w") as full:
+        ending = place.end("report", "model.onnx", stdout=full)
+    return judged(ending, 2, "No space left on device", place.rubbish())
+
+
+def reader_that_leaves(place: Place) -> Ending:
+    with place.start("report", "model.onnx", "--format", "json") as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        said = process.stderr.read()
+    ending = Ending(f"exit {process.returncode}", said.strip())
+    return judged(ending, 1, "", place.rubbish())
+
+
+def _onto_itself(place: Place, out: str) -> Ending:
+    ending = place.end("optimize", "model.onnx", "-o", out, "--no-validate", "-q")
+    same = place.model.read_bytes() == SAMPLE.read_bytes()
+    wrong = place.rubbish(out) if same else ["the model is another one", *place.rubbish(out)]
+    return judged(ending, 2, "the model itself", wrong)
+
+
+def output_is_input(place: Place) -> Ending:
+    return _onto_itself(place, "model.onnx")
+
+
+def output_links_to_input(place: Place) -> Ending:
+    (place.folder / "link.onnx").symlink_to(place.model)
+    return _onto_itself(place, "link.onnx")
+
+
+def output_is_a_hard_link_of_input(place: Place) -> Ending:
+    os.link(place.model, place.folder / "link.onnx")
+    return _onto_itself(place, "link.onnx")
+
+
+def plan_is_input(place: Place) -> Ending:
+    words = ("optimize", "model.onnx", "-o", "o.onnx", "--plan", "model.onnx", "-q")
+    ending = place.end(*words, "--no-validate")
+    same = place.model.read_bytes() == SAMPLE.read_bytes()
+    wrong = place.rubbish() if same else ["the model is another one"]
+    return judged(ending, 2, "the model itself", wrong)
+
+
+def kills(place: Place) -> Ending:
+    """Kill a run at twenty random moments: the old files or whole new ones, every time."""
+    rng = random.Random(0)
+    words = ("optimize", "model.onnx", "-o", "out.onnx", "--no-validate", "-q")
+    started = time.perf_counter()
+    place.end(*words)
+    whole = time.perf_counter() - started
+    out, plan = place.folder / "out.onnx", place.folder / "out.json"
+    new = out.read_bytes(), plan.read_bytes()
+    wrong, found = [], []
+    for _ in range(KILLS):
+        out.write_bytes(b"old")
+        plan.write_bytes(b"old")
+        process = place.start(*words)
+        # More often late: the files are written at the end.
+        time.sleep(whole * rng.uniform(0, 1.1) ** 0.5)
+        process.kill()
+        process.communicate()
+        after = out.read_bytes(), plan.read_bytes()
+        wrong += ["half a file"] * any(a not in (b"old", n) for a, n in zip(after, new))  # noqa: B905 - pairs
+        found.append(after == new)
+    ending = place.end(*words)
+    if (out.read_bytes(), plan.read_bytes()) != new:
+        wrong.append("the next run does not mend it")
+    partial = sum(p.suffix == ".tmp" for p in place.folder.iterdir())
+    said = f"{found.count(True)} new, {found.count(False)} old, {partial} temporary files left"
+    return Ending(ending.ended, said, tuple(wrong), time.perf_counter() - started)
+
+
+def two_runs(place: Place) -> Ending:
+    """Run twice at once onto one output, in different ways: one whole result of either."""
+    started = time.perf_counter()
+    runs = [
+        place.start("optimize", "model.onnx", "-o", "out.onnx", "--no-validate", "-q",
+                    "--level", level)
+        for level in (1, 2)
+    ]  # fmt: skip
+    codes = [(run.communicate(), run.returncode)[1] for run in runs]
+    load_model(place.folder / "out.onnx")
+    read_plan(place.folder / "out.json")
+    wrong = place.rubbish("out.onnx", "out.json")
+    wrong += ["one failed"] * (codes != [0, 0])
+    ended = f"exit {codes[0]} and {codes[1]}"
+    return Ending(ended, "", tuple(wrong), time.perf_counter() - started)
+
+
+def long_chain(path: Path, nodes: int) -> Path:
+    """Write a model that takes some seconds to plan."""
+    ops = [helper.make_node("Relu", [f"v{at}"], [f"v{at + 1}"]) for at in range(nodes)]
+    given = helper.make_tensor_value_info("v0", TensorProto.FLOAT, [64])
+    made = helper.make_tensor_value_info(f"v{nodes}", TensorProto.FLOAT, [64])
+    graph = helper.make_graph(ops, "chain", [given], [made])
+    onnx.save(helper.make_model(graph, ir_version=10), path)
+    return path
+
+
+def with_weights(folder: Path) -> Path:
+    """Write a model of 256 KiB of external data."""
+    weights = helper.make_tensor("w", TensorProto.FLOAT, [65536], bytes(262144), raw=True)
+    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, [65536])
+    made = helper.make_tensor_value_info("y", TensorProto.FLOAT, [65536])
+    nodes = [helper.make_node("Add", ["x", "w"], ["a"]), helper.make_node("Neg", ["a"], ["y"])]
+    graph = helper.make_graph(nodes, "heavy", [given], [made], [weights])
+    path = folder / "heavy.onnx"
+    onnx.save(helper.make_model(graph, ir_version=10), path, save_as_external_data=True,
+              location="heavy.bin", size_threshold=0)  # fmt: skip
+    return path
+
+
+def _interrupted(
+    place: Place, words: tuple[object, ...], ready: Callable[[], bool], *expected: str
+) -> Ending:
+    """Send what Ctrl-C sends to everything in the foreground, as soon as it is ``ready``."""
+    process = place.start(*words)
+    limit = time.perf_counter() + 120
+    while process.poll() is None and not ready() and time.perf_counter() < limit:
+        time.sleep(0.02)
+    sent = time.perf_counter()
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    seconds = time.perf_counter() - sent
+    ending = Ending(f"exit {process.returncode}", said.strip(), seconds=seconds)
+    return judged(ending, 130, "interrupted", place.rubbish(*expected))
+
+
+def interrupt_while_planning(place: Place) -> Ending:
+    model = long_chain(place.folder / "chain.onnx", 60_000)
+    started = time.perf_counter()
+    return _interrupted(
+        place, ("optimize", model, "--no-validate"),
+        lambda: time.perf_counter() - started > 3, "chain.onnx",
+    )  # fmt: skip
+
+
+def interrupt_while_the_runtime_runs(place: Place) -> Ending:
+    return _interrupted(
+        place, ("optimize", "model.onnx", "-o", "out.onnx"),
+        lambda: any(place.temporary.glob("memplan-*/job.json")),
+    )  # fmt: skip
+
+
+_FAKE = """
+import importlib, os, sys, time
+sys.path.remove(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+del sys.modules["onnxruntime"]
+real = importlib.import_module("onnxruntime")
+
+class Session(real.InferenceSession):
+    def __init__(self, source, *more, **options):
+        data = source if isinstance(source, bytes) else open(source, "rb").read()
+        if b"pkg.memplan.plan" in data:
+            FAULT
+        super().__init__(source, *more, **options)
+
+real.InferenceSession = Session
+"""
+"""An ONNX Runtime that fails on what memplan wrote, and on nothing else."""
+
+
+def _with_a_runtime_that(place: Place, fault: str, *words: object) -> Ending:
+    package = place.folder.parent / "fake" / "onnxruntime"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(_FAKE.replace("FAULT", fault))
+    paths = os.pathsep.join([str(package.parent), str(ROOT)])
+    return place.end(*words, env=place.environment(PYTHONPATH=paths))
+
+
+def runtime_crashes(place: Place) -> Ending:
+    words = ("optimize", "model.onnx", "-o", "out.onnx")
+    ending = _with_a_runtime_that(place, "os.abort()", *words)
+    return judged(ending, 1, "does not run (crash)", place.rubbish())
+
+
+def runtime_hangs(place: Place) -> Ending:
+    words = ("optimize", "model.onnx", "-o", "out.onnx", "--timeout", "10")
+    ending = _with_a_runtime_that(place, "time.sleep(600)", *words)
+    return judged(ending, 1, "does not run (timeout)", place.rubbish())
+
+
+def kill_while_the_runtime_hangs(place: Place) -> Ending:
+    """Kill memplan itself: no session may live on that nobody waits for."""
+    package = place.folder.parent / "fake" / "onnxruntime"
+    package.mkdir(parents=True)
+    mark = place.folder.parent / "hangs"
+    (package / "__init__.py").write_text(
+        f"import os, time\nopen({str(mark)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)\n"
+    )
+    paths = os.pathsep.join([str(package.parent), str(ROOT)])
+    environment = place.environment(PYTHONPATH=paths)
+    process = place.start("optimize", "model.onnx", "-o", "out.onnx", env=environment)
+    while not mark.exists() or not mark.read_text():
+        time.sleep(0.02)
+    started = time.perf_counter()
+    process.kill()
+    process.communicate()
+    child = Path(f"/proc/{mark.read_text()}")
+    while child.exists() and time.perf_counter() - started < 5:
+        time.sleep(0.02)
+    wrong = ["the runtime's process lives on"] * child.exists()
+    wrong += ["something was written"] * (place.folder / "out.onnx").exists()
+    seconds = time.perf_counter() - started
+    return Ending(f"signal {-process.returncode}", "", tuple(wrong), seconds)
+
+
+def runtime_raises(place: Place) -> Ending:
+    words = ("optimize", "model.onnx", "-o", "out.onnx")
+    ending = _with_a_runtime_that(place, 'raise RuntimeError("no")', *words)
+    return judged(ending, 1, "does not run (error)", place.rubbish())
+
+
+def no_runtime(place: Place) -> Ending:
+    package = place.folder.parent / "none" / "onnxruntime"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text('raise ImportError("libcudart is missing")')
+    paths = os.pathsep.join([str(package.parent), str(ROOT)])
+    words = ("optimize", "model.onnx", "-o", "out.onnx")
+    ending = place.end(*words, env=place.environment(PYTHONPATH=paths))
+    return judged(ending, 2, "libcudart is missing", place.rubbish())
+
+
+FAULTS: Mapping[str, Callable[[Place], Ending]] = {
+    "the disk is full": full_disk,
+    "the disk is full when the weights go along": full_disk_for_weights,
+    "the folder for temporary files is full": full_temporary_folder,
+    "the folder is read-only": read_only_folder,
+    "stdout is a full device": full_output,
+    "the reader of stdout is gone": reader_that_leaves,
+    "the output is the input": output_is_input,
+    "the output is a symbolic link to the input": output_links_to_input,
+    "the output is a hard link of the input": output_is_a_hard_link_of_input,
+    "the plan is the input": plan_is_input,
+    f"SIGKILL at {KILLS} random moments": kills,
+    "two runs onto one output": two_runs,
+    "Ctrl-C while a plan is made": interrupt_while_planning,
+    "Ctrl-C while the runtime runs": interrupt_while_the_runtime_runs,
+    "the runtime crashes on the written model": runtime_crashes,
+    "the runtime hangs on the written model": runtime_hangs,
+    "SIGKILL while the runtime hangs": kill_while_the_runtime_hangs,
+    "the runtime refuses the written model": runtime_raises,
+    "the runtime cannot be imported": no_runtime,
+}
+
+
+def run(fault: Callable[[Place], Ending]) -> Ending:
+    """Make a fault happen in an empty place."""
+    with tempfile.TemporaryDirectory() as name:
+        return fault(Place(Path(name)))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--no-table", action="store_true")
+    asked = parser.parse_args()
+    endings = {name: run(fault) for name, fault in FAULTS.items() if asked.only in name}
+    lines = [
+        "# Faults",
+        "",
+        "Made by `make faults`: each fault really happens to a command in its own process.",
+        "Survived means: the old file or the whole new one, no temporary file (but of a run",
+        "that was killed), the exit code that belongs to it, and a message that names it.",
+        "Seconds of Ctrl-C count from the signal, the others from the start.",
+        "",
+        "| fault | ended | seconds | said | survived |",
+        "|---|---|---:|---|---|",
+    ]
+    for name, ending in endings.items():
+        said = ending.said.replace("|", "\\|").replace("<", "&lt;")[:160]
+        verdict = "yes" if not ending.wrong else f"NO: {'; '.join(ending.wrong)}"
+        row = (name, ending.ended, f"{ending.seconds:.1f}", said, verdict)
+        lines.append(f"| {' | '.join(row)} |")
+    wrong = sum(bool(ending.wrong) for ending in endings.values())
+    lines += ["", f"{len(endings)} faults, {len(endings) - wrong} survived."]
+    text = "\n".join(lines) + "\n"
+    if not asked.no_table and not asked.only:
+        TABLE.write_text(text)
+    print(text)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
