@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from memplan_cli.ir import Op
     from memplan_cli.runtime.bfc import Arena
 
@@ -19,9 +21,11 @@ class Ledger:
     """Bytes asked for and not given back, at every step, with and without an arena.
 
     ``peak`` is sampled as the profile does: after each op, before its inputs are freed.
+    ``scratch`` is the workspace of kernels, by node, which only the arena sees.
     """
 
     arena: Arena | None = None
+    scratch: Mapping[str, int] = field(default_factory=dict)
     live: int = 0
     peak: int = 0
     _sizes: dict[int, tuple[int, int | None]] = field(default_factory=dict)
@@ -42,6 +46,8 @@ class Ledger:
         if self.arena:
             self.arena.free(address)
 
-    def sample(self, op: Op) -> None:  # noqa: ARG002 - a recorder wants to know
-        """Look at what is live when an op is done."""
+    def sample(self, op: Op) -> None:
+        """Look at what is live when an op is done; its workspace came and went meanwhile."""
         self.peak = max(self.peak, self.live)
+        if self.arena and (workspace := self.scratch.get(op.name, 0)):
+            self.arena.free(self.arena.allocate(workspace))

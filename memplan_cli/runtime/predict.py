@@ -43,22 +43,27 @@ class Executed:
 
 
 def predict(
-    executed: Executed, settings: RuntimeSettings | None = None, provider: str = CPU
+    executed: Executed,
+    settings: RuntimeSettings | None = None,
+    provider: str = CPU,
+    workspace: Mapping[str, int] | None = None,
 ) -> Peaks:
     """Return the peaks of tensors in the first and in later runs, and what is held.
 
-    Exact on CPU where every size is known before the run, or was observed in one;
-    ``held`` counts no weights and no kernel workspace. Every figure is None where a size
-    or a number of turns depends on data that nobody observed.
+    Exact on CPU where every size is known before the run, or was observed in one. ``held``
+    counts no weights; given the workspace of kernels (`measure.workspace_of`), it is off by
+    one region of the arena at most, without it, by what their workspace made it grow. Every
+    figure is None where a size or a number of turns depends on data that nobody observed.
     """
     settings = settings or RuntimeSettings()
     model = model_of(executed, settings, provider)
     arena = Arena(ArenaRules.from_settings(settings.arena))
-    runner = Runner(model, Ledger(arena))
+    scratch = workspace or {}
+    runner = Runner(model, Ledger(arena, scratch))
     try:
         runner.run()
         first = runner.ledger.peak
-        runner.ledger = Ledger(arena)
+        runner.ledger = Ledger(arena, scratch)
         runner.run()
     except UnknownBytesError:
         return Peaks(None, None)

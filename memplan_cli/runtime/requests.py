@@ -28,7 +28,6 @@ class Request:
 class _Recorder(Ledger):
     """A ledger that writes down what it is asked, kernels' workspace included."""
 
-    scratch: Mapping[str, int] = field(default_factory=dict)
     found: list[Request] = field(default_factory=list)
 
     def allocate(self, size: int) -> int:

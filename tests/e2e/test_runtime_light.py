@@ -12,7 +12,7 @@ import pytest
 
 from memplan_cli.evidence import RuntimeSettings
 from memplan_cli.runtime.executed import executed_graph
-from memplan_cli.runtime.measure import Trial, measure
+from memplan_cli.runtime.measure import Trial, measure, workspace_of
 from memplan_cli.runtime.predict import predict
 
 LIGHT = Path(onnx.backend.test.__file__).parent / "data" / "light"
@@ -63,3 +63,34 @@ def test_every_peak_of_a_real_network_is_predicted(tmp_path: Path, source: Path)
             measured.first_run_peak,
             measured.steady_peak,
         )
+
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize("source", MODELS)
+@pytest.mark.parametrize("growth", ["kNextPowerOfTwo", "kSameAsRequested"])
+def test_held_is_predicted_within_one_region_of_the_arena(
+    tmp_path: Path, source: Path, growth: str
+) -> None:
+    path = tmp_path / "model.onnx"
+    with_random_weights(source, path)
+    plain = RuntimeSettings(
+        session={"graph_optimization_level": "ORT_DISABLE_ALL", "intra_op_num_threads": 1},
+        arena={"arena_extend_strategy": growth},
+    )
+    trial = Trial(provider="cpu", timing_runs=0, runs=2)
+    graph = executed_graph(path, plain, {})
+    without_pattern = plain.updated(RuntimeSettings(session={"enable_mem_pattern": False}))
+    workspace = workspace_of(path, without_pattern, trial)
+    assert workspace, "kernels of this net ask for some"
+    predicted = predict(graph, plain, workspace=workspace).held
+    measured = measure(path, plain, trial)
+    assert predicted is not None
+    assert measured.held is not None
+    taken = measured.held - (measured.weights or 0)
+    if growth == "kNextPowerOfTwo":
+        # Regions double from a mebibyte on: 1, 3, 7, 15 MiB are held.
+        assert abs((predicted // MIB).bit_length() - (taken // MIB).bit_length()) <= 1
+    else:
+        assert abs(predicted - taken) <= max(workspace.values())

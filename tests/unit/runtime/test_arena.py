@@ -5,7 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from memplan_cli.ir import Op
 from memplan_cli.runtime.bfc import Arena, ArenaRules
+from memplan_cli.runtime.ledger import Ledger
 from memplan_cli.runtime.pattern import Pattern
 
 EXACT = ArenaRules(exact=True)
@@ -79,6 +81,18 @@ def test_free_neighbours_of_one_region_become_one_chunk() -> None:
         arena.free(piece)
     assert arena.allocate(4096) == pieces[0]
     assert arena.held == 4096
+
+
+def test_workspace_makes_the_arena_grow_but_is_no_tensors() -> None:
+    op = Op("conv", "Conv", (), ())
+    ledger = Ledger(Arena(EXACT), {"conv": 4096})
+    kept = ledger.allocate(1024)
+    ledger.sample(op)
+    ledger.sample(Op("relu", "Relu", (), ()))
+    assert ledger.arena
+    assert (ledger.peak, ledger.arena.held, ledger.arena.in_use) == (1024, 5120, 1024)
+    ledger.free(kept)
+    assert ledger.live == 0
 
 
 def test_regions_are_never_joined() -> None:
