@@ -98,3 +98,8 @@ def test_what_the_reader_refuses_the_schema_refuses_too(text: str) -> None:
 def test_there_is_no_other_schema() -> None:
     with pytest.raises(SettingsError, match="there are plan, report"):
         schema_text("../plan")
+
+
+def test_the_report_in_a_plan_is_a_report() -> None:
+    inside = json.loads(schema_text("plan"))["$defs"]["report"]["properties"]
+    assert inside == json.loads(schema_text("report"))["properties"]
