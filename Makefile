@@ -7,6 +7,9 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 OUT    := out
 
+# ONNX Runtime sends events to its maker unless this is set; tests are nobody's use of it.
+export ORT_DISABLE_TELEMETRY := 1
+
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-slow test-cuda test-suite test-commands test-oldest audit hostile faults fuzz mutations lint types bench zoo golden samples clean
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from memplan_cli.errors import SettingsError
+from memplan_cli.errors import ModelError, SettingsError
 
 if TYPE_CHECKING:
     from memplan_cli.settings import Settings
@@ -234,5 +234,14 @@ provider_option = click.option(
 
 
 def say(text: str) -> None:
-    """Print a result; the text is what a renderer made."""
-    click.echo(text, nl=not text.endswith("\n"))
+    """Print a result; the text is what a renderer made.
+
+    Raises:
+        ModelError: stdout takes no more; a reader that is gone is another matter.
+    """
+    try:
+        click.echo(text, nl=not text.endswith("\n"))
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise ModelError(f"the result cannot be written: {error.strerror}") from error

@@ -32,6 +32,9 @@ def _why_not(plan: Plan) -> str:
     """Return why a plan was not written."""
     recompute = plan.report.recompute
     if recompute.met or recompute.budget is None:
+        found = plan.report.validation
+        if found is not None and found.max_abs_diff is None and found.notes:
+            return found.notes[0]  # it does not run, and why
         return "the rewritten model gives other outputs"
     bound = (
         ""
@@ -65,6 +68,9 @@ def _why_not(plan: Plan) -> str:
 )
 @click.option("--validate/--no-validate", default=True, help="Run both models and compare.")
 @provider_option
+@click.option(
+    "--timeout", type=float, default=600.0, show_default=True, help="Seconds a process."
+)
 @click.option("--print-log", is_flag=True, help="One line for each tensor that reuses memory.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
 @output_options
@@ -79,6 +85,7 @@ def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
     settings_out: Path | None,
     validate: bool,
     provider: str,
+    timeout: float,
     print_log: bool,
     form: str,
     output: Output,
@@ -102,7 +109,7 @@ def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
         profiles=profiles,
         out=out,
         plan_file=plan_file,
-        check=Check(provider=provider) if validate else None,
+        check=Check(provider=provider, timeout=timeout) if validate else None,
         progress=output.progress,
     )
     say(render(done.plan, form, color=output.color, print_log=print_log))

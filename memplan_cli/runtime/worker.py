@@ -7,6 +7,7 @@ files in folders that the job names.
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import json
 import os
@@ -41,6 +42,17 @@ JOBS: Mapping[str, str] = {
 DEFAULT_TIMEOUT = 600.0
 
 _TAIL = 1200
+
+_QUIET: Mapping[str, str] = {"ORT_DISABLE_TELEMETRY": "1"}
+"""ONNX Runtime 1.31's wheels send events to their maker and leave files in the folder for
+temporary ones, unless this is set when the library is loaded (its Privacy.md). Nothing of
+a user's model shall leave the machine because memplan ran it; who sets it is heard."""
+
+_NO_ROOM = 74
+"""EX_IOERR of sysexits.h: a child that cannot even write down why it failed."""
+
+_PR_SET_PDEATHSIG = 1
+"""Linux's ``prctl``: the signal that a process gets when its parent ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +95,20 @@ def run_job(
 
 
 def run_script(arguments: list[str], job: Mapping[str, object], *, timeout: float) -> Outcome:
-    """Run Python with these arguments and a folder: ``job.json`` in, ``result.json`` out."""
+    """Run Python with these arguments and a folder: ``job.json`` in, ``result.json`` out.
+
+    Raises:
+        RuntimeUnavailableError: there is no room for the job's temporary files.
+    """
     with tempfile.TemporaryDirectory(prefix="memplan-") as name:
         folder = Path(name)
-        (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
+        try:
+            (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
+        except OSError as error:
+            raise RuntimeUnavailableError(
+                f"no room for temporary files in {folder.parent}: {error.strerror}",
+                hint="set TMPDIR to a folder on a larger disk",
+            ) from error
         log = folder / "log"
         try:
             code = _spawn([*arguments, name], log, timeout)
@@ -106,7 +128,7 @@ def _spawn(arguments: list[str], log: Path, timeout: float) -> int:
             stderr=subprocess.STDOUT,
             timeout=timeout,
             check=False,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            env={**_QUIET, **os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         )
     return done.returncode
 
@@ -124,6 +146,8 @@ def _death(code: int) -> str:
             return f"the runtime's process died of {signal.Signals(-code).name}"
         except ValueError:
             return f"the runtime's process died of signal {-code}"
+    if code == _NO_ROOM:
+        return f"no room for temporary files in {tempfile.gettempdir()}"
     return f"the runtime's process ended with exit code {code}"
 
 
@@ -145,9 +169,19 @@ def main(kind: str, folder: Path) -> None:
         answer = {"how": "error", "result": {}, "reason": reason}
     # The answer appears whole or not at all: a crash while writing leaves no half of it.
     draft = folder / "draft.json"
-    draft.write_text(json.dumps(answer), encoding="utf-8")
-    draft.replace(folder / "result.json")
+    try:
+        draft.write_text(json.dumps(answer), encoding="utf-8")
+        draft.replace(folder / "result.json")
+    except OSError as error:
+        raise SystemExit(_NO_ROOM) from error
+
+
+def _end_with_parent() -> None:
+    """Let no hanging session outlive a memplan that was killed, where the system can."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 if __name__ == "__main__":
+    _end_with_parent()
     main(sys.argv[1], Path(sys.argv[2]))

@@ -66,3 +66,45 @@ def test_a_hang_is_a_failed_result_after_the_timeout(tmp_path: Path) -> None:
     outcome = spawn_with("hangs", tmp_path, 1)
     assert outcome.how == "timeout"
     assert "within 1 s" in outcome.reason
+
+
+def answering(folder: Path, expression: str) -> str:
+    """Run a child that answers with an expression, and return its answer as text."""
+    script = folder / "child.py"
+    script.write_text(
+        "import json, os, pathlib, sys\n"
+        f"answer = {{'how': 'ok', 'result': {{'is': {expression}}}, 'reason': ''}}\n"
+        "pathlib.Path(sys.argv[1], 'result.json').write_text(json.dumps(answer))\n"
+    )
+    return str(worker.run_script([str(script)], {}, timeout=60).result["is"])
+
+
+def test_runtime_sends_nothing_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ORT_DISABLE_TELEMETRY", raising=False)
+    assert answering(tmp_path, "os.environ['ORT_DISABLE_TELEMETRY']") == "1"
+
+
+def test_who_wants_the_runtime_to_send_is_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORT_DISABLE_TELEMETRY", "0")
+    assert answering(tmp_path, "os.environ['ORT_DISABLE_TELEMETRY']") == "0"
+
+
+def test_folder_without_room_for_a_job_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pathlib.Path.write_text", full)
+    with pytest.raises(RuntimeUnavailableError, match="no room for temporary files"):
+        run_job("probe", {})
+
+
+def test_child_that_cannot_write_its_answer_says_so_by_its_exit_code(tmp_path: Path) -> None:
+    script = tmp_path / "full.py"
+    script.write_text("raise SystemExit(74)")
+    found = worker.run_script([str(script)], {}, timeout=60)
+    assert found.how == "crash"
+    assert "no room for temporary files" in found.reason
