@@ -91,9 +91,7 @@ def test_who_wants_the_runtime_to_send_is_heard(
     assert answering(tmp_path, "os.environ['ORT_DISABLE_TELEMETRY']") == "0"
 
 
-def test_folder_without_room_for_a_job_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folder_without_room_for_a_job_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
