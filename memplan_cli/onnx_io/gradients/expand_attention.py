@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 import numpy as np
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.gradients.bodies import give
@@ -88,10 +88,19 @@ def _capped(call: Call, scores: str) -> str:
     return tape.emit("Mul", tape.emit("Tanh", tape.emit("Div", scores, limit)), limit)
 
 
+_LEAST = {
+    TensorProto.FLOAT: float(np.finfo(np.float32).min),
+    TensorProto.DOUBLE: float(np.finfo(np.float64).min),
+    TensorProto.FLOAT16: float(np.finfo(np.float16).min),
+    TensorProto.BFLOAT16: -(2 - 2.0**-7) * 2.0**127,  # NumPy itself does not know the type
+}
+"""The least number of each type that may be trained."""
+
+
 def _masked(call: Call, scores: str) -> str:
     tape, mask = call.tape, call.input(3)
     dtype = tape.dtype(call.input(0))
-    least = float(np.finfo(helper.tensor_dtype_to_np_dtype(dtype)).min)
+    least = _LEAST[dtype]
     if mask and tape.dtype(mask) == TensorProto.BOOL:
         scores = tape.emit("Where", mask, scores, tape.constant(least, dtype))
     elif mask:

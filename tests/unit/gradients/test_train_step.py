@@ -353,3 +353,13 @@ def test_statistic_stored_with_an_equal_weight_gets_an_input_of_its_own() -> Non
     state = first_feeds(model, step)
     np.testing.assert_array_equal(state["in.y.running_var"], state["in.s"])
     onnx.checker.check_model(step.model)
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float16", "float", "double"])
+def test_causal_attention_of_every_float_type_can_be_trained(kind: str) -> None:
+    text = f"""<ir_version: 10, opset_import: ["": 23]>
+        net ({kind}[1, 2, 3, 4] x, {kind}[1, 2, 3, 4] labels) => ({kind}[1, 2, 3, 4] y)
+        {{ y = Attention<is_causal = 1>(x, x, x) }}"""
+    recipe = Recipe(LossFunction("mse", "target"), None, train=("x",))
+    step = make_train_step(parse(text), recipe)
+    assert step.gradients.keys() == {"x"}
