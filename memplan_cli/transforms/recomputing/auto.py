@@ -39,7 +39,7 @@ LIGHT_SHARES = (0.06, 0.2)
 """How large, of the peak at the start, values may be that weigh nothing in an order."""
 
 SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
-"""Budgets that are tried for the trade-off curve, of the peak at the start."""
+"""Budgets on the way down the trade-off curve, of the peak at the start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +94,7 @@ def auto(
     """
     search = _Search(program, terms, phases, tell or _say_nothing)
     if budget is None:
-        for share in SHARES:
-            search.fit(max(int(search.first.peak * share), search.bound))
+        search.descend()
         chosen = _knee(search.curve())
     else:
         # What no order can reach is not worth the work of trying.
@@ -186,15 +185,35 @@ class _Search:
 
     def fit(self, budget: int) -> None:
         """Try to keep a budget, from several orders."""
-        for name, make in self._orders().items():
-            if name not in self._solvers:
-                self._solvers[name] = Solver(make(), self._terms)
-                self._trials.append(self._solvers[name].as_it_is())
+        for name in self._orders():
+            self._measure(name)
             if self._keeps_for_nothing(budget):
                 return
-        for name in list(self._orders())[-1:] if self._is_large else self._orders():
+        for name in self._promising():
             self._try(name, budget)
         self._again(budget)
+
+    def descend(self) -> None:
+        """Go down the trade-off curve, once from each order."""
+        budgets = [max(int(self.first.peak * share), self.bound) for share in SHARES]
+        for name in self._orders():
+            self._measure(name)
+        for name in self._promising():
+            solver = self._solvers[name]
+            found = solver.descend(dict.fromkeys(budgets), solver.start())
+            self._trials += found
+            least = min(trial.peak for trial in found)
+            self._tell(f"from order {name!r}: down to {least} bytes")
+
+    def _measure(self, name: str) -> None:
+        """Make an order, if it is not there, and take it as it is."""
+        if name not in self._solvers:
+            self._solvers[name] = Solver(self._orders()[name](), self._terms)
+            self._trials.append(self._solvers[name].as_it_is())
+
+    def _promising(self) -> list[str]:
+        names = list(self._orders())
+        return names[-1:] if self._is_large else names
 
     def _keeps_for_nothing(self, budget: int) -> bool:
         best = self.best(budget)
@@ -210,7 +229,12 @@ class _Search:
 
     def _try(self, name: str, budget: int) -> None:
         solver = self._solvers[name]
-        found = solver.solve(budget, solver.start())
+        state = solver.start()
+        half = (int(state.live.max(initial=0)) + budget) // 2
+        found = solver.descend([half], state)
+        found += solver.solve(budget, state)
+        if not solver.is_huge:
+            found += solver.solve(budget, solver.start())
         self._trials += found
         nearest = min(found, key=lambda trial: trial.rank(budget))
         extra = nearest.work / self._total

@@ -9,6 +9,9 @@ on up. Such chains, taken as one candidate, are what cheap ops first would never
 The gain of a candidate is the bytes above the budget that it removes, summed over places.
 Gains and prices change as others are taken, so a heap holds last known ratios and the best
 one is computed afresh before it is taken (Minoux's lazy greedy, 1978).
+
+What is copied on the way to several candidates at one place is copied for one after the
+other, so the most that one of them takes counts there, and not their sum.
 """
 
 from __future__ import annotations
@@ -50,6 +53,8 @@ class Candidate:
     """Values whose next copy runs here and is kept: ``(value, place of that copy)``."""
     again: list[int] = field(default_factory=list)
     """Values made again beside this one, for its sake."""
+    passing: int = 0
+    """Bytes of what is copied on the way, which is gone again behind the place."""
     reads: list[int] = field(default_factory=list)
     """Values that are there anyway, and are read once more."""
 
@@ -67,6 +72,8 @@ class Chooser:
         self.budget = budget
         self.price = 0.0
         """The ratio at which candidates are being taken: bytes x places per work."""
+        self._passing = [0] * len(state.live)
+        """At each place, the most that a candidate takes on the way."""
         self._longest = max(CHAIN_STEPS // max(len(state.live), 1), 32)
         self._heap: list[tuple[float, int, int]] = []
 
@@ -76,11 +83,13 @@ class Chooser:
         while self._is_over() and discounts <= MOST_DISCOUNTS:
             before = taken
             self._fill()
-            while self._heap and self._is_over():
+            # What brings less was not looked at to its end: it may not be in the heap at
+            # all, and taking what is would pass over chains that cost far less.
+            floor = self.price / DISCOUNT
+            while self._heap and -self._heap[0][0] >= floor and self._is_over():
                 taken += self._step()
-            if taken == before:
-                discounts += 1
-                self.price /= DISCOUNT
+            self.price = min(self.price, floor)
+            discounts = 0 if taken > before else discounts + 1
         return taken
 
     def _is_over(self) -> bool:
@@ -163,7 +172,8 @@ class Chooser:
             too_long = len(found.again) > self._longest
             if too_long or found.gain * DISCOUNT < found.work * self.price:
                 return None
-        found.gain -= self._penalty(end, end + 1, transient)
+        found.passing = transient
+        found.gain -= self._penalty(end, end + 1, max(transient - self._passing[end], 0))
         return found if found.gain > 0 else None
 
     def _supply(self, found: Candidate, needed: int) -> bool:
@@ -210,8 +220,9 @@ class Chooser:
             state.touch(value, end)
             state.copies[value].discard(stop)
             state.copies[value].add(end)
+        state.change(end, end + 1, max(found.passing - self._passing[end], 0))
+        self._passing[end] = max(self._passing[end], found.passing)
         for value in found.again:
-            state.change(end, end + 1, values.size[value])
             state.touch(value, end)
             state.copies[value].add(end)
         changed = (*found.reads, *(v for v, *_ in found.keep), *(v for v, _ in found.hoist))

@@ -23,7 +23,7 @@ from memplan_cli.transforms.recomputing.state import State
 from memplan_cli.transforms.recomputing.values import find_values
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from numpy.typing import NDArray
 
@@ -35,6 +35,9 @@ ROUNDS = 12
 
 HALF_AT = 8_000
 """Ops from which on there are half as many rounds."""
+
+STAGE_ROUNDS = 2
+"""Programs that are built and measured for a budget on the way to a smaller one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +102,25 @@ class Solver:
 
         The state is left where the last of them is.
         """
+        return self._solve(budget, state, ROUNDS // (2 if self.is_huge else 1))
+
+    @property
+    def is_huge(self) -> bool:
+        """Whether a round takes so long that there can only be few."""
+        return len(self._live) >= HALF_AT
+
+    def descend(self, budgets: Iterable[int], state: State) -> list[Trial]:
+        """Return every program tried while the budget falls, each from the one before.
+
+        What is worth its work under a large budget mostly is under a smaller one too, so
+        this is one search, and its programs lie on the trade-off curve.
+        """
+        return [
+            trial for budget in budgets for trial in self._solve(budget, state, STAGE_ROUNDS)
+        ]
+
+    def _solve(self, budget: int, state: State, rounds: int) -> list[Trial]:
         trials: list[Trial] = []
-        rounds = ROUNDS if len(self._live) < HALF_AT else ROUNDS // 2
         while len(trials) < rounds:
             taken = Chooser(state, budget).run()
             trials.append(self._measure(state))
