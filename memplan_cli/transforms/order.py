@@ -14,7 +14,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.aliasing import SHARE_SAFELY, Aliasing
-from memplan_cli.analysis.storage import storage_of
+from memplan_cli.analysis.storage import live_peak, storage_of
 from memplan_cli.ir import VarId, walk
 from memplan_cli.problem import Problem, lower_bound
 from memplan_cli.sizes import symbols_of
@@ -144,6 +144,8 @@ class _Meter:
 
     def peak(self, program: Program) -> int:
         """Return `live_peak`, with numbers in place of the sizes."""
+        if not self.symbolic:
+            return live_peak(program, self.sizes, self.pinned, self.aliasing)
         _, units = storage_of(program, self.sizes, self.pinned, self.aliasing)
         buffers = (buffer for unit in units.values() for buffer in unit)
         sized = (b._replace(size=self.numbers[VarId(b.id)]) for b in buffers)

@@ -63,13 +63,15 @@ class CutBounds:
     def __init__(self, graph: TaskGraph) -> None:
         self._graph = graph
         self._resident = graph.resident()
-        self._users: list[list[int]] = [[] for _ in graph.weight]
+        self._readers: list[list[int]] = [[] for _ in graph.weight]
         self._opener = [-1] * len(graph.weight)
         for op, touched in enumerate(graph.touches):
+            opened = graph.opens[op]
             for tensor in touched:
-                self._users[tensor].append(op)
-            for tensor in graph.opens[op]:
-                self._opener[tensor] = op
+                if tensor in opened:
+                    self._opener[tensor] = op
+                else:
+                    self._readers[tensor].append(op)
 
     def at(
         self, op: int, work: int, before: Sequence[int] = (), after: Sequence[int] = ()
@@ -94,13 +96,13 @@ class CutBounds:
         split = _Split(graph, side)
         least = self._resident + graph.need[op]
         for tensor, weight in enumerate(graph.weight):
-            users = self._users[tensor]
-            if weight and users:
-                outlives = graph.outlives[tensor]
-                least += split.tensor(self._opener[tensor], users, weight, outlives)
+            readers = self._readers[tensor]
+            opener = self._opener[tensor]
+            if weight and (readers or opener >= 0):
+                least += split.tensor(opener, readers, weight, graph.outlives[tensor])
         if replaced >= 0:
             saved = graph.saved[op]
-            others = [user for user in self._users[replaced] if user != op]
+            others = [reader for reader in self._readers[replaced] if reader != op]
             least += split.unless_before(others, saved) - saved
         value, done = split.network.flow(work)
         return Cut(least + value, done + graph.size + len(split.network.heads), split)
@@ -112,41 +114,40 @@ class _Split:
     def __init__(self, graph: TaskGraph, side: list[bool | None]) -> None:
         self.network = Network()
         self._side = side
-        self._node = {
-            other: self.network.node()
-            for other, fixed in enumerate(self._side)
-            if fixed is None
-        }
-        for other, number in self._node.items():
-            for pred in graph.preds[other]:
-                if pred in self._node:
-                    self.network.edge(number, self._node[pred], INFINITE)
+        undecided = [op for op, fixed in enumerate(side) if fixed is None]
+        self._node = dict(zip(undecided, self.network.nodes(len(undecided)), strict=True))
+        node, edge = self._node, self.network.edge
+        for op, number in node.items():
+            for pred in graph.preds[op]:
+                if pred in node:
+                    edge(number, node[pred], INFINITE)
 
-    def tensor(self, opener: int, users: list[int], weight: int, outlives: bool) -> int:  # noqa: FBT001 - a fact of the tensor, not a way to behave
-        """Charge a tensor where its opener is before the op and some user is not.
+    def tensor(self, opener: int, readers: list[int], weight: int, outlives: bool) -> int:  # noqa: FBT001 - a fact of the tensor, not a way to behave
+        """Charge a tensor where its opener is before the op and some reader is not.
 
         What is sure is returned, the rest goes into the network.
         """
         before = opener < 0 or self._side[opener]
+        if before:
+            return weight if outlives else self.unless_before(readers, weight)
         if before is False:
             return 0
-        ends_late = outlives or any(self._side[user] is False for user in users)
-        if before:
-            return weight if ends_late else self.unless_before(users, weight)
-        if ends_late:
+        if outlives or any(self._side[reader] is False for reader in readers):
             self.network.edge(self._node[opener], SINK, weight)
         else:
-            readers = [user for user in users if user != opener]
             self._charge(self._node[opener], readers, weight)
         return 0
 
     def unless_before(self, users: list[int], weight: int) -> int:
         """Charge ``weight`` unless all the users are before the op."""
-        if any(self._side[user] is False for user in users):
-            return weight
-        undecided = [user for user in users if self._side[user] is None]
-        if undecided:
-            self._charge(SOURCE, undecided, weight)
+        side = self._side
+        undecided = []
+        for user in users:
+            if not side[user]:
+                if side[user] is False:
+                    return weight
+                undecided.append(user)
+        self._charge(SOURCE, undecided, weight)
         return 0
 
     def source_side(self) -> set[int]:
@@ -165,10 +166,13 @@ class _Split:
 
     def _charge(self, tail: int, users: list[int], weight: int) -> None:
         """Cut an edge of ``weight`` if ``tail`` is before the op and some user is not."""
-        gate = self.network.node()
-        self.network.edge(tail, gate, weight)
-        for user in users:
-            self.network.edge(gate, self._node[user], INFINITE)
+        if len(users) == 1:
+            self.network.edge(tail, self._node[users[0]], weight)
+        elif users:
+            gate = self.network.node()
+            self.network.edge(tail, gate, weight)
+            for user in users:
+                self.network.edge(gate, self._node[user], INFINITE)
 
 
 def _sides(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,10 +11,14 @@ from memplan_cli.problem import LiveRange
 from memplan_cli.transforms.ordering.graph import TaskGraph
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from memplan_cli.ir import Block, Op, Program
     from memplan_cli.sizes import Size
+
+
+_NONE = -1
+"""Stands for no tensor and for no op."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +83,19 @@ def task_graph(block: Block, facts: Storage, taken: Mapping[int, int]) -> TaskGr
     """
     builder = _Builder(facts)
     start = 0 if block.path else facts.pinned + builder.given(block.inputs)
-    touches = tuple(builder.touch(op) for op in block.ops)
-    uses = Counter(tensor for touched in touches for tensor in touched)
+    touches = tuple([builder.touch(op) for op in block.ops])
     outliving = builder.outliving(block.outputs)
-    uses.update(outliving)
     weight = builder.weight
-    need = [sum(weight[tensor] for tensor in opened) for opened in builder.opens]
+    outlives = tuple([tensor in outliving for tensor in range(len(weight))])
+    uses = list(map(int, outlives))
+    for touched in touches:
+        for tensor in touched:
+            uses[tensor] += 1
+    need = [sum([weight[t] for t in row]) if row else 0 for row in builder.opens]
     for index, total in taken.items():
         need[index] = total
     preds = _predecessors(block)
-    replaces = tuple(builder.replaceable(op, outliving) for op in block.ops)
+    replaces = tuple([builder.replaceable(op, outliving) for op in block.ops])
     return TaskGraph(
         preds=preds,
         succs=_successors(preds),
@@ -102,8 +108,8 @@ def task_graph(block: Block, facts: Storage, taken: Mapping[int, int]) -> TaskGr
         ),
         need=tuple(need),
         weight=tuple(weight),
-        uses=tuple(uses[tensor] for tensor in range(len(weight))),
-        outlives=tuple(tensor in outliving for tensor in range(len(weight))),
+        uses=tuple(uses),
+        outlives=outlives,
         start=start,
     )
 
@@ -154,10 +160,11 @@ class _Builder:
     def touch(self, op: Op) -> tuple[int, ...]:
         """Number what an op begins, and return all that it touches, bodies included."""
         opened = [self._open(var) for var in op.outputs]
-        self.opens.append(tuple(tensor for tensor in opened if tensor is not None))
+        self.opens.append(tuple([tensor for tensor in opened if tensor is not None]))
         roots, tensor = self._facts.roots, self._tensor
-        found = {roots[var] for var in _mentioned(op) if var in roots}
-        return tuple(sorted(tensor[root] for root in found if root in tensor))
+        found = {tensor.get(roots.get(var, var), _NONE) for var in _mentioned(op)}
+        found.discard(_NONE)
+        return tuple(sorted(found)) if len(found) > 1 else tuple(found)
 
     def _open(self, var: VarId) -> int | None:
         if self._facts.roots.get(var) != var or not self._facts.numbers[var]:
@@ -182,24 +189,30 @@ class _Builder:
             return ()
         if op.outputs[0] not in self._tensor:
             return ()
-        result = facts.sizes[op.outputs[0]]
         sources = [op.inputs[p] for p in positions if p < len(op.inputs)]
-        roots = Counter(facts.roots[var] for var in set(op.inputs) if var in facts.roots)
         found = [
             self._tensor[facts.roots[var]]
             for var in dict.fromkeys(sources)
-            if facts.roots.get(var) in self._tensor
-            # Read again elsewhere, it would be read after the first write.
-            and all(at in positions for at, read in enumerate(op.inputs) if read == var)
-            and facts.sizes[var] == result
-            and roots[facts.roots[var]] == 1
+            if facts.roots.get(var) in self._tensor and self._may_replace(op, var, positions)
         ]
-        return tuple(tensor for tensor in found if tensor not in outliving)
+        return tuple([tensor for tensor in found if tensor not in outliving])
+
+    def _may_replace(self, op: Op, var: VarId, positions: Sequence[int]) -> bool:
+        """Whether an input, if it dies there, may give its bytes to the first output."""
+        sizes, roots, inputs = self._facts.sizes, self._facts.roots, op.inputs
+        if sizes[var] != sizes[op.outputs[0]]:
+            return False
+        if len(inputs) == 1:
+            return True
+        # Read again elsewhere, it would be read after the first write.
+        if not all(at in positions for at, read in enumerate(inputs) if read == var):
+            return False
+        return sum(roots.get(other) == roots[var] for other in set(inputs)) == 1
 
 
 def _mentioned(op: Op) -> Iterable[VarId]:
     if not op.bodies:
-        return (*op.inputs, *op.outputs)
+        return op.inputs + op.outputs
     inside = [block for body in op.bodies for block in blocks(body)]
     found = [*op.inputs, *op.outputs, *(var for block in inside for var in block.outputs)]
     found += [var for block in inside for inner in block.ops for var in inner.inputs]
@@ -212,30 +225,33 @@ def _predecessors(block: Block) -> tuple[tuple[int, ...], ...]:
     chains: dict[str, int] = {}
     preds = []
     for index, op in enumerate(block.ops):
-        before = {producer[var] for var in _mentioned(op) if var in producer}
+        before = {producer.get(var, _NONE) for var in _mentioned(op)}
+        before.discard(_NONE)
         for kind in _kept_in_turn(op):
             if kind in chains:
                 before.add(chains[kind])
             chains[kind] = index
-        preds.append(tuple(sorted(before)))
-        producer.update(dict.fromkeys(filter(None, op.outputs), index))
+        preds.append(tuple(sorted(before)) if len(before) > 1 else tuple(before))
+        for var in op.outputs:
+            if var:
+                producer[var] = index
     return tuple(preds)
 
 
-def _kept_in_turn(op: Op) -> Iterator[str]:
+def _kept_in_turn(op: Op) -> tuple[str, ...]:
     """Name the kinds of ops that this one must not overtake.
 
     Random ops draw from one generator; runtimes may change a sequence where it stands.
     """
-    if op.is_random:
-        yield "random"
+    kinds = ("random",) if op.is_random else ()
     if op.type.startswith("Sequence") or any(
         inner.type.startswith("Sequence")
         for body in op.bodies
         for block in blocks(body)
         for inner in block.ops
     ):
-        yield "sequence"
+        kinds = (*kinds, "sequence")
+    return kinds
 
 
 def _successors(preds: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING
 from memplan_cli.transforms.ordering.graph import TaskGraph
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from memplan_cli.transforms.ordering.graph import Order
 
 
@@ -67,13 +69,17 @@ class _Clusters:
         }
         self.touches = [set(touched) - unread for touched in graph.touches]
         self.opens = [set(opened) - unread for opened in graph.opens]
+        weight = graph.weight
+        self.taken = [sum([weight[t] for t in row]) if row else 0 for row in self.opens]
         self.replaces = [set(sources) for sources in graph.replaces]
         self.need = list(graph.need)
         self.members = [[op] for op in range(graph.size)]
 
     def _only(self, tensor: int, *users: int) -> bool:
         """Whether nobody but these will ever touch a tensor."""
-        return not self.graph.outlives[tensor] and self.users[tensor] <= {*users}
+        if self.graph.outlives[tensor] or len(self.users[tensor]) > len(users):
+            return False
+        return self.users[tensor] <= {*users}
 
     def fuse_late(self) -> int:
         """Apply the first rule from the front to the back; return how often it fitted."""
@@ -84,7 +90,7 @@ class _Clusters:
             (succ,) = self.succs[op]
             inner = self._between(op, succ)
             saved = self.graph.saved[succ] if self.replaces[succ] else 0
-            taken = self._taken(op)
+            taken = self.taken[op]
             if self.need[op] > taken + self.need[succ] - saved:
                 continue
             if self.replaces[succ] & inner:
@@ -102,9 +108,6 @@ class _Clusters:
             tensor in opened or outlives[tensor] for tensor in self.touches[op]
         )
 
-    def _taken(self, op: int) -> int:
-        return sum(self.graph.weight[tensor] for tensor in self.opens[op])
-
     def fuse_early(self) -> int:
         """Apply the second rule from the front to the back."""
         fused = 0
@@ -112,13 +115,13 @@ class _Clusters:
             if not members or len(self.preds[op]) != 1:
                 continue
             (first,) = self.preds[op]
+            room = self.need[first] - self.taken[first] - self.need[op]
+            saved = self.graph.saved[op] if self.replaces[op] else 0
+            if room + saved < 0:
+                continue
             inner = self._between(op, first)
-            need = self.need[op]
-            if self.replaces[op] & inner:
-                need -= self.graph.saved[op]
-            freed = sum(self.graph.weight[tensor] for tensor in inner)
-            fits = self._taken(first) + need <= self.need[first]
-            if not fits or self._taken(op) > freed:
+            fits = room >= 0 or not inner.isdisjoint(self.replaces[op])
+            if not fits or self.taken[op] > sum([self.graph.weight[t] for t in inner]):
                 continue
             # What the second op reads too is not replaced by the first.
             self.replaces[first] -= self.touches[op]
@@ -144,6 +147,8 @@ class _Clusters:
         for table in (self.touches, self.opens):
             table[into] |= table[op]
             table[into] -= inner
+        gone = sum([self.graph.weight[tensor] for tensor in inner])
+        self.taken[into] += self.taken[op] - gone
         self._rewire(op, into, self.preds, self.succs)
         self._rewire(op, into, self.succs, self.preds)
         self.members[op] = []
@@ -164,10 +169,10 @@ class _Clusters:
         graph = self.graph
 
         def row(sets: list[set[int]]) -> tuple[tuple[int, ...], ...]:
-            return tuple(tuple(sorted(sets[op])) for op in ids)
+            return tuple([_sorted(sets[op]) for op in ids])
 
         def edges(sets: list[set[int]]) -> tuple[tuple[int, ...], ...]:
-            return tuple(tuple(sorted(number[other] for other in sets[op])) for op in ids)
+            return tuple([_sorted([number[other] for other in sets[op]]) for op in ids])
 
         contracted = TaskGraph(
             preds=edges(self.preds),
@@ -201,3 +206,7 @@ class _Clusters:
                 if not waiting[succ]:
                     heappush(ready, (self.members[succ][0], succ))
         return ids
+
+
+def _sorted(numbers: Collection[int]) -> tuple[int, ...]:
+    return tuple(sorted(numbers)) if len(numbers) > 1 else tuple(numbers)

@@ -93,7 +93,7 @@ class _Run:
     """
 
     def __init__(self, graph: TaskGraph, how: Sweep) -> None:
-        self._graph, self._how = graph, how
+        self._graph, self._how, self._step = graph, how, int(how.way)
         weight, forward = graph.weight, how.way is Way.FORWARD
         self._ahead = graph.succs if forward else graph.preds
         self._behind = graph.preds if forward else graph.succs
@@ -156,7 +156,8 @@ class _Run:
     def _paying(self, first: int) -> list[int]:
         """Run an op and some behind it if they leave no more live than there was."""
         allowed = self._live + self._how.slack
-        limit, backward = self._how.limit, self._how.way is Way.BACKWARD
+        if self._live + self._change(first) > allowed and not self._enables(first):
+            return []
         ran: list[int] = []
         ready = [first]
         looks = 0
@@ -166,7 +167,7 @@ class _Run:
             changes = [self._change(op) for op in ready]
             change = min(changes)
             op = ready.pop(changes.index(change))
-            if self._live + (change if backward else 0) + self._need(op) > limit:
+            if not self._fits(op, change):
                 break
             ran.append(op)
             ready += self._run(op, change)
@@ -177,13 +178,23 @@ class _Run:
         self._live = before
         return []
 
+    def _enables(self, op: int) -> bool:
+        """Whether others wait for an op alone."""
+        waiting = self.waiting
+        return any(waiting[other] == 1 for other in self._ahead[op])
+
+    def _fits(self, op: int, change: int) -> bool:
+        """Whether an op's step stays within the limit."""
+        live = self._live if self._how.way is Way.FORWARD else self._live + change
+        return live + self._need(op) <= self._how.limit
+
     def _change(self, op: int) -> int:
         count, weight = self._count, self._graph.weight
         turned = 0
         for tensor in self._reads[op]:
             if count[tensor] == 1:
                 turned += weight[tensor]
-        return self._base[op] + self._how.way * turned
+        return self._base[op] + self._step * turned
 
     def _need(self, op: int) -> int:
         graph = self._graph
@@ -196,7 +207,7 @@ class _Run:
         """Mark an op as run and return what has become ready."""
         self._live += change
         self.done[op] = True
-        step, count, waiting = int(self._how.way), self._count, self.waiting
+        step, count, waiting = self._step, self._count, self.waiting
         for tensor in self._reads[op]:
             count[tensor] += step
         ready = []
@@ -209,16 +220,22 @@ class _Run:
     def _take_back(self, op: int) -> None:
         self.done[op] = False
         for tensor in self._reads[op]:
-            self._count[tensor] -= self._how.way
+            self._count[tensor] -= self._step
         for other in self._ahead[op]:
             self.waiting[other] += 1
 
     def _near(self, ran: Iterable[int]) -> list[int]:
         """Return the ready ops that may pay now that these have run."""
         near: dict[int, None] = {}
+        done, waiting, count = self.done, self.waiting, self._count
         for op in ran:
-            near.update(dict.fromkeys(self._ahead[op]))
+            for other in self._ahead[op]:
+                if not waiting[other] and not done[other]:
+                    near[other] = None
             for tensor in self._reads[op]:
-                if self._count[tensor] <= 2:
-                    near.update(dict.fromkeys(self._users[tensor]))
-        return [op for op in near if not self.done[op] and not self.waiting[op]]
+                # The last reader's change is another now, and the last but one's hope.
+                if 0 < count[tensor] <= 2:
+                    for other in self._users[tensor]:
+                        if not waiting[other] and not done[other]:
+                            near[other] = None
+        return list(near)

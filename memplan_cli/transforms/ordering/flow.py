@@ -26,6 +26,12 @@ class Network:
         self.edges.append([])
         return len(self.edges) - 1
 
+    def nodes(self, count: int) -> range:
+        """Add nodes and return their numbers."""
+        first = len(self.edges)
+        self.edges += [[] for _ in range(count)]
+        return range(first, first + count)
+
     def edge(self, tail: int, head: int, capacity: int) -> None:
         """Add an edge."""
         self.edges[tail].append(len(self.heads))

@@ -44,6 +44,9 @@ _NEAR = 5
 _DIVIDED = 4
 """How many orders are divided."""
 
+_LEAST_WORTH = 15
+"""Percent of the effort that is spent on dividing even where the last gap is tiny."""
+
 _IDLE = 2
 """After so many tries that have not helped, the best order is left as it is."""
 
@@ -131,6 +134,8 @@ def solve(graph: TaskGraph, effort: Effort, tell: Callable[[str], None]) -> Solu
 
 def _cut(found: Solution, small: Contracted, effort: Effort) -> None:
     """Raise the bound at the ops where the best order is heavy, or that are so alone."""
+    if small.graph.size > SEARCHED:
+        return  # A cut costs more than an order made on demand, and tells less.
     certificate = found.certificate(small.graph)
     certificate.look(min(found.starts)[1], found.peak, effort.part(effort.left // 24))
     found.bound = certificate.bound
@@ -138,19 +143,22 @@ def _cut(found: Solution, small: Contracted, effort: Effort) -> None:
 
 def _prove(found: Solution, small: Contracted, effort: Effort) -> None:
     """Raise the bound further: along a path, by pairs, and where the best order is heavy."""
+    if effort.left <= small.graph.size:
+        return
     certificate = found.certificate(small.graph)
     order = min(found.starts)[1]
     path = longest_path(small.graph)
     certificate.look_along(path, found.peak, effort.part(effort.left // 8))
     certificate.look(order, found.peak, effort.part(effort.left // 24))
-    certificate.look_at_pairs(order, found.peak, effort.part(effort.left // 8))
+    if small.graph.size <= SEARCHED:
+        certificate.look_at_pairs(order, found.peak, effort.part(effort.left // 8))
     found.bound = certificate.bound
 
 
 def _sweep(found: Solution, small: Contracted, effort: Effort) -> None:
     """Make orders on demand, from both ends; then again, under what has been reached."""
     graph = small.graph
-    allowed = effort.part(effort.left // 4)
+    allowed = effort.part(effort.left // 3)
     path = longest_path(graph)
     hows = [
         Sweep(way, chain, slack)
@@ -177,12 +185,11 @@ def _divide(found: Solution, small: Contracted, effort: Effort) -> None:
     long as that helps.
     """
     size = small.graph.size
-    allowed = effort.part(effort.left // 2 if size <= SEARCHED else effort.left)
-    share = allowed.left // (2 * _DIVIDED)
-    orders = [
-        _lowered(found, small, order, allowed.part(share), 0)
-        for order in _promising(found, small.graph)
-    ]
+    most = effort.left // 2 if size <= SEARCHED else effort.left
+    allowed = effort.part(most * max(_worth(found), _LEAST_WORTH) // 100)
+    promising = _promising(found, small.graph)
+    share = allowed.left // (2 * len(promising))
+    orders = [_lowered(found, small, order, allowed.part(share), 0) for order in promising]
     best = min(orders, key=lambda order: peak(small.graph, order))
     idle, least = 0, size
     while idle < _IDLE and not found.proved and allowed.left > 0 and allowed.in_time:
@@ -206,12 +213,12 @@ def _lowered(
 
 def _promising(found: Solution, graph: TaskGraph) -> list[Order]:
     """Return the orders to improve: near the best, those with few heavy steps first."""
-    near = found.peak + (found.peak >> _NEAR)
-    heavy = found.peak - (found.peak >> _NEAR)
-    ranked = []
+    near, heavy = found.peak >> _NEAR, found.peak - (found.peak >> _NEAR)
+    ranked: list[tuple[int, int, Order]] = []
     for at, (reached, order) in enumerate(sorted(found.starts, key=itemgetter(0))):
-        steps = trace(graph, order)[0] if reached <= near else ()
-        ranked.append((reached > near, sum(step > heavy for step in steps), at, order))
+        if reached <= found.peak + near or not ranked:
+            steps = trace(graph, order)[0]
+            ranked.append((sum([step > heavy for step in steps]), at, order))
     return [order for *_, order in sorted(ranked)[:_DIVIDED]]
 
 

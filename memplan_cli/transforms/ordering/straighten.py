@@ -4,38 +4,87 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan_cli.transforms.ordering.graph import trace
-from memplan_cli.transforms.ordering.walk import Walk
+from memplan_cli.transforms.ordering.graph import peak
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from memplan_cli.transforms.ordering.effort import Effort
     from memplan_cli.transforms.ordering.graph import Order, TaskGraph
-
-_COST = 10
-"""Work, in steps looked at, of trying one op at its place in the file."""
 
 
 def straighten(graph: TaskGraph, order: Order, effort: Effort) -> Order:
     """Sort spans of an order by place in the file wherever the peak stays what it is.
 
     A span of consecutive ops may always be sorted, since the file's order respects every
-    edge. Spans are halved until they can be, the last ones first, or the effort ends.
+    edge, and what comes after it does not notice. Spans are halved until they can be, the
+    first ones first, or the effort ends.
     """
-    walk = Walk(graph, order)
-    limit = walk.worst[0]
+    run = _Run(graph, peak(graph, order))
+    straight: Order = []
     spans = [(0, graph.size)]
-    while spans and effort.left > 0 and effort.in_time:
+    while spans:
         begin, end = spans.pop()
-        ops = walk.order[begin:end]
-        by_file = sorted(range(end - begin), key=ops.__getitem__)
-        if by_file == list(range(end - begin)):
+        ops = order[begin:end]
+        by_file = sorted(ops)
+        if end - begin == 1 or by_file == ops:
+            run.take(ops)
+            straight += ops
             continue
-        effort.spend(_COST * (end - begin))
-        section = walk.section(begin, end)
-        steps, _, _ = trace(section, by_file)
-        if max(steps) <= limit:
-            walk.splice(begin, section, by_file)
-        elif end - begin > 2:
+        go_on = effort.left > 0 and effort.in_time
+        effort.spend(end - begin)
+        if go_on and run.takes(by_file):
+            straight += by_file
+        elif go_on and end - begin > 2:
             middle = (begin + end) // 2
-            spans += [(begin, middle), (middle, end)]
-    return walk.order
+            spans += [(middle, end), (begin, middle)]
+        else:
+            run.take(ops)
+            straight += ops
+    return straight
+
+
+class _Run:
+    """What is live after the ops that have their place."""
+
+    def __init__(self, graph: TaskGraph, limit: int) -> None:
+        self._graph, self._limit = graph, limit
+        self._left = list(graph.uses)
+        self._live = graph.start
+        self._taken = graph.taken()
+
+    def takes(self, ops: Sequence[int]) -> bool:
+        """Run ops if every step stays within the limit."""
+        before = self._live
+        done = self._run(ops, self._limit)
+        if done == len(ops):
+            return True
+        for op in ops[:done]:
+            for tensor in self._graph.touches[op]:
+                self._left[tensor] += 1
+        self._live = before
+        return False
+
+    def take(self, ops: Sequence[int]) -> None:
+        """Run ops that are known to stay within the limit, or have to."""
+        self._run(ops, None)
+
+    def _run(self, ops: Sequence[int], limit: int | None) -> int:
+        """Run ops as far as the limit allows; return how many."""
+        graph, left, live = self._graph, self._left, self._live
+        weight, touches = graph.weight, graph.touches
+        for at, op in enumerate(ops):
+            if limit is not None:
+                step = live + graph.need[op]
+                if step > limit and any(left[t] == 1 for t in graph.replaces[op]):
+                    step -= graph.saved[op]
+                if step > limit:
+                    self._live = live
+                    return at
+            live += self._taken[op]
+            for tensor in touches[op]:
+                left[tensor] -= 1
+                if not left[tensor]:
+                    live -= weight[tensor]
+        self._live = live
+        return len(ops)
