@@ -285,7 +285,7 @@ class _Files:
             rewriting.file.data_files,
             rewriting.file.path.parent,
             rewriting.targets.model.parent,
-            own=f"{rewriting.file.path.name}.data" if rewriting.original else "",
+            own=next(iter(rewriting.file.data_files), "") if rewriting.original else "",
         )
         self._done = False
 

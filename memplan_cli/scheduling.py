@@ -52,11 +52,11 @@ class Runtime:
     Attributes:
         aliasing: which operators share bytes there.
         settle: takes a program in an order of the lowest peak to one that suits its
-            arena better.
+            arena better, by steps that each are allowed.
     """
 
     aliasing: Aliasing
-    settle: Callable[[Program], Program]
+    settle: Callable[[Program, Callable[[Program], bool]], Program]
 
 
 def as_it_is(program: Program, sizes: Mapping[VarId, Size]) -> Schedule:
@@ -114,14 +114,20 @@ def for_runtime(
     sizes = {**terms.sizes, **{v: size for v, size in made.items() if size is not None}}
     sharing = runtime.aliasing
     best = best_order(program, sizes, aliasing=sharing, time_limit=settings.time_limit)
-    chosen = runtime.settle(best.program)
     before = live_peak(program, terms.sizes, terms.pinned, terms.aliasing)
-    peak = live_peak(chosen, terms.sizes, terms.pinned, terms.aliasing)
+    peak = live_peak(best.program, terms.sizes, terms.pinned, terms.aliasing)
     others = (program, found.ordering.program)
     needed = min(live_peak(other, sizes, aliasing=sharing) for other in others)
-    saved = needed - live_peak(chosen, sizes, aliasing=sharing)
+    saved = needed - live_peak(best.program, sizes, aliasing=sharing)
     if peak - before > max(saved, 0):
         return found
+
+    def is_allowed(other: Program) -> bool:
+        needs = live_peak(other, terms.sizes, terms.pinned, terms.aliasing)
+        return needs <= max(peak, before)
+
+    chosen = runtime.settle(best.program, is_allowed)
+    peak = live_peak(chosen, terms.sizes, terms.pinned, terms.aliasing)
     ordering = replace(
         found.ordering,
         program=chosen,

@@ -21,8 +21,10 @@ from memplan_cli.optimizing import (
     Targets,
     Trial,
     best_trial,
+    warned,
     write_unproved,
 )
+from memplan_cli.sizes import size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
     from memplan_cli.settings import Settings
 
 PROVIDERS = {"cpu": CPU, "cuda": CUDA}
+
+_READERS_COST = 256
+"""Bytes that the shape of a tensor takes in an arena."""
 
 
 def optimize_for_target(
@@ -107,24 +112,52 @@ def _predicted_peak(rewriting: Rewriting, provider: str) -> int | None:
 def _fused(
     file: ModelFile, dump: Path, settings: Settings, targets: Targets, provider: str
 ) -> Rewriting:
+    """Plan the dump, and the dump with readers for what nobody reads; return the better."""
     from memplan_cli.onnx_io.load import load_model
+    from memplan_cli.onnx_io.readers import unread_outputs, with_readers
+    from memplan_cli.onnx_io.same_graph import graph_differences
+
+    model = load_model(dump)
+    plain = _planned(file, ModelFile(dump, model), settings, targets, provider)
+    vars_ = plain.planned.program.vars.values()
+    sizes = {v.name: size_of(v.shape, v.dtype) for v in vars_ if not v.block}
+    worth = [
+        name
+        for name in unread_outputs(model)
+        if (size := sizes.get(name)) is not None and size.coefficient > _READERS_COST
+    ]
+    if not worth:
+        return plain
+    copy = dump.with_name(f"{dump.stem}.read{dump.suffix}")
+    copy.write_bytes(with_readers(model, worth).SerializeToString())
+    read = _planned(file, ModelFile(copy, load_model(copy)), settings, targets, provider)
+    if graph_differences(model, read.file.model) or not _may_need_less(read, plain, provider):
+        return plain
+    note = f"{len(worth)} outputs that nobody reads are read by a Shape node, which frees them"
+    planned = replace(read.planned, plan=warned(read.planned.plan, note))
+    return replace(read, planned=planned)
+
+
+def _planned(
+    original: ModelFile, dump: ModelFile, settings: Settings, targets: Targets, provider: str
+) -> Rewriting:
     from memplan_cli.planner import make_plan
     from memplan_cli.runtime.facts import runtime_version
     from memplan_cli.runtime.offline import offline_metadata, offline_program
     from memplan_cli.runtime.settle import settled
     from memplan_cli.scheduling import Runtime
 
-    program = offline_program(dump, settings.dims, provider)
+    program = offline_program(dump.path, settings.dims, provider)
     runtime = Runtime(
         runtime_aliasing(provider),
         partial(settled, dims=settings.dims, provider=provider),
     )
-    planned = make_plan(program, settings, source_of(file), runtime=runtime)
+    planned = make_plan(program, settings, source_of(original), runtime=runtime)
     return Rewriting(
-        ModelFile(dump, load_model(dump)),
+        dump,
         planned,
         settings,
         targets,
-        original=file.path,
+        original=original.path,
         notes=offline_metadata(runtime_version(), provider),
     )

@@ -3,7 +3,8 @@
 The same nodes with the same attributes reading and writing the same values, each value made
 once and before it is read, and the same interface. A recomputed copy, whose outputs are
 called ``<name>__recompute``, must be a node of the original under the original's names; it
-may leave out outputs that its operator's schema calls optional.
+may leave out outputs that its operator's schema calls optional. A reader, a Shape node that
+makes ``<name>__memplan_read`` for nobody, may be added.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 _COPY = re.compile(r"__recompute\d*$")
+
+_READER = "__memplan_read"
 
 Node = tuple[object, ...]
 
@@ -46,8 +49,11 @@ def graph_differences(original: ModelProto, written: ModelProto) -> tuple[str, .
     if _same_nodes(original.graph, written.graph):
         return (*found, *_unordered(written.graph, frozenset()))
     names = _Names(frozenset(_made(original.graph)))
+    idle = frozenset(_idle_readers(written.graph)) - names.known
     before = Counter(_node(node, names) for node in original.graph.node)
-    after = Counter(_node(node, names) for node in written.graph.node)
+    after = Counter(
+        _node(node, names) for node in written.graph.node if idle.isdisjoint(node.output)
+    )
     found.extend(f"{_label(node)} was lost" for node in before if node not in after)
     fewer = _WithFewerOutputs.of(original, before)
     found.extend(
@@ -58,6 +64,25 @@ def graph_differences(original: ModelProto, written: ModelProto) -> tuple[str, .
     # A node that runs twice under the same names makes its values twice: `_unordered`.
     found.extend(_unordered(written.graph, frozenset()))
     return tuple(found)
+
+
+def _idle_readers(graph: GraphProto) -> Iterator[str]:
+    """Yield what declared readers make: ``<name>__memplan_read``, the Shape of a value.
+
+    Such a node changes nothing as long as nobody reads it.
+    """
+    found = [
+        node.output[0]
+        for node in graph.node
+        if (node.op_type, node.domain, len(node.input), len(node.output))
+        == ("Shape", "", 1, 1)
+        and not node.attribute
+        and node.output[0] == f"{node.input[0]}{_READER}"
+    ]
+    if found:
+        read = {name for inner in graphs(graph) for node in inner.node for name in node.input}
+        read.update(value.name for inner in graphs(graph) for value in inner.output)
+        yield from (name for name in found if name not in read)
 
 
 @dataclass(frozen=True, slots=True)

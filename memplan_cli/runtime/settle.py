@@ -2,9 +2,10 @@
 
 Many orders share the lowest peak, but not the way in which tensors of different sizes
 follow each other in memory. Ops are moved one at a time, at random from a seed, between
-what they need and what needs them; a move stays where the arena, simulated as one best-fit
-region, gets no taller and no more is live. In the end the arena chosen for the new order
-has to hold less than the one for the old.
+what they need and what needs them; a move stays where the arena, simulated as one
+region, holds no more and no more is live. The region is simulated without an end, and with
+one: either finds orders that the other misses. In the end the arena chosen for the new
+order has to hold less than the one for the old.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from memplan_cli.evidence import CPU, RuntimeSettings
-from memplan_cli.runtime.chunk import best_arena
+from memplan_cli.runtime.bfc import CHUNK, ArenaRules
+from memplan_cli.runtime.chunk import best_arena, regions, rounded
 from memplan_cli.runtime.ledger import UnknownBytesError
 from memplan_cli.runtime.order import reads
 from memplan_cli.runtime.predict import Executed, model_of
-from memplan_cli.runtime.requests import most_in_use, requests_of
+from memplan_cli.runtime.requests import held_after, most_in_use, requests_of
 from memplan_cli.runtime.simulate import best_fit
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from memplan_cli.ir import Op, Program
     from memplan_cli.runtime.requests import Request
@@ -49,12 +51,18 @@ _AS_WRITTEN = RuntimeSettings(
 )
 
 
-def settled(program: Program, dims: Mapping[str, int], provider: str = CPU) -> Program:
+def settled(
+    program: Program,
+    is_allowed: Callable[[Program], bool],
+    dims: Mapping[str, int],
+    provider: str = CPU,
+) -> Program:
     """Return the ops of the top block in an order for which the arena holds least.
 
-    The peak of the run's tensors is never higher, and the program comes back as it is
-    where nothing was gained, where a size is unknown or where the graph is too large for a
-    search. The same program gives the same order.
+    Every step on the way there is an order that ``is_allowed``. The peak of the run's
+    tensors is never higher, and the program comes back as it is where nothing was gained,
+    where a size is unknown or where the graph is too large for a search. The same program
+    gives the same order.
     """
     try:
         start = _requests(program, dims, provider)
@@ -64,32 +72,47 @@ def settled(program: Program, dims: Mapping[str, int], provider: str = CPU) -> P
     before = best_arena(start)
     if moves < _FEWEST_MOVES or before.held <= most_in_use(start):
         return program
-    search = _Search(program, dims, provider, most_in_use(start), best_fit(start))
-    found = search.run(moves)
-    if best_arena(_requests(found, dims, provider)).held < before.held:
-        return found
-    return program
+    best = before.held, program
+    for height in (best_fit, _height):
+        found = _Search(program, is_allowed, dims, provider, height).run(start, moves)
+        held = best_arena(_requests(found, dims, provider)).held
+        best = min(best, (held, found), key=lambda item: item[0])
+    return best[1]
 
 
 def _requests(program: Program, dims: Mapping[str, int], provider: str) -> tuple[Request, ...]:
     return requests_of(model_of(Executed(program, dims), _AS_WRITTEN, provider), {})
 
 
+def _height(requests: Sequence[Request]) -> int:
+    """Return what an arena holds whose first region is as tall as an endless one gets.
+
+    The last gap of a region has an end, and best fit may prefer it to another one: then
+    the region has to grow after all.
+    """
+    tall = rounded(best_fit(requests))
+    rules = ArenaRules.from_settings(regions(max(tall, CHUNK), CHUNK))
+    return held_after(requests, rules, runs=1)
+
+
 @dataclass(slots=True)
 class _Search:
     program: Program
+    is_allowed: Callable[[Program], bool]
     dims: Mapping[str, int]
     provider: str
-    most: int
-    height: int
+    height: Callable[[Sequence[Request]], int]
+    most: int = 0
+    least: int = 0
 
-    def run(self, moves: int) -> Program:
+    def run(self, start: Sequence[Request], moves: int) -> Program:
         """Try so many moves, and stop where the arena is as low as what is live."""
+        self.most, self.least = most_in_use(start), self.height(start)
         before, after = _neighbours(self.program.body.ops)
         order = list(range(len(before)))
         generator = random.Random(0)  # noqa: S311 - a seeded search, no secret
         for _ in range(moves * _MISSES):
-            if not moves or self.height <= self.most:
+            if not moves or self.least <= self.most:
                 break
             place = {op: index for index, op in enumerate(order)}
             at = generator.randrange(len(order))
@@ -109,10 +132,10 @@ class _Search:
         requests = _requests(changed, self.dims, self.provider)
         if most_in_use(requests) > self.most:
             return False
-        height = best_fit(requests)
-        if height > self.height:
+        height = self.height(requests)
+        if height > self.least or not self.is_allowed(changed):
             return False
-        self.height = height
+        self.least = height
         return True
 
 

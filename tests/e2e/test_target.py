@@ -5,16 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import onnx
+import onnx.parser
 import pytest
 
-from memplan_cli import Check, Settings, api
+from memplan_cli import Check, Settings, api, targeting
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.onnx_io.load import load_model
+from memplan_cli.runtime import facts
+from memplan_cli.runtime.measure import Trial, measure
 from memplan_cli.runtime.session import probe_provider
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from memplan_cli.evidence import Peaks, RuntimeSettings
     from memplan_cli.settings import TargetChoice
 
 CPU = Settings(target="cpu")
@@ -55,6 +60,60 @@ def test_the_better_of_both_graphs_is_proved_and_measured(
     before, after = report.runtime.observed["original"], report.runtime.observed["optimized"]
     assert (after.first_run_peak or 0) <= (before.first_run_peak or 0)
     assert (after.held or 0) < (before.held or 0)
+
+
+UNREAD = """<ir_version: 10, opset_import: ["" : 21]>
+    g (float[1,1,64,64] x) => (double[4,1,64,64] y)
+    { a = Exp(x)  u, i = MaxPool<kernel_shape = [1, 1]>(a)  c = Cast<to = 11>(i)
+      b = Cast<to = 11>(a)  d = Concat<axis = 0>(b, c, b, c)  y = Neg(d) }"""
+
+
+def test_what_nobody_reads_is_read_so_that_the_runtime_frees_it(tmp_path: Path) -> None:
+    model = tmp_path / "unread.onnx"
+    model.write_bytes(onnx.parser.parse_model(UNREAD).SerializeToString())
+    check = Check(provider="cpu")
+    done = api.optimize(model, CPU, out=tmp_path / "net.onnx", check=check)
+    assert done.passed
+    written = load_model(tmp_path / "net.onnx")
+    (reader,) = [node for node in written.graph.node if node.op_type == "Shape"]
+    assert list(reader.input) == ["u"]
+    report = done.plan.report
+    assert any("nobody reads" in warning for warning in report.warnings)
+    assert report.runtime is not None
+    before, after = report.runtime.observed["original"], report.runtime.observed["optimized"]
+    unread = 4 * 64 * 64
+    assert (after.first_run_peak or 0) <= (before.first_run_peak or 0) - unread + 256
+
+
+def test_the_model_and_its_target_may_have_one_name(samples: Path, tmp_path: Path) -> None:
+    """The data of the dump and of the model itself would have one name too."""
+    model = tmp_path / "in" / "net.onnx"
+    out = tmp_path / "out" / "net.onnx"
+    model.parent.mkdir()
+    out.parent.mkdir()
+    loaded = onnx.load(samples / "branchy_cnn.onnx")
+    onnx.save(
+        loaded, model, save_as_external_data=True, location="net.onnx.data", size_threshold=64
+    )
+    done = api.optimize(model, CPU, out=out, check=Check(provider="cpu"))
+    assert done.passed
+    assert done.model == out
+
+
+def test_both_graphs_are_held_against_one_measurement(
+    samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[Path] = []
+
+    def counted(model: Path, settings: RuntimeSettings, trial: Trial | None = None) -> Peaks:
+        measured.append(model)
+        return measure(model, settings, trial)
+
+    monkeypatch.setattr(facts, "measure", counted)
+    monkeypatch.setattr(targeting, "_may_need_less", lambda *_: True)
+    model = samples / "branchy_cnn.onnx"
+    api.optimize(model, CPU, out=tmp_path / "net.onnx", check=Check(provider="cpu"))
+    assert measured == [model]
 
 
 def test_a_provider_that_is_not_there_is_an_error(samples: Path, tmp_path: Path) -> None:

@@ -81,6 +81,36 @@ def test_exposing_what_is_made_is_no_difference() -> None:
     assert changed(expose) == ()
 
 
+def read(model: Model, op: str = "Shape", name: str = "b__memplan_read") -> Any:  # noqa: ANN401 - onnx has no types
+    reader = helper.make_node(op, ["b"], [name], name=name)
+    model.graph.node.append(reader)
+    return model.graph.node[-1]
+
+
+def test_a_declared_reader_of_a_value_is_no_difference() -> None:
+    assert changed(read) == ()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: read(model, op="Exp"),
+        lambda model: read(model, name="b__read"),
+        lambda model: read(model, name="a__memplan_read"),
+        lambda model: read(model).attribute.append(helper.make_attribute("start", 1)),
+        lambda model: (read(model), node(model, "last").input.append("b__memplan_read")),
+        lambda model: (
+            read(model),
+            model.graph.output[1].CopyFrom(
+                helper.make_tensor_value_info("b__memplan_read", 7, [1])
+            ),
+        ),
+    ],
+)
+def test_what_only_looks_like_a_reader_is_a_difference(change: Change) -> None:
+    assert changed(change)
+
+
 def swap_inputs(model: Model) -> None:
     last = node(model, "last")
     last.input[:] = list(reversed(last.input))
