@@ -17,7 +17,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,10 +27,11 @@ import onnx.numpy_helper
 
 from memplan_cli.errors import MemplanError
 from memplan_cli.evidence import Peaks, RuntimeSettings
-from memplan_cli.runtime.executed import executed_run
+from memplan_cli.runtime.executed import executed_run, write_dump
 from memplan_cli.runtime.inputs import specs_from_json
-from memplan_cli.runtime.measure import Trial, measure
+from memplan_cli.runtime.measure import Trial, measure, record
 from memplan_cli.runtime.predict import Executed, needs_run, predict
+from memplan_cli.runtime.profile import peaks_of
 
 from .in_process import keep_jobs_here
 
@@ -142,10 +142,10 @@ def trial_of(name: str, model: Path, timeout: float) -> Trial:
     return replace(plain, specs=specs, dims=dims)
 
 
-def rows_of(name: str, model: Path, trial: Trial) -> list[Row]:
+def rows_of(name: str, model: Path, trial: Trial, levels: list[str]) -> list[Row]:
     found = []
     graphs: dict[str, Executed] = {}
-    for way in WAYS:
+    for way in (way for way in WAYS if way[0] in levels):
         chosen = settings(way)
         graph = graphs.get(way[0])
         if graph is None:
@@ -156,14 +156,67 @@ def rows_of(name: str, model: Path, trial: Trial) -> list[Row]:
     return found
 
 
-def summary(rows: list[Row]) -> str:
-    exact = sum(row.exact for row in rows)
-    counts = Counter(row.model for row in rows if not row.exact)
-    text = (
-        f"{exact} of {len(rows)} rows of {len({row.model for row in rows})} models are exact."
+def sessions(model: Path, trial: Trial, count: int) -> str:
+    """Say whether sessions of one file at the highest level run it alike, and its dump.
+
+    The order of the nodes is compared by name with that of the first session.
+    """
+    chosen = settings(WAYS[-1])
+    lines = []
+    first: list[str] = []
+    for number in range(count):
+        recording = record(model, chosen, trial)
+        names = [event.name for event in recording.runs[0]]
+        first = first or names
+        same = sum(a == b for a, b in zip(first, names, strict=False))
+        lines.append(
+            f"| session {number + 1} | {figures(peaks_of(recording))} "
+            f"| {same} of {len(names)} nodes in the place they had in session 1 |"
+        )
+    dump = model.with_name(f"{model.stem}.dump.onnx")
+    write_dump(model, dump, chosen)
+    plain = settings(WAYS[3])
+    predicted = predict(executed_run(dump, plain, trial), plain)
+    lines.append(f"| its dump, predicted | {figures(predicted)} | |")
+    loaded = [figures(measure(dump, plain, trial)) for _ in range(2)]
+    lines += [f"| its dump, loaded | {found} | |" for found in loaded]
+    return "\n".join(lines) + "\n"
+
+
+def table(lines: list[str]) -> str:
+    """Draw one row a model from the rows of all ways: what was measured, and what missed.
+
+    Without a pattern later runs are like the first: those figures are compared, not shown.
+    """
+    models: dict[str, dict[tuple[str, ...], list[str]]] = {}
+    for line in lines:
+        name, *cells = (cell.strip() for cell in line.strip("|\n ").split("|"))
+        models.setdefault(name, {})[tuple(cells[:4])] = cells[4:]
+    shown = [
+        (f"{label}, {order[:8].rstrip('_')}, {'reuse' if reuse == 'yes' else 'none'}",
+         ("off", order, pattern, reuse), at)
+        for at, pattern, label in ((1, "no", "first"), (3, "yes", "steady"))
+        for order in ("DEFAULT", "PRIORITY_BASED")
+        for reuse in ("yes", "no")
+    ]  # fmt: skip
+    head = " | ".join(["model", "exact", *(column for column, _, _ in shown), "feeds"])
+    text = [f"| {head} |", "|" + "---|" * (len(shown) + 3)]
+    for name, ways in models.items():
+        exact = sum(cells[4] == "yes" for cells in ways.values())
+        figures = [ways[way][at] if way in ways else "" for _, way, at in shown]
+        fed = "these" if any(cells[5] == "yes" for cells in ways.values()) else "any"
+        text.append("| " + " | ".join([name, f"{exact} of {len(ways)}", *figures, fed]) + " |")
+    every = [cells[4] for ways in models.values() for cells in ways.values()]
+    missed = [
+        f"{name} {way}"
+        for name, ways in models.items()
+        for way in ways
+        if ways[way][4] != "yes"
+    ]
+    text.append(
+        f"\n{every.count('yes')} of {len(every)} rows of {len(models)} models are exact."
     )
-    missed = ", ".join(f"{model} ({count})" for model, count in sorted(counts.items()))
-    return f"{text} Not exact: {missed or 'none'}.\n"
+    return "\n".join([*text, *(f"Not exact: {each}." for each in missed)]) + "\n"
 
 
 def every_name() -> list[str]:
@@ -178,19 +231,30 @@ def main(arguments: list[str]) -> None:
         "--out", type=Path, help="add the rows to this file, one after another"
     )
     parser.add_argument("--timeout", type=float, default=900.0)
+    parser.add_argument("--table", type=Path, help="only draw the table of rows in this file")
+    parser.add_argument("--levels", nargs="+", choices=LEVELS, default=list(LEVELS))
+    parser.add_argument("--sessions", type=int, help="compare sessions at the highest level")
     parser.add_argument("models", nargs="*")
     asked = parser.parse_args(arguments)
+    if asked.table:
+        print(table(asked.table.read_text(encoding="utf-8").splitlines()))
+        return
     # Each session has an arena of its own: a dozen of them need no process each.
     keep_jobs_here()
     rows: list[Row] = []
-    print(HEAD, flush=True)
+    if not asked.sessions:
+        print(HEAD, flush=True)
     for name in asked.models or every_name():
         with tempfile.TemporaryDirectory(prefix="memplan-bench-") as folder:
             model = Path(folder) / f"{name}.onnx"
             fill(name, model)
             before = sum(os.times()[:4])
+            trial = trial_of(name, model, asked.timeout)
+            if asked.sessions:
+                print(f"{name}\n{sessions(model, trial, asked.sessions)}", flush=True)
+                continue
             try:
-                found = rows_of(name, model, trial_of(name, model, asked.timeout))
+                found = rows_of(name, model, trial, asked.levels)
             except MemplanError as error:
                 print(f"{name}: {str(error)[:300]}", file=sys.stderr, flush=True)
                 continue
@@ -201,7 +265,8 @@ def main(arguments: list[str]) -> None:
         if asked.out:
             with asked.out.open("a", encoding="utf-8") as file:
                 file.write(text + "\n")
-    print(summary(rows))
+    if rows:
+        print(table([row.line() for row in rows]))
 
 
 if __name__ == "__main__":
