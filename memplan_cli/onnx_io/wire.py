@@ -28,19 +28,24 @@ def varint(number: int) -> bytes:
     return bytes(groups)
 
 
+def head(field: int, length: int) -> bytes:
+    """Return what stands before a string or message of that many bytes."""
+    return varint(field << 3 | _DELIMITED) + varint(length)
+
+
 class Field:
     """A field that holds a string or a message, by its number."""
 
     def __init__(self, number: int) -> None:
-        self._tag = varint(number << 3 | _DELIMITED)
-        self._heads = [self._tag + varint(length) for length in range(_SHORT)]
+        self._number = number
+        self._heads = [head(number, length) for length in range(_SHORT)]
 
     def __call__(self, content: bytes) -> bytes:
         """Return the field with that content."""
         length = len(content)
         if length < _SHORT:
             return self._heads[length] + content
-        return self._tag + varint(length) + content
+        return head(self._number, length) + content
 
 
 class Entries:

@@ -288,3 +288,32 @@ def test_what_memplan_does_not_know_is_carried_over() -> None:
     assert (got.producer_name, got.model_version) == ("somebody", 7)
     assert got.graph.doc_string == "words"
     assert got.graph.quantization_annotation == model.graph.quantization_annotation
+
+
+@pytest.mark.parametrize("text", [NESTED, LOOP, FREE])
+def test_the_bytes_are_those_that_protobuf_writes(text: str) -> None:
+    """Fields in the order of their numbers, those behind the values and the graph too."""
+    model = parse(text)
+    model.producer_name, model.doc_string = "somebody", "a model"
+    model.graph.doc_string = "a graph"
+    model.graph.metadata_props.add(key="k", value="v")
+    model.graph.quantization_annotation.add(tensor_name="x")
+    model.graph.value_info.add(name="w0").type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+    model.metadata_props.add(key="org.example.owner", value="somebody")
+    done = plan(model, Settings())
+    data = written_model(model, done.program, done.plan, {"pkg.memplan.more": "yes"})
+    got = onnx.load_from_string(data)
+    assert got.SerializeToString(deterministic=True) == data
+    assert {"org.example.owner", "pkg.memplan.more", "pkg.memplan.plan"} == set(notes(got))
+    assert notes(got.graph) == {"k": "v"}
+    assert (got.doc_string, got.graph.doc_string) == ("a model", "a graph")
+    assert got.graph.quantization_annotation == model.graph.quantization_annotation
+    assert got.opset_import == model.opset_import
+
+
+def test_the_data_of_weights_is_in_the_file_once() -> None:
+    model = parse(NESTED)
+    raw = np.random.default_rng(0).bytes(8 * 8 * 4)
+    model.graph.initializer.add(name="w", data_type=1, dims=[8, 8], raw_data=raw)
+    done = plan(model, Settings())
+    assert written_model(model, done.program, done.plan).count(raw) == 1

@@ -1,0 +1,197 @@
+"""A rewritten model + its plan -> the bytes of the file, with notes for viewers.
+
+The notes of a large graph are larger than the graph, and as protobuf messages several times
+their size: here those of the top block become bytes that are put between the fields of the
+model, and nothing of them is ever a message. Bodies are small: theirs are merged into them.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from memplan_cli.analysis.liveness import steps
+from memplan_cli.onnx_io.load import subgraphs
+from memplan_cli.onnx_io.notes import PREFIX
+from memplan_cli.onnx_io.types import element_type
+from memplan_cli.onnx_io.wire import Entries, Field, head
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
+
+    from memplan_cli.analysis.liveness import Step
+    from memplan_cli.ir import Block, Program
+    from memplan_cli.plan import Placement, Plan
+
+_JSON = json.JSONEncoder(ensure_ascii=False)
+
+
+def annotated(model: ModelProto, program: Program, plan: Plan) -> bytes:
+    """Return the bytes of a model with its plan in the metadata of nodes and values.
+
+    Args:
+        model: Its nodes are in the program's order; it is used up.
+        program: In the planned order.
+        plan: What is written down.
+    """
+    field = type(model).GRAPH_FIELD_NUMBER
+    graph = list(_graph_pieces(model.graph, program.body, _Notes.of(program, plan)))
+    model.ClearField("graph")
+    after = _taken_after(model, field)
+    before = model.SerializeToString(deterministic=True)
+    length = sum(map(len, graph))
+    return b"".join((before, head(field, length), *graph, after))
+
+
+def _graph_pieces(graph: GraphProto, block: Block, notes: _Notes) -> Iterator[bytes]:
+    """Yield the fields of the top graph in the order of their numbers; it is used up."""
+    node_field = Field(type(graph).NODE_FIELD_NUMBER)
+    for node, entries in _noted(graph, block, notes):
+        yield node_field(node.SerializeToString(deterministic=True) + entries)
+    graph.ClearField("node")
+    added = _note_values(graph, block.path, notes)
+    after = _taken_after(graph, type(graph).VALUE_INFO_FIELD_NUMBER)
+    yield graph.SerializeToString(deterministic=True)
+    yield from added
+    yield after
+
+
+def _taken_after(message: ModelProto | GraphProto, field: int) -> bytes:
+    """Take the fields with greater numbers out of a message, and return their bytes."""
+    rest = type(message)()
+    for descriptor, value in message.ListFields():
+        if descriptor.number > field:
+            getattr(rest, descriptor.name).MergeFrom(value)
+            message.ClearField(descriptor.name)
+    data: bytes = rest.SerializeToString(deterministic=True)
+    return data
+
+
+@dataclass(frozen=True, slots=True)
+class _Notes:
+    """A plan, sorted by where it is written down."""
+
+    steps: Mapping[str, Sequence[Step]]
+    tensors: Mapping[str, Mapping[str, Placement]]
+    dying: Mapping[int, Sequence[str]]
+    shapes_hold: bool
+    """Whether the shapes are the model's own, and not those of one set of bindings."""
+
+    @classmethod
+    def of(cls, program: Program, plan: Plan) -> _Notes:
+        by_block: dict[str, list[Step]] = {}
+        for step in steps(program):
+            by_block.setdefault(step.block.path, []).append(step)
+        tensors: dict[str, dict[str, Placement]] = {}
+        for tensor in plan.tensors:
+            tensors.setdefault(tensor.block, {})[tensor.name] = tensor
+        bound = ("dims", "shapes", "profile_shapes")
+        return cls(
+            by_block,
+            tensors,
+            {release.step: release.tensors for release in plan.releases},
+            not any(plan.settings.get(name) for name in bound),
+        )
+
+
+def _noted(
+    graph: GraphProto, block: Block, notes: _Notes
+) -> Iterator[tuple[NodeProto, bytes]]:
+    """Yield each node, its bodies annotated, with its own notes."""
+    step_entry, release_entry = _node_entries()
+    for node, step in zip(graph.node, notes.steps.get(block.path, ()), strict=True):
+        entries = step_entry(step.start)
+        if step.end in notes.dying:
+            names = ", ".join(map(_JSON.encode, notes.dying[step.end]))
+            entries += release_entry(f"[{names}]")
+        if step.op.bodies:
+            for (_, inner), body in zip(subgraphs(node), step.op.bodies, strict=True):
+                _annotate_body(inner, body, notes)
+        yield node, entries
+
+
+def _annotate_body(graph: GraphProto, block: Block, notes: _Notes) -> None:
+    for node, entries in _noted(graph, block, notes):
+        node.MergeFromString(entries)
+    graph.MergeFromString(b"".join(_note_values(graph, block.path, notes)))
+
+
+def _note_values(graph: GraphProto, path: str, notes: _Notes) -> list[bytes]:
+    """Annotate the values that a graph declares; return the fields of those it does not."""
+    from onnx import ValueInfoProto
+
+    here = dict(notes.tensors.get(path, {}))
+    place = _Places(_place_entries())
+    for value in (*graph.value_info, *graph.input, *graph.output):
+        tensor = here.pop(value.name, None)
+        if tensor is not None:
+            value.MergeFromString(place(tensor))
+    types: dict[tuple[str, tuple[int | str, ...]], bytes] = {}
+    value_info = Field(type(graph).VALUE_INFO_FIELD_NUMBER)
+    named = Field(ValueInfoProto.NAME_FIELD_NUMBER)
+    added = []
+    for name, tensor in here.items():
+        kind = (tensor.dtype, tensor.shape)
+        if kind not in types:
+            types[kind] = _typed(tensor, notes).SerializeToString()
+        added.append(value_info(named(name.encode()) + types[kind] + place(tensor)))
+    return added
+
+
+def _typed(tensor: Placement, notes: _Notes) -> ValueInfoProto:
+    """Return a value without a name, of a tensor's type."""
+    from onnx import ValueInfoProto
+
+    value = ValueInfoProto()
+    kind = value.type.tensor_type
+    kind.elem_type = element_type(tensor.dtype)
+    kind.shape.SetInParent()
+    for dim in tensor.shape:
+        # A runtime believes what it reads: a batch that was bound for the plan only
+        # would be folded into the graph.
+        if dim == "?" or not notes.shapes_hold:
+            kind.shape.dim.add()
+        elif isinstance(dim, int):
+            kind.shape.dim.add(dim_value=dim)
+        else:
+            kind.shape.dim.add(dim_param=dim)
+    return value
+
+
+@cache
+def _node_entries() -> tuple[Entries, Entries]:
+    from onnx import NodeProto
+
+    field = NodeProto.METADATA_PROPS_FIELD_NUMBER
+    return Entries(field, f"{PREFIX}step"), Entries(field, f"{PREFIX}release")
+
+
+@cache
+def _place_entries() -> tuple[Entries, ...]:
+    from onnx import ValueInfoProto
+
+    field = ValueInfoProto.METADATA_PROPS_FIELD_NUMBER
+    keys = ("arena", "offset", "bytes", "first", "last", "alias_of")
+    return tuple(Entries(field, f"{PREFIX}{key}") for key in keys)
+
+
+class _Places:
+    """The entries that say where a tensor lies and when; places recur, times hardly."""
+
+    def __init__(self, entries: tuple[Entries, ...]) -> None:
+        self._entries = entries
+        self._places: dict[tuple[int, int, int], bytes] = {}
+
+    def __call__(self, tensor: Placement) -> bytes:
+        arena, offset, size, first, last, alias = self._entries
+        where = (tensor.arena, tensor.offset, tensor.bytes)
+        entries = self._places.get(where)
+        if entries is None:
+            entries = arena(tensor.arena) + offset(tensor.offset) + size(tensor.bytes)
+            self._places[where] = entries
+        entries += first(tensor.first) + last(tensor.last)
+        return entries if tensor.alias_of is None else entries + alias(tensor.alias_of)
