@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from onnx import NodeProto, TensorProto, helper
 
 from memplan_cli.errors import SettingsError
-from memplan_cli.onnx_io.gradients.tensors import infer_tensors, names_in, tensor_of
+from memplan_cli.onnx_io.gradients.tensors import FLOATS, infer_tensors, names_in, tensor_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -62,8 +62,20 @@ def add_loss(model: ModelProto, function: LossFunction) -> str:
     tensor = infer_tensors(model).get(output)
     if tensor is None or not tensor.shape:
         raise SettingsError(f"the shape of {output!r} is not known: no loss can be added")
+    if tensor.dtype not in FLOATS:
+        raise SettingsError(
+            f"{output!r} is of type {_word(tensor.dtype)}: a loss is made of floats",
+            hint="name another result with --output",
+        )
     result = Comparison(output, tensor.dtype, tensor.shape, function.labels)
     return LOSSES[function.kind](graph, result)
+
+
+_CLASSES = frozenset({TensorProto.INT32, TensorProto.INT64})
+
+
+def _word(dtype: int) -> str:
+    return str(TensorProto.DataType.Name(dtype)).lower()
 
 
 def softmax_cross_entropy(graph: GraphProto, given: Comparison) -> str:
@@ -80,6 +92,11 @@ def softmax_cross_entropy(graph: GraphProto, given: Comparison) -> str:
         rest = tuple(dim for i, dim in enumerate(given.shape) if i != axis)
         _add_input(graph, labels, TensorProto.INT64, rest)
     kind = next(tensor_of(v.type).dtype for v in graph.input if v.name == labels)
+    if kind not in _CLASSES:
+        raise SettingsError(
+            f"the labels {labels!r} are of type {_word(kind)}: they are numbers of classes",
+            hint="name another input with --labels",
+        )
     zero, one_axis = write.constant(0, kind), write.constant([axis], TensorProto.INT64)
     ignored = write("Equal", labels, write.constant(IGNORED_LABEL, kind))
     safe = write("Where", ignored, zero, labels)

@@ -363,3 +363,17 @@ def test_causal_attention_of_every_float_type_can_be_trained(kind: str) -> None:
     recipe = Recipe(LossFunction("mse", "target"), None, train=("x",))
     step = make_train_step(parse(text), recipe)
     assert step.gradients.keys() == {"x"}
+
+
+@pytest.mark.parametrize("kind", ["softmax-cross-entropy", "mse"])
+def test_result_that_is_no_float_cannot_be_compared(kind: str) -> None:
+    text = """<ir_version: 10, opset_import: ["": 20]>
+        net (string[2] x) => (string[2] y) { y = StringConcat(x, x) }"""
+    with pytest.raises(SettingsError, match="'y' is of type string"):
+        make_train_step(parse(text), Recipe(LossFunction(kind, "labels"), None))
+
+
+def test_labels_that_are_no_classes_are_refused() -> None:
+    recipe = Recipe(LossFunction("softmax-cross-entropy", "target"), None)
+    with pytest.raises(SettingsError, match="'target' are of type float"):
+        make_train_step(parse(LINEAR), recipe)
