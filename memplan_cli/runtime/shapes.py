@@ -1,7 +1,8 @@
 """Which shapes does ONNX Runtime know that ONNX inference does not? The last resort.
 
 Its own inference, from a session that is loaded and never run; or, where asked for, one
-run on drawn inputs, whose profile says what every node read and wrote.
+run on drawn inputs, whose profile says what every node read and wrote. Most models need
+neither, so what starts a process is imported where one is started.
 """
 
 from __future__ import annotations
@@ -14,14 +15,8 @@ from typing import TYPE_CHECKING, Any
 from memplan_cli.dims import names_in, parse_dim, spelled_atom, symbols_of
 from memplan_cli.errors import SettingsError
 from memplan_cli.ir import intermediates
-from memplan_cli.onnx_io.asked_shapes import numbered, question
-from memplan_cli.onnx_io.feeds import default_dims, feed_specs
-from memplan_cli.onnx_io.files import staged
 from memplan_cli.onnx_io.read import Loaded, read_program
 from memplan_cli.onnx_io.shapes import Bindings
-from memplan_cli.runtime.compare import require_weights
-from memplan_cli.runtime.session import resolve_provider
-from memplan_cli.runtime.worker import run_job
 from memplan_cli.sizes import BITS, size_of
 
 if TYPE_CHECKING:
@@ -65,6 +60,8 @@ def read_observed(model: ModelProto, path: Path, bindings: Bindings) -> Loaded:
         SettingsError: a dim of the inputs is free: the run would fix it in silence.
         RuntimeUnavailableError: the model cannot run here.
     """
+    from memplan_cli.onnx_io.feeds import default_dims
+
     loaded = read_program(model, bindings)
     unknown = (*missing_sizes(loaded.program), *_unbound(loaded.program))
     if not unknown:
@@ -132,6 +129,9 @@ def inferred_shapes(
     model: ModelProto, bindings: Bindings, names: set[str]
 ) -> tuple[Known, str]:
     """Return what a session says of the named values of the top block, or why there is none."""
+    from memplan_cli.onnx_io.asked_shapes import question
+    from memplan_cli.runtime.worker import run_job
+
     asked = question(model, bindings, names)
     with tempfile.TemporaryDirectory(prefix="memplan-shapes-") as folder:
         file = Path(folder) / "model.onnx"
@@ -167,6 +167,13 @@ def observed_shapes(model: ModelProto, path: Path, dims: Mapping[str, int]) -> K
     Raises:
         RuntimeUnavailableError: the model cannot run here.
     """
+    from memplan_cli.onnx_io.asked_shapes import numbered
+    from memplan_cli.onnx_io.feeds import feed_specs
+    from memplan_cli.onnx_io.files import staged
+    from memplan_cli.runtime.compare import require_weights
+    from memplan_cli.runtime.session import resolve_provider
+    from memplan_cli.runtime.worker import run_job
+
     require_weights(path)
     copy = numbered(model)
     job = {
