@@ -86,6 +86,8 @@ class Peaks:
         scratch: the arena's high-water mark above the tensors: kernels' workspace.
         weights: bytes of weights that lie in the arena.
         milliseconds: median time of a run.
+        effort: median milliseconds of processor time of a run, all threads together: what
+            a busy machine hardly changes. Used to compare, and not reported.
     """
 
     first_run_peak: int | None
@@ -94,9 +96,10 @@ class Peaks:
     scratch: int | None = None
     weights: int | None = None
     milliseconds: float | None = None
+    effort: float | None = None
 
     def to_json(self) -> dict[str, int | float | None]:
-        """Return every figure under its own name."""
+        """Return every figure that is reported under its own name."""
         return {
             "first_run_peak": self.first_run_peak,
             "steady_peak": self.steady_peak,

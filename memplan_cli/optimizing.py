@@ -203,14 +203,13 @@ def _cost(plan: Plan) -> tuple[bool, int]:
 
     Weights in the arena count: one graph may map from its file what another packs at load.
     """
-    from memplan_cli.runtime.facts import allowed_milliseconds
+    from memplan_cli.runtime.facts import is_slower
 
     if plan.report.runtime is None:
         return True, 0
     before = plan.report.runtime.observed["original"]
     after = plan.report.runtime.observed["optimized"]
-    slow = (after.milliseconds or 0.0) > allowed_milliseconds(before)
-    return slow, (after.held or 0) + (after.first_run_peak or 0)
+    return is_slower(after, before), (after.held or 0) + (after.first_run_peak or 0)
 
 
 def _compared(rewriting: Rewriting, path: Path, check: Check) -> Compared:

@@ -9,12 +9,14 @@ no more than five per cent more time.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.evidence import CPU, RuntimeSettings
 from memplan_cli.report import RuntimeFacts
 from memplan_cli.runtime.executed import executed_graph, executed_run
+from memplan_cli.runtime.loading import load_cost
 from memplan_cli.runtime.measure import Trial, measure
 from memplan_cli.runtime.offline import RUN_AS_WRITTEN, offline_program
 from memplan_cli.runtime.predict import Executed, predict
@@ -39,6 +41,12 @@ SLOWEST = 1.05
 
 _CLOCK = 0.1
 """Milliseconds that two medians of short runs differ by on a busy machine."""
+
+
+_OF_ONE_RUN = (
+    "branches, turns or sizes depend on data: what is predicted of the runtime holds for the "
+    "inputs that were measured"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +85,16 @@ def runtime_account(pair: Pair, progress: Callable[[str], None] | None = None) -
     tell = progress or _say_nothing
     provider = resolve_provider(pair.provider)
     trial = Trial(provider=pair.provider, dims=pair.dims, timeout=pair.timeout)
-    predicted, observed = _original(pair, trial, provider, tell)
+    predicted, observed, warnings = _original(pair, trial, provider, tell)
     tell("choosing settings for the written model")
     options = [_as_written(pair, trial, provider)]
-    warnings: tuple[str, ...] = ()
     if not pair.as_written:
-        after = executed_graph(pair.written, DEFAULTS, pair.dims, provider)
+        after = executed_run(pair.written, DEFAULTS, trial, provider)
         options.append(recommend(pair.written, after, RuntimeSettings(), trial))
-        warnings = _worse_by_default(predicted, predict(after, DEFAULTS, provider))
-    best = better_of(options, allowed_milliseconds(observed))
+        warnings += _worse_by_default(predicted, predict(after, DEFAULTS, provider))
+    loading = load_cost(pair.written, provider)
+    warnings += (str(loading),) if loading else ()
+    best = better_of(options, partial(is_slower, before=observed))
     facts = RuntimeFacts(
         name="onnxruntime",
         version=runtime_version(),
@@ -99,13 +108,14 @@ def runtime_account(pair: Pair, progress: Callable[[str], None] | None = None) -
 
 def _original(
     pair: Pair, trial: Trial, provider: str, tell: Callable[[str], None]
-) -> tuple[Peaks, Peaks]:
-    """Return what the original needs under the defaults, predicted and observed."""
+) -> tuple[Peaks, Peaks, tuple[str, ...]]:
+    """Return what the original needs under the defaults, predicted and observed, and notes."""
     if pair.known is not None:
-        return pair.known.predicted["original"], pair.known.observed["original"]
+        return pair.known.predicted["original"], pair.known.observed["original"], ()
     tell("predicting and measuring the original")
     before = executed_run(pair.original, DEFAULTS, trial, provider)
-    return predict(before, DEFAULTS, provider), measure(pair.original, DEFAULTS, trial)
+    notes = (_OF_ONE_RUN,) if before.observed else ()
+    return predict(before, DEFAULTS, provider), measure(pair.original, DEFAULTS, trial), notes
 
 
 def best_settings(
@@ -116,16 +126,24 @@ def best_settings(
     Raises:
         RuntimeUnavailableError: weights are missing, or the model does not load.
     """
-    executed = executed_graph(model, DEFAULTS, dims, provider)
     if trial is None:
+        executed = executed_graph(model, DEFAULTS, dims, provider)
         return recommend_unmeasured(executed, RuntimeSettings(), provider)
-    return recommend(model, executed, RuntimeSettings(), replace(trial, dims=dims))
+    trial = replace(trial, dims=dims)
+    executed = executed_run(model, DEFAULTS, trial, provider)
+    return recommend(model, executed, RuntimeSettings(), trial)
 
 
-def allowed_milliseconds(before: Peaks) -> float:
-    """Return how long a run may take, given what it took before."""
-    milliseconds = before.milliseconds or 0.0
-    return max(SLOWEST * milliseconds, milliseconds + _CLOCK)
+def is_slower(after: Peaks, before: Peaks) -> bool:
+    """Whether a run takes more than five per cent longer than before, beyond doubt.
+
+    Processor time decides where both have it and work is done by the processor alone: on a
+    busy machine the clock shows how busy it is.
+    """
+    if after.effort is not None and before.effort is not None:
+        return after.effort > max(SLOWEST * before.effort, before.effort + _CLOCK)
+    now, then = after.milliseconds or 0.0, before.milliseconds or 0.0
+    return now > max(SLOWEST * then, then + _CLOCK)
 
 
 def runtime_version() -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
+from statistics import median
 from typing import TYPE_CHECKING
 
+from memplan_cli.evidence import CPU
 from memplan_cli.onnx_io.feeds import FeedSpec, feed_specs, load_graph
 from memplan_cli.runtime.compare import require_weights
 from memplan_cli.runtime.profile import NodeEvent, Recording, peaks_of
@@ -48,7 +50,10 @@ def measure(model: Path, settings: RuntimeSettings, trial: Trial | None = None) 
         RuntimeUnavailableError: weights or provider are missing, or it does not run.
     """
     recording = record(model, settings, trial)
-    return peaks_of(recording, recording.milliseconds)
+    peaks = peaks_of(recording, recording.milliseconds)
+    if not recording.effort or resolve_provider((trial or Trial()).provider) != CPU:
+        return peaks
+    return replace(peaks, effort=median(recording.effort))
 
 
 def record(model: Path, settings: RuntimeSettings, trial: Trial | None = None) -> Recording:
@@ -60,7 +65,7 @@ def record(model: Path, settings: RuntimeSettings, trial: Trial | None = None) -
     trial = trial or Trial()
     result = _run(model, settings, trial, {}).require(f"{model} could not be measured")
     runs = tuple(tuple(NodeEvent(**e) for e in run) for run in result["runs"])  # type: ignore[attr-defined]
-    return Recording(runs, tuple(result["milliseconds"]))  # type: ignore[arg-type]
+    return Recording(runs, tuple(result["milliseconds"]), tuple(result["effort"]))  # type: ignore[arg-type]
 
 
 def workspace_of(

@@ -53,6 +53,7 @@ class Recording:
 
     runs: tuple[tuple[NodeEvent, ...], ...]
     milliseconds: tuple[float, ...]
+    effort: tuple[float, ...] = ()
 
 
 def read_profile(events: Sequence[dict[str, Any]]) -> Recording:

@@ -22,7 +22,7 @@ from memplan_cli.runtime.requests import requests_of
 from memplan_cli.runtime.session import resolve_provider
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from memplan_cli.evidence import Setting
@@ -240,8 +240,10 @@ def _score(peaks: Peaks) -> tuple[int, int]:
     return _held_without_weights(peaks), peaks.first_run_peak or 0
 
 
-def better_of(options: Sequence[Recommendation], slowest: float) -> Recommendation:
-    """Return the option with the least memory that takes at most ``slowest`` ms a run.
+def better_of(
+    options: Sequence[Recommendation], is_slower: Callable[[Peaks], bool]
+) -> Recommendation:
+    """Return the option with the least memory that is not slower than allowed.
 
     Raises:
         RuntimeUnavailableError: nothing was measured.
@@ -250,9 +252,7 @@ def better_of(options: Sequence[Recommendation], slowest: float) -> Recommendati
     if not observed:
         raise RuntimeUnavailableError("no settings could be measured")
     allowed = [
-        option
-        for option in observed
-        if option.observed and (option.observed.milliseconds or 0.0) <= slowest
+        option for option in observed if option.observed and not is_slower(option.observed)
     ]
     return min(allowed or observed, key=lambda option: _total(option.observed))
 

@@ -31,6 +31,7 @@ JOBS: Mapping[str, str] = {
     "outputs": "memplan_cli.runtime.jobs.outputs",
     "donated": "memplan_cli.runtime.jobs.donated",
     "measure": "memplan_cli.runtime.jobs.measure",
+    "loading": "memplan_cli.runtime.jobs.loading",
     "dump": "memplan_cli.runtime.jobs.dump",
     "replay": "memplan_cli.runtime.jobs.replay",
     "inplace": "memplan_cli.runtime.jobs.inplace",
