@@ -4,7 +4,7 @@ import ast
 
 import onnx
 import onnx.parser
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memplan_cli.evidence import CPU, CUDA, Peaks, RuntimeSettings
@@ -59,6 +59,7 @@ def test_two_regions_win_where_two_large_tensors_take_turns() -> None:
     assert choice.arena["max_power_of_two_extend_bytes"] == 8 << 10
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.lists(st.tuples(st.integers(1, 64), st.integers(0, 9)), min_size=1, max_size=40))
 def test_the_choice_is_never_worse_than_exact_growth_nor_below_what_is_live(
     pairs: list[tuple[int, int]],
