@@ -22,13 +22,12 @@ from memplan_cli.optimizing import (
     write_unproved,
 )
 from memplan_cli.profiles import at_largest, plan_profiles
-from memplan_cli.proving import Extra, Proof, prove
 from memplan_cli.settings import Settings
-from memplan_cli.targeting import optimize_for_target
 
 if TYPE_CHECKING:
     from memplan_cli.plan import Plan
     from memplan_cli.profiles import Profiles
+    from memplan_cli.proving import Extra, Proof
     from memplan_cli.runtime.doctor import Diagnosis
     from memplan_cli.runtime.steer import Recommendation
     from memplan_cli.simulating import Simulated
@@ -90,6 +89,8 @@ def optimize(  # noqa: PLR0913 - what the command takes, by name
         planned = plan_profiles(file, settings, profiles, progress)
         settings = at_largest(settings, profiles)
     elif settings.target != "portable":
+        from memplan_cli.targeting import optimize_for_target
+
         return optimize_for_target(file, settings, targets, check, progress or _say_nothing)
     else:
         planned = plan_model(file, settings, progress)
@@ -161,6 +162,8 @@ def validate(
     Raises:
         MemplanError: one of them cannot run at all.
     """
+    from memplan_cli.proving import prove
+
     return prove(planned, original, check or DEFAULT_CHECK, extras)
 
 

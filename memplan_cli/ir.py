@@ -182,8 +182,11 @@ def intermediates(program: Program) -> tuple[VarId, ...]:
     that nobody outside the model gives.
     """
     results = frozenset(program.body.outputs)
+    made, handed = Origin.OP, Origin.BODY_INPUT
     return tuple(
-        var.id
-        for var in program.vars.values()
-        if var.origin in (Origin.OP, Origin.BODY_INPUT) and var.id not in results
+        [
+            identity
+            for identity, var in program.vars.items()
+            if (var.origin is made or var.origin is handed) and identity not in results
+        ]
     )

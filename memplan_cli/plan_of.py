@@ -171,8 +171,8 @@ def _orders(program: Program) -> Iterator[BlockOrder]:
 
 def _report(decided: Decided, tensors: tuple[Placement, ...]) -> Report:
     program, needs = decided.program, decided.needs
-    everything = intermediates(program)
-    coverage = len(needs.sizes) / len(everything) if everything else 1.0
+    count = len(intermediates(program))
+    coverage = len(needs.sizes) / count if count else 1.0
     silent = coverage < 1.0 and not decided.settings.allow_partial
     memory = _memory(decided)
     if silent:
@@ -181,7 +181,7 @@ def _report(decided: Decided, tensors: tuple[Placement, ...]) -> Report:
     symbolic = memory.naive is None and not silent
     refusals = [*decided.unplanned.items(), *needs.pinned.items()]
     return Report(
-        model=_facts(decided),
+        model=_facts(decided, count),
         phase=decided.kind,
         level=decided.settings.level,
         coverage=coverage,
@@ -215,14 +215,14 @@ def _parts(decided: Decided) -> dict[str, int]:
     return counts
 
 
-def _facts(decided: Decided) -> ModelFacts:
+def _facts(decided: Decided, count: int) -> ModelFacts:
     everything = list(blocks(decided.program.body))
     return ModelFacts(
         path=decided.source.path,
         sha256=decided.source.sha256,
         nodes=sum(len(block.ops) for block in everything),
         blocks=len(everything),
-        intermediates=len(intermediates(decided.program)),
+        intermediates=count,
     )
 
 

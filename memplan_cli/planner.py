@@ -23,7 +23,7 @@ from memplan_cli.plan_of import Decided, plan_of
 from memplan_cli.scheduling import aliasing_of, as_it_is, for_runtime, schedule
 from memplan_cli.selection import select
 from memplan_cli.sizes import size_of, symbols_of
-from memplan_cli.transforms.recomputing.solve import Terms
+from memplan_cli.transforms.terms import Terms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ from memplan_cli.onnx_io.write import rewrite
 from memplan_cli.planner import find_scope
 from memplan_cli.scheduling import aliasing_of, schedule
 from memplan_cli.settings import Settings
-from memplan_cli.transforms.recomputing.solve import Terms
+from memplan_cli.transforms.terms import Terms
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,13 +18,16 @@ if TYPE_CHECKING:
 def releases(timeline: Timeline, planned: Container[VarId]) -> tuple[Release, ...]:
     """Return, in order of execution, the planned tensors that die after each node."""
     dying: dict[int, tuple[Op, list[str]]] = {}
-    for var, step in deaths(timeline.program, timeline.steps).items():
-        if var in planned:
-            # No two ops end at one tick.
-            dying.setdefault(step.end, (step.op, []))[1].append(var)
+    for var, (_, end, _, op) in deaths(timeline.program, timeline.steps).items():
+        if var not in planned:
+            continue
+        if end in dying:  # no two ops end at one tick
+            dying[end][1].append(var)
+        else:
+            dying[end] = (op, [var])
     return tuple(
         [
-            Release(tick, op.label, tuple(sorted(names)))
+            Release(tick, op.label, tuple(sorted(names) if names[1:] else names))
             for tick, (op, names) in sorted(dying.items(), key=itemgetter(0))
         ]
     )

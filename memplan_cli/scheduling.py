@@ -17,10 +17,7 @@ from memplan_cli.errors import SettingsError
 from memplan_cli.ir import Origin
 from memplan_cli.report import CurvePoint, Donated, Recompute, Refusal
 from memplan_cli.sizes import size_of
-from memplan_cli.transforms.donate import donations
-from memplan_cli.transforms.order import Ordering, best_order
-from memplan_cli.transforms.recomputing.auto import auto
-from memplan_cli.transforms.recomputing.checkpoints import checkpoints
+from memplan_cli.transforms.terms import Ordering
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +26,7 @@ if TYPE_CHECKING:
     from memplan_cli.ir import Program, VarId
     from memplan_cli.settings import Settings
     from memplan_cli.sizes import Size
-    from memplan_cli.transforms.recomputing.solve import Terms
+    from memplan_cli.transforms.terms import Terms
 
 Progress = Callable[[str], None]
 
@@ -107,6 +104,8 @@ def for_runtime(
     order is taken where the plan needs no more than in the order of the file, or where the
     runtime needs less by more than the plan needs more: the file is made for the runtime.
     """
+    from memplan_cli.transforms.order import best_order
+
     if settings.recompute != "none" or settings.order == "keep":
         return found
     results = {var: program.vars[var] for var in program.body.outputs}
@@ -168,6 +167,8 @@ def _refuse_idle(settings: Settings) -> None:
 def _ordered(
     program: Program, terms: Terms, settings: Settings, progress: Progress | None
 ) -> Ordering:
+    from memplan_cli.transforms.order import best_order
+
     if settings.order == "keep":
         return Ordering(program, {}, "file", None, proved=False)
     return best_order(
@@ -187,6 +188,8 @@ def _fitted(
     settings: Settings,
     progress: Progress | None,
 ) -> Schedule:
+    from memplan_cli.transforms.recomputing.auto import auto
+
     if any(size.symbols for size in terms.sizes.values()):
         raise SettingsError(
             "--recompute auto needs sizes that are numbers", hint="bind the dims with --dim"
@@ -215,6 +218,8 @@ def _checkpointed(
     settings: Settings,
     progress: Progress | None,
 ) -> Schedule:
+    from memplan_cli.transforms.recomputing.checkpoints import checkpoints
+
     found = checkpoints(program, terms, settings.checkpoints, phases)
     ordering = _ordered(found.program, replace(terms, sizes=found.sizes), settings, progress)
     work = total_cost(program).work
@@ -225,6 +230,8 @@ def _checkpointed(
 
 
 def _donated(found: Schedule, terms: Terms, settings: Settings) -> Schedule:
+    from memplan_cli.transforms.donate import donations
+
     program = found.ordering.program
     given = donations(program, tuple(settings.donate.items()))
     ordering = found.ordering

@@ -23,6 +23,8 @@ def select(program: Program, patterns: Sequence[str]) -> dict[VarId, str]:
     Raises:
         SettingsError: a pattern matches no tensor of the model; the nearest names are said.
     """
+    if not patterns:
+        return {}
     by_name: dict[str, list[VarId]] = {}
     for var in program.vars.values():
         by_name.setdefault(var.name, []).append(var.id)

@@ -25,7 +25,7 @@ from memplan_cli.onnx_io.read import read_program
 from memplan_cli.sizes import size_of
 from memplan_cli.training import LossFunction, Optimizer, TrainStep, first_feeds, minimize
 from memplan_cli.transforms.recomputing.auto import auto
-from memplan_cli.transforms.recomputing.solve import Terms
+from memplan_cli.transforms.terms import Terms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -91,98 +91,110 @@ def share_storage(
         clock: The program's steps, if the caller has them.
     """
     if not aliasing.views and not aliasing.in_place:
-        return {var: BufferId(var) for var in sizes}
+        return dict(zip(sizes, map(BufferId, sizes), strict=True))
     clock = steps(program) if clock is None else clock
     groups = _Groups(live_ranges(program, clock) if live is None else live, sizes)
-    _unite_views(sizes, aliasing, clock, groups)
+    _unite_views(aliasing, clock, groups)
     for step in clock:
         positions = aliasing.in_place.get(step.op.type)
-        if positions and (source := _replaced(step, positions, sizes, groups)):
-            groups.unite(source, step.op.outputs[0])
-    return {var: BufferId(groups.root(var)) for var in sizes}
+        if positions and (source := _replaced(step, positions, groups)) is not None:
+            groups.unite(source, groups.number[step.op.outputs[0]])
+    return groups.homes()
 
 
-def _unite_views(
-    sizes: Mapping[VarId, Size],
-    aliasing: Aliasing,
-    clock: Iterable[Step],
-    groups: _Groups,
-) -> None:
+def _unite_views(aliasing: Aliasing, clock: Iterable[Step], groups: _Groups) -> None:
     views = [step.op for step in clock if step.op.type in aliasing.views]
     owners = [step.op for step in clock if step.op.bodies]
     carried = {v for op in owners if op.repeats for body in op.bodies for v in body.outputs}
     received = {v for op in owners for body in op.bodies for v in body.inputs}
     for op in views:
-        base_and_result = _view(op, sizes)
+        base_and_result = _view(op, groups)
         if base_and_result is None:
             continue
         base, result = base_and_result
         # A body's result is copied into the body's input for the next turn. Two carried
         # values that change places would overwrite each other if they were views.
-        if result in carried and groups.root(base) in received:
+        if op.outputs[0] in carried and groups.vars[groups.root(base)] in received:
             continue
         groups.unite(base, result)
 
 
 class _Groups:
-    """Union-find over vars; a group's root is its oldest var and its end the latest."""
+    """Union-find over vars, each by its number; a group's root is its oldest var."""
 
     def __init__(self, live: Mapping[VarId, LiveRange], sizes: Mapping[VarId, Size]) -> None:
-        self._parent = dict(zip(sizes, sizes, strict=True))
-        self._end = {var: live[var].end for var in sizes}
+        self.vars = tuple(sizes)
+        self.number = {var: at for at, var in enumerate(sizes)}
+        self.sizes = tuple(sizes.values())
+        self.end = [live[var][1] for var in sizes]
+        """When a group dies, by its root."""
+        self._parent = list(range(len(sizes)))
 
-    def root(self, var: VarId) -> VarId:
+    def root(self, at: int) -> int:
         parent = self._parent
-        above = parent[var]
-        while above != var:
-            parent[var] = var = parent[above]
-            above = parent[var]
-        return var
+        above = parent[at]
+        while above != at:
+            parent[at] = at = parent[above]
+            above = parent[at]
+        return at
 
-    def unite(self, older: VarId, younger: VarId) -> None:
+    def unite(self, older: int, younger: int) -> None:
         old, young = self.root(older), self.root(younger)
         if old != young:
             self._parent[young] = old
-            self._end[old] = max(self._end[old], self._end[young])
+            self.end[old] = max(self.end[old], self.end[young])
 
-    def end(self, var: VarId) -> int:
-        return self._end[self.root(var)]
+    def homes(self) -> dict[VarId, BufferId]:
+        ids = [BufferId(var) for var in self.vars]
+        return {var: ids[self.root(at)] for at, var in enumerate(self.vars)}
 
 
-def _view(op: Op, sizes: Mapping[VarId, Size]) -> tuple[VarId, VarId] | None:
+def _view(op: Op, groups: _Groups) -> tuple[int, int] | None:
     if op.domain not in STANDARD_DOMAINS or not op.inputs or not op.outputs:
         return None
-    base, result = op.inputs[0], op.outputs[0]
-    if base in sizes and result in sizes and sizes[base] == sizes[result]:
+    number, sizes = groups.number, groups.sizes
+    base, result = number.get(op.inputs[0]), number.get(op.outputs[0])
+    if base is not None and result is not None and sizes[base] == sizes[result]:
         return base, result
     return None
 
 
-def _replaced(
-    step: Step, positions: Sequence[int], sizes: Mapping[VarId, Size], groups: _Groups
-) -> VarId | None:
+def _replaced(step: Step, positions: Sequence[int], groups: _Groups) -> int | None:
     """Return the first input that dies at this op and whose memory its result may take."""
-    op = step.op
-    if not op.outputs or op.outputs[0] not in sizes or op.domain not in STANDARD_DOMAINS:
+    start, _, _, op = step
+    number, inputs = groups.number, op.inputs
+    result = number.get(op.outputs[0]) if op.outputs else None
+    if result is None or op.domain not in STANDARD_DOMAINS:
         return None
-    inputs, size = op.inputs, sizes[op.outputs[0]]
+    size = groups.sizes[result]
     for position in positions:
         if position >= len(inputs):
             return None
-        source = inputs[position]
-        if source not in sizes or groups.end(source) != step.start + 1:
+        source = number.get(inputs[position])
+        if source is None:
             continue
-        if sizes[source] is not size and sizes[source] != size:
-            continue
-        # Read again elsewhere (a scatter's updates, a sum's third term), it would be
-        # read after the first write.
-        if source in inputs[1:] and any(
-            other == source for at, other in enumerate(inputs) if at not in positions
-        ):
-            continue
-        # Another input on the same bytes is read in another pattern, or not at all.
         root = groups.root(source)
-        others = [other for other in inputs if other != source and other in sizes]
-        if all(groups.root(other) != root for other in others):
+        if groups.end[root] != start + 1:
+            continue
+        if groups.sizes[source] is not size and groups.sizes[source] != size:
+            continue
+        if len(inputs) == 1 or not _is_read_elsewhere(op, position, positions, root, groups):
             return source
     return None
+
+
+def _is_read_elsewhere(
+    op: Op, position: int, positions: Sequence[int], root: int, groups: _Groups
+) -> bool:
+    """Whether an op reads the bytes of an input, a group, in another pattern too."""
+    source = op.inputs[position]
+    for at, other in enumerate(op.inputs):
+        if other == source:
+            # Read again elsewhere (a scatter's updates, a sum's third term), it would be
+            # read after the first write.
+            if at not in positions:
+                return True
+        # Another input on the same bytes is read in another pattern, or not at all.
+        elif other in groups.number and groups.root(groups.number[other]) == root:
+            return True
+    return False

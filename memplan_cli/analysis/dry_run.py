@@ -124,9 +124,9 @@ class _Layers:
         """The first var of each blob."""
         self.home: dict[VarId, int] = {}
         for op in flow.ops:
-            for at, var in enumerate(op.outputs):
+            for var in op.outputs:
                 if var in self._sizes:
-                    shared = self._shared(op, var) if at == 0 else None
+                    shared = self._shared(op) if var == op.outputs[0] else None
                     self.home[var] = self._open(var) if shared is None else shared
         self.read = [self._blobs(reads) for reads in flow.reads]
         """The blobs that each op reads."""
@@ -142,17 +142,20 @@ class _Layers:
 
     def _blobs(self, vars_: tuple[VarId, ...]) -> _Blobs:
         """Return the blobs of some vars, once each."""
+        if not vars_:
+            return ()
         home = self.home
         found = [home[v] for v in vars_ if v in home]
-        return tuple(found if len(found) < 2 else dict.fromkeys(found))
+        return tuple(dict.fromkeys(found) if found[1:] else found)
 
     def _wanted_by(self, op: Op) -> tuple[VarId, ...]:
         if op.type in READS_NOTHING or self.trained.isdisjoint(op.outputs):
             return ()
         return op.outputs[:1] if op.type in READS_RESULT else op.inputs
 
-    def _shared(self, op: Op, result: VarId) -> int | None:
+    def _shared(self, op: Op) -> int | None:
         """Return the blob that an op's first result shares: a view's, an overwritten one."""
+        result = op.outputs[0]
         is_view = op.type in SHARE_SAFELY.views
         positions = (0,) if is_view else SHARE_SAFELY.in_place.get(op.type, ())
         if not positions or op.domain not in STANDARD_DOMAINS or result in self.kept:
@@ -205,24 +208,27 @@ class _Run:
 
     def backward(self) -> None:
         layers, gradients = self.layers, self.gradients
-        trained, home = layers.trained, layers.home
-        for at in range(len(layers.flow.ops) - 1, -1, -1):
-            op = layers.flow.ops[at]
-            if trained.isdisjoint(op.outputs):
+        trained = {var: blob for var, blob in layers.home.items() if var in layers.trained}
+        for op, reads, held in zip(
+            reversed(layers.flow.ops),
+            reversed(layers.flow.reads),
+            reversed(layers.held),
+            strict=True,
+        ):
+            if layers.trained.isdisjoint(op.outputs):
                 continue
-            for var in (*op.outputs, *layers.flow.reads[at]):
-                if var in trained and (blob := home.get(var, -1)) >= 0 > gradients[blob]:
+            for var in (*op.outputs, *reads):
+                if var in trained and gradients[trained[var]] < 0:
+                    blob = trained[var]
                     gradients[blob] = self.slots.take(layers.bytes[blob])
-            for blob in layers.held[at]:
+            for blob in held:
                 self._release(blob)
             for var in op.outputs:
                 # The gradient of a blob is whole until the layer that opened the blob.
-                blob = home.get(var, -1)
-                if blob >= 0 and layers.opened_by[blob] == var and self._is_done(var):
-                    self.slots.give(gradients[blob])
-
-    def _is_done(self, var: VarId) -> bool:
-        return var in self.layers.trained and var not in self.layers.kept
+                if var in trained and var not in layers.kept:
+                    blob = trained[var]
+                    if layers.opened_by[blob] == var:
+                        self.slots.give(gradients[blob])
 
     def _release(self, blob: int) -> None:
         self._wanted[blob] -= 1

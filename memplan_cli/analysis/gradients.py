@@ -215,15 +215,16 @@ class _Updates:
 
     def _spread(self, op: Op, trainable: Collection[VarId]) -> None:
         for output in filter(None, op.outputs):
-            found: set[VarId] = set()
+            found: frozenset[VarId] = frozenset()
             for var in self._alike(op, output):
-                found.update(self.taint.get(var, ()))
-                facts = self._vars[var]
+                facts, mixed = self._vars[var], self.taint.get(var)
+                if mixed:
+                    found = found | mixed if found else mixed
                 given = facts.origin is Origin.INPUT or facts.origin is Origin.WEIGHT
                 if given and (elements(facts) != 1 or var in trainable):
-                    found.add(var)
+                    found |= {var}
             if found:
-                self.taint[output] = frozenset(found)
+                self.taint[output] = found
 
     def gradients(self, target: VarId) -> tuple[VarId, ...]:
         """Return the values of the backward part that an updated value is made of."""
@@ -240,12 +241,11 @@ class _Updates:
         return tuple(found)
 
     def _alike(self, op: Op, var: VarId) -> tuple[VarId, ...]:
+        sources = tuple(dict.fromkeys(filter(None, op.inputs)))
+        if op.type in OPTIMISERS:
+            return sources
         shape = self._vars[var].shape
-        return tuple(
-            source
-            for source in dict.fromkeys(filter(None, op.inputs))
-            if op.type in OPTIMISERS or self._vars[source].shape == shape
-        )
+        return tuple([source for source in sources if self._vars[source].shape == shape])
 
     def _is_computed(self, var: VarId) -> bool:
         return self._flow.producer.get(var, -1) in self._rest and is_float(self._vars[var])

@@ -160,9 +160,9 @@ def deaths(program: Program, clock: Iterable[Step] | None = None) -> Mapping[Var
             home.update(dict.fromkeys(body.inputs, body.path))
         for var in op.outputs:
             home[var] = path
-        for var in (*op.outputs, *op.inputs):
-            # Nearly always the var's own block runs the op, and runs no earlier one later.
-            if home.get(var) == path and (var not in last or last[var].start <= step.start):
+            last[var] = step
+        for var in op.inputs:
+            if home.get(var) == path:  # nearly always; steps come in order of their start
                 last[var] = step
             else:
                 _release_after(var, step, owners, home, last)

@@ -49,7 +49,7 @@ def storage_of(
     if alone:
         home = {var: home.get(var, BufferId(var)) for var in sizes}
         whole_run = LiveRange(0, max(duration(program), 1))
-        ranges.update(dict.fromkeys(map(BufferId, alone), whole_run))
+        ranges.update(dict.fromkeys(alone, whole_run))
     units: dict[str, list[Buffer]] = {}
     for var, size in sizes.items():
         owner = home[var]
@@ -64,14 +64,14 @@ def storage_of(
 
 def _ranges(
     home: Mapping[VarId, BufferId], live: Mapping[VarId, LiveRange]
-) -> dict[BufferId, LiveRange]:
+) -> dict[Any, LiveRange]:
     """Return when each buffer is live: from its first var's birth to its last one's death."""
-    ranges: dict[BufferId, LiveRange] = {}
+    ranges: dict[Any, LiveRange] = dict(live)  # a buffer's id is that of its first var
+    spans: dict[BufferId, list[int]] = {}
     for var, owner in home.items():
-        mine = live[var]
-        if owner in ranges:
-            mine = mine.hull(ranges[owner])
-        ranges[owner] = mine
+        if str(owner) != var:
+            spans.setdefault(owner, [*ranges[owner]]).extend(live[var])
+    ranges.update((owner, LiveRange(min(ends), max(ends))) for owner, ends in spans.items())
     return ranges
 
 

@@ -5,51 +5,48 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from memplan_cli.errors import SettingsError
 from memplan_cli.print_log import print_log as log_lines
-from memplan_cli.renderers import (
-    chrome_trace,
-    html,
-    json_text,
-    markdown,
-    static_runtime,
-    svg,
-    tables,
-)
 from memplan_cli.renderers.escape import terminal
 
 if TYPE_CHECKING:
     from memplan_cli.plan import Plan
+    from memplan_cli.renderers.html import Beside
 
 Renderer = Callable[["Plan"], str]
 
 
-def _plain_text(plan: Plan) -> str:
-    """Return the report as plain text of the usual width."""
-    from memplan_cli.renderers.text import render as draw
+def _of(module: str, function: str = "render") -> Renderer:
+    """Return a renderer whose module is loaded when it draws: few runs need two."""
 
-    return draw(plan)
+    def draw(plan: Plan) -> str:
+        text = getattr(import_module(f"memplan_cli.renderers.{module}"), function)(plan)
+        assert isinstance(text, str)  # noqa: S101 - our own table
+        return text
+
+    return draw
 
 
 RENDERERS: Mapping[str, Renderer] = {
-    "text": _plain_text,
-    "json": json_text.render,
-    "markdown": markdown.render,
-    "html": html.render,
-    "svg": svg.render,
-    "csv": tables.tensors_csv,
-    "chrome-trace": chrome_trace.render,
-    "c-header": static_runtime.c_header,
-    "tflm": static_runtime.tflm,
-    "minimalloc": tables.minimalloc,
+    "text": _of("text"),
+    "json": _of("json_text"),
+    "markdown": _of("markdown"),
+    "html": _of("html"),
+    "svg": _of("svg"),
+    "csv": _of("tables", "tensors_csv"),
+    "chrome-trace": _of("chrome_trace"),
+    "c-header": _of("static_runtime", "c_header"),
+    "tflm": _of("static_runtime", "tflm"),
+    "minimalloc": _of("tables", "minimalloc"),
 }
 
 _LOGGED: Mapping[str, Renderer] = {
-    "text": _plain_text,
-    "json": json_text.render_logged,
-    "markdown": markdown.render_logged,
+    "text": _of("text"),
+    "json": _of("json_text", "render_logged"),
+    "markdown": _of("markdown", "render_logged"),
 }
 
 
@@ -59,7 +56,7 @@ def render(
     *,
     color: bool = False,
     print_log: bool = False,
-    beside: html.Beside | None = None,
+    beside: Beside | None = None,
 ) -> str:
     """Return a plan in one of the formats, as the command line shows it.
 
@@ -79,7 +76,9 @@ def render(
         what = "--print-log goes with" if print_log else "the formats are"
         raise SettingsError(f"{form!r}: {what} {known}")
     if form == "html":
-        return html.render(plan, beside)
+        from memplan_cli.renderers.html import render as page
+
+        return page(plan, beside)
     if form != "text":
         return table[form](plan)
     log = "".join(f"{terminal(line)}\n" for line in log_lines(plan)) if print_log else ""

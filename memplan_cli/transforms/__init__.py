@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 
-from memplan_cli.transforms.order import best_order
+Transform = Callable[..., object]
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
-TRANSFORMS: Mapping[str, Callable[..., object]] = {
-    "order": best_order,
+def _order() -> Transform:
+    from memplan_cli.transforms.order import best_order
+
+    return best_order
+
+
+TRANSFORMS: Mapping[str, Callable[[], Transform]] = {
+    "order": _order,
 }
-"""Each takes a program and the sizes of its planned vars; what it returns has `program`."""
+"""By name, what loads each: a function of a program and the sizes of its planned vars."""

@@ -31,6 +31,7 @@ from memplan_cli.transforms.ordering.certify import cut_bound
 from memplan_cli.transforms.ordering.effort import Effort
 from memplan_cli.transforms.ordering.graph import trace
 from memplan_cli.transforms.ordering.solve import Solution, solve
+from memplan_cli.transforms.terms import Ordering
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -50,27 +51,6 @@ _FULL_WORK = 1000
 
 _OTHER_SAMPLES = (1, 1024)
 """With these too, a new order must not be worse than the file's."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ordering:
-    """A program in the order chosen for it, and how that compares.
-
-    Attributes:
-        program: The same ops in the chosen order, bodies too; the program given itself
-            where no order is better.
-        candidates: Peak in bytes by the method that found the order; empty where sizes are
-            symbolic.
-        chosen: The method whose order it is.
-        bound: No order of the program has a smaller peak; None where not computed.
-        proved: Whether the chosen order meets the bound.
-    """
-
-    program: Program
-    candidates: Mapping[str, int]
-    chosen: str
-    bound: int | None
-    proved: bool
 
 
 def best_order(  # noqa: PLR0913 - the planner's settings, one by one, all with defaults

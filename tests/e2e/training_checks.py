@@ -15,7 +15,7 @@ from memplan_cli.onnx_io.gradients.train_step import Recipe, make_train_step
 from memplan_cli.onnx_io.read import read_program
 from memplan_cli.sizes import size_of
 from memplan_cli.transforms.recomputing.auto import auto
-from memplan_cli.transforms.recomputing.solve import Terms
+from memplan_cli.transforms.terms import Terms
 from shared_models import draw_inputs, filled, gradient_tensors, load
 from training_runs import session_of
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.analysis.aliasing import STANDARD_DOMAINS
 from memplan_cli.analysis.cost import total_cost
 from memplan_cli.transforms.order import best_order
-from memplan_cli.transforms.recomputing.solve import Solver, Terms, Trial
+from memplan_cli.transforms.recomputing.solve import Solver, Trial
 from memplan_cli.transforms.recomputing.tidy import tidy
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from memplan_cli.analysis.phase import Phases
     from memplan_cli.ir import Op, Program, VarId
     from memplan_cli.sizes import Size
+    from memplan_cli.transforms.terms import Terms
 
 ORDER_WORK = 100_000
 """Steps that each search for an order may look at; many are made."""

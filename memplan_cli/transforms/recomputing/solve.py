@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from memplan_cli.analysis.aliasing import SHARE_SAFELY, Aliasing
 from memplan_cli.analysis.cost import op_cost
 from memplan_cli.analysis.liveness import steps
 from memplan_cli.analysis.storage import storage_of
@@ -21,14 +20,14 @@ from memplan_cli.transforms.recomputing.build import Copied, build
 from memplan_cli.transforms.recomputing.choose import Chooser
 from memplan_cli.transforms.recomputing.state import State
 from memplan_cli.transforms.recomputing.values import find_values
+from memplan_cli.transforms.terms import Terms
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
-    from memplan_cli.ir import Program, VarId
-    from memplan_cli.sizes import Size
+    from memplan_cli.ir import Program
 
 ROUNDS = 12
 """Programs that are built and measured for one budget, at most."""
@@ -38,16 +37,6 @@ HALF_AT = 8_000
 
 STAGE_ROUNDS = 2
 """Programs that are built and measured for a budget on the way to a smaller one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """What the planner says of a program's memory."""
-
-    sizes: Mapping[VarId, Size]
-    """Bytes of the planned vars; what depends on a symbol counts nothing."""
-    pinned: Collection[VarId] = ()
-    aliasing: Aliasing = SHARE_SAFELY
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memplan_cli.ir import Block, Op, Origin, Program, Var, VarId, intermediates
 from memplan_cli.sizes import Size
-from memplan_cli.transforms.recomputing.solve import Terms
+from memplan_cli.transforms.terms import Terms
 
 Line = tuple[str, str, str]
 

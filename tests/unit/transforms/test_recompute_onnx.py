@@ -26,7 +26,7 @@ from memplan_cli.transforms.donate import donations
 from memplan_cli.transforms.order import best_order
 from memplan_cli.transforms.recomputing.auto import auto
 from memplan_cli.transforms.recomputing.checkpoints import checkpoints
-from memplan_cli.transforms.recomputing.solve import Terms
+from memplan_cli.transforms.terms import Terms
 
 MODELS = Path(__file__).parents[4] / "shared" / "models"
 Arrays = dict[str, np.ndarray]

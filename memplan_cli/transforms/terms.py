@@ -1,0 +1,48 @@
+"""What is a transform told, and what does it tell? Kept apart from the searches themselves.
+
+A run that keeps the order of the file needs these two, and loads no search.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from memplan_cli.analysis.aliasing import SHARE_SAFELY, Aliasing
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from memplan_cli.ir import Program, VarId
+    from memplan_cli.sizes import Size
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What the planner says of a program's memory."""
+
+    sizes: Mapping[VarId, Size]
+    """Bytes of the planned vars; what depends on a symbol counts nothing."""
+    pinned: Collection[VarId] = ()
+    aliasing: Aliasing = SHARE_SAFELY
+
+
+@dataclass(frozen=True, slots=True)
+class Ordering:
+    """A program in the order chosen for it, and how that compares.
+
+    Attributes:
+        program: The same ops in the chosen order, bodies too; the program given itself
+            where no order is better.
+        candidates: Peak in bytes by the method that found the order; empty where sizes are
+            symbolic.
+        chosen: The method whose order it is.
+        bound: No order of the program has a smaller peak; None where not computed.
+        proved: Whether the chosen order meets the bound.
+    """
+
+    program: Program
+    candidates: Mapping[str, int]
+    chosen: str
+    bound: int | None
+    proved: bool
