@@ -84,6 +84,14 @@ STOPPING = """g (float[64] x) => (float[64] last)
         { u = Exp(now)  w = Neg(u)  then = Sigmoid(w)  m = ReduceMax <keepdims = 0> (then)
           n = Squeeze(limit)  k = Less(n, m) }> }"""
 
+LATE = """g (float[64] x, bool c) => (float[k] y)
+    { a = Exp(x)  o = Greater(x, a)  n = Not(o)
+      b = If (c) <
+        then_branch = t () => (float[k] p)
+          { q = Exp(a)  r = Neg(q)  u = Exp(r)  v = Neg(u)  p = Compress <axis = 0> (v, n) },
+        else_branch = e () => (float[j] s) { s = Compress <axis = 0> (a, n) }>
+      y = Neg(b) }"""
+
 TEXTS = {
     "flat": BRANCHES,
     "if": IF,
@@ -91,6 +99,7 @@ TEXTS = {
     "scan": SCAN,
     "if in if": NESTED,
     "growing state": GROWING,
+    "if of unknown shape": LATE,
     "sizes by data": BY_DATA,
     "turns by data": STOPPING,
 }
