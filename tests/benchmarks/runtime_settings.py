@@ -3,7 +3,7 @@
     python -m tests.benchmarks.runtime_settings                    all of this, in turn
     python -m tests.benchmarks.runtime_settings bytes [MODEL...]   memory; no quiet machine
     python -m tests.benchmarks.runtime_settings times [MODEL...]   milliseconds; a quiet one
-    python -m tests.benchmarks.runtime_settings table              Markdown, on stdout
+    python -m tests.benchmarks.runtime_settings table              into runtime.md
 
 Each model's figures are kept in ``out/runtime_settings/`` as soon as they are there, and are
 not measured again: a run that was stopped goes on where it was. Weights are seeded. Three
@@ -51,6 +51,9 @@ TOO_LARGE = {"llama_1b_dyn", "sd15_unet", "train_gpt2_small_adam"}
 
 SLOWEST_RUN = 20.0
 """Seconds that a run under the defaults may take."""
+
+PAGE = ROOT / "docs" / "measurements" / "runtime.md"
+BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
 
 VARIANTS = ("settings", "cpu", "portable")
 
@@ -237,7 +240,9 @@ def main(arguments: list[str]) -> None:
         from .runtime_tables import tables
 
         rows = [json.loads(f.read_text()) for n in names if (f := OUT / f"{n}.json").exists()]
-        print(tables(rows, ratios))
+        before, rest = PAGE.read_text().split(BEGIN, 1)
+        after = rest.split(END, 1)[1]
+        PAGE.write_text(f"{before}{BEGIN}\n{tables(rows, ratios)}\n{END}{after}")
 
 
 if __name__ == "__main__":
