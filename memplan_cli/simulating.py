@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.settings import Settings
@@ -32,13 +32,20 @@ def simulate_model(
     """
     from memplan_cli.modelfile import plan_model, read_model
     from memplan_cli.onnx_io.shapes import Bindings
-    from memplan_cli.runtime.predict import Executed
+    from memplan_cli.runtime.measure import Trial
+    from memplan_cli.runtime.observed import observe
+    from memplan_cli.runtime.predict import Executed, needs_run
+    from memplan_cli.runtime.session import resolve_provider
     from memplan_cli.runtime.shapes import read_observed
     from memplan_cli.runtime.simulate import simulate
 
     file = read_model(path)
     loaded = read_observed(file.model, path, Bindings(dims, {}))
     executed = Executed(loaded.program, dims)
+    if needs_run(executed):
+        provider = resolve_provider("auto")
+        seen = observe(path, loaded.program, Trial(provider=provider, dims=dims), provider)
+        executed = replace(executed, observed=seen)
     found = tuple(simulate(executed, name) for name in allocators)
     settings = Settings(dims=dims, profile_shapes=True)
     plan = plan_model(file, settings).plan

@@ -17,6 +17,7 @@ from memplan_cli.onnx_io.read import read_program
 from memplan_cli.runtime.executed import executed_graph, executed_run
 from memplan_cli.runtime.measure import Trial, measure
 from memplan_cli.runtime.predict import Executed, predict
+from memplan_cli.simulating import simulate_model
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -257,3 +258,13 @@ def test_what_depends_on_data_is_not_guessed() -> None:
     )
     predicted = predict(Executed(read_program(model).program))
     assert (predicted.first_run_peak, predicted.held) == (None, None)
+
+
+def test_dynamic_allocators_serve_a_loop_as_often_as_it_turned(tmp_path: Path) -> None:
+    path = saved(tmp_path, LOOP)
+    done = simulate_model(path, {}, ("best-fit", "ort"))
+    best_fit, runtime = done.simulations
+    # Each of five turns asks for u, w, then and out, as k is handed on; beside them there are
+    # a, last, all, and the turn number and condition that the Loop keeps.
+    assert best_fit.requests == 5 * 4 + 5
+    assert runtime.held == 1 << 20
