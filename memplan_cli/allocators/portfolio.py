@@ -14,7 +14,7 @@ from memplan_cli.allocators.budget import Budget, Found
 from memplan_cli.allocators.greedy import STRATEGIES, place
 from memplan_cli.allocators.naive import naive
 from memplan_cli.allocators.pair import is_pairwise, pairwise
-from memplan_cli.allocators.pieces import height_of, layout_of, reduce
+from memplan_cli.allocators.pieces import assemble, height_of, layout_of, reduce
 from memplan_cli.allocators.pool import level0, level1
 from memplan_cli.allocators.skyline import best_sweep
 
@@ -32,6 +32,12 @@ SEARCHABLE = 6_000
 
 QUADRATIC = 1_500
 """Buffers of the largest piece on which strategies that look at all pairs are tried."""
+
+GLUING = 0.6
+"""Share of the work for gluing, which is tried where buffers nearly fill the arena."""
+
+BOXES = 0.4
+"""Share of the work left for searching the boxes of one piece that gluing left over."""
 
 QUICK = 300
 """Buffers up to which those strategies take less time than loading the search."""
@@ -136,17 +142,64 @@ def _lowered(
     """Search one piece; strategies that look at all pairs come between if they take longer."""
     searchable = _is_searchable(piece) and not budget.is_over()
     if searchable:
-        # numba and the compiled loops are loaded here and nowhere else.
+        # numba and the compiled loops are loaded here and below, and nowhere else.
         from memplan_cli.allocators.exact import Searcher, prepare, reach, shrink
 
         prepare(progress)
         progress(f"searching for a lower layout of {len(piece.size)} buffers")
         searcher = Searcher(piece)
         best = reach(searcher, best, budget)
+    if best.height > best.bound and not budget.is_over():
+        best = _glued(piece, best, budget, progress)
     if best.height > best.bound and QUICK < len(piece.size) <= QUADRATIC:
-        placement = _greediest(piece, best.placement, best.bound)
-        best = replace(best, placement=placement, height=height_of(piece, placement))
+        best = _lower(piece, best, _greediest(piece, best.placement, best.bound))
     return shrink(searcher, best, budget) if searchable else best
+
+
+def _lower(piece: Piece, best: Found, placement: Placement) -> Found:
+    """Return the lower one of what was found and a placement."""
+    height = height_of(piece, placement)
+    return best if best.height <= height else replace(best, placement=placement, height=height)
+
+
+def _glued(
+    piece: Piece, best: Found, budget: Budget, progress: Callable[[str], None]
+) -> Found:
+    """Put a nearly full piece together as a puzzle; what does not fit is searched as boxes.
+
+    Nothing is learned about the bound: the boxes may be the wrong ones.
+    """
+    from memplan_cli.allocators.gluing import Gluer, is_nearly_full
+
+    if not is_nearly_full(piece):
+        return best
+    progress(f"putting {len(piece.size)} buffers together")
+    part = budget.share(GLUING)
+    gluer = Gluer(piece)
+    gluer.glue(part)
+    budget.charge(part.spent)
+    boxes = reduce(gluer.rest())
+    placements = [
+        _searched_boxes(inner, -(-best.bound // boxes.unit), budget, progress)
+        for inner in boxes.pieces
+    ]
+    return _lower(piece, best, gluer.placement(assemble(boxes, placements)))
+
+
+def _searched_boxes(
+    piece: Piece, goal: int, budget: Budget, progress: Callable[[str], None]
+) -> Placement:
+    placement = _cheapest(piece, goal)
+    best = Found(placement, height_of(piece, placement), max(goal, piece.load))
+    if best.height <= best.bound or budget.is_over() or not _is_searchable(piece):
+        return placement
+    from memplan_cli.allocators.exact import Searcher, prepare, shrink
+
+    prepare(progress)
+    part = replace(budget.share(BOXES), enough=0)
+    found = shrink(Searcher(piece), best, part)
+    budget.charge(part.spent)
+    return found.placement
 
 
 def _is_searchable(piece: Piece) -> bool:

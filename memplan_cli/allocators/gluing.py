@@ -1,0 +1,265 @@
+"""Can a full arena be put together from its buffers, as a puzzle from its pieces?
+
+Where the load is the same in all sections, nothing may be wasted, and most neighbours can
+be told from the numbers alone: if one buffer dies at an edge between two sections and one is
+born, they are as large and lie side by side; two of the same start and end can lie one on
+the other. Such pairs are joined to boxes, boxes to larger ones, until one is left: the
+layout. A hundred thousand buffers take no longer than to look at each some ten times.
+
+Buffers are the edges of a network and sizes the currents in it (Brooks, Smith, Stone and
+Tutte 1940); joining is the reduction of series-parallel networks, and of bridges.
+
+Where edges coincide, who belongs together is a guess, the least doubtful first. If boxes
+are left over, some neighbours are opened again and joined in another order, which is kept
+where it leaves fewer (ruin and recreate: Schrimpf et al. 2000). A nearly full arena is made
+a full one by `holes`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from heapq import heappop, heappush
+from random import Random
+from typing import TYPE_CHECKING
+
+from memplan_cli.allocators.boxes import Boxes, Joint
+from memplan_cli.allocators.holes import holes, matched_anew
+from memplan_cli.problem import Buffer, BufferId, LiveRange, Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from memplan_cli.allocators.budget import Budget
+    from memplan_cli.allocators.pieces import Piece, Placement
+
+FULL = 0.85
+"""Share of the area below the load that buffers must take for gluing to be tried."""
+
+_LOOK = 60
+"""Work charged for a box looked at; it takes about three times as long as elsewhere."""
+_PARALLEL_DOUBT = 0.1
+"""How often two boxes of the same start and end lie apart where edges coincide (fitted)."""
+_SPREAD = 1.5
+"""Standard deviation of the logarithm of the factor that doubts are blurred with."""
+_REACHES = (4, 8, 16, 32, 64)
+_DEPTHS = (1, 2, 3, 4, 6, 9, 14, 20)
+_CERTAIN = 1e9
+"""A doubt that none reaches."""
+_DIGITS = 2.5
+"""Half of the openings follow doubts above a limit, down to ten to the minus this."""
+_PATIENCE = 1000
+"""Openings without any gain after which the rest is left to others."""
+
+
+def is_nearly_full(piece: Piece) -> bool:
+    """Whether gluing has a chance."""
+    return sum(piece.loads) >= FULL * piece.load * len(piece.loads)
+
+
+class Gluer:
+    """Boxes, the edges that have to be looked at, and the guesses that could be made."""
+
+    def __init__(self, piece: Piece) -> None:
+        self.boxes = Boxes(len(piece.size), len(piece.loads))
+        self._chance = Random(1)  # noqa: S311 - no secret: chance that can be repeated
+        self._spread = 0.0
+        self._edges: list[int] = []
+        self._keys: list[tuple[int, int]] = []
+        self._guesses: list[tuple[float, int, int, Joint]] = []
+        self._work = 0
+        for buffer in zip(piece.start, piece.end, piece.size, strict=True):
+            self._add(self.boxes.new(buffer))
+        for hole in holes(piece):
+            self._add(self.boxes.new(hole))
+
+    def glue(self, budget: Budget) -> None:
+        """Join boxes until one is left, patience is lost or the work is used up."""
+        self._join(budget)
+        self._spread = _SPREAD
+        idle = 0
+        while len(self.boxes.loose) > 1 and idle < _PATIENCE and not budget.is_over():
+            before = list(self.boxes.loose)
+            self._reopen(before)
+            self._join(budget)
+            idle = 0 if len(self.boxes.loose) < len(before) else idle + 1
+            if len(self.boxes.loose) > len(before):
+                self.boxes.restore(before)
+                self._forget()
+
+    def rest(self) -> Problem:
+        """Return the boxes left over, in units, as a problem with their numbers as ids."""
+        boxes = self.boxes
+        return Problem(
+            tuple(
+                Buffer(
+                    BufferId(str(box)),
+                    boxes.size[box],
+                    LiveRange(boxes.start[box], boxes.end[box]),
+                )
+                for box in boxes.loose
+                if not boxes.is_hole(box)
+            )
+        )
+
+    def placement(self, offsets: Mapping[BufferId, int]) -> Placement:
+        """Return the buffers' offsets, given those of the boxes left over."""
+        return tuple(self.boxes.unfold((int(box), at) for box, at in offsets.items()))
+
+    def _forget(self) -> None:
+        self._edges.clear()
+        self._keys.clear()
+        self._guesses.clear()
+
+    def _add(self, box: int) -> None:
+        boxes = self.boxes
+        boxes.put(box)
+        key = boxes.start[box], boxes.end[box]
+        self._edges += key
+        if len(boxes.alike[key]) > 1:
+            self._keys.append(key)
+
+    def _join(self, budget: Budget) -> None:
+        """Join what is certain, then what is least doubtful, until there is no more."""
+        self._work = 0
+        while not budget.is_over():
+            while self._keys or self._edges:
+                if self._keys:
+                    self._stack(self._keys.pop())
+                else:
+                    self._look(self._edges.pop())
+            budget.charge(self._work)
+            self._work = 0
+            if not self._guess():
+                return
+
+    def _guess(self) -> bool:
+        loose = self.boxes.loose
+        while self._guesses:
+            doubt, one, other, joint = heappop(self._guesses)
+            if one in loose and other in loose:
+                self._unite((one, other), joint, doubt)
+                return True
+        return False
+
+    def _unite(self, parts: tuple[int, ...], joint: Joint, doubt: float = 0.0) -> None:
+        boxes = self.boxes
+        box = boxes.unite(parts, joint, doubt)
+        self._edges += [boxes.start[part] for part in parts]
+        self._edges += [boxes.end[part] for part in parts]
+        self._add(box)
+
+    def _doubt(self, doubt: float, one: int, other: int, joint: Joint) -> None:
+        if self._spread:
+            doubt *= self._chance.lognormvariate(0.0, self._spread)
+        heappush(self._guesses, (doubt, one, other, joint))
+
+    def _is_whole(self, edge: int) -> bool:
+        """Whether all that ends and starts at an edge is in one stretch."""
+        boxes = self.boxes
+        at_the_side = edge in {0, boxes.sections}
+        return at_the_side or min(len(boxes.ending[edge]), len(boxes.starting[edge])) < 2
+
+    def _look(self, edge: int) -> None:
+        """Join what is certain at an edge, and note what could be."""
+        boxes = self.boxes
+        ending, starting = boxes.ending[edge], boxes.starting[edge]
+        self._work += 10 * _LOOK
+        if not 0 < edge < boxes.sections:
+            return
+        self._work += _LOOK * (len(ending) + len(starting))
+        keys = [(boxes.start[box], edge) for box in ending]
+        keys += [(edge, boxes.end[box]) for box in starting]
+        stacked = [self._stack(key) for key in dict.fromkeys(keys)]
+        if any(stacked):
+            return
+        if len(ending) == len(starting) == 1:
+            (before,), (after,) = ending, starting
+            if boxes.size[before] == boxes.size[after]:
+                self._unite((before, after), Joint.SERIES)
+        elif len(ending) == 1 and len(starting) == 2:
+            self._turn(next(iter(ending)), tuple(starting))
+        elif len(starting) == 1 and len(ending) == 2:
+            for middle in list(ending):
+                self._look_behind(boxes.start[middle])
+        elif ending and starting:
+            self._match(ending, starting)
+
+    def _stack(self, key: tuple[int, int]) -> bool:
+        """Join two boxes of the same start and end if they must touch, else note a guess."""
+        alike = self.boxes.alike.get(key, {})
+        if len(alike) < 2:
+            return False
+        doubts = sum(not self._is_whole(edge) for edge in key)
+        one, other = list(alike)[:2]
+        if not doubts:
+            self._unite((one, other), Joint.PARALLEL)
+            return True
+        self._doubt(_PARALLEL_DOUBT * doubts, one, other, Joint.PARALLEL)
+        return False
+
+    def _match(self, ending: Iterable[int], starting: Iterable[int]) -> None:
+        """Note who could lie side by side: the larger they are, the less by accident."""
+        boxes = self.boxes
+        before = list(ending)
+        by_size: dict[int, list[int]] = defaultdict(list)
+        for box in starting:
+            by_size[boxes.size[box]].append(box)
+        pairs = len(before) * sum(map(len, by_size.values()))
+        for one in before:
+            for other in by_size.get(boxes.size[one], ()):
+                doubt = pairs / boxes.size[one] / 2
+                if (boxes.start[one], boxes.end[other]) in boxes.alike:
+                    doubt *= 0.1
+                self._doubt(doubt, one, other, Joint.SERIES)
+
+    def _look_behind(self, edge: int) -> None:
+        """Look for the hub of a wheel that starts at an edge."""
+        ending, starting = self.boxes.ending[edge], self.boxes.starting[edge]
+        if len(ending) == 1 and len(starting) == 2:
+            self._turn(next(iter(ending)), tuple(starting))
+
+    def _turn(self, d: int, after: tuple[int, ...]) -> None:
+        """Join the five boxes of a wheel, ``d`` being what ends where its hub starts."""
+        boxes = self.boxes
+        for c, e in (after, after[::-1]):
+            edge = boxes.end[e]
+            if len(boxes.starting[edge]) != 1 or len(boxes.ending[edge]) != 2:
+                continue
+            (b,) = boxes.starting[edge]
+            (a,) = (box for box in boxes.ending[edge] if box != e)
+            if boxes.start[a] == boxes.start[d] and boxes.end[b] == boxes.end[c]:
+                self._unite((a, b, c, d, e), Joint.WHEEL)
+                return
+
+    def _reopen(self, loose: list[int]) -> None:
+        """Open some boxes that lie near each other, and perhaps think holes elsewhere."""
+        boxes, chance = self.boxes, self._chance
+        near = self._neighbours(chance.choice(loose), chance.choice(_REACHES))
+        depth, doubt = chance.choice(_DEPTHS), _CERTAIN
+        if chance.random() < 0.5:
+            depth, doubt = 1, 10.0 ** -chance.uniform(0.0, _DIGITS)
+        for box in near:
+            boxes.take(box)
+        leaves = [leaf for box in near for leaf in boxes.leaves(box, depth, doubt)]
+        if chance.random() < 0.6:
+            empty = [leaf for leaf in leaves if boxes.is_hole(leaf)]
+            leaves = [leaf for leaf in leaves if not boxes.is_hole(leaf)]
+            given = [(boxes.start[box], boxes.end[box], boxes.size[box]) for box in empty]
+            leaves += [boxes.new(hole) for hole in matched_anew(given, chance)]
+        for leaf in leaves:
+            self._add(leaf)
+        self._work += _LOOK * (len(loose) // 8 + 8 * len(leaves))
+
+    def _neighbours(self, box: int, reach: int) -> list[int]:
+        """Return up to ``reach`` loose boxes that share edges with this one or each other."""
+        boxes = self.boxes
+        found = {box: None}
+        queue = [box]
+        for one in queue:
+            for edge in (boxes.start[one], boxes.end[one]):
+                if len(found) < reach and 0 < edge < boxes.sections:
+                    new = [b for b in (*boxes.ending[edge], *boxes.starting[edge])
+                           if b not in found]  # fmt: skip
+                    found.update(dict.fromkeys(new))
+                    queue += new
+        return list(found)[:reach]
