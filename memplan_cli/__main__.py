@@ -13,7 +13,8 @@ def main() -> None:
     """Run the command line.
 
     A plan of a large graph is millions of small objects without a cycle among them. Looking
-    for cycles every 700 allocations, as Python does, takes a sixth of the whole time.
+    for cycles every 700 allocations, as Python does, takes a sixth of the whole time, and
+    every 200,000 still a tenth; what long searches leave behind is found all the same.
     """
     gc.set_threshold(_ALLOCATIONS)
     run()

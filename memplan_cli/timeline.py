@@ -6,7 +6,7 @@ Everything is read off the plan, so that what a report draws is what the plan sa
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.problem import Problem, pressure
 
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from memplan_cli.problem import Buffer
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(NamedTuple):
     """One node on the clock; one with bodies has a last tick, ``end``, behind them."""
 
     start: int
