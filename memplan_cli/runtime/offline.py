@@ -9,6 +9,7 @@ from __future__ import annotations
 import platform
 from typing import TYPE_CHECKING
 
+from memplan_cli.dims import bind_dim
 from memplan_cli.evidence import CPU, RuntimeSettings
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.read import read_program
@@ -67,5 +68,8 @@ def offline_program(dump: Path, dims: Mapping[str, int], provider: str = CPU) ->
     Raises:
         RuntimeUnavailableError: the dump does not load.
     """
-    shapes = complete(runtime_shapes(dump, provider))
-    return read_program(load_model(dump), Bindings(dims=dims, known=shapes)).program
+    known = {
+        name: (dtype, tuple(bind_dim(dim, dims) for dim in shape))
+        for name, (dtype, shape) in complete(runtime_shapes(dump, provider)).items()
+    }
+    return read_program(load_model(dump), Bindings(dims=dims, known=known)).program

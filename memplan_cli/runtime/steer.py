@@ -8,6 +8,7 @@ measured wins over what was predicted.
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -243,7 +244,7 @@ def _score(peaks: Peaks) -> tuple[int, int]:
 def better_of(
     options: Sequence[Recommendation], is_slower: Callable[[Peaks], bool]
 ) -> Recommendation:
-    """Return the option with the least memory that is not slower than allowed.
+    """Return the option with the least memory that is not slower than allowed, else the fastest.
 
     Raises:
         RuntimeUnavailableError: nothing was measured.
@@ -254,7 +255,15 @@ def better_of(
     allowed = [
         option for option in observed if option.observed and not is_slower(option.observed)
     ]
-    return min(allowed or observed, key=lambda option: _total(option.observed))
+    if not allowed:
+        return min(observed, key=lambda option: _milliseconds(option.observed))
+    return min(allowed, key=lambda option: _total(option.observed))
+
+
+def _milliseconds(peaks: Peaks | None) -> float:
+    if peaks is None:
+        return math.inf
+    return peaks.effort or peaks.milliseconds or math.inf
 
 
 def _total(peaks: Peaks | None) -> int:

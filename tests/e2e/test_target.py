@@ -85,6 +85,18 @@ def test_what_nobody_reads_is_read_so_that_the_runtime_frees_it(tmp_path: Path) 
     assert (after.first_run_peak or 0) <= (before.first_run_peak or 0) - unread + 256
 
 
+def test_a_dim_that_was_bound_is_bound_in_the_runtimes_graph_too(tmp_path: Path) -> None:
+    text = """<ir_version: 10, opset_import: ["" : 21]>
+        g (float[batch,64] x) => (float[batch,64] y)
+        { s = Sigmoid(x)  m = Mul(x, s)  n = Exp(m)  y = Neg(n) }"""
+    model = tmp_path / "free.onnx"
+    model.write_bytes(onnx.parser.parse_model(text).SerializeToString())
+    asked = replace(CPU, dims={"batch": 4})
+    done = api.optimize(model, asked, out=tmp_path / "net.onnx", check=None)
+    assert "QuickGelu" in {node.op_type for node in load_model(tmp_path / "net.onnx").graph.node}
+    assert {arena.unit for arena in done.plan.arenas} == {"1"}
+
+
 def test_the_model_and_its_target_may_have_one_name(samples: Path, tmp_path: Path) -> None:
     """The data of the dump and of the model itself would have one name too."""
     model = tmp_path / "in" / "net.onnx"
