@@ -1,109 +1,270 @@
-"""Budgets on the shared training steps: what is reached, at what extra work, in what time.
+"""Budgets and donations on the shared training steps: what is reached, at what price.
 
-    python tests/benchmarks/recompute.py MODELS [--run] > docs/measurements/recompute.md
+    python -m tests.benchmarks.recompute [MODEL...]
 
-With ``--run`` each result is also run by ONNX Runtime against the original: bits, and
-CPU milliseconds of a run with one thread, the best of three.
+Each model's figures are kept in ``out/recompute/`` as soon as they are there, and are not
+measured again: a run that was stopped goes on where it was. The table is written to
+docs/measurements/recompute.md. Weights are seeded; each run is on the CPU with one thread
+where bits are compared.
 """
 
 from __future__ import annotations
 
+import json
+import shutil
 import sys
-import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from memplan_cli.analysis.phase import find_phases
-from memplan_cli.analysis.storage import live_peak
-from memplan_cli.transforms.donate import donations
-from memplan_cli.transforms.recomputing.auto import Recomputation, auto
-from unit.transforms.test_recompute_onnx import (
-    Arrays,
-    _session,
-    drawn,
-    filled,
-    planned,
-    written,
-)
+from memplan_cli import Settings, api
+from memplan_cli.evidence import CPU, RuntimeSettings
+from memplan_cli.runtime.compare import Comparison, compare
+from memplan_cli.runtime.donated import donated_steps, held_by_steps
+from memplan_cli.runtime.measure import Trial
+from memplan_cli.runtime.offline import RUN_AS_WRITTEN, offline_program
+from memplan_cli.runtime.predict import Executed
+from memplan_cli.runtime.steer import recommend
+from .runtime_settings import specs_of
 
-RUN = ("train_mlp_adam", "train_cnn_adam", "train_resnet18_momentum", "train_bert_small_adam")
+from .alternating import alternate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from memplan_cli.runtime.steer import Recommendation
+
+ROOT = Path(__file__).parents[2]
+MODELS = ROOT.parent / "shared" / "models"
+OUT = ROOT / "out" / "recompute"
+TABLE = ROOT / "docs" / "measurements" / "recompute.md"
+
+RUN = (
+    "train_mlp_sgd", "train_mlp_adam", "train_cnn_sgd", "train_cnn_adam",
+    "train_resnet18_momentum", "train_bert_small_adam",
+)  # fmt: skip
 PLAN = ("train_gpt2_small_adam", "train_lstm_unrolled_128x2")
+"""Too large to run here: planned only."""
+
+DONATING = ("train_mlp_adam", "train_cnn_adam", "train_resnet18_momentum", "train_bert_small_adam")  # fmt: skip
 SHARES = (0.8, 0.6, 0.4)
+ALL = {"in.*": "new.*"}
+
+OFF = RuntimeSettings(session={"graph_optimization_level": "ORT_DISABLE_ALL"})
+BITS = Comparison(provider="cpu", original_settings=OFF, rewritten_settings=RUN_AS_WRITTEN)
+
+WORDS = """# Recomputation under a budget
+
+Made by `python -m tests.benchmarks.recompute`. Peaks are shares of the `live_peak` of the
+file's order; "bound": no order, with whatever copies, has a smaller one. A budget that is
+refused writes nothing; the peak is then the best that was found. "work": FLOPs and bytes of
+the copies, as a share of the graph's. "runtime": the first run's peak in ONNX Runtime in MB,
+intermediates and outputs, predicted and measured by its own profile, for the file as it was
+and as it was written, both as they stand under the settings that suit each best. "bits":
+every output against the original's. "ms": median of a run, all variants in turns, each
+in a process of its own. "seconds": CPU seconds of `optimize` without its runs.
+
+"""
+
+DONATION_WORDS = """
+# Donation (`in.*=new.*`)
+
+"total": weights, inputs, outputs and planned, in MB. "steps": every output of two steps with
+each pair in one buffer against two steps without, bit by bit. "memory": what two steps add
+to a process, at most, in MB: with one buffer a pair; with two that are used in turns; and
+with outputs that the runtime makes and the next step is fed with. One process each.
+
+"""
+
+Json = dict[str, Any]
 
 
-def main(folder: Path, *, runs: bool) -> None:
-    print("# Recomputation under a budget\n")
-    print(__doc__.partition("\n")[0] + "\n" if __doc__ else "")
-    print(
-        "Peaks are `live_peak`, shares of the original's; work is FLOPs plus 8 x bytes moved;"
-    )
-    print("seconds are CPU seconds of the search. A budget below the bound cannot be met.\n")
-    print(
-        "| model | budget | met | peak | bound | more work | copies | seconds | bits | run ms |"
-    )
-    print("|---|---|---|---|---|---|---|---|---|---|")
-    for name in (*RUN, *PLAN):
-        with tempfile.TemporaryDirectory() as scratch:
-            _rows(name, folder / f"{name}.onnx", Path(scratch), runs=runs and name in RUN)
-    print("\n# Donation (`in.*=new.*`)\n")
-    print("| model | pairs | donated |")
-    print("|---|---|---|")
-    for name in (*RUN, PLAN[0]):
-        program, _ = planned(folder / f"{name}.onnx")
-        found = donations(program, [("in.*", "new.*")])
-        print(f"| {name} | {len(found.pairs) + len(found.refused)} | {len(found.pairs)} |")
+def measured(name: str) -> Json:
+    """Return a model's figures, from its file or measured now."""
+    file = OUT / f"{name}.json"
+    if file.exists():
+        found: Json = json.loads(file.read_text())
+        return found
+    OUT.mkdir(parents=True, exist_ok=True)
+    folder = OUT / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    model = MODELS / f"{name}.onnx"
+    if name in RUN:
+        model = filled(name, folder)
+    row = {"budgets": budgets(name, model, folder), "knee": knee(model)}
+    if name in DONATING:
+        row["donation"] = donation(model, folder)
+    file.write_text(json.dumps(row, indent=1))
+    shutil.rmtree(folder)
+    return row
 
 
-def _rows(name: str, path: Path, scratch: Path, *, runs: bool) -> None:
-    program, terms = planned(path)
-    peak = live_peak(program, terms.sizes)
-    model = filled(name, scratch) if runs else path
-    before = _timed(model, drawn(name)) if runs else None
+def filled(name: str, folder: Path) -> Path:
+    """Return a model with seeded weights."""
+    import runpy
+
+    target = folder / f"{name}.onnx"
+    fill = runpy.run_path(str(MODELS / "fill_weights.py"))["fill"]
+    fill(str(MODELS / f"{name}.onnx"), str(target))
+    return target
+
+
+def knee(model: Path) -> Json:
+    """Return what is chosen where no budget is given."""
+    began = time.process_time()
+    report = api.plan(model, Settings(recompute="auto")).report
+    seconds = time.process_time() - began
+    return {"seconds": seconds, **peaks(report)}
+
+
+def peaks(report: Any) -> Json:  # noqa: ANN401 - the report, which the api does not name
+    """Return what a plan comes to, as shares of the original's live peak."""
+    whole = report.original_live_peak
+    bound = report.recompute.bound
+    return {
+        "peak": report.memory.live_peak / whole,
+        "bound": None if bound is None else bound / whole,
+        "met": report.recompute.met,
+        "extra": report.recompute.flops_increase,
+        "copies": report.recompute.nodes,
+    }
+
+
+def budgets(name: str, model: Path, folder: Path) -> list[Json]:
+    """Plan, write and run a model under each budget."""
+    runs = name in RUN
+    rows, trials = [], {}
+    if runs:
+        before = best_as_written(model, name)
+        trials["before"] = (model, before.settings.to_json())
     for share in SHARES:
-        start = time.process_time()
-        found = auto(program, terms, find_phases(program), int(peak * share))
-        seconds = time.process_time() - start
-        after = _timed(written(model, found.program), drawn(name)) if runs else None
-        print(_row((name, share, peak), found, seconds, before, after), flush=True)
+        asked = Settings(recompute="auto", budget=share)
+        out = folder / f"{share}.onnx"
+        began = time.process_time()
+        done = api.optimize(model, asked, out=out, check=None)
+        row = {"share": share, "seconds": time.process_time() - began}
+        row |= peaks(done.plan.report)
+        if runs and done.model:
+            after = best_as_written(out, name)
+            verdict = compare(model, out, replace(BITS, specs=specs_of(name)))
+            trials[str(share)] = (out, after.settings.to_json())
+            row |= {
+                "before": first_peaks(before),
+                "after": first_peaks(after),
+                "bits": verdict.bit_identical,
+            }
+        rows.append(row)
+    if trials:
+        times = alternate(trials, specs_of(name), {})
+        for row in rows:
+            row["ms"] = [times["before"], times.get(str(row["share"]))]
+    return rows
 
 
-def _row(
-    what: tuple[str, float, int],
-    found: Recomputation,
-    seconds: float,
-    before: tuple[Arrays, float] | None,
-    after: tuple[Arrays, float] | None,
-) -> str:
-    name, share, peak = what
-    bits, took = "", ""
-    if before and after:
-        same = all(before[0][key].tobytes() == after[0][key].tobytes() for key in before[0])
-        bits, took = "equal" if same else "differ", f"{before[1]:.0f} -> {after[1]:.0f}"
+def best_as_written(model: Path, name: str) -> Recommendation:
+    """Return the settings for a file as it stands, measured."""
+    trial = Trial(provider="cpu", specs=specs_of(name), timing_runs=1)
+    program = offline_program(model, {}, CPU)
+    return recommend(model, Executed(program, {}), RUN_AS_WRITTEN, trial)
+
+
+def first_peaks(found: Recommendation) -> list[int | None]:
+    """Return the first run's peak, predicted and measured, in bytes."""
+    observed = found.observed
+    return [found.predicted.first_run_peak, observed.first_run_peak if observed else None]
+
+
+def donation(model: Path, folder: Path) -> Json:
+    """Donate what may be donated, take two steps, and hold the process's memory against it."""
+    out = folder / "donated.onnx"
+    plain = api.plan(model).report
+    report = api.optimize(model, Settings(donate=ALL), out=out, check=None).plan.report
+    pairs = report.donated.pairs
+    steps = donated_steps(model, out, pairs, BITS)
+    best = best_as_written(out, model.stem)
+    how = replace(BITS, rewritten_settings=best.settings)
+    held = {way: held_by_steps(out, pairs, way, how) for way in ("donated", "swapped", "fed")}
+    return {
+        "asked": len(pairs) + len(report.donated.refused),
+        "pairs": len(pairs),
+        "before": plain.memory.total,
+        "after": report.memory.total,
+        "steps": steps.passed and not steps.differences,
+        "not_finite": len(steps.not_finite),
+        "held": {way: (found.peak or 0) - (found.before or 0) for way, found in held.items()},
+    }
+
+
+def table() -> Iterator[str]:
+    """Yield the lines of the page, for the models that are measured."""
+    there = [name for name in (*RUN, *PLAN) if (OUT / f"{name}.json").exists()]
+    yield WORDS
+    yield (
+        "| model | budget | met | peak | bound | work | copies | bits | runtime before "
+        "(predicted, measured) | after (predicted, measured) | ms before | after | seconds |\n"
+    )
+    yield f"|---|{'---:|' * 12}\n"
+    for name in there:
+        found = measured(name)
+        yield from (budget_line(name, row) for row in found["budgets"])
+        yield budget_line(name, {"share": "knee", **found["knee"]})
+    yield DONATION_WORDS
+    yield (
+        "| model | pairs | donated | total before | after | steps | memory: one buffer | "
+        "two buffers | fed |\n"
+    )
+    yield f"|---|{'---:|' * 8}\n"
+    for name in there:
+        if "donation" in measured(name):
+            yield donation_line(name, measured(name)["donation"])
+
+
+def budget_line(name: str, row: Json) -> str:
+    """Return one row of the first table."""
+    before, after = row.get("before", [None, None]), row.get("after", [None, None])
+    milliseconds = row.get("ms", [None, None]) if row.get("after") else [None, None]
     cells = (
         name,
-        share,
-        "yes" if found.met else "no",
-        f"{found.chosen.peak / peak:.3f}",
-        f"{found.bound / peak:.3f}",
-        f"{found.chosen.extra:.2%}",
-        found.chosen.nodes,
-        f"{seconds:.1f}",
-        bits,
-        took,
+        row["share"],
+        "yes" if row["met"] else "refused",
+        f"{row['peak']:.3f}",
+        "" if row["bound"] is None else f"{row['bound']:.3f}",
+        f"{row['extra']:.2%}",
+        row["copies"],
+        {True: "equal", False: "differ", None: ""}[row.get("bits")],
+        *(", ".join(map(megabytes, side)) if side[0] else "" for side in (before, after)),
+        *("" if ms is None else f"{ms:.1f}" for ms in milliseconds),
+        f"{row['seconds']:.1f}",
     )
-    return f"| {' | '.join(map(str, cells))} |"
+    return f"| {' | '.join(map(str, cells))} |\n"
 
 
-def _timed(path: Path, inputs: Arrays) -> tuple[Arrays, float]:
-    session = _session(path)
-    names = [output.name for output in session.get_outputs()]
-    best, values = float("inf"), []
-    for _ in range(3):
-        start = time.process_time()
-        values = session.run(names, inputs)
-        best = min(best, time.process_time() - start)
-    return dict(zip(names, values, strict=True)), best * 1000
+def donation_line(name: str, row: Json) -> str:
+    """Return one row of the second table."""
+    cells = (
+        name,
+        row["asked"],
+        row["pairs"],
+        megabytes(row["before"]),
+        megabytes(row["after"]),
+        "equal" if row["steps"] else "differ",
+        *(megabytes(row["held"][way]) for way in ("donated", "swapped", "fed")),
+    )
+    return f"| {' | '.join(map(str, cells))} |\n"
+
+
+def megabytes(size: int | None) -> str:
+    return "" if size is None else f"{size / 1e6:.2f}"
+
+
+def main() -> None:
+    asked = sys.argv[1:] or [*RUN, *PLAN]
+    for name in asked:
+        measured(name)
+        TABLE.write_text("".join(table()))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), runs="--run" in sys.argv)
+    main()

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import random
+from heapq import heappop, heappush
+from itertools import combinations
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from memplan_cli.analysis.aliasing import SHARE_SAFELY
 from memplan_cli.analysis.phase import Part, Phases
 from memplan_cli.analysis.storage import live_peak
 from memplan_cli.ir import Op, Origin, Program, Var, VarId
-from memplan_cli.transforms.recomputing.auto import auto, least_peak
+from memplan_cli.transforms.recomputing.auto import auto
+from memplan_cli.transforms.recomputing.bound import Bound, least_peak
 from memplan_cli.transforms.recomputing.checkpoints import checkpoints
 from unit.transforms.recompute_programs import program, same_results, terms
 
@@ -83,6 +87,82 @@ def test_checkpoints_change_no_result(seed: int, length: int, one: int, two: int
     assert checkpoints(
         tested, terms(tested), names[::-1], Phases("train", loss, of)
     ).program == (found.program)
+
+
+@given(st.integers(0, 10**6), st.integers(2, 6))
+@settings(max_examples=60, deadline=None)
+def test_no_bound_is_above_what_brute_force_reaches(seed: int, length: int) -> None:
+    tested = some_program(seed, length)
+    plan = terms(tested)
+    least = _least_by_brute_force(tested)
+    bound = Bound(tested, plan)
+    assert least_peak(tested, plan) <= bound.below(10**6) <= least
+
+
+def _least_by_brute_force(tested: Program) -> int:
+    """Return the least peak of any order with any copies: Dijkstra's search for a minimax.
+
+    A state is what is there and which ops have run. What may be written in place is, and
+    views are free, so this is at most what the planner counts.
+    """
+    root = _roots(tested)
+    queue: list[tuple[int, tuple[VarId, ...], tuple[int, ...]]] = [(0, (), ())]
+    seen = set()
+    while queue:
+        peak, there, run = heappop(queue)
+        if len(run) == len(tested.body.ops):
+            return peak
+        if (there, run) in seen:
+            continue
+        seen.add((there, run))
+        for at, op in enumerate(tested.body.ops):
+            if not _is_ready(tested, root, at, {*there}, {*run}):
+                continue
+            now = {*there, *(root[var] for var in op.outputs)} - {*tested.body.outputs}
+            cost = max(peak, sum(map(_bytes, now)) - _overwritten(op, root, now))
+            done = tuple(sorted({*run, at}))
+            for count in range(len(now) + 1):
+                for kept in combinations(sorted(now), count):
+                    heappush(queue, (cost, kept, done))
+    raise AssertionError("no order at all")
+
+
+def _roots(tested: Program) -> dict[VarId, VarId]:
+    """Map what ops make to the oldest var of its bytes; results of the graph share none."""
+    root: dict[VarId, VarId] = {}
+    for op in tested.body.ops:
+        view = op.type == "Reshape" and op.inputs[0] in root and _same(op, root)
+        for out in op.outputs:
+            shares = view and not {out, op.inputs[0]} & {*tested.body.outputs}
+            root[out] = root[op.inputs[0]] if shares else out
+    return root
+
+
+def _is_ready(
+    tested: Program, root: dict[VarId, VarId], at: int, there: set[VarId], run: set[int]
+) -> bool:
+    op = tested.body.ops[at]
+    results = {out for done in run for out in tested.body.ops[done].outputs}
+    results &= {*tested.body.outputs}
+    reads = {root[var] for var in op.inputs if var in root}
+    return reads <= there | results and not (op.is_random and at in run)
+
+
+def _overwritten(op: Op, root: dict[VarId, VarId], now: set[VarId]) -> int:
+    out = root[op.outputs[0]]
+    places = SHARE_SAFELY.in_place.get(op.type, ())
+    inputs = {root.get(op.inputs[place]) for place in places if place < len(op.inputs)}
+    fits = any(var in now and _bytes(var) == _bytes(out) for var in inputs if var)
+    return _bytes(out) if fits and out in now else 0
+
+
+def _same(op: Op, root: dict[VarId, VarId]) -> bool:
+    return _bytes(op.outputs[0]) == _bytes(root[op.inputs[0]])
+
+
+def _bytes(var: VarId) -> int:
+    digits = var.split("_")[0].lstrip("ax")
+    return int(digits) if digits else 1
 
 
 def _ancestors(tested: Program, var: VarId) -> set[VarId]:

@@ -13,9 +13,9 @@ from functools import partial
 from operator import sub
 from typing import TYPE_CHECKING
 
-from memplan_cli.analysis.aliasing import STANDARD_DOMAINS
 from memplan_cli.analysis.cost import total_cost
 from memplan_cli.transforms.order import best_order
+from memplan_cli.transforms.recomputing.bound import Bound, number
 from memplan_cli.transforms.recomputing.solve import Solver, Trial
 from memplan_cli.transforms.recomputing.tidy import tidy
 
@@ -101,6 +101,12 @@ def auto(
         # What no order can reach is not worth the work of trying.
         search.fit(max(budget, search.bound))
         chosen = search.best(budget)
+    bound = search.bound
+    if budget is not None and budget < chosen.peak and not search.is_large:
+        bound = search.lower.below(chosen.peak)
+        # A search that aims at what cannot be reached takes much for little.
+        search.fit(max(budget, bound))
+        chosen = search.best(budget)
     return Recomputation(
         chosen.copied.program,
         chosen.copied.sizes,
@@ -108,44 +114,8 @@ def auto(
         search.point(chosen),
         tuple(search.point(trial) for trial in search.curve()),
         budget,
-        search.bound,
+        bound,
     )
-
-
-def least_peak(program: Program, terms: Terms) -> int:
-    """Return what some op of the top block needs at once, in bytes, whatever the order.
-
-    Its inputs and outputs, less what the first output may overwrite; and what is pinned.
-    """
-    sizes, pinned = terms.sizes, frozenset(terms.pinned)
-    values = Solver(program, terms).values
-    always = sum(_number(sizes, var) for var in pinned)
-    most = 0
-    for at, op in enumerate(program.body.ops):
-        touched = {
-            values.of[v] for v in (*values.flow.reads[at], *op.outputs) if v in values.of
-        }
-        need = sum(values.size[value] for value in touched)
-        places = terms.aliasing.in_place.get(op.type, ()) if _is_standard(op) else ()
-        replaceable = any(
-            place < len(op.inputs)
-            and op.inputs[place] in values.of
-            and sizes.get(op.inputs[place]) == sizes.get(op.outputs[0])
-            for place in places
-        )
-        if replaceable and op.outputs[0] in values.of:
-            need -= _number(sizes, op.outputs[0])
-        most = max(most, need)
-    return always + most
-
-
-def _is_standard(op: Op) -> bool:
-    return op.domain in STANDARD_DOMAINS
-
-
-def _number(sizes: Mapping[VarId, Size], var: VarId) -> int:
-    size = sizes.get(var)
-    return 0 if size is None or size.symbols else size.coefficient
 
 
 def _say_nothing(line: str) -> None:
@@ -162,10 +132,11 @@ class _Search:
         self._total = max(total_cost(program).work, 1)
         solver = Solver(program, terms)
         self.first = solver.as_it_is()
-        self.bound = least_peak(program, terms)
+        self.lower = Bound(program, terms)
+        self.bound = self.lower.least
         self._trials = [self.first]
         self._solvers: dict[str, Solver] = {"file": solver}
-        self._is_large = len(program.body.ops) > LARGE
+        self.is_large = len(program.body.ops) > LARGE
 
     def best(self, budget: int) -> Trial:
         """Return what keeps the budget with the least work, or comes nearest to it."""
@@ -214,7 +185,7 @@ class _Search:
 
     def _promising(self) -> list[str]:
         names = list(self._orders())
-        return names[-1:] if self._is_large else names
+        return names[-1:] if self.is_large else names
 
     def _keeps_for_nothing(self, budget: int) -> bool:
         best = self.best(budget)
@@ -224,7 +195,7 @@ class _Search:
         """Return the orders to start from, the most promising one last."""
         in_order = {"ordered": lambda: self._ordered(self._program, self._terms)}
         light = {f"light {share}": partial(self._light, share) for share in LIGHT_SHARES}
-        if self._is_large:
+        if self.is_large:
             return in_order | dict(list(light.items())[-1:])
         return {"file": lambda: self._program} | in_order | {"tidy": self._tidied} | light
 
@@ -243,7 +214,7 @@ class _Search:
 
     def _again(self, budget: int) -> None:
         """Order the best program with its copies, and start from that order once more."""
-        if self._is_large:
+        if self.is_large:
             return
         best = self.best(budget)
         terms = replace(self._terms, sizes=best.copied.sizes)
@@ -280,7 +251,7 @@ class _Search:
 
     def _weights(self, light: Collection[VarId]) -> dict[VarId, int]:
         sizes = self._terms.sizes
-        return {var: _number(sizes, var) for var in sizes if var not in light}
+        return {var: number(sizes, var) for var in sizes if var not in light}
 
     def _ordered(self, program: Program, terms: Terms) -> Program:
         return best_order(

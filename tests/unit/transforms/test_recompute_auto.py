@@ -6,7 +6,8 @@ import pytest
 
 from memplan_cli.analysis.phase import Phases
 from memplan_cli.ir import Program
-from memplan_cli.transforms.recomputing.auto import Recomputation, auto, least_peak
+from memplan_cli.transforms.recomputing.auto import Recomputation, auto
+from memplan_cli.transforms.recomputing.bound import Bound, least_peak
 from unit.transforms.recompute_programs import program, same_results, terms
 
 FORWARD = Phases()
@@ -235,6 +236,54 @@ def test_the_bound_is_what_one_op_needs() -> None:
         ("Tanh", "c7", "z"),
     )
     assert least_peak(tested, terms(tested)) == 17
+
+
+def kept_out() -> Program:
+    """Its largest value is kept until it meets one that cannot be made beside it."""
+    return program(
+        "x",
+        "z",
+        ("MatMul", "x x", "a100"),
+        ("MatMul", "a100 x", "b90"),
+        ("MatMul", "a100 b90", "c30"),
+        ("MatMul", "x c30", "d20"),
+        ("MatMul", "x x", "e80"),
+        ("MatMul", "e80 x", "f90"),
+        ("MatMul", "f90 d20", "z"),
+    )
+
+
+def test_what_cannot_be_made_beside_a_large_value_is_there_before() -> None:
+    tested = kept_out()
+    bound = Bound(tested, terms(tested))
+    # b90 with a100 and c30 is the most that one op touches.
+    assert bound.least == 220
+    # f90 comes from e80, 170 together; under 310, a100 fits not beside f90, nor what it
+    # makes: d20 is there too when f90 is made. That is less than one op needs alone.
+    assert bound.below(1000) == 220
+    assert not bound.excludes(220)
+
+
+def test_a_cut_raises_the_bound() -> None:
+    tested = program(
+        "x",
+        "z",
+        ("MatMul", "x x", "a150"),
+        ("MatMul", "a150 x", "b30"),
+        ("MatMul", "b30 x", "c20"),
+        ("MatMul", "x x", "e100"),
+        ("MatMul", "e100 x", "f100"),
+        ("MatMul", "f100 c20", "z"),
+    )
+    bound = Bound(tested, terms(tested))
+    # e100 and f100 are there at once. Beside f100 there is no room for a150, so c20 (less
+    # than b30, which it could be made of) is there already.
+    assert bound.least == 200
+    assert bound.excludes(219)
+    assert not bound.excludes(220)
+    assert bound.below(1000) == 220
+    found = fitted(tested, 219)
+    assert (found.met, found.bound, found.chosen.peak) == (False, 220, 220)
 
 
 def test_an_empty_program_fits() -> None:
