@@ -64,11 +64,13 @@ class _Clusters:
         for op, touched in enumerate(graph.touches):
             for tensor in touched:
                 self.users[tensor].add(op)
-        unread = {
-            t for op, opened in enumerate(graph.opens) for t in opened if self._only(t, op)
-        }
-        self.touches = [set(touched) - unread for touched in graph.touches]
-        self.opens = [set(opened) - unread for opened in graph.opens]
+        self.touches = [set(touched) for touched in graph.touches]
+        self.opens = [set(opened) for opened in graph.opens]
+        for op, opened in enumerate(graph.opens):
+            for tensor in opened:
+                if self._only(tensor, op):
+                    self.touches[op].discard(tensor)
+                    self.opens[op].discard(tensor)
         weight = graph.weight
         self.taken = [sum([weight[t] for t in row]) if row else 0 for row in self.opens]
         self.replaces = [set(sources) for sources in graph.replaces]

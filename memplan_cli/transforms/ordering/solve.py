@@ -87,7 +87,7 @@ class Solution:
         reached = peak(small.graph, order)
         self.starts.append((reached, order))
         if reached <= self.peak:
-            self.offer(name, small.expand(order))
+            self._take(name, small.expand(order), reached)
         self.peaks[name] = min(reached, self.peaks.get(name, reached))
         return reached
 
@@ -121,7 +121,7 @@ def solve(graph: TaskGraph, effort: Effort, tell: Callable[[str], None]) -> Solu
             break
         shown = "tightened" if name == "file" else name
         found.offer_clusters(shown, small, CANDIDATES[name](small.graph))
-    for method in (_cut, _sweep, _prove, _glance, _divide, _prove, _search):
+    for method in (_cut, _sweep, _prove, _glance, _divide, _prove_again, _search):
         if found.proved or not effort.in_time:
             break
         method(found, small, effort)
@@ -143,8 +143,6 @@ def _cut(found: Solution, small: Contracted, effort: Effort) -> None:
 
 def _prove(found: Solution, small: Contracted, effort: Effort) -> None:
     """Raise the bound further: along a path, by pairs, and where the best order is heavy."""
-    if effort.left <= small.graph.size:
-        return
     certificate = found.certificate(small.graph)
     order = min(found.starts)[1]
     path = longest_path(small.graph)
@@ -153,6 +151,16 @@ def _prove(found: Solution, small: Contracted, effort: Effort) -> None:
     if small.graph.size <= SEARCHED:
         certificate.look_at_pairs(order, found.peak, effort.part(effort.left // 8))
     found.bound = certificate.bound
+
+
+def _prove_again(found: Solution, small: Contracted, effort: Effort) -> None:
+    """Look where the order that has been found since is heavy."""
+    if small.graph.size <= SEARCHED:
+        _prove(found, small, effort)
+    else:
+        certificate = found.certificate(small.graph)
+        certificate.look(min(found.starts)[1], found.peak, effort.part(effort.left // 2))
+        found.bound = certificate.bound
 
 
 def _sweep(found: Solution, small: Contracted, effort: Effort) -> None:
@@ -189,8 +197,9 @@ def _divide(found: Solution, small: Contracted, effort: Effort) -> None:
     allowed = effort.part(most * max(_worth(found), _LEAST_WORTH) // 100)
     promising = _promising(found, small.graph)
     share = allowed.left // (2 * len(promising))
-    orders = [_lowered(found, small, order, allowed.part(share), 0) for order in promising]
-    best = min(orders, key=lambda order: peak(small.graph, order))
+    for order in promising:
+        _lowered(found, small, order, allowed.part(share), 0)
+    best = min(found.starts)[1]
     idle, least = 0, size
     while idle < _IDLE and not found.proved and allowed.left > 0 and allowed.in_time:
         before = found.peak
