@@ -3,7 +3,8 @@
     python -m tests.fuzz.run [--seconds 60] [--only TARGET] [--write-table]
 
 A reader may refuse with a `MemplanError`; anything else is a crash. Each target runs in a
-process of its own, time-boxed, from the corpus beside this file; an input that crashes is
+process of its own, time-boxed, from the corpus beside this file. `--write-table` adds to what
+`docs/measurements/fuzz.md` says of earlier runs. An input that crashes is
 saved as `tests/fuzz/crashes/<target>-<digest>` and belongs into a test.
 """
 
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -197,24 +199,51 @@ def main() -> int:
     if asked.inside:
         fuzz(asked.inside[0], asked.seconds, Path(asked.inside[1]))
         return 0
-    lines = [
-        "# Fuzzing",
-        "",
-        f"Made by `make fuzz`: each reader for {asked.seconds} seconds with atheris, from",
-        "`tests/fuzz/corpus`. A refusal is right; anything but a `MemplanError` is a crash.",
-        "",
-        "| reader | seconds | inputs | crashes |",
-        "|---|---:|---:|---:|",
-    ]
+    known = read_table(TABLE.read_text(encoding="utf-8")) if asked.write_table else {}
     failed = False
     for name in [asked.only] if asked.only else TARGETS:
         inputs, crashed = run(name, asked.seconds)
         failed = failed or bool(crashed)
-        lines.append(f"| {name} | {asked.seconds} | {inputs} | {int(bool(crashed))} |")
-        print(lines[-1], crashed, flush=True)
-    if asked.write_table and not asked.only:
-        TABLE.write_text("\n".join(lines) + "\n")
+        fresh = Row(asked.seconds, inputs, int(bool(crashed)))
+        known[name] = known.get(name, Row(0, 0, 0)).plus(fresh)
+        print(name, fresh, crashed, flush=True)
+        if asked.write_table:
+            TABLE.write_text(with_table(TABLE.read_text(encoding="utf-8"), known))
     return 1 if failed else 0
+
+
+@dataclass(frozen=True)
+class Row:
+    """All runs of a reader so far: wall-clock seconds, inputs tried, runs that crashed."""
+
+    seconds: int
+    inputs: int
+    crashes: int
+
+    def plus(self, other: Row) -> Row:
+        """Return both together."""
+        return Row(
+            self.seconds + other.seconds,
+            self.inputs + other.inputs,
+            self.crashes + other.crashes,
+        )
+
+
+_HEAD = "| reader | seconds | inputs | crashes |\n|---|---:|---:|---:|\n"
+
+
+def read_table(text: str) -> dict[str, Row]:
+    """Return what a page says of earlier runs."""
+    rows = re.findall(r"^\| (\w+) \| (\d+) \| (\d+) \| (\d+) \|$", text, re.MULTILINE)
+    return {name: Row(*map(int, numbers)) for name, *numbers in rows}
+
+
+def with_table(text: str, rows: dict[str, Row]) -> str:
+    """Return a page with other rows in its table."""
+    before, _, rest = text.partition(_HEAD)
+    after = rest.partition("\n\n")[2]
+    lines = [f"| {n} | {r.seconds} | {r.inputs} | {r.crashes} |" for n, r in rows.items()]
+    return f"{before}{_HEAD}{chr(10).join(lines)}\n\n{after}"
 
 
 if __name__ == "__main__":
