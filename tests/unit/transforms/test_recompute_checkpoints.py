@@ -9,9 +9,12 @@ from __future__ import annotations
 import pytest
 
 from memplan_cli.analysis.phase import Part, Phases
+from memplan_cli.analysis.storage import live_peak
 from memplan_cli.errors import SettingsError
-from memplan_cli.ir import Program, VarId
+from memplan_cli.ir import Program, VarId, intermediates
+from memplan_cli.sizes import Size
 from memplan_cli.transforms.recomputing.checkpoints import Checkpointed, checkpoints
+from memplan_cli.transforms.recomputing.solve import Terms
 from unit.transforms.recompute_programs import program, same_results, terms
 
 BACKWARD = ("gd", "gc", "gb", "ga")
@@ -101,6 +104,18 @@ def test_an_unused_checkpoint_is_said() -> None:
     assert not found.copies
     assert [name for name, _ in found.useless] == ["b"]
     assert "reads nothing" in found.useless[0][1]
+
+
+@pytest.mark.parametrize(
+    ("names", "peak"), [("loss", 40), ("b", 30), ("d", 40), ("b d", 30), ("d b", 30)]
+)
+def test_peaks_are_those_counted_by_hand(names: str, peak: int) -> None:
+    # Ten bytes each, what dies is written over. All kept: a b c d. With b: b c d, then a'.
+    # With d alone the segment is the whole forward part: gd a' b' c'. With both: b gd c'.
+    tested = net()
+    ten = Terms({var: Size(10) for var in intermediates(tested)})
+    found = checkpoints(tested, ten, names.split(), phases(tested))
+    assert live_peak(found.program, found.sizes) == peak
 
 
 def test_what_crosses_segments_is_held() -> None:
