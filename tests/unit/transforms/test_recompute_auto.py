@@ -8,6 +8,7 @@ from memplan_cli.analysis.phase import Phases
 from memplan_cli.ir import Program
 from memplan_cli.transforms.recomputing.auto import Recomputation, auto
 from memplan_cli.transforms.recomputing.bound import Bound, least_peak
+from memplan_cli.transforms.recomputing.values import find_values
 from unit.transforms.recompute_programs import program, same_results, terms
 
 FORWARD = Phases()
@@ -284,6 +285,19 @@ def test_a_cut_raises_the_bound() -> None:
     assert bound.below(1000) == 220
     found = fitted(tested, 219)
     assert (found.met, found.bound, found.chosen.peak) == (False, 220, 220)
+
+
+def test_the_bound_counts_what_is_pinned_once() -> None:
+    tested = program("x", "z", ("Tanh", "x", "a100"), ("MatMul", "a100 x", "b10"),
+                     ("MatMul", "b10 x", "z"))  # fmt: skip
+    assert least_peak(tested, terms(tested, "a100")) == 110
+
+
+def test_what_is_pinned_or_given_is_no_value() -> None:
+    tested = skip_connection()
+    plan = terms(tested, "a100")
+    values = find_values(tested, plan.sizes, plan.pinned, plan.aliasing)
+    assert [str(var) for var in values.of] == ["b200", "c200", "d1", "e1"]
 
 
 def test_an_empty_program_fits() -> None:
