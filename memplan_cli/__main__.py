@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 
 from memplan_cli.cli import main as run
+from memplan_cli.onnx_io.messages import ALONE
 
 _ALLOCATIONS = 20_000_000
 
@@ -17,6 +18,7 @@ def main() -> None:
     every 200,000 still a tenth; what long searches leave behind is found all the same.
     """
     gc.set_threshold(_ALLOCATIONS)
+    ALONE.set(True)
     run()
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.liveness import steps
 from memplan_cli.onnx_io.load import subgraphs
+from memplan_cli.onnx_io.messages import messages
 from memplan_cli.onnx_io.notes import PREFIX
 from memplan_cli.onnx_io.types import element_type
 from memplan_cli.onnx_io.wire import Entries, Field, head
@@ -122,8 +123,6 @@ def _annotate_body(graph: GraphProto, block: Block, notes: _Notes) -> None:
 
 def _note_values(graph: GraphProto, path: str, notes: _Notes) -> list[bytes]:
     """Annotate the values that a graph declares; return the fields of those it does not."""
-    from onnx import ValueInfoProto
-
     here = dict(notes.tensors.get(path, {}))
     place = _Places(_place_entries())
     for value in (*graph.value_info, *graph.input, *graph.output):
@@ -132,7 +131,7 @@ def _note_values(graph: GraphProto, path: str, notes: _Notes) -> list[bytes]:
             value.MergeFromString(place(tensor))
     types: dict[tuple[str, tuple[int | str, ...]], bytes] = {}
     value_info = Field(type(graph).VALUE_INFO_FIELD_NUMBER)
-    named = Field(ValueInfoProto.NAME_FIELD_NUMBER)
+    named = Field(messages().ValueInfoProto.NAME_FIELD_NUMBER)
     added = []
     for name, tensor in here.items():
         kind = (tensor.dtype, tensor.shape)
@@ -144,9 +143,7 @@ def _note_values(graph: GraphProto, path: str, notes: _Notes) -> list[bytes]:
 
 def _typed(tensor: Placement, notes: _Notes) -> ValueInfoProto:
     """Return a value without a name, of a tensor's type."""
-    from onnx import ValueInfoProto
-
-    value = ValueInfoProto()
+    value: ValueInfoProto = messages().ValueInfoProto()
     kind = value.type.tensor_type
     kind.elem_type = element_type(tensor.dtype)
     kind.shape.SetInParent()
@@ -164,17 +161,13 @@ def _typed(tensor: Placement, notes: _Notes) -> ValueInfoProto:
 
 @cache
 def _node_entries() -> tuple[Entries, Entries]:
-    from onnx import NodeProto
-
-    field = NodeProto.METADATA_PROPS_FIELD_NUMBER
+    field = messages().NodeProto.METADATA_PROPS_FIELD_NUMBER
     return Entries(field, f"{PREFIX}step"), Entries(field, f"{PREFIX}release")
 
 
 @cache
 def _place_entries() -> tuple[Entries, ...]:
-    from onnx import ValueInfoProto
-
-    field = ValueInfoProto.METADATA_PROPS_FIELD_NUMBER
+    field = messages().ValueInfoProto.METADATA_PROPS_FIELD_NUMBER
     keys = ("arena", "offset", "bytes", "first", "last", "alias_of")
     return tuple(Entries(field, f"{PREFIX}{key}") for key in keys)
 

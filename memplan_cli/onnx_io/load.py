@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.functions import why_endless
+from memplan_cli.onnx_io.messages import messages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,9 +25,7 @@ def load_model(path: Path) -> ModelProto:
     Raises:
         ModelError: it is missing, no file, empty, no protobuf, or holds no graph.
     """
-    from onnx import ModelProto
-
-    model = ModelProto()
+    model: ModelProto = messages().ModelProto()
     data = _read_bytes(path)
     try:
         model.ParseFromString(data)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
+from memplan_cli.onnx_io.messages import messages
+
 if TYPE_CHECKING:
     from onnx import TypeProto
 
@@ -35,10 +37,8 @@ def element_type(dtype: str) -> int:
 
 @cache
 def _names() -> dict[int, str]:
-    from onnx import TensorProto
-
     renamed = {"float": "float32", "double": "float64", "undefined": "unknown"}
     return {
         number: renamed.get(name.lower(), name.lower())
-        for name, number in TensorProto.DataType.items()
+        for name, number in messages().TensorProto.DataType.items()
     }

@@ -80,7 +80,8 @@ def rewrite(model: ModelProto, program: Program, exposed: Sequence[str] = ()) ->
     # Only where ops were copied are there other names: nothing else renames a value.
     copied = _has_copies(written.graph, program.body)
     _reorder(written.graph, program.body, partial(_node, program) if copied else _as_it_is)
-    _expose(written, program, exposed)
+    if exposed:
+        _expose(written, program, exposed)
     return written
 
 
