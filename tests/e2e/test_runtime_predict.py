@@ -78,11 +78,11 @@ BY_DATA = """g (float[64] x) => (float[k] y)
       p = Gather(a, j)  q = Exp(p)  r = Neg(q)  s = Exp(r)  y = Add(s, p) }"""
 
 STOPPING = """g (float[64] x) => (float[64] last)
-    <int64 turns = {9}, bool go = {1}, float[1] limit = {1.5}>
+    <int64 turns = {9}, bool go = {1}, float[1] limit = {0.25}, float half = {0.5}>
     { a = Exp(x)
       last = Loop (turns, go, a) <
         body = b (int64 i, bool c, float[64] now) => (bool k, float[64] then)
-        { u = Exp(now)  w = Neg(u)  then = Sigmoid(w)  m = ReduceMax <keepdims = 0> (then)
+        { u = Exp(now)  w = Log(u)  then = Mul(w, half)  m = ReduceMax <keepdims = 0> (then)
           n = Squeeze(limit)  k = Less(n, m) }> }"""
 
 LATE = """g (float[64] x, bool c) => (float[k] y)
@@ -92,6 +92,14 @@ LATE = """g (float[64] x, bool c) => (float[k] y)
           { q = Exp(a)  r = Neg(q)  u = Exp(r)  v = Neg(u)  p = Compress <axis = 0> (v, n) },
         else_branch = e () => (float[j] s) { s = Compress <axis = 0> (a, n) }>
       y = Neg(b) }"""
+
+BY_TURN = """g (float[64] x) => (float[64] last)
+    <int64 turns = {5}, bool go = {1}, int64 zero = {0}, int64 one = {1}, int64 many = {200}>
+    { a = Exp(x)
+      last = Loop (turns, go, a) <
+        body = b (int64 i, bool c, float[64] now) => (bool k, float[64] then)
+        { h = Add(i, one)  n = Mul(h, many)  r = Range(zero, n, one)  f = Cast <to = 1> (r)  e = Exp(f)
+          s = ReduceSum <keepdims = 0> (e)  u = Add(now, s)  then = Neg(u)  k = Identity(c) }> }"""
 
 TEXTS = {
     "flat": BRANCHES,
@@ -103,6 +111,7 @@ TEXTS = {
     "if of unknown shape": LATE,
     "sizes by data": BY_DATA,
     "turns by data": STOPPING,
+    "sizes by turn": BY_TURN,
 }
 
 INLINED = """g (float[8,16] x) => (float[8,16] y, float[8,16] z)
