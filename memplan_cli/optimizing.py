@@ -301,9 +301,7 @@ class _Files:
         """Give both files their names."""
         from memplan_cli.onnx_io.files import write_files
 
-        write_files(
-            {self._targets.plan: plan.dumps().encode(), self._targets.model: self.data}
-        )
+        write_files({self._targets.plan: plan.encoded(), self._targets.model: self.data})
         self._done = True
         return Optimized(plan, self._targets.model, self._targets.plan)
 

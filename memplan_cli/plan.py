@@ -113,8 +113,9 @@ class Plan:
         """Return the SHA-256 of all that was decided; what was measured is not in it."""
         text = sha256()
         for name, value in self._fields():
-            if name not in ("report", "producer"):
-                text.update(f" {name}: {value}\n".encode(errors="surrogatepass"))
+            if name not in (b"report", b"producer"):
+                text.update(name + b": ")
+                text.update(value)
         return text.hexdigest()
 
     def with_report(self, report: Report) -> Plan:
@@ -147,23 +148,31 @@ class Plan:
 
     def dumps(self) -> str:
         """Return the plan file's text: same plan, same bytes."""
-        fields = (f" {json.dumps(name)}: {value}" for name, value in self._fields())
-        return "{\n" + ",\n".join(fields) + "\n}\n"
+        return self.encoded().decode(errors="surrogatepass")
 
-    def _fields(self) -> Iterator[tuple[str, str]]:
+    def encoded(self) -> bytes:
+        """Return the plan file's bytes."""
+        pieces = [b"{"]
+        for name, value in self._fields():
+            pieces += (b"," if pieces[1:] else b"", b'\n "', name, b'": ', value)
+        return b"".join([*pieces, b"\n}\n"])
+
+    def _fields(self) -> Iterator[tuple[bytes, bytes]]:
         """Yield every field of the plan file with its text."""
         lists = self._lists
         for name, value in replace(self, order=(), tensors=(), releases=()).to_json().items():
-            yield name, lists.get(name) or plan_text.small(value)
+            yield name.encode(), lists.get(name) or plan_text.utf8(plan_text.small(value))
 
     @cached_property
-    def _lists(self) -> Mapping[str, str]:
+    def _lists(self) -> Mapping[str, bytes]:
         """The text of the long lists."""
         order = [{"block": o.block, "nodes": o.nodes} for o in self.order]
         return {
-            "order": plan_text.small(order),
-            "tensors": plan_text.listed(plan_text.placements(self.tensors)),
-            "releases": plan_text.listed(plan_text.release_lines(self.releases)),
+            "order": plan_text.utf8(plan_text.small(order)),
+            "tensors": plan_text.utf8(plan_text.listed(plan_text.placements(self.tensors))),
+            "releases": plan_text.utf8(
+                plan_text.listed(plan_text.release_lines(self.releases))
+            ),
         }
 
 

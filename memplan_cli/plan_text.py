@@ -8,6 +8,7 @@ serves the plan's digest too. `Plan.to_json` says the same as data.
 from __future__ import annotations
 
 import json
+from itertools import islice
 from json.encoder import encode_basestring as quoted
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,14 @@ if TYPE_CHECKING:
 
     from memplan_cli.plan import Placement, Release
 
+_PART = 1000
+
 _ENCODE = json.JSONEncoder(ensure_ascii=False).encode
+
+
+def utf8(text: str) -> bytes:
+    """Encode text; what is no text, which no model may hold, must not stop a digest."""
+    return text.encode(errors="surrogatepass")
 
 
 def small(value: object) -> str:
@@ -28,7 +36,11 @@ def small(value: object) -> str:
 
 def listed(items: Iterable[str]) -> str:
     """Return the text of a list whose items are spelled already."""
-    lines = ",\n  ".join(items)
+    left, parts = iter(items), []
+    # A part at a time: all items at once, each a text of its own, take as much again.
+    while part := ",\n  ".join(islice(left, _PART)):
+        parts.append(part)
+    lines = ",\n  ".join(parts)
     return f"[\n  {lines}\n ]" if lines else "[]"
 
 

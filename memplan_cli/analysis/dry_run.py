@@ -123,22 +123,25 @@ class _Layers:
         self.opened_by: list[VarId] = []
         """The first var of each blob."""
         self.home: dict[VarId, int] = {}
+        self.made: list[_Blobs] = []
+        """The blobs that each op writes, those it shares included."""
         for op in flow.ops:
-            for var in op.outputs:
-                if var in self._sizes:
-                    shared = self._shared(op) if var == op.outputs[0] else None
-                    self.home[var] = self._open(var) if shared is None else shared
+            made = [self._home(op, var) for var in op.outputs if var in self._sizes]
+            self.made.append(tuple(dict.fromkeys(made) if made[1:] else made))
         self.read = [self._blobs(reads) for reads in flow.reads]
         """The blobs that each op reads."""
-        self.made = [self._blobs(op.outputs) for op in flow.ops]
-        """The blobs that each op writes, those it shares included."""
         self.held = [self._blobs(self._wanted_by(op)) for op in flow.ops]
         """The blobs whose data each op's backward step reads."""
 
-    def _open(self, var: VarId) -> int:
-        self.bytes.append(self._sizes[var])
-        self.opened_by.append(var)
-        return len(self.bytes) - 1
+    def _home(self, op: Op, var: VarId) -> int:
+        """Return the blob that an op writes a var to: one that it shares, or a new one."""
+        blob = self._shared(op) if var == op.outputs[0] else None
+        if blob is None:
+            blob = len(self.bytes)
+            self.bytes.append(self._sizes[var])
+            self.opened_by.append(var)
+        self.home[var] = blob
+        return blob
 
     def _blobs(self, vars_: tuple[VarId, ...]) -> _Blobs:
         """Return the blobs of some vars, once each."""
@@ -160,19 +163,18 @@ class _Layers:
         positions = (0,) if is_view else SHARE_SAFELY.in_place.get(op.type, ())
         if not positions or op.domain not in STANDARD_DOMAINS or result in self.kept:
             return None
+        reads_no_input = op.type in READS_NOTHING or op.type in READS_RESULT
         for position in positions[: len(op.inputs)]:
             base = op.inputs[position]
             if self._sizes.get(base) != self._sizes[result] or base in self.kept:
                 continue
-            if is_view or self._may_be_overwritten(op, base):
+            if is_view or (reads_no_input and self._may_be_overwritten(op, base)):
                 return self.home[base]
         return None
 
     def _may_be_overwritten(self, op: Op, base: VarId) -> bool:
         """Whether only this op reads a value, and no backward step wants it."""
         if len(self.flow.readers[base]) > 1 or op.inputs.count(base) > 1:
-            return False
-        if op.type not in READS_NOTHING and op.type not in READS_RESULT:
             return False
         if self.opened_by[self.home[base]] != base:
             return False

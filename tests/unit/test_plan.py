@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from builders import plan_of_text
 from memplan_cli.errors import InvalidLayoutError, PlanError
 from memplan_cli.plan import Release, check, plan_from_json, read_plan
+from memplan_cli.plan_text import listed
 from memplan_cli.renderers import render
 from memplan_cli.settings import Settings
 
@@ -228,6 +229,18 @@ def test_the_file_says_what_the_plan_says_as_data(level: int) -> None:
     plan = PLANS[level]
     assert json.loads(plan.dumps()) == plan.to_json()
     assert list(json.loads(plan.dumps())) == list(plan.to_json())
+
+
+@pytest.mark.parametrize("count", [0, 1, 999, 1000, 1001, 2500])
+def test_a_list_of_any_length_has_a_line_for_each_item(count: int) -> None:
+    text = listed(map(str, range(count)))
+    assert json.loads(text) == list(range(count))
+    assert text.count("\n") == (count + 1 if count else 0)
+
+
+def test_a_name_that_is_no_text_has_a_digest() -> None:
+    tensors = (LEVEL2.tensors[0]._replace(name="\ud800"),)
+    assert len(replace(LEVEL2, tensors=tensors).digest) == 64
 
 
 def test_names_that_json_must_escape_come_back_as_they_were() -> None:
