@@ -212,7 +212,7 @@ def main() -> int:
     parser.add_argument("--command", default="", help="Commands, with commas between.")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="Each Nth model.")
     parser.add_argument("-o", "--output", type=Path, help="Add what was found, as JSON lines.")
-    parser.add_argument("--table", nargs="+", type=Path, help="Write the table of such files.")
+    parser.add_argument("--table", nargs="+", type=Path, help="Write it; later ones win.")
     parser.add_argument("--worker", action="store_true")
     asked = parser.parse_args()
     if asked.worker:
@@ -220,7 +220,8 @@ def main() -> int:
         return 0
     if asked.table:
         lines = [line for path in asked.table for line in path.read_text().splitlines()]
-        TABLE.write_text(table([Ending(*json.loads(line)) for line in lines]))
+        last = {(e.command, e.case): e for e in (Ending(*json.loads(at)) for at in lines)}
+        TABLE.write_text(table(list(last.values())))
         return 0
     wanted = [name for name in names() if asked.only in name][:: asked.every]
     batches = [wanted[at : at + BATCH] for at in range(0, len(wanted), BATCH)]

@@ -202,31 +202,48 @@ def plan_is_input(place: Place) -> Ending:
 
 
 def kills(place: Place) -> Ending:
-    """Kill a run at twenty random moments: the old files or whole new ones, every time."""
+    """Kill a run at twenty random moments: the old files or whole new ones, every time.
+
+    Every second kill comes while the files are written, as soon as a temporary one is there.
+    """
     rng = random.Random(0)
     words = ("optimize", "model.onnx", "-o", "out.onnx", "--no-validate", "-q")
+    place.end(*words)
     started = time.perf_counter()
     place.end(*words)
     whole = time.perf_counter() - started
     out, plan = place.folder / "out.onnx", place.folder / "out.json"
-    new = out.read_bytes(), plan.read_bytes()
+    new = (out.read_bytes(), plan.read_bytes())
     wrong, found = [], []
-    for _ in range(KILLS):
+    for at in range(KILLS):
         out.write_bytes(b"old")
         plan.write_bytes(b"old")
         process = place.start(*words)
-        # More often late: the files are written at the end.
-        time.sleep(whole * rng.uniform(0, 1.1) ** 0.5)
+        if at % 2:
+            while process.poll() is None and not any(place.folder.glob(".*.tmp")):
+                time.sleep(0.0005)
+            time.sleep(rng.uniform(0, 0.004))
+        else:
+            time.sleep(rng.uniform(0, whole))
         process.kill()
         process.communicate()
-        after = out.read_bytes(), plan.read_bytes()
-        wrong += ["half a file"] * any(a not in (b"old", n) for a, n in zip(after, new))  # noqa: B905 - pairs
-        found.append(after == new)
+        after = (out.read_bytes(), plan.read_bytes())
+        halves = [one not in (b"old", other) for one, other in zip(after, new, strict=True)]
+        wrong += ["half a file"] * any(halves)
+        found.append(sum(one != b"old" for one in after))
+        partial = list(place.folder.glob(".*.tmp"))
+        found[-1] += 10 * bool(partial)
+        for path in partial:
+            path.unlink()
     ending = place.end(*words)
     if (out.read_bytes(), plan.read_bytes()) != new:
         wrong.append("the next run does not mend it")
-    partial = sum(p.suffix == ".tmp" for p in place.folder.iterdir())
-    said = f"{found.count(True)} new, {found.count(False)} old, {partial} temporary files left"
+    old, both = (sum(count % 10 == wanted for count in found) for wanted in (0, 2))
+    left = sum(count >= 10 for count in found)
+    said = (
+        f"{old} times both files old, {both} times both new, {KILLS - old - both} times one; "
+        f"{left} times a temporary file was left"
+    )
     return Ending(ending.ended, said, tuple(wrong), time.perf_counter() - started)
 
 
