@@ -37,7 +37,13 @@ LIVENESS, ALIASING = "memplan_cli/analysis/liveness.py", "memplan_cli/analysis/a
 PROBLEM, PLAN = "memplan_cli/problem.py", "memplan_cli/plan.py"
 POOL, STORAGE = "memplan_cli/allocators/pool.py", "memplan_cli/analysis/storage.py"
 SAME = "memplan_cli/onnx_io/same_graph.py"
+RECOMPUTING, DONATE = "memplan_cli/transforms/recomputing", "memplan_cli/transforms/donate.py"
 _CORE = "tests/unit/test_liveness.py tests/unit/test_aliasing.py tests/unit/test_storage.py tests/property/test_replay.py tests/property/test_liveness_brute_force.py"
+_RECOMPUTED = "tests/unit/transforms/test_recompute_auto.py tests/unit/transforms/test_recompute_checkpoints.py"
+_BRUTE = "tests/unit/transforms/test_recompute_auto.py tests/property/test_recompute.py"
+_DONATED = "tests/unit/transforms/test_donate.py"
+_BOUND = "memplan_cli/runtime/jobs/donated.py"
+_STEPS = "tests/e2e/test_donated.py::test_an_unsafe_pair_is_caught tests/e2e/test_donated.py::test_a_step_that_starts_from_the_old_values_again_is_caught tests/e2e/test_donated.py::test_a_donated_pair_takes_less_memory_than_two_buffers"
 
 MUTATIONS = (
     Mutation("a loop's inputs last the whole loop", LIVENESS,
@@ -107,6 +113,60 @@ MUTATIONS = (
              "**_QUIET, ", "", "tests/unit/runtime/test_worker.py"),
     Mutation("initializers are compared", SAME,
              "if not _same_weights(old, new):", "if False:", "tests/unit/onnx_io"),
+    Mutation("random ops never run twice", f"{RECOMPUTING}/values.py",
+             "        op.is_random\n        or op.bodies", "        op.bodies", _RECOMPUTED),
+    Mutation("ops on sequences never run twice", f"{RECOMPUTING}/values.py",
+             '        or op.type.startswith("Sequence")\n', "", _RECOMPUTED),
+    Mutation("what is pinned is never dropped", f"{RECOMPUTING}/values.py",
+             "frozenset(program.body.outputs) | frozenset(pinned)", "frozenset(program.body.outputs)", _RECOMPUTED),
+    Mutation("results of the graph are never dropped", f"{RECOMPUTING}/values.py",
+             "frozenset(program.body.outputs) | frozenset(pinned)", "frozenset(pinned)", _RECOMPUTED),
+    Mutation("a copy takes no name that is taken", f"{RECOMPUTING}/build.py",
+             "            if twin not in self._vars:\n                break\n", "            break\n", _RECOMPUTED),
+    Mutation("a reader reads the latest copy", f"{RECOMPUTING}/build.py",
+             "time = times[at - 1]", "time = times[0]", _RECOMPUTED),
+    Mutation("copies that are not needed are taken back", f"{RECOMPUTING}/state.py",
+             "                undone += 1\n", "                self.copies[value].add(end)\n", _RECOMPUTED),
+    Mutation("of what keeps a budget, the least work is taken", f"{RECOMPUTING}/solve.py",
+             "return max(self.peak, budget), self.work, self.peak",
+             "return max(self.peak, budget), -self.work, self.peak", _RECOMPUTED),
+    Mutation("what cannot be made beside a value is kept", f"{RECOMPUTING}/bound.py",
+             "if self._need[at] + beside > room:", "if False:", _BRUTE),
+    Mutation("the bound counts no input twice", f"{RECOMPUTING}/bound.py",
+             "                if need not in free:\n", "                if True:\n", _BRUTE),
+    Mutation("in place, an output takes no more", f"{RECOMPUTING}/bound.py",
+             "return number(sizes, result) if replaceable else 0", "return 0", _BRUTE),
+    Mutation("what crosses segments is held", f"{RECOMPUTING}/checkpoints.py",
+             "if values.work[value] < 0 or self._crosses(times)", "if values.work[value] < 0", _RECOMPUTED),
+    Mutation("a segment keeps what is read before it ends", f"{RECOMPUTING}/checkpoints.py",
+             " and time > self._ends[segment]", "", _RECOMPUTED),
+    Mutation("a useless checkpoint is said", f"{RECOMPUTING}/checkpoints.py",
+             "            if var == self._loss:", "            if False:", _RECOMPUTED),
+    Mutation("donation keeps to a dtype", DONATE, "if one.dtype != other.dtype:", "if False:", _DONATED),
+    Mutation("donation keeps to a shape", DONATE,
+             "if one.shape is None or one.shape != other.shape:", "if False:", _DONATED),
+    Mutation("an output that shows the input is not donated over it", DONATE,
+             "if any(_shows(op, given) and op.outputs[0] in program.body.outputs for op in flow.ops):",
+             "if False:", _DONATED),
+    Mutation("a pair's tensors are in no other pair", DONATE,
+             "if not reason and not seen.isdisjoint((given, made)):", "if False:", _DONATED),
+    Mutation("only an op of the table writes over what it reads", DONATE,
+             "if writer in readers and not self._may_overwrite(writer, pair):", "if False:", _DONATED),
+    Mutation("the table's places are kept", DONATE,
+             "all(place in IN_PLACE.get(op.type, ()) for place in places)", "op.type in IN_PLACE", _DONATED),
+    Mutation("who needs the output does not read the input", DONATE,
+             "            if late:\n", "            if False:\n", _DONATED),
+    Mutation("readers go before the writer", DONATE,
+             "                self._after[reader].add(writer)\n", "                pass\n", _DONATED),
+    Mutation("who reads a view reads the input", DONATE,
+             "                    stack.append(op.outputs[0])\n", "                    pass\n", _DONATED),
+    Mutation("random ops keep their turns", DONATE,
+             "            self._after[first].add(second)\n", "            pass\n", _DONATED),
+    Mutation("two donated steps use one buffer a pair", _BOUND,
+             "        if name in self.pairs:\n            self._binding", "        if False:\n            self._binding",
+             _STEPS),
+    Mutation("the second step reads the first one's values", _BOUND,
+             "self.feed |= {old: values[new] for new, old in self.pairs.items()}", "del values", _STEPS),
 )  # fmt: skip
 
 

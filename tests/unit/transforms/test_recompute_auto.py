@@ -287,6 +287,21 @@ def test_a_cut_raises_the_bound() -> None:
     assert (found.met, found.bound, found.chosen.peak) == (False, 220, 220)
 
 
+def test_what_an_op_reads_is_not_counted_again_for_what_is_made_of_it() -> None:
+    tested = program(
+        "x",
+        "z",
+        ("MatMul", "x x", "a150"),
+        ("MatMul", "a150 x", "e100"),
+        ("MatMul", "e100 x", "f140"),
+        ("Relu", "e100", "q100"),
+        ("MatMul", "f140 q100", "z"),
+    )
+    # q100 is written over e100, which is there when f140 is made and is counted with it.
+    assert Bound(tested, terms(tested)).below(1000) == 250
+    assert fitted(tested, 250).met
+
+
 def test_the_bound_counts_what_is_pinned_once() -> None:
     tested = program("x", "z", ("Tanh", "x", "a100"), ("MatMul", "a100 x", "b10"),
                      ("MatMul", "b10 x", "z"))  # fmt: skip

@@ -134,6 +134,25 @@ def test_what_crosses_segments_is_held() -> None:
     assert order(cut(tested, "b", "c")) == "a b c d loss gd gc ga"
 
 
+def test_what_is_read_before_its_segment_ends_is_still_there() -> None:
+    tested = program(
+        "x",
+        "loss ga early",
+        ("Tanh", "x", "a"),
+        ("Mul", "a x", "early"),
+        ("Tanh", "a", "b"),
+        ("Tanh", "b", "c"),
+        ("ReduceSum", "c", "loss"),
+        ("Mul", "c c", "gc"),
+        ("Mul", "b gc", "gb"),
+        ("Mul", "a gb", "ga"),
+    )
+    known = phases(tested)
+    parts = Phases("train", known.loss, {**known.of, VarId("early"): "backward"})
+    found = checkpoints(tested, terms(tested), ("b",), parts)
+    assert order(found) == "a early b c loss gc gb a' ga"
+
+
 def test_random_ops_are_held() -> None:
     assert order(cut(net("RandomNormalLike"), "d")) == "a b c d loss gd a' c' gc gb ga"
 
