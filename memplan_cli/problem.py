@@ -31,7 +31,7 @@ BufferId = NewType("BufferId", str)
 
 
 # What a large model has hundreds of thousands of is a named tuple: as frozen as a dataclass,
-# and made in a fourth of the time.
+# and made in half the time.
 
 
 class LiveRange(NamedTuple):

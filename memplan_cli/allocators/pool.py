@@ -2,7 +2,7 @@
 
 A dead buffer's slot is handed on whole, never split. Level 0 hands it to a buffer of the
 same dtype and shape, level 1 to one of the same dtype that is not larger than the slot.
-Free slots wait in one sorted shelf per kind, so that 100,000 buffers take a quarter of a
+Free slots wait in one sorted shelf per kind, so that 100,000 buffers take some tenths of a
 second.
 
 The two levels are those of Paddle Fluid's memory optimization transpiler (2018); choosing
