@@ -34,6 +34,16 @@ class Joint(Enum):
     WHEEL = "wheel"
 
 
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """Which joints of a box are opened: those not too deep and those doubtful enough."""
+
+    depth: int
+    doubt: float
+    most: int
+    """Boxes looked at after which the rest stays closed."""
+
+
 @dataclass(slots=True)
 class Boxes:
     """Buffers, holes and the boxes made of them; those that are in no other are *loose*.
@@ -110,17 +120,14 @@ class Boxes:
         """Whether a box is a hole, and no more."""
         return box >= self.buffers and not self.parts[box]
 
-    def leaves(self, box: int, depth: int, doubt: float) -> list[int]:
-        """Return what a box is made of when some joints are opened.
-
-        Those up to ``depth`` levels down, and all that are at least as doubtful.
-        """
+    def leaves(self, box: int, opening: Opening) -> list[int]:
+        """Return what a box is made of when some joints are opened, the upper ones first."""
         found: list[int] = []
-        stack = [(box, depth)]
-        while stack:
-            inner, left = stack.pop()
-            if self.parts[inner] and (left > 0 or self.doubt[inner] >= doubt):
-                stack.extend((part, left - 1) for part in self.parts[inner])
+        queue = [(box, opening.depth)]
+        for inner, depth in queue:
+            wanted = depth > 0 or self.doubt[inner] >= opening.doubt
+            if self.parts[inner] and wanted and len(queue) < opening.most:
+                queue += [(part, depth - 1) for part in self.parts[inner]]
             else:
                 found.append(inner)
         return found

@@ -22,7 +22,7 @@ from heapq import heappop, heappush
 from random import Random
 from typing import TYPE_CHECKING
 
-from memplan_cli.allocators.boxes import Boxes, Joint
+from memplan_cli.allocators.boxes import Boxes, Joint, Opening
 from memplan_cli.allocators.holes import holes, matched_anew
 from memplan_cli.problem import Buffer, BufferId, LiveRange, Problem
 
@@ -39,6 +39,8 @@ _LOOK = 60
 """Work charged for a box looked at; it takes about three times as long as elsewhere."""
 _PARALLEL_DOUBT = 0.1
 """How often two boxes of the same start and end lie apart where edges coincide (fitted)."""
+_WHEEL_DOUBT = 0.001
+"""Four buffers around a fifth that fit by chance: two sums and two edges agree."""
 _SPREAD = 1.5
 """Standard deviation of the logarithm of the factor that doubts are blurred with."""
 _REACHES = (4, 8, 16, 32, 64)
@@ -47,6 +49,8 @@ _CERTAIN = 1e9
 """A doubt that none reaches."""
 _DIGITS = 2.5
 """Half of the openings follow doubts above a limit, down to ten to the minus this."""
+_MOST = 300
+"""Boxes that are opened at a time."""
 _PATIENCE = 1000
 """Openings without any gain after which the rest is left to others."""
 
@@ -65,7 +69,7 @@ class Gluer:
         self._spread = 0.0
         self._edges: list[int] = []
         self._keys: list[tuple[int, int]] = []
-        self._guesses: list[tuple[float, int, int, Joint]] = []
+        self._guesses: list[tuple[float, tuple[int, ...], Joint]] = []
         self._work = 0
         for buffer in zip(piece.start, piece.end, piece.size, strict=True):
             self._add(self.boxes.new(buffer))
@@ -135,9 +139,9 @@ class Gluer:
     def _guess(self) -> bool:
         loose = self.boxes.loose
         while self._guesses:
-            doubt, one, other, joint = heappop(self._guesses)
-            if one in loose and other in loose:
-                self._unite((one, other), joint, doubt)
+            doubt, parts, joint = heappop(self._guesses)
+            if all(part in loose for part in parts):
+                self._unite(parts, joint, doubt)
                 return True
         return False
 
@@ -148,10 +152,10 @@ class Gluer:
         self._edges += [boxes.end[part] for part in parts]
         self._add(box)
 
-    def _doubt(self, doubt: float, one: int, other: int, joint: Joint) -> None:
+    def _doubt(self, doubt: float, parts: tuple[int, ...], joint: Joint) -> None:
         if self._spread:
             doubt *= self._chance.lognormvariate(0.0, self._spread)
-        heappush(self._guesses, (doubt, one, other, joint))
+        heappush(self._guesses, (doubt, parts, joint))
 
     def _is_whole(self, edge: int) -> bool:
         """Whether all that ends and starts at an edge is in one stretch."""
@@ -176,13 +180,10 @@ class Gluer:
             (before,), (after,) = ending, starting
             if boxes.size[before] == boxes.size[after]:
                 self._unite((before, after), Joint.SERIES)
-        elif len(ending) == 1 and len(starting) == 2:
-            self._turn(next(iter(ending)), tuple(starting))
-        elif len(starting) == 1 and len(ending) == 2:
-            for middle in list(ending):
-                self._look_behind(boxes.start[middle])
         elif ending and starting:
             self._match(ending, starting)
+            for hub in (*ending, *starting):
+                self._turn(hub)
 
     def _stack(self, key: tuple[int, int]) -> bool:
         """Join two boxes of the same start and end if they must touch, else note a guess."""
@@ -194,7 +195,7 @@ class Gluer:
         if not doubts:
             self._unite((one, other), Joint.PARALLEL)
             return True
-        self._doubt(_PARALLEL_DOUBT * doubts, one, other, Joint.PARALLEL)
+        self._doubt(_PARALLEL_DOUBT * doubts, (one, other), Joint.PARALLEL)
         return False
 
     def _match(self, ending: Iterable[int], starting: Iterable[int]) -> None:
@@ -210,26 +211,28 @@ class Gluer:
                 doubt = pairs / boxes.size[one] / 2
                 if (boxes.start[one], boxes.end[other]) in boxes.alike:
                     doubt *= 0.1
-                self._doubt(doubt, one, other, Joint.SERIES)
+                self._doubt(doubt, (one, other), Joint.SERIES)
 
-    def _look_behind(self, edge: int) -> None:
-        """Look for the hub of a wheel that starts at an edge."""
-        ending, starting = self.boxes.ending[edge], self.boxes.starting[edge]
-        if len(ending) == 1 and len(starting) == 2:
-            self._turn(next(iter(ending)), tuple(starting))
-
-    def _turn(self, d: int, after: tuple[int, ...]) -> None:
-        """Join the five boxes of a wheel, ``d`` being what ends where its hub starts."""
-        boxes = self.boxes
-        for c, e in (after, after[::-1]):
-            edge = boxes.end[e]
-            if len(boxes.starting[edge]) != 1 or len(boxes.ending[edge]) != 2:
-                continue
-            (b,) = boxes.starting[edge]
-            (a,) = (box for box in boxes.ending[edge] if box != e)
-            if boxes.start[a] == boxes.start[d] and boxes.end[b] == boxes.end[c]:
-                self._unite((a, b, c, d, e), Joint.WHEEL)
-                return
+    def _turn(self, e: int) -> None:
+        """Note the wheels that a box could be the hub of."""
+        boxes, size = self.boxes, self.boxes.size
+        left, right = boxes.start[e], boxes.end[e]
+        if left == 0 or right == boxes.sections:
+            return
+        first = [
+            (d, c)
+            for d in boxes.ending[left]
+            for c in boxes.starting[left]
+            if size[d] == size[c] + size[e] and c != e
+        ]
+        self._work += len(boxes.ending[left]) * len(boxes.starting[left])
+        for d, c in first:
+            for a in boxes.ending[right]:
+                if boxes.start[a] != boxes.start[d] or a == e:
+                    continue
+                for b in boxes.starting[right]:
+                    if boxes.end[b] == boxes.end[c] and size[b] == size[a] + size[e]:
+                        self._doubt(_WHEEL_DOUBT, (a, b, c, d, e), Joint.WHEEL)
 
     def _reopen(self, loose: list[int]) -> None:
         """Open some boxes that lie near each other, and perhaps think holes elsewhere."""
@@ -238,9 +241,10 @@ class Gluer:
         depth, doubt = chance.choice(_DEPTHS), _CERTAIN
         if chance.random() < 0.5:
             depth, doubt = 1, 10.0 ** -chance.uniform(0.0, _DIGITS)
+        opening = Opening(depth, doubt, max(4, _MOST // len(near)))
         for box in near:
             boxes.take(box)
-        leaves = [leaf for box in near for leaf in boxes.leaves(box, depth, doubt)]
+        leaves = [leaf for box in near for leaf in boxes.leaves(box, opening)]
         if chance.random() < 0.6:
             empty = [leaf for leaf in leaves if boxes.is_hole(leaf)]
             leaves = [leaf for leaf in leaves if not boxes.is_hole(leaf)]

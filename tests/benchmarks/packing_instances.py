@@ -1,18 +1,19 @@
 """Seeded packing problems of the kinds that networks and compilers give, of any size.
 
-For `square` the optimum is known: the buffers are cut from a full rectangle. For the others
-the lower bound is what is aimed at.
+For `square` and `mosaic` the optimum is known: the buffers are cut from a full rectangle. For
+the others the lower bound is what is aimed at.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from random import Random
 from typing import TYPE_CHECKING
 
 from memplan_cli.problem import Buffer, BufferId, LiveRange, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     Span = tuple[int, int, int]  # start, end, size
 
@@ -139,6 +140,76 @@ def thinned(count: int, seed: int) -> Problem:
     return Problem(kept)
 
 
+def mosaic(count: int, seed: int) -> Problem:
+    """Another full rectangle, of other cuts: strips, uneven cuts, wheels; edges coincide.
+
+    The rectangle is divided in two to five strips, or in a wheel of four around one, which
+    no cut from side to side takes apart; cuts lie anywhere or at thirds and halves, so that
+    many fall on the same tick. The optimum is its height.
+    """
+    random = Random(seed)
+    grid = max(GRID, count)
+    pieces = [(0, grid, 0, grid)]
+    stuck = 0
+    while len(pieces) < count and stuck < 1000:
+        tries = [random.randrange(len(pieces)) for _ in range(3)]
+        index = max(tries, key=lambda i: (_area(pieces[i]), -i))
+        parts = _wheel(random, pieces[index]) if random.random() < 0.3 else ()
+        parts = parts or _strips(random, pieces[index])
+        if not parts:
+            stuck += 1
+            continue
+        stuck = 0
+        pieces[index] = parts[0]
+        pieces += parts[1:]
+    random.shuffle(pieces)
+    return _problem((start, end, high - low) for start, end, low, high in pieces)
+
+
+def _area(piece: tuple[int, int, int, int]) -> int:
+    start, end, low, high = piece
+    return (end - start) * (high - low)
+
+
+def _cuts(random: Random, low: int, high: int, count: int) -> list[int]:
+    if random.random() < 0.3:
+        return [low + (high - low) * part // (count + 1) for part in range(1, count + 1)]
+    return sorted(random.sample(range(low + 1, high), count))
+
+
+def _wheel(
+    random: Random, piece: tuple[int, int, int, int]
+) -> Sequence[tuple[int, int, int, int]]:
+    start, end, low, high = piece
+    if min(end - start, high - low) < 3:
+        return ()
+    (left, right), (below, above) = _cuts(random, start, end, 2), _cuts(random, low, high, 2)
+    turned = (
+        (start, right, low, below), (right, end, low, above),
+        (left, end, above, high), (start, left, below, high),
+    )  # fmt: skip
+    mirrored = tuple((s, e, low + high - b, low + high - a) for s, e, a, b in turned)
+    middle = (left, right, below, above)
+    if random.random() < 0.5:
+        return (*turned, middle)
+    return (*mirrored, (left, right, low + high - above, low + high - below))
+
+
+def _strips(
+    random: Random, piece: tuple[int, int, int, int]
+) -> Sequence[tuple[int, int, int, int]]:
+    start, end, low, high = piece
+    count = random.choice((1, 1, 2, 3, 4))
+    in_time = random.random() < 0.5
+    near, far = (start, end) if in_time else (low, high)
+    if far - near <= count:
+        return ()
+    edges = [near, *_cuts(random, near, far, count), far]
+    if in_time:
+        return [(a, b, low, high) for a, b in pairwise(edges)]
+    return [(start, end, a, b) for a, b in pairwise(edges)]
+
+
 FAMILIES: Mapping[str, Callable[[int, int], Problem]] = {
     "chain": chain,
     "skips": skips,
@@ -146,4 +217,5 @@ FAMILIES: Mapping[str, Callable[[int, int], Problem]] = {
     "training": training,
     "square": square,
     "thinned": thinned,
+    "mosaic": mosaic,
 }
