@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.evidence import CPU, CUDA
 from memplan_cli.modelfile import ModelFile, plan_model, source_of
 from memplan_cli.optimizing import (
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.analysis.aliasing import Aliasing
     from memplan_cli.comparing import Check
+    from memplan_cli.runtime.measure import Trial as RunTrial
     from memplan_cli.settings import Settings
 
 PROVIDERS = {"cpu": CPU, "cuda": CUDA}
@@ -51,6 +53,7 @@ def optimize_for_target(
     Raises:
         RuntimeUnavailableError: the provider or the weights are not there.
     """
+    from memplan_cli.runtime.measure import Trial as RunTrial
     from memplan_cli.runtime.offline import optimise_offline
     from memplan_cli.runtime.session import resolve_provider
 
@@ -58,7 +61,10 @@ def optimize_for_target(
     with tempfile.TemporaryDirectory(prefix="memplan-offline-") as folder:
         progress("letting the runtime optimise the graph")
         dump = Path(folder) / _dump_name(file, targets)
-        optimise_offline(file.path, dump, provider)
+        if check is None or provider != CPU:
+            optimise_offline(file.path, dump, provider)
+        else:
+            _pack(file.path, dump, RunTrial(dims=settings.dims, timeout=check.timeout))
         fused = _fused(file, dump, settings, targets, provider)
         if check is None:
             return write_unproved(fused)
@@ -69,6 +75,23 @@ def optimize_for_target(
         if _may_need_less(portable, fused, provider):
             graphs.append(portable)
         return best_trial([Trial(rewriting, check, progress) for rewriting in graphs])
+
+
+def _pack(model: Path, dump: Path, trial: RunTrial) -> None:
+    """Dump with packed weights in the file, and without where the runtime fails with them.
+
+    Such files crash ONNX Runtime 1.31.1 on some models (a swin transformer): only one that
+    has run is worth going on with, and without a run none is made.
+    """
+    from memplan_cli.runtime.measure import record
+    from memplan_cli.runtime.offline import RUN_AS_WRITTEN, Packing, optimise_offline
+
+    optimise_offline(model, dump, CPU, Packing.IN_FILE)
+    try:
+        record(dump, RUN_AS_WRITTEN, replace(trial, provider="cpu", runs=2, timing_runs=0))
+    except RuntimeUnavailableError:
+        dump.with_name(f"{dump.name}.data").unlink(missing_ok=True)
+        optimise_offline(model, dump)
 
 
 def _dump_name(file: ModelFile, targets: Targets) -> str:

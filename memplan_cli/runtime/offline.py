@@ -7,6 +7,7 @@ the level that changes layouts, to the hardware it was made on; its metadata say
 from __future__ import annotations
 
 import platform
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from memplan_cli.dims import bind_dim
@@ -32,12 +33,21 @@ RUN_AS_WRITTEN = RuntimeSettings(
 """With these the order of the file is the order of the run."""
 
 
-_PACKED = {"session.save_external_prepacked_constant_initializers": "1"}
-"""Weights as the kernels want them go into the file too, and are mapped from there: packed
-at load, they would lie in the arena. The file gets up to twice as large."""
+_PACKED = "session.save_external_prepacked_constant_initializers"
 
 
-def optimise_offline(model: Path, out: Path, provider: str = CPU) -> None:
+class Packing(Enum):
+    """Where weights are put into the form that the kernels want."""
+
+    AT_LOAD = "0"
+    """In the arena, by each session."""
+    IN_FILE = "1"
+    """Beforehand: the file gets up to twice as large, and is mapped."""
+
+
+def optimise_offline(
+    model: Path, out: Path, provider: str = CPU, packing: Packing = Packing.AT_LOAD
+) -> None:
     """Write the graph at the runtime's highest level for a provider, weights beside it.
 
     On CPU only the highest level has the blocked layouts: a lower one makes convolutional
@@ -49,7 +59,7 @@ def optimise_offline(model: Path, out: Path, provider: str = CPU) -> None:
     require_weights(model)
     highest = RuntimeSettings(
         session={"graph_optimization_level": "ORT_ENABLE_ALL"},
-        session_config=_PACKED if provider == CPU else {},
+        session_config={_PACKED: packing.value},
     )
     write_dump(model, out, highest, provider)
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from onnx import numpy_helper
 
 from memplan_cli import Check, Settings, api, targeting
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.runtime import facts
+from memplan_cli.runtime import measure as measuring
 from memplan_cli.runtime.measure import Trial, measure
 from memplan_cli.runtime.session import probe_provider
 
@@ -93,8 +96,53 @@ def test_a_dim_that_was_bound_is_bound_in_the_runtimes_graph_too(tmp_path: Path)
     model.write_bytes(onnx.parser.parse_model(text).SerializeToString())
     asked = replace(CPU, dims={"batch": 4})
     done = api.optimize(model, asked, out=tmp_path / "net.onnx", check=None)
-    assert "QuickGelu" in {node.op_type for node in load_model(tmp_path / "net.onnx").graph.node}
+    assert "QuickGelu" in {
+        node.op_type for node in load_model(tmp_path / "net.onnx").graph.node
+    }
     assert {arena.unit for arena in done.plan.arenas} == {"1"}
+
+
+def packed(path: Path) -> bool:
+    entries = [e.key for t in load_model(path).graph.initializer for e in t.external_data]
+    return any(key.startswith("prepacked") for key in entries)
+
+
+def one_matmul(path: Path) -> Path:
+    drawn = np.random.default_rng(0).standard_normal((64, 96), dtype=np.float32)
+    text = """<ir_version: 10, opset_import: ["" : 21]>
+        g (float[8,64] x) => (float[8,96] y) { p = MatMul(x, w)  y = Exp(p) }"""
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.append(numpy_helper.from_array(drawn, "w"))
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def test_weights_are_packed_in_the_file_and_not_in_the_arena(tmp_path: Path) -> None:
+    out = tmp_path / "net.onnx"
+    model = one_matmul(tmp_path / "model.onnx")
+    done = api.optimize(model, CPU, out=out, check=Check(provider="cpu"))
+    assert done.passed
+    assert packed(out)
+    assert done.plan.report.runtime is not None
+    seen = done.plan.report.runtime.observed
+    assert (seen["original"].weights or 0) >= 64 * 96 * 4
+    assert (seen["optimized"].weights or 0) == 0
+
+
+def test_weights_are_not_packed_in_the_file_where_the_runtime_fails_with_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crash(*_: object) -> None:
+        raise RuntimeUnavailableError("the runtime's process died of SIGSEGV")
+
+    monkeypatch.setattr(measuring, "record", crash)
+    model, out = one_matmul(tmp_path / "model.onnx"), tmp_path / "net.onnx"
+    dump = tmp_path / "dump.onnx"
+    targeting._pack(model, dump, Trial())
+    assert not packed(dump)
+    monkeypatch.undo()
+    targeting._pack(model, out, Trial())
+    assert packed(out)
 
 
 def test_the_model_and_its_target_may_have_one_name(samples: Path, tmp_path: Path) -> None:
