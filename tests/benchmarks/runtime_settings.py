@@ -113,7 +113,7 @@ def of_target(model: Path, target: str, dims: dict[str, int]) -> Json:
     report = done.plan.report
     assert report.validation
     if report.runtime is None or report.runtime.settings is None:
-        raise RuntimeError("; ".join(report.warnings))
+        raise RuntimeError("; ".join((*report.warnings, *report.validation.notes)))
     offline = "pkg.memplan.runtime" in {e.key for e in load_graph(out).metadata_props}
     return {
         "observed": report.runtime.observed["optimized"].to_json(),
