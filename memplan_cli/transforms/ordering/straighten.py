@@ -55,14 +55,12 @@ class _Run:
 
     def takes(self, ops: Sequence[int]) -> bool:
         """Run ops if every step stays within the limit."""
-        before = self._live
         done = self._run(ops, self._limit)
         if done == len(ops):
             return True
         for op in ops[:done]:
             for tensor in self._graph.touches[op]:
                 self._left[tensor] += 1
-        self._live = before
         return False
 
     def take(self, ops: Sequence[int]) -> None:
@@ -70,7 +68,7 @@ class _Run:
         self._run(ops, None)
 
     def _run(self, ops: Sequence[int], limit: int | None) -> int:
-        """Run ops as far as the limit allows; return how many."""
+        """Run ops as far as the limit allows, all or in vain; return how many."""
         graph, left, live = self._graph, self._left, self._live
         weight, touches = graph.weight, graph.touches
         for at, op in enumerate(ops):
@@ -79,7 +77,6 @@ class _Run:
                 if step > limit and any(left[t] == 1 for t in graph.replaces[op]):
                     step -= graph.saved[op]
                 if step > limit:
-                    self._live = live
                     return at
             live += self._taken[op]
             for tensor in touches[op]:
