@@ -14,7 +14,7 @@ from memplan_cli.errors import SettingsError
 from memplan_cli.ir import Program, VarId, intermediates
 from memplan_cli.sizes import Size
 from memplan_cli.transforms.recomputing.checkpoints import Checkpointed, checkpoints
-from memplan_cli.transforms.recomputing.solve import Terms
+from memplan_cli.transforms.terms import Terms
 from unit.transforms.recompute_programs import program, same_results, terms
 
 BACKWARD = ("gd", "gc", "gb", "ga")
