@@ -111,7 +111,7 @@ def _why_none(program: Program) -> str:
         ("it owns bodies, whose cost is not known", lambda op: op.bodies),
         ("it works on sequences, which may change where they stand",
          lambda op: op.type.startswith("Sequence")),
-        ("its domain may have state", lambda op: not may_run_twice(op)),
+        ("it may have state, or write over what it reads", lambda op: not may_run_twice(op)),
     ):  # fmt: skip
         if ops and all(kept(op) for op in ops):
             return f"{ops[0].type} never runs twice: {label}"

@@ -20,10 +20,9 @@ if TYPE_CHECKING:
     from memplan_cli.sizes import Size
     from memplan_cli.transforms.recomputing.values import Values
 
-OPTIONAL_OUTPUTS = frozenset(
-    {"BatchNormalization", "Dropout", "LayerNormalization", "MaxPool"}
-)
-"""Ops that may be asked for their first output alone."""
+OPTIONAL_OUTPUTS = frozenset({"Dropout", "LayerNormalization", "MaxPool"})
+"""Ops that may be asked for their first output alone. No BatchNormalization: in training mode
+ONNX Runtime 1.31 writes the running statistics without looking (SIGSEGV)."""
 
 
 @dataclass(frozen=True, slots=True)

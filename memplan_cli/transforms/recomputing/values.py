@@ -55,7 +55,8 @@ def may_run_twice(op: Op) -> bool:
     """Whether a copy gives the same values and changes nothing else.
 
     Random ops draw again, ops on sequences may change them where they stand, and bodies
-    are left alone: what they cost is not known.
+    are left alone: what they cost is not known. ONNX Runtime 1.31 writes the running
+    statistics of a BatchNormalization that trains over the old ones: twice gives others.
     """
     return not (
         op.is_random
@@ -63,6 +64,7 @@ def may_run_twice(op: Op) -> bool:
         or op.domain not in _RUNTIME_DOMAINS
         or op.type.startswith("Sequence")
         or op.type.startswith("InPlace")
+        or (op.type == "BatchNormalization" and len(op.outputs) > 1)
     )
 
 
