@@ -158,7 +158,7 @@ def _are_misplaced(
 ) -> bool:
     if not offsets:
         return False
-    odd = alignment > 1 and any(map(alignment.__rmod__, offsets))
+    odd = alignment > 1 and any(offset % alignment for offset in offsets)
     return odd or min(offsets) < 0 or max(map(add, offsets, sizes)) > height
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -105,6 +106,15 @@ def test_a_layout_that_breaks_a_rule_says_which(found: Layout, reason: str) -> N
 
 def test_offsets_are_multiples_of_the_alignment() -> None:
     assert reasons(Problem(PAIR.buffers, 4), layout(12, a=0, b=6)) == ["misaligned offset"]
+
+
+@pytest.mark.parametrize("kind", [int, float, np.int64])
+def test_an_overlap_is_found_whatever_kind_of_number_an_offset_is(
+    kind: type[int | float],
+) -> None:
+    offsets = {buffer.id: kind(64) for buffer in PAIR.buffers}
+    found = violations(Problem(PAIR.buffers, 64), Layout(offsets, 128))  # type: ignore[arg-type]
+    assert [violation.reason for violation in found] == ["overlap in time and in memory"]
 
 
 def test_two_buffers_of_one_id_are_a_violation() -> None:
