@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.aliasing import STANDARD_DOMAINS
 from memplan_cli.transforms.ordering.flow import INFINITE, SINK, SOURCE, Network
+from memplan_cli.transforms.recomputing.build import OPTIONAL_OUTPUTS
 from memplan_cli.transforms.recomputing.values import find_values
 
 if TYPE_CHECKING:
@@ -48,18 +49,19 @@ class Bound:
     """Lower bounds on `live_peak` over all orders of a program with whatever copies."""
 
     def __init__(self, program: Program, terms: Terms) -> None:
-        self._values = find_values(program, terms.sizes, terms.pinned, terms.aliasing)
-        self._touched = [
-            _touched(self._values, op, at) for at, op in enumerate(program.body.ops)
-        ]
-        self._need = [
-            sum(self._values.size[value] for value in touched)
-            - _overwritten(self._values, op, terms)
-            for op, touched in zip(program.body.ops, self._touched, strict=True)
-        ]
+        values = find_values(program, terms.sizes, terms.pinned, terms.aliasing)
+        self._values = values
+        self._touched = [_touched(values, op, at) for at, op in enumerate(values.flow.ops)]
+        self._overwritten = [_overwritten(values, op, terms) for op in values.flow.ops]
+        self._need = [self._takes(at, there) for at, there in enumerate(self._touched)]
+        self._again = [_touched_again(values, value) for value in range(len(values.made))]
         self._always = sum(number(terms.sizes, var) for var in dict.fromkeys(terms.pinned))
         self.least = self._always + max(self._need, default=0)
         """What one op needs, in bytes."""
+
+    def _takes(self, at: int, touched: Iterable[int]) -> int:
+        """Return the bytes of what an op touches, less what it may overwrite."""
+        return sum(self._values.size[value] for value in touched) - self._overwritten[at]
 
     def below(self, reached: int) -> int:
         """Return a bound that is at least `least` and at most a peak that was reached.
@@ -95,9 +97,12 @@ class Bound:
             for time in values.reads[value]
             if value not in map(values.of.get, values.flow.ops[time].outputs)
         ]
-        free = self._touched[at]
+        # The op itself makes all its outputs, a copy of it may make fewer.
+        ways = [self._touched[at], self._again[value]]
         return bool(readers) and all(
-            self._need[at] + self._cut(value, self._touched_before(reader), free, room) > room
+            self._takes(at, free) + self._cut(value, self._touched_before(reader), free, room)
+            > room
+            for free in (ways if ways[0] != ways[1] else ways[:1])
             for reader in readers
         )
 
@@ -121,7 +126,7 @@ class Bound:
             value = cut.waiting.pop()
             at = self._values.made[value]
             beside = 0 if kept in self._touched[at] else self._values.size[kept]
-            if self._need[at] + beside > room:
+            if self._takes(at, self._again[value]) + beside > room:
                 cut.forbid(value)
                 continue
             for need in self._values.needs[value]:
@@ -170,6 +175,15 @@ class _Cut:
 
 def _touched(values: Values, op: Op, at: int) -> set[int]:
     return {values.of[v] for v in (*values.flow.reads[at], *op.outputs) if v in values.of}
+
+
+def _touched_again(values: Values, value: int) -> set[int]:
+    """Return what a copy touches that makes a value and no optional output besides."""
+    at = values.made[value]
+    op = values.flow.ops[at]
+    made = {values.of[var] for var in op.outputs if var in values.of}
+    left_out = made - {value, values.of.get(op.outputs[0])}
+    return _touched(values, op, at) - (left_out if op.type in OPTIONAL_OUTPUTS else set())
 
 
 def _overwritten(values: Values, op: Op, terms: Terms) -> int:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from memplan_cli.analysis.phase import Phases
-from memplan_cli.ir import Program
+from memplan_cli.analysis.storage import live_peak
+from memplan_cli.ir import Program, VarId
 from memplan_cli.transforms.recomputing.auto import Recomputation, auto
 from memplan_cli.transforms.recomputing.bound import Bound, least_peak
+from memplan_cli.transforms.recomputing.build import build
 from memplan_cli.transforms.recomputing.values import find_values
 from unit.transforms.recompute_programs import program, same_results, terms
 
@@ -285,6 +287,30 @@ def test_a_cut_raises_the_bound() -> None:
     assert bound.below(1000) == 220
     found = fitted(tested, 219)
     assert (found.met, found.bound, found.chosen.peak) == (False, 220, 220)
+
+
+@pytest.mark.parametrize(
+    ("kind", "bound", "reached"), [("Dropout", 111, 111), ("Split", 121, 161)]
+)
+def test_the_bound_knows_that_copies_may_leave_out_optional_outputs(
+    kind: str, bound: int, reached: int
+) -> None:
+    tested = program(
+        "x",
+        "z",
+        (kind, "x", "y10 m100"),
+        ("MatMul", "m100 x", "b1"),
+        ("MatMul", "x x", "u60"),
+        ("MatMul", "u60 x", "w50"),
+        ("MatMul", "b1 y10 w50", "z"),
+    )
+    plan = terms(tested)
+    values = find_values(tested, plan.sizes, plan.pinned, plan.aliasing)
+    copies = [(4,) if value == values.of[VarId("y10")] else () for value in range(5)]
+    again = build(values, copies, plan.sizes)
+    # y10 is made again behind u60, with or without the 100 bytes that nobody reads there.
+    assert live_peak(again.program, again.sizes) == reached
+    assert Bound(tested, plan).below(1000) == bound
 
 
 def test_what_an_op_reads_is_not_counted_again_for_what_is_made_of_it() -> None:
