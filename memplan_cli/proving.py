@@ -59,16 +59,16 @@ def prove(
     model = load_model(planned)
     notes = read_notes(model)
     refuse_foreign(notes, planned)
-    dims = _dims(plan)
-    verdict = compare_models(original, planned, check, dims).verdict
-    donation = Donation(donated_pairs(model), offline=is_offline(model))
-    verdict = with_donation(verdict, (original, planned), donation, check, dims)
     if plan is not None and plan.digest != notes.get("digest"):
         raise PlanError(
             f"the plan beside {planned} is another model's: its digest is not the one that "
             "the model carries",
             hint="run `memplan optimize` again, or bring the plan that belongs to the model",
         )
+    dims = _dims(plan)
+    verdict = compare_models(original, planned, check, dims).verdict
+    donation = Donation(donated_pairs(model), offline=is_offline(model))
+    verdict = with_donation(verdict, (original, planned), donation, check, dims)
     if plan is not None and "replay" in extras:
         verdict = _replayed(verdict, planned, plan, check)
     if plan is None or "measure" not in extras:
@@ -109,7 +109,17 @@ def plan_beside(planned: Path) -> Plan:
 
 
 def _dims(plan: Plan | None) -> Mapping[str, int]:
-    return plan.settings["dims"] if plan else {}
+    """Return the values of the dims that a plan was made for.
+
+    Raises:
+        PlanError: it does not say them: settings are free in a plan's schema.
+    """
+    if plan is None:
+        return {}
+    dims = plan.settings.get("dims")
+    if not isinstance(dims, dict) or not all(type(value) is int for value in dims.values()):
+        raise PlanError("the plan's settings do not say the values of its dims")
+    return dims
 
 
 def _replayed(verdict: Validation, planned: Path, plan: Plan, check: Check) -> Validation:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import onnx
+import pytest
 from click.testing import CliRunner
 
 from memplan_cli.cli import main
+from memplan_cli.plan import read_plan
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,6 +79,23 @@ def test_a_plan_of_another_model_is_not_replayed(samples: Path, tmp_path: Path) 
     done = run("validate", one, "--original", samples / "train_mlp.onnx", "--replay")
     assert done.exit_code == 2
     assert "another model's" in done.stderr
+
+
+@pytest.mark.parametrize("stated", [{}, {"dims": {"batch": "8"}}, {"dims": [8]}])
+def test_a_plan_that_does_not_say_its_dims_is_refused(
+    samples: Path, tmp_path: Path, stated: dict[str, object]
+) -> None:
+    original, out = samples / "train_mlp.onnx", tmp_path / "out.onnx"
+    run("optimize", original, "-o", out, "--no-validate", "--quiet")
+    plan = replace(read_plan(out.with_suffix(".json")), settings=stated)
+    out.with_suffix(".json").write_bytes(plan.encoded())
+    model = onnx.load(out)
+    (entry,) = [e for e in model.metadata_props if e.key == "pkg.memplan.plan"]
+    entry.value = f"digest={plan.digest}"
+    onnx.save(model, out)
+    done = run("validate", out, "--original", original, "--replay")
+    assert done.exit_code == 2
+    assert "do not say the values of its dims" in done.stderr
 
 
 def test_settings_out_without_a_run_is_a_usage_error(samples: Path, tmp_path: Path) -> None:
