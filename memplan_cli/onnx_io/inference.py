@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from onnx import ModelProto, shape_inference
 
+from memplan_cli.onnx_io.given_shapes import light_copy
 from memplan_cli.onnx_io.load import subgraphs
 
 if TYPE_CHECKING:
@@ -23,6 +24,9 @@ _NEED_A_TYPE = ("DictVectorizer", "EyeLike", "LabelEncoder", "RegexFullMatch", "
 
 _HIDDEN = ".untyped"
 """Behind an operator's name: no schema is called so, and inference passes the node over."""
+
+_CONTRADICTION = " existing "
+"""In what inference says of a shape, rank or type that differs from the declared one."""
 
 _ROUNDS = 8
 """What one round makes known can give the next one's nodes their types."""
@@ -57,6 +61,23 @@ def infer_shapes(data: bytes) -> ModelProto:
     for node, _ in _risky(inferred.graph, frozenset()):
         node.op_type = node.op_type.removesuffix(_HIDDEN)
     return inferred
+
+
+def contradicted(model: ModelProto) -> str:
+    """Return where inference comes to another type than a model declares, in its own words.
+
+    ``""`` where it nowhere does, or cannot be asked safely. What is declared wins wherever
+    shapes are read, so a file that declares a tensor too small gets a plan too small.
+    """
+    data = light_copy(model).SerializeToString()
+    if any(kind.encode() in data for kind in _NEED_A_TYPE):
+        return ""
+    try:
+        shape_inference.infer_shapes(data, strict_mode=True, data_prop=True)
+    except Exception as error:  # noqa: BLE001 - many types; what else it says is no contradiction
+        lines = (line.strip() for line in str(error).splitlines())
+        return next((line[:200] for line in lines if _CONTRADICTION in line), "")
+    return ""
 
 
 def _risky(graph: GraphProto, outside: frozenset[str]) -> Iterator[tuple[NodeProto, bool]]:
