@@ -20,6 +20,9 @@ _DONATED = f"{PREFIX}donated"
 RUNTIME = f"{PREFIX}runtime"
 """Of a file that holds a runtime's own optimised graph: which runtime."""
 
+HARDWARE = f"{PREFIX}hardware"
+"""Of such a file: which processor it was made on."""
+
 
 def read_notes(model: ModelProto) -> dict[str, str]:
     """Return what ``pkg.memplan.plan`` says: digest, level, totals; empty if it is absent."""

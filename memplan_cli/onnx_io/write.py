@@ -15,7 +15,7 @@ from memplan_cli.errors import InvalidLayoutError, SettingsError
 from memplan_cli.ir import Origin
 from memplan_cli.onnx_io.annotate import annotated
 from memplan_cli.onnx_io.load import graphs, subgraphs
-from memplan_cli.onnx_io.notes import PREFIX
+from memplan_cli.onnx_io.notes import HARDWARE, PREFIX, RUNTIME
 from memplan_cli.onnx_io.same_graph import graph_differences
 from memplan_cli.onnx_io.types import element_type
 from memplan_cli.selection import select
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from memplan_cli.ir import Block, Op, Program, VarId
     from memplan_cli.plan import Plan
 
-_PHASE = f"{PREFIX}phase"
-"""Written by whoever made a training step, read by us: it stays."""
+_STAYS = frozenset({f"{PREFIX}phase", RUNTIME, HARDWARE})
+"""What an earlier plan does not say: the phase, from whoever made a training step, and what
+ties a graph to the runtime that has optimised it, in whatever order its nodes are."""
 
 
 def written_model(
@@ -52,8 +53,17 @@ def written_model(
         raise InvalidLayoutError(f"the rewritten graph is another one: {found[0]}")
     _note_plan(rewritten, plan)
     for key, value in sorted((notes or {}).items()):
-        rewritten.metadata_props.add(key=key, value=value)
+        _note(rewritten, key, value)
     return annotated(rewritten, program, plan)
+
+
+def _note(model: ModelProto, key: str, value: str) -> None:
+    """Write an entry into a model's metadata, over the one of that key if there is one."""
+    for entry in model.metadata_props:
+        if entry.key == key:
+            entry.value = value
+            return
+    model.metadata_props.add(key=key, value=value)
 
 
 def _to_expose(program: Program, plan: Plan) -> tuple[str, ...]:
@@ -111,8 +121,11 @@ def _drop_notes(model: ModelProto) -> None:
 
 def _drop(item: ModelProto | NodeProto | ValueInfoProto) -> None:
     if any(entry.key.startswith(PREFIX) for entry in item.metadata_props):
-        ours = [e for e in item.metadata_props if e.key.startswith(PREFIX) and e.key != _PHASE]
-        kept = [e for e in item.metadata_props if e not in ours]
+        kept = [
+            entry
+            for entry in item.metadata_props
+            if entry.key in _STAYS or not entry.key.startswith(PREFIX)
+        ]
         del item.metadata_props[:]
         item.metadata_props.extend(kept)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.dims import bind_dim
 from memplan_cli.evidence import CPU, RuntimeSettings
 from memplan_cli.onnx_io.load import load_model
+from memplan_cli.onnx_io.notes import HARDWARE, RUNTIME
 from memplan_cli.onnx_io.read import read_program
 from memplan_cli.onnx_io.shapes import Bindings
 from memplan_cli.runtime.compare import require_weights
@@ -67,8 +68,8 @@ def optimise_offline(
 def offline_metadata(version: str, provider: str = CPU) -> Mapping[str, str]:
     """Return the model metadata that says what an offline file is tied to."""
     return {
-        "pkg.memplan.runtime": f"onnxruntime {version} {provider}",
-        "pkg.memplan.hardware": platform.processor() or platform.machine(),
+        RUNTIME: f"onnxruntime {version} {provider}",
+        HARDWARE: platform.processor() or platform.machine(),
     }
 
 

@@ -11,7 +11,14 @@ import pytest
 
 from builders import parse
 from memplan_cli.onnx_io.load import graph_digest, graphs
-from memplan_cli.onnx_io.notes import read_notes, recorded_phases
+from memplan_cli.onnx_io.notes import (
+    HARDWARE,
+    PREFIX,
+    RUNTIME,
+    is_offline,
+    read_notes,
+    recorded_phases,
+)
 from memplan_cli.onnx_io.read import read_program
 from memplan_cli.onnx_io.same_graph import graph_differences
 from memplan_cli.onnx_io.shapes import Bindings
@@ -240,6 +247,20 @@ def test_the_phase_that_a_maker_of_training_steps_wrote_stays() -> None:
     entry = model.graph.node[0].metadata_props.add()
     entry.key, entry.value = "pkg.memplan.phase", "backward"
     assert recorded_phases(written(model)) == {"n": "backward"}
+
+
+def test_what_ties_a_file_to_a_runtime_stays_when_it_is_written_again() -> None:
+    model = parse(NESTED)
+    done = plan(model, Settings())
+    tied = {RUNTIME: "onnxruntime 1", HARDWARE: "cpu"}
+    made = onnx.load_from_string(written_model(model, done.program, done.plan, tied))
+    again = written(made)
+    assert is_offline(again)
+    assert notes(again) == notes(made) | {f"{PREFIX}plan": notes(again)[f"{PREFIX}plan"]}
+    new = plan(made, Settings())
+    newer = tied | {RUNTIME: "onnxruntime 2"}
+    later = onnx.load_from_string(written_model(made, new.program, new.plan, newer))
+    assert [e.value for e in later.metadata_props if e.key == RUNTIME] == ["onnxruntime 2"]
 
 
 def test_excluded_tensors_become_outputs_where_that_is_asked_for() -> None:
