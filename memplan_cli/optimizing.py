@@ -131,7 +131,9 @@ def write_unproved(rewriting: Rewriting) -> Optimized:
         name = rewriting.targets.model.name
         plan = warned(plan, f"{left[0]} is not there: {name} needs it beside it to run")
     with _Files(rewriting) as files:
-        return files.finish(plan)
+        done = files.finish(plan)
+        files.forget()
+        return done
 
 
 def write_proved(
@@ -176,7 +178,10 @@ def best_trial(trials: Sequence[Trial]) -> Optimized:
         if not passed:
             return Optimized(tried[0][1], None, None)
         files, plan = min(passed, key=lambda found: _cost(found[1]))
-        return files.finish(plan)
+        done = files.finish(plan)
+        for other, _ in tried:
+            other.forget()
+        return done
 
 
 def _tried(trial: Trial, files: _Files, known: RuntimeFacts | None) -> Plan:
@@ -311,6 +316,12 @@ class _Files:
 
         if not self._done:
             remove(self._created)
+
+    def forget(self) -> None:
+        """Let the weights of an earlier version go: it has been replaced."""
+        from memplan_cli.onnx_io.external_data import forget
+
+        forget(self._created)
 
     def finish(self, plan: Plan) -> Optimized:
         """Give both files their names."""

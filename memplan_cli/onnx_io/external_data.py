@@ -113,7 +113,8 @@ def copy_along(
     """Bring data files from one folder to another; return what was created.
 
     Files that are missing at the source are left out: the caller says so. A file of the
-    name ``own`` belongs to an earlier version of the same output and is replaced.
+    name ``own`` belongs to an earlier version of the same output and is put aside: `remove`
+    puts it back, `forget` lets it go.
 
     Raises:
         ModelError: another file of the same name is in the way, or a copy failed.
@@ -125,23 +126,38 @@ def copy_along(
         for name in names:
             if not (source / name).is_file():
                 continue
-            if name == own:
-                (target / name).unlink(missing_ok=True)
-            created.extend(_bring(source / name, target / name))
+            place = target / name
+            if name == own and place.exists():
+                place.replace(_aside(place))
+                created.append(place)
+            created.extend(p for p in _bring(source / name, place) if p not in created)
     except BaseException:
         remove(created)
         raise
     return tuple(created)
 
 
+def _aside(path: Path) -> Path:
+    """Return where a file waits while it is not known whether another takes its place."""
+    return path.with_name(f".{path.name}.{os.getpid()}.old")
+
+
+def forget(created: Sequence[Path]) -> None:
+    """Let go what `copy_along` put aside: the new version of the output counts."""
+    for path in created:
+        _aside(path).unlink(missing_ok=True)
+
+
 def remove(created: Sequence[Path]) -> None:
-    """Take back what `copy_along` created, files and folders."""
+    """Take back what `copy_along` created, files and folders, and put back what was there."""
     for path in reversed(created):
         if path.is_dir():
             with contextlib.suppress(OSError):  # somebody else put a file there
                 path.rmdir()
         else:
             path.unlink(missing_ok=True)
+            if _aside(path).exists():
+                _aside(path).replace(path)
 
 
 def _bring(source: Path, target: Path) -> Iterator[Path]:

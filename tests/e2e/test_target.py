@@ -11,7 +11,7 @@ import onnx.parser
 import pytest
 from onnx import numpy_helper
 
-from memplan_cli import Check, Settings, api, targeting
+from memplan_cli import Check, Settings, api, optimizing, targeting
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.runtime import facts
@@ -21,6 +21,7 @@ from memplan_cli.runtime.session import probe_provider
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import NoReturn
 
     from memplan_cli.evidence import Peaks, RuntimeSettings
     from memplan_cli.settings import TargetChoice
@@ -46,6 +47,21 @@ def test_the_graph_optimised_offline_says_what_it_is_tied_to(
         "net.onnx",
         "net.onnx.data",
     ]
+
+
+def test_an_earlier_output_keeps_its_weights_where_a_new_one_fails(
+    samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    out = tmp_path / "net.onnx"
+    api.optimize(samples / "branchy_cnn.onnx", CPU, out=out, check=None)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    monkeypatch.setattr(optimizing._Files, "finish", broken)
+    with pytest.raises(KeyboardInterrupt):
+        api.optimize(samples / "train_mlp.onnx", CPU, out=out, check=None)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_the_better_of_both_graphs_is_proved_and_measured(

@@ -11,9 +11,11 @@ import pytest
 from builders import parse
 from memplan_cli import api
 from memplan_cli.errors import ModelError
+from memplan_cli.onnx_io import external_data
 from memplan_cli.onnx_io.external_data import (
     copy_along,
     external_tensors,
+    forget,
     locations,
     missing,
     remove,
@@ -101,6 +103,40 @@ def test_nothing_is_copied_into_the_same_folder(tmp_path: Path) -> None:
     saved(tmp_path, model := model_with("a.bin"), "a.bin")
     assert copy_along(data_files(model), tmp_path, tmp_path) == ()
     assert copy_along(data_files(model), tmp_path, tmp_path / ".." / tmp_path.name) == ()
+
+
+@pytest.mark.parametrize("earlier", [b"earlier", DATA])
+def test_data_of_an_earlier_version_is_put_back_or_let_go(
+    tmp_path: Path, earlier: bytes
+) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    saved(here, model := model_with("a.bin"), "a.bin")
+    saved(there, model)
+    for end, left in ((remove, earlier), (forget, DATA)):
+        (there / "a.bin").write_bytes(earlier)
+        created = copy_along(data_files(model), here, there, own="a.bin")
+        assert (there / "a.bin").read_bytes() == DATA
+        end(created)
+        assert files(there) - {"model.onnx"} == {"a.bin"}
+        assert (there / "a.bin").read_bytes() == left
+
+
+def test_data_of_an_earlier_version_is_put_back_where_copying_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    saved(here, model := model_with("a.bin"), "a.bin")
+    saved(there, model)
+    (there / "a.bin").write_bytes(b"earlier")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(external_data, "_clone", full)
+    with pytest.raises(ModelError, match="No space left"):
+        copy_along(data_files(model), here, there, own="a.bin")
+    assert files(there) - {"model.onnx"} == {"a.bin"}
+    assert (there / "a.bin").read_bytes() == b"earlier"
 
 
 def test_equal_data_that_is_there_already_is_left_alone(tmp_path: Path) -> None:
