@@ -39,6 +39,8 @@ class LoadCost:
 def load_cost(model: Path, provider: str = CPU) -> LoadCost | None:
     """Measure what inline weights cost at load; None where there are few, or no measure.
 
+    That takes room for a copy of them among the temporary files.
+
     A model that keeps a part of its weights outside already is left alone.
     """
     loaded = load_model(model)
@@ -47,7 +49,10 @@ def load_cost(model: Path, provider: str = CPU) -> LoadCost | None:
         return None
     with tempfile.TemporaryDirectory(prefix="memplan-load-") as name:
         outside = Path(name) / "outside.onnx"
-        with_external_data(loaded, outside)
+        try:
+            with_external_data(loaded, outside)
+        except OSError:  # a second copy of the weights may have no room: no fault of the model
+            return None
         inline, external = (_highest(path, provider) for path in (model, outside))
     return None if inline is None or external is None else LoadCost(weights, inline, external)
 

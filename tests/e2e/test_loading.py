@@ -13,11 +13,13 @@ from onnx import helper, numpy_helper
 from memplan_cli import Check, api
 from memplan_cli.onnx_io.inline import inline_bytes, with_external_data
 from memplan_cli.onnx_io.load import load_model
+from memplan_cli.runtime import loading
 from memplan_cli.runtime.compare import Comparison, compare
 from memplan_cli.runtime.loading import load_cost
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import NoReturn
 
 SIDE = 2048
 WEIGHTS = 4 * SIDE * SIDE
@@ -67,6 +69,16 @@ def test_a_model_with_its_weights_outside_costs_nothing_to_say(tmp_path: Path) -
     outside = tmp_path / "out.onnx"
     with_external_data(load_model(heavy(tmp_path / "in.onnx")), outside)
     assert load_cost(outside) is None
+
+
+def test_where_a_copy_of_the_weights_has_no_room_nothing_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> NoReturn:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(loading, "with_external_data", full)
+    assert load_cost(heavy(tmp_path / "in.onnx")) is None
 
 
 @linux
