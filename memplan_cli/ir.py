@@ -7,7 +7,6 @@ id to anything needs no scopes.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, NewType
@@ -162,17 +161,6 @@ def captures(block: Block) -> tuple[VarId, ...]:
             read.update(dict.fromkeys(op.inputs))
         read.update(dict.fromkeys(inner.outputs))
     return tuple(var for var in read if var and var not in defined)
-
-
-def use_counts(program: Program) -> Counter[VarId]:
-    """Count the reads of each var: by ops of any block and as a result of any block."""
-    counts: Counter[VarId] = Counter()
-    for block in blocks(program.body):
-        counts.update(block.outputs)
-        for op in block.ops:
-            counts.update(op.inputs)
-    del counts[VarId("")]
-    return counts
 
 
 def intermediates(program: Program) -> tuple[VarId, ...]:

@@ -39,11 +39,6 @@ class Diagnosis:
     probes: tuple[ProviderProbe, ...]
     problems: tuple[str, ...]
 
-    @property
-    def healthy(self) -> bool:
-        """Whether models can be run on CPU at least, and no wheels are in conflict."""
-        return not self.problems
-
     def to_json(self) -> dict[str, object]:
         """Return everything by name."""
         return {

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from memplan_cli.onnx_io.feeds import FeedSpec, feed_specs, load_graph
+from memplan_cli.onnx_io.feeds import FeedSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -19,11 +18,6 @@ if TYPE_CHECKING:
     Feed = dict[str, Array | list[Array]]
 
 _SEQUENCE_LENGTH = 2
-
-
-def make_feed(model: Path, dims: Mapping[str, int], *, seed: int = 0) -> Feed:
-    """Draw every input of a model; the same seed and name give the same values."""
-    return draw_all(feed_specs(load_graph(model), dims), seed=seed)
 
 
 def draw_all(specs: Iterable[FeedSpec], *, seed: int = 0) -> Feed:

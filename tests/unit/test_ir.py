@@ -12,7 +12,6 @@ from memplan_cli.ir import (
     blocks,
     captures,
     intermediates,
-    use_counts,
     walk,
 )
 
@@ -60,18 +59,6 @@ def test_a_body_that_only_hands_a_value_out_captures_it() -> None:
 
 def test_an_omitted_input_is_no_capture() -> None:
     assert captures(block("a", "b", op("b <- a _"))) == ()
-
-
-def test_uses_are_counted_in_every_block_and_as_results() -> None:
-    counts = use_counts(program(TOP))
-    assert counts[VarId("w")] == 1
-    assert counts[VarId("z")] == 1
-    assert counts[VarId("t")] == 1
-    assert VarId("") not in counts
-
-
-def test_a_var_used_twice_by_one_op_counts_twice() -> None:
-    assert use_counts(program(block("x", "y", op("y <- x x _"))))[VarId("x")] == 2
 
 
 def test_intermediates_are_what_ops_make_less_the_results_plus_what_bodies_are_given() -> None:
