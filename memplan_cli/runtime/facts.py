@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.evidence import CPU, RuntimeSettings
 from memplan_cli.report import RuntimeFacts
+from memplan_cli.runtime.compare import Comparison, compare
 from memplan_cli.runtime.executed import executed_graph, executed_run
 from memplan_cli.runtime.loading import load_cost
 from memplan_cli.runtime.measure import Trial, measure
@@ -42,6 +43,11 @@ SLOWEST = 1.05
 _CLOCK = 0.1
 """Milliseconds that two medians of short runs differ by on a busy machine."""
 
+
+_WORTH = 0.98
+"""Share of the peak that must be left before settings without optimisation are tried."""
+
+_UNOPTIMISED = RuntimeSettings(session={"graph_optimization_level": "ORT_DISABLE_ALL"})
 
 _OF_ONE_RUN = (
     "branches, turns or sizes depend on data: what is predicted of the runtime holds for the "
@@ -131,7 +137,44 @@ def best_settings(
         return recommend_unmeasured(executed, RuntimeSettings(), provider)
     trial = replace(trial, dims=dims)
     executed = executed_run(model, DEFAULTS, trial, provider)
-    return recommend(model, executed, RuntimeSettings(), trial)
+    found = recommend(model, executed, RuntimeSettings(), trial)
+    return _unoptimised(model, found, trial, provider) or found
+
+
+def _unoptimised(
+    model: Path, found: Recommendation, trial: Trial, provider: str
+) -> Recommendation | None:
+    """Return settings without the runtime's optimisation, where they are as good and smaller.
+
+    Optimisation fuses, and it gives new nodes new numbers, which the order of the run goes
+    by: a training step can need a fifth more with it. Off is taken only where less was
+    measured, at no more time, with the bits that the defaults give on the same inputs.
+    """
+    graph = Executed(offline_program(model, trial.dims, provider), trial.dims)
+    expected = recommend_unmeasured(graph, _UNOPTIMISED, provider).predicted
+    if not _is_smaller(expected, found.predicted):
+        return None
+    other = recommend(model, graph, _UNOPTIMISED, trial)
+    before, after = found.observed, other.observed
+    if not before or not after or not _is_smaller(after, before) or is_slower(after, before):
+        return None
+    how = Comparison(
+        provider=trial.provider,
+        dims=trial.dims,
+        specs=trial.specs,
+        timeout=trial.timeout,
+        rewritten_settings=other.settings,
+    )
+    if not compare(model, model, how).bit_identical:
+        return None
+    note = "optimisation off: it gave the bits of the defaults on the inputs tried"
+    return replace(other, notes=(*other.notes, note))
+
+
+def _is_smaller(after: Peaks, before: Peaks) -> bool:
+    """Whether the first run needs less beyond what is worth another optimisation level."""
+    now, then = after.first_run_peak, before.first_run_peak
+    return now is not None and then is not None and now < _WORTH * then
 
 
 def is_slower(after: Peaks, before: Peaks) -> bool:
