@@ -156,7 +156,9 @@ def _interface(original: ModelProto, written: ModelProto) -> Iterator[str]:
         (v.name, str(v.type)) for v in new.input
     ]:
         yield "the inputs differ"
-    before, after = [v.name for v in old.output], [v.name for v in new.output]
+    if list(original.functions) != list(written.functions):
+        yield "the functions differ"
+    before, after = ([(v.name, v.type) for v in graph.output] for graph in (old, new))
     if after[: len(before)] != before:
         yield "the outputs differ"
     if not _same_weights(old, new):

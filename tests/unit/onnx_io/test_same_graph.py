@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import helper, numpy_helper
 
@@ -46,6 +47,20 @@ def put(model: Model, *order: int) -> None:
 
 def test_a_graph_is_the_same_as_itself() -> None:
     assert changed(lambda _: None) == ()
+
+
+def test_an_output_of_another_type_is_a_difference() -> None:
+    def narrow(model: Model) -> None:
+        model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
+
+    assert changed(narrow) == ("the outputs differ",)
+
+
+def test_a_function_in_an_operators_place_is_a_difference() -> None:
+    def call(model: Model) -> None:
+        model.functions.add(name="Add", domain="", output=["a"])
+
+    assert changed(call) == ("the functions differ",)
 
 
 def test_another_order_is_no_difference() -> None:
