@@ -17,10 +17,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+_Key = TypeVar("_Key")
 
 Hole = tuple[int, int, int]
 """Room that nobody needs: first section, end, and units."""
@@ -66,6 +68,10 @@ class Boxes:
     starting: list[dict[int, None]] = field(default_factory=list)
     alike: dict[tuple[int, int], dict[int, None]] = field(default_factory=dict)
     """Loose boxes of the same start and end."""
+    sized: dict[tuple[int, int, bool], dict[int, None]] = field(default_factory=dict)
+    """Loose boxes of the same size that start (or end: not) at the same edge."""
+    _done: list[int] = field(default_factory=list)
+    """Boxes as they were put in (``box``) and taken out (``~box``)."""
 
     def __post_init__(self) -> None:
         self.ending = [{} for _ in range(self.sections + 1)]
@@ -99,22 +105,38 @@ class Boxes:
 
     def put(self, box: int) -> None:
         """Make a box loose."""
-        start, end = self.start[box], self.end[box]
+        start, end, size = self.start[box], self.end[box], self.size[box]
         self.loose[box] = None
         self.starting[start][box] = None
         self.ending[end][box] = None
         self.alike.setdefault((start, end), {})[box] = None
+        self.sized.setdefault((start, size, True), {})[box] = None
+        self.sized.setdefault((end, size, False), {})[box] = None
+        self._done.append(box)
 
     def take(self, box: int) -> None:
         """Take a loose box out."""
-        start, end = self.start[box], self.end[box]
+        start, end, size = self.start[box], self.end[box], self.size[box]
         del self.loose[box]
         del self.starting[start][box]
         del self.ending[end][box]
-        others = self.alike[start, end]
-        del others[box]
-        if not others:
-            del self.alike[start, end]
+        _drop(self.alike, (start, end), box)
+        _drop(self.sized, (start, size, True), box)
+        _drop(self.sized, (end, size, False), box)
+        self._done.append(~box)
+
+    def settle(self) -> None:
+        """Forget how the boxes that are loose came to be: it is not taken back any more."""
+        self._done.clear()
+
+    def take_back(self) -> None:
+        """Make those boxes loose that were so when it was last settled."""
+        for done in reversed(self._done.copy()):
+            if done < 0:
+                self.put(~done)
+            else:
+                self.take(done)
+        self._done.clear()
 
     def is_hole(self, box: int) -> bool:
         """Whether a box is a hole, and no more."""
@@ -131,15 +153,6 @@ class Boxes:
             else:
                 found.append(inner)
         return found
-
-    def restore(self, loose: Iterable[int]) -> None:
-        """Make exactly these boxes loose."""
-        wanted = dict.fromkeys(loose)
-        for box in [box for box in self.loose if box not in wanted]:
-            self.take(box)
-        for box in wanted:
-            if box not in self.loose:
-                self.put(box)
 
     def unfold(self, offsets: Iterable[tuple[int, int]]) -> list[int]:
         """Return the offset of each buffer, given box and offset for all loose ones."""
@@ -163,3 +176,10 @@ class Boxes:
         a, b, c, d, e = parts
         middle = offset + size[a]
         return ((a, offset), (b, offset), (d, middle), (e, middle), (c, middle + size[e]))
+
+
+def _drop(groups: dict[_Key, dict[int, None]], key: _Key, box: int) -> None:
+    group = groups[key]
+    del group[box]
+    if not group:
+        del groups[key]

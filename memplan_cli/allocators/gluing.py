@@ -4,7 +4,7 @@ Where the load is the same in all sections, nothing may be wasted, and most neig
 be told from the numbers alone: if one buffer dies at an edge between two sections and one is
 born, they are as large and lie side by side; two of the same start and end can lie one on
 the other. Such pairs are joined to boxes, boxes to larger ones, until one is left: the
-layout. A hundred thousand buffers take no longer than to look at each some ten times.
+layout.
 
 Buffers are the edges of a network and sizes the currents in it (Brooks, Smith, Stone and
 Tutte 1940); joining is the reduction of series-parallel networks, and of bridges.
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from heapq import heappop, heappush
+from itertools import islice
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,7 @@ from memplan_cli.allocators.holes import holes, matched_anew
 from memplan_cli.problem import Buffer, BufferId, LiveRange, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Mapping
 
     from memplan_cli.allocators.budget import Budget
     from memplan_cli.allocators.pieces import Piece, Placement
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
 FULL = 0.85
 """Share of the area below the load that buffers must take for gluing to be tried."""
 
-_LOOK = 60
-"""Work charged for a box looked at; it takes about three times as long as elsewhere."""
+_LOOK = 80
+"""Work charged for a box looked at, in Python: 900 million are some ten seconds."""
 _PARALLEL_DOUBT = 0.1
 """How often two boxes of the same start and end lie apart where edges coincide (fitted)."""
 _WHEEL_DOUBT = 0.001
@@ -51,7 +52,19 @@ _DIGITS = 2.5
 """Half of the openings follow doubts above a limit, down to ten to the minus this."""
 _MOST = 300
 """Boxes that are opened at a time."""
-_PATIENCE = 1000
+_BUSY = 40
+"""Boxes at an edge up to which all are looked at again whenever one of them changes."""
+_WHEELS = 500
+"""Boxes at an edge up to which wheels are guessed there; it takes time as their square."""
+_ALIKE = 8
+"""Partners of one size that are noted for a box."""
+_TRIAL = 100
+"""Openings after which is judged whether it can come to an end."""
+_HOPE = 0.75
+"""Share of the boxes that may be left by then, if they are many."""
+MANY = 100
+"""Boxes left over that are too many to be searched."""
+_PATIENCE = 400
 """Openings without any gain after which the rest is left to others."""
 
 
@@ -67,7 +80,9 @@ class Gluer:
         self.boxes = Boxes(len(piece.size), len(piece.loads))
         self._chance = Random(1)  # noqa: S311 - no secret: chance that can be repeated
         self._spread = 0.0
-        self._edges: list[int] = []
+        self._edges: dict[int, None] = {}
+        self._seen: dict[int, int] = {}
+        self._stale: dict[int, None] = {}
         self._keys: list[tuple[int, int]] = []
         self._guesses: list[tuple[float, tuple[int, ...], Joint]] = []
         self._work = 0
@@ -80,14 +95,21 @@ class Gluer:
         """Join boxes until one is left, patience is lost or the work is used up."""
         self._join(budget)
         self._spread = _SPREAD
-        idle = 0
+        idle = openings = 0
+        hoped = len(self.boxes.loose)
         while len(self.boxes.loose) > 1 and idle < _PATIENCE and not budget.is_over():
-            before = list(self.boxes.loose)
-            self._reopen(before)
+            before = len(self.boxes.loose)
+            openings += 1
+            if openings % _TRIAL == 0:
+                if before > max(MANY, _HOPE * hoped):
+                    return
+                hoped = before
+            self._reopen()
             self._join(budget)
-            idle = 0 if len(self.boxes.loose) < len(before) else idle + 1
-            if len(self.boxes.loose) > len(before):
-                self.boxes.restore(before)
+            after = len(self.boxes.loose)
+            idle = 0 if after < before else idle + 1
+            if after > before:
+                self.boxes.take_back()
                 self._forget()
 
     def rest(self) -> Problem:
@@ -113,28 +135,50 @@ class Gluer:
         self._edges.clear()
         self._keys.clear()
         self._guesses.clear()
+        self._stale.clear()
 
     def _add(self, box: int) -> None:
         boxes = self.boxes
         boxes.put(box)
         key = boxes.start[box], boxes.end[box]
-        self._edges += key
+        self._edges.update(dict.fromkeys(key))
         if len(boxes.alike[key]) > 1:
             self._keys.append(key)
+        for edge in key:
+            if edge in self._seen and self._busy(edge) > _BUSY:
+                self._match_one(box, edge)
+
+    def _busy(self, edge: int) -> int:
+        return len(self.boxes.ending[edge]) + len(self.boxes.starting[edge])
+
+    def _pay(self, budget: Budget) -> None:
+        budget.charge(self._work)
+        self._work = 0
+
+    def _match_one(self, box: int, edge: int) -> None:
+        """Note who could lie beside a new box, at an edge too busy to be looked at again."""
+        boxes = self.boxes
+        starts = boxes.start[box] == edge
+        pairs = len(boxes.ending[edge]) * len(boxes.starting[edge])
+        others = boxes.sized.get((edge, boxes.size[box], not starts), {})
+        for other in islice(others, _ALIKE):
+            self._series(*((other, box) if starts else (box, other)), pairs)
 
     def _join(self, budget: Budget) -> None:
         """Join what is certain, then what is least doubtful, until there is no more."""
-        self._work = 0
         while not budget.is_over():
-            while self._keys or self._edges:
-                if self._keys:
-                    self._stack(self._keys.pop())
-                else:
-                    self._look(self._edges.pop())
-            budget.charge(self._work)
-            self._work = 0
-            if not self._guess():
-                return
+            if self._keys:
+                self._stack(self._keys.pop())
+            elif self._edges:
+                self._look(self._edges.popitem()[0])
+            elif not self._guess():
+                if not self._stale:
+                    break
+                self._seen.clear()
+                self._edges.update(self._stale)
+                self._stale.clear()
+            self._pay(budget)
+        self._pay(budget)
 
     def _guess(self) -> bool:
         loose = self.boxes.loose
@@ -148,8 +192,8 @@ class Gluer:
     def _unite(self, parts: tuple[int, ...], joint: Joint, doubt: float = 0.0) -> None:
         boxes = self.boxes
         box = boxes.unite(parts, joint, doubt)
-        self._edges += [boxes.start[part] for part in parts]
-        self._edges += [boxes.end[part] for part in parts]
+        for part in parts:
+            self._edges[boxes.start[part]] = self._edges[boxes.end[part]] = None
         self._add(box)
 
     def _doubt(self, doubt: float, parts: tuple[int, ...], joint: Joint) -> None:
@@ -170,7 +214,13 @@ class Gluer:
         self._work += 10 * _LOOK
         if not 0 < edge < boxes.sections:
             return
-        self._work += _LOOK * (len(ending) + len(starting))
+        busy = len(ending) + len(starting)
+        if busy > _BUSY:
+            if 4 * busy > 3 * self._seen.get(edge, 2 * busy):
+                self._stale[edge] = None
+                return
+            self._seen[edge] = busy
+        self._work += _LOOK * busy
         keys = [(boxes.start[box], edge) for box in ending]
         keys += [(edge, boxes.end[box]) for box in starting]
         stacked = [self._stack(key) for key in dict.fromkeys(keys)]
@@ -182,8 +232,9 @@ class Gluer:
                 self._unite((before, after), Joint.SERIES)
         elif ending and starting:
             self._match(ending, starting)
-            for hub in (*ending, *starting):
-                self._turn(hub)
+            if busy <= _WHEELS:
+                for hub in (*ending, *starting):
+                    self._turn(hub)
 
     def _stack(self, key: tuple[int, int]) -> bool:
         """Join two boxes of the same start and end if they must touch, else note a guess."""
@@ -191,27 +242,29 @@ class Gluer:
         if len(alike) < 2:
             return False
         doubts = sum(not self._is_whole(edge) for edge in key)
-        one, other = list(alike)[:2]
+        one, other = islice(alike, 2)
         if not doubts:
             self._unite((one, other), Joint.PARALLEL)
             return True
         self._doubt(_PARALLEL_DOUBT * doubts, (one, other), Joint.PARALLEL)
         return False
 
-    def _match(self, ending: Iterable[int], starting: Iterable[int]) -> None:
+    def _match(self, ending: Collection[int], starting: Collection[int]) -> None:
         """Note who could lie side by side: the larger they are, the less by accident."""
         boxes = self.boxes
-        before = list(ending)
         by_size: dict[int, list[int]] = defaultdict(list)
         for box in starting:
             by_size[boxes.size[box]].append(box)
-        pairs = len(before) * sum(map(len, by_size.values()))
-        for one in before:
-            for other in by_size.get(boxes.size[one], ()):
-                doubt = pairs / boxes.size[one] / 2
-                if (boxes.start[one], boxes.end[other]) in boxes.alike:
-                    doubt *= 0.1
-                self._doubt(doubt, (one, other), Joint.SERIES)
+        for one in ending:
+            for other in by_size.get(boxes.size[one], ())[:_ALIKE]:
+                self._series(one, other, len(ending) * len(starting))
+
+    def _series(self, one: int, other: int, pairs: int) -> None:
+        boxes = self.boxes
+        doubt = pairs / boxes.size[one] / 2
+        if (boxes.start[one], boxes.end[other]) in boxes.alike:
+            doubt *= 0.1
+        self._doubt(doubt, (one, other), Joint.SERIES)
 
     def _turn(self, e: int) -> None:
         """Note the wheels that a box could be the hub of."""
@@ -219,24 +272,26 @@ class Gluer:
         left, right = boxes.start[e], boxes.end[e]
         if left == 0 or right == boxes.sections:
             return
-        first = [
-            (d, c)
-            for d in boxes.ending[left]
-            for c in boxes.starting[left]
-            if size[d] == size[c] + size[e] and c != e
-        ]
-        self._work += len(boxes.ending[left]) * len(boxes.starting[left])
-        for d, c in first:
-            for a in boxes.ending[right]:
-                if boxes.start[a] != boxes.start[d] or a == e:
-                    continue
-                for b in boxes.starting[right]:
-                    if boxes.end[b] == boxes.end[c] and size[b] == size[a] + size[e]:
-                        self._doubt(_WHEEL_DOUBT, (a, b, c, d, e), Joint.WHEEL)
+        self._work += _LOOK + 10 * len(boxes.ending[left])
+        for d in boxes.ending[left]:
+            for c in boxes.sized.get((left, size[d] - size[e], True), ()):
+                if c != e:
+                    self._surround(e, d, c)
 
-    def _reopen(self, loose: list[int]) -> None:
+    def _surround(self, e: int, d: int, c: int) -> None:
+        boxes, size = self.boxes, self.boxes.size
+        right = boxes.end[e]
+        for a in boxes.alike.get((boxes.start[d], right), ()):
+            for b in boxes.alike.get((right, boxes.end[c]), ()):
+                if a != e and size[b] == size[a] + size[e]:
+                    self._doubt(_WHEEL_DOUBT, (a, b, c, d, e), Joint.WHEEL)
+
+    def _reopen(self) -> None:
         """Open some boxes that lie near each other, and perhaps think holes elsewhere."""
         boxes, chance = self.boxes, self._chance
+        boxes.settle()
+        self._seen.clear()
+        loose = list(boxes.loose)
         near = self._neighbours(chance.choice(loose), chance.choice(_REACHES))
         depth, doubt = chance.choice(_DEPTHS), _CERTAIN
         if chance.random() < 0.5:

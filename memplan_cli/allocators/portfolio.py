@@ -33,11 +33,15 @@ SEARCHABLE = 6_000
 QUADRATIC = 1_500
 """Buffers of the largest piece on which strategies that look at all pairs are tried."""
 
-GLUING = 0.6
-"""Share of the work for gluing, which is tried where buffers nearly fill the arena."""
+GLUING = 0.8
+"""Work for gluing nearly full pieces, beside that of the search and as a share of it: the
+search must not find less because gluing was tried in vain."""
+
+JOINING = 0.75
+"""Share of what is left of that for putting the boxes of one piece together."""
 
 BOXES = 0.4
-"""Share of the work left for searching the boxes of one piece that gluing left over."""
+"""Share of what is left then for searching the boxes of one piece that are left over."""
 
 QUICK = 300
 """Buffers up to which those strategies take less time than loading the search."""
@@ -57,6 +61,7 @@ def portfolio(  # noqa: PLR0913 - knobs by keyword, each with a default
     Args:
         problem: What to place.
         work: How much searching may be done; the result depends on it and on nothing else.
+            Where buffers nearly fill the arena, up to `GLUING` times as much comes on top.
         time_limit: Seconds after which the search stops, whatever work is left. Only cuts
             short: what is found without it is never worse.
         seeds: Layouts known already; the result is not taller than any of them.
@@ -123,11 +128,12 @@ def _searched(
     placements = list(known)
     goal = bound = reduction.load
     pieces = reduction.pieces
+    budgets = budget, budget.share(GLUING)
     for index in sorted(range(len(pieces)), key=lambda i: (-pieces[i].load, i)):
         piece = pieces[index]
         height = height_of(piece, placements[index])
         if height > goal:
-            found = _lowered(piece, Found(placements[index], height, goal), budget, progress)
+            found = _lowered(piece, Found(placements[index], height, goal), budgets, progress)
             placements[index] = found.placement
             if found.bound > goal:
                 bound = max(bound, found.bound)
@@ -137,9 +143,10 @@ def _searched(
 
 
 def _lowered(
-    piece: Piece, best: Found, budget: Budget, progress: Callable[[str], None]
+    piece: Piece, best: Found, budgets: tuple[Budget, Budget], progress: Callable[[str], None]
 ) -> Found:
     """Search one piece; strategies that look at all pairs come between if they take longer."""
+    budget, gluing = budgets
     searchable = _is_searchable(piece) and not budget.is_over()
     if searchable:
         # numba and the compiled loops are loaded here and below, and nowhere else.
@@ -149,8 +156,8 @@ def _lowered(
         progress(f"searching for a lower layout of {len(piece.size)} buffers")
         searcher = Searcher(piece)
         best = reach(searcher, best, budget)
-    if best.height > best.bound and not budget.is_over():
-        best = _glued(piece, best, budget, progress)
+    if best.height > best.bound and not gluing.is_over():
+        best = _glued(piece, best, gluing, progress)
     if best.height > best.bound and QUICK < len(piece.size) <= QUADRATIC:
         best = _lower(piece, best, _greediest(piece, best.placement, best.bound))
     return shrink(searcher, best, budget) if searchable else best
@@ -169,18 +176,19 @@ def _glued(
 
     Nothing is learned about the bound: the boxes may be the wrong ones.
     """
-    from memplan_cli.allocators.gluing import Gluer, is_nearly_full
+    from memplan_cli.allocators.gluing import MANY, Gluer, is_nearly_full
 
     if not is_nearly_full(piece):
         return best
     progress(f"putting {len(piece.size)} buffers together")
-    part = budget.share(GLUING)
+    part = budget.share(JOINING)
     gluer = Gluer(piece)
     gluer.glue(part)
     budget.charge(part.spent)
     boxes = reduce(gluer.rest())
+    few = budget if len(gluer.boxes.loose) <= MANY else Budget(0)
     placements = [
-        _searched_boxes(inner, -(-best.bound // boxes.unit), budget, progress)
+        _searched_boxes(inner, -(-best.bound // boxes.unit), few, progress)
         for inner in boxes.pieces
     ]
     return _lower(piece, best, gluer.placement(assemble(boxes, placements)))

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.packing_instances import mosaic, square, thinned
-from memplan_cli.allocators import portfolio
+from memplan_cli.allocators import gluing, portfolio
 from memplan_cli.allocators.boxes import Boxes, Joint
 from memplan_cli.allocators.budget import Budget
-from memplan_cli.allocators.gluing import Gluer, is_nearly_full
+from memplan_cli.allocators.gluing import MANY, Gluer, is_nearly_full
 from memplan_cli.allocators.holes import holes, matched_anew
 from memplan_cli.allocators.pieces import Piece, height_of, layout_of, reduce
 from memplan_cli.problem import (
@@ -116,21 +116,74 @@ def test_joining_is_taken_back() -> None:
     low, high = boxes.new((0, 2, 3)), boxes.new((0, 2, 4))
     boxes.put(low)
     boxes.put(high)
+    boxes.settle()
     boxes.put(boxes.unite((low, high), Joint.PARALLEL, 0.5))
     assert len(boxes.loose) == 1
-    boxes.restore((low, high))
-    assert list(boxes.loose) == [low, high]
-    assert list(boxes.alike[0, 2]) == [low, high]
+    boxes.take_back()
+    assert set(boxes.loose) == set(boxes.alike[0, 2]) == {low, high}
+    assert boxes.sized == {
+        (0, 3, True): {low: None},
+        (2, 3, False): {low: None},
+        (0, 4, True): {high: None},
+        (2, 4, False): {high: None},
+    }
+
+
+def test_gluing_stops_when_its_work_is_used_up() -> None:
+    budget = Budget(10**6)
+    gluer = Gluer(largest(square(7000, 1)))
+    gluer.glue(budget)
+    assert len(gluer.boxes.loose) > 1
+    # The last edge looked at may take it above by some thousand boxes.
+    assert budget.spent < 2 * 10**6
+
+
+def test_an_edge_with_thousands_of_boxes_takes_no_time_as_their_square() -> None:
+    # Each of the 2 * 3000 boxes at the middle edge has one partner of its size.
+    count = 3000
+    sizes = [1000 + at for at in range(count)]
+    spans = [(0, 1, size) for size in sizes] + [(1, 2, size) for size in reversed(sizes)]
+    start, end, size = zip(*spans, strict=True)
+    ids = tuple(BufferId(str(at)) for at in range(2 * count))
+    budget = Budget(10**9)
+    gluer = Gluer(Piece(ids, start, end, size, (sum(sizes), sum(sizes))))
+    gluer.glue(budget)
+    assert len(gluer.boxes.loose) == 1
+    assert budget.spent < 10_000 * 2 * count
+
+
+def test_gluing_gives_up_where_too_many_boxes_are_left_over() -> None:
+    budget = Budget(10**9)
+    gluer = Gluer(largest(thinned(10_000, 1)))
+    gluer.glue(budget)
+    assert len(gluer.boxes.loose) > MANY
+    assert budget.spent < 10**8
+
+
+def test_the_search_has_the_same_work_whether_gluing_was_tried_or_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = thinned(350, 0)
+    found = portfolio(given, work=10**8)
+    monkeypatch.setattr(gluing, "is_nearly_full", lambda _piece: False)
+    assert found.height <= portfolio(given, work=10**8).height
 
 
 def test_a_piece_with_much_room_is_not_glued() -> None:
     assert not is_nearly_full(Piece((BufferId("x"),), (0,), (1,), (3,), (3, 1)))
 
 
-@pytest.mark.slow
 def test_a_square_of_thousands_is_at_its_bound() -> None:
     problem = square(7000, 1)
     assert max(len(piece.size) for piece in reduce(problem).pieces) > 3000
+    found = portfolio(problem)
+    assert violations(problem, found) == ()
+    assert (found.height, found.proved) == (lower_bound(problem), True)
+
+
+@pytest.mark.slow
+def test_a_square_of_a_hundred_thousand_is_at_its_bound() -> None:
+    problem = square(100_000, 1)
     found = portfolio(problem)
     assert violations(problem, found) == ()
     assert (found.height, found.proved) == (lower_bound(problem), True)
