@@ -101,12 +101,15 @@ def runtime_account(pair: Pair, progress: Callable[[str], None] | None = None) -
     loading = load_cost(pair.written, provider)
     warnings += (str(loading),) if loading else ()
     best = better_of(options, partial(is_slower, before=observed))
+    measured = {"original": observed}
+    if best.observed is not None:
+        measured["optimized"] = best.observed
     facts = RuntimeFacts(
         name="onnxruntime",
         version=runtime_version(),
         provider=provider,
         predicted={"original": predicted, "optimized": best.predicted},
-        observed={"original": observed, "optimized": best.observed or best.predicted},
+        observed=measured,
         settings=best.settings,
     )
     return Account(facts, warnings)
