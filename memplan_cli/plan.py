@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memplan_cli import plan_text
 from memplan_cli.errors import InvalidLayoutError, PlanError
+from memplan_cli.print_log import refusals
 from memplan_cli.problem import Buffer, BufferId, Layout, LiveRange, Problem, violations
 from memplan_cli.report import Json, Report
 
@@ -109,6 +110,11 @@ class Plan:
         return tuple(_problems(self))
 
     @cached_property
+    def not_reused(self) -> tuple[tuple[Placement, str], ...]:
+        """The tensors that take no memory over, in order of birth, and why."""
+        return tuple(refusals(self.tensors))
+
+    @cached_property
     def digest(self) -> str:
         """Return the SHA-256 of all that was decided; what was measured is not in it."""
         text = sha256()
@@ -121,7 +127,7 @@ class Plan:
     def with_report(self, report: Report) -> Plan:
         """Return the plan with more evidence: what was worked out of it is not lost."""
         fresh = replace(self, report=report)
-        for name in ("by_id", "problems", "_lists"):
+        for name in ("by_id", "problems", "not_reused", "_lists"):
             if name in self.__dict__:
                 fresh.__dict__[name] = self.__dict__[name]
         return fresh

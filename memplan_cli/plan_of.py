@@ -9,7 +9,7 @@ from memplan_cli.amounts import Memory
 from memplan_cli.ir import blocks, intermediates
 from memplan_cli.placing import Needs, Placed, place_levels
 from memplan_cli.plan import ArenaFacts, BlockOrder, Placement, Plan
-from memplan_cli.print_log import count_reuses
+from memplan_cli.print_log import refusals
 from memplan_cli.problem import Problem, lower_bound
 from memplan_cli.releases import releases
 from memplan_cli.report import ModelFacts, Refusal, Report
@@ -79,7 +79,8 @@ class Decided:
 def plan_of(decided: Decided) -> Plan:
     """Write decisions down as a plan."""
     tensors = tuple(_placements(decided))
-    return Plan(
+    without = tuple(refusals(tensors))
+    plan = Plan(
         version=VERSION,
         graph_sha256=decided.source.graph_sha256,
         settings=settings_json(decided.settings),
@@ -94,8 +95,10 @@ def plan_of(decided: Decided) -> Plan:
         releases=releases(
             decided.needs.timeline, decided.needs.sizes.keys() - decided.needs.pinned.keys()
         ),
-        report=_report(decided, tensors),
+        report=_report(decided, len(tensors) - len(without)),
     )
+    plan.__dict__["not_reused"] = without
+    return plan
 
 
 def settings_json(settings: Settings) -> Json:
@@ -169,7 +172,7 @@ def _orders(program: Program) -> Iterator[BlockOrder]:
         )
 
 
-def _report(decided: Decided, tensors: tuple[Placement, ...]) -> Report:
+def _report(decided: Decided, reuses: int) -> Report:
     program, needs = decided.program, decided.needs
     count = len(intermediates(program))
     coverage = len(needs.sizes) / count if count else 1.0
@@ -201,7 +204,7 @@ def _report(decided: Decided, tensors: tuple[Placement, ...]) -> Report:
         training_estimate=decided.estimate,
         recompute=decided.schedule.recompute,
         donated=replace(decided.schedule.donated, bytes=_donated_bytes(decided)),
-        reuses=count_reuses(tensors),
+        reuses=reuses,
         unplanned=tuple(Refusal(str(var), reason) for var, reason in sorted(refusals)),
         warnings=(*decided.source.warnings, *decided.warnings),
     )

@@ -46,16 +46,18 @@ def listed(items: Iterable[str]) -> str:
 
 def placements(tensors: Iterable[Placement]) -> Iterator[str]:
     """Yield the text of each tensor's place."""
-    shapes: dict[tuple[int | str, ...], str] = {}
+    kinds: dict[tuple[str, str, tuple[int | str, ...], int], str] = {}
     for (
         name, block, dtype, shape, size, arena, offset, slot, first, last, alias, pinned,
     ) in tensors:  # fmt: skip
-        dims = shapes.get(shape)
-        if dims is None:
-            dims = shapes[shape] = _ENCODE(shape)
+        kind = kinds.get((block, dtype, shape, size))
+        if kind is None:
+            kind = kinds[block, dtype, shape, size] = (
+                f'"block": {quoted(block)}, "dtype": {quoted(dtype)}, '
+                f'"shape": {_ENCODE(shape)}, "bytes": {size}'
+            )
         yield (
-            f'{{"name": {quoted(name)}, "block": {quoted(block)}, "dtype": {quoted(dtype)}, '
-            f'"shape": {dims}, "bytes": {size}, "arena": {arena}, "offset": {offset}, '
+            f'{{"name": {quoted(name)}, {kind}, "arena": {arena}, "offset": {offset}, '
             f'"slot": {"null" if slot is None else slot}, "first": {first}, "last": {last}, '
             f'"alias_of": {"null" if alias is None else quoted(alias)}, '
             f'"pinned": {"null" if pinned is None else quoted(pinned)}}}'

@@ -52,11 +52,6 @@ def print_log(plan: Plan) -> Iterator[str]:
             yield f"-: {refusal.name} not reused: {refusal.reason}"
 
 
-def count_reuses(tensors: Sequence[Placement]) -> int:
-    """Return how many tensors lie where another one lay before."""
-    return len(tensors) - sum(1 for _ in refusals(tensors))
-
-
 def refusals(tensors: Sequence[Placement]) -> Iterator[tuple[Placement, str]]:
     """Yield each tensor that takes no memory over, in order of birth, and why.
 
@@ -86,7 +81,12 @@ def reuses(tensors: Sequence[Placement]) -> Iterator[Reuse]:
 
 
 def _by_birth(tensors: Sequence[Placement]) -> list[Placement]:
-    return sorted(tensors, key=lambda t: (t.first, t.id))
+    return sorted(tensors, key=_birth)
+
+
+def _birth(tensor: Placement) -> tuple[int, str]:
+    name, block, _, _, _, _, _, _, first, _, _, _ = tensor
+    return first, f"{block}/{name}" if block else name
 
 
 def _why_nobody(tensor: Placement) -> str:
@@ -175,10 +175,13 @@ class _Taken:
 
     def takes(self, tensor: Placement) -> bool:
         """Take a tensor's addresses; return whether there are some and all were untouched."""
-        low, high = tensor.offset, tensor.offset + tensor.bytes
+        _, _, _, _, size, _, low, _, _, _, _, _ = tensor
+        high = low + size
         if low == high:
             return True
         starts, ends = self._starts, self._ends
+        if starts and starts[0] <= low and high <= ends[0]:  # nearly always, soon
+            return False
         first, last = bisect_right(ends, low), bisect_left(starts, high)
         if first < last and starts[first] <= low and high <= ends[first]:
             return False

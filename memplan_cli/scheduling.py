@@ -104,10 +104,10 @@ def for_runtime(
     order is taken where the plan needs no more than in the order of the file, or where the
     runtime needs less by more than the plan needs more: the file is made for the runtime.
     """
-    from memplan_cli.transforms.order import best_order
-
     if settings.recompute != "none" or settings.order == "keep":
         return found
+    from memplan_cli.transforms.order import best_order
+
     results = {var: program.vars[var] for var in program.body.outputs}
     made = {v: size_of(f.shape, f.dtype) for v, f in results.items() if f.origin is Origin.OP}
     sizes = {**terms.sizes, **{v: size for v, size in made.items() if size is not None}}
@@ -167,10 +167,10 @@ def _refuse_idle(settings: Settings) -> None:
 def _ordered(
     program: Program, terms: Terms, settings: Settings, progress: Progress | None
 ) -> Ordering:
-    from memplan_cli.transforms.order import best_order
-
     if settings.order == "keep":
         return Ordering(program, {}, "file", None, proved=False)
+    from memplan_cli.transforms.order import best_order
+
     return best_order(
         program,
         terms.sizes,

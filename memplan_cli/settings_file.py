@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Any
 from memplan_cli.errors import SettingsError
 from memplan_cli.settings import MemParam, Settings
 from memplan_cli.settings_keys import Entry, Place, Value, names, read_table, wrong
-from memplan_cli.settings_prototxt import parse_prototxt
-from memplan_cli.settings_toml import parse_pyproject
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -59,11 +57,15 @@ def read_prototxt(text: str, source: str) -> Partial:
     Raises:
         SettingsError: there is no such block, or it holds what it may not.
     """
+    from memplan_cli.settings_prototxt import parse_prototxt
+
     return Partial(read_table(parse_prototxt(text, source)), source)
 
 
 def read_pyproject(text: str, source: str) -> Partial:
     """Return what ``[tool.memplan]`` sets; nothing where there is no such table."""
+    from memplan_cli.settings_toml import parse_pyproject
+
     return Partial(read_table(parse_pyproject(text, source)), source)
 
 

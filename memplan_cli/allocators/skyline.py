@@ -71,7 +71,10 @@ class _Cradle:
         tree[node] = _NEVER
         while node > 1:
             node //= 2
-            tree[node] = min(tree[2 * node], tree[2 * node + 1])
+            least = min(tree[2 * node], tree[2 * node + 1])
+            if tree[node] == least:  # all above it stay as well
+                break
+            tree[node] = least
         return self.order[leaf]
 
 

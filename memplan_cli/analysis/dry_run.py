@@ -112,10 +112,11 @@ class _Layers:
     def __init__(self, program: Program, sizes: Mapping[VarId, Size], flow: Dataflow) -> None:
         self.flow = flow
         self.kept = frozenset(program.body.outputs)
+        known = sizes.get
         self._sizes = {
-            var: sizes[var].coefficient
+            var: size.coefficient
             for var in flow.producer
-            if var in sizes and not sizes[var].symbols
+            if (size := known(var)) is not None and not size.symbols
         }
         self.trained, self.weights = _trainable(program, flow)
         self.bytes: list[int] = []
@@ -130,7 +131,7 @@ class _Layers:
             self.made.append(tuple(dict.fromkeys(made) if made[1:] else made))
         self.read = [self._blobs(reads) for reads in flow.reads]
         """The blobs that each op reads."""
-        self.held = [self._blobs(self._wanted_by(op)) for op in flow.ops]
+        self.held = list(map(self._held_for, flow.ops, flow.reads, self.made, self.read))
         """The blobs whose data each op's backward step reads."""
 
     def _home(self, op: Op, var: VarId) -> int:
@@ -151,10 +152,14 @@ class _Layers:
         found = [home[v] for v in vars_ if v in home]
         return tuple(dict.fromkeys(found) if found[1:] else found)
 
-    def _wanted_by(self, op: Op) -> tuple[VarId, ...]:
+    def _held_for(
+        self, op: Op, reads: tuple[VarId, ...], made: _Blobs, read: _Blobs
+    ) -> _Blobs:
         if op.type in READS_NOTHING or self.trained.isdisjoint(op.outputs):
             return ()
-        return op.outputs[:1] if op.type in READS_RESULT else op.inputs
+        if op.type in READS_RESULT:
+            return made if len(op.outputs) == 1 else self._blobs(op.outputs[:1])
+        return read if op.inputs is reads else self._blobs(op.inputs)
 
     def _shared(self, op: Op) -> int | None:
         """Return the blob that an op's first result shares: a view's, an overwritten one."""
@@ -194,19 +199,17 @@ class _Run:
         self._kept = {blob for blob, var in enumerate(layers.opened_by) if var in layers.kept}
 
     def forward(self) -> None:
-        layers, wanted = self.layers, self._wanted
-        for blobs in chain(layers.read, layers.held):
-            for blob in blobs:
-                wanted[blob] += 1
+        layers, wanted, data = self.layers, self._wanted, self._data
+        for blob in chain.from_iterable(chain(layers.read, layers.held)):
+            wanted[blob] += 1
         for read, made in zip(layers.read, layers.made, strict=True):
             for blob in made:
-                if self._data[blob] < 0:
-                    self._data[blob] = self.slots.take(layers.bytes[blob])
-            for blob in read:
-                self._release(blob)
+                if data[blob] < 0:
+                    data[blob] = self.slots.take(layers.bytes[blob])
+            self._release(read)
             for blob in made:
-                if blob not in read and not wanted[blob]:
-                    self._release(blob)
+                if not wanted[blob] and blob not in read:
+                    self._release((blob,))
 
     def backward(self) -> None:
         layers, gradients = self.layers, self.gradients
@@ -220,11 +223,10 @@ class _Run:
             if layers.trained.isdisjoint(op.outputs):
                 continue
             for var in (*op.outputs, *reads):
-                if var in trained and gradients[trained[var]] < 0:
-                    blob = trained[var]
+                blob = trained.get(var, -1)
+                if blob >= 0 and gradients[blob] < 0:
                     gradients[blob] = self.slots.take(layers.bytes[blob])
-            for blob in held:
-                self._release(blob)
+            self._release(held)
             for var in op.outputs:
                 # The gradient of a blob is whole until the layer that opened the blob.
                 if var in trained and var not in layers.kept:
@@ -232,10 +234,12 @@ class _Run:
                     if layers.opened_by[blob] == var:
                         self.slots.give(gradients[blob])
 
-    def _release(self, blob: int) -> None:
-        self._wanted[blob] -= 1
-        if self._wanted[blob] <= 0 and blob not in self._kept:
-            self.slots.give(self._data[blob])
+    def _release(self, blobs: _Blobs) -> None:
+        wanted = self._wanted
+        for blob in blobs:
+            wanted[blob] -= 1
+            if wanted[blob] <= 0 and blob not in self._kept:
+                self.slots.give(self._data[blob])
 
 
 def _trainable(program: Program, flow: Dataflow) -> tuple[frozenset[VarId], dict[VarId, int]]:
@@ -248,7 +252,11 @@ def _trainable(program: Program, flow: Dataflow) -> tuple[frozenset[VarId], dict
     }
     found: set[VarId] = set(weights)
     used: set[VarId] = set()
-    floats = {var.id for var in program.vars.values() if is_float(var)}
+    kinds: dict[str, bool] = {}
+    for var in program.vars.values():  # many vars, few types
+        if var.dtype not in kinds:
+            kinds[var.dtype] = is_float(var)
+    floats = {identity for identity, var in program.vars.items() if kinds[var.dtype]}
     for op, reads in zip(flow.ops, flow.reads, strict=True):
         if op.type in WITHOUT_GRADIENT or found.isdisjoint(reads):
             continue

@@ -7,9 +7,9 @@ model, and nothing of them is ever a message. Bodies are small: theirs are merge
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import cache
+from json.encoder import encode_basestring as quoted
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.liveness import steps
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from memplan_cli.ir import Block, Program
     from memplan_cli.plan import Placement, Plan
 
-_JSON = json.JSONEncoder(ensure_ascii=False)
-
 
 def annotated(model: ModelProto, program: Program, plan: Plan) -> bytes:
     """Return the bytes of a model with its plan in the metadata of nodes and values.
@@ -40,15 +38,19 @@ def annotated(model: ModelProto, program: Program, plan: Plan) -> bytes:
         plan: What is written down.
     """
     field = type(model).GRAPH_FIELD_NUMBER
-    graph = list(_graph_pieces(model.graph, program.body, _Notes.of(program, plan)))
+    # Appended to one buffer: hundreds of thousands of pieces take twice their content.
+    graph = bytearray()
+    for piece in _graph_pieces(model.graph, program.body, _Notes.of(program, plan)):
+        graph += piece
     model.ClearField("graph")
     after = _taken_after(model, field)
     before = model.SerializeToString(deterministic=True)
-    length = sum(map(len, graph))
-    return b"".join((before, head(field, length), *graph, after))
+    return b"".join((before, head(field, len(graph)), graph, after))
 
 
-def _graph_pieces(graph: GraphProto, block: Block, notes: _Notes) -> Iterator[bytes]:
+def _graph_pieces(
+    graph: GraphProto, block: Block, notes: _Notes
+) -> Iterator[bytes | bytearray]:
     """Yield the fields of the top graph in the order of their numbers; it is used up."""
     node_field = Field(type(graph).NODE_FIELD_NUMBER)
     for node, entries in _noted(graph, block, notes):
@@ -57,7 +59,7 @@ def _graph_pieces(graph: GraphProto, block: Block, notes: _Notes) -> Iterator[by
     added = _note_values(graph, block.path, notes)
     after = _taken_after(graph, type(graph).VALUE_INFO_FIELD_NUMBER)
     yield graph.SerializeToString(deterministic=True)
-    yield from added
+    yield added
     yield after
 
 
@@ -105,9 +107,9 @@ def _noted(
     """Yield each node, its bodies annotated, with its own notes."""
     step_entry, release_entry = _node_entries()
     for node, step in zip(graph.node, notes.steps.get(block.path, ()), strict=True):
-        entries = step_entry(step.start)
+        entries = step_entry.number(step.start)
         if step.end in notes.dying:
-            names = ", ".join(map(_JSON.encode, notes.dying[step.end]))
+            names = ", ".join(map(quoted, notes.dying[step.end]))
             entries += release_entry(f"[{names}]")
         if step.op.bodies:
             for (_, inner), body in zip(subgraphs(node), step.op.bodies, strict=True):
@@ -118,10 +120,10 @@ def _noted(
 def _annotate_body(graph: GraphProto, block: Block, notes: _Notes) -> None:
     for node, entries in _noted(graph, block, notes):
         node.MergeFromString(entries)
-    graph.MergeFromString(b"".join(_note_values(graph, block.path, notes)))
+    graph.MergeFromString(bytes(_note_values(graph, block.path, notes)))
 
 
-def _note_values(graph: GraphProto, path: str, notes: _Notes) -> list[bytes]:
+def _note_values(graph: GraphProto, path: str, notes: _Notes) -> bytearray:
     """Annotate the values that a graph declares; return the fields of those it does not."""
     here = dict(notes.tensors.get(path, {}))
     place = _Places(_place_entries())
@@ -132,12 +134,13 @@ def _note_values(graph: GraphProto, path: str, notes: _Notes) -> list[bytes]:
     types: dict[tuple[str, tuple[int | str, ...]], bytes] = {}
     value_info = Field(type(graph).VALUE_INFO_FIELD_NUMBER)
     named = Field(messages().ValueInfoProto.NAME_FIELD_NUMBER)
-    added = []
+    added = bytearray()
     for name, tensor in here.items():
-        kind = (tensor.dtype, tensor.shape)
-        if kind not in types:
-            types[kind] = _typed(tensor, notes).SerializeToString()
-        added.append(value_info(named(name.encode()) + types[kind] + place(tensor)))
+        _, _, dtype, shape, *_ = tensor
+        kind = types.get((dtype, shape))
+        if kind is None:
+            kind = types[dtype, shape] = _typed(tensor, notes).SerializeToString()
+        added += value_info(named(name.encode()) + kind + place(tensor))
     return added
 
 
@@ -176,15 +179,15 @@ class _Places:
     """The entries that say where a tensor lies and when; places recur, times hardly."""
 
     def __init__(self, entries: tuple[Entries, ...]) -> None:
-        self._entries = entries
+        *self._where, self._first, self._last, self._alias = entries
         self._places: dict[tuple[int, int, int], bytes] = {}
 
     def __call__(self, tensor: Placement) -> bytes:
-        arena, offset, size, first, last, alias = self._entries
-        where = (tensor.arena, tensor.offset, tensor.bytes)
+        _, _, _, _, size, arena, offset, _, first, last, alias_of, _ = tensor
+        where = (arena, offset, size)
         entries = self._places.get(where)
         if entries is None:
-            entries = arena(tensor.arena) + offset(tensor.offset) + size(tensor.bytes)
-            self._places[where] = entries
-        entries += first(tensor.first) + last(tensor.last)
-        return entries if tensor.alias_of is None else entries + alias(tensor.alias_of)
+            said = [entry(value) for entry, value in zip(self._where, where, strict=True)]
+            entries = self._places[where] = b"".join(said)
+        entries += self._first.number(first) + self._last.number(last)
+        return entries if alias_of is None else entries + self._alias(alias_of)

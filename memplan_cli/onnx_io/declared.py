@@ -8,6 +8,8 @@ from memplan_cli.dims import canonical_dim
 from memplan_cli.onnx_io.types import type_name
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from onnx import GraphProto, ValueInfoProto
 
     from memplan_cli.ir import Shape
@@ -52,13 +54,19 @@ def read_shape(value: ValueInfoProto) -> Shape | None:
     )
 
 
-def leaves_nothing_to_infer(graph: GraphProto) -> bool:
+def leaves_nothing_to_infer(
+    graph: GraphProto, types: Mapping[str, Facts] | None = None
+) -> bool:
     """Whether every input and every result of a node is declared, with numbers for dims.
 
     ONNX inference keeps such a declaration, even where it comes to other dims itself.
+    ``types`` is what the graph declares, if the caller has it.
     """
-    types = declared_types(graph)
-    fixed = {name for name, facts in types.items() if _is_fixed(facts)}
+    types = declared_types(graph) if types is None else types
+    # Values of one type share their facts: each is looked at once.
+    kinds = {id(facts): facts for facts in types.values()}
+    odd = {key for key, facts in kinds.items() if not _is_fixed(facts)}
+    fixed = {name for name, facts in types.items() if id(facts) not in odd}
     if not all(value.name in fixed for value in graph.input):
         return False
     fixed.add("")

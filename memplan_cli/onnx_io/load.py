@@ -120,7 +120,8 @@ def _add_names(graph: GraphProto, names: list[str | bytes]) -> None:
         if value.metadata_props:
             names += [entry.key for entry in value.metadata_props]
     # A large graph has few types, and each dim is an object.
-    for kind in {value.type.SerializeToString(): value.type for value in values}.values():
+    types = [value.type for value in values]
+    for kind in {kind.SerializeToString(): kind for kind in types}.values():
         names += [dim.dim_param for dim in kind.tensor_type.shape.dim]
     for tensor in (
         *graph.initializer,
@@ -132,8 +133,13 @@ def _add_names(graph: GraphProto, names: list[str | bytes]) -> None:
 
 
 def _add_node_names(graph: GraphProto, names: list[str | bytes]) -> None:
-    """Collect what nodes are called, read and write, and their attributes' names."""
+    """Collect what nodes are called, read and write, and their attributes' names.
+
+    Nodes that are ASCII as a whole, most of a large graph, have no other names.
+    """
     for node in graph.node:
+        if node.SerializeToString().isascii():
+            continue
         names += (node.name, node.op_type, node.domain)
         # A slice is a list made in one step; going through the field itself takes twice as long.
         names += node.input[:]

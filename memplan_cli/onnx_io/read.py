@@ -38,12 +38,14 @@ def read_program(model: ModelProto, bindings: Bindings | None = None) -> Loaded:
     Raises:
         ModelError: a value is read that nothing defines, defined twice, or needs itself.
     """
-    inferred, warnings = infer(model, bindings or Bindings())
+    types = declared_types(model.graph)
+    inferred, warnings = infer(model, bindings or Bindings(), types)
     reader = _Reader(_weights(model.graph), inferred.graph)
     scope: dict[str, VarId] = {}
     for name, (dtype, shape) in reader.weights.items():
         scope[name] = reader.add(name, "", Origin.WEIGHT, (dtype, shape))
-    types = declared_types(inferred.graph)
+    if inferred is not model:
+        types = declared_types(inferred.graph)
     inputs = tuple(v.name for v in model.graph.input if v.name not in reader.weights)
     for name in inputs:
         if name in scope:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto, TypeProto
 
     from memplan_cli.ir import Shape
+    from memplan_cli.onnx_io.declared import Facts
 
 
 _ROUNDS = 64
@@ -46,20 +47,22 @@ class Bindings:
     known: Mapping[str, tuple[str, Shape]] = field(default_factory=dict)
 
 
-def infer(model: ModelProto, bindings: Bindings) -> tuple[ModelProto, tuple[str, ...]]:
+def infer(
+    model: ModelProto, bindings: Bindings, types: Mapping[str, Facts] | None = None
+) -> tuple[ModelProto, tuple[str, ...]]:
     """Return a light copy of a model with every shape that can be inferred, and warnings.
 
     The model itself comes back where its file says every shape in numbers: inference never
     contradicts that. Nodes keep their order and index. Big weights appear as graph inputs.
     A dim that only inference has a name for (``unk__0``) is unknown: nobody could give it a
-    value.
+    value. ``types`` is what the top graph declares, if the caller has it.
 
     Raises:
         SettingsError: a shape given contradicts the model, or names no value of it.
     """
     kinds = {node.op_type for node in model.graph.node}
     nested = not kinds.isdisjoint(OWNERS)
-    if bindings == Bindings() and not nested and leaves_nothing_to_infer(model.graph):
+    if bindings == Bindings() and not nested and leaves_nothing_to_infer(model.graph, types):
         return model, ()
     light = light_copy(model)
     name_free_dims(light)

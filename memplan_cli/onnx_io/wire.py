@@ -67,6 +67,11 @@ class Entries:
         zeros = bytes(length)
         return self._field(self._key + self._value(zeros)).removesuffix(zeros)
 
+    def number(self, value: int) -> bytes:
+        """Return the entry with a number, which is always short."""
+        text = b"%d" % value
+        return self._heads[len(text)] + text
+
     def __call__(self, value: object) -> bytes:
         """Return the entry with that value, in words."""
         text = str(value).encode()
