@@ -38,7 +38,7 @@ def annotated(model: ModelProto, program: Program, plan: Plan) -> bytes:
         plan: What is written down.
     """
     field = type(model).GRAPH_FIELD_NUMBER
-    # Appended to one buffer: hundreds of thousands of pieces take twice their content.
+    # One buffer: a list of the pieces of 65,000 nodes takes four megabytes more.
     graph = bytearray()
     for piece in _graph_pieces(model.graph, program.body, _Notes.of(program, plan)):
         graph += piece
