@@ -62,7 +62,7 @@ _TRIAL = 100
 """Openings after which is judged whether it can come to an end."""
 _HOPE = 0.75
 """Share of the boxes that may be left by then, if they are many."""
-MANY = 100
+MANY = 200
 """Boxes left over that are too many to be searched."""
 _PATIENCE = 400
 """Openings without any gain after which the rest is left to others."""
@@ -267,23 +267,36 @@ class Gluer:
         self._doubt(doubt, (one, other), Joint.SERIES)
 
     def _turn(self, e: int) -> None:
-        """Note the wheels that a box could be the hub of."""
+        """Note the wheels that a box could be the hub of, seen from its less busy edge."""
         boxes, size = self.boxes, self.boxes.size
         left, right = boxes.start[e], boxes.end[e]
         if left == 0 or right == boxes.sections:
             return
-        self._work += _LOOK + 10 * len(boxes.ending[left])
-        for d in boxes.ending[left]:
-            for c in boxes.sized.get((left, size[d] - size[e], True), ()):
-                if c != e:
-                    self._surround(e, d, c)
+        before, under = boxes.ending[left], boxes.ending[right]
+        self._work += _LOOK // 2 + 10 * min(len(before), len(under))
+        if len(before) <= len(under):
+            for d in before:
+                for c in boxes.sized.get((left, size[d] - size[e], True), ()):
+                    if c != e:
+                        self._close_right(d, e, c)
+        else:
+            for a in under:
+                for b in boxes.sized.get((right, size[a] + size[e], True), ()):
+                    if a != e:
+                        self._close_left(a, e, b)
 
-    def _surround(self, e: int, d: int, c: int) -> None:
-        boxes, size = self.boxes, self.boxes.size
-        right = boxes.end[e]
+    def _close_right(self, d: int, e: int, c: int) -> None:
+        boxes, size, right = self.boxes, self.boxes.size, self.boxes.end[e]
         for a in boxes.alike.get((boxes.start[d], right), ()):
             for b in boxes.alike.get((right, boxes.end[c]), ()):
                 if a != e and size[b] == size[a] + size[e]:
+                    self._doubt(_WHEEL_DOUBT, (a, b, c, d, e), Joint.WHEEL)
+
+    def _close_left(self, a: int, e: int, b: int) -> None:
+        boxes, size, left = self.boxes, self.boxes.size, self.boxes.start[e]
+        for d in boxes.alike.get((boxes.start[a], left), ()):
+            for c in boxes.alike.get((left, boxes.end[b]), ()):
+                if c != e and size[d] == size[c] + size[e]:
                     self._doubt(_WHEEL_DOUBT, (a, b, c, d, e), Joint.WHEEL)
 
     def _reopen(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
     from memplan_cli.allocators.boxes import Hole
     from memplan_cli.allocators.pieces import Piece
+
+_PAIRS = 500
+"""Holes tried as the smaller of a pair, so that time does not grow as their square."""
 
 
 @dataclass(slots=True)
@@ -42,7 +46,7 @@ class _Open:
 
     def pair(self, total: int) -> tuple[int, int] | None:
         """Return the sizes of two holes that are ``total`` together, if there are."""
-        for small in self.sizes:
+        for small in islice(self.sizes, _PAIRS):
             large = total - small
             if small > large:
                 return None

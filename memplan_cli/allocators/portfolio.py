@@ -185,8 +185,11 @@ def _glued(
     gluer = Gluer(piece)
     gluer.glue(part)
     budget.charge(part.spent)
+    left = len(gluer.boxes.loose)
+    if left > max(MANY, len(piece.size) // 4):
+        return best  # what is hardly smaller than the piece is packed no better
     boxes = reduce(gluer.rest())
-    few = budget if len(gluer.boxes.loose) <= MANY else Budget(0)
+    few = budget if left <= MANY else Budget(0)
     placements = [
         _searched_boxes(inner, -(-best.bound // boxes.unit), few, progress)
         for inner in boxes.pieces

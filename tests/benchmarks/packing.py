@@ -157,12 +157,13 @@ def _children() -> float:
     return times.children_user + times.children_system
 
 
-def _setting() -> str:
+def _setting(*, peers: bool) -> str:
+    command = "`python -m tests.benchmarks.packing"
+    command += f" --peers`; CP-SAT with {CP_SAT_SECONDS:g} s and one worker" if peers else "`"
     return (
         f"memplan {VERSION}, Python {platform.python_version()}, processor seconds on a shared "
         f"{platform.machine()} machine with {os.cpu_count()} cores and a load of "
-        f"{os.getloadavg()[0]:.1f}. `python -m tests.benchmarks.packing --peers`; CP-SAT with "
-        f"{CP_SAT_SECONDS:g} s and one worker.\n"
+        f"{os.getloadavg()[0]:.1f} at the start. {command}.\n"
     )
 
 
@@ -175,7 +176,7 @@ def main() -> None:
     portfolio(square(150, HARD))  # loads the search
     lines = [
         "# Packing\n",
-        _setting(),
+        _setting(peers=options.peers),
         *instances(options.instances, peers=options.peers),
         *small(),
         *large(),

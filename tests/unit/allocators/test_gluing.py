@@ -145,11 +145,9 @@ def test_an_edge_with_thousands_of_boxes_takes_no_time_as_their_square() -> None
     spans = [(0, 1, size) for size in sizes] + [(1, 2, size) for size in reversed(sizes)]
     start, end, size = zip(*spans, strict=True)
     ids = tuple(BufferId(str(at)) for at in range(2 * count))
-    budget = Budget(10**9)
     gluer = Gluer(Piece(ids, start, end, size, (sum(sizes), sum(sizes))))
-    gluer.glue(budget)
+    gluer.glue(Budget(10_000 * 2 * count))
     assert len(gluer.boxes.loose) == 1
-    assert budget.spent < 10_000 * 2 * count
 
 
 def test_gluing_gives_up_where_too_many_boxes_are_left_over() -> None:
