@@ -156,11 +156,16 @@ def _lowered(
         progress(f"searching for a lower layout of {len(piece.size)} buffers")
         searcher = Searcher(piece)
         best = reach(searcher, best, budget)
+    glued = best
     if best.height > best.bound and not gluing.is_over():
-        best = _glued(piece, best, gluing, progress)
+        glued = _glued(piece, best, gluing, progress)
+        if glued.height <= max(glued.bound, budget.enough):
+            return glued
     if best.height > best.bound and QUICK < len(piece.size) <= QUADRATIC:
         best = _lower(piece, best, _greediest(piece, best.placement, best.bound))
-    return shrink(searcher, best, budget) if searchable else best
+    # Started from what was glued, it would try other heights, and could end above both.
+    best = shrink(searcher, best, budget) if searchable else best
+    return _lower(piece, best, glued.placement)
 
 
 def _lower(piece: Piece, best: Found, placement: Placement) -> Found:

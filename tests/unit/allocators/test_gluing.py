@@ -158,11 +158,19 @@ def test_gluing_gives_up_where_too_many_boxes_are_left_over() -> None:
     assert budget.spent < 10**8
 
 
-def test_the_search_has_the_same_work_whether_gluing_was_tried_or_not(
+def test_the_search_has_the_same_work_if_gluing_was_tried_in_vain(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    given = thinned(350, 0)
+    given = thinned(350, 1)
+    tried: list[Budget] = []
+
+    def in_vain(_gluer: Gluer, budget: Budget) -> None:
+        tried.append(budget)
+        budget.charge(budget.work)
+
+    monkeypatch.setattr(Gluer, "glue", in_vain)
     found = portfolio(given, work=10**8)
+    assert tried
     monkeypatch.setattr(gluing, "is_nearly_full", lambda _piece: False)
     assert found.height <= portfolio(given, work=10**8).height
 
