@@ -59,7 +59,7 @@ NESTED = """g (float[2,64] x, bool c) => (float[2,64] y)
           { q = Exp(a)  r = Neg(q)  z = Exp(r)
             v = If (c) <
               then_branch = tt () => (float[2,64] w) { i = Exp(z)  j = Neg(i)  w = Exp(j) },
-              else_branch = te () => (float[2,64] m) { m = Neg(z) }>
+              else_branch = ee () => (float[2,64] m) { m = Neg(z) }>
             p = Add(v, a) },
         else_branch = e () => (float[2,64] s) { s = Neg(a) }>
       y = Neg(b) }"""
