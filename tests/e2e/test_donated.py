@@ -12,7 +12,7 @@ import onnx.parser
 import pytest
 from click.testing import CliRunner
 
-from memplan_cli import Check, Settings, optimize, scheduling
+from memplan_cli import Check, Settings, optimize
 from memplan_cli.cli import main
 from memplan_cli.errors import ModelError
 from memplan_cli.evidence import RuntimeSettings, Validation
@@ -30,6 +30,7 @@ from memplan_cli.runtime.donated import (
 )
 from memplan_cli.runtime.inputs import draw_all
 from memplan_cli.runtime.offline import RUN_AS_WRITTEN
+from memplan_cli.transforms import donate
 from memplan_cli.transforms.donate import Donations
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ def test_the_settings_as_python_bind_what_they_say(tmp_path: Path, samples: Path
 def test_optimize_writes_nothing_where_two_donated_steps_differ(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scheduling, "donations", unsafe)
+    monkeypatch.setattr(donate, "donations", unsafe)
     model = save(tmp_path, WRITTEN_FIRST)
     # The pair is unsafe in the order of the file, which a tie leaves as it is.
     done = optimize(model, DONATING, out=tmp_path / "out.onnx", check=Check(provider="cpu"))
