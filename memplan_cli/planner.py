@@ -87,26 +87,14 @@ def make_plan(
     kind = phases.kind if settings.phase == "auto" else settings.phase
     scope = find_scope(program, settings, phases)
     refusal = _left_alone(settings, kind)
-    terms = Terms(scope.sizes, frozenset(scope.pinned), aliasing_of(settings.level))
     if refusal:
         chosen = as_it_is(program, scope.sizes)
     else:
+        terms = Terms(scope.sizes, frozenset(scope.pinned), aliasing_of(settings.level))
         chosen = schedule(program, terms, phases, settings, progress)
         if runtime is not None:
             chosen = for_runtime(program, terms, chosen, runtime, settings)
-    needs = Needs(
-        chosen.ordering.program,
-        chosen.sizes,
-        scope.pinned,
-        settings.alignment,
-        settings.time_limit,
-    )
-    levels = (place_apart(needs),) * 3 if refusal else place_levels(needs)
-    made_for_plan = not refusal and chosen.ordering.chosen != "runtime"
-    if made_for_plan and _is_worse(program, needs, levels[settings.level], settings):
-        chosen = _in_the_files_order(program, chosen)
-        needs = replace(needs, program=program)
-        levels = place_levels(needs)
+    chosen, needs, levels = _placed(program, scope, chosen, settings, left_alone=bool(refusal))
     decided = Decided(
         source=source,
         settings=settings,
@@ -124,6 +112,27 @@ def make_plan(
     plan = plan_of(decided)
     check(plan)
     return Planned(chosen.ordering.program, plan)
+
+
+def _placed(
+    program: Program, scope: Scope, chosen: Schedule, settings: Settings, *, left_alone: bool
+) -> tuple[Schedule, Needs, tuple[Placed, Placed, Placed]]:
+    """Give every tensor a place at each level, in the chosen order or, if less, the file's."""
+    needs = Needs(
+        chosen.ordering.program,
+        chosen.sizes,
+        scope.pinned,
+        settings.alignment,
+        settings.time_limit,
+    )
+    if left_alone:
+        return chosen, needs, (place_apart(needs),) * 3
+    levels = place_levels(needs)
+    made_for_plan = chosen.ordering.chosen != "runtime"
+    if made_for_plan and _is_worse(program, needs, levels[settings.level], settings):
+        needs = replace(needs, program=program)
+        return _in_the_files_order(program, chosen), needs, place_levels(needs)
+    return chosen, needs, levels
 
 
 def _is_worse(program: Program, needs: Needs, placed: Placed, settings: Settings) -> bool:
