@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from memplan_cli.evidence import RuntimeSettings, Validation
+    from memplan_cli.runtime.compare import Comparison
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +45,13 @@ def compare_models(
         RuntimeUnavailableError: weights or the provider are missing, or the original does
             not run.
     """
-    from memplan_cli.evidence import RuntimeSettings
+    from memplan_cli.evidence import UNOPTIMISED
 
     first = compare_under(original, rewritten, check, dims, {})
     if first.status != "failed" or first.max_abs_diff is None:
         return Compared(first)
-    off = RuntimeSettings(session={"graph_optimization_level": "ORT_DISABLE_ALL"})
-    second = compare_under(
-        original, rewritten, check, dims, {"original": off, "rewritten": off}
-    )
+    off = {"original": UNOPTIMISED, "rewritten": UNOPTIMISED}
+    second = compare_under(original, rewritten, check, dims, off)
     if second.status != "passed":
         return Compared(first)
     note = (
@@ -75,18 +74,25 @@ def compare_under(
         RuntimeUnavailableError: weights or the provider are missing, or the original does
             not run.
     """
-    from memplan_cli.runtime.bits import Tolerance
-    from memplan_cli.runtime.compare import Comparison, compare
+    from memplan_cli.runtime.compare import compare
 
-    how = Comparison(
+    return compare(original, rewritten, comparison(check, dims, settings))
+
+
+def comparison(
+    check: Check, dims: Mapping[str, int], settings: Mapping[str, RuntimeSettings]
+) -> Comparison:
+    """Return how the runtime is asked to hold two models against each other."""
+    from memplan_cli.evidence import RuntimeSettings
+    from memplan_cli.runtime.bits import Tolerance
+    from memplan_cli.runtime.compare import Comparison
+
+    return Comparison(
         provider=check.provider,
         dims=dims,
         runs=check.runs,
         timeout=check.timeout,
         tolerance=Tolerance(check.rtol, check.atol),
+        original_settings=settings.get("original", RuntimeSettings()),
+        rewritten_settings=settings.get("rewritten", RuntimeSettings()),
     )
-    if "original" in settings:
-        how = replace(how, original_settings=settings["original"])
-    if "rewritten" in settings:
-        how = replace(how, rewritten_settings=settings["rewritten"])
-    return compare(original, rewritten, how)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from memplan_cli.comparing import comparison
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -44,24 +46,16 @@ def with_donation(
     Raises:
         RuntimeUnavailableError: the original takes no two steps here.
     """
-    from memplan_cli.evidence import RuntimeSettings
-    from memplan_cli.runtime.bits import Tolerance
-    from memplan_cli.runtime.compare import Comparison
+    from memplan_cli.evidence import UNOPTIMISED
     from memplan_cli.runtime.donated import donated_steps
     from memplan_cli.runtime.offline import RUN_AS_WRITTEN
 
     if not donation.pairs or not verdict.passed:
         return verdict
-    off = RuntimeSettings(session={"graph_optimization_level": "ORT_DISABLE_ALL"})
-    how = Comparison(
-        provider=check.provider,
-        dims=dims,
-        timeout=check.timeout,
-        tolerance=Tolerance(check.rtol, check.atol),
-        original_settings=RuntimeSettings() if donation.offline else off,
-        rewritten_settings=RUN_AS_WRITTEN,
-    )
-    found = donated_steps(*models, donation.pairs, how)
+    settings = {"rewritten": RUN_AS_WRITTEN}
+    if not donation.offline:
+        settings["original"] = UNOPTIMISED
+    found = donated_steps(*models, donation.pairs, comparison(check, dims, settings))
     notes = []
     if found.failure:
         notes.append(f"two steps with donated buffers fail: {found.failure}")

@@ -75,6 +75,10 @@ class RuntimeSettings:
         )
 
 
+UNOPTIMISED = RuntimeSettings(session={"graph_optimization_level": "ORT_DISABLE_ALL"})
+"""The graph runs as it stands in the file."""
+
+
 @dataclass(frozen=True, slots=True)
 class Peaks:
     """Bytes a run needs; None is what was not measured (or cannot be predicted).

@@ -66,9 +66,9 @@ def prove(
             hint="run `memplan optimize` again, or bring the plan that belongs to the model",
         )
     dims = _dims(plan)
-    verdict = compare_models(original, planned, check, dims).verdict
+    found = compare_models(original, planned, check, dims)
     donation = Donation(donated_pairs(model), offline=is_offline(model))
-    verdict = with_donation(verdict, (original, planned), donation, check, dims)
+    verdict = with_donation(found.verdict, (original, planned), donation, check, dims)
     if plan is not None and "replay" in extras:
         verdict = _replayed(verdict, planned, plan, check)
     if plan is None or "measure" not in extras:
@@ -78,7 +78,9 @@ def prove(
         planned,
         check.provider,
         dims,
-        as_written=bool(donation.pairs or donation.offline or plan.report.recompute.nodes),
+        as_written=found.as_written
+        or donation.offline
+        or bool(donation.pairs or plan.report.recompute.nodes),
         timeout=check.timeout,
     )
     return Proof(verdict, bound(runtime_account(pair).facts, donation.pairs))

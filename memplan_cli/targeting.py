@@ -122,14 +122,11 @@ def _may_need_less(one: Rewriting, other: Rewriting, provider: str) -> bool:
 
 def _predicted_peak(rewriting: Rewriting, provider: str) -> int | None:
     """Return the first run's peak in bytes, of a file that is run in its own order."""
-    from memplan_cli.evidence import RuntimeSettings
-    from memplan_cli.runtime.offline import RUN_AS_WRITTEN
+    from memplan_cli.runtime.offline import FREED_AT_ONCE
     from memplan_cli.runtime.predict import Executed, predict
 
-    plain = {"enable_mem_pattern": False, "enable_mem_reuse": False}
-    settings = RUN_AS_WRITTEN.updated(RuntimeSettings(session=plain))
     executed = Executed(rewriting.planned.program, rewriting.settings.dims)
-    return predict(executed, settings, provider).first_run_peak
+    return predict(executed, FREED_AT_ONCE, provider).first_run_peak
 
 
 def _fused(

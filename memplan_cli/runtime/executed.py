@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.dims import canonical_dim
-from memplan_cli.evidence import CPU, RuntimeSettings
+from memplan_cli.evidence import CPU, UNOPTIMISED, RuntimeSettings
 from memplan_cli.ir import Origin
 from memplan_cli.onnx_io.feeds import with_every_output
 from memplan_cli.onnx_io.load import load_model
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.measure import Trial
 
     RuntimeShapes = Mapping[str, tuple[str, Shape]]
-
-DISABLED = RuntimeSettings(session={"graph_optimization_level": "ORT_DISABLE_ALL"})
 
 
 def executed_graph(
@@ -122,7 +120,7 @@ def runtime_shapes(model: Path, provider: str = CPU) -> RuntimeShapes:
         twin.write_bytes(with_every_output(load_model(model)))
         job = {
             "model": str(twin),
-            "settings": DISABLED.to_json(),
+            "settings": UNOPTIMISED.to_json(),
             "provider": provider,
             "shapes": True,
         }

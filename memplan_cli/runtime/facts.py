@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from memplan_cli.errors import RuntimeUnavailableError
-from memplan_cli.evidence import CPU, RuntimeSettings
+from memplan_cli.evidence import CPU, UNOPTIMISED, RuntimeSettings
 from memplan_cli.report import RuntimeFacts
 from memplan_cli.runtime.compare import Comparison, compare
 from memplan_cli.runtime.executed import executed_graph, executed_run
@@ -46,8 +46,6 @@ _CLOCK = 0.1
 
 _WORTH = 0.98
 """Share of the peak that must be left before settings without optimisation are tried."""
-
-_UNOPTIMISED = RuntimeSettings(session={"graph_optimization_level": "ORT_DISABLE_ALL"})
 
 _OF_ONE_RUN = (
     "branches, turns or sizes depend on data: what is predicted of the runtime holds for the "
@@ -101,15 +99,12 @@ def runtime_account(pair: Pair, progress: Callable[[str], None] | None = None) -
     loading = load_cost(pair.written, provider)
     warnings += (str(loading),) if loading else ()
     best = better_of(options, partial(is_slower, before=observed))
-    measured = {"original": observed}
-    if best.observed is not None:
-        measured["optimized"] = best.observed
     facts = RuntimeFacts(
         name="onnxruntime",
         version=runtime_version(),
         provider=provider,
         predicted={"original": predicted, "optimized": best.predicted},
-        observed=measured,
+        observed={"original": observed, "optimized": best.measured},
         settings=best.settings,
     )
     return Account(facts, warnings)
@@ -154,10 +149,10 @@ def _unoptimised(
     measured, at no more time, with the bits that the defaults give on the same inputs.
     """
     graph = Executed(offline_program(model, trial.dims, provider), trial.dims)
-    expected = recommend_unmeasured(graph, _UNOPTIMISED, provider).predicted
+    expected = recommend_unmeasured(graph, UNOPTIMISED, provider).predicted
     if not _is_smaller(expected, found.predicted):
         return None
-    other = recommend(model, graph, _UNOPTIMISED, trial)
+    other = recommend(model, graph, UNOPTIMISED, trial)
     before, after = found.observed, other.observed
     if not before or not after or not _is_smaller(after, before) or is_slower(after, before):
         return None

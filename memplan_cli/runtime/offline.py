@@ -33,6 +33,11 @@ RUN_AS_WRITTEN = RuntimeSettings(
 )
 """With these the order of the file is the order of the run."""
 
+FREED_AT_ONCE = RUN_AS_WRITTEN.updated(
+    RuntimeSettings(session={"enable_mem_pattern": False, "enable_mem_reuse": False})
+)
+"""And each tensor's memory goes back to the arena after its last reader."""
+
 
 _PACKED = "session.save_external_prepacked_constant_initializers"
 

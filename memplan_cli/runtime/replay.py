@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.liveness import steps
 from memplan_cli.errors import InvalidLayoutError
-from memplan_cli.evidence import Difference, RuntimeSettings
+from memplan_cli.evidence import UNOPTIMISED, Difference
 from memplan_cli.onnx_io.feeds import feed_specs, load_graph
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.read import read_program
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from memplan_cli.plan import Placement, Plan
-
-_AS_WRITTEN = RuntimeSettings(session={"graph_optimization_level": "ORT_DISABLE_ALL"})
 
 
 _ALIGNMENT = 64
@@ -100,7 +98,7 @@ def replay_unchecked(model: Path, plan: Plan, trial: Trial | None = None) -> Rep
     with tempfile.TemporaryDirectory(prefix="memplan-replay-") as folder:
         job: dict[str, object] = {
             "model": str(model),
-            "settings": _AS_WRITTEN.updated(deterministic(provider)).to_json(),
+            "settings": UNOPTIMISED.updated(deterministic(provider)).to_json(),
             "provider": provider,
             "specs": [dataclasses.asdict(spec) for spec in chosen],
             "seed": trial.seed,

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from memplan_cli.evidence import CPU, RuntimeSettings
+from memplan_cli.evidence import CPU
 from memplan_cli.runtime.bfc import CHUNK, ArenaRules
 from memplan_cli.runtime.chunk import best_arena, regions, rounded
 from memplan_cli.runtime.ledger import UnknownBytesError
+from memplan_cli.runtime.offline import FREED_AT_ONCE
 from memplan_cli.runtime.order import reads
 from memplan_cli.runtime.predict import Executed, model_of
 from memplan_cli.runtime.requests import held_after, most_in_use, requests_of
@@ -41,14 +42,6 @@ _FEWEST_MOVES = 20
 
 _MISSES = 50
 """Ops that cannot move are drawn too: at most so many draws for each move."""
-
-_AS_WRITTEN = RuntimeSettings(
-    session={
-        "execution_order": "PRIORITY_BASED",
-        "enable_mem_pattern": False,
-        "enable_mem_reuse": False,
-    }
-)
 
 
 def settled(
@@ -81,7 +74,7 @@ def settled(
 
 
 def _requests(program: Program, dims: Mapping[str, int], provider: str) -> tuple[Request, ...]:
-    return requests_of(model_of(Executed(program, dims), _AS_WRITTEN, provider), {})
+    return requests_of(model_of(Executed(program, dims), FREED_AT_ONCE, provider), {})
 
 
 def _height(requests: Sequence[Request]) -> int:

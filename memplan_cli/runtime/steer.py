@@ -56,6 +56,17 @@ class Recommendation:
     observed: Peaks | None = None
     notes: tuple[str, ...] = ()
 
+    @property
+    def measured(self) -> Peaks:
+        """Return what was observed.
+
+        Raises:
+            RuntimeUnavailableError: nothing was: what is predicted never stands for it.
+        """
+        if self.observed is None:
+            raise RuntimeUnavailableError("no settings could be measured")
+        return self.observed
+
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
@@ -247,26 +258,17 @@ def better_of(
     """Return the option with the least memory that is not slower than allowed, else the fastest.
 
     Raises:
-        RuntimeUnavailableError: nothing was measured.
+        RuntimeUnavailableError: an option was not measured.
     """
-    observed = [option for option in options if option.observed is not None]
-    if not observed:
-        raise RuntimeUnavailableError("no settings could be measured")
-    allowed = [
-        option for option in observed if option.observed and not is_slower(option.observed)
-    ]
+    allowed = [option for option in options if not is_slower(option.measured)]
     if not allowed:
-        return min(observed, key=lambda option: _milliseconds(option.observed))
-    return min(allowed, key=lambda option: _total(option.observed))
+        return min(options, key=lambda option: _milliseconds(option.measured))
+    return min(allowed, key=lambda option: _total(option.measured))
 
 
-def _milliseconds(peaks: Peaks | None) -> float:
-    if peaks is None:
-        return math.inf
+def _milliseconds(peaks: Peaks) -> float:
     return peaks.effort or peaks.milliseconds or math.inf
 
 
-def _total(peaks: Peaks | None) -> int:
-    if peaks is None:
-        return 1 << 62
+def _total(peaks: Peaks) -> int:
     return (peaks.first_run_peak or 0) + _held_without_weights(peaks)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from memplan_cli.evidence import CPU, Difference, RuntimeSettings
+from memplan_cli.evidence import CPU, UNOPTIMISED, Difference
 from memplan_cli.onnx_io.one_op import Cutter
 from memplan_cli.runtime.bits import Tolerance
 from memplan_cli.runtime.inputs import draw_all
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from onnx import NodeProto
 
     from memplan_cli.runtime.worker import Json
-
-_AS_WRITTEN = RuntimeSettings(session={"graph_optimization_level": "ORT_DISABLE_ALL"})
 
 _TYPES = {"float32": "float", "float64": "double"}
 
@@ -45,7 +43,7 @@ class _Replay:
         reads = self.cutter.reads(node)
         types = {name: self._type(name) for name in reads}
         model = self.cutter.one_op(node, types)
-        settings = _AS_WRITTEN.updated(deterministic(self.provider))
+        settings = UNOPTIMISED.updated(deterministic(self.provider))
         session = make_session(model, settings, self.provider)
         names = [name for name in node.output if name]
         if any(_is_plain(self.values.get(name)) for name in reads):

@@ -5,16 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memplan_cli.evidence import CPU, RuntimeSettings
+from memplan_cli.evidence import CPU, UNOPTIMISED
 from memplan_cli.runtime.session import make_session
 
 if TYPE_CHECKING:
     from memplan_cli.runtime.worker import Json
 
-_LOAD_ONLY = RuntimeSettings(session={"graph_optimization_level": "ORT_DISABLE_ALL"})
-
 
 def run(job: Json) -> Json:
     """Return ``{"types": {name: [type, dims]}}``; a dim is a number, a name or null."""
-    session = make_session(Path(str(job["model"])), _LOAD_ONLY, CPU)
+    session = make_session(Path(str(job["model"])), UNOPTIMISED, CPU)
     return {"types": {o.name: [o.type, list(o.shape or [])] for o in session.get_outputs()}}

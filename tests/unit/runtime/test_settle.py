@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from memplan_cli.onnx_io.read import read_program
 from memplan_cli.runtime.chunk import best_arena
+from memplan_cli.runtime.offline import FREED_AT_ONCE
 from memplan_cli.runtime.predict import Executed, model_of
 from memplan_cli.runtime.requests import most_in_use, requests_of
-from memplan_cli.runtime.settle import _AS_WRITTEN, settled
+from memplan_cli.runtime.settle import settled
 
 if TYPE_CHECKING:
     from memplan_cli.ir import Program
@@ -29,7 +30,9 @@ def always(program: Program) -> bool:
 
 
 def live_and_held(found: Program) -> tuple[int, int]:
-    requests = requests_of(model_of(Executed(found), _AS_WRITTEN, "CPUExecutionProvider"), {})
+    requests = requests_of(
+        model_of(Executed(found), FREED_AT_ONCE, "CPUExecutionProvider"), {}
+    )
     return most_in_use(requests), best_arena(requests).held
 
 
