@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from memplan_cli.dims import bind_dim, symbols_of
+from memplan_cli.dims import bind_dim
 from memplan_cli.errors import ModelError, SettingsError, UnknownSizeError
 from memplan_cli.fit import (
     DEFAULT_OVERHEAD,
@@ -25,7 +25,7 @@ from memplan_cli.fit import (
 from memplan_cli.ir import Program
 from memplan_cli.plan_of import Source
 from memplan_cli.planner import make_plan
-from memplan_cli.selection import nearest
+from memplan_cli.selection import free_dims
 from memplan_cli.settings import Settings
 from memplan_cli.totals import input_bytes, output_bytes
 
@@ -168,14 +168,7 @@ def bind_program(program: Program, dims: Mapping[str, int]) -> Program:
 
 
 def _check_symbols(program: Program, unknown: tuple[str, ...], settings: Settings) -> None:
-    dims = {dim for var in program.vars.values() for dim in var.shape or ()}
-    names = sorted({name for dim in dims for name in symbols_of(dim)})
-    for name in unknown:
-        if name not in names:
-            free = f"free dims: {', '.join(names)}" if names else "no dim is free"
-            raise SettingsError(
-                f"no free dim is called {name!r}", hint=nearest(name, names) or free
-            )
+    names = free_dims(program, unknown)
     left = [name for name in names if name not in unknown and name not in settings.bounds]
     if left:
         raise SettingsError(

@@ -13,12 +13,12 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from memplan_cli.amounts import Profile
-from memplan_cli.dims import bind_dim, symbols_of
+from memplan_cli.dims import bind_dim
 from memplan_cli.errors import InvalidLayoutError, SettingsError
 from memplan_cli.ir import VarId
 from memplan_cli.modelfile import plan_model
 from memplan_cli.plan import check
-from memplan_cli.selection import nearest
+from memplan_cli.selection import free_dims
 from memplan_cli.sizes import size_of
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def plan_profiles(
         InvalidLayoutError: the plan does not hold for a binding (our bug).
     """
     shared = plan_model(file, for_all(settings, profiles), progress)
-    _refuse_others(shared.program, profiles)
+    free_dims(shared.program, profiles)
     rows = []
     for dims in bindings(profiles):
         if progress:
@@ -88,17 +88,6 @@ def plan_profiles(
         rows.append(Profile(dims, alone.report.memory))
     report = replace(shared.plan.report, profiles=tuple(rows))
     return replace(shared, plan=shared.plan.with_report(report))
-
-
-def _refuse_others(program: Program, profiles: Profiles) -> None:
-    dims = {dim for var in program.vars.values() for dim in var.shape or ()}
-    names = sorted({name for dim in dims for name in symbols_of(dim)})
-    for name in profiles:
-        if name not in names:
-            free = f"free dims: {', '.join(names)}" if names else "no dim is free"
-            raise SettingsError(
-                f"no free dim is called {name!r}", hint=nearest(name, names) or free
-            )
 
 
 def _bound(shared: Planned, alone: Plan, dims: Mapping[str, int]) -> Plan:

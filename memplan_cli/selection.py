@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from memplan_cli.dims import symbols_of
 from memplan_cli.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -53,3 +54,20 @@ def _matches(
         return by_name[pattern]
     found = [v for name, ids in by_name.items() if fnmatchcase(name, pattern) for v in ids]
     return found or [var for var in vars_ if fnmatchcase(var, pattern)]
+
+
+def free_dims(program: Program, wanted: Iterable[str]) -> list[str]:
+    """Return the names of a program's free dims, sorted.
+
+    Raises:
+        SettingsError: one that is wanted is none of them; the nearest name is said.
+    """
+    dims = {dim for var in program.vars.values() for dim in var.shape or ()}
+    names = sorted({name for dim in dims for name in symbols_of(dim)})
+    for name in wanted:
+        if name not in names:
+            free = f"free dims: {', '.join(names)}" if names else "no dim is free"
+            raise SettingsError(
+                f"no free dim is called {name!r}", hint=nearest(name, names) or free
+            )
+    return names

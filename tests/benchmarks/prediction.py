@@ -20,10 +20,7 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import onnx
-import onnx.backend.test
-import onnx.numpy_helper
 
 from memplan_cli.errors import MemplanError
 from memplan_cli.evidence import Peaks, RuntimeSettings
@@ -32,11 +29,9 @@ from memplan_cli.runtime.inputs import specs_from_json
 from memplan_cli.runtime.measure import Trial, measure, record
 from memplan_cli.runtime.predict import Executed, needs_run, predict
 from memplan_cli.runtime.profile import peaks_of
+from shared_models import LIGHT, SHARED, with_random_weights
 
 from .in_process import keep_jobs_here
-
-SHARED = Path(__file__).parents[3] / "shared" / "models"
-LIGHT = Path(onnx.backend.test.__file__).parent / "data" / "light"
 
 TOO_LARGE = {"llama_1b_dyn", "sd15_unet", "train_gpt2_small_adam"}
 """Gigabytes of weights or minutes a run: not on two cores in 20 s."""
@@ -92,26 +87,6 @@ def settings(way: tuple[str, str, bool, bool]) -> RuntimeSettings:
             "intra_op_num_threads": 1,
         }
     )
-
-
-def with_random_weights(source: Path, target: Path) -> None:
-    """Put seeded data where a ``light_*`` file makes weights with ConstantOfShape."""
-    model = onnx.load(str(source))
-    shapes = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
-    generator = np.random.default_rng(0)
-    nodes = list(model.graph.node)
-    variances = {node.input[4] for node in nodes if node.op_type == "BatchNormalization"}
-    del model.graph.node[:]
-    for node in nodes:
-        if node.op_type != "ConstantOfShape":
-            model.graph.node.append(node)
-            continue
-        shape = tuple(int(dim) for dim in shapes[node.input[0]])
-        drawn = generator.standard_normal(shape, dtype=np.float32) * np.float32(0.05)
-        data = np.abs(drawn) + np.float32(0.5) if node.output[0] in variances else drawn
-        model.graph.initializer.append(onnx.numpy_helper.from_array(data, node.output[0]))
-    model.ir_version = 8
-    onnx.save(model, str(target))
 
 
 def fill(name: str, target: Path) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
+import onnx.numpy_helper
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,6 +36,26 @@ def filled(name: str, folder: Path) -> onnx.ModelProto:
     spec.loader.exec_module(module)
     module.fill(str(SHARED / f"{name}.onnx"), str(path))
     return onnx.load(path)
+
+
+def with_random_weights(source: Path, target: Path) -> None:
+    """Put seeded data where a ``light_*`` file makes constant weights with ConstantOfShape."""
+    model = onnx.load(str(source))
+    shapes = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
+    generator = np.random.default_rng(0)
+    nodes = list(model.graph.node)
+    variances = {node.input[4] for node in nodes if node.op_type == "BatchNormalization"}
+    del model.graph.node[:]
+    for node in nodes:
+        if node.op_type != "ConstantOfShape":
+            model.graph.node.append(node)
+            continue
+        shape = tuple(int(dim) for dim in shapes[node.input[0]])
+        drawn = generator.standard_normal(shape, dtype=np.float32) * np.float32(0.05)
+        data = np.abs(drawn) + np.float32(0.5) if node.output[0] in variances else drawn
+        model.graph.initializer.append(onnx.numpy_helper.from_array(data, node.output[0]))
+    model.ir_version = 8
+    onnx.save(model, str(target))
 
 
 def draw_inputs(name: str) -> dict[str, Array]:

@@ -2,45 +2,24 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
-import onnx
-import onnx.backend.test
-import onnx.numpy_helper
 import pytest
 
 from memplan_cli.evidence import RuntimeSettings
 from memplan_cli.runtime.executed import executed_graph
 from memplan_cli.runtime.measure import Trial, measure, workspace_of
 from memplan_cli.runtime.predict import predict
+from shared_models import LIGHT, with_random_weights
 
-LIGHT = Path(onnx.backend.test.__file__).parent / "data" / "light"
+if TYPE_CHECKING:
+    from pathlib import Path
+
 QUICK = {"light_shufflenet", "light_squeezenet"}
 MODELS = [
     pytest.param(path, id=path.stem, marks=[] if path.stem in QUICK else [pytest.mark.slow])
     for path in sorted(LIGHT.glob("*.onnx"))
 ]
-
-
-def with_random_weights(source: Path, target: Path) -> None:
-    """Put seeded data where the file makes constant weights with ConstantOfShape."""
-    model = onnx.load(str(source))
-    shapes = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
-    generator = np.random.default_rng(0)
-    nodes = list(model.graph.node)
-    variances = {node.input[4] for node in nodes if node.op_type == "BatchNormalization"}
-    del model.graph.node[:]
-    for node in nodes:
-        if node.op_type != "ConstantOfShape":
-            model.graph.node.append(node)
-            continue
-        shape = tuple(int(dim) for dim in shapes[node.input[0]])
-        drawn = generator.standard_normal(shape, dtype=np.float32) * np.float32(0.05)
-        data = np.abs(drawn) + np.float32(0.5) if node.output[0] in variances else drawn
-        model.graph.initializer.append(onnx.numpy_helper.from_array(data, node.output[0]))
-    model.ir_version = 8
-    onnx.save(model, str(target))
 
 
 @pytest.mark.parametrize("source", MODELS)
