@@ -48,6 +48,11 @@ class Ending:
     seconds: float = 0.0
 
 
+def _hear_interrupts() -> None:
+    # A shell starts what runs in the background with Ctrl-C ignored, and children inherit it.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Place:
     """An empty folder with a model in it, and one for temporary files."""
 
@@ -69,7 +74,7 @@ class Place:
         return subprocess.Popen(
             [sys.executable, "-m", "memplan_cli", *map(str, words)],
             stdout=how.pop("stdout", subprocess.PIPE), stderr=subprocess.PIPE, text=True,
-            cwd=self.folder, start_new_session=True, **how,
+            cwd=self.folder, start_new_session=True, preexec_fn=_hear_interrupts, **how,
         )  # fmt: skip
 
     def end(self, *words: object, **how: Any) -> Ending:  # noqa: ANN401 - Popen's
