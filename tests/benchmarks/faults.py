@@ -74,7 +74,8 @@ class Place:
         return subprocess.Popen(
             [sys.executable, "-m", "memplan_cli", *map(str, words)],
             stdout=how.pop("stdout", subprocess.PIPE), stderr=subprocess.PIPE, text=True,
-            cwd=self.folder, start_new_session=True, preexec_fn=_hear_interrupts, **how,
+            cwd=self.folder, start_new_session=True,
+            preexec_fn=_hear_interrupts, **how,  # noqa: PLW1509 - no thread runs here
         )  # fmt: skip
 
     def end(self, *words: object, **how: Any) -> Ending:  # noqa: ANN401 - Popen's
