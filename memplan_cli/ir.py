@@ -27,7 +27,7 @@ Attribute = int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str,
 REPEATING = frozenset({"Loop", "Scan", "SequenceMap"})
 """Ops that may run their bodies more than once."""
 
-_RANDOM = frozenset(
+RANDOM = frozenset(
     {
         "RandomNormal",
         "RandomNormalLike",
@@ -37,6 +37,7 @@ _RANDOM = frozenset(
         "Multinomial",
     }
 )
+"""Op types that draw from the generator; a Dropout with a training mode does too."""
 
 
 class Origin(Enum):
@@ -102,7 +103,7 @@ class Op:
             return True
         if self.domain:
             return False
-        return self.type in _RANDOM or (self.type == "Dropout" and len(self.inputs) > 2)
+        return self.type in RANDOM or (self.type == "Dropout" and len(self.inputs) > 2)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,14 +14,9 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.evidence import Difference, RuntimeSettings, Validation
-from memplan_cli.onnx_io.feeds import (
-    FeedSpec,
-    default_dims,
-    feed_specs,
-    load_graph,
-    missing_weights,
-    random_ops,
-)
+from memplan_cli.onnx_io.feeds import FeedSpec, default_dims, feed_specs
+from memplan_cli.onnx_io.load import load_model
+from memplan_cli.onnx_io.runnable import missing_weights, random_ops
 from memplan_cli.runtime.bits import Tolerance
 from memplan_cli.runtime.session import deterministic, resolve_provider
 from memplan_cli.runtime.worker import DEFAULT_TIMEOUT, Outcome, run_job
@@ -111,7 +106,7 @@ def _second_dims(original: Path, how: Comparison) -> dict[str, int] | None:
         return None
     if how.second_dims is not None:
         return {**how.dims, **how.second_dims}
-    usual = default_dims(load_graph(original))
+    usual = default_dims(load_model(original))
     free = {name: value for name, value in usual.items() if name not in how.dims}
     if not free:
         return None
@@ -123,7 +118,7 @@ def _second_dims(original: Path, how: Comparison) -> dict[str, int] | None:
 def _at_dims(
     original: Path, rewritten: Path, how: Comparison, dims: Mapping[str, int]
 ) -> Validation:
-    model = load_graph(original)
+    model = load_model(original)
     specs = how.specs if how.specs is not None else feed_specs(model, dims)
     with tempfile.TemporaryDirectory(prefix="memplan-outputs-") as folder:
         job = _job(original, how, how.original_settings, specs)

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan_cli.evidence import CPU, Difference
-from memplan_cli.onnx_io.feeds import FeedSpec, feed_specs, load_graph
+from memplan_cli.onnx_io.feeds import FeedSpec, feed_specs
+from memplan_cli.onnx_io.load import load_model
 from memplan_cli.runtime.bits import Tolerance
 from memplan_cli.runtime.compare import require_weights
 from memplan_cli.runtime.session import deterministic, resolve_provider
@@ -138,7 +139,7 @@ def held_by_steps(model: Path, pairs: Pairs, way: str, how: Comparison) -> Held:
 def step_specs(model: Path, dims: Mapping[str, int], pairs: Pairs) -> tuple[FeedSpec, ...]:
     """Say how to draw the inputs of a step so that the one after it is finite too."""
     state = {given for given, _ in pairs}
-    return tuple(_scaled(spec, state) for spec in feed_specs(load_graph(model), dims))
+    return tuple(_scaled(spec, state) for spec in feed_specs(load_model(model), dims))
 
 
 def _scaled(spec: FeedSpec, state: Collection[str]) -> FeedSpec:

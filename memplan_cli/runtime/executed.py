@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from memplan_cli.dims import canonical_dim
 from memplan_cli.evidence import CPU, UNOPTIMISED, RuntimeSettings
 from memplan_cli.ir import Origin
-from memplan_cli.onnx_io.feeds import with_every_output
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.read import read_program
+from memplan_cli.onnx_io.runnable import with_every_output
 from memplan_cli.onnx_io.shapes import Bindings
 from memplan_cli.runtime.compare import require_weights
 from memplan_cli.runtime.node_index import by_index

@@ -7,7 +7,8 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from memplan_cli.evidence import CPU
-from memplan_cli.onnx_io.feeds import FeedSpec, feed_specs, load_graph
+from memplan_cli.onnx_io.feeds import FeedSpec, feed_specs
+from memplan_cli.onnx_io.load import load_model
 from memplan_cli.runtime.compare import require_weights
 from memplan_cli.runtime.profile import NodeEvent, Recording, peaks_of
 from memplan_cli.runtime.session import resolve_provider
@@ -91,7 +92,7 @@ def _run(
     provider = resolve_provider(trial.provider)
     chosen = trial.specs
     if chosen is None:
-        chosen = feed_specs(load_graph(model), trial.dims)
+        chosen = feed_specs(load_model(model), trial.dims)
     job = {
         "model": str(model),
         "settings": settings.to_json(),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.analysis.liveness import steps
 from memplan_cli.errors import InvalidLayoutError
 from memplan_cli.evidence import UNOPTIMISED, Difference
-from memplan_cli.onnx_io.feeds import feed_specs, load_graph
+from memplan_cli.onnx_io.feeds import feed_specs
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.read import read_program
 from memplan_cli.plan import check
@@ -93,7 +93,7 @@ def replay_unchecked(model: Path, plan: Plan, trial: Trial | None = None) -> Rep
     require_weights(model)
     provider = resolve_provider(trial.provider)
     given = trial.specs
-    chosen = feed_specs(load_graph(model), trial.dims) if given is None else given
+    chosen = feed_specs(load_model(model), trial.dims) if given is None else given
     places, unbound = _places(model, plan, trial.dims)
     with tempfile.TemporaryDirectory(prefix="memplan-replay-") as folder:
         job: dict[str, object] = {

@@ -16,7 +16,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from memplan_cli.evidence import RuntimeSettings
-from memplan_cli.onnx_io.feeds import feed_specs, load_graph
+from memplan_cli.onnx_io.feeds import feed_specs
+from memplan_cli.onnx_io.load import load_model
 from memplan_cli.runtime.inputs import draw_all
 from memplan_cli.runtime.jobs.outputs import specs as read_specs
 from memplan_cli.runtime.session import make_session, run_options
@@ -48,7 +49,7 @@ def alternate(
         dims: values for symbolic dims, where ``specs`` is None.
     """
     model = next(iter(trials.values()))[0]
-    chosen = specs if specs is not None else feed_specs(load_graph(model), dims)
+    chosen = specs if specs is not None else feed_specs(load_model(model), dims)
     job = [asdict(spec) for spec in chosen]
     workers = {
         name: _started({"model": str(path), "settings": settings, "specs": job})

@@ -26,7 +26,7 @@ from memplan_cli import Check, Settings, api
 from memplan_cli.analysis.storage import live_peak
 from memplan_cli.evidence import CPU, Peaks, RuntimeSettings
 from memplan_cli.ir import Origin
-from memplan_cli.onnx_io.feeds import load_graph
+from memplan_cli.onnx_io.load import load_model
 from memplan_cli.runtime.compare import Comparison, compare
 from memplan_cli.runtime.facts import best_settings
 from memplan_cli.runtime.inputs import specs_from_json
@@ -69,7 +69,7 @@ def dims_of(model: Path, specs: tuple[FeedSpec, ...] | None) -> dict[str, int]:
     """Return the number that each free dim has in the inputs."""
     shapes = {spec.name: spec.shape for spec in specs or ()}
     found: dict[str, int] = {}
-    for value in load_graph(model).graph.input:
+    for value in load_model(model).graph.input:
         dims = value.type.tensor_type.shape.dim
         for dim, number in zip(dims, shapes.get(value.name, ()), strict=False):
             if dim.dim_param.isidentifier():
@@ -114,7 +114,7 @@ def of_target(model: Path, target: str, dims: dict[str, int]) -> Json:
     assert report.validation
     if report.runtime is None or report.runtime.settings is None:
         raise RuntimeError("; ".join((*report.warnings, *report.validation.notes)))
-    offline = "pkg.memplan.runtime" in {e.key for e in load_graph(out).metadata_props}
+    offline = "pkg.memplan.runtime" in {e.key for e in load_model(out).metadata_props}
     return {
         "observed": report.runtime.observed["optimized"].to_json(),
         "predicted": report.runtime.predicted["optimized"].to_json(),

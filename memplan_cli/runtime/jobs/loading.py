@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.evidence import RuntimeSettings
-from memplan_cli.onnx_io.feeds import smallest_model
+from memplan_cli.onnx_io.runnable import smallest_model
 from memplan_cli.runtime.session import make_session
 
 if TYPE_CHECKING:

@@ -7,7 +7,9 @@ import onnx
 import onnx.parser
 import pytest
 
-from memplan_cli.onnx_io.feeds import FeedSpec, default_dims, feed_specs, random_ops
+from memplan_cli.errors import ModelError
+from memplan_cli.onnx_io.feeds import FeedSpec, default_dims, feed_specs
+from memplan_cli.onnx_io.runnable import random_ops
 from memplan_cli.runtime.inputs import draw, draw_all, specs_from_json
 
 if TYPE_CHECKING:
@@ -124,6 +126,20 @@ def test_initializers_that_are_inputs_too_are_not_fed() -> None:
         onnx.helper.make_tensor_value_info("w", onnx.TensorProto.FLOAT, [2])
     )
     assert [spec.name for spec in feed_specs(model, {})] == ["x"]
+
+
+def test_an_output_that_is_no_tensor_hinders_no_input() -> None:
+    model = onnx.parser.parse_model(
+        HEAD + "g (float[2,3] x) => (y) { y = ai.onnx.ml.ZipMap(x) }"
+    )
+    kind = onnx.helper.make_map_type_proto(
+        onnx.TensorProto.INT64, onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, [])
+    )
+    model.graph.output[0].type.CopyFrom(onnx.helper.make_sequence_type_proto(kind))
+    assert [spec.shape for spec in feed_specs(model, {})] == [(2, 3)]
+    model.graph.input[0].type.CopyFrom(kind)
+    with pytest.raises(ModelError, match="a map_type cannot be fed"):
+        feed_specs(model, {})
 
 
 def test_the_same_seed_and_name_give_the_same_values_whatever_else_is_drawn() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from memplan_cli.errors import RuntimeUnavailableError, SettingsError
 from memplan_cli.evidence import CPU, CUDA, RuntimeSettings
-from memplan_cli.onnx_io.feeds import smallest_model
+from memplan_cli.onnx_io.runnable import smallest_model
 from memplan_cli.runtime import session
 from memplan_cli.runtime.doctor import diagnose, find_problems
 from memplan_cli.runtime.session import (
