@@ -1,38 +1,23 @@
 """What do chains of arithmetic on shapes come to? Shape -> Gather -> Add -> Concat -> Reshape.
 
 Exporters write the target of a Reshape as such a chain. ONNX inference follows the shorter
-ones; here every integer scalar or vector is worked out with its dims as expressions, so
-that a target is known where the shapes behind it are, by number or by name.
+ones; here a target is known where the shapes behind it are, by number or by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from memplan_cli.dims import as_dim, constant, floored, multiplied, parse_dim, total
-from memplan_cli.onnx_io.shape_lattice import is_complete, shape_in, with_shape
+from memplan_cli.dims import as_dim, constant, floored
+from memplan_cli.onnx_io.shape_lattice import is_complete, with_shape
+from memplan_cli.onnx_io.shape_values import Walk, int_attribute, product, terms_of
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto, TensorProto, TypeProto
+    from collections.abc import Callable, Mapping, Sequence
 
-    from memplan_cli.dims import Polynomial
+    from onnx import ModelProto, NodeProto, TypeProto
+
     from memplan_cli.ir import Dim, Shape
-
-_LONGEST = 64
-"""Elements above which a vector is data and no shape."""
-
-_WHOLE = (6, 7)
-"""TensorProto's numbers for int32 and int64."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """An integer scalar or vector; an element that is not known is None."""
-
-    elements: tuple[Dim, ...]
-    is_scalar: bool = False
 
 
 def shapes_of_targets(model: ModelProto) -> dict[str, TypeProto]:
@@ -47,7 +32,7 @@ def shapes_of_targets(model: ModelProto) -> dict[str, TypeProto]:
         if node.op_type in _TARGETS and node.output and node.output[0] in types
     ):
         return {}
-    walk = _Walk(types, {t.name: k for t in graph.initializer if (k := _tensor(t))})
+    walk = Walk.over(graph, types)
     found: dict[str, TypeProto] = {}
     for node in graph.node:
         if not node.output or node.domain not in ("", "ai.onnx"):
@@ -59,279 +44,17 @@ def shapes_of_targets(model: ModelProto) -> dict[str, TypeProto]:
             shape = target(walk, node)
             if shape is not None and None not in shape:
                 found[name] = types[name] = with_shape(kind, shape)
-        rule = _RULES.get(node.op_type)
-        if rule is not None:
-            value = rule(walk, node)
-            if value is not None and len(value.elements) <= _LONGEST:
-                walk.values[name] = value
+        walk.follow(node)
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Walk:
-    types: Mapping[str, TypeProto]
-    values: dict[str, _Known]
-
-    def shape(self, name: str) -> Shape | None:
-        """Return a value's dims; a name that inference made up is no dim."""
-        return shape_in(self.types[name]) if name in self.types else None
-
-    def value(self, node: NodeProto, at: int) -> _Known | None:
-        """Return what is known of an input."""
-        return self.values.get(node.input[at]) if at < len(node.input) else None
-
-    def numbers(self, node: NodeProto, at: int, default: Sequence[int]) -> list[int] | None:
-        """Return an input that must be numbers: axes, starts; a default where it is left out."""
-        if at >= len(node.input) or not node.input[at]:
-            return list(default)
-        known = self.values.get(node.input[at])
-        if known is None or not all(isinstance(e, int) for e in known.elements):
-            return None
-        return [e for e in known.elements if isinstance(e, int)]
-
-
-def _attribute(node: NodeProto, name: str, default: int) -> int:
-    return next((int(a.i) for a in node.attribute if a.name == name), default)
-
-
-def _tensor(tensor: TensorProto) -> _Known | None:
-    from onnx import numpy_helper
-
-    if tensor.data_type not in _WHOLE or len(tensor.dims) > 1 or tensor.data_location == 1:
-        return None
-    if tensor.dims and not 0 <= tensor.dims[0] <= _LONGEST:
-        return None
-    array = numpy_helper.to_array(tensor)
-    return _Known(tuple(int(e) for e in array.reshape(-1)), not array.ndim)
-
-
-def _constant(_: _Walk, node: NodeProto) -> _Known | None:
-    for attribute in node.attribute:
-        if attribute.name == "value":
-            return _tensor(attribute.t)
-        if attribute.name == "value_int":
-            return _Known((int(attribute.i),), is_scalar=True)
-        if attribute.name == "value_ints":
-            return _Known(tuple(map(int, attribute.ints)))
-    return None
-
-
-def _shape(walk: _Walk, node: NodeProto) -> _Known | None:
-    shape = walk.shape(node.input[0])
-    if shape is None:
-        return None
-    start, end = _attribute(node, "start", 0), _attribute(node, "end", len(shape))
-    return _Known(shape[slice(start, end)])
-
-
-def _size(walk: _Walk, node: NodeProto) -> _Known | None:
-    shape = walk.shape(node.input[0])
-    return None if shape is None else _Known((_product(shape),), is_scalar=True)
-
-
-def _product(dims: Sequence[Dim]) -> Dim:
-    if None in dims:
-        return None
-    return as_dim(multiplied([_terms(dim) for dim in dims]))
-
-
-def _terms(dim: Dim) -> Polynomial:
-    return parse_dim(str(dim))
-
-
-def _cast(walk: _Walk, node: NodeProto) -> _Known | None:
-    """Follow integers only: a quotient of floats is another number."""
-    return walk.value(node, 0) if _attribute(node, "to", 0) in _WHOLE else None
-
-
-def _same(walk: _Walk, node: NodeProto) -> _Known | None:
-    return walk.value(node, 0)
-
-
-def _reshape(walk: _Walk, node: NodeProto) -> _Known | None:
-    known, target = walk.value(node, 0), walk.numbers(node, 1, ())
-    if known is None or target is None or len(target) > 1:
-        return None
-    return _Known(known.elements, is_scalar=not target)
-
-
-def _squeeze(walk: _Walk, node: NodeProto) -> _Known | None:
-    known = walk.value(node, 0)
-    if known is None or len(known.elements) != 1:
-        return None
-    return _Known(known.elements, is_scalar=True)
-
-
-def _unsqueeze(walk: _Walk, node: NodeProto) -> _Known | None:
-    known = walk.value(node, 0)
-    return _Known(known.elements) if known is not None and known.is_scalar else None
-
-
-def _gather(walk: _Walk, node: NodeProto) -> _Known | None:
-    known, places = walk.value(node, 0), walk.value(node, 1)
-    if known is None or places is None or known.is_scalar:
-        return None
-    size = len(known.elements)
-    taken = [e for e in places.elements if isinstance(e, int) and -size <= e < size]
-    if len(taken) != len(places.elements):
-        return None
-    return _Known(tuple(known.elements[at] for at in taken), places.is_scalar)
-
-
-def _concat(walk: _Walk, node: NodeProto) -> _Known | None:
-    parts = []
-    for at, name in enumerate(node.input):
-        known = walk.value(node, at)
-        if known is None:  # a hole of a length that is known keeps the other dims
-            shape = walk.shape(name)
-            if shape is None or len(shape) != 1 or not isinstance(shape[0], int):
-                return None
-            known = _Known((None,) * min(shape[0], _LONGEST + 1))
-        parts.append(known)
-    return _Known(tuple(e for part in parts for e in part.elements))
-
-
-def _slice(walk: _Walk, node: NodeProto) -> _Known | None:
-    known = walk.value(node, 0)
-    ints = {a.name: list(a.ints) for a in node.attribute}
-    starts = ints.get("starts") or walk.numbers(node, 1, ())
-    ends = ints.get("ends") or walk.numbers(node, 2, ())
-    steps = walk.numbers(node, 4, (1,))
-    if known is None or known.is_scalar or not steps:
-        return None
-    if not starts or not ends or len(starts) != 1 or not steps[0]:
-        return None
-    return _Known(known.elements[slice(starts[0], ends[0], steps[0])])
-
-
-Combine = Callable[[int | str, int | str], "Dim"]
-
-
-def _pairs(combine: Combine) -> Callable[[_Walk, NodeProto], _Known | None]:
-    """Return a rule that combines two inputs element by element, a single one with all."""
-
-    def rule(walk: _Walk, node: NodeProto) -> _Known | None:
-        one, other = walk.value(node, 0), walk.value(node, 1)
-        if one is None or other is None:
-            return None
-        length = max(len(one.elements), len(other.elements))
-        if not {len(one.elements), len(other.elements)} <= {1, length}:
-            return None
-        a, b = (
-            known.elements * (length if len(known.elements) == 1 else 1)
-            for known in (one, other)
-        )
-        elements = tuple(
-            None if x is None or y is None else combine(x, y)
-            for x, y in zip(a, b, strict=True)
-        )
-        return _Known(elements, one.is_scalar and other.is_scalar)
-
-    return rule
-
-
-def _add(a: int | str, b: int | str) -> Dim:
-    return as_dim(total([_terms(a), _terms(b)]))
-
-
-def _subtract(a: int | str, b: int | str) -> Dim:
-    return as_dim(total([_terms(a), multiplied([_terms(b)], -1)]))
-
-
-def _multiply(a: int | str, b: int | str) -> Dim:
-    return as_dim(multiplied([_terms(a), _terms(b)]))
-
-
-def _divide(a: int | str, b: int | str) -> Dim:
-    """Divide as dims do: what is negative, where ONNX rounds the other way, is left alone."""
-    terms = _terms(a)
-    if not isinstance(b, int) or b <= 0 or any(value < 0 for value in terms.values()):
-        return None
-    return as_dim(floored(terms, b))
-
-
-def _smaller(a: int | str, b: int | str) -> Dim:
-    return as_dim(parse_dim(f"min({a}, {b})"))
-
-
-def _larger(a: int | str, b: int | str) -> Dim:
-    return as_dim(parse_dim(f"max({a}, {b})"))
-
-
-def _equal(a: int | str, b: int | str) -> Dim:
-    """Compare numbers, and what is the same expression; a dim is never below zero."""
-    if a == b:
-        return 1
-    numbers = [e for e in (a, b) if isinstance(e, int)]
-    return 0 if len(numbers) == 2 or (numbers and numbers[0] < 0) else None
-
-
-def _where(walk: _Walk, node: NodeProto) -> _Known | None:
-    inputs = [walk.value(node, at) for at in range(3)]
-    known = [value for value in inputs if value is not None]
-    if len(known) < 3:
-        return None
-    length = max(len(value.elements) for value in known)
-    if any(len(value.elements) not in (1, length) for value in known):
-        return None
-    which, yes, no = (
-        value.elements * (length if len(value.elements) == 1 else 1) for value in known
-    )
-    chosen = tuple(
-        None if not isinstance(w, int) else y if w else n
-        for w, y, n in zip(which, yes, no, strict=True)
-    )
-    return _Known(chosen, all(value.is_scalar for value in known))
-
-
-def _filled(walk: _Walk, node: NodeProto) -> _Known | None:
-    """ConstantOfShape of a vector: Expand's targets begin with one of ones."""
-    length = walk.numbers(node, 0, ())
-    value = next((_tensor(a.t) for a in node.attribute if a.name == "value"), None)
-    if length is None or len(length) != 1 or not 0 <= length[0] <= _LONGEST or value is None:
-        return None
-    return _Known(value.elements[:1] * length[0])
-
-
-def _product_of(walk: _Walk, node: NodeProto) -> _Known | None:
-    known = walk.value(node, 0)
-    if known is None:
-        return None
-    return _Known((_product(known.elements),), is_scalar=not _attribute(node, "keepdims", 1))
-
-
-_RULES: Mapping[str, Callable[[_Walk, NodeProto], _Known | None]] = {
-    "Constant": _constant,
-    "ConstantOfShape": _filled,
-    "Shape": _shape,
-    "Size": _size,
-    "Identity": _same,
-    "Cast": _cast,
-    "Reshape": _reshape,
-    "Squeeze": _squeeze,
-    "Unsqueeze": _unsqueeze,
-    "Gather": _gather,
-    "Concat": _concat,
-    "Slice": _slice,
-    "Add": _pairs(_add),
-    "Sub": _pairs(_subtract),
-    "Mul": _pairs(_multiply),
-    "Div": _pairs(_divide),
-    "Min": _pairs(_smaller),
-    "Max": _pairs(_larger),
-    "Equal": _pairs(_equal),
-    "Where": _where,
-    "ReduceProd": _product_of,
-}
-
-
-def _reshape_target(walk: _Walk, node: NodeProto) -> Shape | None:
+def _reshape_target(walk: Walk, node: NodeProto) -> Shape | None:
     """Return a Reshape's shape: 0 copies a dim, -1 takes what is left."""
     known, shape = walk.value(node, 1), walk.shape(node.input[0])
     if known is None:
         return None
     dims = list(known.elements)
-    if not _attribute(node, "allowzero", 0):
+    if not int_attribute(node, "allowzero", 0):
         for at, dim in enumerate(dims):
             if dim == 0:
                 dims[at] = shape[at] if shape is not None and at < len(shape) else None
@@ -352,13 +75,13 @@ def _quotient(whole: Shape, parts: Sequence[Dim]) -> Dim:
             left.remove(part)
         else:
             divisors.append(part)
-    top, bottom = _terms(_product(left)), constant(_terms(_product(divisors)))
+    top, bottom = terms_of(product(left)), constant(terms_of(product(divisors)))
     if not bottom or any(value % bottom for value in top.values()):
         return None
     return as_dim(floored(top, bottom))
 
 
-def _expand_target(walk: _Walk, node: NodeProto) -> Shape | None:
+def _expand_target(walk: Walk, node: NodeProto) -> Shape | None:
     known, shape = walk.value(node, 1), walk.shape(node.input[0])
     if known is None or shape is None:
         return None
@@ -370,12 +93,12 @@ def _expand_target(walk: _Walk, node: NodeProto) -> Shape | None:
     )
 
 
-def _filled_target(walk: _Walk, node: NodeProto) -> Shape | None:
+def _filled_target(walk: Walk, node: NodeProto) -> Shape | None:
     known = walk.value(node, 0)
     return None if known is None else known.elements
 
 
-_TARGETS: Mapping[str, Callable[[_Walk, NodeProto], Shape | None]] = {
+_TARGETS: Mapping[str, Callable[[Walk, NodeProto], Shape | None]] = {
     "Reshape": _reshape_target,
     "Expand": _expand_target,
     "ConstantOfShape": _filled_target,
