@@ -5,14 +5,21 @@ from __future__ import annotations
 import contextlib
 
 import pytest
-from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import HealthCheck, Phase, assume, given, reject, settings
 from hypothesis import strategies as st
 
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.gradients import RULES
 from memplan_cli.onnx_io.gradients.expand import EXPANSIONS
 from unit.gradients import gradient_cases
-from unit.gradients.gradient_checks import check, check_in_runtime, opened
+from unit.gradients.gradient_checks import (
+    REFUSALS,
+    check,
+    check_evaluator,
+    check_in_runtime,
+    opened,
+)
+from unit.gradients.reference_ops import OPERATORS
 
 NEED_SIZES = frozenset(
     {
@@ -63,6 +70,24 @@ def test_gradient_agrees_with_central_differences(name: str, data: st.DataObject
 def test_gradient_runs_in_onnx_runtime(name: str, data: st.DataObject) -> None:
     # Dropout is left out: each runtime draws other masks.
     check_in_runtime(gradient_cases.CASES[name](data.draw))
+
+
+DEFINED = frozenset(operator.__name__ for operator in OPERATORS)
+"""Operators that the tests' evaluator computes by a definition of its own."""
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in gradient_cases.CASES if name.split("-")[0] in DEFINED]
+)
+@settings(_QUICK, max_examples=8)
+@given(data=st.data())
+def test_evaluator_agrees_with_onnx_runtime_before_any_gradient(
+    name: str, data: st.DataObject
+) -> None:
+    try:
+        check_evaluator(gradient_cases.CASES[name](data.draw))
+    except REFUSALS:
+        reject()
 
 
 @pytest.mark.parametrize("name", gradient_cases.CASES)

@@ -21,23 +21,24 @@ _LENGTH, _BATCH, _WIDTH, _HIDDEN = 3, 2, 2, 2
 
 def recurrent(kind: str, gates: int) -> Build:
     def build(draw: Draw) -> Case:
-        direction = pick(draw, "forward", "reverse") if kind != "LSTM" else "forward"
+        direction = pick(draw, "forward", "reverse", "bidirectional")
+        ways = 2 if direction == "bidirectional" else 1
         how = f'hidden_size={_HIDDEN}, direction="{direction}"'
         if kind == "GRU":
             how += f", linear_before_reset={integer(draw, 0, 1)}"
         inputs = {
             "x": values(draw, _LENGTH, _BATCH, _WIDTH),
-            "w": values(draw, 1, gates * _HIDDEN, _WIDTH),
-            "r": values(draw, 1, gates * _HIDDEN, _HIDDEN),
-            "b": values(draw, 1, 2 * gates * _HIDDEN),
-            "h": values(draw, 1, _BATCH, _HIDDEN),
+            "w": values(draw, ways, gates * _HIDDEN, _WIDTH),
+            "r": values(draw, ways, gates * _HIDDEN, _HIDDEN),
+            "b": values(draw, ways, 2 * gates * _HIDDEN),
+            "h": values(draw, ways, _BATCH, _HIDDEN),
         }
         operands = "x, w, r, b, , h"
         if kind == "LSTM":
-            inputs["c"] = values(draw, 1, _BATCH, _HIDDEN)
+            inputs["c"] = values(draw, ways, _BATCH, _HIDDEN)
             operands += ", c"
             if integer(draw, 0, 1):
-                inputs["p"] = values(draw, 1, 3 * _HIDDEN)
+                inputs["p"] = values(draw, ways, 3 * _HIDDEN)
                 operands += ", p"
         return Case(f"y, last = {kind}<{how}>({operands})", inputs, ("y", "last"))
 

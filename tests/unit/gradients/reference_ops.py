@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from onnx.reference.op_run import OpRun
 
+from unit.gradients.reference_recurrent import RECURRENCES
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     Array = NDArray[Any]
@@ -29,6 +33,54 @@ class AffineGrid(OpRun):  # type: ignore[misc]  # onnx has no types
         places = np.stack([*np.meshgrid(*axes, indexing="ij")][::-1], axis=-1)
         whole = np.concatenate([places, np.ones((*places.shape[:-1], 1))], axis=-1)
         return (np.einsum("nij,...j->n...i", theta, whole).astype(theta.dtype),)
+
+
+class Conv(OpRun):  # type: ignore[misc]  # onnx has no types
+    """onnx's own, up to 1.22, pads where ``auto_pad`` says that nothing is padded."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, w: Array, b: Array | None = None, **how: Any) -> tuple[Array]:  # noqa: ANN401 - attributes
+        count = x.ndim - 2
+        strides = how.get("strides") or [1] * count
+        dilations = how.get("dilations") or [1] * count
+        reach = [(k - 1) * d + 1 for k, d in zip(w.shape[2:], dilations, strict=True)]
+        pads = how.get("pads") or [0] * (2 * count)
+        if (how.get("auto_pad") or "NOTSET") != "NOTSET":
+            pads = _automatic_pads(how["auto_pad"], x.shape[2:], reach, strides)
+        around = list(zip(pads[:count], pads[count:], strict=True))
+        padded = np.pad(x, [(0, 0), (0, 0), *around])
+        sizes = [
+            (n - r) // s + 1 for n, r, s in zip(padded.shape[2:], reach, strides, strict=True)
+        ]
+        group = how.get("group") or 1
+        own, made = w.shape[1], w.shape[0] // group
+        out = np.zeros((x.shape[0], w.shape[0], *sizes), x.dtype)
+        for g, tap in product(range(group), product(*(range(k) for k in w.shape[2:]))):
+            places = tuple(
+                slice(t * d, t * d + (n - 1) * s + 1, s)
+                for t, d, n, s in zip(tap, dilations, sizes, strides, strict=True)
+            )
+            read: Any = (slice(None), slice(g * own, (g + 1) * own), *places)
+            at: Any = (slice(g * made, (g + 1) * made), slice(None), *tap)
+            part = np.einsum("nc...,mc->nm...", padded[read], w[at])
+            out[:, g * made : (g + 1) * made] += part
+        return (out if b is None else out + b.reshape(1, -1, *[1] * count),)
+
+
+def _automatic_pads(
+    kind: str, sizes: Sequence[int], reach: Sequence[int], strides: Sequence[int]
+) -> list[int]:
+    """Return begins, then ends, so that a result has ``ceil(size / stride)`` places."""
+    if kind == "VALID":
+        return [0] * (2 * len(sizes))
+    totals = [
+        max((-(-n // s) - 1) * s + r - n, 0)
+        for n, r, s in zip(sizes, reach, strides, strict=True)
+    ]
+    less = [total // 2 for total in totals]
+    more = [total - half for total, half in zip(totals, less, strict=True)]
+    return [*less, *more] if kind == "SAME_UPPER" else [*more, *less]
 
 
 class ConvTranspose(OpRun):  # type: ignore[misc]  # onnx has no types
@@ -192,6 +244,7 @@ class MaxPool(OpRun):  # type: ignore[misc]  # onnx has no types
 
 OPERATORS = [
     AffineGrid,
+    Conv,
     ConvTranspose,
     Erf,
     Gelu,
@@ -200,4 +253,5 @@ OPERATORS = [
     LpNormalization,
     MaxPool,
     MeanVarianceNormalization,
+    *RECURRENCES,
 ]
