@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from itertools import product as cartesian
 from typing import TYPE_CHECKING
 
-from memplan_cli.dims import calls_in, names_in, parse_dim
+from memplan_cli.dims import parse_dim
+from memplan_cli.polynomials import call_in, names_in
 from memplan_cli.sizes import Size
 
 if TYPE_CHECKING:
-    from memplan_cli.dims import Polynomial
+    from memplan_cli.polynomials import Polynomial
 
 Interval = tuple[int, int]
 """The least and the greatest value, both included."""
@@ -64,7 +65,7 @@ def _product(one: Interval, other: Interval) -> Interval:
 
 
 def _range_of_atom(atom: str, bounds: Bounds) -> Interval:
-    call = calls_in(atom)
+    call = call_in(atom)
     if call is None:
         return bounds[atom]
     name, arguments = call

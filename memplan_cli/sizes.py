@@ -7,19 +7,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from memplan_cli.dims import (
+from memplan_cli.dims import bind_dim, canonical_dim, parse_dim, symbols_of
+from memplan_cli.polynomials import (
     Polynomial,
-    bind_dim,
     bound,
-    canonical_dim,
     constant,
     floored,
     is_call,
     multiplied,
-    parse_dim,
     spelled,
     spelled_atom,
-    symbols_of,
 )
 
 if TYPE_CHECKING:

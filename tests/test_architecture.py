@@ -30,6 +30,8 @@ LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
                 "version",
                 "ir",
                 "dims",
+                "dim_text",
+                "polynomials",
                 "sizes",
                 "bounds",
                 "problem",

@@ -9,18 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan_cli.dims import (
-    bind_dim,
-    canonical_dim,
-    names_in,
-    parse_dim,
-    spelled_atom,
-    symbols_of,
-)
+from memplan_cli.dims import bind_dim, canonical_dim, parse_dim, symbols_of
 from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.load import graphs, subgraphs
 from memplan_cli.onnx_io.shape_lattice import is_complete, merged, with_shape
 from memplan_cli.onnx_io.types import element_type
+from memplan_cli.polynomials import names_in, spelled_atom
 from memplan_cli.selection import nearest
 
 if TYPE_CHECKING:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan_cli.dims import as_dim, constant, floored
+from memplan_cli.dims import as_dim
 from memplan_cli.onnx_io.shape_lattice import is_complete, with_shape
 from memplan_cli.onnx_io.shape_values import Walk, int_attribute, product, terms_of
+from memplan_cli.polynomials import constant, floored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

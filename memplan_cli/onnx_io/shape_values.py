@@ -9,14 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from memplan_cli.dims import as_dim, floored, multiplied, parse_dim, total
+from memplan_cli.dims import as_dim, parse_dim
 from memplan_cli.onnx_io.shape_lattice import shape_in
+from memplan_cli.polynomials import floored, multiplied, total
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto, TensorProto, TypeProto
 
-    from memplan_cli.dims import Polynomial
     from memplan_cli.ir import Dim, Shape
+    from memplan_cli.polynomials import Polynomial
 
 _LONGEST = 64
 """Elements above which a vector is data and no shape."""

@@ -12,11 +12,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memplan_cli.dims import names_in, parse_dim, spelled_atom, symbols_of
+from memplan_cli.dims import parse_dim, symbols_of
 from memplan_cli.errors import SettingsError
 from memplan_cli.ir import intermediates
 from memplan_cli.onnx_io.read import Loaded, read_program
 from memplan_cli.onnx_io.shapes import Bindings
+from memplan_cli.polynomials import names_in, spelled_atom
 from memplan_cli.sizes import BITS, size_of
 
 if TYPE_CHECKING:

@@ -158,6 +158,32 @@ def test_expressions_have_one_spelling(text: str, spelled: str) -> None:
     assert canonical_dim(text) == spelled
 
 
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("2batch", "2batch"),
+        ("0x1f", "0x1f"),
+        ("1_000", "1_000"),
+        ("rank #1", "rank #1"),
+        ("`a`2", "'a'2"),
+        ("a`b`", "a'b'"),
+        ("`floor(2*a/4)`", "floor(2*a/4)"),
+        ("`floor(a/0)`", "floor(a/0)"),
+    ],
+)
+def test_what_only_looks_like_arithmetic_is_a_name(text: str, name: str) -> None:
+    assert symbols_of(text) == {name}
+    assert canonical_dim(text) == f"`{name}`"
+    assert symbols_of(canonical_dim(text)) == {name}
+    assert bind_dim(text, {name: 5}) == 5
+
+
+@given(st.text("ab2 _`#()+-*/,.'\n", max_size=12))
+def test_any_text_is_read_and_its_spelling_reads_as_itself(text: str) -> None:
+    spelled = canonical_dim(text)
+    assert canonical_dim(str(spelled)) == spelled
+
+
 def test_what_is_no_product_is_one_symbol_in_parentheses() -> None:
     assert size_of(("new + past", "batch"), "float32") == Size(4, ("(new + past)", "batch"))
     assert size_of(("floor(W/2 + 1/2)",), "int8") == Size(1, ("(floor((W + 1)/2))",))
