@@ -161,7 +161,7 @@ def bind_program(program: Program, dims: Mapping[str, int]) -> Program:
     bound = {
         identity: var
         if var.shape is None or not any(isinstance(dim, str) for dim in var.shape)
-        else replace(var, shape=tuple(bind_dim(dim, dims) for dim in var.shape))
+        else var._replace(shape=tuple(bind_dim(dim, dims) for dim in var.shape))
         for identity, var in program.vars.items()
     }
     return Program(program.name, program.body, bound)

@@ -59,12 +59,12 @@ def _placed(inner: Block, path: str) -> Block:
     """Give ops their index and bodies their paths, as the reader does."""
     ops = []
     for index, each in enumerate(inner.ops):
-        numbered = replace(each, source=index)
+        numbered = each._replace(source=index)
         prefix = f"{path}/{numbered.label}" if path else numbered.label
         bodies = tuple(
             _placed(body, f"{prefix}.body{number}") for number, body in enumerate(each.bodies)
         )
-        ops.append(replace(numbered, bodies=bodies))
+        ops.append(numbered._replace(bodies=bodies))
     return replace(inner, ops=tuple(ops), path=path)
 
 

@@ -48,8 +48,8 @@ def _op(op: Op, node: NodeProto, twins: dict[str, NodeProto]) -> Op:
     if not op.bodies or twin is None or twin.op_type != node.op_type:
         return op
     pairs = zip(op.bodies, subgraphs(node), subgraphs(twin), strict=True)
-    return replace(
-        op, bodies=tuple(_block(b, ours, theirs) for b, (_, ours), (_, theirs) in pairs)
+    return op._replace(
+        bodies=tuple(_block(b, ours, theirs) for b, (_, ours), (_, theirs) in pairs)
     )
 
 

@@ -95,7 +95,7 @@ def as_seen(executed: Executed) -> Program:
     """Return the program with the shapes that the runtime's planner goes by."""
     program = executed.program
     seen = {
-        var: replace(program.vars[var], shape=shape) for var, shape in executed.seen.items()
+        var: program.vars[var]._replace(shape=shape) for var, shape in executed.seen.items()
     }
     return replace(program, vars={**program.vars, **seen}) if seen else program
 

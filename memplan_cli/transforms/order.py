@@ -197,7 +197,7 @@ def _arrange(
     }
     ops = list(block.ops)
     for index, bodies in arranged.items():
-        ops[index] = replace(ops[index], bodies=tuple(body.block for body in bodies))
+        ops[index] = ops[index]._replace(bodies=tuple(body.block for body in bodies))
     block = replace(block, ops=tuple(ops)) if arranged else block
     inner = {index: [body.inner for body in bodies] for index, bodies in arranged.items()}
     most = {index: most_taken(ops[index], facts, bodies) for index, bodies in inner.items()}

@@ -29,7 +29,7 @@ def shuffled(program: Program, rng: random.Random) -> Program:
 
 
 def _shuffled(block: Block, rng: random.Random) -> Block:
-    ops = [replace(op, bodies=tuple(_shuffled(b, rng) for b in op.bodies)) for op in block.ops]
+    ops = [op._replace(bodies=tuple(_shuffled(b, rng) for b in op.bodies)) for op in block.ops]
     maker = {var: at for at, op in enumerate(ops) for var in op.outputs if var}
     waits = [
         {maker[var] for var in _reads(op) if var in maker} - {at} for at, op in enumerate(ops)

@@ -78,7 +78,7 @@ def reads(op: Op) -> set[VarId]:
 def all_blocks(block: Block) -> Iterator[Block]:
     """Yield a block in every order of its ops and of all bodies below."""
     variants = [
-        [replace(op, bodies=bodies) for bodies in product(*map(all_blocks, op.bodies))]
+        [op._replace(bodies=bodies) for bodies in product(*map(all_blocks, op.bodies))]
         for op in block.ops
     ]
     made = {var for op in block.ops for var in op.outputs}

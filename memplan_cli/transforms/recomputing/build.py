@@ -142,7 +142,7 @@ class _Builder:
                 (self._values.of[var], time) for var in op.inputs if var in self._values.of
             )
         )
-        copy = replace(op, inputs=inputs, outputs=outputs)
+        copy = op._replace(inputs=inputs, outputs=outputs)
         self._ops.append((copy, self._place))
 
     def _is_wanted(self, op: Op, var: VarId, time: int) -> bool:
@@ -169,9 +169,9 @@ class _Builder:
             for twin in twins:
                 names[twin] = self._new_name(self._twins[twin], used)
             suffix = names[twins[0]].rpartition("__recompute")[2]
-            named = replace(op, name=f"{op.label}__recompute{suffix}")
+            named = op._replace(name=f"{op.label}__recompute{suffix}")
             outputs = tuple(names.get(out, out) for out in op.outputs)
-            named = replace(named, outputs=outputs)
+            named = named._replace(outputs=outputs)
             self._ops[at] = (named, place)
             copies.add(id(named))
         return copies
@@ -184,7 +184,7 @@ class _Builder:
             if twin not in self._vars:
                 break
         facts = self._vars[var]
-        self._vars[twin] = replace(facts, id=twin, name=f"{facts.name}{twin[len(var) :]}")
+        self._vars[twin] = facts._replace(id=twin, name=f"{facts.name}{twin[len(var) :]}")
         size = self._sizes.get(var) or size_of(facts.shape, facts.dtype)
         if size is not None:
             self._sizes[twin] = size
@@ -220,7 +220,7 @@ class _Builder:
             )
         # What takes an op's place is that op: its name, and outputs that nobody reads.
         self._ops = [
-            (replace(op, name=old.name, outputs=old.outputs), place)
+            (op._replace(name=old.name, outputs=old.outputs), place)
             if (old := heirs.get(next(filter(None, op.outputs), VarId("")))) is not None
             else (op, place)
             for op, place in reversed(kept)
@@ -251,8 +251,7 @@ def _renamed(op: Op, names: Mapping[VarId, VarId]) -> Op:
     """Return an op, bodies included, that says another name for some vars."""
     if not op.bodies and not any(var in names for var in op.inputs):
         return op
-    return replace(
-        op,
+    return op._replace(
         inputs=tuple(names.get(var, var) for var in op.inputs),
         bodies=tuple(_renamed_block(body, names) for body in op.bodies),
     )
