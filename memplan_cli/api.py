@@ -116,7 +116,7 @@ def report(
     Raises:
         MemplanError: there is none, or it is not valid.
     """
-    from memplan_cli.plan import read_plan
+    from memplan_cli.plan_file import read_plan
 
     path = path or newest_plan(Path.cwd())
     if path.suffix == ".json":

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from memplan_cli.errors import PlanError
-from memplan_cli.plan import read_plan
+from memplan_cli.plan_file import read_plan
 from memplan_cli.snapshot import Snapshot, shortened, snapshot_of
 
 if TYPE_CHECKING:

@@ -1,28 +1,25 @@
-"""Everything decided about one model, as data, as JSON, and checked when it comes back.
-
-A plan file is untrusted input: schema, ranges, aliases and overlaps are checked whenever
-one is read, with the checker that every fresh plan has passed too.
-"""
+"""Everything decided about one model, as data and as JSON, and whether it is safe."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli import plan_text
-from memplan_cli.errors import InvalidLayoutError, PlanError
-from memplan_cli.print_log import refusals
+from memplan_cli.errors import InvalidLayoutError
 from memplan_cli.problem import Buffer, BufferId, Layout, LiveRange, Problem, violations
-from memplan_cli.report import Json, Report
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
+
+    from memplan_cli.report import Json, Report
 
 SCHEMA = "memplan.plan/1"
+
+_WITHOUT_REPORT = ("by_id", "problems", "_lists")
+"""What a plan works out once, if somebody asks, and without a look at its report."""
 
 MAX_BYTES = 1 << 62
 """Sizes and offsets above this are no memory of any machine."""
@@ -110,11 +107,6 @@ class Plan:
         return tuple(_problems(self))
 
     @cached_property
-    def not_reused(self) -> tuple[tuple[Placement, str], ...]:
-        """The tensors that take no memory over, in order of birth, and why."""
-        return tuple(refusals(self.tensors))
-
-    @cached_property
     def digest(self) -> str:
         """Return the SHA-256 of all that was decided; what was measured is not in it."""
         text = sha256()
@@ -125,11 +117,9 @@ class Plan:
         return text.hexdigest()
 
     def with_report(self, report: Report) -> Plan:
-        """Return the plan with more evidence: what was worked out of it is not lost."""
-        fresh = replace(self, report=report)
-        for name in ("by_id", "problems", "not_reused", "_lists"):
-            if name in self.__dict__:
-                fresh.__dict__[name] = self.__dict__[name]
+        """Return the plan with more evidence; what was worked out without it is kept."""
+        fresh, known = replace(self, report=report), vars(self)
+        vars(fresh).update((name, known[name]) for name in _WITHOUT_REPORT if name in known)
         return fresh
 
     def to_json(self) -> Json:
@@ -180,58 +170,6 @@ class Plan:
                 plan_text.listed(plan_text.release_lines(self.releases))
             ),
         }
-
-
-def read_plan(path: Path) -> Plan:
-    """Read a plan file and check all of it.
-
-    Raises:
-        PlanError: it cannot be read, is no plan, or its layout is not safe.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-        data = json.loads(text)
-    except OSError as error:
-        raise PlanError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise PlanError(f"{path} is not JSON: {str(error)[:200]}") from error
-    try:
-        plan = plan_from_json(data)
-        check(plan)
-    except PlanError as error:
-        raise type(error)(f"{path}: {error}", hint=error.hint) from error
-    return plan
-
-
-def plan_from_json(data: Any) -> Plan:  # noqa: ANN401 - untrusted JSON
-    """Turn JSON into a plan, types checked; `check` says whether it is safe.
-
-    Raises:
-        PlanError: it is not of this schema.
-    """
-    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-        raise PlanError(f"this is not a plan of schema {SCHEMA}")
-    try:
-        return Plan(
-            version=_text(data["producer"]["version"]),
-            graph_sha256=_text(data["model"]["graph_sha256"]),
-            settings=_table(data["settings"]),
-            order=tuple(
-                BlockOrder(_text(o["block"]), tuple(map(_text, o["nodes"])))
-                for o in data["order"]
-            ),
-            arenas=tuple(_arena(item) for item in data["arenas"]),
-            tensors=tuple(_placement(item) for item in data["tensors"]),
-            releases=tuple(
-                Release(_number(r["step"]), _text(r["node"]), tuple(map(_text, r["tensors"])))
-                for r in data["releases"]
-            ),
-            report=Report.from_json(data["report"]),
-        )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise PlanError(
-            f"the plan is not of schema {SCHEMA}: {type(error).__name__} {str(error)[:200]}"
-        ) from error
 
 
 def check(plan: Plan) -> None:
@@ -299,57 +237,3 @@ def _owner(plan: Plan, tensor: Placement) -> str:
             f"tensor {tensor.id!r} shares the bytes of {owner.id!r} but lies elsewhere"
         )
     return owner.id
-
-
-def _arena(item: Json) -> ArenaFacts:
-    alignment = _number(item["alignment"])
-    if alignment < 1:
-        raise PlanError("an arena's alignment is below 1")
-    return ArenaFacts(
-        _number(item["id"]),
-        _text(item["unit"]),
-        _number(item["height"]),
-        _number(item["lower_bound"]),
-        alignment,
-    )
-
-
-def _placement(item: Json) -> Placement:
-    first, last = _number(item["first"]), _number(item["last"])
-    if first >= last:
-        raise PlanError(f"tensor {item['name']!r} dies before it lives")
-    slot, alias, pinned = item["slot"], item["alias_of"], item["pinned"]
-    return Placement(
-        _text(item["name"]),
-        _text(item["block"]),
-        _text(item["dtype"]),
-        tuple(dim if isinstance(dim, str) else _number(dim) for dim in item["shape"]),
-        _number(item["bytes"]),
-        _number(item["arena"]),
-        _number(item["offset"]),
-        None if slot is None else _number(slot),
-        first,
-        last,
-        None if alias is None else _text(alias),
-        None if pinned is None else _text(pinned),
-    )
-
-
-def _number(value: Any) -> int:  # noqa: ANN401 - untrusted JSON
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise PlanError(f"the plan has {str(value)[:80]!r} where a whole number belongs")
-    if not 0 <= value < MAX_BYTES:
-        raise PlanError(f"the plan has {value}, which is out of range")
-    return value
-
-
-def _table(value: Any) -> Json:  # noqa: ANN401 - untrusted JSON
-    if not isinstance(value, dict):
-        raise PlanError(f"the plan has {str(value)[:80]!r} where a table belongs")
-    return value
-
-
-def _text(value: Any) -> str:  # noqa: ANN401 - untrusted JSON
-    if not isinstance(value, str):
-        raise PlanError(f"the plan has {str(value)[:80]!r} where a text belongs")
-    return value

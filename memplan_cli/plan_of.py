@@ -79,8 +79,8 @@ class Decided:
 def plan_of(decided: Decided) -> Plan:
     """Write decisions down as a plan."""
     tensors = tuple(_placements(decided))
-    without = tuple(refusals(tensors))
-    plan = Plan(
+    refused = sum(1 for _ in refusals(tensors))
+    return Plan(
         version=VERSION,
         graph_sha256=decided.source.graph_sha256,
         settings=settings_json(decided.settings),
@@ -95,10 +95,8 @@ def plan_of(decided: Decided) -> Plan:
         releases=releases(
             decided.needs.timeline, decided.needs.sizes.keys() - decided.needs.pinned.keys()
         ),
-        report=_report(decided, len(tensors) - len(without)),
+        report=_report(decided, len(tensors) - refused),
     )
-    plan.__dict__["not_reused"] = without
-    return plan
 
 
 def settings_json(settings: Settings) -> Json:

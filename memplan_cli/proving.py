@@ -105,7 +105,7 @@ def plan_beside(planned: Path) -> Plan:
     Raises:
         PlanError: it is not there, or not valid.
     """
-    from memplan_cli.plan import read_plan
+    from memplan_cli.plan_file import read_plan
 
     return read_plan(planned.with_suffix(".json"))
 

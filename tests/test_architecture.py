@@ -61,6 +61,7 @@ LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
                 "totals",
                 "releases",
                 "print_log",
+                "plan_file",
                 "plan_text",
                 "report",
                 "plan",

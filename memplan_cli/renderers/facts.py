@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan_cli.evidence import CPU
+from memplan_cli.print_log import refusals
 from memplan_cli.quantities import format_share, format_size
 from memplan_cli.report import DEFINITIONS
 from memplan_cli.runtime.snippet import binding_lines
@@ -160,7 +161,7 @@ def refused(plan: Plan) -> tuple[Refused, ...]:
     """
     fixed = {arena.id for arena in plan.arenas if arena.unit == "1"}
     found: dict[str, list[tuple[int, str]]] = {}
-    for tensor, reason in plan.not_reused:
+    for tensor, reason in refusals(plan.tensors):
         size = tensor.bytes if tensor.arena in fixed else 0
         found.setdefault(reason, []).append((size, tensor.id))
     for refusal in plan.report.unplanned:

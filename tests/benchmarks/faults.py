@@ -26,7 +26,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.plan import read_plan
+from memplan_cli.plan_file import read_plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from memplan_cli.cli import main
-from memplan_cli.plan import read_plan
+from memplan_cli.plan_file import read_plan
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from browser import CHROMIUM, Browser
-from memplan_cli.plan import ArenaFacts, BlockOrder, Placement, Plan, read_plan
+from memplan_cli.plan import ArenaFacts, BlockOrder, Placement, Plan
+from memplan_cli.plan_file import read_plan
 from memplan_cli.renderers import html
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from memplan_cli import Settings, plan
-from memplan_cli.plan import plan_from_json
+from memplan_cli.plan_file import plan_from_json
 from memplan_cli.renderers import render
 
 REPORTS = Path(__file__).parent / "reports"

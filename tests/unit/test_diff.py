@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from memplan_cli.diff import Kind, compare
-from memplan_cli.plan import read_plan
+from memplan_cli.plan_file import read_plan
 from memplan_cli.snapshot import Snapshot, TensorFacts, snapshot_of
 
 PLANS = Path(__file__).parents[1] / "golden" / "renderers" / "plans"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from memplan_cli.baseline import dumps, key_of, read_baseline
 from memplan_cli.errors import MemplanError, PlanError, UnknownSizeError
 from memplan_cli.gate import Finding, RuleBook, Rules, judge, rules_from, worth_recording
-from memplan_cli.plan import read_plan
+from memplan_cli.plan_file import read_plan
 from memplan_cli.quantities import Increase, parse_increase
 from memplan_cli.snapshot import MOST_TENSORS, Snapshot, TensorFacts, shortened, snapshot_of
 

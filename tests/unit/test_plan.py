@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from builders import plan_of_text
 from memplan_cli.errors import InvalidLayoutError, PlanError
-from memplan_cli.plan import Release, check, plan_from_json, read_plan
+from memplan_cli.plan import Release, check
+from memplan_cli.plan_file import plan_from_json, read_plan
 from memplan_cli.plan_text import listed
 from memplan_cli.renderers import render
 from memplan_cli.settings import Settings

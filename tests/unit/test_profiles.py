@@ -16,7 +16,7 @@ from memplan_cli import api, profiles
 from memplan_cli.cli import main
 from memplan_cli.errors import InvalidLayoutError, SettingsError
 from memplan_cli.modelfile import plan_model, read_model
-from memplan_cli.plan import read_plan
+from memplan_cli.plan_file import read_plan
 from memplan_cli.profiles import for_all, plan_profiles
 from memplan_cli.renderers import render
 from memplan_cli.schemas import schema_text

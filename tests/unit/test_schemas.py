@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 
 from memplan_cli.baseline import dumps
 from memplan_cli.errors import SettingsError
-from memplan_cli.plan import read_plan
+from memplan_cli.plan_file import read_plan
 from memplan_cli.schemas import NAMES, schema_text
 from memplan_cli.settings_file import read_yaml
 from memplan_cli.settings_keys import KEYS

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from memplan_cli.plan import BlockOrder, Plan, read_plan
+from memplan_cli.plan import BlockOrder, Plan
+from memplan_cli.plan_file import read_plan
 from memplan_cli.timeline import curve, held, main_arena, moments, nodes_at, peak_tick
 
 PLANS = Path(__file__).parents[1] / "golden" / "renderers" / "plans"

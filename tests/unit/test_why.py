@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memplan_cli.errors import PlanError, SettingsError
-from memplan_cli.plan import ArenaFacts, BlockOrder, Placement, Plan, read_plan
+from memplan_cli.plan import ArenaFacts, BlockOrder, Placement, Plan
+from memplan_cli.plan_file import read_plan
 from memplan_cli.why import why_peak, why_tensor
 
 PLANS = Path(__file__).parents[1] / "golden" / "renderers" / "plans"

@@ -10,18 +10,22 @@ import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 import pytest
 from markdown_it import MarkdownIt
 
 from memplan_cli.errors import PlanError, SettingsError
-from memplan_cli.plan import Plan, read_plan
+from memplan_cli.plan_file import read_plan
 from memplan_cli.problem import align, lower_bound
 from memplan_cli.renderers import RENDERERS, html, render
 from memplan_cli.renderers.bars import bars, sampled
 from memplan_cli.renderers.text import Screen
 from memplan_cli.renderers.text import render as draw
+
+if TYPE_CHECKING:
+    from memplan_cli.plan import Plan
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "renderers"
 PLANS = {

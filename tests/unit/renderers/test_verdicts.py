@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -13,11 +14,14 @@ from jsonschema import Draft7Validator
 
 from memplan_cli.diff import compare
 from memplan_cli.gate import Rules, Verdict, judge
-from memplan_cli.plan import Plan, read_plan
+from memplan_cli.plan_file import read_plan
 from memplan_cli.quantities import Increase
 from memplan_cli.renderers import changes, stories, verdicts
 from memplan_cli.snapshot import Snapshot, TensorFacts, snapshot_of
 from memplan_cli.why import why_peak, why_tensor
+
+if TYPE_CHECKING:
+    from memplan_cli.plan import Plan
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "renderers"
 EVIL = "</failure>]]>\x1b[31m::error::\n%0A|`@team` <b>"
