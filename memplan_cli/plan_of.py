@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from memplan_cli.analysis.phase import Phases
-    from memplan_cli.ir import Program, VarId
+    from memplan_cli.ir import Program
     from memplan_cli.problem import BufferId, LiveRange
     from memplan_cli.report import Json
     from memplan_cli.scheduling import Schedule
+    from memplan_cli.scope import Scope
     from memplan_cli.settings import Settings
-    from memplan_cli.sizes import Size
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +55,10 @@ class Decided:
     source: Source
     settings: Settings
     phases: Phases
-    kind: str
     original: Program
-    original_sizes: Mapping[VarId, Size]
+    scope: Scope
     schedule: Schedule
     needs: Needs
-    unplanned: Mapping[VarId, str]
     levels: tuple[Placed, Placed, Placed]
     warnings: tuple[str, ...] = ()
     estimate: Mapping[str, int] = field(default_factory=dict)
@@ -180,10 +178,10 @@ def _report(decided: Decided, reuses: int) -> Report:
         memory = Memory(memory.weights, memory.inputs, memory.outputs, None, None, None, None)
     before = (None, None) if memory.planned is None else _original(decided, memory)
     symbolic = memory.naive is None and not silent
-    refusals = [*decided.unplanned.items(), *needs.pinned.items()]
+    refusals = [*decided.scope.unplanned.items(), *needs.pinned.items()]
     return Report(
         model=_facts(decided, count),
-        phase=decided.kind,
+        phase=decided.settings.kind(decided.phases),
         level=decided.settings.level,
         coverage=coverage,
         memory=memory,
@@ -270,7 +268,7 @@ def _original(decided: Decided, memory: Memory) -> tuple[int | None, int | None]
     """Return live peak and planned bytes of the order in the file, at the same level."""
     if decided.schedule.ordering.program is decided.original:
         return memory.live_peak, memory.planned
-    needs = replace(decided.needs, program=decided.original, sizes=decided.original_sizes)
+    needs = replace(decided.needs, program=decided.original, sizes=decided.scope.sizes)
     placed = place_levels(needs)[decided.settings.level]
     return _live_peak(needs, decided.settings.level), number(placed.heights)
 

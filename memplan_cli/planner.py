@@ -7,22 +7,21 @@ allocate each, refuse any layout with violations, say what it all comes to.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.dataflow import dataflow
 from memplan_cli.analysis.dry_run import dry_run
 from memplan_cli.analysis.phase import find_phases
 from memplan_cli.analysis.storage import live_peak
-from memplan_cli.bounds import at_most
-from memplan_cli.errors import ModelError, SettingsError
-from memplan_cli.ir import intermediates
+from memplan_cli.errors import SettingsError
 from memplan_cli.placing import Needs, place_apart, place_levels, pool_heights
-from memplan_cli.plan import MAX_BYTES, check
+from memplan_cli.plan import check
 from memplan_cli.plan_of import Decided, plan_of
 from memplan_cli.scheduling import aliasing_of, as_it_is, for_runtime, schedule
+from memplan_cli.scope import find_scope
 from memplan_cli.selection import select
-from memplan_cli.sizes import size_of, symbols_of
+from memplan_cli.sizes import symbols_of
 from memplan_cli.transforms.terms import Terms
 
 if TYPE_CHECKING:
@@ -30,13 +29,13 @@ if TYPE_CHECKING:
 
     from memplan_cli.analysis.dataflow import Dataflow
     from memplan_cli.analysis.phase import Phases
-    from memplan_cli.ir import Program, Var, VarId
+    from memplan_cli.ir import Program
     from memplan_cli.placing import Placed
     from memplan_cli.plan import Plan
     from memplan_cli.plan_of import Source
     from memplan_cli.scheduling import Runtime, Schedule
+    from memplan_cli.scope import Scope
     from memplan_cli.settings import Settings
-    from memplan_cli.sizes import Size
 
 Progress = Callable[[str], None]
 
@@ -47,15 +46,6 @@ class Planned:
 
     program: Program
     plan: Plan
-
-
-@dataclass(frozen=True, slots=True)
-class Scope:
-    """What is planned, what of it keeps storage of its own, and what is left out."""
-
-    sizes: Mapping[VarId, Size]
-    pinned: Mapping[VarId, str] = field(default_factory=dict)
-    unplanned: Mapping[VarId, str] = field(default_factory=dict)
 
 
 def make_plan(
@@ -79,18 +69,16 @@ def make_plan(
         SettingsError: an exclusion or the loss names no tensor of the model.
         InvalidLayoutError: an allocator broke its promise.
     """
-    notes = (*_bounds_notes(program, settings), *_hidden_notes(program, settings))
     flow = dataflow(program.body)
     phases = find_phases(
         program, loss=settings.loss, recorded=source.recorded_phases, flow=flow
     )
-    kind = phases.kind if settings.phase == "auto" else settings.phase
     scope = find_scope(program, settings, phases)
-    refusal = _left_alone(settings, kind)
+    terms = Terms(scope.sizes, frozenset(scope.pinned), aliasing_of(settings.level))
+    refusal = tuple(_left_alone(settings, phases))
     if refusal:
         chosen = as_it_is(program, scope.sizes)
     else:
-        terms = Terms(scope.sizes, frozenset(scope.pinned), aliasing_of(settings.level))
         chosen = schedule(program, terms, phases, settings, progress)
         if runtime is not None:
             chosen = for_runtime(program, terms, chosen, runtime, settings)
@@ -99,18 +87,15 @@ def make_plan(
         source=source,
         settings=settings,
         phases=phases,
-        kind=kind,
         original=program,
-        original_sizes=scope.sizes,
+        scope=scope,
         schedule=chosen,
         needs=needs,
-        unplanned=scope.unplanned,
         levels=levels,
-        warnings=(*((refusal,) if refusal else ()), *notes, *chosen.warnings),
-        estimate=_estimate(program, scope, kind, flow),
+        warnings=(*refusal, *_notes(program, settings), *chosen.warnings),
+        estimate=_estimate(program, scope, settings.kind(phases), flow),
     )
-    plan = plan_of(decided)
-    check(plan)
+    check(plan := plan_of(decided))
     return Planned(chosen.ordering.program, plan)
 
 
@@ -161,6 +146,16 @@ def _in_the_files_order(program: Program, chosen: Schedule) -> Schedule:
     return replace(chosen, ordering=kept)
 
 
+def _notes(program: Program, settings: Settings) -> Iterator[str]:
+    """Yield what a reader must know of settings that do less than they say, or nothing.
+
+    Raises:
+        SettingsError: a dim has both a number and bounds.
+    """
+    yield from _bounds_notes(program, settings)
+    yield from _hidden_notes(program, settings)
+
+
 def _hidden_notes(program: Program, settings: Settings) -> Iterator[str]:
     """Say which excluded vars cannot become outputs of the graph."""
     if not settings.expose:
@@ -168,54 +163,6 @@ def _hidden_notes(program: Program, settings: Settings) -> Iterator[str]:
     for identity in select(program, settings.excluded):
         if program.vars[identity].block:
             yield f"{identity!r} is inside a body and cannot be exposed as an output"
-
-
-def find_scope(program: Program, settings: Settings, phases: Phases) -> Scope:
-    """Say of each intermediate whether it is planned, pinned or left out, and why."""
-    excluded = select(program, settings.excluded)
-    pinned = {identity: f"excluded by {pattern!r}" for identity, pattern in excluded.items()}
-    if settings.skip_grads:
-        for identity in phases.gradients:
-            pinned.setdefault(identity, "a gradient that the update consumes (skip_grads)")
-    if phases.loss is not None:
-        pinned.setdefault(phases.loss, "the loss")
-    sizes: dict[VarId, Size] = {}
-    unplanned: dict[VarId, str] = {}
-    for identity in intermediates(program):
-        var = program.vars[identity]
-        size = size_of(var.shape, var.dtype)
-        if size is None:
-            unplanned[identity] = _why_unknown(var)
-        else:
-            sizes[identity] = at_most(size, settings.bounds) if size.symbols else size
-    _refuse_giants(sizes)
-    return Scope(sizes, {v: why for v, why in pinned.items() if v in sizes}, unplanned)
-
-
-def _refuse_giants(sizes: Mapping[VarId, Size]) -> None:
-    """Refuse sizes that no machine has, before 64-bit arithmetic meets them."""
-    total = 0
-    for identity, size in sizes.items():
-        total += size.coefficient
-        if total >= MAX_BYTES:
-            raise ModelError(
-                f"tensor {identity[:120]!r} takes {size} bytes: no machine has that much",
-                hint="is its shape right?",
-            )
-
-
-def _why_unknown(var: Var) -> str:
-    if var.dtype == "string":
-        return "strings have no size before the run"
-    if var.dtype == "unknown":
-        return "its type is not known before the run"
-    if "(" in var.dtype or var.dtype == "map":
-        return f"a {var.dtype} is no dense tensor"
-    if var.shape is None:
-        return "its shape is not known before the run: give it with --shape"
-    if None in var.shape:
-        return f"dim {var.shape.index(None)} is not known before the run: give it with --shape"
-    return f"its size cannot be said in bytes: {var.dtype} {list(var.shape)}"
 
 
 def _bounds_notes(program: Program, settings: Settings) -> Iterator[str]:
@@ -237,14 +184,15 @@ def _bounds_notes(program: Program, settings: Settings) -> Iterator[str]:
             yield f"no free dim is called {name!r}: its bounds do nothing"
 
 
-def _left_alone(settings: Settings, kind: str) -> str:
+def _left_alone(settings: Settings, phases: Phases) -> Iterator[str]:
+    """Yield why models of this kind are left as they are, if they are."""
+    kind = settings.kind(phases)
     allowed = {
         "train": settings.mem_param.optimize_train,
         "test": settings.mem_param.optimize_test,
     }
-    if allowed[kind]:
-        return ""
-    return f"left as it is: mem_param.optimize_{kind} is false and the phase is {kind}"
+    if not allowed[kind]:
+        yield f"left as it is: mem_param.optimize_{kind} is false and the phase is {kind}"
 
 
 def _estimate(program: Program, scope: Scope, kind: str, flow: Dataflow) -> Mapping[str, int]:

@@ -10,8 +10,8 @@ from memplan_cli.errors import PlanError
 from memplan_cli.onnx_io.notes import recorded_phases
 from memplan_cli.onnx_io.read import read_program
 from memplan_cli.onnx_io.write import rewrite
-from memplan_cli.planner import find_scope
 from memplan_cli.scheduling import aliasing_of, schedule
+from memplan_cli.scope import find_scope
 from memplan_cli.settings import Settings
 from memplan_cli.transforms.terms import Terms
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from memplan_cli.analysis.phase import Kind, Phases
     from memplan_cli.ir import Shape
 
 Level = Literal[0, 1, 2]
@@ -69,3 +70,7 @@ class Settings:
     def excluded(self) -> tuple[str, ...]:
         """Every exclusion, in the order given, once."""
         return tuple(dict.fromkeys((*self.mem_param.exclude_blob, *self.exclude)))
+
+    def kind(self, phases: Phases) -> Kind:
+        """Return what a model counts as: what its phases say, unless that is overruled."""
+        return phases.kind if self.phase == "auto" else self.phase

@@ -57,6 +57,7 @@ LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
                 "schemas",
                 "selection",
                 "scheduling",
+                "scope",
                 "placing",
                 "totals",
                 "releases",

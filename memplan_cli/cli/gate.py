@@ -11,7 +11,10 @@ from memplan_cli.cli.common import Chosen, output_options, say, settings_options
 from memplan_cli.errors import SettingsError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from memplan_cli.cli.common import Output
+    from memplan_cli.gate import Verdict
 
 FORMATS = ("text", "json", "markdown", "github", "junit", "sarif")
 
@@ -88,15 +91,22 @@ def gate(  # noqa: PLR0913 - one parameter an option, as click wants it
     files = {out: form} if out is not None else {}
     files.update(_parse_files(more))
     verdicts = gating.gate(models, request, output.progress)
-    if files:
-        from memplan_cli.onnx_io.files import write_files
-
-        write_files({path: RENDERERS[name](verdicts).encode() for path, name in files.items()})
-        for path in files:
-            output.note(f"memplan: wrote {path}")
+    _write(verdicts, files, output)
     if out is None:
         say(RENDERERS[form](verdicts))
     raise SystemExit(0 if all(verdict.passed for verdict in verdicts) else 1)
+
+
+def _write(verdicts: tuple[Verdict, ...], files: Mapping[Path, str], output: Output) -> None:
+    """Write each file in its format, all or none."""
+    if not files:
+        return
+    from memplan_cli.onnx_io.files import write_files
+    from memplan_cli.renderers.verdicts import RENDERERS
+
+    write_files({path: RENDERERS[form](verdicts).encode() for path, form in files.items()})
+    for path in files:
+        output.note(f"memplan: wrote {path}")
 
 
 def _parse_files(texts: tuple[str, ...]) -> dict[Path, str]:

@@ -77,12 +77,9 @@ def train_step(  # noqa: PLR0913 - one parameter an option, as click wants it
     memplan train-step net.onnx -o step.onnx --loss-fn softmax-cross-entropy --optimizer adam
     memplan train-step net.onnx -o grads.onnx --loss loss --gradients --freeze 'embed*'
     """
-    if (loss is None) == (loss_fn is None):
-        raise click.UsageError("give either --loss or --loss-fn")
-    if (optimizer is None) != gradients:
-        raise click.UsageError("give either --optimizer or --gradients")
-    if checkpoints and budget:
-        raise click.UsageError("give either --checkpoint or --budget")
+    _require((loss is None) != (loss_fn is None), "either --loss or --loss-fn")
+    _require((optimizer is None) == gradients, "either --optimizer or --gradients")
+    _require(not checkpoints or not budget, "either --checkpoint or --budget")
     from memplan_cli.onnx_io.gradients.files import StepFiles, write_train_step
     from memplan_cli.training import LossFunction, Optimizer, Recipe, Statistics
 
@@ -94,13 +91,17 @@ def train_step(  # noqa: PLR0913 - one parameter an option, as click wants it
         freeze,
         Statistics.RUNNING if running else Statistics.BATCH,
     )
-    step = write_train_step(
-        recipe, StepFiles(model, out, state), _recompute(checkpoints, budget)
-    )
+    files = StepFiles(model, out, state)
+    step = write_train_step(recipe, files, _recompute(checkpoints, budget))
     click.echo(
         f"{out}: {len(step.model.graph.node)} nodes, {len(step.parameters)} parameters"
         f" trained, loss {step.loss}"
     )
+
+
+def _require(given: bool, words: str) -> None:  # noqa: FBT001 - the test itself, no mode
+    if not given:
+        raise click.UsageError(f"give {words}")
 
 
 def _recompute(

@@ -37,17 +37,7 @@ def test_a_team_is_told_which_change_made_the_model_need_more_memory(tmp_path: P
 
     # Somebody reads an early tensor at the end: red, in every format, with its name.
     write(model, LONGER)
-    for form in FORMATS:
-        red = memplan("gate", "models/net.onnx", "--format", form)
-        assert red.exit_code == 1, form
-        assert "early" in red.stdout, form
-        assert "last_node" in red.stdout, form
-    told = json.loads(memplan("gate", "models/net.onnx", "--format", "json").stdout)
-    changes = told["models"][0]["difference"]["changes"]
-    assert (changes[0]["tensor"], changes[0]["kind"]) == ("early", "lives longer")
-    assert changes[0]["effect"] == 64 * 256 * 4
-    xml = memplan("gate", "models/net.onnx", "--format", "junit").stdout
-    assert ET.fromstring(xml).get("failures") == "1"  # noqa: S314 - our own
+    assert_early_is_blamed("models/net.onnx")
 
     # A gate never changes the baseline by itself, and a ratchet does not turn back.
     assert baseline.read_text() == recorded
@@ -76,6 +66,20 @@ def test_a_team_is_told_which_change_made_the_model_need_more_memory(tmp_path: P
     # What was good enough before the gain no longer is.
     write(model, GOOD)
     assert memplan("gate", "models/net.onnx").exit_code == 1
+
+
+def assert_early_is_blamed(model: str) -> None:
+    for form in FORMATS:
+        red = memplan("gate", model, "--format", form)
+        assert red.exit_code == 1, form
+        assert "early" in red.stdout, form
+        assert "last_node" in red.stdout, form
+    told = json.loads(memplan("gate", model, "--format", "json").stdout)
+    changes = told["models"][0]["difference"]["changes"]
+    assert (changes[0]["tensor"], changes[0]["kind"]) == ("early", "lives longer")
+    assert changes[0]["effect"] == 64 * 256 * 4
+    xml = memplan("gate", model, "--format", "junit").stdout
+    assert ET.fromstring(xml).get("failures") == "1"  # noqa: S314 - our own
 
 
 def test_the_same_commands_leave_the_same_bytes(tmp_path: Path) -> None:
