@@ -16,7 +16,7 @@ from memplan_cli.onnx_io.shapes import Bindings, infer
 from memplan_cli.onnx_io.types import dtype_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from onnx import GraphProto, ModelProto, NodeProto
 
@@ -38,22 +38,34 @@ def read_program(model: ModelProto, bindings: Bindings | None = None) -> Loaded:
     Raises:
         ModelError: a value is read that nothing defines, defined twice, or needs itself.
     """
-    types = declared_types(model.graph)
-    inferred, warnings = infer(model, bindings or Bindings(), types)
-    reader = _Reader(_weights(model.graph), inferred.graph)
+    graph, types, warnings = _typed(model, bindings or Bindings())
+    reader = _Reader(_weights(model.graph), graph)
     scope: dict[str, VarId] = {}
     for name, (dtype, shape) in reader.weights.items():
         scope[name] = reader.add(name, "", Origin.WEIGHT, (dtype, shape))
-    if inferred is not model:
-        types = declared_types(inferred.graph)
     inputs = tuple(v.name for v in model.graph.input if v.name not in reader.weights)
     for name in inputs:
         if name in scope:
             raise ModelError(f"input {_short(name)!r} is defined twice")
         scope[name] = reader.add(name, "", Origin.INPUT, types.get(name, UNKNOWN))
     top = _Scope("", scope, set(scope), types)
-    body = reader.block(inferred.graph, top, tuple(scope[name] for name in inputs))
+    body = reader.block(graph, top, tuple(scope[name] for name in inputs))
     return Loaded(Program(model.graph.name or "model", body, reader.vars), warnings)
+
+
+def _typed(
+    model: ModelProto, bindings: Bindings
+) -> tuple[GraphProto, Mapping[str, Facts], tuple[str, ...]]:
+    """Return the graph whose nodes are to be read, the types of its values, and warnings."""
+    types = declared_types(model.graph)
+    inferred, warnings = infer(model, bindings, types)
+    if inferred is model:
+        return model.graph, types, warnings
+    types = declared_types(inferred.graph)
+    # Inference leaves nodes alone but for the types in their bodies: without any, a large
+    # graph need not be there twice while it is read.
+    nested = any(any(subgraphs(node)) for node in inferred.graph.node if node.attribute)
+    return (inferred if nested else model).graph, types, warnings
 
 
 def _weights(graph: GraphProto) -> dict[str, tuple[str, Shape]]:
@@ -81,7 +93,7 @@ class _Scope:
     names: dict[str, VarId]
     """The var of each name that stands for one here, those of outer blocks included."""
     taken: set[str]
-    """The names that this block itself defines."""
+    """The names that this block itself defines, and the empty one."""
     types: Mapping[str, Facts]
 
     def result(self, name: str) -> VarId:
@@ -111,18 +123,18 @@ class _Reader:
         return var
 
     def block(self, graph: GraphProto, scope: _Scope, inputs: tuple[VarId, ...]) -> Block:
-        rows = sorted_rows(graph, scope.names)
         scope.names[""] = VarId("")  # what is left out
-        ops = tuple([self._op(row, scope) for row in rows])
+        scope.taken.add("")
+        ops = tuple([self._op(row, scope) for row in _rows(graph, scope)])
         outputs = tuple(scope.result(value.name) for value in graph.output)
         return Block(inputs, outputs, ops, scope.path)
 
     def _op(self, row: Row, scope: _Scope) -> Op:
-        index, node, reads, writes = row
+        index, node, reads, writes, _ = row
         kind, attributes = node.op_type, _NO_ATTRIBUTES
         bodies: tuple[Block, ...] = ()
         if node.attribute:
-            bodies, attributes = tuple(self._bodies(node, index, scope)), _attributes(node)
+            bodies, attributes = tuple(self._bodies(row, scope)), _attributes(node)
         names, taken = scope.names, scope.taken
         try:
             inputs = tuple([names[name] for name in reads])
@@ -130,9 +142,9 @@ class _Reader:
             raise _undefined(node, error.args[0]) from None
         outputs = []
         for name in writes:
-            if name in taken:
-                raise ModelError(f"value {_short(name)!r} is defined twice")
             if name:
+                if name in taken:
+                    raise ModelError(f"value {_short(name)!r} is defined twice")
                 taken.add(name)
                 names[name] = self._result(name, kind, node, scope)
             outputs.append(names[name])
@@ -147,8 +159,9 @@ class _Reader:
             facts = _constant_type(node)
         return self.add(name, scope.path, Origin.WEIGHT, facts)
 
-    def _bodies(self, node: NodeProto, index: int, outer: _Scope) -> Iterator[Block]:
-        for attribute, graph in subgraphs(node):
+    def _bodies(self, row: Row, outer: _Scope) -> Iterator[Block]:
+        index, node, _, _, owned = row
+        for attribute, graph in owned:
             label = node.name or f"{node.op_type}#{index}"
             path = self._path(f"{label}.{attribute}", outer.path)
             types, names, weights = declared_types(graph), dict(outer.names), _weights(graph)
@@ -188,40 +201,47 @@ def _undefined(node: NodeProto, name: str) -> ModelError:
     return ModelError(f"node {_short(where)!r} reads {_short(name)!r}, which nothing defines")
 
 
-Row = tuple[int, "NodeProto", Sequence[str], Sequence[str]]
-"""A node with its index, what it reads and what it writes: each field is read once."""
+Row = tuple[int, "NodeProto", Sequence[str], Sequence[str], Sequence[tuple[str, "GraphProto"]]]
+"""A node with its index, what it reads and writes, and its bodies: each field is read once."""
 
 
-def sorted_rows(graph: GraphProto, outer: Mapping[str, object]) -> Sequence[Row]:
-    """Return the nodes in an order in which every value is made before it is read.
+def _rows(graph: GraphProto, scope: _Scope) -> Iterator[Row]:
+    """Yield the nodes in an order in which every value is made before it is read.
 
-    The file's order where that is one, as the format demands; else the nearest to it.
+    The file's order where that is one, as the format demands; else the nearest to it. Rows
+    are made one by one, and the scope must know what a row defines before the next is asked
+    for: those of a large graph take as much memory as the program that is made of them.
 
     Raises:
         ModelError: the nodes need each other in a circle.
     """
+    for index, node in enumerate(graph.node):
+        row = _row(index, node)
+        _, _, reads, _, bodies = row
+        needs = [*_reads(reads, bodies)] if bodies else reads
+        if not scope.taken.issuperset(needs) and not scope.names.keys() >= set(needs):
+            # Sorting keeps all before this node in its place.
+            yield from _sorted_rows(graph, scope.names)[index:]
+            return
+        yield row
+
+
+def _row(index: int, node: NodeProto) -> Row:
+    bodies = tuple(subgraphs(node)) if node.attribute else ()
     # A slice of a repeated field is a list made in one step.
-    rows = [(i, node, node.input[:], node.output[:]) for i, node in enumerate(graph.node)]
-    if _is_in_order(rows, outer):
-        return rows
-    maker = {name: index for index, _, _, writes in rows for name in writes if name}
+    return index, node, node.input[:], node.output[:], bodies
+
+
+def _sorted_rows(graph: GraphProto, outer: Mapping[str, object]) -> Sequence[Row]:
+    rows = [_row(index, node) for index, node in enumerate(graph.node)]
+    maker = {name: index for index, _, _, writes, _ in rows for name in writes if name}
     waits: list[set[int]] = []
     in_order = True
-    for index, node, _, _ in rows:
-        needs = {maker[n] for n in _reads(node) if n in maker and n not in outer}
+    for index, _, reads, _, bodies in rows:
+        needs = {maker[n] for n in _reads(reads, bodies) if n in maker and n not in outer}
         in_order = in_order and all(need < index for need in needs)
         waits.append(needs)
     return rows if in_order else [rows[index] for index in _kahn(waits, graph)]
-
-
-def _is_in_order(rows: Sequence[Row], outer: Mapping[str, object]) -> bool:
-    """Whether all that nodes read was made before; no need to know who makes what then."""
-    made = {"", *outer}
-    for _, node, reads, writes in rows:
-        if not made.issuperset(_reads(node) if node.attribute else reads):
-            return False
-        made.update(writes)
-    return True
 
 
 def _kahn(waits: list[set[int]], graph: GraphProto) -> list[int]:
@@ -249,13 +269,15 @@ def _kahn(waits: list[set[int]], graph: GraphProto) -> list[int]:
     return order
 
 
-def _reads(node: NodeProto) -> Iterator[str]:
+def _reads(inputs: Sequence[str], bodies: Iterable[tuple[str, GraphProto]]) -> Iterator[str]:
     """Yield what a node reads, what its bodies read from outside included."""
-    yield from node.input
-    for _, graph in subgraphs(node):
+    yield from inputs
+    for _, graph in bodies:
         own = {value.name for value in graph.input} | set(_weights(graph))
         own.update(name for inner in graph.node for name in inner.output)
-        reads = [name for inner in graph.node for name in _reads(inner)]
+        reads = [
+            name for inner in graph.node for name in _reads(inner.input, subgraphs(inner))
+        ]
         reads.extend(value.name for value in graph.output)
         yield from (name for name in reads if name not in own)
 

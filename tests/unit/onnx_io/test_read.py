@@ -190,6 +190,13 @@ def test_nodes_out_of_order_are_put_in_the_nearest_order_there_is() -> None:
     assert [op.source for op in made.body.ops] == [2, 1, 0], "the index in the file"
 
 
+def test_nodes_before_the_first_one_out_of_order_stay_where_they_are() -> None:
+    model = parse("""g (float[4] x) => (float[4] z) {
+        a = Exp(x) b = Abs(x) z = Add(c, d) d = Neg(c) c = Relu(b) }""")
+    made = read_program(model).program
+    assert [op.source for op in made.body.ops] == [0, 1, 4, 3, 2]
+
+
 def test_nodes_out_of_order_because_of_a_capture_are_sorted_too() -> None:
     model = parse("""g (bool c, float[4] x) => (float[4] z) {
         w = Exp(x)
