@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.aliasing import SHARE_NOTHING, SHARE_SAFELY, Aliasing
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from memplan_cli.transforms.terms import Terms
 
 Progress = Callable[[str], None]
+
+_WORTH = 6
+"""A search that gained less than one part in two to the power of so many is the last one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +110,11 @@ def for_runtime(
     """
     if settings.recompute != "none" or settings.order == "keep":
         return found
-    from memplan_cli.transforms.order import best_order
-
     results = {var: program.vars[var] for var in program.body.outputs}
     made = {v: size_of(f.shape, f.dtype) for v, f in results.items() if f.origin is Origin.OP}
     sizes = {**terms.sizes, **{v: size for v, size in made.items() if size is not None}}
     sharing = runtime.aliasing
-    best = best_order(program, sizes, aliasing=sharing, time_limit=settings.time_limit)
+    best = _searched_again(program, sizes, sharing, settings.time_limit)
     before = live_peak(program, terms.sizes, terms.pinned, terms.aliasing)
     peak = live_peak(best.program, terms.sizes, terms.pinned, terms.aliasing)
     others = (program, found.ordering.program)
@@ -135,6 +137,33 @@ def for_runtime(
         proved=peak == found.ordering.bound,
     )
     return replace(found, ordering=ordering)
+
+
+def _searched_again(
+    program: Program,
+    sizes: Mapping[VarId, Size],
+    sharing: Aliasing,
+    time_limit: float | None,
+) -> Ordering:
+    """Order a program, and what came out of it, for as long as that is worth a search.
+
+    Orders made on demand follow the file where they have a choice, and a file that the
+    runtime wrote need not be in any good order: a search that starts from a better one
+    finds more (an unrolled LSTM's training step: 714 MB in the file, then 81, 54, 50).
+    """
+    from memplan_cli.transforms.order import best_order
+
+    search = partial(best_order, sizes=sizes, aliasing=sharing, time_limit=time_limit)
+    found = search(program)
+    while not found.proved and found.candidates:
+        before = found.candidates[found.chosen]
+        other = search(found.program)
+        if other.candidates[other.chosen] >= before:
+            break
+        found = other
+        if (before - other.candidates[other.chosen]) << _WORTH < before:
+            break
+    return found
 
 
 def aliasing_of(level: int) -> Aliasing:
