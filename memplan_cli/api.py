@@ -153,7 +153,7 @@ def validate(
     """Run a written model and its original, and compare what they give.
 
     Args:
-        planned: A model that memplan wrote, its plan beside it.
+        planned: A model that memplan wrote; its plan beside it, which the extras need.
         original: The model it was made from.
         check: Where to run, and what counts as equal.
         extras: ``replay`` runs it op by op inside the plan's arenas, ``measure`` measures

@@ -38,11 +38,12 @@ def prove(
 ) -> Proof:
     """Run a written model and its original, compare, and do what else is asked for.
 
-    Where the written model says that outputs may lie where inputs were, two steps are taken
-    with each such pair in one buffer.
+    Both run at the dims that the plan was made for; without a plan, at small ones. Where
+    the written model says that outputs may lie where inputs were, two steps are taken with
+    each such pair in one buffer.
 
     Args:
-        planned: A model that memplan wrote, its plan beside it.
+        planned: A model that memplan wrote; its plan beside it, which the extras need.
         original: The model it was made from.
         check: Where to run, and what counts as equal.
         extras: ``replay`` runs it op by op inside the plan's arenas, ``measure`` measures
@@ -55,16 +56,11 @@ def prove(
     from memplan_cli.onnx_io.notes import donated_pairs, is_offline, read_notes
     from memplan_cli.runtime.facts import Pair, runtime_account
 
-    plan = plan_beside(planned) if extras else None
     model = load_model(planned)
     notes = read_notes(model)
     refuse_foreign(notes, planned)
-    if plan is not None and plan.digest != notes.get("digest"):
-        raise PlanError(
-            f"the plan beside {planned} is another model's: its digest is not the one that "
-            "the model carries",
-            hint="run `memplan optimize` again, or bring the plan that belongs to the model",
-        )
+    has_plan = bool(extras) or _plan_file(planned).exists()
+    plan = _own_plan(planned, notes.get("digest")) if has_plan else None
     dims = _dims(plan)
     found = compare_models(original, planned, check, dims)
     donation = Donation(donated_pairs(model), offline=is_offline(model))
@@ -99,15 +95,27 @@ def refuse_foreign(notes: Mapping[str, str], planned: Path) -> None:
         )
 
 
-def plan_beside(planned: Path) -> Plan:
-    """Read the plan file of a written model: its name with the suffix ``.json``.
+def _plan_file(planned: Path) -> Path:
+    """Return where `optimize` writes a model's plan if nobody says where."""
+    return planned.with_suffix(".json")
+
+
+def _own_plan(planned: Path, digest: str | None) -> Plan:
+    """Read the plan beside a written model.
 
     Raises:
-        PlanError: it is not there, or not valid.
+        PlanError: it is not there, not valid, or another model's.
     """
     from memplan_cli.plan_file import read_plan
 
-    return read_plan(planned.with_suffix(".json"))
+    plan = read_plan(_plan_file(planned))
+    if plan.digest != digest:
+        raise PlanError(
+            f"the plan beside {planned} is another model's: its digest is not the one that "
+            "the model carries",
+            hint="run `memplan optimize` again, or bring the plan that belongs to the model",
+        )
+    return plan
 
 
 def _dims(plan: Plan | None) -> Mapping[str, int]:
