@@ -1,7 +1,7 @@
 """Is a plan file what it says it is? Reading one, with every type and range looked at.
 
 A plan file is untrusted input: what is read has passed the checker that every fresh plan
-has passed too.
+has passed too, and its numbers have been counted again.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from memplan_cli.plan import (
     Release,
     check,
 )
+from memplan_cli.plan_numbers import check_numbers
 from memplan_cli.report import Json, Report
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def read_plan(path: Path) -> Plan:
     try:
         plan = plan_from_json(data)
         check(plan)
+        check_numbers(plan)
     except PlanError as error:
         raise type(error)(f"{path}: {error}", hint=error.hint) from error
     return plan

@@ -63,6 +63,7 @@ LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
                 "releases",
                 "print_log",
                 "plan_file",
+                "plan_numbers",
                 "plan_text",
                 "report",
                 "plan",
