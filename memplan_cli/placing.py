@@ -8,7 +8,7 @@ taller than level 1's pool, the pool is the answer.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from memplan_cli.allocators import portfolio
@@ -24,18 +24,24 @@ from memplan_cli.problem import (
     Layout,
     Problem,
     lower_bound,
+    pressure,
+    slot_violations,
     violations,
 )
 from memplan_cli.settings import DEFAULT_ALIGNMENT
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from memplan_cli.allocators.pool import Matching
     from memplan_cli.analysis.aliasing import Aliasing
     from memplan_cli.ir import Program, VarId
-    from memplan_cli.problem import LiveRange
+    from memplan_cli.problem import LiveRange, Violation
     from memplan_cli.sizes import Size
+
+
+Curve = tuple[tuple[int, int], ...]
+"""Ticks, and the bytes that are live from each of them on."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +88,25 @@ class Needs:
         """Return the buffer of each var, and the buffers by unit, at a level."""
         return self.shared if level == 2 else self.apart
 
+    def curve(self, level: int) -> Curve:
+        """Return the bytes live in buffers of fixed size, by the ticks at which they change."""
+        return self._shared_curve if level == 2 else self._apart_curve
+
+    @cached_property
+    def _apart_curve(self) -> Curve:
+        return _curve(self.apart)
+
+    @cached_property
+    def _shared_curve(self) -> Curve:
+        return _curve(self.shared)
+
     def _storage(self, aliasing: Aliasing) -> Storage:
         return storage_of(self.program, self.sizes, self.pinned, aliasing, self.timeline)
+
+
+def _curve(storage: Storage) -> Curve:
+    _, units = storage
+    return tuple(pressure(Problem(units.get("1", ()))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,17 +120,29 @@ class PlacedArena:
     slots: Mapping[BufferId, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Placed:
-    """The answer of one level: the buffer of each var, and the arenas by unit."""
+    """The answer of one level.
+
+    Attributes:
+        home: The buffer of each var.
+        heights: The height of each arena by unit.
+        lay_out: Makes the arenas, in the order of their units: a plan has those of one
+            level, and of the others no more than the heights.
+    """
 
     home: Mapping[VarId, BufferId]
-    arenas: tuple[PlacedArena, ...]
+    heights: Mapping[str, int]
+    lay_out: Callable[[], Sequence[PlacedArena]] = field(repr=False, compare=False)
 
-    @property
-    def heights(self) -> dict[str, int]:
-        """Return the height of each arena by unit."""
-        return {arena.unit: arena.layout.height for arena in self.arenas}
+    @cached_property
+    def arenas(self) -> tuple[PlacedArena, ...]:
+        """The arenas by unit.
+
+        Raises:
+            InvalidLayoutError: an allocator gave a layout that is not safe.
+        """
+        return tuple(self.lay_out())
 
 
 def place_levels(needs: Needs) -> tuple[Placed, Placed, Placed]:
@@ -120,7 +155,7 @@ def place_levels(needs: Needs) -> tuple[Placed, Placed, Placed]:
     return level0, level1, _in_arenas(needs, level1)
 
 
-def pool_heights(needs: Needs, level: int) -> dict[str, int]:
+def pool_heights(needs: Needs, level: int) -> Mapping[str, int]:
     """Return the bytes that all slots take at level 0 or 1, by unit."""
     return _pooled(needs)[level].heights
 
@@ -133,45 +168,62 @@ def place_apart(needs: Needs) -> Placed:
         problem = Problem(buffers)
         slots = {buffer.id: number for number, buffer in enumerate(buffers)}
         arenas.append(_checked(PlacedArena(unit, problem, naive(problem), 0, slots)))
-    return Placed(home, tuple(arenas))
+    return _placed(home, arenas)
+
+
+def _placed(home: Mapping[VarId, BufferId], arenas: Sequence[PlacedArena]) -> Placed:
+    heights = {arena.unit: arena.layout.height for arena in arenas}
+    return Placed(home, heights, lambda: arenas)
+
+
+_Pool = tuple[str, Problem, "Matching"]
+"""A unit, its buffers, and who takes over whose slot."""
 
 
 def _pooled(needs: Needs) -> tuple[Placed, Placed]:
     """Return the answers of levels 0 and 1, which place the same buffers."""
     home, units = needs.apart
-    arenas: tuple[list[PlacedArena], list[PlacedArena]] = ([], [])
+    levels: tuple[list[_Pool], list[_Pool]] = ([], [])
     for unit, buffers in sorted(units.items()):
         problem = Problem(buffers)
+        for pools, matching in zip(levels, pool_levels(problem), strict=True):
+            pools.append((unit, problem, matching))
+    return _handed_on(home, levels[0]), _handed_on(home, levels[1])
+
+
+def _handed_on(home: Mapping[VarId, BufferId], pools: Sequence[_Pool]) -> Placed:
+    """Return the answer of a level whose slots are handed on: checked before they are laid."""
+    heights = {}
+    for unit, problem, matching in pools:
+        heights[unit] = matching.height(problem.alignment)
+        _refuse(slot_violations(problem, matching.births, matching.slots, heights[unit]))
+    return Placed(home, heights, partial(_slotted, pools))
+
+
+def _slotted(pools: Sequence[_Pool]) -> Sequence[PlacedArena]:
+    arenas = []
+    for unit, problem, matching in pools:
+        ids = [buffer.id for buffer in matching.births]
+        slots = dict(zip(ids, matching.slots, strict=True))
+        layout = matching.layout(problem.alignment)
         bound = lower_bound(problem)
-        twins, own = pool_levels(problem)
-        level0 = _slotted(unit, problem, bound, twins)
-        arenas[0].append(level0)
-        arenas[1].append(level0 if own is twins else _slotted(unit, problem, bound, own))
-    return Placed(home, tuple(arenas[0])), Placed(home, tuple(arenas[1]))
-
-
-def _slotted(unit: str, problem: Problem, bound: int, matching: Matching) -> PlacedArena:
-    slots = {
-        buffer.id: slot for buffer, slot in zip(matching.births, matching.slots, strict=True)
-    }
-    layout = matching.layout(problem.alignment)
-    return _checked(PlacedArena(unit, problem, layout, bound, slots))
+        arenas.append(_checked(PlacedArena(unit, problem, layout, bound, slots)))
+    return arenas
 
 
 def _in_arenas(needs: Needs, pooled: Placed) -> Placed:
     home, units = needs.shared
-    pools = {arena.unit: arena for arena in pooled.arenas}
     arenas, fallen_back = [], set()
     for unit, buffers in sorted(units.items()):
-        arena = _arena(unit, buffers, needs, pools[unit].layout.height)
-        if arena.layout.height > pools[unit].layout.height:
-            arena = pools[unit]
+        arena = _arena(unit, buffers, needs, pooled.heights[unit])
+        if arena.layout.height > pooled.heights[unit]:
+            (arena,) = (pool for pool in pooled.arenas if pool.unit == unit)
             fallen_back.add(unit)
         arenas.append(arena)
     apart = {
         var: pooled.home[var] for var, size in needs.sizes.items() if size.unit in fallen_back
     }
-    return Placed({**home, **apart}, tuple(arenas))
+    return _placed({**home, **apart} if apart else home, arenas)
 
 
 def _arena(unit: str, buffers: tuple[Buffer, ...], needs: Needs, goal: int) -> PlacedArena:
@@ -193,10 +245,13 @@ def _arena(unit: str, buffers: tuple[Buffer, ...], needs: Needs, goal: int) -> P
 
 
 def _checked(arena: PlacedArena) -> PlacedArena:
-    found = violations(arena.problem, arena.layout)
+    _refuse(violations(arena.problem, arena.layout))
+    return arena
+
+
+def _refuse(found: Sequence[Violation]) -> None:
     if found:
         names = ", ".join(found[0].buffers[:4])
         raise InvalidLayoutError(
             f"an allocator's layout is not safe: {found[0].reason}: {names}"
         )
-    return arena

@@ -10,7 +10,6 @@ from memplan_cli.ir import blocks, intermediates
 from memplan_cli.placing import Needs, Placed, place_levels
 from memplan_cli.plan import ArenaFacts, BlockOrder, Placement, Plan
 from memplan_cli.print_log import refusals
-from memplan_cli.problem import Problem, lower_bound
 from memplan_cli.releases import releases
 from memplan_cli.report import ModelFacts, Refusal, Report
 from memplan_cli.sizes import size_of
@@ -260,8 +259,7 @@ def _donated_bytes(decided: Decided) -> int:
 
 
 def _live_peak(needs: Needs, level: int) -> int:
-    _, units = needs.storage(level)
-    return lower_bound(Problem(units.get("1", ())))
+    return max((live for _, live in needs.curve(level)), default=0)
 
 
 def _original(decided: Decided, memory: Memory) -> tuple[int | None, int | None]:

@@ -145,6 +145,39 @@ def violations(problem: Problem, layout: Layout) -> tuple[Violation, ...]:
     return (Violation("overlap in time and in memory", (ids[one], ids[other])),)
 
 
+def slot_violations(
+    problem: Problem, births: Sequence[Buffer], slots: Sequence[int], height: int
+) -> tuple[Violation, ...]:
+    """Return what is wrong with slots that are handed on whole; empty means they are safe.
+
+    A pool needs no offsets: that nobody holds a slot before its last holder is dead, and that
+    the slots, each as large as its largest holder, take the bytes that are claimed.
+
+    Args:
+        problem: What is to be placed.
+        births: Its buffers in order of birth.
+        slots: The slot of each.
+        height: The bytes claimed for all slots.
+    """
+    ids = {buffer.id for buffer in births}
+    if len(births) != len(problem.buffers) or ids != {b.id for b in problem.buffers}:
+        return (Violation("placed buffers are not the problem's buffers", tuple(sorted(ids))),)
+    holder: dict[int, Buffer] = {}
+    largest: dict[int, int] = {}
+    now = 0
+    for buffer, slot in zip(births, slots, strict=True):
+        _, size, (start, _), _, _ = buffer
+        before = holder.get(slot)
+        if start < now or (before is not None and before.live.end > start):
+            pair = (buffer,) if before is None else (before, buffer)
+            return (Violation("a slot is taken before it is free", tuple(b.id for b in pair)),)
+        now, holder[slot] = start, buffer
+        if largest.get(slot, -1) < size:
+            largest[slot] = size
+    taken = sum(align(size, problem.alignment) for size in largest.values())
+    return () if taken == height else (Violation(f"the slots take {taken} bytes", ()),)
+
+
 def _repeated(ids: Iterable[BufferId]) -> Iterator[BufferId]:
     seen: set[BufferId] = set()
     for identity in ids:

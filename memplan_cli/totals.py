@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.bounds import NO_BOUNDS, at_most
 from memplan_cli.ir import Origin
-from memplan_cli.problem import Problem, pressure
 from memplan_cli.report import Peak
 from memplan_cli.sizes import size_of
 
@@ -95,7 +94,7 @@ def peak_of(needs: Needs, level: int) -> Peak | None:
     home, units = needs.storage(level)
     buffers = units.get("1", ())
     top, peak = 0, -1
-    for tick, live in pressure(Problem(buffers)):
+    for tick, live in needs.curve(level):
         if live > top:
             top, peak = live, tick
     if peak < 0:

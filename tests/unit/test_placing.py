@@ -8,6 +8,7 @@ import pytest
 
 from builders import block, ids, op, program, var_sizes
 from memplan_cli import placing
+from memplan_cli.allocators.pool import Matching, pool_levels
 from memplan_cli.errors import InvalidLayoutError
 from memplan_cli.ir import VarId
 from memplan_cli.placing import Needs, place_apart, place_levels
@@ -120,4 +121,18 @@ def test_an_allocator_that_breaks_its_promise_is_caught(
 
     monkeypatch.setattr(placing, "portfolio", everything_at_once)
     with pytest.raises(InvalidLayoutError, match="overlap in time and in memory"):
+        place_levels(needs(CHAIN, a=8, b=8, c=8, d=8))
+
+
+@pytest.mark.parametrize("level", [0, 1])
+def test_a_slot_that_is_handed_on_too_soon_is_caught_at_every_level(
+    monkeypatch: pytest.MonkeyPatch, level: int
+) -> None:
+    def one_slot_for_all(problem: Problem) -> tuple[Matching, Matching]:
+        found = pool_levels(problem)
+        shared = Matching(problem.buffers, (0,) * len(problem.buffers))
+        return (shared, found[1]) if level == 0 else (found[0], shared)
+
+    monkeypatch.setattr(placing, "pool_levels", one_slot_for_all)
+    with pytest.raises(InvalidLayoutError, match="a slot is taken before it is free: a, b"):
         place_levels(needs(CHAIN, a=8, b=8, c=8, d=8))

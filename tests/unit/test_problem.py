@@ -15,6 +15,7 @@ from memplan_cli.problem import (
     first_overlap,
     lower_bound,
     pressure,
+    slot_violations,
     violations,
 )
 
@@ -120,6 +121,47 @@ def test_an_overlap_is_found_whatever_kind_of_number_an_offset_is(
 def test_two_buffers_of_one_id_are_a_violation() -> None:
     problem = Problem((buffer("a", 0, 2, 4), buffer("a", 5, 6, 4)))
     assert reasons(problem, layout(4, a=0)) == ["the problem has two buffers of one id"]
+
+
+CHAINED = (buffer("a", 0, 2, 8), buffer("b", 1, 3, 4), buffer("c", 2, 4, 6))
+"""``c`` is born when ``a`` is dead and ``b`` is not."""
+
+
+def wrong_with(slots: tuple[int, ...], height: int, births: tuple[Buffer, ...]) -> list[str]:
+    found = slot_violations(Problem(CHAINED), births, slots, height)
+    return [violation.reason for violation in found]
+
+
+def test_slots_that_are_handed_on_when_they_are_free_are_safe() -> None:
+    assert wrong_with((0, 1, 0), 12, CHAINED) == []
+    assert wrong_with((0, 1, 2), 18, CHAINED) == []
+    aligned = Problem(CHAINED, alignment=64)
+    assert slot_violations(aligned, CHAINED, (0, 1, 0), 128) == ()
+
+
+def test_a_slot_may_be_taken_by_what_is_larger_than_its_first_holder() -> None:
+    small = (buffer("a", 0, 1, 2), buffer("b", 1, 2, 9))
+    assert slot_violations(Problem(small), small, (0, 0), 9) == ()
+    assert slot_violations(Problem(small), small, (0, 0), 2) != ()
+
+
+def test_a_slot_that_somebody_still_holds_is_no_free_one() -> None:
+    (found,) = slot_violations(Problem(CHAINED), CHAINED, (0, 1, 1), 14)
+    assert found.reason == "a slot is taken before it is free"
+    assert found.buffers == ("b", "c")
+
+
+def test_slots_that_take_other_bytes_than_claimed_are_a_violation() -> None:
+    assert wrong_with((0, 1, 0), 11, CHAINED) == ["the slots take 12 bytes"]
+
+
+def test_slots_must_be_given_to_the_buffers_of_the_problem_in_order_of_birth() -> None:
+    early = "a slot is taken before it is free"
+    assert wrong_with((0, 1, 2), 18, CHAINED[::-1]) == [early]
+    missing = "placed buffers are not the problem's buffers"
+    assert wrong_with((0, 1), 12, CHAINED[:2]) == [missing]
+    assert wrong_with((0, 1, 2), 20, (*CHAINED[:2], CHAINED[0])) == [missing]
+    assert wrong_with((0, 1, 2, 3), 26, (*CHAINED, CHAINED[0])) == [missing]
 
 
 BOXES = st.lists(
