@@ -177,4 +177,9 @@ def _notes(before: Snapshot, after: Snapshot) -> Iterator[str]:
     for what in ("level", "phase", "memplan", "runtime"):
         old, new = getattr(before, what), getattr(after, what)
         if old != new:
-            yield f"{what} was {old or 'not known'}, is {new or 'not known'}"
+            yield f"{what} was {told(old)}, is {told(new)}"
+
+
+def told(condition: str | int) -> str:
+    """Return one condition in words; an empty text is what nobody wrote down."""
+    return "not known" if condition == "" else str(condition)

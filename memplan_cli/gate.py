@@ -11,7 +11,7 @@ from enum import Enum
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from memplan_cli.diff import compare
+from memplan_cli.diff import compare, told
 from memplan_cli.errors import UnknownSizeError
 from memplan_cli.quantities import Increase, format_change, format_size
 
@@ -212,8 +212,8 @@ def _conditions(snapshot: Snapshot, earlier: Snapshot) -> Iterator[Result]:
     for what in ("level", "phase", "memplan", "runtime"):
         old, new = getattr(earlier, what), getattr(snapshot, what)
         if old != new:
-            message = f"the baseline was made with {what} {old or 'not known'}, this with "
-            yield Result(Finding.OTHER_CONDITIONS, message + (str(new) or "not known"))
+            message = f"the baseline was made with {what} {told(old)}, this with {told(new)}"
+            yield Result(Finding.OTHER_CONDITIONS, message)
 
 
 def _value(snapshot: Snapshot, name: str) -> int:

@@ -27,7 +27,7 @@ DEFINITIONS: Mapping[str, str] = {
     "live_peak": "most bytes of intermediates live at one step of this order; no plan of "
     "this order is smaller",
     "planned": "what this level needs for the intermediates, excluded tensors included",
-    "total": "weights + inputs + outputs + planned",
+    "total": "weights + inputs + outputs + planned; donated pairs count once",
     "order_bound": "lower bound on live_peak over all orders",
     "coverage": "share of intermediates whose size is known",
 }

@@ -162,11 +162,17 @@ def why_tensor(plan: Plan, name: str) -> TensorStory:
 
 
 def _unknown(plan: Plan, name: str) -> SettingsError:
-    for refusal in plan.report.unplanned:
-        if refusal.name == name:
-            return SettingsError(f"{name!r} is not planned: {refusal.reason}")
-    close = get_close_matches(name, plan.by_id, n=3)
-    hint = f"did you mean {', '.join(close)}?" if close else "see `report --format csv`"
+    refused = {refusal.name: refusal.reason for refusal in plan.report.unplanned}
+    if name in refused:
+        return SettingsError(f"{name!r} is not planned: {refused[name]}")
+    known = (*plan.by_id, *(other for other in refused if other not in plan.by_id))
+    close = [other for other in known if other.endswith(f"/{name}")][:3]
+    close = close or get_close_matches(name, known, n=3)
+    hint = (
+        "graph inputs, graph outputs and weights are never planned; see `report --format csv`"
+    )
+    if close:
+        hint = f"did you mean {', '.join(map(repr, close))}?"
     return SettingsError(f"the plan holds no tensor {name!r}", hint=hint)
 
 

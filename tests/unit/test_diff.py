@@ -84,6 +84,15 @@ def test_other_conditions_are_said() -> None:
     )
 
 
+def test_level_0_is_a_level_and_no_runtime_is_said_to_be_not_known() -> None:
+    old = snapshot(a=facts())
+    assert compare(old, replace(old, level=0, runtime="")).notes == (
+        "the graph is the same",
+        "level was 2, is 0",
+        "runtime was ort 1, is not known",
+    )
+
+
 def test_a_number_that_was_not_known_has_no_change() -> None:
     old = replace(snapshot(), metrics={"planned": 1})
     new = replace(snapshot(), metrics={"total": 2})

@@ -109,6 +109,14 @@ def test_a_baseline_of_another_runtime_is_said_and_does_not_fail() -> None:
     ]
 
 
+def test_a_baseline_of_level_0_is_said_to_be_of_level_0() -> None:
+    verdict = judge(replace(snapshot(), runtime=""), replace(snapshot(), level=0), Rules())
+    assert [result.message for result in verdict.results] == [
+        "the baseline was made with level 0, this with 2",
+        "the baseline was made with runtime ort 1, this with not known",
+    ]
+
+
 def test_rules_of_one_model_win_over_those_of_all_and_later_globs_over_earlier() -> None:
     book = RuleBook(
         Rules(max_memory=1, ratchet=True),

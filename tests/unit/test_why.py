@@ -128,6 +128,20 @@ def test_a_name_that_is_not_there_brings_the_nearest() -> None:
     assert "b0_relu" in caught.value.hint
 
 
+def test_the_name_alone_of_a_tensor_in_a_body_brings_its_full_name() -> None:
+    plan = plan_named("nested")
+    full = next(tensor for tensor in plan.tensors if tensor.block)
+    with pytest.raises(SettingsError) as caught:
+        why_tensor(plan, full.name)
+    assert repr(full.id) in caught.value.hint
+
+
+def test_a_name_that_resembles_nothing_brings_what_a_plan_leaves_out() -> None:
+    with pytest.raises(SettingsError) as caught:
+        why_tensor(plan_named("branchy"), "x")
+    assert "inputs, graph outputs and weights are never planned" in caught.value.hint
+
+
 def test_a_tensor_that_is_not_planned_says_why() -> None:
     plan = plan_named("nested")
     name = plan.report.unplanned[0].name
