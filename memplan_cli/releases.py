@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def releases(timeline: Timeline, planned: Container[VarId]) -> tuple[Release, ...]:
     """Return, in order of execution, the planned tensors that die after each node."""
     dying: dict[int, tuple[Op, list[str]]] = {}
-    for var, (_, end, _, op) in deaths(timeline.program, timeline.steps).items():
+    for var, (_, end, _, op) in deaths(timeline).items():
         if var not in planned:
             continue
         if end in dying:  # no two ops end at one tick

@@ -142,17 +142,31 @@ def _step_accesses(step: Step) -> Iterator[tuple[int, VarId]]:
         yield from ((end, var) for body in op.bodies for var in captures(body))
 
 
-def deaths(program: Program, clock: Iterable[Step] | None = None) -> Mapping[VarId, Step]:
+def deaths(timeline: Timeline) -> Mapping[VarId, Step]:
     """Return the op after which each var can be released, in the var's own block.
 
     That is later than the end of its live range only where the last reader is inside a
     branch that may not be taken: releasing there would leak the var on the other branch.
     A var that the graph gives, or that crosses the end of its body, is not in the table.
     """
+    clock = timeline.steps
+    if any(step.op.bodies for step in clock):
+        return _nested_deaths(timeline)
+    live, kept = timeline.live, set(timeline.program.body.outputs)
+    # Without bodies, the step of each tick is the one at its place.
+    return {
+        var: clock[live[var][1] - 1]
+        for step in clock
+        for var in step.op.outputs
+        if var and var not in kept
+    }
+
+
+def _nested_deaths(timeline: Timeline) -> Mapping[VarId, Step]:
     owners: dict[str, Step] = {}
     last: dict[VarId, Step] = {}
     home: dict[VarId, str] = {}
-    for step in steps(program) if clock is None else clock:
+    for step in timeline.steps:
         _, _, block, op = step
         path = block.path
         for body in op.bodies:
@@ -169,7 +183,7 @@ def deaths(program: Program, clock: Iterable[Step] | None = None) -> Mapping[Var
         for body in op.bodies:
             for var in body.outputs:
                 _release_after(var, step, owners, home, last)
-    kept = set(program.body.outputs)
+    kept = set(timeline.program.body.outputs)
     for step in owners.values():
         for body in step.op.bodies:
             # What a body hands out without having made it is still its maker's.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hypothesis import given, settings
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from builders import var_sizes
 from memplan_cli.analysis.aliasing import SHARE_NOTHING, SHARE_SAFELY, share_storage
-from memplan_cli.analysis.liveness import deaths, duration, live_ranges, steps
+from memplan_cli.analysis.liveness import Timeline, deaths, duration, live_ranges, steps
 from memplan_cli.analysis.storage import live_peak
 from memplan_cli.ir import walk
 from property.programs import programs
@@ -138,11 +139,26 @@ def test_every_tick_belongs_to_one_op(made: Program) -> None:
 def test_nothing_is_read_after_its_release(made: Program, seed: int) -> None:
     """And on every path: a var that is released was made, whichever branch was taken."""
     after: dict[str, list[VarId]] = {}
-    for var, step in deaths(made).items():
+    for var, step in deaths(Timeline(made)).items():
         after.setdefault(step.op.name, []).append(var)
     there = {var for var in made.vars if not made.vars[var].origin.value.endswith("op")}
     _release(made.body, after, there, random.Random(seed))
     assert there >= set(made.body.outputs)
+
+
+@quick
+@given(made=programs())
+def test_without_bodies_a_var_is_released_by_the_last_op_that_mentions_it(
+    made: Program,
+) -> None:
+    flat = [op._replace(bodies=()) for op in made.body.ops]
+    top = replace(made.body, ops=tuple(flat))
+    there = {*made.body.inputs, *(var for op in flat for var in op.outputs)}
+    last = {var: op.name for op in flat for var in (*op.inputs, *op.outputs) if var in there}
+    for var in (*made.body.inputs, *made.body.outputs):
+        last.pop(var, None)
+    found = deaths(Timeline(replace(made, body=top)))
+    assert {var: step.op.name for var, step in found.items()} == last
 
 
 def _release(

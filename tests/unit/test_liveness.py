@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from builders import block, ids, op, program
-from memplan_cli.analysis.liveness import deaths, duration, live_ranges, steps
+from memplan_cli.analysis.liveness import Timeline, deaths, duration, live_ranges, steps
 from memplan_cli.ir import Block, VarId
 from memplan_cli.problem import LiveRange
 
@@ -13,7 +13,7 @@ def ranges_of(top: Block, weights: str = "") -> dict[str, LiveRange]:
 
 
 def deaths_of(top: Block, weights: str = "") -> dict[str, str]:
-    found = deaths(program(top, weights=weights))
+    found = deaths(Timeline(program(top, weights=weights)))
     return {str(var): step.op.name for var, step in found.items()}
 
 
