@@ -68,14 +68,16 @@ def gate(
     """
     paths = expanded(models)
     book = _rule_book(paths[0], request)
-    earlier = read_baseline(book.baseline) if book.baseline.exists() else {}
-    if request.baseline is not None and not request.update:
-        earlier = read_baseline(request.baseline)  # says what is wrong with one that is not
+    keys = [key_of(model, book.baseline) for model in paths]
+    asked = request.baseline or any(book.rules.rules_for(k).needs_baseline for k in keys)
+    # One that is asked for and is not there is read too: that says what is wrong with it.
+    wanted = book.baseline.exists() or (asked and not request.update)
+    earlier = read_baseline(book.baseline) if wanted else {}
     if not earlier and not request.update:
         _refuse_nothing_to_check(book.rules)
     verdicts, recorded = [], dict(earlier)
-    for model in paths:
-        snapshot = _snapshot(model, key_of(model, book.baseline), request, progress)
+    for model, key in zip(paths, keys, strict=True):
+        snapshot = _snapshot(model, key, request, progress)
         rules = book.rules_for(snapshot.model, compared=bool(earlier))
         verdict = _verdict(snapshot, earlier.get(snapshot.model), rules, request)
         if verdict.recorded:

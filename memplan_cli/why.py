@@ -172,7 +172,7 @@ def _unknown(plan: Plan, name: str) -> SettingsError:
         "graph inputs, graph outputs and weights are never planned; see `report --format csv`"
     )
     if close:
-        hint = f"did you mean {', '.join(map(repr, close))}?"
+        hint = f"did you mean {', '.join(close)}?"
     return SettingsError(f"the plan holds no tensor {name!r}", hint=hint)
 
 

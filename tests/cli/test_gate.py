@@ -54,6 +54,8 @@ def test_a_file_with_brackets_in_its_name_is_no_glob(folder: Path) -> None:
         ),
         (("--metric", "observed.held", "--max-memory", "1KiB"), "after running the model"),
         (("--baseline", "none.json"), "there is no baseline none.json"),
+        (("--max-increase", "2%"), "memplan.baseline.json"),
+        (("--ratchet",), "memplan.baseline.json"),
         (("--write", "pdf=x", "--max-memory", "1KiB"), "--write takes FORMAT=FILE"),
         (("--level", "3", "--max-memory", "1KiB"), "--level: expected 0, 1 or 2, not 3"),
         ((), "there is nothing to check"),

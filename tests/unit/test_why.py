@@ -133,7 +133,7 @@ def test_the_name_alone_of_a_tensor_in_a_body_brings_its_full_name() -> None:
     full = next(tensor for tensor in plan.tensors if tensor.block)
     with pytest.raises(SettingsError) as caught:
         why_tensor(plan, full.name)
-    assert repr(full.id) in caught.value.hint
+    assert f"did you mean {full.id}" in caught.value.hint
 
 
 def test_a_name_that_resembles_nothing_brings_what_a_plan_leaves_out() -> None:
