@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from memplan_cli.settings import Settings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+Value = TypeVar("Value")
 
 _QUICK = 1.0
 """Seconds below which progress would only flicker."""
@@ -164,14 +165,14 @@ def parse_dims(texts: tuple[str, ...]) -> dict[str, int]:
     """Read ``NAME=N`` words.
 
     Raises:
-        SettingsError: one has no ``=``, or no positive number behind it.
+        SettingsError: one has no ``=``, or no positive number behind it, or is there twice.
     """
     found: dict[str, int] = {}
     for text in texts:
         name, sign, number = text.rpartition("=")
-        if not sign or not name or not number.isdigit() or int(number) < 1:
+        if not sign or not name or not number.isdecimal() or int(number) < 1:
             raise SettingsError(f"--dim takes NAME=N with N above 0, not {text!r}")
-        found[name] = int(number)
+        _put(found, name, int(number), "--dim")
     return found
 
 
@@ -179,14 +180,14 @@ def parse_bounds(texts: tuple[str, ...]) -> dict[str, str]:
     """Split ``NAME=A..B`` words; the settings judge what stands behind the sign.
 
     Raises:
-        SettingsError: one has no ``=``.
+        SettingsError: one has no ``=``, or is there twice.
     """
     found: dict[str, str] = {}
     for text in texts:
         name, sign, interval = text.rpartition("=")
         if not sign or not name:
             raise SettingsError(f"--bounds takes NAME=A..B and not {text!r}")
-        found[name] = interval
+        _put(found, name, interval, "--bounds")
     return found
 
 
@@ -194,14 +195,14 @@ def parse_pairs(texts: tuple[str, ...]) -> dict[str, str]:
     """Read ``INPUT=OUTPUT`` words.
 
     Raises:
-        SettingsError: one side is missing.
+        SettingsError: one side is missing, or an input is given away twice.
     """
     found: dict[str, str] = {}
     for text in texts:
         given, sign, made = text.partition("=")
         if not (given and sign and made):
             raise SettingsError(f"--donate takes INPUT=OUTPUT, not {text!r}")
-        found[given] = made
+        _put(found, given, made, "--donate")
     return found
 
 
@@ -209,7 +210,7 @@ def parse_shapes(texts: tuple[str, ...]) -> dict[str, list[int | str]]:
     """Read ``NAME=D,D,..`` words; a dim may be a symbol.
 
     Raises:
-        SettingsError: one has no ``=`` or an empty dim.
+        SettingsError: one has no ``=`` or an empty dim, or is there twice.
     """
     found: dict[str, list[int | str]] = {}
     for text in texts:
@@ -217,8 +218,16 @@ def parse_shapes(texts: tuple[str, ...]) -> dict[str, list[int | str]]:
         parts = [part.strip() for part in dims.split(",")] if dims.strip() else []
         if not sign or not name or not all(parts):
             raise SettingsError(f"--shape takes NAME=D,D,.. and not {text!r}")
-        found[name] = [int(part) if part.isdigit() else part for part in parts]
+        shape = [int(part) if part.isdecimal() else part for part in parts]
+        _put(found, name, shape, "--shape")
     return found
+
+
+def _put(found: dict[str, Value], name: str, value: Value, option: str) -> None:
+    """Keep what an option says about a name; of two words, none may be lost silently."""
+    if name in found:
+        raise SettingsError(f"{option} gives {name!r} twice")
+    found[name] = value
 
 
 model_argument = click.argument("model", type=click.Path(path_type=Path))
@@ -230,6 +239,15 @@ provider_option = click.option(
     default="auto",
     show_default=True,
     help="Where to run; cuda never falls back.",
+)
+
+
+timeout_option = click.option(
+    "--timeout",
+    type=click.FloatRange(0, min_open=True),
+    default=600.0,
+    show_default=True,
+    help="Seconds a process.",
 )
 
 

@@ -15,6 +15,7 @@ from memplan_cli.cli.common import (
     provider_option,
     say,
     settings_options,
+    timeout_option,
 )
 from memplan_cli.cli.profiles import several_dims
 from memplan_cli.errors import SettingsError
@@ -68,9 +69,7 @@ def _why_not(plan: Plan) -> str:
 )
 @click.option("--validate/--no-validate", default=True, help="Run both models and compare.")
 @provider_option
-@click.option(
-    "--timeout", type=float, default=600.0, show_default=True, help="Seconds a process."
-)
+@timeout_option
 @click.option("--print-log", is_flag=True, help="One line for each tensor that reuses memory.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
 @output_options
@@ -103,6 +102,8 @@ def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
 
     if settings_out is not None and not validate:
         raise SettingsError("--settings-out needs the models to be run", hint="validate them")
+    if provider == "cuda" and not validate:
+        raise SettingsError("--provider cuda needs the models to be run", hint="validate them")
     done = api.optimize(
         model,
         replace(settings.load(model), target=target),

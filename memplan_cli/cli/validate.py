@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from memplan_cli.cli.common import output_options, provider_option, say
+from memplan_cli.cli.common import output_options, provider_option, say, timeout_option
 
 if TYPE_CHECKING:
     from memplan_cli.cli.common import Output
     from memplan_cli.proving import Extra
+
+_TOLERANCE = click.FloatRange(0)
 
 
 @click.command()
@@ -23,11 +25,11 @@ if TYPE_CHECKING:
 @click.option("--replay", is_flag=True, help="Run it op by op inside the plan's arenas.")
 @click.option("--measure", is_flag=True, help="Measure both models' memory in the runtime.")
 @click.option("--runs", type=click.IntRange(1), default=2, show_default=True)
-@click.option("--rtol", type=float, default=0.0, show_default=True, help="0: bit for bit.")
-@click.option("--atol", type=float, default=0.0, show_default=True)
 @click.option(
-    "--timeout", type=float, default=600.0, show_default=True, help="Seconds a process."
+    "--rtol", type=_TOLERANCE, default=0.0, show_default=True, help="0: bit for bit."
 )
+@click.option("--atol", type=_TOLERANCE, default=0.0, show_default=True)
+@timeout_option
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
 @output_options
 def validate(  # noqa: PLR0913 - one parameter an option, as click wants it
@@ -63,9 +65,15 @@ def validate(  # noqa: PLR0913 - one parameter an option, as click wants it
 
 
 def _original_of(planned: Path) -> Path:
-    """Return the file that ``optimize`` made this one from, by its default name."""
+    """Return the file that ``optimize`` made this one from, by its default name.
+
+    Raises:
+        ModelError: there is no such file, or its name does not say.
+    """
     from memplan_cli.errors import ModelError
 
+    if not planned.exists():
+        raise ModelError(f"there is no file {planned}")
     if not planned.name.endswith(".memplan.onnx"):
         raise ModelError(
             f"{planned} does not say which model it was made from",

@@ -103,3 +103,17 @@ def test_settings_out_without_a_run_is_a_usage_error(samples: Path, tmp_path: Pa
     done = run("optimize", samples / "train_mlp.onnx", "-o", tmp_path / "o.onnx", *words)
     assert done.exit_code == 2
     assert list(tmp_path.iterdir()) == []
+
+
+def test_validate_says_what_is_missing_or_out_of_range(samples: Path, tmp_path: Path) -> None:
+    for words, said in (
+        ((tmp_path / "none.onnx",), "there is no file"),
+        ((tmp_path / "none.memplan.onnx",), "there is no file"),
+        ((samples / "train_mlp.onnx",), "does not say which model it was made from"),
+        ((samples / "train_mlp.onnx", "--rtol", "-1"), "-1.0 is not in the range"),
+        ((samples / "train_mlp.onnx", "--atol", "-1"), "-1.0 is not in the range"),
+    ):
+        done = run("validate", *words)
+        assert done.exit_code == 2
+        assert said in done.stderr
+        assert done.stdout == ""
