@@ -76,10 +76,6 @@ class Size:
         """What the coefficient is multiplied by, as text: ``1``, ``batch*seq``."""
         return "*".join(self.symbols) or "1"
 
-    def fits_in(self, other: Size) -> bool:
-        """Whether this is at most ``other`` whatever the symbols stand for."""
-        return self.symbols == other.symbols and self.coefficient <= other.coefficient
-
     def bind(self, dims: Mapping[str, int]) -> Size:
         """Replace the symbols that ``dims`` knows by their values.
 

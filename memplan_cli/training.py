@@ -54,7 +54,8 @@ __all__ = [
 class Backward:
     """A model's gradients, before any update.
 
-    ``step.model`` computes the loss and the gradients. ``checkpoints`` name the tensors to
+    ``step.model`` computes the loss and the gradients, ``step.gradients`` gives each
+    parameter's name its gradient's. ``checkpoints`` name the tensors to
     keep when the rest of the forward part is computed again.
     """
 
@@ -62,11 +63,6 @@ class Backward:
     model: Model
     recipe: Recipe
     checkpoints: tuple[str, ...] = ()
-
-    @property
-    def params_grads(self) -> tuple[tuple[str, str], ...]:
-        """Pairs of a parameter's name and its gradient's name, as the ancestor gave them."""
-        return tuple(self.step.gradients.items())
 
 
 def backward(

@@ -64,7 +64,6 @@ _BLOCKED = Operand(shape=(1, 16, 6, 6))
 _POINTWISE = Operand(shape=(16, 16, 1, 1))
 _BOOL = Operand("bool")
 _LONG = Operand("int64")
-_HALF = Operand("float16")
 
 
 def _longs(*values: int) -> Operand:

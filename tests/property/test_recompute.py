@@ -15,7 +15,7 @@ from memplan_cli.analysis.phase import Part, Phases
 from memplan_cli.analysis.storage import live_peak
 from memplan_cli.ir import Op, Origin, Program, Var, VarId
 from memplan_cli.transforms.recomputing.auto import auto
-from memplan_cli.transforms.recomputing.bound import Bound, least_peak
+from memplan_cli.transforms.recomputing.bound import Bound
 from memplan_cli.transforms.recomputing.checkpoints import checkpoints
 from unit.transforms.recompute_programs import program, same_results, terms
 
@@ -65,7 +65,7 @@ def test_a_budget_changes_no_result(seed: int, length: int, share: float | None)
     check(tested, found.program, found.copies)
     exact = live_peak(found.program, found.sizes)
     assert exact == found.chosen.peak
-    assert least_peak(tested, plan) <= exact <= peak
+    assert Bound(tested, plan).least <= exact <= peak
     assert found.met == (budget is None or exact <= budget)
     assert found.chosen in found.curve
 
@@ -96,7 +96,7 @@ def test_no_bound_is_above_what_brute_force_reaches(seed: int, length: int) -> N
     plan = terms(tested)
     least = _least_by_brute_force(tested)
     bound = Bound(tested, plan)
-    assert least_peak(tested, plan) <= bound.below(10**6) <= least
+    assert bound.least <= bound.below(10**6) <= least
 
 
 def _least_by_brute_force(tested: Program) -> int:

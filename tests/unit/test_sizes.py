@@ -66,20 +66,12 @@ def test_every_number_type_of_onnx_has_a_size() -> None:
     assert names - set(BITS) <= {"unknown", "string", "float6e2m3", "float6e3m2"}
 
 
-def test_two_free_dims_never_fit_in_one() -> None:
+def test_two_free_dims_are_never_of_the_unit_of_one() -> None:
     """The ancestor took ``(-1, -1, 4)`` for 4 elements, which fitted in ``(-1, 8)``."""
     two, one = size_of(("a", "b", 4), "int8"), size_of(("a", 8), "int8")
     assert two is not None
     assert one is not None
-    assert not two.fits_in(one)
-
-
-def test_fits_in_compares_only_what_has_the_same_symbols() -> None:
-    assert Size(4, ("n",)).fits_in(Size(4, ("n",)))
-    assert Size(3, ("n",)).fits_in(Size(4, ("n",)))
-    assert not Size(5, ("n",)).fits_in(Size(4, ("n",)))
-    assert not Size(1, ("n",)).fits_in(Size(100, ("m",)))
-    assert not Size(1).fits_in(Size(100, ("m",))), "m may be 0"
+    assert (two.unit, one.unit) == ("a*b", "a")
 
 
 def test_binding_gives_numbers_where_all_symbols_are_known() -> None:

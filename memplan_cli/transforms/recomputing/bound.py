@@ -37,14 +37,6 @@ FLOW_WORK = 100_000
 """Edges that are looked at for one cut; a flow that is cut short is a bound too."""
 
 
-def least_peak(program: Program, terms: Terms) -> int:
-    """Return what some op of the top block needs at once, in bytes, whatever the order.
-
-    Its inputs and outputs, less what the first output may overwrite; and what is pinned.
-    """
-    return Bound(program, terms).least
-
-
 class Bound:
     """Lower bounds on `live_peak` over all orders of a program with whatever copies."""
 
@@ -57,7 +49,8 @@ class Bound:
         self._again = [_touched_again(values, value) for value in range(len(values.made))]
         self._always = sum(number(terms.sizes, var) for var in dict.fromkeys(terms.pinned))
         self.least = self._always + max(self._need, default=0)
-        """What one op needs, in bytes."""
+        """What some op needs at once, in bytes, whatever the order: its inputs and outputs,
+        less what the first output may overwrite; and what is pinned."""
 
     def _takes(self, at: int, touched: Iterable[int]) -> int:
         """Return the bytes of what an op touches, less what it may overwrite."""

@@ -10,7 +10,6 @@ from memplan_cli.analysis.aliasing import SHARE_NOTHING
 from memplan_cli.analysis.storage import live_peak
 from memplan_cli.ir import Block, Op, Origin, Program, Var, VarId
 from memplan_cli.sizes import Size
-from memplan_cli.transforms import TRANSFORMS
 from memplan_cli.transforms.order import best_order
 from memplan_cli.transforms.terms import Ordering
 
@@ -225,7 +224,3 @@ print(found.chosen, found.bound, *(op.name for op in found.program.body.ops))
         for value in ("0", seed)
     ]
     assert output[0] == output[1] != b""
-
-
-def test_ordering_is_in_the_table_of_transforms() -> None:
-    assert TRANSFORMS["order"]() is best_order

@@ -8,7 +8,7 @@ from memplan_cli.analysis.phase import Phases
 from memplan_cli.analysis.storage import live_peak
 from memplan_cli.ir import Program, VarId
 from memplan_cli.transforms.recomputing.auto import Recomputation, auto
-from memplan_cli.transforms.recomputing.bound import Bound, least_peak
+from memplan_cli.transforms.recomputing.bound import Bound
 from memplan_cli.transforms.recomputing.build import build
 from memplan_cli.transforms.recomputing.values import find_values
 from unit.transforms.recompute_programs import program, same_results, terms
@@ -238,7 +238,7 @@ def test_the_bound_is_what_one_op_needs() -> None:
         ("MatMul", "b10 x", "c7"),
         ("Tanh", "c7", "z"),
     )
-    assert least_peak(tested, terms(tested)) == 17
+    assert Bound(tested, terms(tested)).least == 17
 
 
 def kept_out() -> Program:
@@ -331,7 +331,7 @@ def test_what_an_op_reads_is_not_counted_again_for_what_is_made_of_it() -> None:
 def test_the_bound_counts_what_is_pinned_once() -> None:
     tested = program("x", "z", ("Tanh", "x", "a100"), ("MatMul", "a100 x", "b10"),
                      ("MatMul", "b10 x", "z"))  # fmt: skip
-    assert least_peak(tested, terms(tested, "a100")) == 110
+    assert Bound(tested, terms(tested, "a100")).least == 110
 
 
 def test_what_is_pinned_or_given_is_no_value() -> None:
