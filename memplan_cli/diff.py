@@ -78,11 +78,6 @@ class Difference:
         """Return how many nodes were added; below zero: removed."""
         return self.after.nodes - self.before.nodes
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether no number and no tensor at the peak changed."""
-        return not self.changes and not any(metric.change for metric in self.metrics)
-
     def to_json(self) -> Json:
         """Return everything as data."""
         return {

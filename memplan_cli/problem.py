@@ -40,18 +40,6 @@ class LiveRange(NamedTuple):
     start: int
     end: int
 
-    def overlaps(self, other: LiveRange) -> bool:
-        """Whether both are live at some tick."""
-        return self.start < other.end and other.start < self.end
-
-    def including(self, time: int) -> LiveRange:
-        """Return the smallest range that also covers ``time``."""
-        return LiveRange(min(self.start, time), max(self.end, time + 1))
-
-    def hull(self, other: LiveRange) -> LiveRange:
-        """Return the smallest range that covers both."""
-        return LiveRange(min(self.start, other.start), max(self.end, other.end))
-
 
 class Buffer(NamedTuple):
     """Storage for one var, or for several that share their bytes.

@@ -21,6 +21,7 @@ from memplan_cli.runtime.loading import load_cost
 from memplan_cli.runtime.measure import Trial, measure
 from memplan_cli.runtime.offline import RUN_AS_WRITTEN, offline_program
 from memplan_cli.runtime.predict import Executed, predict
+from memplan_cli.runtime.probe import version_warning
 from memplan_cli.runtime.session import resolve_provider
 from memplan_cli.runtime.steer import (
     DEFAULTS,
@@ -31,7 +32,7 @@ from memplan_cli.runtime.steer import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from memplan_cli.evidence import Peaks
@@ -118,8 +119,18 @@ def _original(
         return pair.known.predicted["original"], pair.known.observed["original"], ()
     tell("predicting and measuring the original")
     before = executed_run(pair.original, DEFAULTS, trial, provider)
-    notes = (_OF_ONE_RUN,) if before.observed else ()
-    return predict(before, DEFAULTS, provider), measure(pair.original, DEFAULTS, trial), notes
+    predicted = predict(before, DEFAULTS, provider)
+    notes = tuple(_doubts(before, provider))
+    return predicted, measure(pair.original, DEFAULTS, trial), notes
+
+
+def _doubts(graph: Executed, provider: str) -> Iterator[str]:
+    """Yield why what is predicted of a graph may not be what it takes."""
+    if graph.observed:
+        yield _OF_ONE_RUN
+    other_version = version_warning(provider)
+    if other_version:
+        yield other_version
 
 
 def best_settings(

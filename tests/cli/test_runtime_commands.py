@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from memplan_cli.cli import main
 from memplan_cli.plan_file import read_plan
+from memplan_cli.runtime import probe
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -117,3 +118,13 @@ def test_validate_says_what_is_missing_or_out_of_range(samples: Path, tmp_path: 
         assert done.exit_code == 2
         assert said in done.stderr
         assert done.stdout == ""
+
+
+def test_predictions_for_another_runtime_than_the_one_probed_are_doubted(
+    samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "installed_versions", lambda: (("onnxruntime", "9.9.9"),))
+    out = tmp_path / "net.onnx"
+    assert run("optimize", samples / "train_mlp.onnx", "-o", out, "--quiet").exit_code == 0
+    warnings = read_plan(out.with_suffix(".json")).report.warnings
+    assert any("installed is 9.9.9" in warning for warning in warnings)

@@ -103,7 +103,7 @@ def _fits(problem: Problem, height: int, offsets: tuple[int, ...]) -> bool:
     met = [
         (offset, offset + other.size)
         for other, offset in zip(problem.buffers, offsets, strict=False)
-        if other.live.overlaps(buffer.live)
+        if other.live.start < buffer.live.end and buffer.live.start < other.live.end
     ]
     return any(
         _fits(problem, height, (*offsets, offset))

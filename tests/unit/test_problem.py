@@ -35,17 +35,6 @@ def reasons(problem: Problem, found: Layout) -> list[str]:
 PAIR = Problem((buffer("a", 0, 2, 4), buffer("b", 1, 3, 4)))
 
 
-def test_ranges_that_touch_do_not_overlap() -> None:
-    assert not LiveRange(0, 2).overlaps(LiveRange(2, 3))
-    assert LiveRange(0, 3).overlaps(LiveRange(2, 3))
-
-
-def test_a_range_grows_to_include_a_tick_and_another_range() -> None:
-    assert LiveRange(2, 3).including(5) == LiveRange(2, 6)
-    assert LiveRange(2, 3).including(0) == LiveRange(0, 3)
-    assert LiveRange(2, 3).hull(LiveRange(5, 9)) == LiveRange(2, 9)
-
-
 def test_align_rounds_up() -> None:
     assert [align(size, 64) for size in (0, 1, 64, 65)] == [0, 64, 64, 128]
 
