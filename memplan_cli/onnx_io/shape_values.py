@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 _LONGEST = 64
 """Elements above which a vector is data and no shape."""
 
+_MOST_AXES = 8
+
+_SINGLE = 1
+"""TensorProto's number for float32, the only type that a Resize takes its scales in."""
+
 _WHOLE = (6, 7)
 """TensorProto's numbers for int32 and int64."""
 
@@ -40,11 +45,14 @@ class Walk:
 
     types: Mapping[str, TypeProto]
     values: dict[str, Known]
+    factors: dict[str, tuple[float, ...]]
+    """Short vectors of constants that are no integers: the scales of a Resize."""
 
     @classmethod
     def over(cls, graph: GraphProto, types: Mapping[str, TypeProto]) -> Walk:
         """Begin a walk over a graph's nodes, in order, with its weights."""
-        return cls(types, {t.name: known for t in graph.initializer if (known := _tensor(t))})
+        known = {t.name: known for t in graph.initializer if (known := _tensor(t))}
+        return cls(types, known, {t.name: f for t in graph.initializer if (f := _factors(t))})
 
     def follow(self, node: NodeProto) -> None:
         """Work out the integers that a node gives, where there is a rule for it."""
@@ -52,6 +60,8 @@ class Walk:
         value = rule(self, node) if rule is not None else None
         if value is not None and len(value.elements) <= _LONGEST:
             self.values[node.output[0]] = value
+        elif node.op_type == "Constant" and (factors := _constant_factors(node)):
+            self.factors[node.output[0]] = factors
 
     def shape(self, name: str) -> Shape | None:
         """Return a value's dims; a name that inference made up is no dim."""
@@ -86,6 +96,26 @@ def _tensor(tensor: TensorProto) -> Known | None:
         return None
     array = numpy_helper.to_array(tensor)
     return Known(tuple(int(e) for e in array.reshape(-1)), not array.ndim)
+
+
+def _factors(tensor: TensorProto) -> tuple[float, ...]:
+    """Return the elements of a short vector of floats; nothing for any other tensor."""
+    from onnx import numpy_helper
+
+    if tensor.data_type != _SINGLE or len(tensor.dims) != 1 or tensor.data_location == 1:
+        return ()
+    if not 0 < tensor.dims[0] <= _MOST_AXES:
+        return ()
+    return tuple(map(float, numpy_helper.to_array(tensor)))
+
+
+def _constant_factors(node: NodeProto) -> tuple[float, ...]:
+    for attribute in node.attribute:
+        if attribute.name == "value":
+            return _factors(attribute.t)
+        if attribute.name == "value_floats" and len(attribute.floats) <= _MOST_AXES:
+            return tuple(map(float, attribute.floats))
+    return ()
 
 
 def _constant(_: Walk, node: NodeProto) -> Known | None:
