@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan_cli.dims import as_dim
-from memplan_cli.onnx_io.resized_shapes import resized
 from memplan_cli.onnx_io.shape_lattice import is_complete, with_shape
 from memplan_cli.onnx_io.shape_values import Walk, int_attribute, product, terms_of
+from memplan_cli.onnx_io.stretched_shapes import joined, padded, resized, tiled
 from memplan_cli.polynomials import constant, floored
 
 if TYPE_CHECKING:
@@ -104,6 +104,9 @@ _TARGETS: Mapping[str, Callable[[Walk, NodeProto], Shape | None]] = {
     "Reshape": _reshape_target,
     "Expand": _expand_target,
     "ConstantOfShape": _filled_target,
+    "Concat": joined,
+    "Pad": padded,
     "Resize": resized,
+    "Tile": tiled,
     "Upsample": resized,
 }

@@ -1,4 +1,4 @@
-"""A Resize keeps the names of dims where its sizes or scales say what becomes of them."""
+"""Ops that stretch dims keep their names, where it is known what becomes of them."""
 
 from __future__ import annotations
 
@@ -72,6 +72,33 @@ def test_older_operators_have_their_scales_elsewhere(
 def test_what_is_not_sure_stays_unknown(attributes: str, weights: str) -> None:
     shape = shape_of(f"r = Resize <{attributes}> (x, , scales) y = Neg (r)", weights)
     assert shape is None or None in shape  # type: ignore[operator]
+
+
+def test_a_tile_multiplies_and_a_repeat_of_one_keeps_the_name() -> None:
+    assert shape_of("r = Tile (x, n) y = Neg (r)", "int64[4] n = {1, 2, 3, 1}") == (
+        "batch",
+        6,
+        "3*h",
+        "w",
+    )
+
+
+def test_a_pad_adds_on_both_sides_of_the_axes_it_names() -> None:
+    pads = "int64[8] n = {0, 0, 1, 2, 0, 0, 3, 0}"
+    assert shape_of("r = Pad (x, n) y = Neg (r)", pads) == ("batch", 3, "h + 4", "w + 2")
+    named = "int64[2] n = {1, 1}, int64[1] axes = {-1}"
+    assert shape_of("r = Pad (x, n, , axes) y = Neg (r)", named) == ("batch", 3, "h", "w + 2")
+
+
+def test_a_concat_adds_up_its_axis_and_takes_the_rest_from_whoever_knows() -> None:
+    body = """k = RandomNormal <shape = [1, 3, 5, 7]> ()
+        r = Concat <axis = -1> (x, k, x) y = Neg (r)"""
+    assert shape_of(body, image="1,3,h,w") == (1, 3, 5, "2*w + 7")
+
+
+def test_a_concat_along_an_unknown_dim_stays_unknown_there() -> None:
+    body = "i = NonZero (x) r = Concat <axis = 1> (i, i) y = Neg (r)"
+    assert shape_of(body) == (4, None)
 
 
 @settings(max_examples=60, deadline=None)
