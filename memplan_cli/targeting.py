@@ -28,7 +28,7 @@ from memplan_cli.optimizing import (
 from memplan_cli.sizes import size_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from memplan_cli.analysis.aliasing import Aliasing
     from memplan_cli.comparing import Check
@@ -53,31 +53,53 @@ def optimize_for_target(
     Raises:
         RuntimeUnavailableError: the provider or the weights are not there.
     """
+    from memplan_cli.runtime.fusions import costly_fusions
     from memplan_cli.runtime.measure import Trial as RunTrial
-    from memplan_cli.runtime.offline import optimise_offline
     from memplan_cli.runtime.session import resolve_provider
 
     provider = resolve_provider(settings.target)
     with tempfile.TemporaryDirectory(prefix="memplan-offline-") as folder:
         progress("letting the runtime optimise the graph")
-        dump = Path(folder) / _dump_name(file, targets)
-        if check is None or provider != CPU:
-            optimise_offline(file.path, dump, provider)
-        else:
-            _pack(file.path, dump, RunTrial(dims=settings.dims, timeout=check.timeout))
-        fused = _fused(file, dump, settings, targets, provider)
+        trial = None
+        if check is not None and provider == CPU:
+            trial = RunTrial(dims=settings.dims, timeout=check.timeout)
+        dumped = partial(_dumped, file, settings, targets, Path(folder), provider, trial)
+        fused = dumped(())
         if check is None:
             return write_unproved(fused)
         check = replace(check, provider=settings.target)
         plain = replace(settings, target="portable")
         portable = Rewriting(file, plan_model(file, plain, progress), plain, targets)
         graphs = [fused]
+        fusions = costly_fusions(fused.planned.program)
+        if fusions:
+            graphs.append(dumped(fusions))
         if _may_need_less(portable, fused, provider):
             graphs.append(portable)
         return best_trial([Trial(rewriting, check, progress) for rewriting in graphs])
 
 
-def _pack(model: Path, dump: Path, trial: RunTrial) -> None:
+def _dumped(  # noqa: PLR0913, PLR0917 - all but the fusions are those of the one call
+    file: ModelFile,
+    settings: Settings,
+    targets: Targets,
+    folder: Path,
+    provider: str,
+    trial: RunTrial | None,
+    fusions: Sequence[str],
+) -> Rewriting:
+    """Plan the graph that the runtime makes of a model if it leaves some fusions out."""
+    from memplan_cli.runtime.offline import optimise_offline
+
+    dump = folder / _dump_name(file, targets, ".unfused" if fusions else "")
+    if trial is None:
+        optimise_offline(file.path, dump, provider, fusions=fusions)
+    else:
+        _pack(file.path, dump, trial, fusions)
+    return _fused(file, dump, settings, targets, provider)
+
+
+def _pack(model: Path, dump: Path, trial: RunTrial, fusions: Sequence[str] = ()) -> None:
     """Dump with packed weights in the file, and without where the runtime fails with them.
 
     Such files crash ONNX Runtime 1.31.1 on some models (a swin transformer): only one that
@@ -86,23 +108,23 @@ def _pack(model: Path, dump: Path, trial: RunTrial) -> None:
     from memplan_cli.runtime.measure import record
     from memplan_cli.runtime.offline import RUN_AS_WRITTEN, Packing, optimise_offline
 
-    optimise_offline(model, dump, CPU, Packing.IN_FILE)
+    optimise_offline(model, dump, CPU, Packing.IN_FILE, fusions)
     try:
         record(dump, RUN_AS_WRITTEN, replace(trial, provider="cpu", runs=2, timing_runs=0))
     except RuntimeUnavailableError:
         dump.with_name(f"{dump.name}.data").unlink(missing_ok=True)
-        optimise_offline(model, dump)
+        optimise_offline(model, dump, fusions=fusions)
 
 
-def _dump_name(file: ModelFile, targets: Targets) -> str:
+def _dump_name(file: ModelFile, targets: Targets, kind: str) -> str:
     """Return the name of the dump, whose weights go beside the target as ``<name>.data``.
 
-    The model's own weights may have that name, and both graphs compete side by side.
+    The model's own weights may have that name, and all graphs compete side by side.
     """
-    name = targets.model.name
-    if f"{name}.data" in file.data_files:
-        return f"{targets.model.stem}.offline{targets.model.suffix}"
-    return name
+    stem, suffix = targets.model.stem + kind, targets.model.suffix
+    if f"{stem}{suffix}.data" in file.data_files:
+        return f"{stem}.offline{suffix}"
+    return f"{stem}{suffix}"
 
 
 def runtime_aliasing(provider: str) -> Aliasing:

@@ -17,6 +17,7 @@ from memplan_cli.evidence import CPU, UNOPTIMISED, RuntimeSettings
 from memplan_cli.report import RuntimeFacts
 from memplan_cli.runtime.compare import Comparison, compare
 from memplan_cli.runtime.executed import executed_graph, executed_run
+from memplan_cli.runtime.fusions import costly_fusions, without
 from memplan_cli.runtime.loading import load_cost
 from memplan_cli.runtime.measure import Trial, measure
 from memplan_cli.runtime.offline import RUN_AS_WRITTEN, offline_program
@@ -29,6 +30,7 @@ from memplan_cli.runtime.steer import (
     better_of,
     recommend,
     recommend_unmeasured,
+    total_of,
 )
 
 if TYPE_CHECKING:
@@ -46,7 +48,7 @@ _CLOCK = 0.1
 
 
 _WORTH = 0.98
-"""Share of the peak that must be left before settings without optimisation are tried."""
+"""Share that must be left of what is saved before optimisation is taken back."""
 
 _OF_ONE_RUN = (
     "branches, turns or sizes depend on data: what is predicted of the runtime holds for the "
@@ -147,7 +149,11 @@ def best_settings(
     trial = replace(trial, dims=dims)
     executed = executed_run(model, DEFAULTS, trial, provider)
     found = recommend(model, executed, RuntimeSettings(), trial)
-    return _unoptimised(model, found, trial, provider) or found
+    return (
+        _unoptimised(model, found, trial, provider)
+        or _less_fused(model, executed, found, trial, provider)
+        or found
+    )
 
 
 def _unoptimised(
@@ -164,8 +170,34 @@ def _unoptimised(
     if not _is_smaller(expected, found.predicted):
         return None
     other = recommend(model, graph, UNOPTIMISED, trial)
-    before, after = found.observed, other.observed
-    if not before or not after or not _is_smaller(after, before) or is_slower(after, before):
+    if not _is_smaller(other.measured, found.measured):
+        return None
+    note = "optimisation off: it gave the bits of the defaults on the inputs tried"
+    return _as_good(model, found, replace(other, notes=(*other.notes, note)), trial)
+
+
+def _less_fused(
+    model: Path, executed: Executed, found: Recommendation, trial: Trial, provider: str
+) -> Recommendation | None:
+    """Return settings without the fusions that cost workspace, where the arena holds less."""
+    fusions = costly_fusions(executed.program)
+    if not fusions:
+        return None
+    base = without(fusions)
+    other = recommend(model, executed_run(model, base, trial, provider), base, trial)
+    if total_of(other.measured) >= _WORTH * total_of(found.measured):
+        return None
+    note = (
+        f"without {', '.join(fusions)}: it gave the bits of the defaults on the inputs tried"
+    )
+    return _as_good(model, found, replace(other, notes=(*other.notes, note)), trial)
+
+
+def _as_good(
+    model: Path, found: Recommendation, other: Recommendation, trial: Trial
+) -> Recommendation | None:
+    """Return the other settings if they are no slower and give the bits of the defaults."""
+    if is_slower(other.measured, found.measured):
         return None
     how = Comparison(
         provider=trial.provider,
@@ -174,10 +206,7 @@ def _unoptimised(
         timeout=trial.timeout,
         rewritten_settings=other.settings,
     )
-    if not compare(model, model, how).bit_identical:
-        return None
-    note = "optimisation off: it gave the bits of the defaults on the inputs tried"
-    return replace(other, notes=(*other.notes, note))
+    return other if compare(model, model, how).bit_identical else None
 
 
 def _is_smaller(after: Peaks, before: Peaks) -> bool:

@@ -18,9 +18,10 @@ from memplan_cli.onnx_io.read import read_program
 from memplan_cli.onnx_io.shapes import Bindings
 from memplan_cli.runtime.compare import require_weights
 from memplan_cli.runtime.executed import complete, runtime_shapes, write_dump
+from memplan_cli.runtime.fusions import without
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from memplan_cli.ir import Program
@@ -52,9 +53,15 @@ class Packing(Enum):
 
 
 def optimise_offline(
-    model: Path, out: Path, provider: str = CPU, packing: Packing = Packing.AT_LOAD
+    model: Path,
+    out: Path,
+    provider: str = CPU,
+    packing: Packing = Packing.AT_LOAD,
+    fusions: Sequence[str] = (),
 ) -> None:
     """Write the graph at the runtime's highest level for a provider, weights beside it.
+
+    Some ``fusions`` can be left out.
 
     On CPU only the highest level has the blocked layouts: a lower one makes convolutional
     nets up to three times slower.
@@ -67,7 +74,7 @@ def optimise_offline(
         session={"graph_optimization_level": "ORT_ENABLE_ALL"},
         session_config={_PACKED: packing.value},
     )
-    write_dump(model, out, highest, provider)
+    write_dump(model, out, highest.updated(without(fusions)), provider)
 
 
 def offline_metadata(version: str, provider: str = CPU) -> Mapping[str, str]:

@@ -263,12 +263,13 @@ def better_of(
     allowed = [option for option in options if not is_slower(option.measured)]
     if not allowed:
         return min(options, key=lambda option: _milliseconds(option.measured))
-    return min(allowed, key=lambda option: _total(option.measured))
+    return min(allowed, key=lambda option: total_of(option.measured))
 
 
 def _milliseconds(peaks: Peaks) -> float:
     return peaks.effort or peaks.milliseconds or math.inf
 
 
-def _total(peaks: Peaks) -> int:
+def total_of(peaks: Peaks) -> int:
+    """Return the bytes of tensors and of what the arena holds beside weights, together."""
     return (peaks.first_run_peak or 0) + _held_without_weights(peaks)

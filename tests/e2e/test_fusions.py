@@ -1,0 +1,86 @@
+"""A fusion whose kernel asks for workspace is left out where the same bits need less."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from onnx import numpy_helper
+
+from memplan_cli import Check, Settings, api
+from memplan_cli.evidence import RuntimeSettings
+from memplan_cli.onnx_io.load import load_model
+from memplan_cli.runtime.executed import write_dump
+from memplan_cli.runtime.fusions import FUSIONS, costly_fusions, without
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LAYERS = """
+<ir_version: 10, opset_import: ["" : 20]>
+net (float[batch,256,64] x) => (float[batch,256,64] y) {
+    wide = MatMul(x, up)
+    moved = Add(wide, bias)
+    bent = Gelu(moved)
+    y = MatMul(bent, down)
+}
+"""
+"""A transformer's wide layer with a batch: its Gelu takes the bias, no Gemm does."""
+
+SHAPES = {"up": (64, 512), "bias": (512,), "down": (512, 64)}
+
+
+@pytest.fixture
+def wide_layer(tmp_path: Path) -> Path:
+    model = onnx.parser.parse_model(LAYERS)
+    generator = np.random.default_rng(0)
+    for name, shape in SHAPES.items():
+        data = generator.standard_normal(shape, dtype=np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(data, name))
+    path = tmp_path / "layer.onnx"
+    onnx.save(model, path)
+    return path
+
+
+@pytest.mark.parametrize("kind", FUSIONS)
+def test_each_fusion_is_made_and_can_be_left_out(
+    kind: str, wide_layer: Path, tmp_path: Path
+) -> None:
+    kinds = []
+    for number, settings in enumerate((RuntimeSettings(), without([FUSIONS[kind]]))):
+        dump = tmp_path / f"dump{number}.onnx"
+        write_dump(wide_layer, dump, settings)
+        kinds.append({node.op_type for node in onnx.load(dump).graph.node})
+    assert kind in kinds[0]
+    assert kind not in kinds[1]
+
+
+def test_settings_leave_a_costly_fusion_out_and_say_so(wide_layer: Path) -> None:
+    found = api.settings(wide_layer, {"batch": 1}, Check(provider="cpu"))
+    config = found.settings.session_config
+    assert config["optimization.disable_specified_optimizers"] == "BiasGeluFusion"
+    assert "BiasGeluFusion" in found.notes[-1]
+    assert (found.measured.held or 0) - (found.measured.weights or 0) < 2.5 * 256 * 512 * 4
+
+
+def test_a_target_competes_without_the_costly_fusion(wide_layer: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.onnx"
+    done = api.optimize(
+        wide_layer, Settings(target="cpu", dims={"batch": 1}), out=out, check=Check("cpu")
+    )
+    assert done.passed
+    assert "BiasGelu" not in {node.op_type for node in load_model(out).graph.node}
+    data = {path.name for path in tmp_path.iterdir()} - {"layer.onnx", "out.onnx", "out.json"}
+    assert data == {"out.unfused.onnx.data"}
+
+
+def test_a_program_without_such_fusions_is_tried_once() -> None:
+    from builders import block, op, program
+
+    assert costly_fusions(program(block("x", "y", op("y <- x", kind="Gelu")))) == ()
+    made = program(block("x", "y", op("y <- x", kind="BiasGelu")))
+    assert costly_fusions(made) == ("BiasGeluFusion",)
+    assert without(()) == RuntimeSettings()
