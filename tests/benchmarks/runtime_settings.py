@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +57,8 @@ PAGE = ROOT / "docs" / "measurements" / "runtime.md"
 BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
 
 VARIANTS = ("settings", "cpu", "portable")
+
+LEVELS = {"ALL": "ORT_ENABLE_ALL", "OFF": "ORT_DISABLE_ALL"}
 
 Json = dict[str, Any]
 
@@ -102,7 +105,31 @@ def of_settings(model: Path, trial: Trial) -> Json:
         "outputs": same.status,
         "bits": same.bit_identical,
         "model": model.name,
+        "offered": offered(model, trial),
     }
+
+
+def offered(model: Path, trial: Trial) -> Json:
+    """Return the first run's peak in each order that the runtime offers, by level.
+
+    Without reuse and with it, the lower. What is live is settled by the graph and the order.
+    """
+    quick = replace(trial, runs=1, timing_runs=0)
+    found: Json = {}
+    for level, order in product(("ALL", "OFF"), ("DEFAULT", "PRIORITY_BASED")):
+        asked = RuntimeSettings(
+            session={"graph_optimization_level": LEVELS[level], "execution_order": order}
+        )
+        peaks = [
+            measure(model, asked.updated(_reuse(reuse=reuse)), quick).first_run_peak or 0
+            for reuse in (True, False)
+        ]
+        found[f"{level} {order}"] = min(peaks)
+    return found
+
+
+def _reuse(*, reuse: bool) -> RuntimeSettings:
+    return RuntimeSettings(session={"enable_mem_pattern": False, "enable_mem_reuse": reuse})
 
 
 def of_target(model: Path, target: str, dims: dict[str, int]) -> Json:

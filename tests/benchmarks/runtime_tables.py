@@ -19,12 +19,20 @@ TARGETS: Mapping[str, Figures] = {
 
 _EQUAL = 0.005
 
+_OFFERS: Mapping[str, str] = {
+    "ALL DEFAULT": "optimised, DEFAULT",
+    "ALL PRIORITY_BASED": "optimised, PRIORITY_BASED",
+    "OFF DEFAULT": "as it is, DEFAULT",
+    "OFF PRIORITY_BASED": "as it is, PRIORITY_BASED",
+}
+"""Columns of the table of the runtime's own orders."""
+
 
 def tables(rows: Sequence[Row], ratios: Callable[[Row, str], Figures]) -> str:
     """Return the table of settings and targets, and the one of measured orders."""
     left = [row for row in rows if "error" in row.get("default", {"error": ""})]
     rows = [row for row in rows if row not in left]
-    parts = [_main(rows, ratios), "", _orders(rows, ratios)]
+    parts = [_main(rows, ratios), "", _orders(rows, ratios), "", _offers(rows)]
     if left:
         said = "; ".join(f"{row['name']} ({_error(row)})" for row in left)
         parts += ["", f"Not measured: {said}."]
@@ -101,6 +109,20 @@ def reason(row: Row, ratios: Callable[[Row, str], Figures]) -> str:
     if worst is not None and worst > 1 + 1e-9:
         said.append("above the defaults")
     return "; ".join(said)
+
+
+def _offers(rows: Sequence[Row]) -> str:
+    """Draw what each of the runtime's own orders needs: settings can choose no other."""
+    text = [
+        "| model | " + " | ".join(_OFFERS.values()) + " |",
+        "|---|" + "---|" * len(_OFFERS),
+    ]
+    for row in rows:
+        found = row.get("settings", {}).get("offered", {})
+        before = row["default"]["observed"]["first_run_peak"]
+        cells = (_cell(found[key] / before) if key in found else "" for key in _OFFERS)
+        text.append(f"| {row['name']} | {' | '.join(cells)} |")
+    return "\n".join(text)
 
 
 def _bits(row: Row) -> str:
