@@ -18,7 +18,13 @@ from memplan_cli.errors import SettingsError
 from memplan_cli.placing import Needs, place_apart, place_levels, pool_heights
 from memplan_cli.plan import check
 from memplan_cli.plan_of import Decided, plan_of
-from memplan_cli.scheduling import aliasing_of, as_it_is, for_runtime, schedule
+from memplan_cli.scheduling import (
+    aliasing_of,
+    as_it_is,
+    for_runtime,
+    schedule,
+    with_donations,
+)
 from memplan_cli.scope import find_scope
 from memplan_cli.selection import select
 from memplan_cli.sizes import symbols_of
@@ -82,7 +88,9 @@ def make_plan(
         chosen = schedule(program, terms, phases, settings, progress)
         if runtime is not None:
             chosen = for_runtime(program, terms, chosen, runtime, settings)
+        chosen = with_donations(chosen, terms, settings)
     chosen, needs, levels = _placed(program, scope, chosen, settings, left_alone=bool(refusal))
+    over = _over_budget(chosen, levels[settings.level])
     decided = Decided(
         source=source,
         settings=settings,
@@ -92,7 +100,7 @@ def make_plan(
         schedule=chosen,
         needs=needs,
         levels=levels,
-        warnings=(*refusal, *_notes(program, settings), *chosen.warnings),
+        warnings=(*refusal, *_notes(program, settings), *chosen.warnings, *over),
         estimate=_estimate(program, scope, settings.kind(phases), flow),
     )
     check(plan := plan_of(decided))
@@ -118,6 +126,16 @@ def _placed(
         needs = replace(needs, program=program)
         return _in_the_files_order(program, chosen), needs, place_levels(needs)
     return chosen, needs, levels
+
+
+def _over_budget(chosen: Schedule, placed: Placed) -> Iterator[str]:
+    """Say where live bytes keep a budget and the places for them, padded, take more."""
+    budget, planned = chosen.recompute.budget, placed.heights.get("1", 0)
+    if budget is not None and chosen.recompute.met and planned > budget:
+        yield (
+            f"the live bytes keep the budget of {budget} bytes, and the plan takes {planned}: "
+            "places are aligned, and slots are handed on whole"
+        )
 
 
 def _is_worse(program: Program, needs: Needs, placed: Placed, settings: Settings) -> bool:

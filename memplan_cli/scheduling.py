@@ -21,7 +21,7 @@ from memplan_cli.sizes import size_of
 from memplan_cli.transforms.terms import Ordering
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from memplan_cli.analysis.phase import Phases
     from memplan_cli.ir import Program, VarId
@@ -72,7 +72,7 @@ def schedule(
     settings: Settings,
     progress: Progress | None = None,
 ) -> Schedule:
-    """Order a program, compute again what does not fit, and donate what may be donated.
+    """Order a program, and compute again what does not fit.
 
     Args:
         program: In the order of the file.
@@ -87,12 +87,10 @@ def schedule(
     """
     _refuse_idle(settings)
     if settings.recompute == "auto":
-        found = _fitted(program, terms, phases, settings, progress)
-    elif settings.recompute == "checkpoints":
-        found = _checkpointed(program, terms, phases, settings, progress)
-    else:
-        found = Schedule(_ordered(program, terms, settings, progress), terms.sizes)
-    return _donated(found, terms, settings) if settings.donate else found
+        return _fitted(program, terms, phases, settings, progress)
+    if settings.recompute == "checkpoints":
+        return _checkpointed(program, terms, phases, settings, progress)
+    return Schedule(_ordered(program, terms, settings, progress), terms.sizes)
 
 
 def for_runtime(
@@ -258,14 +256,26 @@ def _checkpointed(
     return Schedule(ordering, found.sizes, told, warnings=warnings)
 
 
-def _donated(found: Schedule, terms: Terms, settings: Settings) -> Schedule:
-    from memplan_cli.transforms.donate import donations
+def with_donations(found: Schedule, terms: Terms, settings: Settings) -> Schedule:
+    """Donate what may be donated, moving readers of old values where that pays.
 
-    program = found.ordering.program
-    given = donations(program, tuple(settings.donate.items()))
-    ordering = found.ordering
+    This comes last: a pair is safe in one order of the nodes, and any other may undo it.
+    Where the order that all pairs need takes more than they save, or breaks a budget, only
+    the pairs that need no other order are made.
+    """
+    from memplan_cli.transforms.donate import donations, donations_in_place
+
+    program, patterns = found.ordering.program, tuple(settings.donate.items())
+    if not patterns:
+        return found
+    given, ordering = donations(program, patterns), found.ordering
+    needs = partial(live_peak, sizes=found.sizes, pinned=terms.pinned, aliasing=terms.aliasing)
     if given.program is not program:
-        peak = live_peak(given.program, found.sizes, terms.pinned, terms.aliasing)
+        before, peak = needs(program), needs(given.program)
+        budget = found.recompute.budget
+        breaks = found.recompute.met and budget is not None and peak > budget
+        if breaks or peak - before > _saved(program, given.pairs):
+            given, peak = donations_in_place(program, patterns), before
         ordering = replace(ordering, program=given.program, proved=peak == ordering.bound)
     names = program.vars
     told = Donated(
@@ -276,3 +286,10 @@ def _donated(found: Schedule, terms: Terms, settings: Settings) -> Schedule:
         ),
     )
     return replace(found, ordering=ordering, donated=told)
+
+
+def _saved(program: Program, pairs: Iterable[tuple[VarId, VarId]]) -> int:
+    """Return the bytes that donated pairs save, of sizes that are numbers."""
+    made = (program.vars[made] for _, made in pairs)
+    sizes = [size_of(var.shape, var.dtype) for var in made]
+    return sum(size.coefficient for size in sizes if size is not None and size.unit == "1")

@@ -20,7 +20,7 @@ from memplan_cli.errors import SettingsError
 from memplan_cli.transforms.recomputing.values import may_run_twice
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from memplan_cli.ir import Op, Program, VarId
 
@@ -48,6 +48,19 @@ def donations(program: Program, patterns: Sequence[tuple[str, str]]) -> Donation
     Raises:
         SettingsError: a pattern has more than one ``*``, or matches no pair.
     """
+    return _settled(program, patterns, _Order.settle)
+
+
+def donations_in_place(program: Program, patterns: Sequence[tuple[str, str]]) -> Donations:
+    """Find the pairs that may share one buffer in the order that is there, as `donations`."""
+    return _settled(program, patterns, _Order.settle_in_place)
+
+
+def _settled(
+    program: Program,
+    patterns: Sequence[tuple[str, str]],
+    settle: Callable[[_Order], None],
+) -> Donations:
     asked = tuple(
         dict.fromkeys(p for pattern in patterns for p in _matched(program, *pattern))
     )
@@ -65,7 +78,7 @@ def donations(program: Program, patterns: Sequence[tuple[str, str]]) -> Donation
             seen.update((given, made))
             chosen.append((given, made))
     order = _Order(flow, chosen)
-    order.settle()
+    settle(order)
     kept = tuple(pair for pair in chosen if pair not in order.impossible)
     refused += [(*pair, order.impossible[pair]) for pair in chosen if pair in order.impossible]
     return Donations(order.applied(program), kept, tuple(refused))
@@ -149,6 +162,19 @@ class _Order:
             for reader in readers - {writer}:
                 self._after[reader].add(writer)
                 self._moved |= reader > writer
+
+    def settle_in_place(self) -> None:
+        """Say of each pair that needs another order why it cannot be; add no edges."""
+        for pair in self._pairs:
+            writer = self._flow.producer[pair[1]]
+            late = {reader for reader in self._readers(pair[0]) if reader > writer}
+            if late:
+                op = self._flow.ops[min(late)]
+                self.impossible[pair] = (
+                    f"{op.label} reads the input later, and to run it before takes more memory"
+                )
+        self._pairs = [pair for pair in self._pairs if pair not in self.impossible]
+        self.settle()
 
     def _readers(self, given: VarId) -> set[int]:
         """Return the ops that read an input, or a view of it."""

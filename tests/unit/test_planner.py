@@ -328,3 +328,16 @@ def test_sizes_that_no_machine_has_are_refused() -> None:
 
 def test_two_plans_of_one_program_are_the_same() -> None:
     assert plan_of_text(wide()).dumps() == plan_of_text(wide()).dumps()
+
+
+def test_a_budget_that_live_bytes_keep_and_the_plan_does_not_is_a_warning() -> None:
+    text = """g (float[5] x) => (float[1] z) <int64[1] no = {0}, int64[1] six = {6}> {
+        a = Exp(x) b = Concat <axis = 0> (a, a) c = Slice(b, no, six) z = ReduceSum(c) }"""
+    found = plan_of_text(text, Settings(level=0, recompute="auto", budget=64))
+    assert found.report.recompute.met
+    (warning,) = found.report.warnings
+    assert warning.startswith(
+        "the live bytes keep the budget of 64 bytes, and the plan takes 84"
+    )
+    roomy = plan_of_text(text, Settings(level=0, recompute="auto", budget=84))
+    assert roomy.report.warnings == ()
