@@ -59,9 +59,14 @@ def read_rules(given: Mapping[str, object]) -> dict[str, Any]:
 
 
 def gate(
-    models: tuple[Path, ...], request: Request, progress: Progress | None = None
+    models: tuple[Path, ...],
+    request: Request,
+    progress: Progress | None = None,
+    warn: Progress | None = None,
 ) -> tuple[Verdict, ...]:
     """Judge models or plans; with ``update``, record them in the baseline.
+
+    ``warn`` hears what the plans warn of, as `planned` says it.
 
     Raises:
         MemplanError: a model, plan or setting is wrong, or there is nothing to check.
@@ -77,7 +82,7 @@ def gate(
         _refuse_nothing_to_check(book.rules)
     verdicts, recorded = [], dict(earlier)
     for model, key in zip(paths, keys, strict=True):
-        snapshot = _snapshot(model, key, request, progress)
+        snapshot = _snapshot(model, key, request, (progress, warn))
         rules = book.rules_for(snapshot.model, compared=bool(earlier))
         verdict = _verdict(snapshot, earlier.get(snapshot.model), rules, request)
         if verdict.recorded:
@@ -175,8 +180,11 @@ def planned(
     config: Path | None = None,
     overrides: Mapping[str, object] | None = None,
     progress: Progress | None = None,
+    warn: Progress | None = None,
 ) -> Plan:
     """Return the plan in a file, or that of a model under its settings.
+
+    ``warn`` hears each warning of the plan, with the path before it.
 
     Raises:
         MemplanError: the file or a setting is wrong.
@@ -187,7 +195,15 @@ def planned(
         progress(f"planning {path}")
     is_plan = path.suffix == ".json"
     settings = None if is_plan else load_settings(path, config, overrides or {})
-    return api.report(path, settings, progress)
+    plan = api.report(path, settings, progress)
+    tell = warn or _say_nothing
+    for warning in plan.report.warnings:
+        tell(f"warning: {path}: {warning}")
+    return plan
+
+
+def _say_nothing(text: str) -> None:
+    del text
 
 
 def diff(
@@ -197,8 +213,10 @@ def diff(
     return compare(snapshot_of(before, names[0]), snapshot_of(after, names[1]))
 
 
-def _snapshot(model: Path, name: str, request: Request, progress: Progress | None) -> Snapshot:
-    plan = planned(model, request.config, request.overrides, progress)
+def _snapshot(
+    model: Path, name: str, request: Request, told: tuple[Progress | None, Progress | None]
+) -> Snapshot:
+    plan = planned(model, request.config, request.overrides, *told)
     return snapshot_of(plan, name, installed_runtime())
 
 

@@ -15,7 +15,7 @@ from memplan_cli.comparing import Compared, compare_models, compare_under
 from memplan_cli.errors import ModelError, RuntimeUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from memplan_cli.comparing import Check
@@ -196,22 +196,7 @@ def _tried(trial: Trial, files: _Files, known: RuntimeFacts | None) -> Plan:
         if not found.verdict.passed:
             return plan
         pair = _pair(trial, path, found, known)
-        warnings = (*found.verdict.notes, *_doubts(rewriting))
-        return warned(_measured(plan, pair, trial.tell), *warnings)
-
-
-def _doubts(rewriting: Rewriting) -> Iterator[str]:
-    """Yield that the file declares sizes which inference contradicts, if it does.
-
-    The outputs do not show it: the runtime gives each tensor the room that it takes.
-    """
-    from memplan_cli.onnx_io.inference import contradicted
-
-    if rewriting.original is None and (where := contradicted(rewriting.file.model)):
-        yield (
-            f"the model declares a shape that inference contradicts, and the plan goes by it: "
-            f"{where}; `memplan validate --replay` shows whether the plan holds"
-        )
+        return warned(_measured(plan, pair, trial.tell), *found.verdict.notes)
 
 
 def _passed(plan: Plan) -> bool:

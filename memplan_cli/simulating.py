@@ -20,6 +20,7 @@ class Simulated:
 
     planned: int | None
     simulations: tuple[Simulation, ...]
+    warnings: tuple[str, ...] = ()
 
 
 def simulate_model(
@@ -49,4 +50,4 @@ def simulate_model(
     found = tuple(simulate(executed, name) for name in allocators)
     settings = Settings(dims=dims, profile_shapes=True)
     plan = plan_model(file, settings).plan
-    return Simulated(plan.report.memory.planned, found)
+    return Simulated(plan.report.memory.planned, found, loaded.warnings)

@@ -36,7 +36,7 @@ def diff(before: Path, after: Path, *, settings: Chosen, form: str, output: Outp
 
     gating.refuse_idle((before, after), settings.given)
     old, new = (
-        gating.planned(path, settings.config, settings.overrides, output.progress)
+        gating.planned(path, settings.config, settings.overrides, output.progress, output.note)
         for path in (before, after)
     )
     if form == "html":

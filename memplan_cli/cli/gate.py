@@ -90,7 +90,7 @@ def gate(  # noqa: PLR0913 - one parameter an option, as click wants it
     )
     files = {out: form} if out is not None else {}
     files.update(_parse_files(more))
-    verdicts = gating.gate(models, request, output.progress)
+    verdicts = gating.gate(models, request, output.progress, output.note)
     _write(verdicts, files, output)
     if out is None:
         say(RENDERERS[form](verdicts))

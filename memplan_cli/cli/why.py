@@ -38,7 +38,9 @@ def why(
     from memplan_cli.why import why_peak, why_tensor
 
     gating.refuse_idle((path,), settings.given)
-    plan = gating.planned(path, settings.config, settings.overrides, output.progress)
+    plan = gating.planned(
+        path, settings.config, settings.overrides, output.progress, output.note
+    )
     if tensor is None:
         say(PEAK_RENDERERS[form](why_peak(plan)))
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from memplan_cli.dims import canonical_dim
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
     from onnx import GraphProto, ValueInfoProto
 
-    from memplan_cli.ir import Shape
+    from memplan_cli.ir import Program, Shape
 
 Facts = tuple[str, "Shape | None"]
 """A value's dtype in words, and its dims as far as they are known."""
@@ -54,23 +55,17 @@ def read_shape(value: ValueInfoProto) -> Shape | None:
     )
 
 
-def leaves_nothing_to_infer(
-    graph: GraphProto, types: Mapping[str, Facts] | None = None
-) -> bool:
-    """Whether every input and every result of a node is declared, with numbers for dims.
-
-    ONNX inference keeps such a declaration, even where it comes to other dims itself.
-    ``types`` is what the graph declares, if the caller has it.
-    """
-    types = declared_types(graph) if types is None else types
+def declares_enough(graph: GraphProto, types: Mapping[str, Facts]) -> bool:
+    """Whether what a graph declares could be all: as many values as nodes, all in numbers."""
     # Values of one type share their facts: each is looked at once.
     kinds = {id(facts): facts for facts in types.values()}
-    odd = {key for key, facts in kinds.items() if not _is_fixed(facts)}
-    fixed = {name for name, facts in types.items() if id(facts) not in odd}
-    if not all(value.name in fixed for value in graph.input):
-        return False
-    fixed.add("")
-    return all(fixed.issuperset(node.output[:]) for node in graph.node)
+    return len(types) >= len(graph.node) and all(map(_is_fixed, kinds.values()))
+
+
+def leaves_nothing_to_infer(program: Program) -> bool:
+    """Whether every value has a dtype, and numbers for dims, and no op owns bodies."""
+    kinds = set(map(itemgetter(1, 2), program.vars.values()))
+    return all(map(_is_fixed, kinds)) and not any(op.bodies for op in program.body.ops)
 
 
 def _is_fixed(facts: Facts) -> bool:

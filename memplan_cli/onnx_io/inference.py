@@ -10,23 +10,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from onnx import ModelProto, shape_inference
-
-from memplan_cli.onnx_io.given_shapes import light_copy
 from memplan_cli.onnx_io.load import subgraphs
+from memplan_cli.onnx_io.messages import compiled, messages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from onnx import GraphProto, NodeProto
+    from onnx import GraphProto, ModelProto, NodeProto
 
-_NEED_A_TYPE = ("DictVectorizer", "EyeLike", "LabelEncoder", "RegexFullMatch", "TreeEnsemble")
+NEED_A_TYPE = ("DictVectorizer", "EyeLike", "LabelEncoder", "RegexFullMatch", "TreeEnsemble")
+"""Operators whose inference function needs the type of the first input, or the process."""
 
 _HIDDEN = ".untyped"
 """Behind an operator's name: no schema is called so, and inference passes the node over."""
-
-_CONTRADICTION = " existing "
-"""In what inference says of a shape, rank or type that differs from the declared one."""
 
 _ROUNDS = 8
 """What one round makes known can give the next one's nodes their types."""
@@ -38,14 +34,14 @@ def infer_shapes(data: bytes) -> ModelProto:
     Raises:
         Exception: many types; the model is not what inference takes.
     """
-    if not any(kind.encode() in data for kind in _NEED_A_TYPE):
-        return shape_inference.infer_shapes(data, data_prop=True)
-    model = ModelProto.FromString(data)
+    if not any(kind.encode() in data for kind in NEED_A_TYPE):
+        return _inferred(data)
+    model = messages().ModelProto.FromString(data)
     hidden = [node for node, typed in _risky(model.graph, frozenset()) if not typed]
     for node in hidden:
         node.op_type += _HIDDEN
     for _ in range(_ROUNDS):
-        inferred = shape_inference.infer_shapes(model.SerializeToString(), data_prop=True)
+        inferred = _inferred(model.SerializeToString())
         # The same nodes in the same order: inference adds values and leaves nodes alone.
         known = [typed for _, typed in _risky(inferred.graph, frozenset())]
         nodes = [node for node, _ in _risky(model.graph, frozenset())]
@@ -63,21 +59,19 @@ def infer_shapes(data: bytes) -> ModelProto:
     return inferred
 
 
-def contradicted(model: ModelProto) -> str:
-    """Return where inference comes to another type than a model declares, in its own words.
-
-    ``""`` where it nowhere does, or cannot be asked safely. What is declared wins wherever
-    shapes are read, so a file that declares a tensor too small gets a plan too small.
-    """
-    data = light_copy(model).SerializeToString()
-    if any(kind.encode() in data for kind in _NEED_A_TYPE):
-        return ""
+def answered(data: bytes) -> ModelProto | None:
+    """Infer once, without a look at what it would crash on; None where it cannot."""
     try:
-        shape_inference.infer_shapes(data, strict_mode=True, data_prop=True)
-    except Exception as error:  # noqa: BLE001 - many types; what else it says is no contradiction
-        lines = (line.strip() for line in str(error).splitlines())
-        return next((line[:200] for line in lines if _CONTRADICTION in line), "")
-    return ""
+        return _inferred(data)
+    except Exception:  # noqa: BLE001 - many types; what it cannot infer, it cannot deny
+        return None
+
+
+def _inferred(data: bytes) -> ModelProto:
+    # By position: check no types, be lenient, propagate the values of shapes.
+    found = compiled().shape_inference.infer_shapes(data, False, False, True)  # noqa: FBT003
+    inferred: ModelProto = messages().ModelProto.FromString(found)
+    return inferred
 
 
 def _risky(graph: GraphProto, outside: frozenset[str]) -> Iterator[tuple[NodeProto, bool]]:
@@ -89,7 +83,7 @@ def _risky(graph: GraphProto, outside: frozenset[str]) -> Iterator[tuple[NodePro
     }
     typed |= {tensor.name for tensor in graph.initializer}
     for node in graph.node:
-        if node.op_type.removesuffix(_HIDDEN) in _NEED_A_TYPE:
+        if node.op_type.removesuffix(_HIDDEN) in NEED_A_TYPE:
             yield node, bool(node.input) and node.input[0] in typed
         for _, body in subgraphs(node):
             yield from _risky(body, typed)

@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.errors import ModelError
 from memplan_cli.ir import Block, Op, Origin, Program, Var, VarId
-from memplan_cli.onnx_io.declared import UNKNOWN, declared_types
+from memplan_cli.onnx_io.declared import (
+    UNKNOWN,
+    declared_types,
+    declares_enough,
+    leaves_nothing_to_infer,
+)
 from memplan_cli.onnx_io.load import graphs, subgraphs
 from memplan_cli.onnx_io.shapes import Bindings, infer
 from memplan_cli.onnx_io.types import dtype_name
@@ -35,10 +40,30 @@ class Loaded:
 def read_program(model: ModelProto, bindings: Bindings | None = None) -> Loaded:
     """Turn a model into a program.
 
+    Where the file gives every value numbers for dims, ONNX inference is left out: it keeps
+    what is declared, even where it comes to other dims itself.
+
     Raises:
         ModelError: a value is read that nothing defines, defined twice, or needs itself.
     """
-    graph, types, warnings = _typed(model, bindings or Bindings())
+    bindings = bindings or Bindings()
+    types = declared_types(model.graph)
+    if bindings == Bindings() and declares_enough(model.graph, types):
+        program = _program(model, model.graph, types)
+        if leaves_nothing_to_infer(program):
+            return Loaded(program)
+    inferred, warnings = infer(model, bindings)
+    types = declared_types(inferred.graph)
+    # Inference leaves nodes alone but for the types in their bodies: without any, a large
+    # graph need not be there twice while it is read.
+    nested = any(any(subgraphs(node)) for node in inferred.graph.node if node.attribute)
+    graph = (inferred if nested else model).graph
+    del inferred
+    return Loaded(_program(model, graph, types), warnings)
+
+
+def _program(model: ModelProto, graph: GraphProto, types: Mapping[str, Facts]) -> Program:
+    """Return what the nodes of a graph say, with these types for what the top block defines."""
     reader = _Reader(_weights(model.graph), graph)
     scope: dict[str, VarId] = {}
     for name, (dtype, shape) in reader.weights.items():
@@ -50,22 +75,7 @@ def read_program(model: ModelProto, bindings: Bindings | None = None) -> Loaded:
         scope[name] = reader.add(name, "", Origin.INPUT, types.get(name, UNKNOWN))
     top = _Scope("", scope, set(scope), types)
     body = reader.block(graph, top, tuple(scope[name] for name in inputs))
-    return Loaded(Program(model.graph.name or "model", body, reader.vars), warnings)
-
-
-def _typed(
-    model: ModelProto, bindings: Bindings
-) -> tuple[GraphProto, Mapping[str, Facts], tuple[str, ...]]:
-    """Return the graph whose nodes are to be read, the types of its values, and warnings."""
-    types = declared_types(model.graph)
-    inferred, warnings = infer(model, bindings, types)
-    if inferred is model:
-        return model.graph, types, warnings
-    types = declared_types(inferred.graph)
-    # Inference leaves nodes alone but for the types in their bodies: without any, a large
-    # graph need not be there twice while it is read.
-    nested = any(any(subgraphs(node)) for node in inferred.graph.node if node.attribute)
-    return (inferred if nested else model).graph, types, warnings
+    return Program(model.graph.name or "model", body, reader.vars)
 
 
 def _weights(graph: GraphProto) -> dict[str, tuple[str, Shape]]:
@@ -155,9 +165,9 @@ class _Reader:
         facts = scope.types.get(name, UNKNOWN)
         if kind != "Constant" or node.domain not in ("", "ai.onnx"):
             return self.add(name, scope.path, Origin.OP, facts)
-        if facts[1] is None:
-            facts = _constant_type(node)
-        return self.add(name, scope.path, Origin.WEIGHT, facts)
+        # The tensor itself says what it is, whatever the file declares.
+        held = _constant_type(node)
+        return self.add(name, scope.path, Origin.WEIGHT, facts if held == UNKNOWN else held)
 
     def _bodies(self, row: Row, outer: _Scope) -> Iterator[Block]:
         index, node, _, _, owned = row

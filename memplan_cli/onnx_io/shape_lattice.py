@@ -79,6 +79,23 @@ def merged(first: TypeProto, second: TypeProto) -> TypeProto:
     return both
 
 
+def agrees(first: TypeProto, second: TypeProto) -> bool:
+    """Whether one type may be both: no dtype, rank or number of theirs differs."""
+    one, two = _tensor(first), _tensor(second)
+    if one is None or two is None:
+        kinds = first.WhichOneof("value"), second.WhichOneof("value")
+        return None in kinds or kinds[0] == kinds[1]
+    if one.elem_type and two.elem_type and one.elem_type != two.elem_type:
+        return False
+    here, there = shape_in(first), shape_in(second)
+    if here is None or there is None:
+        return True
+    return len(here) == len(there) and all(
+        a is None or b is None or isinstance(b, str) or a == b
+        for a, b in zip(here, there, strict=True)
+    )
+
+
 def widened(first: TypeProto, second: TypeProto) -> TypeProto:
     """Return what both say; a dim that differs is a hole."""
     if first.WhichOneof("value") is None or _tensor(first) is None:

@@ -24,6 +24,11 @@ _SAME_DIMS = frozenset(
 """Ops whose first result has the dims of their first input."""
 
 
+def is_invented(dim: str) -> bool:
+    """Whether a dim has a name that inference made up."""
+    return bool(_INVENTED.fullmatch(dim))
+
+
 def add_masks(model: ModelProto) -> bool:
     """Add the mask of each Dropout, which inference leaves out; say if anything changed."""
     from onnx import TensorProto

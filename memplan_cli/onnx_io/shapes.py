@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from memplan_cli.errors import SettingsError
-from memplan_cli.onnx_io.declared import leaves_nothing_to_infer
+from memplan_cli.onnx_io.doubted_shapes import put_back, set_aside
 from memplan_cli.onnx_io.given_shapes import (
     add_known,
     bind_graph,
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from onnx import ModelProto, TypeProto
 
     from memplan_cli.ir import Shape
-    from memplan_cli.onnx_io.declared import Facts
 
 
 _ROUNDS = 64
@@ -39,31 +38,28 @@ class Bindings:
 
     ``dims`` gives symbols their values. ``shapes`` gives a value its shape: an input's,
     or any value's whose shape depends on data. ``known`` holds types and shapes found by
-    other means (a runtime's inference), used where the file says nothing.
+    other means (a runtime's inference), used where the file says nothing. ``doubted`` names
+    values whose declared types their nodes contradict: if there is one, what inference finds
+    goes before all that the file declares of results.
     """
 
     dims: Mapping[str, int] = field(default_factory=dict)
     shapes: Mapping[str, Shape] = field(default_factory=dict)
     known: Mapping[str, tuple[str, Shape]] = field(default_factory=dict)
+    doubted: frozenset[str] = frozenset()
 
 
-def infer(
-    model: ModelProto, bindings: Bindings, types: Mapping[str, Facts] | None = None
-) -> tuple[ModelProto, tuple[str, ...]]:
+def infer(model: ModelProto, bindings: Bindings) -> tuple[ModelProto, tuple[str, ...]]:
     """Return a light copy of a model with every shape that can be inferred, and warnings.
 
-    The model itself comes back where its file says every shape in numbers: inference never
-    contradicts that. Nodes keep their order and index. Big weights appear as graph inputs.
-    A dim that only inference has a name for (``unk__0``) is unknown: nobody could give it a
-    value. ``types`` is what the top graph declares, if the caller has it.
+    Nodes keep their order and index. Big weights appear as graph inputs. A dim that only
+    inference has a name for (``unk__0``) is unknown: nobody could give it a value.
 
     Raises:
         SettingsError: a shape given contradicts the model, or names no value of it.
     """
     kinds = {node.op_type for node in model.graph.node}
     nested = not kinds.isdisjoint(OWNERS)
-    if bindings == Bindings() and not nested and leaves_nothing_to_infer(model.graph, types):
-        return model, ()
     light = light_copy(model)
     name_free_dims(light)
     unused = unused_dims(light, bindings.dims)
@@ -76,8 +72,13 @@ def infer(
     dims = {**bindings.dims, **said}
     for graph in graphs(light.graph) if dims else ():
         bind_graph(graph, dims)
+    aside = set_aside(light, bindings.doubted) if bindings.doubted else ()
     add_known(light, bindings, dims)
     inference = _Inference(has_masks=nested or "Dropout" in kinds)
+    if aside:
+        found = _infer_nested(light, inference) if nested else inference(light)
+        if not put_back(light, aside, found):
+            return found, (*inference.warnings, *unused)
     if nested:
         inferred = _infer_nested(light, inference)
     else:
@@ -85,7 +86,7 @@ def infer(
         data = light.SerializeToString()
         del light
         inferred = inference.of_bytes(data, type(model))
-    return inferred, (*inference.warnings, *unused)
+    return inferred, (*dict.fromkeys((*inference.warnings, *unused)),)
 
 
 def _infer_nested(light: ModelProto, inference: _Inference) -> ModelProto:

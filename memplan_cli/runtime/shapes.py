@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from memplan_cli.dims import parse_dim, symbols_of
 from memplan_cli.errors import SettingsError
 from memplan_cli.ir import intermediates
-from memplan_cli.onnx_io.read import Loaded, read_program
+from memplan_cli.onnx_io.checked import read_checked
+from memplan_cli.onnx_io.read import Loaded
 from memplan_cli.onnx_io.shapes import Bindings
 from memplan_cli.polynomials import names_in, spelled_atom
 from memplan_cli.sizes import BITS, size_of
@@ -39,7 +40,7 @@ Known = dict[str, tuple[str, "Shape"]]
 
 def read_completely(model: ModelProto, path: Path, bindings: Bindings) -> Loaded:
     """Read a model; where sizes are missing, ask the runtime's inference for them."""
-    loaded = read_program(model, bindings)
+    loaded = read_checked(model, bindings)
     missing = missing_sizes(loaded.program)
     if not missing or len(loaded.program.body.ops) > MOST_NODES:
         return loaded
@@ -63,7 +64,7 @@ def read_observed(model: ModelProto, path: Path, bindings: Bindings) -> Loaded:
     """
     from memplan_cli.onnx_io.feeds import default_dims
 
-    loaded = read_program(model, bindings)
+    loaded = read_checked(model, bindings)
     unknown = (*missing_sizes(loaded.program), *_unbound(loaded.program))
     if not unknown:
         return loaded
@@ -106,7 +107,7 @@ def _seen_dims(program: Program, known: Known) -> dict[str, int]:
 def _read_with(
     model: ModelProto, bindings: Bindings, known: Known, before: Sequence[VarId], how: str
 ) -> Loaded:
-    loaded = read_program(model, Bindings(bindings.dims, bindings.shapes, known))
+    loaded = read_checked(model, Bindings(bindings.dims, bindings.shapes, known))
     after = set(missing_sizes(loaded.program))
     gained = [var for var in before if var not in after]
     if not gained:

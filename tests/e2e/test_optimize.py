@@ -179,20 +179,3 @@ def test_nearly_14000_nodes_are_planned_in_seconds(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert after.ru_utime - before.ru_utime < 15, "of processor time; 5 s on a quiet machine"
-
-
-@pytest.mark.parametrize(("width", "doubted"), [(64, False), (4, True)])
-def test_a_tensor_that_the_file_declares_too_small_is_pointed_out(
-    width: int, *, doubted: bool, tmp_path: Path
-) -> None:
-    # The outputs are right all the same: the runtime takes the room that it needs.
-    model = onnx.parser.parse_model(
-        '<ir_version: 10, opset_import: ["" : 21]> g (float[64] x) => (float[64] y)'
-        f" <float[64] a, float[{width}] b> {{ a = Relu(x) b = Sigmoid(a) y = Add(a, b) }}"
-    )
-    source = tmp_path / "net.onnx"
-    onnx.save(model, source)
-    done = optimize(source, out=tmp_path / "out.onnx", check=Check(provider="cpu"))
-    assert done.passed
-    said = [w for w in done.plan.report.warnings if "inference contradicts" in w]
-    assert [("(64) vs (4)" in warning) for warning in said] == [True] * doubted

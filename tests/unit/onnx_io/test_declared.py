@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
 from builders import parse
 from memplan_cli.ir import VarId
-from memplan_cli.onnx_io.declared import declared_types, leaves_nothing_to_infer
-from memplan_cli.onnx_io.read import read_program
-from memplan_cli.onnx_io.shapes import Bindings, infer
+from memplan_cli.onnx_io import read
+from memplan_cli.onnx_io.declared import declared_types
+from memplan_cli.onnx_io.shapes import infer
 
 CHAIN = "g (float[4,5] x) => (float[4,5] z) { t = Relu(x) z = Neg(t) }"
 
@@ -47,10 +49,17 @@ def test_types_are_told_apart_by_dtype_dims_and_kind() -> None:
     assert found["h"] == ("float32", None)
 
 
-def test_a_file_that_says_every_shape_in_numbers_is_not_inferred() -> None:
-    model = declared(CHAIN, value("t", 4, 5))
-    assert leaves_nothing_to_infer(model.graph)
-    assert infer(model, Bindings())[0] is model
+def is_inferred(model: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch) -> bool:
+    asked = Mock(side_effect=infer)
+    monkeypatch.setattr(read, "infer", asked)
+    read.read_program(model)
+    return asked.called
+
+
+def test_a_file_that_says_every_shape_in_numbers_is_not_inferred(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert not is_inferred(declared(CHAIN, value("t", 4, 5)), monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -66,9 +75,19 @@ def test_a_file_that_says_every_shape_in_numbers_is_not_inferred() -> None:
     ],
     ids=["none", "symbol", "hole", "no dtype", "no rank", "free input", "free output"],
 )
-def test_what_leaves_something_open_is_inferred(model: onnx.ModelProto) -> None:
-    assert not leaves_nothing_to_infer(model.graph)
-    assert infer(model, Bindings())[0] is not model
+def test_what_leaves_something_open_is_inferred(
+    model: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert is_inferred(model, monkeypatch)
+
+
+def test_a_second_result_that_is_not_declared_is_inferred(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = "g (float[4,4] x) => (float[2,4] y) { y, z = Split<axis=0, num_outputs=2>(x) }"
+    model = declared(text, value("unused", 1))
+    assert is_inferred(model, monkeypatch)
+    assert read.read_program(model).program.vars[VarId("z")].shape == (2, 4)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +101,7 @@ def test_inference_would_have_kept_what_the_file_says(wrong: onnx.ValueInfoProto
     inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
     assert declared_types(inferred.graph)["t"] == declared_types(model.graph)["t"]
     assert (
-        read_program(model).program.vars[VarId("t")].shape
+        read.read_program(model).program.vars[VarId("t")].shape
         == declared_types(model.graph)["t"][1]
     )
 
@@ -91,7 +110,6 @@ def test_bodies_are_inferred_although_the_top_is_complete() -> None:
     model = parse("""g (bool c, float[4] x) => (float[4] z) {
         z = If (c) <then_branch = t () => (float[4] a) { u = Exp(x) a = Neg(u) },
                     else_branch = e () => (float[4] b) { b = Neg(x) }> }""")
-    assert leaves_nothing_to_infer(model.graph)
-    program = read_program(model).program
+    program = read.read_program(model).program
     inner = next(var for var in program.vars.values() if var.name == "u")
     assert inner.shape == (4,)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import onnx.parser
-import pytest
 
-from memplan_cli.onnx_io.inference import contradicted, infer_shapes
+from memplan_cli.onnx_io.inference import infer_shapes
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -49,27 +48,3 @@ def test_body_sees_the_types_around_it() -> None:
     (owner,) = (node for node in found.graph.node if node.op_type == "If")
     types = {a.name: a.g.output[0].type.WhichOneof("value") for a in owner.attribute}
     assert types == {"then_branch": "tensor_type", "else_branch": None}
-
-
-@pytest.mark.parametrize(
-    ("declared", "word"),
-    [
-        ("float[3,4] a", ""),
-        ("float[n,m] a", ""),
-        ("float[3,2] a", "dimension 1: (4) vs (2)"),
-        ("float[12] a", "rank"),
-        ("double[3,4] a", "elem type"),
-    ],
-)
-def test_a_declaration_that_inference_contradicts_is_found(declared: str, word: str) -> None:
-    text = (
-        f"{HEAD} g (float[3,4] x) => (float[3,4] y) <{declared}> {{ a = Relu(x) y = Neg(a) }}"
-    )
-    found = contradicted(onnx.parser.parse_model(text))
-    assert word in found
-    assert bool(found) == bool(word)
-
-
-def test_what_inference_cannot_do_is_no_contradiction() -> None:
-    text = f"{HEAD} g (float[3,4] x) => (y) {{ a = nobody.Foo(x) b = Add(x) y = Neg(a) }}"
-    assert not contradicted(onnx.parser.parse_model(text))
