@@ -148,12 +148,13 @@ def _searched_again(
     Orders made on demand follow the file where they have a choice, and a file that the
     runtime wrote need not be in any good order: a search that starts from a better one
     finds more (an unrolled LSTM's training step: 714 MB in the file, then 81, 54, 50).
+    A limit of seconds is one search's.
     """
     from memplan_cli.transforms.order import best_order
 
     search = partial(best_order, sizes=sizes, aliasing=sharing, time_limit=time_limit)
     found = search(program)
-    while not found.proved and found.candidates:
+    while time_limit is None and not found.proved and found.candidates:
         before = found.candidates[found.chosen]
         other = search(found.program)
         if other.candidates[other.chosen] >= before:
