@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from memplan_cli.allocators.pool import Matching
-    from memplan_cli.analysis.aliasing import Aliasing
     from memplan_cli.ir import Program, VarId
     from memplan_cli.problem import LiveRange, Violation
     from memplan_cli.sizes import Size
@@ -62,11 +61,9 @@ class Needs:
     alignment: int | None = None
     time_limit: float | None = None
 
-    # Facts of the program in this order, each worked out once however many ask.
-
     @cached_property
     def timeline(self) -> Timeline:
-        """The program on the clock."""
+        """The program on the clock, put there once however many ask."""
         return Timeline(self.program)
 
     @property
@@ -74,39 +71,13 @@ class Needs:
         """The live range of every var."""
         return self.timeline.live
 
-    @cached_property
-    def apart(self) -> Storage:
-        """Levels 0 and 1: every var has storage of its own."""
-        return self._storage(SHARE_NOTHING)
-
-    @cached_property
-    def shared(self) -> Storage:
-        """Level 2: views and safe in-place results share."""
-        return self._storage(SHARE_SAFELY)
-
     def storage(self, level: int) -> Storage:
-        """Return the buffer of each var, and the buffers by unit, at a level."""
-        return self.shared if level == 2 else self.apart
+        """Return the buffer of each var, and the buffers by unit, at a level.
 
-    def curve(self, level: int) -> Curve:
-        """Return the bytes live in buffers of fixed size, by the ticks at which they change."""
-        return self._shared_curve if level == 2 else self._apart_curve
-
-    @cached_property
-    def _apart_curve(self) -> Curve:
-        return _curve(self.apart)
-
-    @cached_property
-    def _shared_curve(self) -> Curve:
-        return _curve(self.shared)
-
-    def _storage(self, aliasing: Aliasing) -> Storage:
+        Views and safe in-place results share at level 2; below, every var has its own.
+        """
+        aliasing = SHARE_SAFELY if level == 2 else SHARE_NOTHING
         return storage_of(self.program, self.sizes, self.pinned, aliasing, self.timeline)
-
-
-def _curve(storage: Storage) -> Curve:
-    _, units = storage
-    return tuple(pressure(Problem(units.get("1", ()))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,15 +96,28 @@ class Placed:
     """The answer of one level.
 
     Attributes:
-        home: The buffer of each var.
+        storage: What is live, and when, as `Needs.storage` says of this level.
+        home: The buffer of each var; not that of ``storage`` where level 2 fell back.
         heights: The height of each arena by unit.
         lay_out: Makes the arenas, in the order of their units: a plan has those of one
             level, and of the others no more than the heights.
     """
 
+    storage: Storage = field(repr=False)
     home: Mapping[VarId, BufferId]
     heights: Mapping[str, int]
     lay_out: Callable[[], Sequence[PlacedArena]] = field(repr=False, compare=False)
+
+    @cached_property
+    def curve(self) -> Curve:
+        """The bytes live in buffers of fixed size, by the ticks at which they change."""
+        _, units = self.storage
+        return tuple(pressure(Problem(units.get("1", ()))))
+
+    @property
+    def live_peak(self) -> int:
+        """Return the most bytes live at one tick."""
+        return max((live for _, live in self.curve), default=0)
 
     @cached_property
     def arenas(self) -> tuple[PlacedArena, ...]:
@@ -162,18 +146,20 @@ def pool_heights(needs: Needs, level: int) -> Mapping[str, int]:
 
 def place_apart(needs: Needs) -> Placed:
     """Give each var memory of its own: the model left as it is."""
-    home, units = needs.apart
+    storage = home, units = needs.storage(0)
     arenas = []
     for unit, buffers in sorted(units.items()):
         problem = Problem(buffers)
         slots = {buffer.id: number for number, buffer in enumerate(buffers)}
         arenas.append(_checked(PlacedArena(unit, problem, naive(problem), 0, slots)))
-    return _placed(home, arenas)
+    return _placed(storage, home, arenas)
 
 
-def _placed(home: Mapping[VarId, BufferId], arenas: Sequence[PlacedArena]) -> Placed:
+def _placed(
+    storage: Storage, home: Mapping[VarId, BufferId], arenas: Sequence[PlacedArena]
+) -> Placed:
     heights = {arena.unit: arena.layout.height for arena in arenas}
-    return Placed(home, heights, lambda: arenas)
+    return Placed(storage, home, heights, lambda: arenas)
 
 
 _Pool = tuple[str, Problem, "Matching"]
@@ -182,22 +168,23 @@ _Pool = tuple[str, Problem, "Matching"]
 
 def _pooled(needs: Needs) -> tuple[Placed, Placed]:
     """Return the answers of levels 0 and 1, which place the same buffers."""
-    home, units = needs.apart
+    storage = _, units = needs.storage(0)
     levels: tuple[list[_Pool], list[_Pool]] = ([], [])
     for unit, buffers in sorted(units.items()):
         problem = Problem(buffers)
         for pools, matching in zip(levels, pool_levels(problem), strict=True):
             pools.append((unit, problem, matching))
-    return _handed_on(home, levels[0]), _handed_on(home, levels[1])
+    return _handed_on(storage, levels[0]), _handed_on(storage, levels[1])
 
 
-def _handed_on(home: Mapping[VarId, BufferId], pools: Sequence[_Pool]) -> Placed:
+def _handed_on(storage: Storage, pools: Sequence[_Pool]) -> Placed:
     """Return the answer of a level whose slots are handed on: checked before they are laid."""
     heights = {}
     for unit, problem, matching in pools:
         heights[unit] = matching.height(problem.alignment)
         _refuse(slot_violations(problem, matching.births, matching.slots, heights[unit]))
-    return Placed(home, heights, partial(_slotted, pools))
+    home, _ = storage
+    return Placed(storage, home, heights, partial(_slotted, pools))
 
 
 def _slotted(pools: Sequence[_Pool]) -> Sequence[PlacedArena]:
@@ -212,7 +199,7 @@ def _slotted(pools: Sequence[_Pool]) -> Sequence[PlacedArena]:
 
 
 def _in_arenas(needs: Needs, pooled: Placed) -> Placed:
-    home, units = needs.shared
+    storage = home, units = needs.storage(2)
     arenas, fallen_back = [], set()
     for unit, buffers in sorted(units.items()):
         arena = _arena(unit, buffers, needs, pooled.heights[unit])
@@ -223,7 +210,7 @@ def _in_arenas(needs: Needs, pooled: Placed) -> Placed:
     apart = {
         var: pooled.home[var] for var, size in needs.sizes.items() if size.unit in fallen_back
     }
-    return _placed({**home, **apart} if apart else home, arenas)
+    return _placed(storage, {**home, **apart} if apart else home, arenas)
 
 
 def _arena(unit: str, buffers: tuple[Buffer, ...], needs: Needs, goal: int) -> PlacedArena:

@@ -58,7 +58,10 @@ class Decided:
     scope: Scope
     schedule: Schedule
     needs: Needs
-    levels: tuple[Placed, Placed, Placed]
+    placed: Placed
+    """The answer of the level asked for."""
+    levels: tuple[Mapping[str, int], ...]
+    """The height of each arena by unit, at levels 0, 1 and 2."""
     warnings: tuple[str, ...] = ()
     estimate: Mapping[str, int] = field(default_factory=dict)
 
@@ -66,11 +69,6 @@ class Decided:
     def program(self) -> Program:
         """Return the program in the planned order."""
         return self.schedule.ordering.program
-
-    @property
-    def placed(self) -> Placed:
-        """Return the answer of the level asked for."""
-        return self.levels[self.settings.level]
 
 
 def plan_of(decided: Decided) -> Plan:
@@ -187,10 +185,10 @@ def _report(decided: Decided, reuses: int) -> Report:
         original_live_peak=before[0],
         original_planned=before[1],
         levels={
-            str(level): None if silent else number(placed.heights)
-            for level, placed in enumerate(decided.levels)
+            str(level): None if silent else number(heights)
+            for level, heights in enumerate(decided.levels)
         },
-        peak=None if memory.live_peak is None else peak_of(needs, decided.settings.level),
+        peak=None if memory.live_peak is None else peak_of(needs, decided.placed),
         orders={} if silent else decided.schedule.ordering.candidates,
         chosen_order=decided.schedule.ordering.chosen,
         symbolic=_expressions(decided) if symbolic else {},
@@ -241,7 +239,7 @@ def _memory(decided: Decided) -> Memory:
         inputs=inputs,
         outputs=outputs,
         naive=naive,
-        live_peak=None if naive is None else _live_peak(decided.needs, decided.settings.level),
+        live_peak=None if naive is None else decided.placed.live_peak,
         planned=planned,
         total=total,
         order_bound=decided.schedule.ordering.bound,
@@ -258,17 +256,13 @@ def _donated_bytes(decided: Decided) -> int:
     return number(by_unit(size for size in sizes if size is not None)) or 0
 
 
-def _live_peak(needs: Needs, level: int) -> int:
-    return max((live for _, live in needs.curve(level)), default=0)
-
-
 def _original(decided: Decided, memory: Memory) -> tuple[int | None, int | None]:
     """Return live peak and planned bytes of the order in the file, at the same level."""
     if decided.schedule.ordering.program is decided.original:
         return memory.live_peak, memory.planned
     needs = replace(decided.needs, program=decided.original, sizes=decided.scope.sizes)
     placed = place_levels(needs)[decided.settings.level]
-    return _live_peak(needs, decided.settings.level), number(placed.heights)
+    return placed.live_peak, number(placed.heights)
 
 
 def _expressions(decided: Decided) -> dict[str, str]:
@@ -280,6 +274,6 @@ def _expressions(decided: Decided) -> dict[str, str]:
         "planned": decided.placed.heights,
     }
     found = {name: expression(total) for name, total in totals.items() if total is not None}
-    for level, placed in enumerate(decided.levels):
-        found[f"level {level}"] = expression(placed.heights)
+    for level, heights in enumerate(decided.levels):
+        found[f"level {level}"] = expression(heights)
     return found

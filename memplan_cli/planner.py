@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.analysis.dataflow import dataflow
 from memplan_cli.analysis.dry_run import dry_run
@@ -75,11 +75,7 @@ def make_plan(
         SettingsError: an exclusion or the loss names no tensor of the model.
         InvalidLayoutError: an allocator broke its promise.
     """
-    flow = dataflow(program.body)
-    phases = find_phases(
-        program, loss=settings.loss, recorded=source.recorded_phases, flow=flow
-    )
-    scope = find_scope(program, settings, phases)
+    phases, scope, estimate = _looked_at(program, settings, source)
     terms = Terms(scope.sizes, frozenset(scope.pinned), aliasing_of(settings.level))
     refusal = tuple(_left_alone(settings, phases))
     if refusal:
@@ -89,8 +85,8 @@ def make_plan(
         if runtime is not None:
             chosen = for_runtime(program, terms, chosen, runtime, settings)
         chosen = with_donations(chosen, terms, settings)
-    chosen, needs, levels = _placed(program, scope, chosen, settings, left_alone=bool(refusal))
-    over = _over_budget(chosen, levels[settings.level])
+    chosen, needs, answer = _placed(program, scope, chosen, settings, left_alone=bool(refusal))
+    over = _over_budget(chosen, answer.placed)
     decided = Decided(
         source=source,
         settings=settings,
@@ -99,17 +95,37 @@ def make_plan(
         scope=scope,
         schedule=chosen,
         needs=needs,
-        levels=levels,
+        placed=answer.placed,
+        levels=answer.levels,
         warnings=(*refusal, *_notes(program, settings), *chosen.warnings, *over),
-        estimate=_estimate(program, scope, settings.kind(phases), flow),
+        estimate=estimate,
     )
     check(plan := plan_of(decided))
     return Planned(chosen.ordering.program, plan)
 
 
+def _looked_at(
+    program: Program, settings: Settings, source: Source
+) -> tuple[Phases, Scope, Mapping[str, int]]:
+    """Return what is known before anything moves: the parts, what is planned, the dry run."""
+    flow = dataflow(program.body)
+    phases = find_phases(
+        program, loss=settings.loss, recorded=source.recorded_phases, flow=flow
+    )
+    scope = find_scope(program, settings, phases)
+    return phases, scope, _estimate(program, scope, settings.kind(phases), flow)
+
+
+class _Answer(NamedTuple):
+    """Where everything lies at the level asked for, and what each level comes to."""
+
+    placed: Placed
+    levels: tuple[Mapping[str, int], ...]
+
+
 def _placed(
     program: Program, scope: Scope, chosen: Schedule, settings: Settings, *, left_alone: bool
-) -> tuple[Schedule, Needs, tuple[Placed, Placed, Placed]]:
+) -> tuple[Schedule, Needs, _Answer]:
     """Give every tensor a place at each level, in the chosen order or, if less, the file's."""
     needs = Needs(
         chosen.ordering.program,
@@ -119,13 +135,16 @@ def _placed(
         settings.time_limit,
     )
     if left_alone:
-        return chosen, needs, (place_apart(needs),) * 3
+        # What is live counts shared bytes once, although nothing shares here.
+        placed = replace(place_apart(needs), storage=needs.storage(settings.level))
+        return chosen, needs, _Answer(placed, (placed.heights,) * 3)
     levels = place_levels(needs)
     made_for_plan = chosen.ordering.chosen != "runtime"
     if made_for_plan and _is_worse(program, needs, levels[settings.level], settings):
         needs = replace(needs, program=program)
-        return _in_the_files_order(program, chosen), needs, place_levels(needs)
-    return chosen, needs, levels
+        chosen, levels = _in_the_files_order(program, chosen), place_levels(needs)
+    heights = tuple(level.heights for level in levels)
+    return chosen, needs, _Answer(levels[settings.level], heights)
 
 
 def _over_budget(chosen: Schedule, placed: Placed) -> Iterator[str]:

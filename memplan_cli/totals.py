@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.bounds import Bounds
     from memplan_cli.ir import Program, VarId
-    from memplan_cli.placing import Needs
+    from memplan_cli.placing import Needs, Placed
     from memplan_cli.problem import BufferId
     from memplan_cli.sizes import Size
 
@@ -86,15 +86,15 @@ def _complete(sizes: list[Size | None], bounds: Bounds) -> ByUnit | None:
     return by_unit(known) if len(known) == len(sizes) else None
 
 
-def peak_of(needs: Needs, level: int) -> Peak | None:
+def peak_of(needs: Needs, placed: Placed) -> Peak | None:
     """Return the first step at which most bytes are live, and whose they are.
 
     A buffer goes by the youngest of its vars that is live there.
     """
-    home, units = needs.storage(level)
+    home, units = placed.storage
     buffers = units.get("1", ())
     top, peak = 0, -1
-    for tick, live in needs.curve(level):
+    for tick, live in placed.curve:
         if live > top:
             top, peak = live, tick
     if peak < 0:
