@@ -113,7 +113,8 @@ class Plan:
         for name, value in self._fields():
             if name not in (b"report", b"producer"):
                 text.update(name + b": ")
-                text.update(value)
+                for part in value:
+                    text.update(part)
         return text.hexdigest()
 
     def with_report(self, report: Report) -> Plan:
@@ -144,31 +145,34 @@ class Plan:
 
     def dumps(self) -> str:
         """Return the plan file's text: same plan, same bytes."""
-        return self.encoded().decode(errors="surrogatepass")
+        return b"".join(self.encoded()).decode(errors="surrogatepass")
 
-    def encoded(self) -> bytes:
-        """Return the plan file's bytes."""
-        pieces = [b"{"]
+    def encoded(self) -> Iterator[bytes]:
+        """Yield the plan file's bytes, piece by piece."""
+        before = b"{"
         for name, value in self._fields():
-            pieces += (b"," if pieces[1:] else b"", b'\n "', name, b'": ', value)
-        return b"".join([*pieces, b"\n}\n"])
+            yield before + b'\n "' + name + b'": '
+            yield from value
+            before = b","
+        yield b"\n}\n"
 
-    def _fields(self) -> Iterator[tuple[bytes, bytes]]:
+    def _fields(self) -> Iterator[tuple[bytes, Sequence[bytes]]]:
         """Yield every field of the plan file with its text."""
         lists = self._lists
         for name, value in replace(self, order=(), tensors=(), releases=()).to_json().items():
-            yield name.encode(), lists.get(name) or plan_text.utf8(plan_text.small(value))
+            yield name.encode(), lists.get(name) or [plan_text.utf8(plan_text.small(value))]
 
     @cached_property
-    def _lists(self) -> Mapping[str, bytes]:
-        """The text of the long lists."""
-        order = [{"block": o.block, "nodes": o.nodes} for o in self.order]
+    def _lists(self) -> Mapping[str, Sequence[bytes]]:
+        """The text of the long lists, in parts."""
+        lists = {
+            "order": plan_text.orders(self.order),
+            "tensors": plan_text.placements(self.tensors),
+            "releases": plan_text.release_lines(self.releases),
+        }
         return {
-            "order": plan_text.utf8(plan_text.small(order)),
-            "tensors": plan_text.utf8(plan_text.listed(plan_text.placements(self.tensors))),
-            "releases": plan_text.utf8(
-                plan_text.listed(plan_text.release_lines(self.releases))
-            ),
+            name: tuple(map(plan_text.utf8, plan_text.listed(items)))
+            for name, items in lists.items()
         }
 
 

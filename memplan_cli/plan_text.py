@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from memplan_cli.plan import Placement, Release
+    from memplan_cli.plan import BlockOrder, Placement, Release
 
 _PART = 1000
 
@@ -30,18 +30,25 @@ def utf8(text: str) -> bytes:
 def small(value: object) -> str:
     """Return the text of a table, indented for a reader; of a list, an item a line."""
     if isinstance(value, list):
-        return listed(map(_ENCODE, value))
+        return "".join(listed(map(_ENCODE, value)))
     return json.dumps(value, indent=1, ensure_ascii=False).replace("\n", "\n ")
 
 
-def listed(items: Iterable[str]) -> str:
-    """Return the text of a list whose items are spelled already."""
-    left, parts = iter(items), []
-    # A part at a time: all items at once, each a text of its own, take as much again.
+def listed(items: Iterable[str]) -> Iterator[str]:
+    """Yield the text of a list whose items are spelled already, part by part."""
+    left, before, after = iter(items), "[\n  ", "[]"
+    # All items at once, each a text of its own, take as much memory again.
     while part := ",\n  ".join(islice(left, _PART)):
-        parts.append(part)
-    lines = ",\n  ".join(parts)
-    return f"[\n  {lines}\n ]" if lines else "[]"
+        yield before
+        yield part
+        before, after = ",\n  ", "\n ]"
+    yield after
+
+
+def orders(blocks: Iterable[BlockOrder]) -> Iterator[str]:
+    """Yield the text of each block's order."""
+    for order in blocks:
+        yield _ENCODE({"block": order.block, "nodes": order.nodes})
 
 
 def placements(tensors: Iterable[Placement]) -> Iterator[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterable
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 
-def write_files(contents: Mapping[Path, bytes]) -> None:
+Content = bytes | bytearray | Iterable[bytes]
+"""What is written into a file: all of it, or piece by piece."""
+
+
+def write_files(contents: Mapping[Path, Content]) -> None:
     """Write several files: all temporary ones first, then rename each.
 
     Raises:
@@ -47,7 +52,7 @@ def write_files(contents: Mapping[Path, bytes]) -> None:
 
 
 @contextmanager
-def staged(target: Path, data: bytes) -> Iterator[Path]:
+def staged(target: Path, data: Content) -> Iterator[Path]:
     """Write bytes under a temporary name beside ``target``, for as long as the block lasts.
 
     Raises:
@@ -66,14 +71,14 @@ def staged(target: Path, data: bytes) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
-def _stage(target: Path, data: bytes) -> Path:
+def _stage(target: Path, data: Content) -> Path:
     handle, name = tempfile.mkstemp(
         prefix=f".{target.name[:100]}.", suffix=".tmp", dir=target.parent
     )
     partial = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            file.writelines([data] if isinstance(data, bytes | bytearray) else data)
             file.flush()
             os.fsync(file.fileno())
         partial.chmod(_mode(target))

@@ -35,7 +35,7 @@ ties a graph to the runtime that has optimised it, in whatever order its nodes a
 
 def written_model(
     model: ModelProto, program: Program, plan: Plan, notes: Mapping[str, str] | None = None
-) -> bytes:
+) -> bytearray:
     """Return the bytes of the annotated model; the same plan gives the same bytes.
 
     Args:

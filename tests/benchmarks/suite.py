@@ -75,7 +75,7 @@ class Rewritten:
     """A model before and after; no ``after`` where it is left as it is, and why."""
 
     before: onnx.ModelProto
-    after: bytes | None
+    after: bytes | bytearray | None
     reason: str = ""
     copies: int = 0
 
@@ -145,7 +145,7 @@ def _judged(
         except Exception as error:  # noqa: BLE001 - whatever the runtime says
             refusals.append((str(error).splitlines() or [type(error).__name__])[0][:160])
             continue
-        again = run(made.after, case)
+        again = run(bytes(made.after), case)
         if any(map(_is_random, case.model.graph.node)):
             reason = "random: runs"
         elif not _same(original, again):

@@ -234,7 +234,7 @@ def test_the_file_says_what_the_plan_says_as_data(level: int) -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 999, 1000, 1001, 2500])
 def test_a_list_of_any_length_has_a_line_for_each_item(count: int) -> None:
-    text = listed(map(str, range(count)))
+    text = "".join(listed(map(str, range(count))))
     assert json.loads(text) == list(range(count))
     assert text.count("\n") == (count + 1 if count else 0)
 
