@@ -13,7 +13,7 @@ from memplan_cli.onnx_io.load import graphs, load_model
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from onnx import ModelProto
+    from onnx import ModelProto, NodeProto
 
 
 def missing_weights(path: Path) -> tuple[str, ...]:
@@ -38,9 +38,14 @@ def random_ops(model: ModelProto) -> tuple[str, ...]:
             node.op_type
             for graph in graphs(model.graph)
             for node in graph.node
-            if node.op_type in RANDOM or (node.op_type == "Dropout" and len(node.input) > 2)
+            if is_random(node)
         )
     )
+
+
+def is_random(node: NodeProto) -> bool:
+    """Whether a node draws random numbers; a Dropout does where it may be training."""
+    return node.op_type in RANDOM or (node.op_type == "Dropout" and len(node.input) > 2)
 
 
 def smallest_model() -> bytes:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import tempfile
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.errors import RuntimeUnavailableError
@@ -17,13 +18,13 @@ from memplan_cli.evidence import Difference, RuntimeSettings, Validation
 from memplan_cli.onnx_io.feeds import FeedSpec, default_dims, feed_specs
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.runnable import missing_weights, random_ops
+from memplan_cli.onnx_io.seeding import seeded_twins
 from memplan_cli.runtime.bits import Tolerance
 from memplan_cli.runtime.session import deterministic, resolve_provider
 from memplan_cli.runtime.worker import DEFAULT_TIMEOUT, Outcome, run_job
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
 # What a provider cannot repeat itself, the rewritten model need not repeat better.
 _NOISE_MARGIN = 4.0
@@ -120,22 +121,61 @@ def _at_dims(
 ) -> Validation:
     model = load_model(original)
     specs = how.specs if how.specs is not None else feed_specs(model, dims)
+    what = f"{original} does not run at {_text(dims) or 'its dims'}"
     with tempfile.TemporaryDirectory(prefix="memplan-outputs-") as folder:
-        job = _job(original, how, how.original_settings, specs)
-        first = run_job(
-            "outputs", {**job, "folder": folder, "save": True}, timeout=how.timeout
-        )
-        base = first.require(f"{original} does not run at {_text(dims) or 'its dims'}")
+        base = _kept(original, how, specs, folder).require(what)
         noise = _differences(base)
-        if noise and random_ops(model):
-            return _random(how, noise, random_ops(model))
-        tolerance = _tolerance(how.tolerance, noise)
-        job = _job(rewritten, how, how.rewritten_settings, specs)
-        job |= {"tolerance": [tolerance.rtol, tolerance.atol], "outputs": base["outputs"]}
-        second = run_job(
-            "outputs", {**job, "folder": folder, "save": False}, timeout=how.timeout
-        )
+        if not noise or not random_ops(model):
+            return _against(base, rewritten, how, specs, folder)
+    return _seeded(original, rewritten, how, specs) or _random(how, noise, random_ops(model))
+
+
+def _kept(
+    original: Path, how: Comparison, specs: tuple[FeedSpec, ...], folder: str
+) -> Outcome:
+    """Run the original, and keep its outputs in a folder."""
+    job = _job(original, how, how.original_settings, specs)
+    return run_job("outputs", {**job, "folder": folder, "save": True}, timeout=how.timeout)
+
+
+def _against(
+    base: Mapping[str, object],
+    rewritten: Path,
+    how: Comparison,
+    specs: tuple[FeedSpec, ...],
+    folder: str,
+) -> Validation:
+    """Run the rewritten model against what lies in the folder."""
+    noise = _differences(base)
+    tolerance = _tolerance(how.tolerance, noise)
+    job = _job(rewritten, how, how.rewritten_settings, specs)
+    job |= {"tolerance": [tolerance.rtol, tolerance.atol], "outputs": base["outputs"]}
+    second = run_job("outputs", {**job, "folder": folder, "save": False}, timeout=how.timeout)
     return _verdict(second, how.provider, tolerance, noise)
+
+
+def _seeded(
+    original: Path, rewritten: Path, how: Comparison, specs: tuple[FeedSpec, ...]
+) -> Validation | None:
+    """Compare the first runs of copies that draw the same numbers.
+
+    None where there are no such copies, or the original's does not repeat itself.
+    """
+    how = dataclasses.replace(how, runs=1)
+    with tempfile.TemporaryDirectory(prefix="memplan-seeded-") as folder:
+        twins = seeded_twins(original, rewritten, Path(folder))
+        if twins is None:
+            return None
+        base = _kept(twins[0], how, specs, folder).require("the original with seeds")
+        alike = dataclasses.replace(how, rewritten_settings=how.original_settings)
+        again = _against(base, twins[0], alike, specs, folder)
+        if not again.bit_identical:
+            return None
+        found = _against(base, twins[1], how, specs, folder)
+    note = (
+        "random ops had seeds in copies of both models, of which the first runs were compared"
+    )
+    return dataclasses.replace(found, notes=(*found.notes, note))
 
 
 def _job(

@@ -99,12 +99,45 @@ def test_a_missing_weights_file_is_named_with_the_way_round_it(tmp_path: Path) -
     assert "--no-validate" in caught.value.hint
 
 
-def test_random_ops_make_a_comparison_meaningless_and_it_says_so(tmp_path: Path) -> None:
-    text = """g (float[64] x) => (float[64] y) { r = RandomNormalLike(x)  y = Add(x, r) }"""
-    path = save(tmp_path, "a", text)
-    got = compare(path, path, ON_CPU)
+RANDOM = """g (float[64] x) => (float[64] y, float[64] z, float[64] d) <bool yes = {1}, float half = {0.5}> {
+    r = RandomNormalLike(x)  q = RandomUniformLike<seed = 7.0>(x)  u = RandomUniformLike(x)
+    y = Add(x, r)  z = Sub(q, u)  d = Dropout(x, half, yes) }"""
+
+
+def test_random_ops_draw_alike_by_their_names_and_are_compared(tmp_path: Path) -> None:
+    lines = RANDOM.replace(
+        "r = RandomNormalLike(x)  q = RandomUniformLike<seed = 7.0>(x)  u = RandomUniformLike(x)",
+        "u = RandomUniformLike(x)  q = RandomUniformLike<seed = 7.0>(x)  r = RandomNormalLike(x)",
+    )
+    assert lines != RANDOM
+    got = compare(save(tmp_path, "a", RANDOM), save(tmp_path, "b", lines), ON_CPU)
+    assert (got.status, got.bit_identical, got.max_abs_diff) == ("passed", True, 0.0)
+    assert "seeds" in got.notes[-1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.onnx", "b.onnx"]
+
+
+def test_a_random_result_that_is_taken_for_another_is_caught(tmp_path: Path) -> None:
+    other = RANDOM.replace("z = Sub(q, u)", "z = Sub(u, u)")
+    got = compare(save(tmp_path, "a", RANDOM), save(tmp_path, "b", other), ON_CPU)
+    assert (got.status, got.bit_identical) == ("failed", False)
+    assert [item.output for item in got.differences] == ["z"]
+
+
+def test_models_that_draw_for_other_results_cannot_be_compared(tmp_path: Path) -> None:
+    other = RANDOM.replace("y = Add(x, r)", "more = RandomNormalLike(x)  y = Add(x, more)")
+    got = compare(save(tmp_path, "a", RANDOM), save(tmp_path, "b", other), ON_CPU)
     assert (got.status, got.bit_identical, got.passed) == ("nondeterministic", None, False)
     assert "RandomNormalLike" in got.notes[0]
+
+
+def test_data_beside_a_random_model_goes_along(tmp_path: Path) -> None:
+    text = RANDOM.replace("float half = {0.5}", "float half = {0.5}, float w = {1.0}")
+    model = onnx.load(save(tmp_path, "a", text.replace("Add(x, r)", "Add(w, r)")))
+    weights = onnx.numpy_helper.from_array(np.full(64, 1.5, np.float32), "w")
+    model.graph.initializer[-1].CopyFrom(weights)
+    onnx.save(model, tmp_path / "a.onnx", save_as_external_data=True, size_threshold=100)
+    assert any(path.suffix != ".onnx" for path in tmp_path.iterdir())
+    assert compare(tmp_path / "a.onnx", tmp_path / "a.onnx", ON_CPU).passed
 
 
 def test_sequences_and_strings_are_compared_element_by_element(tmp_path: Path) -> None:
