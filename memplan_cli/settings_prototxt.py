@@ -22,7 +22,8 @@ _TOKEN = re.compile(
     | (?P<open>[{<])
     | (?P<close>[}>])
     | (?P<colon>:)
-    | (?P<word>[^\s,;\#"'{}<>:]+)
+    | (?P<list>[\[\]])
+    | (?P<word>[^\s,;\#"'{}<>:\[\]]+)
     """,
     re.VERBOSE,
 )
@@ -75,26 +76,35 @@ def _block(tokens: Iterator[_Token], name: _Token) -> Value:
         raise wrong(token.at, f"expected {{ after mem_param, not {token.text!r}")
     entries: list[Entry] = []
     while (token := _next(tokens, token)).kind != "close":
-        entries.append(_field(tokens, token))
+        entries.extend(_field(tokens, token))
     return Value(_joined(entries), name.at, kind="table")
 
 
-def _field(tokens: Iterator[_Token], key: _Token) -> Entry:
+def _field(tokens: Iterator[_Token], key: _Token) -> Iterator[Entry]:
+    """Yield a field, one entry for each of its values: ``name: "a"`` or ``name: ["a", "b"]``."""
     if key.kind != "word":
         raise wrong(key.at, f"expected a field name, not {key.text!r}")
     colon = _next(tokens, key)
     if colon.kind != "colon":
         raise wrong(colon.at, f"expected : after {key.text!r}, not {colon.text!r}")
     token = _next(tokens, colon)
+    if token.text != "[" or key.text not in _REPEATED:
+        yield Entry(key.text, key.at, _value(token, key))
+        return
+    while (token := _next(tokens, token)).text != "]":
+        yield Entry(key.text, key.at, _value(token, key))
+
+
+def _value(token: _Token, key: _Token) -> Value:
     if token.kind == "string":
-        return Entry(key.text, key.at, Value(_unquoted(token.text), token.at))
+        return Value(_unquoted(token.text), token.at)
     if token.kind == "word":
         content: bool | int | str = _WORDS.get(token.text.lower(), token.text)
         if re.fullmatch(r"-?[0-9]{1,18}", token.text):
             content = int(token.text)
         elif isinstance(content, str):
             raise wrong(token.at, f"expected true, false or a quoted name, not {token.text!r}")
-        return Entry(key.text, key.at, Value(content, token.at))
+        return Value(content, token.at)
     raise wrong(token.at, f"expected a value for {key.text!r}, not {token.text!r}")
 
 

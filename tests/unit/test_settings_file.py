@@ -187,6 +187,14 @@ layer { name: "b" blobs { data: [1.5, -2e3] } }
     )
 
 
+def test_a_prototxt_may_give_repeated_names_as_a_list() -> None:
+    text = (
+        """mem_param < exclude_blob: ["fc1", 'fc2'] exclude_blob: [] exclude_blob: "fc3" >"""
+    )
+    found = merged([read_prototxt(text, "f")]).mem_param
+    assert found == MemParam(exclude_blob=("fc1", "fc2", "fc3"))
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -205,6 +213,9 @@ layer { name: "b" blobs { data: [1.5, -2e3] } }
         ("mem_param {}\nmem_param {}", "f:2:1: 'mem_param' was already set at f:1:1"),
         ("mem_param { optimize_train true }", "f:1:28: expected : after 'optimize_train'"),
         ("mem_param { optimize_train: }", "f:1:29: expected a value for 'optimize_train'"),
+        ("mem_param { optimize_train: [true] }", "f:1:29: expected a value for"),
+        ('mem_param { exclude_blob: ["a" { ] }', "f:1:32: expected a value for"),
+        ('mem_param { exclude_blob: ["a"', "f:1:28: the file ends after"),
         ("mem_param 3", "f:1:11: expected { after mem_param, not '3'"),
         ("mem_param {", "f:1:11: the file ends after '{'"),
         ("layer { mem_param { } }", "f:1:9: mem_param belongs to the net"),
