@@ -34,7 +34,7 @@ def select(program: Program, patterns: Sequence[str]) -> dict[VarId, str]:
         meant = _matches(pattern, by_name, program.vars)
         if not meant:
             raise SettingsError(
-                f"{pattern!r} matches no tensor of the model", hint=nearest(pattern, by_name)
+                f"{pattern!r} matches no tensor of the model", hint=_hint(pattern, by_name)
             )
         for identity in meant:
             found.setdefault(identity, pattern)
@@ -45,6 +45,13 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """Return a hint with the known names that look most like ``name``, or nothing."""
     close = get_close_matches(name, list(known), n=3, cutoff=0.5)
     return f"did you mean {', '.join(repr(c) for c in close)}?" if close else ""
+
+
+def _hint(pattern: str, known: Mapping[str, object]) -> str:
+    """Return the names nearest to a name or a glob, or how names look where none is near."""
+    near = nearest(pattern.strip("*?") or pattern, known)
+    some = ", ".join(map(repr, list(known)[:3]))
+    return near or (f"its tensors have names like {some}" if some else "it has no tensors")
 
 
 def _matches(

@@ -63,8 +63,18 @@ def test_a_pattern_that_matches_nothing_names_the_nearest() -> None:
 
 
 def test_a_glob_that_matches_nothing_is_an_error_too() -> None:
-    with pytest.raises(SettingsError, match="matches no tensor"):
-        selected("tail_*")
+    with pytest.raises(SettingsError, match="matches no tensor") as caught:
+        selected("*haed_fc*")
+    assert caught.value.hint.startswith("did you mean 'head_fc")
+
+
+def test_where_no_name_is_near_the_hint_says_how_names_look() -> None:
+    with pytest.raises(SettingsError) as caught:
+        selected("zzz*")
+    assert caught.value.hint.startswith("its tensors have names like '")
+    with pytest.raises(SettingsError) as caught:
+        select(program(block("", "")), ["a"])
+    assert caught.value.hint == "it has no tensors"
 
 
 def test_there_is_no_hint_where_nothing_is_near() -> None:
