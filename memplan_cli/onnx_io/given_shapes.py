@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.dims import bind_dim, canonical_dim, parse_dim, symbols_of
 from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.load import graphs, subgraphs
+from memplan_cli.onnx_io.messages import messages
 from memplan_cli.onnx_io.shape_lattice import is_complete, merged, with_shape
 from memplan_cli.onnx_io.types import element_type
 from memplan_cli.polynomials import names_in, spelled_atom
@@ -65,9 +66,10 @@ def _says_a_shape(tensor: TensorProto) -> bool:
 
 
 def _typed(name: str, element: int, shape: Shape) -> ValueInfoProto:
-    from onnx import helper
-
-    return helper.make_tensor_value_info(name, element, list(shape))
+    value: ValueInfoProto = messages().ValueInfoProto(name=name)
+    value.type.tensor_type.elem_type = element
+    value.type.CopyFrom(with_shape(value.type, shape))
+    return value
 
 
 def name_free_dims(model: ModelProto) -> None:

@@ -88,24 +88,24 @@ def int_attribute(node: NodeProto, name: str, default: int) -> int:
 
 def _tensor(tensor: TensorProto) -> Known | None:
     """Return a constant's elements; None where it is data and no shape."""
-    from onnx import numpy_helper
-
     if tensor.data_type not in _WHOLE or len(tensor.dims) > 1 or tensor.data_location == 1:
         return None
     if tensor.dims and not 0 <= tensor.dims[0] <= _LONGEST:
         return None
+    from onnx import numpy_helper
+
     array = numpy_helper.to_array(tensor)
     return Known(tuple(int(e) for e in array.reshape(-1)), not array.ndim)
 
 
 def _factors(tensor: TensorProto) -> tuple[float, ...]:
     """Return the elements of a short vector of floats; nothing for any other tensor."""
-    from onnx import numpy_helper
-
     if tensor.data_type != _SINGLE or len(tensor.dims) != 1 or tensor.data_location == 1:
         return ()
     if not 0 < tensor.dims[0] <= _MOST_AXES:
         return ()
+    from onnx import numpy_helper
+
     return tuple(map(float, numpy_helper.to_array(tensor)))
 
 
