@@ -13,15 +13,14 @@ from __future__ import annotations
 import dataclasses
 import random
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from memplan_cli.analysis.precedence import predecessors, successors
 from memplan_cli.evidence import CPU
 from memplan_cli.runtime.bfc import CHUNK, ArenaRules
 from memplan_cli.runtime.chunk import best_arena, regions, rounded
 from memplan_cli.runtime.ledger import UnknownBytesError
 from memplan_cli.runtime.offline import FREED_AT_ONCE
-from memplan_cli.runtime.order import reads
 from memplan_cli.runtime.predict import Executed, model_of
 from memplan_cli.runtime.requests import held_after, most_in_use, requests_of
 from memplan_cli.runtime.simulate import best_fit
@@ -29,7 +28,7 @@ from memplan_cli.runtime.simulate import best_fit
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from memplan_cli.ir import Op, Program
+    from memplan_cli.ir import Program
     from memplan_cli.runtime.requests import Request
 
 _WORK = 300_000
@@ -101,7 +100,8 @@ class _Search:
     def run(self, start: Sequence[Request], moves: int) -> Program:
         """Try so many moves, and stop where the arena is as low as what is live."""
         self.most, self.least = most_in_use(start), self.height(start)
-        before, after = _neighbours(self.program.body.ops)
+        before = predecessors(self.program.body)
+        after = successors(before)
         order = list(range(len(before)))
         generator = random.Random(0)  # noqa: S311 - a seeded search, no secret
         for _ in range(moves * _MISSES):
@@ -130,22 +130,6 @@ class _Search:
             return False
         self.least = height
         return True
-
-
-def _neighbours(ops: Sequence[Op]) -> tuple[list[list[int]], list[list[int]]]:
-    """Return which ops each op has to follow, and which have to follow it.
-
-    Ops that draw random numbers keep their order among themselves.
-    """
-    maker = {var: index for index, op in enumerate(ops) for var in op.outputs if var}
-    before = [[maker[var] for var in reads(op) if var in maker] for op in ops]
-    for one, other in pairwise(index for index, op in enumerate(ops) if op.is_random):
-        before[other].append(one)
-    after: list[list[int]] = [[] for _ in ops]
-    for index, needed in enumerate(before):
-        for other in needed:
-            after[other].append(index)
-    return before, after
 
 
 def _moved(order: Sequence[int], at: int, to: int) -> list[int]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.analysis.aliasing import IN_PLACE, STANDARD_DOMAINS, VIEWS
 from memplan_cli.analysis.dataflow import Dataflow, dataflow
 from memplan_cli.errors import SettingsError
-from memplan_cli.transforms.recomputing.values import may_run_twice
+from memplan_cli.transforms.recomputing.values import repeatable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -77,7 +77,7 @@ def _settled(
         else:
             seen.update((given, made))
             chosen.append((given, made))
-    order = _Order(flow, chosen)
+    order = _Order(program, flow, chosen)
     settle(order)
     kept = tuple(pair for pair in chosen if pair not in order.impossible)
     refused += [(*pair, order.impossible[pair]) for pair in chosen if pair in order.impossible]
@@ -128,7 +128,9 @@ def _shows(op: Op, var: VarId) -> bool:
 class _Order:
     """Adds "reader before writer" edges to the graph, and leaves out those that close a ring."""
 
-    def __init__(self, flow: Dataflow, pairs: Sequence[tuple[VarId, VarId]]) -> None:
+    def __init__(
+        self, program: Program, flow: Dataflow, pairs: Sequence[tuple[VarId, VarId]]
+    ) -> None:
         self._flow, self._pairs = flow, pairs
         self._after: list[set[int]] = [set() for _ in flow.ops]
         for at, reads in enumerate(flow.reads):
@@ -136,7 +138,7 @@ class _Order:
                 if var in flow.producer:
                     self._after[flow.producer[var]].add(at)
         # What may not run twice may not change places with its like either.
-        fixed = [at for at, op in enumerate(flow.ops) if not may_run_twice(op)]
+        fixed = [at for at, again in enumerate(repeatable(program, flow)) if not again]
         for first, second in pairwise(fixed):
             self._after[first].add(second)
         self.impossible: dict[tuple[VarId, VarId], str] = {}

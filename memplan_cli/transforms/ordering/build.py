@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.aliasing import STANDARD_DOMAINS, Aliasing, share_storage
+from memplan_cli.analysis.precedence import predecessors, successors
 from memplan_cli.ir import VarId, blocks
 from memplan_cli.problem import LiveRange
 from memplan_cli.transforms.ordering.graph import TaskGraph
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 _NONE = -1
-"""Stands for no tensor and for no op."""
+"""Stands for no tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +95,11 @@ def task_graph(block: Block, facts: Storage, taken: Mapping[int, int]) -> TaskGr
     need = [sum([weight[t] for t in row]) if row else 0 for row in builder.opens]
     for index, total in taken.items():
         need[index] = total
-    preds = _predecessors(block)
+    preds = predecessors(block)
     replaces = tuple([builder.replaceable(op, outliving) for op in block.ops])
     return TaskGraph(
         preds=preds,
-        succs=_successors(preds),
+        succs=successors(preds),
         opens=tuple(builder.opens),
         touches=touches,
         replaces=replaces,
@@ -218,45 +219,3 @@ def _mentioned(op: Op) -> Iterable[VarId]:
     found += [var for block in inside for inner in block.ops for var in inner.inputs]
     found += [var for block in inside for inner in block.ops for var in inner.outputs]
     return found
-
-
-def _predecessors(block: Block) -> tuple[tuple[int, ...], ...]:
-    producer: dict[VarId, int] = {}
-    chains: dict[str, int] = {}
-    preds = []
-    for index, op in enumerate(block.ops):
-        before = {producer.get(var, _NONE) for var in _mentioned(op)}
-        before.discard(_NONE)
-        for kind in _kept_in_turn(op):
-            if kind in chains:
-                before.add(chains[kind])
-            chains[kind] = index
-        preds.append(tuple(sorted(before)) if len(before) > 1 else tuple(before))
-        for var in op.outputs:
-            if var:
-                producer[var] = index
-    return tuple(preds)
-
-
-def _kept_in_turn(op: Op) -> tuple[str, ...]:
-    """Name the kinds of ops that this one must not overtake.
-
-    Random ops draw from one generator; runtimes may change a sequence where it stands.
-    """
-    kinds = ("random",) if op.is_random else ()
-    if op.type.startswith("Sequence") or any(
-        inner.type.startswith("Sequence")
-        for body in op.bodies
-        for block in blocks(body)
-        for inner in block.ops
-    ):
-        kinds = (*kinds, "sequence")
-    return kinds
-
-
-def _successors(preds: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-    succs: list[list[int]] = [[] for _ in preds]
-    for op, before in enumerate(preds):
-        for pred in before:
-            succs[pred].append(op)
-    return tuple(map(tuple, succs))

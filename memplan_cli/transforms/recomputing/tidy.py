@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.dataflow import dataflow
-from memplan_cli.transforms.recomputing.values import may_run_twice
+from memplan_cli.transforms.recomputing.values import repeatable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,7 +53,7 @@ class _Pass:
         self.done = [False] * len(self.flow.ops)
         self.unread = {var: len(who) for var, who in self.flow.readers.items()}
         """How many readers of a var are not emitted yet."""
-        self.movable = [may_run_twice(op) for op in self.flow.ops]
+        self.movable = repeatable(program, self.flow)
 
     def made(self, at: int) -> int:
         """Return the bytes that an op begins."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.analysis.aliasing import STANDARD_DOMAINS
 from memplan_cli.analysis.cost import op_cost
 from memplan_cli.analysis.dataflow import dataflow
+from memplan_cli.analysis.precedence import overwritten
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -68,6 +69,17 @@ def may_run_twice(op: Op) -> bool:
     )
 
 
+def repeatable(program: Program, flow: Dataflow) -> tuple[bool, ...]:
+    """Say of each op of the top block whether it may run twice, or at another place."""
+    changing = overwritten(program.body).keys()
+    return tuple(
+        [
+            may_run_twice(op) and (not changing or changing.isdisjoint(reads))
+            for op, reads in zip(flow.ops, flow.reads, strict=True)
+        ]
+    )
+
+
 def find_values(
     program: Program,
     sizes: Mapping[VarId, Size],
@@ -93,6 +105,7 @@ def find_values(
             if var in of:
                 reads[of[var]][at] = None
     made = tuple(flow.producer[var] for var in number)
+    again = repeatable(program, flow)
     return Values(
         program,
         flow,
@@ -101,7 +114,7 @@ def find_values(
         made,
         tuple(tuple(times) for times in reads),
         tuple(tuple(dict.fromkeys(of[v] for v in flow.reads[at] if v in of)) for at in made),
-        tuple(_work(flow.ops[at], program.vars) for at in made),
+        tuple(_work(flow.ops[at], program.vars) if again[at] else -1 for at in made),
         tuple(sum(map(bool, flow.ops[at].outputs)) == 1 for at in made),
         tuple(_beside(flow.ops[at], var, sizes) for var, at in zip(number, made, strict=True)),
     )
@@ -134,7 +147,7 @@ def _is_view(op: Op, aliasing: Aliasing) -> bool:
 
 
 def _work(op: Op, variables: Mapping[VarId, Var]) -> int:
-    return op_cost(op, variables).work + LAUNCH if may_run_twice(op) else -1
+    return op_cost(op, variables).work + LAUNCH
 
 
 def _beside(op: Op, var: VarId, sizes: Mapping[VarId, Size]) -> int:

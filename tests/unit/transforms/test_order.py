@@ -127,6 +127,57 @@ def test_random_and_sequence_ops_keep_their_relative_order(kind: str, fed: str) 
     assert found.candidates[found.chosen] == (101 if kind == "Conv" else 201)
 
 
+NORMALISED = """
+    mean = Conv x
+    {a} = BatchNormalization x x x mean x
+    {b} = BatchNormalization x x x mean x
+    c = Conv b
+    y = Sum a c
+    """
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_ops_that_update_one_statistic_keep_their_relative_order(*, trains: bool) -> None:
+    a, b = ("a am av", "b bm bv") if trains else ("a", "b")
+    program = program_of(NORMALISED.format(a=a, b=b), "y")
+    found = best_order(program, sizes_of(mean=1, a=100, b=100, c=1))
+    order = names(found.program.body.ops)
+    assert (order.index("n1") < order.index("n2")) == trains
+
+
+def test_who_reads_a_statistic_that_is_updated_stays_before_the_update() -> None:
+    program = program_of(
+        """
+        mean = Conv x
+        a = Sub mean x
+        b bm bv = BatchNormalization x x x mean x
+        c = Conv b
+        y = Sum a c
+        """,
+        "y",
+    )
+    found = best_order(program, sizes_of(mean=1, a=100, b=100, c=1))
+    order = names(found.program.body.ops)
+    assert order.index("n1") < order.index("n2")
+
+
+def test_who_reads_an_updated_statistic_stays_before_the_next_update() -> None:
+    program = program_of(
+        """
+        mean = Conv x
+        a am av = BatchNormalization x x x mean x
+        m = Conv am
+        b bm bv = BatchNormalization x x x mean x
+        c = Conv b
+        y = Sum m c
+        """,
+        "y",
+    )
+    found = best_order(program, sizes_of(mean=1, am=1, m=100, b=100, c=1))
+    order = names(found.program.body.ops)
+    assert order.index("n2") < order.index("n3")
+
+
 def test_two_views_of_one_input_are_not_replaced() -> None:
     program = program_of("a = Conv x\nv = Reshape a\nb = Add a v\ny = Conv b", "y")
     found = best_order(program, sizes_of(a=4, v=4, b=4))
