@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.aliasing import STANDARD_DOMAINS
 from memplan_cli.transforms.ordering.flow import INFINITE, SINK, SOURCE, Network
-from memplan_cli.transforms.recomputing.build import OPTIONAL_OUTPUTS
-from memplan_cli.transforms.recomputing.values import find_values
+from memplan_cli.transforms.recomputing.values import OPTIONAL_OUTPUTS, find_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

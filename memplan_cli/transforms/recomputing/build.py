@@ -13,16 +13,13 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.ir import Block, Op, Program, VarId
 from memplan_cli.sizes import size_of
+from memplan_cli.transforms.recomputing.values import OPTIONAL_OUTPUTS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from memplan_cli.sizes import Size
     from memplan_cli.transforms.recomputing.values import Values
-
-OPTIONAL_OUTPUTS = frozenset({"Dropout", "LayerNormalization", "MaxPool"})
-"""Ops that may be asked for their first output alone. No BatchNormalization: in training mode
-ONNX Runtime 1.31 writes the running statistics without looking (SIGSEGV)."""
 
 
 @dataclass(frozen=True, slots=True)

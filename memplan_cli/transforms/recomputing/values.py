@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 LAUNCH = 20_000
 """Work that starting a kernel is worth: a copy is never free."""
 
+OPTIONAL_OUTPUTS = frozenset({"Dropout", "LayerNormalization", "MaxPool"})
+"""Ops that may be asked for their first output alone. No BatchNormalization: in training mode
+ONNX Runtime 1.31 writes the running statistics without looking (SIGSEGV)."""
+
 _RUNTIME_DOMAINS = STANDARD_DOMAINS | {"com.microsoft", "com.microsoft.nchwc", "ai.onnx.ml"}
 """Domains whose ops are known to have neither side effects nor state, if not random."""
 
@@ -49,7 +53,7 @@ class Values:
     alone: tuple[bool, ...]
     """Whether the producer makes nothing else."""
     beside: tuple[int, ...]
-    """Bytes of the producer's other results, which a copy makes too."""
+    """Bytes of the producer's other results, which a copy makes too, if it must."""
 
 
 def may_run_twice(op: Op) -> bool:
@@ -151,8 +155,9 @@ def _work(op: Op, variables: Mapping[VarId, Var]) -> int:
 
 
 def _beside(op: Op, var: VarId, sizes: Mapping[VarId, Size]) -> int:
+    made = op.outputs[:1] if op.type in OPTIONAL_OUTPUTS else op.outputs
     return sum(
         sizes[other].coefficient
-        for other in op.outputs
+        for other in made
         if other != var and _is_number(sizes.get(other))
     )
