@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +21,7 @@ from memplan_cli.onnx_io.gradients.tensors import (
     reads,
 )
 from memplan_cli.onnx_io.load import subgraphs
+from memplan_cli.onnx_io.shape_repairs import is_invented
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -58,7 +60,12 @@ def differentiate(
     graph = model.graph
     nodes = live_nodes(graph.node, [loss, *results])
     if loss not in {name for node in nodes for name in node.output}:
-        raise SettingsError(f"the model computes no tensor {loss!r} to be the loss")
+        made = [name for node in graph.node for name in node.output if name]
+        near = get_close_matches(loss, made, n=3) or [value.name for value in graph.output]
+        raise SettingsError(
+            f"the model computes no tensor {loss!r} to be the loss",
+            hint=f"the nearest names are {', '.join(near[:3])}",
+        )
     tensors = infer_tensors(model)
     tape = Tape(tensors, constant_values(graph), Pool(names_in(graph)))
     path = live_nodes(nodes, [loss])
@@ -95,14 +102,16 @@ def _read_by(nodes: Iterable[NodeProto]) -> list[str]:
 
 def _one(tape: Tape, loss: str) -> str:
     """The gradient of the loss by itself."""
-    sizes = tape.tensor(loss).sizes
-    if sizes is None:
-        return tape.emit("Expand", tape.scalar(1, loss), tape.shape_of(loss))
-    if int(np.prod(sizes)) != 1:
+    tensor = tape.tensor(loss)
+    dims = [d for d in tensor.shape or () if d is not None and not is_invented(str(d))]
+    if any(dim != 1 for dim in dims):
         raise SettingsError(
-            f"the loss {loss!r} has shape {list(sizes)}; a loss is one number",
+            f"the loss {loss!r} has shape {list(tensor.shape or ())}; a loss is one number",
             hint="reduce it to a mean or a sum, or let --loss-fn make one",
         )
+    sizes = tensor.sizes
+    if sizes is None:
+        return tape.emit("Expand", tape.scalar(1, loss), tape.shape_of(loss))
     return tape.constant(np.ones(sizes), tape.dtype(loss))
 
 

@@ -180,14 +180,24 @@ def test_freezing_everything_is_refused() -> None:
         make_train_step(parse(LINEAR), mse(freeze=("*",)))
 
 
-def test_loss_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(SettingsError, match="'cost'"):
-        make_train_step(parse(LINEAR), Recipe("cost"))
+@pytest.mark.parametrize(("loss", "near"), [("cost", "y"), ("hh", "h")])
+def test_loss_that_does_not_exist_is_refused_with_the_nearest(loss: str, near: str) -> None:
+    with pytest.raises(SettingsError, match=f"'{loss}'") as caught:
+        make_train_step(parse(LINEAR), Recipe(loss))
+    assert caught.value.hint == f"the nearest names are {near}"
 
 
 def test_loss_with_several_elements_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"shape \[4, 2\]"):
         make_train_step(parse(LINEAR), Recipe("y"))
+
+
+@pytest.mark.parametrize("shape", ["batch, 2", "batch, 1", "batch"])
+def test_loss_with_an_element_for_each_of_a_batch_is_refused(shape: str) -> None:
+    text = f"""<ir_version: 10, opset_import: ["": 20]>
+    net (float[{shape}] x) => (float[{shape}] y) <float[1] w = {{0.1}}> {{ y = Mul(x, w) }}"""
+    with pytest.raises(SettingsError, match=r"shape \['batch'.*a loss is one number"):
+        make_train_step(parse(text), Recipe("y"))
 
 
 def test_named_parameter_that_the_loss_ignores_is_refused() -> None:
