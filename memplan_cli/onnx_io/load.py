@@ -20,10 +20,32 @@ if TYPE_CHECKING:
 
 
 def load_model(path: Path) -> ModelProto:
-    """Parse an ONNX file without its external data.
+    """Parse an ONNX file without its external data; its own functions are inlined.
 
     Raises:
         ModelError: it is missing, no file, empty, no protobuf, or holds no graph.
+    """
+    model = load_as_written(path)
+    if model.functions:
+        endless = why_endless(model)
+        if endless:
+            raise ModelError(f"the functions of {path} cannot be inlined: {endless}")
+        from onnx import inliner
+
+        try:
+            return inliner.inline_local_functions(model)
+        except Exception as error:
+            raise ModelError(
+                f"the functions of {path} cannot be inlined: {_first_line(error)}"
+            ) from error
+    return model
+
+
+def load_as_written(path: Path) -> ModelProto:
+    """Parse an ONNX file without its external data; calls of its functions stay calls.
+
+    Raises:
+        ModelError: as `load_model`.
     """
     model: ModelProto = messages().ModelProto()
     data = _read_bytes(path)
@@ -38,18 +60,6 @@ def load_model(path: Path) -> ModelProto:
         missing = "no opset" if model.HasField("graph") else "no graph"
         raise ModelError(f"{path} is not an ONNX model: it has {missing}")
     _refuse_broken_text(model, path)
-    if model.functions:
-        endless = why_endless(model)
-        if endless:
-            raise ModelError(f"the functions of {path} cannot be inlined: {endless}")
-        from onnx import inliner
-
-        try:
-            return inliner.inline_local_functions(model)
-        except Exception as error:
-            raise ModelError(
-                f"the functions of {path} cannot be inlined: {_first_line(error)}"
-            ) from error
     return model
 
 

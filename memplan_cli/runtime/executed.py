@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.dims import canonical_dim
 from memplan_cli.evidence import CPU, UNOPTIMISED, RuntimeSettings
 from memplan_cli.ir import Origin
-from memplan_cli.onnx_io.load import load_model
+from memplan_cli.onnx_io.load import load_as_written, load_model
 from memplan_cli.onnx_io.read import read_program
 from memplan_cli.onnx_io.runnable import with_every_output
 from memplan_cli.onnx_io.shapes import Bindings
@@ -82,7 +82,7 @@ def _executed(
             found = replace(found, observed=observe(dump, program, trial, provider))
     ordered = level != "ORT_DISABLE_ALL"
     if not ordered:
-        program = by_index(program, graph.graph, load_model(model).graph)
+        program = by_index(program, graph.graph, load_as_written(model))
     seen = seen_shapes(program, shapes)
     return replace(found, program=program, ordered=ordered, seen=seen)
 

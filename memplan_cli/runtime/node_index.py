@@ -1,28 +1,32 @@
 """Which index did ONNX Runtime give to each node of a graph that it loaded and dumped?
 
-A node of the file has its place in the file. Functions are inlined one after the other,
-by the place of the node that called them, and their nodes come after all of the file's
-(seen in the profile's ``node_index``, 1.31.1). Both execution orders go by that index.
+A node of the file has its place in the file, nodes of inlined functions come after all of
+the file's (`inlining`), and what the runtime inserted on its own comes last. Both execution
+orders go by that index.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan_cli.onnx_io.load import subgraphs
+from memplan_cli.ir import Block
+from memplan_cli.runtime.inlining import Dumped, laid_out
+from memplan_cli.runtime.order import default_order
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, NodeProto
+    from collections.abc import Mapping, Sequence
 
-    from memplan_cli.ir import Block, Op, Program
+    from onnx import GraphProto, ModelProto
 
-Rank = tuple[int, int, int]
+    from memplan_cli.ir import Op, Program, Var, VarId
+    from memplan_cli.runtime.inlining import Rank
 
-_FROM_FILE, _INLINED, _INSERTED = range(3)
+_INSERTED = 1 << 62
 
 
-def by_index(program: Program, dump: GraphProto, source: GraphProto) -> Program:
+def by_index(program: Program, dump: GraphProto, source: ModelProto) -> Program:
     """Return a dumped program with the ops of every block by the index of their nodes.
 
     Ops of such a program may stand before what they read: only the runtime's own orders
@@ -31,48 +35,85 @@ def by_index(program: Program, dump: GraphProto, source: GraphProto) -> Program:
     Args:
         program: the dump, as it was read.
         dump: the graph that the runtime wrote with optimisation off.
-        source: the graph that it had loaded.
+        source: the model that it had loaded, as it is written: calls not inlined.
     """
-    return replace(program, body=_block(program.body, dump, source))
+    dtypes = {var.name: var.dtype for var in program.vars.values()}
+    whole = laid_out(dump, source, dtypes)
+    _guess(whole)
+    return replace(program, body=_block(program.body, whole, program.vars))
 
 
-def _block(block: Block, dump: GraphProto, source: GraphProto) -> Block:
-    ranks = _ranks(dump, source)
-    twins = {name: node for node in source.node for name in node.output if name}
-    ops = [_op(op, dump.node[op.source], twins) for op in block.ops]
-    return replace(block, ops=tuple(sorted(ops, key=lambda op: ranks[op.source])))
+def _block(block: Block, dump: Dumped, types: Mapping[VarId, Var]) -> Block:
+    ops = []
+    for op in block.ops:
+        inner = dump.bodies.get(op.source, ())
+        if inner:
+            pairs = zip(op.bodies, inner, strict=True)
+            op = op._replace(bodies=tuple(_block(*pair, types) for pair in pairs))  # noqa: PLW2901
+        ops.append(op)
+    ranks = [rank or (_INSERTED, place) for place, rank in enumerate(dump.ranks)]
+    ops.sort(key=lambda op: ranks[op.source])
+    count = next((i for i, op in enumerate(ops) if ranks[op.source][0] == _INSERTED), len(ops))
+    return replace(block, ops=(*ops[:count], *_inserted(ops[:count], ops[count:], types)))
 
 
-def _op(op: Op, node: NodeProto, twins: dict[str, NodeProto]) -> Op:
-    twin = next((twins[name] for name in node.output if name in twins), None)
-    if not op.bodies or twin is None or twin.op_type != node.op_type:
-        return op
-    pairs = zip(op.bodies, subgraphs(node), subgraphs(twin), strict=True)
-    return op._replace(
-        bodies=tuple(_block(b, ours, theirs) for b, (_, ours), (_, theirs) in pairs)
-    )
+def _inserted(
+    ops: Sequence[Op], inserted: Sequence[Op], types: Mapping[VarId, Var]
+) -> list[Op]:
+    """Return what the runtime inserted in the order of its making.
+
+    It goes once through the other ops, in the order of ``ExecutionOrder.DEFAULT``, and puts
+    Casts before what has no kernel for float16, then behind it (as in
+    core/optimizer/insert_cast_transformer.cc).
+    """
+    casts = {op.outputs[0]: op for op in inserted if op.type == "Cast"}
+    behind: dict[VarId, list[Op]] = defaultdict(list)
+    for var, cast in casts.items():
+        if types[var].dtype == "float16":
+            behind[cast.inputs[0]].append(cast)
+    bare = [op._replace(inputs=tuple(_source(var, casts) for var in op.inputs)) for op in ops]
+    real = {op.source: op for op in ops}
+    made: dict[int, Op] = {}
+    for each in default_order(Block((), (), tuple(bare))) if casts else ():
+        op = real[each.source]
+        near = [casts[var] for var in op.inputs if var in casts]
+        near = [cast for cast in near if types[cast.outputs[0]].dtype != "float16"]
+        near += [cast for var in op.outputs for cast in behind.get(var, ())]
+        made.update((cast.source, cast) for cast in near if cast.source not in made)
+    return [*made.values(), *(op for op in inserted if op.source not in made)]
 
 
-def _ranks(dump: GraphProto, source: GraphProto) -> list[Rank]:
-    """Return for each node of the dump what its index is ordered by."""
-    here = {
-        name: (index, node) for index, node in enumerate(source.node) for name in node.output
-    }
-    known = {*here, *(value.name for value in source.input)}
-    known.update(tensor.name for tensor in source.initializer)
-    caller: dict[str, int] = {}
-    ranks: list[Rank] = [(_INSERTED, 0, place) for place in range(len(dump.node))]
-    for place in range(len(dump.node) - 1, -1, -1):
-        node = dump.node[place]
-        twin = next((here[name] for name in node.output if name in here), None)
-        if twin is not None and twin[1].op_type == node.op_type:
-            ranks[place] = (_FROM_FILE, twin[0], 0)
-            continue
-        # Backwards from a value of the file through values that only the inlining made.
-        callers = [caller[name] for name in node.output if name in caller]
-        if twin is not None:
-            callers.append(twin[0])
-        if callers:
-            ranks[place] = (_INLINED, min(callers), place)
-            caller.update((name, min(callers)) for name in node.input if name not in known)
-    return ranks
+def _source(var: VarId, casts: Mapping[VarId, Op]) -> VarId:
+    """Return what a var is without the Casts that led to it."""
+    while var in casts:
+        var = casts[var].inputs[0]
+    return var
+
+
+def _guess(dump: Dumped) -> None:
+    """Rank what came from bodies that are not known: by the call that it leads to.
+
+    Such are functions of the runtime's own, and those that it writes in another way than
+    ONNX does: these are taken in the dump's order as a whole.
+    """
+    caller: dict[str, Rank] = {}
+    strange = frozenset(dump.strange.values())
+    other: set[Rank] = set()
+    for place in range(len(dump.nodes) - 1, -1, -1):
+        node, rank = dump.nodes[place], dump.ranks[place]
+        if rank is None:
+            calls = [caller[name] for name in node.output if name in caller]
+            calls += [dump.strange[place]] if place in dump.strange else []
+            # A Cast that no body has is one that the runtime inserted.
+            if calls and (node.op_type != "Cast" or min(calls) in strange):
+                call = min(calls)
+                other.add(call)
+                rank = dump.ranks[place] = (len(call), *call, place)
+        if rank and rank[0]:
+            for name in node.input:
+                caller[name] = min(rank[1:-1], caller.get(name, rank[1:-1]))
+        for body in dump.bodies.get(place, ()):
+            _guess(body)
+    for place, rank in enumerate(dump.ranks):
+        if rank and rank[1:-1] in other:
+            dump.ranks[place] = (*rank[:-1], place)

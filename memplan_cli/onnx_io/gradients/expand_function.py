@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from onnx import AttributeProto, FunctionProto, NodeProto, defs, helper
+from onnx import defs, helper
 
+from memplan_cli.onnx_io.definitions import filled, schema_function
 from memplan_cli.onnx_io.gradients.bodies import give, paste
 from memplan_cli.onnx_io.gradients.prepare import OLDEST_OPSET, constant_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator
+
+    from onnx import FunctionProto, TypeProto
 
     from memplan_cli.onnx_io.gradients.tape import Call
 
@@ -29,10 +32,10 @@ def function_body(call: Call, opset: int) -> bool:
     attributes = {a.name: a for a in (*function.attribute_proto, *call.node.attribute)}
     nodes = []
     for node in function.node:
-        filled = _filled(node, attributes)
-        tensor = constant_of(filled)
+        copy = filled(node, attributes)
+        tensor = constant_of(copy)
         if tensor is None:
-            nodes.append(filled)
+            nodes.append(copy)
             continue
         given[tensor.name] = tape.pool.fresh(f"{label}/{tensor.name}")
         tensor.name = given[tensor.name]
@@ -45,50 +48,15 @@ def function_body(call: Call, opset: int) -> bool:
 
 
 def _function(call: Call, opset: int) -> FunctionProto | None:
-    node = call.node
     try:
-        schema = defs.get_schema(node.op_type, opset, "")
+        schema = defs.get_schema(call.node.op_type, opset, "")
     except defs.SchemaError:
         return None
-    for versions, fetch in (
-        (schema.function_opset_versions, schema.get_function_with_opset_version),
-        (
-            schema.context_dependent_function_opset_versions,
-            lambda version: schema.get_context_dependent_function_with_opset_version(
-                version, node.SerializeToString(), _input_types(call)
-            ),
-        ),
-    ):
-        usable = [v for v in versions if OLDEST_OPSET <= v <= opset]
-        if usable:
-            function = FunctionProto()
-            function.ParseFromString(fetch(max(usable)))
-            return function
-    return None
+    versions = range(OLDEST_OPSET, opset + 1)
+    return schema_function(schema, call.node, _input_types(call), versions)
 
 
-def _input_types(call: Call) -> list[bytes]:
-    found = []
+def _input_types(call: Call) -> Iterator[TypeProto]:
     for name in call.node.input:
         tensor = call.tape.tensor(name)
-        kind = helper.make_tensor_type_proto(tensor.dtype, tensor.shape)
-        found.append(kind.SerializeToString())
-    return found
-
-
-def _filled(node: NodeProto, attributes: Mapping[str, AttributeProto]) -> NodeProto:
-    """Return a function's node with its references to attributes replaced by values."""
-    copy = NodeProto()
-    copy.CopyFrom(node)
-    kept = []
-    for attribute in node.attribute:
-        if not attribute.ref_attr_name:
-            kept.append(attribute)
-        elif attribute.ref_attr_name in attributes:
-            value = AttributeProto()
-            value.CopyFrom(attributes[attribute.ref_attr_name])
-            value.name = attribute.name
-            kept.append(value)
-    del copy.attribute[:]
-    copy.attribute.extend(kept)
-    return copy
+        yield helper.make_tensor_type_proto(tensor.dtype, tensor.shape)

@@ -23,7 +23,7 @@ def model(nodes: str) -> onnx.ModelProto:
 
 def order(source: str, dump: str) -> str:
     loaded, wrote = model(source), model(dump)
-    program = by_index(read_program(wrote).program, wrote.graph, loaded.graph)
+    program = by_index(read_program(wrote).program, wrote.graph, loaded)
     return " ".join(op.outputs[0] for op in program.body.ops)
 
 
@@ -34,9 +34,31 @@ def test_nodes_of_the_file_stand_as_in_the_file() -> None:
 
 def test_inlined_nodes_come_after_all_others_by_the_node_that_called_them() -> None:
     source = "b = HardSwish(x) a = HardSwish(x) c = Exp(a) y = Add(b, c)"
-    dump = """a0 = HardSigmoid(x) a = Mul(a0, x) c = Exp(a)
-              b0 = HardSigmoid(x) b = Mul(b0, x) y = Add(b, c)"""
+    dump = """a0 = HardSigmoid(x) a = Mul(x, a0) c = Exp(a)
+              b0 = HardSigmoid(x) b = Mul(x, b0) y = Add(b, c)"""
     assert order(source, dump) == "c y b0 b a0 a"
+
+
+def test_a_body_written_in_another_way_is_taken_in_the_order_of_the_dump() -> None:
+    source = "b = HardSwish(x) a = HardSwish(b) y = Exp(a)"
+    dump = (
+        """b0 = HardSigmoid(x) b = Mul(b0, x) a0 = HardSigmoid(b) a = Mul(a0, b) y = Exp(a)"""
+    )
+    assert order(source, dump) == "y b0 b a0 a"
+
+
+def test_nodes_of_a_function_that_nobody_knows_stand_by_its_call() -> None:
+    source = "b = other.Bend(x) c = HardSwish(x) a = other.Bend(b) d = Exp(a) y = Add(c, d)"
+    dump = """b0 = Neg(x) b = Abs(b0) a0 = Neg(b) a = Abs(a0) d = Exp(a)
+              c0 = HardSigmoid(x) c = Mul(x, c0) y = Add(c, d)"""
+    assert order(source, dump) == "d y b0 b c0 c a0 a"
+
+
+def test_a_cast_of_the_runtimes_own_comes_last() -> None:
+    source = "c = HardSwish(x) y = Exp(c)"
+    dump = """x1 = Cast<to = 11>(x) c0 = HardSigmoid(x1) c1 = Mul(x1, c0) c = Cast<to = 1>(c1)
+              y = Exp(c)"""
+    assert order(source, dump) == "y c0 c1 x1 c"
 
 
 def test_bodies_are_put_in_order_too() -> None:
@@ -51,7 +73,7 @@ def test_bodies_are_put_in_order_too() -> None:
             body.format("q = Exp(a) r = Neg(a) p = Add(q, r)"),
         )
     )
-    program = by_index(read_program(wrote).program, wrote.graph, loaded.graph)
+    program = by_index(read_program(wrote).program, wrote.graph, loaded)
     (owner,) = (op for op in program.body.ops if op.bodies)
     inner = next(body for body in owner.bodies if len(body.ops) > 1)
     assert [op.type for op in inner.ops] == ["Neg", "Exp", "Add"]

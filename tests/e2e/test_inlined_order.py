@@ -1,0 +1,269 @@
+"""Inlined functions run in the order that is predicted: the runtime's own profile says so."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from onnx import TensorProto, helper
+
+from memplan_cli.ir import walk
+from memplan_cli.onnx_io.load import load_as_written, load_model
+from memplan_cli.onnx_io.read import read_program
+from memplan_cli.runtime.node_index import by_index
+from memplan_cli.runtime.order import ORDERS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from memplan_cli.ir import Block, Op, Program
+
+HEAD = '<ir_version: 10, opset_import: ["" : 21, "m" : 1]>\n'
+DOMAIN = '\n<domain: "m", opset_import: ["" : 21, "m" : 1]>\n'
+
+FUNCTIONS = (
+    "three (a, b) => (c, d) { t = Exp(a)  u = m.two(b)  v = m.two(t)  c = Add(u, v)  d = m.one(u) }",
+    """two (a) => (c) { q = Sigmoid(a)  k = Constant<value_float = 2.0>()  r = m.one(q)
+       s = Mul(r, k)  unread = Cos(s)  c = m.one(s) }""",
+    "one (a) => (c) { c = Neg(a) }",
+    "both (a) => (c, d) { p = Sin(a)  c = m.one(p)  d = HardSwish(a) }",
+    "cast <to> (a) => (c) { t = Cast<to: int = @to>(a)  c = m.one(t) }",
+    """choose (a, go) => (c) { t = Exp(a)
+       b = If (go) < then_branch = t () => (p) { q = m.one(t)  r = Sin(q)  p = m.two(r) },
+                     else_branch = e () => (s) { s = m.one(t) }>
+       c = Abs(b) }""",
+    "away (a) => (c) { p = Sin(a)  q = Cast<to = 11>(p)  r = Cast<to = 1>(q)  c = m.one(r) }",
+    """unread (a) => (c) { d, e = m.three(a, a)  f = Tanh(d)  g = m.two(f)  c = Abs(a) }""",
+    """loss <how> (a, l) => (c) { t = Exp(a)  d = Cast<to = 11>(t)
+       v = SoftmaxCrossEntropyLoss<ignore_index = -1, reduction: string = @how>(d, l)  c = Cast<to = 1>(v) }""",
+)
+
+X = "float[4,6] x"
+GRAPHS = {
+    "three deep, several times": f"""g ({X}) => (float[4,6] y, float[4,6] z)
+        {{ a, b = m.three(x, x)  e = Tanh(b)  f, g = m.three(e, a)  i = m.one(f)
+           y = m.two(i)  z = Abs(g) }}""",
+    "one result unread": f"""g ({X}) => (float[4,6] y, float[4,6] z)
+        {{ a, b = m.both(x)  e, unread = m.both(a)  y, w = m.both(e)  z = Add(b, w) }}""",
+    "in a branch": f"""g ({X}, bool go) => (float[4,6] y)
+        {{ a = m.two(x)
+           b = If (go) <
+             then_branch = t () => (float[4,6] p)
+               {{ q, w = m.three(a, x)  r = Neg(q)  p = m.two(r) }},
+             else_branch = e () => (float[4,6] s) {{ s = m.one(a) }}>
+           y = m.two(b) }}""",
+    "in a loop": f"""g ({X}) => (float[4,6] y) <int64 trips = {{1}}, bool go = {{1}}>
+        {{ a = m.two(x)
+           b = Loop (trips, go, a) <
+             body = l (int64 i, bool c, float[4,6] now) => (bool k, float[4,6] then)
+               {{ k = Identity(c)  q, w = m.three(now, a)  then = Add(q, w) }}>
+           y = m.two(b) }}""",
+    "a branch in a function": f"""g ({X}, bool go) => (float[4,6] y)
+        {{ a = m.choose(x, go)  b = m.choose(a, go)  y = m.two(b) }}""",
+    "a call that nobody reads": f"""g ({X}) => (float[4,6] y)
+        {{ a = m.unread(x)  b = m.two(a)  y = m.unread(b) }}""",
+    "Casts that the runtime takes away": f"""g ({X}) => (float[4,6] y)
+        {{ a = m.away(x)  b = m.away(a)  y = m.two(b) }}""",
+    "with attributes": f"""g ({X}) => (double[4,6] y, float[4,6] z)
+        {{ a = m.cast<to = 11>(x)  b = m.cast<to = 1>(x)  e = m.one(b)  y = m.one(a)
+           z = Abs(e) }}""",
+    "ONNX's functions in the model's": f"""g ({X}, int64[4] l) => (y, z)
+        {{ y = m.loss<how = "mean">(x, l)  a = Sin(x)  z = m.loss<how = "none">(a, l) }}""",
+}
+
+
+def model(graph: str) -> onnx.ModelProto:
+    return onnx.parser.parse_model(HEAD + graph + "".join(DOMAIN + f for f in FUNCTIONS))
+
+
+def losses(operands: int, reduction: str, outputs: int, dtype: int) -> onnx.ModelProto:
+    """Three losses of different sizes, each among nodes of the file."""
+    nodes, inputs, results = [], [], []
+    for t in range(3):
+        read = [f"r{t}", f"l{t}", "weights"][:operands]
+        made = [f"loss{t}", f"logs{t}"][:outputs]
+        nodes += [
+            helper.make_node("Relu", [f"x{t}"], [f"r{t}"]),
+            helper.make_node("SoftmaxCrossEntropyLoss", read, made, reduction=reduction),
+            helper.make_node("Exp", [made[-1]], [f"e{t}"]),
+        ]
+        inputs += [
+            helper.make_tensor_value_info(f"x{t}", dtype, [4 + t, 10]),
+            helper.make_tensor_value_info(f"l{t}", TensorProto.INT64, [4 + t]),
+        ]
+        results += [
+            helper.make_tensor_value_info(f"{name}{t}", dtype, None) for name in ("loss", "e")
+        ]
+    if operands > 2:
+        inputs.append(helper.make_tensor_value_info("weights", dtype, [10]))
+    graph = helper.make_graph(nodes, "g", inputs, results)
+    opset = [helper.make_opsetid("", 20)]
+    return helper.make_model(graph, opset_imports=opset, ir_version=10)
+
+
+def overloads() -> onnx.ModelProto:
+    def overload(name: str, kind: str) -> onnx.FunctionProto:
+        nodes = [helper.make_node(kind, ["a"], ["t"]), helper.make_node("Abs", ["t"], ["c"])]
+        opset = [helper.make_opsetid("", 21)]
+        return helper.make_function("m", "f", ["a"], ["c"], nodes, opset, overload=name)
+
+    nodes = [
+        helper.make_node("f", ["x"], ["a"], domain="m", overload="2"),
+        helper.make_node("f", ["a"], ["b"], domain="m", overload="1"),
+        helper.make_node("Tanh", ["b"], ["y"]),
+    ]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, 6]) for name in "xy")
+    return helper.make_model(
+        helper.make_graph(nodes, "g", [x], [y]),
+        functions=[overload("1", "Exp"), overload("2", "Sin")],
+        opset_imports=[helper.make_opsetid("", 21), helper.make_opsetid("m", 1)],
+        ir_version=10,
+    )
+
+
+UNARY = ("Neg", "Exp", "Sin", "Abs", "Tanh", "Sigmoid", "Floor", "HardSwish", "Mish", "Cos")
+BINARY = ("Add", "Mul", "Max")
+Signature = tuple[str, int, int]
+
+
+def drawn_body(
+    rng: random.Random, count: int, given: list[str], callable_: list[Signature]
+) -> tuple[str, list[str]]:
+    """Return nodes as text, and the values that none of them reads."""
+    values, read, lines = list(given), set[str](), []
+    for number in range(count):
+        name, inputs, outputs = rng.choice(
+            callable_ * 2
+            + [(kind, 1, 1) for kind in UNARY]
+            + [(kind, 2, 1) for kind in BINARY]
+        )
+        chosen = [rng.choice(values) for _ in range(inputs)]
+        made = [f"v{number}_{at}" for at in range(outputs)]
+        lines.append(f"{', '.join(made)} = {name}({', '.join(chosen)})")
+        read.update(chosen)
+        values += made
+    return " ".join(lines), [v for v in values if v not in given and v not in read]
+
+
+def drawn(seed: int, dtype: str) -> onnx.ModelProto:
+    """Return a model of functions that call each other; every value is read."""
+    rng = random.Random(seed)
+    functions: list[Signature] = []
+    texts = []
+    for number in range(rng.randint(1, 4)):
+        given = [f"i{at}" for at in range(rng.randint(1, 2))]
+        lines, outputs = drawn_body(rng, rng.randint(1, 4), given, functions)
+        texts.append(f"f{number} ({', '.join(given)}) => ({', '.join(outputs)}) {{ {lines} }}")
+        functions.append((f"m.f{number}", len(given), len(outputs)))
+    lines, outputs = drawn_body(rng, rng.randint(3, 8), ["x"], functions)
+    results = ", ".join(f"{dtype}[4,6] {name}" for name in outputs)
+    graph = f"g ({dtype}[4,6] x) => ({results}) {{ {lines} }}"
+    return onnx.parser.parse_model(HEAD + graph + "".join(DOMAIN + text for text in texts))
+
+
+def feeds_of(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
+    return {
+        value.name: np.ones(
+            [dim.dim_value for dim in value.type.tensor_type.shape.dim],
+            helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type),
+        )
+        for value in graph.input
+    }
+
+
+def predicted_and_run(
+    folder: Path, proto: onnx.ModelProto, order: str
+) -> tuple[Program, list[tuple[str, int]]]:
+    """Return the program by its index, and type and index of each kernel that ran."""
+    import onnxruntime as ort
+
+    path, dump = folder / "model.onnx", folder / "dump.onnx"
+    onnx.save(proto, str(path))
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.execution_order = getattr(ort.ExecutionOrder, order)
+    options.intra_op_num_threads = 1
+    options.enable_profiling = True
+    options.profile_file_prefix = str(folder / "profile")
+    options.optimized_model_filepath = str(dump)
+    options.log_severity_level = 3
+    session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    session.run(None, feeds_of(proto.graph))
+    events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+    found = [e for e in events if e["name"].endswith("_kernel_time")]
+    found.sort(key=lambda event: (event["ts"], -event["dur"]))
+    graph = load_model(dump)
+    program = by_index(read_program(graph).program, graph.graph, load_as_written(path))
+    return program, [(e["args"]["op_name"], int(e["args"]["node_index"])) for e in found]
+
+
+def ran(block: Block, order: str) -> Iterator[tuple[Block, Op]]:
+    """Yield ops as they run: of an If the first branch, of a Loop one turn."""
+    for op in ORDERS[order](block):
+        yield block, op
+        for body in op.bodies:
+            if not body.path.endswith("else_branch"):
+                yield from ran(body, order)
+
+
+def assert_run_as_predicted(folder: Path, proto: onnx.ModelProto, order: str) -> None:
+    program, kernels = predicted_and_run(folder, proto, order)
+    predicted = list(ran(program.body, order))
+    assert [op.type for _, op in predicted] == [kind for kind, _ in kernels]
+    indices: dict[str, dict[int, str]] = defaultdict(dict)
+    for (block, op), (_, index) in zip(predicted, kernels, strict=True):
+        indices[block.path][index] = op.outputs[0]
+    for block in {block.path: block for block, _ in predicted}.values():
+        by_profile = [name for _, name in sorted(indices[block.path].items())]
+        assert [op.outputs[0] for op in block.ops] == by_profile
+
+
+both_orders = pytest.mark.parametrize("order", ORDERS)
+
+
+@both_orders
+@pytest.mark.parametrize("graph", GRAPHS.values(), ids=GRAPHS)
+def test_the_models_own_functions(tmp_path: Path, graph: str, order: str) -> None:
+    assert_run_as_predicted(tmp_path, model(graph), order)
+
+
+@both_orders
+def test_a_call_is_of_its_overload(tmp_path: Path, order: str) -> None:
+    assert_run_as_predicted(tmp_path, overloads(), order)
+
+
+@both_orders
+@pytest.mark.parametrize(
+    ("operands", "reduction", "outputs"),
+    [*itertools.product([2, 3], ["mean", "none", "sum"], [1, 2])],
+)
+def test_functions_that_onnx_writes_for_each_call(
+    tmp_path: Path, operands: int, reduction: str, outputs: int, order: str
+) -> None:
+    for dtype in (TensorProto.FLOAT, TensorProto.DOUBLE):
+        proto = losses(operands, reduction, outputs, dtype)
+        assert_run_as_predicted(tmp_path, proto, order)
+
+
+@both_orders
+@pytest.mark.parametrize("dtype", ["float", "float16"])
+def test_random_functions_that_call_each_other(tmp_path: Path, dtype: str, order: str) -> None:
+    """In float16 the runtime puts Casts around what it has no kernel for."""
+    for seed in range(100):
+        assert_run_as_predicted(tmp_path, drawn(seed, dtype), order)
+
+
+def test_what_nobody_reads_has_its_index_too(tmp_path: Path) -> None:
+    program, kernels = predicted_and_run(
+        tmp_path, model(GRAPHS["three deep, several times"]), "DEFAULT"
+    )
+    unread = [op for _, op in walk(program.body) if op.type == "Cos"]
+    assert len(unread) == sum(kind == "Cos" for kind, _ in kernels) == 5
