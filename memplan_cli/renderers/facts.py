@@ -54,6 +54,18 @@ class Evidence:
     observed_optimized: str
     definition: str
 
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The row as it is drawn."""
+        return (
+            self.name.replace("_", " "),
+            self.predicted_original,
+            self.observed_original,
+            self.predicted_optimized,
+            self.observed_optimized,
+            self.definition,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Refused:
@@ -129,6 +141,12 @@ def _row(report: Report, name: str, size: int | None, meaning: str, naive: int |
         return Row(name, report.symbolic.get(name, "unknown"), "", meaning)
     saved = "" if naive is None or name == "naive" else format_share(naive - size, naive)
     return Row(name, format_size(size), saved, meaning)
+
+
+EVIDENCE_HEADER = (
+    "", ">original: predicted", ">observed", ">optimized: predicted", ">observed", "meaning",
+)  # fmt: skip
+"""Titles of `Evidence.cells`; ``>`` is for columns of numbers."""
 
 
 def evidence_rows(runtime: RuntimeFacts | None) -> tuple[Evidence, ...]:

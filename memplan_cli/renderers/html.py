@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.quantities import format_size
 from memplan_cli.renderers.escape import html, script, terminal
 from memplan_cli.renderers.facts import (
+    EVIDENCE_HEADER,
     curve_rows,
     donated_code,
     donated_line,
@@ -233,27 +234,9 @@ def _runtime(runtime: RuntimeFacts | None) -> Iterator[str]:
         yield _section("Predicted and observed", "<p>Nothing was run.</p>")
         return
     name = html(f"{runtime.name} {runtime.version}, {runtime.provider}")
-    header = (
-        "",
-        ">original: predicted",
-        ">observed",
-        ">optimized: predicted",
-        ">observed",
-        "",
-    )
-    cells = (
-        (
-            row.name.replace("_", " "),
-            row.predicted_original,
-            row.observed_original,
-            row.predicted_optimized,
-            row.observed_optimized,
-            row.definition,
-        )
-        for row in rows
-    )
+    evidence = _table(EVIDENCE_HEADER, (row.cells for row in rows))
     yield '<div class="pair">'
-    yield _section(f"Predicted and observed: {name}", _table(header, cells))
+    yield _section(f"Predicted and observed: {name}", evidence)
     yield _section("Settings of the written model", _list(settings_lines(runtime)))
     yield "</div>"
 

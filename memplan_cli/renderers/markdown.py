@@ -8,6 +8,7 @@ from memplan_cli.print_log import print_log
 from memplan_cli.quantities import format_share, format_size
 from memplan_cli.renderers.escape import markdown, markdown_prose
 from memplan_cli.renderers.facts import (
+    EVIDENCE_HEADER,
     PROFILE_COLUMNS,
     curve_rows,
     donated_code,
@@ -138,27 +139,7 @@ def _runtime(plan: Plan) -> Iterator[str]:
     if runtime is not None and rows:
         name = markdown_prose(f"{runtime.name} {runtime.version}, {runtime.provider}")
         yield f"### Predicted and observed: {name}"
-        header = (
-            "",
-            ">original: predicted",
-            ">observed",
-            ">optimized: predicted",
-            ">observed",
-        )
-        yield table(
-            (*header, "meaning"),
-            (
-                (
-                    row.name.replace("_", " "),
-                    row.predicted_original,
-                    row.observed_original,
-                    row.predicted_optimized,
-                    row.observed_optimized,
-                    row.definition,
-                )
-                for row in rows
-            ),
-        )
+        yield table(EVIDENCE_HEADER, (row.cells for row in rows))
     lines = settings_lines(runtime)
     if lines:
         yield "### Settings of the written model"

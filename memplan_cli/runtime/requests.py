@@ -72,7 +72,7 @@ def held_after(requests: Sequence[Request], rules: ArenaRules, runs: int = 2) ->
     return arena.held
 
 
-def most_in_use(requests: Sequence[Request]) -> int:
+def most_in_use(requests: Sequence[Request], chunk: int = CHUNK) -> int:
     """Return the most bytes given out at once, in whole chunks: no region is smaller."""
     live = high = 0
     sizes: dict[int, int] = {}
@@ -80,7 +80,7 @@ def most_in_use(requests: Sequence[Request]) -> int:
         if request.size < 0:
             live -= sizes.pop(request.ticket)
         else:
-            sizes[request.ticket] = -(-request.size // CHUNK) * CHUNK
+            sizes[request.ticket] = -(-request.size // chunk) * chunk
             live += sizes[request.ticket]
             high = max(high, live)
     return high

@@ -14,7 +14,7 @@ from memplan_cli.evidence import CPU, RuntimeSettings
 from memplan_cli.runtime.bfc import CHUNK, Arena, ArenaRules
 from memplan_cli.runtime.ledger import UnknownBytesError
 from memplan_cli.runtime.predict import Executed, model_of, predict
-from memplan_cli.runtime.requests import Request, held_after, requests_of
+from memplan_cli.runtime.requests import Request, held_after, most_in_use, requests_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -115,17 +115,4 @@ def simulate(executed: Executed, allocator: str) -> Simulation:
     else:
         held = ALLOCATORS[allocator](requests)
     asked = sum(request.size >= 0 for request in requests)
-    return Simulation(allocator, held, _most_live(requests), asked)
-
-
-def _most_live(requests: Sequence[Request]) -> int:
-    live = most = 0
-    sizes: dict[int, int] = {}
-    for request in requests:
-        if request.size < 0:
-            live -= sizes.pop(request.ticket)
-        else:
-            sizes[request.ticket] = request.size
-            live += request.size
-            most = max(most, live)
-    return most
+    return Simulation(allocator, held, most_in_use(requests, chunk=1), asked)

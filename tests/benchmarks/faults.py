@@ -8,19 +8,16 @@ whole new one, no file that nobody asked for, and one message that says what wen
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import onnx
 from onnx import TensorProto, helper
@@ -28,83 +25,16 @@ from onnx import TensorProto, helper
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.plan_file import read_plan
 
+from . import faulty_runtimes
+from .cases import asked, cell, publish, run_all
+from .fault_place import ROOT, SAMPLE, Ending, Place, judged
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-ROOT = Path(__file__).parents[2]
-SAMPLE = ROOT / "sample_models" / "train_mlp.onnx"
 LARGE = ROOT / "sample_models" / "branchy_cnn.onnx"
 TABLE = ROOT / "docs" / "measurements" / "faults.md"
 KILLS = 20
-
-
-@dataclass(frozen=True)
-class Ending:
-    """What a fault came to: how memplan ended, what it said, what is wrong with that."""
-
-    ended: str
-    said: str = ""
-    wrong: tuple[str, ...] = ()
-    seconds: float = 0.0
-
-
-def _hear_interrupts() -> None:
-    # A shell starts what runs in the background with Ctrl-C ignored, and children inherit it.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-class Place:
-    """An empty folder with a model in it, and one for temporary files."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder / "models"
-        self.temporary = folder / "temporary"
-        self.folder.mkdir()
-        self.temporary.mkdir()
-        self.model = self.folder / "model.onnx"
-        shutil.copy(SAMPLE, self.model)
-
-    def environment(self, **extra: str) -> dict[str, str]:
-        return {
-            **os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(self.temporary), **extra
-        }  # fmt: skip
-
-    def start(self, *words: object, **how: Any) -> subprocess.Popen[str]:  # noqa: ANN401 - Popen's
-        how.setdefault("env", self.environment())
-        return subprocess.Popen(
-            [sys.executable, "-m", "memplan_cli", *map(str, words)],
-            stdout=how.pop("stdout", subprocess.PIPE), stderr=subprocess.PIPE, text=True,
-            cwd=self.folder, start_new_session=True,
-            preexec_fn=_hear_interrupts, **how,  # noqa: PLW1509 - no thread runs here
-        )  # fmt: skip
-
-    def end(self, *words: object, **how: Any) -> Ending:  # noqa: ANN401 - Popen's
-        started = time.perf_counter()
-        process = self.start(*words, **how)
-        _, said = process.communicate(timeout=300)
-        return Ending(
-            f"exit {process.returncode}", said.strip(), seconds=time.perf_counter() - started
-        )
-
-    def rubbish(self, *expected: str) -> list[str]:
-        """Return what lies about that should not."""
-        found = [p.name for p in self.folder.rglob("*") if p.name != "model.onnx"]
-        extra = [f"left {name}" for name in found if name not in expected]
-        return extra + [f"left {p.name} in TMPDIR" for p in self.temporary.iterdir()]
-
-
-def judged(ending: Ending, code: int, says: str, wrong: list[str]) -> Ending:
-    """Add what is wrong with an ending: another exit code, no message, a traceback."""
-    faults = list(wrong)
-    if ending.ended != f"exit {code}":
-        faults.append(f"exit {code} was expected")
-    if says not in ending.said:
-        faults.append(f"{says!r} is not said")
-    if "Traceback" in ending.said or "memplan failed" in ending.said:
-        faults.append("an exception that is none of memplan's")
-    lines = [line for line in ending.said.splitlines() if line.startswith("Error")]
-    said = lines[-1] if lines else ending.said.splitlines()[-1] if ending.said else ""
-    return Ending(ending.ended, said, tuple(faults), ending.seconds)
 
 
 def _in_a_mount(
@@ -330,85 +260,6 @@ def interrupt_while_the_runtime_runs(place: Place) -> Ending:
     )  # fmt: skip
 
 
-_FAKE = """
-import importlib, os, sys, time
-sys.path.remove(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-del sys.modules["onnxruntime"]
-real = importlib.import_module("onnxruntime")
-
-class Session(real.InferenceSession):
-    def __init__(self, source, *more, **options):
-        data = source if isinstance(source, bytes) else open(source, "rb").read()
-        if b"pkg.memplan.plan" in data:
-            FAULT
-        super().__init__(source, *more, **options)
-
-real.InferenceSession = Session
-"""
-"""An ONNX Runtime that fails on what memplan wrote, and on nothing else."""
-
-
-def _with_a_runtime_that(place: Place, fault: str, *words: object) -> Ending:
-    package = place.folder.parent / "fake" / "onnxruntime"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text(_FAKE.replace("FAULT", fault))
-    paths = os.pathsep.join([str(package.parent), str(ROOT)])
-    return place.end(*words, env=place.environment(PYTHONPATH=paths))
-
-
-def runtime_crashes(place: Place) -> Ending:
-    words = ("optimize", "model.onnx", "-o", "out.onnx")
-    ending = _with_a_runtime_that(place, "os.abort()", *words)
-    return judged(ending, 1, "does not run (crash)", place.rubbish())
-
-
-def runtime_hangs(place: Place) -> Ending:
-    words = ("optimize", "model.onnx", "-o", "out.onnx", "--timeout", "10")
-    ending = _with_a_runtime_that(place, "time.sleep(600)", *words)
-    return judged(ending, 1, "does not run (timeout)", place.rubbish())
-
-
-def kill_while_the_runtime_hangs(place: Place) -> Ending:
-    """Kill memplan itself: no session may live on that nobody waits for."""
-    package = place.folder.parent / "fake" / "onnxruntime"
-    package.mkdir(parents=True)
-    mark = place.folder.parent / "hangs"
-    (package / "__init__.py").write_text(
-        f"import os, time\nopen({str(mark)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)\n"
-    )
-    paths = os.pathsep.join([str(package.parent), str(ROOT)])
-    environment = place.environment(PYTHONPATH=paths)
-    process = place.start("optimize", "model.onnx", "-o", "out.onnx", env=environment)
-    while not mark.exists() or not mark.read_text():
-        time.sleep(0.02)
-    started = time.perf_counter()
-    process.kill()
-    process.communicate()
-    child = Path(f"/proc/{mark.read_text()}")
-    while child.exists() and time.perf_counter() - started < 5:
-        time.sleep(0.02)
-    wrong = ["the runtime's process lives on"] * child.exists()
-    wrong += ["something was written"] * (place.folder / "out.onnx").exists()
-    seconds = time.perf_counter() - started
-    return Ending(f"signal {-process.returncode}", "", tuple(wrong), seconds)
-
-
-def runtime_raises(place: Place) -> Ending:
-    words = ("optimize", "model.onnx", "-o", "out.onnx")
-    ending = _with_a_runtime_that(place, 'raise RuntimeError("no")', *words)
-    return judged(ending, 1, "does not run (error)", place.rubbish())
-
-
-def no_runtime(place: Place) -> Ending:
-    package = place.folder.parent / "none" / "onnxruntime"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text('raise ImportError("libcudart is missing")')
-    paths = os.pathsep.join([str(package.parent), str(ROOT)])
-    words = ("optimize", "model.onnx", "-o", "out.onnx")
-    ending = place.end(*words, env=place.environment(PYTHONPATH=paths))
-    return judged(ending, 2, "libcudart is missing", place.rubbish())
-
-
 FAULTS: Mapping[str, Callable[[Place], Ending]] = {
     "the disk is full": full_disk,
     "the disk is full when the weights go along": full_disk_for_weights,
@@ -424,11 +275,11 @@ FAULTS: Mapping[str, Callable[[Place], Ending]] = {
     "two runs onto one output": two_runs,
     "Ctrl-C while a plan is made": interrupt_while_planning,
     "Ctrl-C while the runtime runs": interrupt_while_the_runtime_runs,
-    "the runtime crashes on the written model": runtime_crashes,
-    "the runtime hangs on the written model": runtime_hangs,
-    "SIGKILL while the runtime hangs": kill_while_the_runtime_hangs,
-    "the runtime refuses the written model": runtime_raises,
-    "the runtime cannot be imported": no_runtime,
+    "the runtime crashes on the written model": faulty_runtimes.runtime_crashes,
+    "the runtime hangs on the written model": faulty_runtimes.runtime_hangs,
+    "SIGKILL while the runtime hangs": faulty_runtimes.kill_while_the_runtime_hangs,
+    "the runtime refuses the written model": faulty_runtimes.runtime_raises,
+    "the runtime cannot be imported": faulty_runtimes.no_runtime,
 }
 
 
@@ -439,11 +290,8 @@ def run(fault: Callable[[Place], Ending]) -> Ending:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="")
-    parser.add_argument("--no-table", action="store_true")
-    asked = parser.parse_args()
-    endings = {name: run(fault) for name, fault in FAULTS.items() if asked.only in name}
+    words = asked(__doc__)
+    endings = run_all(FAULTS, run, words)
     lines = [
         "# Faults",
         "",
@@ -456,16 +304,13 @@ def main() -> int:
         "|---|---|---:|---|---|",
     ]
     for name, ending in endings.items():
-        said = ending.said.replace("|", "\\|").replace("<", "&lt;")[:160]
+        said = cell(ending.said, 160)
         verdict = "yes" if not ending.wrong else f"NO: {'; '.join(ending.wrong)}"
         row = (name, ending.ended, f"{ending.seconds:.1f}", said, verdict)
         lines.append(f"| {' | '.join(row)} |")
     wrong = sum(bool(ending.wrong) for ending in endings.values())
     lines += ["", f"{len(endings)} faults, {len(endings) - wrong} survived."]
-    text = "\n".join(lines) + "\n"
-    if not asked.no_table and not asked.only:
-        TABLE.write_text(text)
-    print(text)
+    publish(lines, TABLE, words)
     return 1 if wrong else 0
 
 

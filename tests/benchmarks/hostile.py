@@ -9,7 +9,6 @@ traceback, and nothing written.
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import resource
@@ -24,6 +23,8 @@ from pathlib import Path
 
 import onnx
 from onnx import TensorProto, helper
+
+from .cases import asked, cell, publish, run_all
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "sample_models"
@@ -291,11 +292,8 @@ def run(make: Make) -> Outcome:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="")
-    parser.add_argument("--no-table", action="store_true")
-    asked = parser.parse_args()
-    rows = {name: run(make) for name, make in CASES.items() if asked.only in name}
+    words = asked(__doc__)
+    rows = run_all(CASES, run, words)
     lines = [
         "# Hostile inputs",
         "",
@@ -307,14 +305,11 @@ def main() -> int:
     ]
     for name, outcome in rows.items():
         first = outcome.message.splitlines()[0] if outcome.message else ""
-        text = first.replace("|", "\\|").replace("<", "&lt;")[:200]
-        lines.append(f"| {name} | {outcome.code} | {outcome.seconds:.1f} | {text} |")
+        said = cell(first, 200)
+        lines.append(f"| {name} | {outcome.code} | {outcome.seconds:.1f} | {said} |")
     faults = [f"- {name}: {', '.join(o.faults)}" for name, o in rows.items() if o.faults]
     lines += ["", f"{len(rows)} inputs, {len(faults)} faults.", *faults]
-    text = "\n".join(lines) + "\n"
-    if not asked.no_table and not asked.only:
-        TABLE.write_text(text)
-    print(text)
+    publish(lines, TABLE, words)
     return 1 if faults else 0
 
 

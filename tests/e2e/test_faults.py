@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.faults import FAULTS, LARGE, Ending, judged, run
+from benchmarks.fault_place import Ending, judged
+from benchmarks.faults import FAULTS, LARGE, run
 
 if TYPE_CHECKING:
     from pathlib import Path

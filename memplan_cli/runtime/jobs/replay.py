@@ -88,23 +88,20 @@ class _Replay:
         if not self._is_bound(name):
             binding.bind_ortvalue_input(name, self.values[name])
             return
-        place = self.places[name]
-        memory = self.arenas[place.arena]
-        binding.bind_input(
-            name, memory.device, 0, np.dtype(place.dtype), place.shape,
-            memory.address + place.offset,
-        )  # fmt: skip
+        binding.bind_input(name, *self._memory_of(name))
 
     def _bind_output(self, binding: Any, name: str) -> None:  # noqa: ANN401 - ONNX Runtime has no types
         if not self._is_bound(name):
             binding.bind_output(name, "cpu")
             return
+        binding.bind_output(name, *self._memory_of(name))
+
+    def _memory_of(self, name: str) -> tuple[object, ...]:
+        """Return a tensor's device, its number, dtype, shape and address, for a binding."""
         place = self.places[name]
         memory = self.arenas[place.arena]
-        binding.bind_output(
-            name, memory.device, 0, np.dtype(place.dtype), place.shape,
-            memory.address + place.offset,
-        )  # fmt: skip
+        address = memory.address + place.offset
+        return memory.device, 0, np.dtype(place.dtype), place.shape, address
 
     def bury(self, node: NodeProto, dead: list[Place]) -> None:
         """Make the bytes of dead tensors unusable.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from memplan_cli.analysis.precedence import Edges
     from memplan_cli.transforms.ordering.graph import Order, TaskGraph
 
 
@@ -25,25 +26,22 @@ def runtime_default(graph: TaskGraph) -> Order:
     A post-order depth-first search against the edges, from the last op that nobody reads,
     the input with the highest index first (``Graph::ReverseDFSFrom``).
     """
-    done = [False] * graph.size
-    order: Order = []
-    stack = [(op, False) for op in range(graph.size) if not graph.succs[op]]
-    while stack:
-        op, left = stack.pop()
-        if left:
-            order.append(op)
-        elif not done[op]:
-            done[op] = True
-            stack.append((op, True))
-            stack.extend((pred, False) for pred in graph.preds[op] if not done[pred])
-    return order
+    return _post_order(graph.succs, graph.preds)
 
 
 def reverse_post_order(graph: TaskGraph) -> Order:
     """Return the reverse of the post-order of a depth-first search along the edges."""
-    done = [False] * graph.size
+    return _post_order(graph.preds, graph.succs)[::-1]
+
+
+def _post_order(back: Edges, ahead: Edges) -> Order:
+    """Search depth first along ``ahead`` from the ops that have no edge ``back``.
+
+    An op follows all that is ahead of it; of several edges the last one is followed first.
+    """
+    done = [False] * len(ahead)
     order: Order = []
-    stack = [(op, False) for op in range(graph.size) if not graph.preds[op]]
+    stack = [(op, False) for op, edges in enumerate(back) if not edges]
     while stack:
         op, left = stack.pop()
         if left:
@@ -51,8 +49,8 @@ def reverse_post_order(graph: TaskGraph) -> Order:
         elif not done[op]:
             done[op] = True
             stack.append((op, True))
-            stack.extend((succ, False) for succ in graph.succs[op] if not done[succ])
-    return order[::-1]
+            stack.extend((other, False) for other in ahead[op] if not done[other])
+    return order
 
 
 def greedy(graph: TaskGraph) -> Order:

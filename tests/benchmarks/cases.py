@@ -1,0 +1,51 @@
+"""Named cases, each run alone, and the page of what came of them."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
+
+Case = TypeVar("Case")
+End = TypeVar("End")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Which cases to run, and whether to write their page."""
+
+    only: str
+    writes: bool
+
+
+def asked(description: str | None) -> Asked:
+    """Read the command line: a page is written where all cases were run."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--only", default="", help="Cases with this text in their name.")
+    parser.add_argument("--no-table", action="store_true", help="Do not write the page.")
+    words = parser.parse_args()
+    return Asked(words.only, not words.no_table and not words.only)
+
+
+def run_all(
+    cases: Mapping[str, Case], run: Callable[[Case], End], words: Asked
+) -> dict[str, End]:
+    """Run each case that is asked for."""
+    return {name: run(case) for name, case in cases.items() if words.only in name}
+
+
+def cell(text: str, most: int) -> str:
+    """Return a text that stays in its cell of a Markdown table."""
+    return text.replace("|", "\\|").replace("<", "&lt;")[:most]
+
+
+def publish(lines: Iterable[str], page: Path, words: Asked) -> None:
+    """Print a page, and write it if it is whole."""
+    text = "\n".join(lines) + "\n"
+    if words.writes:
+        page.write_text(text)
+    print(text)
