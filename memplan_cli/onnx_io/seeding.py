@@ -33,12 +33,24 @@ def seeded_twins(one: Path, other: Path, folder: Path) -> tuple[Path, Path] | No
     """
     twins, names = [], []
     for number, path in enumerate((one, other)):
-        model = load_model(path)
-        names.append(sorted(_seeded(model)))
-        copy_along(locations(external_tensors(model)), path.parent, folder)
         twins.append(folder / f"seeded-{number}.onnx")
-        twins[-1].write_bytes(model.SerializeToString())
+        names.append(sorted(write_seeded(path, twins[-1])))
     return (twins[0], twins[1]) if names[0] == names[1] else None
+
+
+def write_seeded(path: Path, out: Path) -> tuple[str, ...]:
+    """Write a copy whose random ops have seeds, and return the names that they go by.
+
+    External data goes along.
+
+    Raises:
+        ModelError: the file is no model, or its data cannot be brought along.
+    """
+    model = load_model(path)
+    names = tuple(_seeded(model))
+    copy_along(locations(external_tensors(model)), path.parent, out.parent)
+    out.write_bytes(model.SerializeToString())
+    return names
 
 
 def _seeded(model: ModelProto) -> Iterator[str]:

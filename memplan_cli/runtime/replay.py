@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.liveness import steps
@@ -18,6 +19,8 @@ from memplan_cli.evidence import UNOPTIMISED, Difference
 from memplan_cli.onnx_io.feeds import feed_specs
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.read import read_program
+from memplan_cli.onnx_io.runnable import random_ops
+from memplan_cli.onnx_io.seeding import write_seeded
 from memplan_cli.plan import check
 from memplan_cli.runtime.compare import require_weights
 from memplan_cli.runtime.measure import Trial
@@ -28,7 +31,6 @@ from memplan_cli.sizes import bind_dim, canonical_dim
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from memplan_cli.plan import Placement, Plan
 
@@ -86,11 +88,25 @@ def replay(model: Path, plan: Plan, trial: Trial | None = None) -> Replayed:
 def replay_unchecked(model: Path, plan: Plan, trial: Trial | None = None) -> Replayed:
     """Run a model inside a plan whatever the static checker would say.
 
+    Random ops get seeds, in a copy: the whole graph and each op alone then draw the same.
+
     Raises:
         RuntimeUnavailableError: as for `replay`.
     """
     trial = trial or Trial()
     require_weights(model)
+    drawn = random_ops(load_model(model))
+    if not drawn:
+        return _replayed(model, plan, trial)
+    with tempfile.TemporaryDirectory(prefix="memplan-seeded-") as folder:
+        copy = Path(folder) / model.name
+        write_seeded(model, copy)
+        found = _replayed(copy, plan, trial)
+    note = f"random ops ({', '.join(drawn)}) had seeds in the copy that was run"
+    return dataclasses.replace(found, notes=(*found.notes, note))
+
+
+def _replayed(model: Path, plan: Plan, trial: Trial) -> Replayed:
     provider = resolve_provider(trial.provider)
     given = trial.specs
     chosen = feed_specs(load_model(model), trial.dims) if given is None else given

@@ -47,7 +47,8 @@ class Row:
 
     def line(self) -> str:
         found = self.result
-        note = found.reason or ("aligned alike" if found.notes else "")
+        apart = any(note.startswith("offsets") for note in found.notes)
+        note = found.reason or ("aligned alike" if apart else "")
         cells = [self.model, self.level, found.status, found.bound, len(found.unbound)]
         return "| " + " | ".join(map(str, [*cells, len(found.differences), note])) + " |"
 

@@ -39,6 +39,10 @@ NESTED = """g (float[4,8] x, bool p) => (float[4,8] y, float[3,4,8] all)
         { o = Identity(k)  h = Add(now, b)  then = Tanh(h)  out = Neg(then) }>
       m = Add(last, a)  y = Neg(m) }"""
 
+DRAWING = """g (float[8,16] x) => (float[8,16] y) <float ratio = {0.5}, bool training = {1}>
+    { a = Exp(x)  d = RandomUniformLike(a)  h = Mul(a, d)
+      k, m = Dropout(h, ratio, training)  n = Neg(k)  y = Add(n, d) }"""
+
 DYNAMIC = """g (float[batch,16] x) => (float[batch,16] y)
     { a = Exp(x)  b = Neg(a)  c = Add(a, b)  d = Exp(c)  y = Neg(d) }"""
 
@@ -110,6 +114,14 @@ def test_without_the_static_check_the_replay_gives_wrong_values(
     result = replay_unchecked(model, clash(plan, first, second), ON_CPU)
     assert result.status == "failed"
     assert {item.output for item in result.differences} & {"y", "z"}
+
+
+def test_a_plan_of_a_model_that_draws_random_numbers_holds(tmp_path: Path) -> None:
+    model, plan = planned(tmp_path, DRAWING, Settings())
+    result = replay(model, plan, ON_CPU)
+    assert (result.status, result.differences) == ("passed", ())
+    assert "RandomUniformLike, Dropout" in result.notes[-1]
+    assert replay_unchecked(model, clash(plan, "d", "a"), ON_CPU).status == "failed"
 
 
 def test_a_tensor_declared_dead_too_early_gives_wrong_values(tmp_path: Path) -> None:
