@@ -1,7 +1,7 @@
 """The memory of ONNX models, known before they run and made smaller, with proof.
 
-The Python API has one function a command, with the same meaning: ``memplan_cli.optimize``
-is ``memplan optimize``. Importing this package imports no ONNX and no runtime.
+Functions mean what the commands of their names mean: ``memplan_cli.optimize`` is ``memplan
+optimize``. Importing this package imports no ONNX and no runtime.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The Python twin of the command line: one function a command.
+"""The Python twin of the command line: the commands that plan and run models, as functions.
 
 Nothing here prints or exits. A check that fails is a result; what cannot work raises a
 `MemplanError`.
