@@ -128,12 +128,29 @@ def memory_rows(report: Report) -> tuple[Row, ...]:
 
 
 def total_rows(report: Report) -> tuple[Row, ...]:
-    """Return the whole model's memory, term by term."""
+    """Return the whole model's memory, term by term; of a forward one, what training takes."""
     names = ("weights", "inputs", "outputs", "planned", "total")
-    return tuple(
+    terms = tuple(
         _row(report, name, getattr(report.memory, name), DEFINITIONS[name], None)
         for name in names
     )
+    return terms + tuple(
+        Row(name, format_size(report.training_estimate[key]), "", meaning)
+        for key, (name, meaning) in _TRAINING.items()
+        if key in report.training_estimate
+    )
+
+
+_TRAINING: Mapping[str, tuple[str, str]] = {
+    "raw": (
+        "to train",
+        "intermediates and gradients of a training step of this forward model, no reuse",
+    ),
+    "optimized": (
+        "to train, reused",
+        "the same in slots as large as the largest that they hold (Caffe's dry run)",
+    ),
+}
 
 
 def _row(report: Report, name: str, size: int | None, meaning: str, naive: int | None) -> Row:

@@ -216,6 +216,19 @@ def test_every_number_has_a_definition_below_or_beside_it() -> None:
             assert words in got
 
 
+def test_a_forward_model_says_what_training_it_would_take() -> None:
+    plan = plan_named("branchy")
+    report = replace(plan.report, training_estimate={"raw": 4096, "optimized": 1024})
+    for form in ("text", "markdown", "html"):
+        said = RENDERERS[form](plan.with_report(report))
+        assert "to train, reused" in said
+        assert "4.00 KiB" in said
+        assert "1.00 KiB" in said
+        assert "to train" not in RENDERERS[form](
+            plan.with_report(replace(report, training_estimate={}))
+        )
+
+
 def test_the_log_goes_with_the_formats_that_have_a_place_for_it() -> None:
     plan = plan_named("train_level1")
     for form in ("text", "markdown"):
