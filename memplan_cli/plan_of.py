@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from memplan_cli.amounts import Memory
-from memplan_cli.ir import blocks, intermediates
+from memplan_cli.ir import VarId, blocks, intermediates
 from memplan_cli.placing import Needs, Placed, place_levels
 from memplan_cli.plan import ArenaFacts, BlockOrder, Placement, Plan
 from memplan_cli.print_log import refusals
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.analysis.phase import Phases
     from memplan_cli.ir import Program
-    from memplan_cli.problem import BufferId, LiveRange
+    from memplan_cli.plan import Release
     from memplan_cli.report import Json
     from memplan_cli.scheduling import Schedule
     from memplan_cli.scope import Scope
@@ -87,9 +87,7 @@ def plan_of(decided: Decided) -> Plan:
             for index, arena in enumerate(decided.placed.arenas)
         ),
         tensors=tensors,
-        releases=releases(
-            decided.needs.timeline, decided.needs.sizes.keys() - decided.needs.pinned.keys()
-        ),
+        releases=_releases(decided.needs),
         report=_report(decided, len(tensors) - refused),
     )
 
@@ -122,18 +120,25 @@ def settings_json(settings: Settings) -> Json:
     }
 
 
+def _releases(needs: Needs) -> tuple[Release, ...]:
+    planned = needs.sizes.keys() - needs.pinned.keys() if needs.pinned else needs.sizes
+    return releases(needs.timeline, planned)
+
+
 def _placements(decided: Decided) -> Iterator[Placement]:
     needs, placed = decided.needs, decided.placed
-    where: dict[BufferId, tuple[int, int, int | None, LiveRange]] = {}
-    for index, arena in enumerate(placed.arenas):
-        offsets, slots = arena.layout.offsets, arena.slots
-        for buffer in arena.problem.buffers:
-            where[buffer.id] = (index, offsets[buffer.id], slots.get(buffer.id), buffer.live)
+    arenas = {arena.unit: (index, arena) for index, arena in enumerate(placed.arenas)}
     live, pinned, vars_ = needs.live, needs.pinned, decided.program.vars
+    lasting = {
+        buffer.id: buffer.live
+        for arena in (placed.arenas if pinned else ())
+        for buffer in arena.problem.buffers
+        if VarId(buffer.id) in pinned
+    }
     for identity, size in needs.sizes.items():
         var, home = vars_[identity], placed.home[identity]
-        index, offset, slot, whole = where[home]
-        first, last = whole if identity in pinned else live[identity]
+        index, arena = arenas[size.unit if size.symbols else "1"]
+        first, last = lasting[home] if identity in pinned else live[identity]
         shape: Any = var.shape or ()  # what has a size has no dim that is not known
         yield Placement(
             var.name,
@@ -142,8 +147,8 @@ def _placements(decided: Decided) -> Iterator[Placement]:
             shape,
             size.coefficient,
             index,
-            offset,
-            slot,
+            arena.layout.offsets[home],
+            arena.slots.get(home),
             first,
             last,
             None if str(home) == identity else home,

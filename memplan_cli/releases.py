@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -12,22 +13,16 @@ if TYPE_CHECKING:
     from collections.abc import Container
 
     from memplan_cli.analysis.liveness import Timeline
-    from memplan_cli.ir import Op, VarId
+    from memplan_cli.ir import VarId
 
 
 def releases(timeline: Timeline, planned: Container[VarId]) -> tuple[Release, ...]:
     """Return, in order of execution, the planned tensors that die after each node."""
-    dying: dict[int, tuple[Op, list[str]]] = {}
-    for var, (_, end, _, op) in deaths(timeline).items():
-        if var not in planned:
-            continue
-        if end in dying:  # no two ops end at one tick
-            dying[end][1].append(var)
-        else:
-            dying[end] = (op, [var])
-    return tuple(
-        [
-            Release(tick, op.label, tuple(sorted(names) if names[1:] else names))
-            for tick, (op, names) in sorted(dying.items(), key=itemgetter(0))
-        ]
-    )
+    last = deaths(timeline)
+    # No two ops end at one tick.
+    ends = sorted([(step.end, var) for var, step in last.items() if var in planned])
+    found = []
+    for tick, dying in groupby(ends, itemgetter(0)):
+        names = tuple([var for _, var in dying])
+        found.append(Release(tick, last[names[0]].op.label, names))
+    return tuple(found)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 
-Content = bytes | bytearray | Iterable[bytes]
+Content = bytes | Iterable[bytes]
 """What is written into a file: all of it, or piece by piece."""
 
 
@@ -78,7 +78,7 @@ def _stage(target: Path, data: Content) -> Path:
     partial = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.writelines([data] if isinstance(data, bytes | bytearray) else data)
+            file.writelines([data] if isinstance(data, bytes) else data)
             file.flush()
             os.fsync(file.fileno())
         partial.chmod(_mode(target))

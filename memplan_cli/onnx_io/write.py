@@ -35,8 +35,8 @@ ties a graph to the runtime that has optimised it, in whatever order its nodes a
 
 def written_model(
     model: ModelProto, program: Program, plan: Plan, notes: Mapping[str, str] | None = None
-) -> bytearray:
-    """Return the bytes of the annotated model; the same plan gives the same bytes.
+) -> Sequence[bytes]:
+    """Return the bytes of the annotated model, in parts; the same plan gives the same bytes.
 
     Args:
         model: The model that was planned.

@@ -75,7 +75,7 @@ class Rewritten:
     """A model before and after; no ``after`` where it is left as it is, and why."""
 
     before: onnx.ModelProto
-    after: bytes | bytearray | None
+    after: bytes | None
     reason: str = ""
     copies: int = 0
 
@@ -91,13 +91,13 @@ def _planned(model: onnx.ModelProto) -> tuple[onnx.ModelProto, Planned]:
 def _in_the_planned_order(model: onnx.ModelProto, rng: random.Random) -> Rewritten:
     del rng
     loaded, planned = _planned(model)
-    return Rewritten(model, written_model(loaded, planned.program, planned.plan))
+    return Rewritten(model, b"".join(written_model(loaded, planned.program, planned.plan)))
 
 
 def _in_a_random_order(model: onnx.ModelProto, rng: random.Random) -> Rewritten:
     loaded, planned = _planned(model)
     mixed = shuffled(planned.program, rng)
-    return Rewritten(model, written_model(loaded, mixed, planned.plan))
+    return Rewritten(model, b"".join(written_model(loaded, mixed, planned.plan)))
 
 
 def _with_copies(model: onnx.ModelProto, rng: random.Random) -> Rewritten:
@@ -106,7 +106,7 @@ def _with_copies(model: onnx.ModelProto, rng: random.Random) -> Rewritten:
     forced = copied(planned.program, rng)
     if forced.why_none:
         return Rewritten(wider, None, forced.why_none)
-    data = written_model(loaded, forced.program, planned.plan)
+    data = b"".join(written_model(loaded, forced.program, planned.plan))
     return Rewritten(wider, data, copies=forced.count)
 
 
@@ -145,7 +145,7 @@ def _judged(
         except Exception as error:  # noqa: BLE001 - whatever the runtime says
             refusals.append((str(error).splitlines() or [type(error).__name__])[0][:160])
             continue
-        again = run(bytes(made.after), case)
+        again = run(made.after, case)
         if any(map(_is_random, case.model.graph.node)):
             reason = "random: runs"
         elif not _same(original, again):

@@ -123,7 +123,7 @@ def test_nothing_is_written_when_the_outputs_differ(
     honest = write.written_model
 
     def broken(*words: object) -> bytes:
-        model = onnx.load_from_string(bytes(honest(*words)))  # type: ignore[arg-type]
+        model = onnx.load_from_string(b"".join(honest(*words)))  # type: ignore[arg-type]
         weight = next(t for t in model.graph.initializer if t.name == "lr")
         weight.CopyFrom(onnx.helper.make_tensor("lr", 1, [], [0.2]))
         data: bytes = model.SerializeToString()

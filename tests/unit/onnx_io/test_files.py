@@ -17,7 +17,7 @@ def test_several_files_are_written(tmp_path: Path) -> None:
 
 
 def test_a_file_may_be_given_piece_by_piece(tmp_path: Path) -> None:
-    write_files({tmp_path / "a": iter((b"1", b"", b"23")), tmp_path / "b": bytearray(b"4")})
+    write_files({tmp_path / "a": iter((b"1", b"", b"23")), tmp_path / "b": [b"4"]})
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == {"a": b"123", "b": b"4"}
 
 

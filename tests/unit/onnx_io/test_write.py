@@ -56,7 +56,7 @@ def plan(model: Model, settings: Settings) -> Planned:
 
 def written(model: Model, **settings: Any) -> Model:  # noqa: ANN401 - as Settings
     done = plan(model, Settings(**settings))
-    return onnx.load_from_string(bytes(written_model(model, done.program, done.plan)))
+    return onnx.load_from_string(b"".join(written_model(model, done.program, done.plan)))
 
 
 def notes(item: Any) -> dict[str, str]:  # noqa: ANN401 - onnx has no types
@@ -90,7 +90,7 @@ def test_every_name_is_kept_and_the_graph_computes_the_same(text: str, level: in
 def test_the_order_is_the_plans() -> None:
     model = parse(NESTED)
     done = plan(model, Settings())
-    got = onnx.load_from_string(bytes(written_model(model, done.program, done.plan)))
+    got = onnx.load_from_string(b"".join(written_model(model, done.program, done.plan)))
     order = [op.outputs[0] for op in done.program.body.ops]
     assert [node.output[0] for node in got.graph.node] == order
     assert order != [node.output[0] for node in model.graph.node], "there is a better one"
@@ -114,7 +114,7 @@ def test_the_model_that_was_read_is_left_as_it_was() -> None:
 def test_the_models_metadata_says_digest_level_and_totals() -> None:
     model = parse(NESTED)
     done = plan(model, Settings(level=1))
-    got = onnx.load_from_string(bytes(written_model(model, done.program, done.plan)))
+    got = onnx.load_from_string(b"".join(written_model(model, done.program, done.plan)))
     memory = done.plan.report.memory
     assert read_notes(got) == {
         "digest": done.plan.digest,
@@ -133,7 +133,7 @@ def test_totals_that_are_not_known_are_not_written() -> None:
 def test_nodes_of_every_block_say_their_step_and_what_they_release() -> None:
     model = parse(NESTED)
     done = plan(model, Settings())
-    got = onnx.load_from_string(bytes(written_model(model, done.program, done.plan)))
+    got = onnx.load_from_string(b"".join(written_model(model, done.program, done.plan)))
     steps = [int(notes(n)["pkg.memplan.step"]) for g in graphs(got.graph) for n in g.node]
     assert len(set(steps)) == len(steps)
     top = [int(notes(n)["pkg.memplan.step"]) for n in got.graph.node]
@@ -161,7 +161,7 @@ def values(graph: Any) -> dict[str, list[Any]]:  # noqa: ANN401 - onnx has no ty
 def test_each_planned_value_carries_its_place_once(text: str) -> None:
     model = parse(text)
     done = plan(model, Settings())
-    got = onnx.load_from_string(bytes(written_model(model, done.program, done.plan)))
+    got = onnx.load_from_string(b"".join(written_model(model, done.program, done.plan)))
     noted: dict[str, dict[str, str]] = {}
     for graph in graphs(got.graph):
         for name, found in values(graph).items():
@@ -253,13 +253,13 @@ def test_what_ties_a_file_to_a_runtime_stays_when_it_is_written_again() -> None:
     model = parse(NESTED)
     done = plan(model, Settings())
     tied = {RUNTIME: "onnxruntime 1", HARDWARE: "cpu"}
-    made = onnx.load_from_string(bytes(written_model(model, done.program, done.plan, tied)))
+    made = onnx.load_from_string(b"".join(written_model(model, done.program, done.plan, tied)))
     again = written(made)
     assert is_offline(again)
     assert notes(again) == notes(made) | {f"{PREFIX}plan": notes(again)[f"{PREFIX}plan"]}
     new = plan(made, Settings())
     newer = tied | {RUNTIME: "onnxruntime 2"}
-    later = onnx.load_from_string(bytes(written_model(made, new.program, new.plan, newer)))
+    later = onnx.load_from_string(b"".join(written_model(made, new.program, new.plan, newer)))
     assert [e.value for e in later.metadata_props if e.key == RUNTIME] == ["onnxruntime 2"]
 
 
@@ -322,8 +322,9 @@ def test_the_bytes_are_those_that_protobuf_writes(text: str) -> None:
     model.graph.value_info.add(name="w0").type.tensor_type.elem_type = onnx.TensorProto.FLOAT
     model.metadata_props.add(key="org.example.owner", value="somebody")
     done = plan(model, Settings())
-    data = written_model(model, done.program, done.plan, {"pkg.memplan.more": "yes"})
-    got = onnx.load_from_string(bytes(data))
+    more = {"pkg.memplan.more": "yes"}
+    data = b"".join(written_model(model, done.program, done.plan, more))
+    got = onnx.load_from_string(data)
     assert got.SerializeToString(deterministic=True) == data
     assert {"org.example.owner", "pkg.memplan.more", "pkg.memplan.plan"} == set(notes(got))
     assert notes(got.graph) == {"k": "v"}
@@ -337,4 +338,4 @@ def test_the_data_of_weights_is_in_the_file_once() -> None:
     raw = np.random.default_rng(0).bytes(8 * 8 * 4)
     model.graph.initializer.add(name="w", data_type=1, dims=[8, 8], raw_data=raw)
     done = plan(model, Settings())
-    assert written_model(model, done.program, done.plan).count(raw) == 1
+    assert b"".join(written_model(model, done.program, done.plan)).count(raw) == 1
