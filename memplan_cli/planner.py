@@ -233,8 +233,13 @@ def _left_alone(settings: Settings, phases: Phases) -> Iterator[str]:
 
 
 def _estimate(program: Program, scope: Scope, kind: str, flow: Dataflow) -> Mapping[str, int]:
-    """Return Caffe's dry run where the model is a forward one and all sizes are numbers."""
-    if kind == "train" or any(size.symbols for size in scope.sizes.values()):
+    """Return Caffe's dry run where the model is a forward one and all sizes are numbers.
+
+    Not where ops have bodies: the run knows layers, and what is in bodies can be most of it.
+    """
+    if kind == "train" or any(op.bodies for op in program.body.ops):
+        return {}
+    if any(size.symbols for size in scope.sizes.values()):
         return {}
     found = dry_run(program, scope.sizes, flow)
     return {"raw": found.raw, "optimized": found.optimised}

@@ -341,3 +341,13 @@ def test_a_budget_that_live_bytes_keep_and_the_plan_does_not_is_a_warning() -> N
     )
     roomy = plan_of_text(text, Settings(level=0, recompute="auto", budget=84))
     assert roomy.report.warnings == ()
+
+
+def test_what_training_takes_is_estimated_of_flat_forward_models_of_known_sizes_only() -> None:
+    flat = "g (float[4] x) => (float[4] z) { a = Exp(x) z = Exp(a) }"
+    assert plan_of_text(flat).report.training_estimate == {"raw": 16, "optimized": 16}
+    body = "<body = b (int64 i, bool on, float[4] v) => (bool go, float[4] w) "
+    body += "{ go = Identity(on) w = Exp(v) }>"
+    nested = f"g (float[4] x, int64 n, bool c) => (float[4] z) {{ z = Loop (n, c, x) {body} }}"
+    for text in (nested, flat.replace("4", "batch")):
+        assert not plan_of_text(text).report.training_estimate
