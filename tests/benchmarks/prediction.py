@@ -1,11 +1,12 @@
 """Hold what is predicted of ONNX Runtime against what it was measured to take.
 
-    python -m tests.benchmarks.prediction [--out FILE] [MODEL...]
+    python -m tests.benchmarks.prediction [--out FILE] [--functions N] [MODEL...]
 
 Each model with seeded weights, on the CPU provider with one thread, in both execution
 orders, with memory pattern and reuse in all four combinations, optimisation off, and at the
 highest level in its DEFAULT order. Without names: the nine ``light_*`` of the onnx package and every model of
-the shared collection that runs in time.
+the shared collection that runs in time. ``--functions N`` instead: as many random models of
+functions that call each other, in float and in float16, which is run between Casts.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pathlib import Path
 
 import onnx
 
+from function_graphs import drawn_functions
 from memplan_cli.errors import MemplanError
 from memplan_cli.evidence import Peaks, RuntimeSettings
 from memplan_cli.runtime.executed import executed_run, write_dump
@@ -158,6 +160,22 @@ def sessions(model: Path, trial: Trial, count: int) -> str:
     return "\n".join(lines) + "\n"
 
 
+def functions(count: int) -> str:
+    """Say in how many ways random models of nested functions are exact."""
+    plain = Trial(provider="cpu", runs=2, timing_runs=0)
+    found: list[Row] = []
+    for seed, dtype in itertools.product(range(count), ("float", "float16")):
+        with tempfile.TemporaryDirectory(prefix="memplan-bench-") as folder:
+            model = Path(folder) / "functions.onnx"
+            onnx.save(drawn_functions(seed, dtype, (40, 100)), str(model))
+            found += rows_of(f"{seed} {dtype}", model, plain, list(LEVELS))
+    missed = [row.line() for row in found if not row.exact]
+    exact = len(found) - len(missed)
+    return "\n".join(
+        [*missed, f"{exact} of {len(found)} rows of {2 * count} models are exact."]
+    )
+
+
 def table(lines: list[str]) -> str:
     """Draw one row a model from the rows of all ways: what was measured, and what missed.
 
@@ -209,6 +227,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--table", type=Path, help="only draw the table of rows in this file")
     parser.add_argument("--levels", nargs="+", choices=LEVELS, default=list(LEVELS))
     parser.add_argument("--sessions", type=int, help="compare sessions at the highest level")
+    parser.add_argument("--functions", type=int, help="random models of nested functions")
     parser.add_argument("models", nargs="*")
     asked = parser.parse_args(arguments)
     if asked.table:
@@ -216,6 +235,9 @@ def main(arguments: list[str]) -> None:
         return
     # Each session has an arena of its own: a dozen of them need no process each.
     keep_jobs_here()
+    if asked.functions:
+        print(functions(asked.functions))
+        return
     rows: list[Row] = []
     if not asked.sessions:
         print(HEAD, flush=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import random
 from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ import onnx.parser
 import pytest
 from onnx import TensorProto, helper
 
+from function_graphs import DOMAIN, HEAD, drawn_functions
 from memplan_cli.ir import walk
 from memplan_cli.onnx_io.load import load_as_written, load_model
 from memplan_cli.onnx_io.read import read_program
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from memplan_cli.ir import Block, Op, Program
-
-HEAD = '<ir_version: 10, opset_import: ["" : 21, "m" : 1]>\n'
-DOMAIN = '\n<domain: "m", opset_import: ["" : 21, "m" : 1]>\n'
 
 FUNCTIONS = (
     "three (a, b) => (c, d) { t = Exp(a)  u = m.two(b)  v = m.two(t)  c = Add(u, v)  d = m.one(u) }",
@@ -129,46 +126,6 @@ def overloads() -> onnx.ModelProto:
     )
 
 
-UNARY = ("Neg", "Exp", "Sin", "Abs", "Tanh", "Sigmoid", "Floor", "HardSwish", "Mish", "Cos")
-BINARY = ("Add", "Mul", "Max")
-Signature = tuple[str, int, int]
-
-
-def drawn_body(
-    rng: random.Random, count: int, given: list[str], callable_: list[Signature]
-) -> tuple[str, list[str]]:
-    """Return nodes as text, and the values that none of them reads."""
-    values, read, lines = list(given), set[str](), []
-    for number in range(count):
-        name, inputs, outputs = rng.choice(
-            callable_ * 2
-            + [(kind, 1, 1) for kind in UNARY]
-            + [(kind, 2, 1) for kind in BINARY]
-        )
-        chosen = [rng.choice(values) for _ in range(inputs)]
-        made = [f"v{number}_{at}" for at in range(outputs)]
-        lines.append(f"{', '.join(made)} = {name}({', '.join(chosen)})")
-        read.update(chosen)
-        values += made
-    return " ".join(lines), [v for v in values if v not in given and v not in read]
-
-
-def drawn(seed: int, dtype: str) -> onnx.ModelProto:
-    """Return a model of functions that call each other; every value is read."""
-    rng = random.Random(seed)
-    functions: list[Signature] = []
-    texts = []
-    for number in range(rng.randint(1, 4)):
-        given = [f"i{at}" for at in range(rng.randint(1, 2))]
-        lines, outputs = drawn_body(rng, rng.randint(1, 4), given, functions)
-        texts.append(f"f{number} ({', '.join(given)}) => ({', '.join(outputs)}) {{ {lines} }}")
-        functions.append((f"m.f{number}", len(given), len(outputs)))
-    lines, outputs = drawn_body(rng, rng.randint(3, 8), ["x"], functions)
-    results = ", ".join(f"{dtype}[4,6] {name}" for name in outputs)
-    graph = f"g ({dtype}[4,6] x) => ({results}) {{ {lines} }}"
-    return onnx.parser.parse_model(HEAD + graph + "".join(DOMAIN + text for text in texts))
-
-
 def feeds_of(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
     return {
         value.name: np.ones(
@@ -258,7 +215,7 @@ def test_functions_that_onnx_writes_for_each_call(
 def test_random_functions_that_call_each_other(tmp_path: Path, dtype: str, order: str) -> None:
     """In float16 the runtime puts Casts around what it has no kernel for."""
     for seed in range(100):
-        assert_run_as_predicted(tmp_path, drawn(seed, dtype), order)
+        assert_run_as_predicted(tmp_path, drawn_functions(seed, dtype, (4, 6)), order)
 
 
 def test_what_nobody_reads_has_its_index_too(tmp_path: Path) -> None:
