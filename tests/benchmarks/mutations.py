@@ -8,7 +8,6 @@ beside it are run there until one fails.
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import subprocess
 import sys
@@ -16,6 +15,8 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+from .cases import asked
 
 ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "docs" / "measurements" / "mutations.md"
@@ -40,7 +41,7 @@ SAME = "memplan_cli/onnx_io/same_graph.py"
 RECOMPUTING, DONATE = "memplan_cli/transforms/recomputing", "memplan_cli/transforms/donate.py"
 _CORE = "tests/unit/test_liveness.py tests/unit/test_aliasing.py tests/unit/test_storage.py tests/property/test_replay.py tests/property/test_liveness_brute_force.py"
 _RECOMPUTED = "tests/unit/transforms/test_recompute_auto.py tests/unit/transforms/test_recompute_checkpoints.py"
-_BRUTE = "tests/unit/transforms/test_recompute_auto.py tests/property/test_recompute.py"
+_BRUTE = "tests/unit/transforms/test_recompute_bound.py tests/property/test_recompute.py"
 _DONATED = "tests/unit/transforms/test_donate.py"
 _BOUND = "memplan_cli/runtime/jobs/donated.py"
 _STEPS = "tests/e2e/test_donated.py::test_an_unsafe_pair_is_caught tests/e2e/test_donated.py::test_a_step_that_starts_from_the_old_values_again_is_caught tests/e2e/test_donated.py::test_a_donated_pair_takes_less_memory_than_two_buffers"
@@ -75,19 +76,19 @@ MUTATIONS = (
              "if var not in alone} if alone else sizes", "} if alone else sizes",
              _CORE + " tests/unit/test_planner.py"),
     Mutation("the checker sees overlaps", PROBLEM,
-             "if place < len(live) and live[place] < top:", "if False:", "tests/unit/test_problem.py tests/unit/test_plan.py"),
+             "if place < len(live) and live[place] < top:", "if False:", "tests/unit/test_problem.py tests/unit/test_plan_file.py"),
     Mutation("the checker sees what lies over its start", PROBLEM,
-             "if place and tops[live[place - 1]] > offset:", "if False:", "tests/unit/test_problem.py tests/unit/test_plan.py"),
+             "if place and tops[live[place - 1]] > offset:", "if False:", "tests/unit/test_problem.py tests/unit/test_plan_file.py"),
     Mutation("the checker sees what sticks out", PROBLEM,
-             " or max(map(add, offsets, sizes)) > height", "", "tests/unit/test_problem.py tests/unit/test_plan.py"),
+             " or max(map(add, offsets, sizes)) > height", "", "tests/unit/test_problem.py tests/unit/test_plan_file.py"),
     Mutation("the checker sees misaligned offsets", PROBLEM,
-             "return odd or min(offsets)", "return min(offsets)", "tests/unit/test_problem.py tests/unit/test_plan.py"),
+             "return odd or min(offsets)", "return min(offsets)", "tests/unit/test_problem.py tests/unit/test_plan_file.py"),
     Mutation("the checker sees negative offsets", PROBLEM,
-             " or min(offsets) < 0", "", "tests/unit/test_problem.py tests/unit/test_plan.py"),
+             " or min(offsets) < 0", "", "tests/unit/test_problem.py tests/unit/test_plan_file.py"),
     Mutation("a plan's alias must exist", PLAN,
-             "if owner is None or owner.alias_of is not None:", "if owner is None:", "tests/unit/test_plan.py"),
+             "if owner is None or owner.alias_of is not None:", "if owner is None:", "tests/unit/test_plan_file.py"),
     Mutation("a plan places a tensor once", PLAN,
-             "if len(plan.by_id) != len(plan.tensors):", "if False:", "tests/unit/test_plan.py"),
+             "if len(plan.by_id) != len(plan.tensors):", "if False:", "tests/unit/test_plan_file.py"),
     Mutation("level 0 matches shapes", POOL,
              "return buffer.dtype, buffer.shape", "return buffer.dtype", "tests/unit/allocators tests/golden"),
     Mutation("level 1 matches dtypes", POOL,
@@ -200,10 +201,7 @@ def run_tests(tests: str, copy: Path) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="")
-    parser.add_argument("--no-table", action="store_true")
-    asked = parser.parse_args()
+    words = asked(__doc__)
     lines = [
         "# Mutations",
         "",
@@ -223,7 +221,7 @@ def main() -> int:
                 shutil.copytree(source, copy / name, ignore=skip)
             elif source.exists():
                 shutil.copy(source, copy / name)
-        wanted = [m for m in MUTATIONS if asked.only in m.rule]
+        wanted = [m for m in MUTATIONS if words.only in m.rule]
         for tests in dict.fromkeys(mutation.tests for mutation in wanted):
             if run_tests(tests, copy):
                 print(f"these fail without any mutation, so they show nothing: {tests}")
@@ -234,7 +232,7 @@ def main() -> int:
             lines.append(f"| {mutation.rule} | {mutation.file} | {verdict} | {seconds:.0f} |")
             print(lines[-1], flush=True)
     lines += ["", f"{len(MUTATIONS)} mutations, {survivors} not killed."]
-    if not asked.no_table and not asked.only:
+    if words.writes:
         TABLE.write_text("\n".join(lines) + "\n")
     return 1 if survivors else 0
 

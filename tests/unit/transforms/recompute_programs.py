@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from memplan_cli.analysis.phase import Phases
 from memplan_cli.ir import Block, Op, Origin, Program, Var, VarId, intermediates
 from memplan_cli.sizes import Size
+from memplan_cli.transforms.recomputing.auto import Recomputation, auto
 from memplan_cli.transforms.terms import Terms
 
 Line = tuple[str, str, str]
@@ -71,3 +73,10 @@ def _ids(words: str) -> tuple[VarId, ...]:
 def _length(var: str) -> int:
     digits = var.split("_", maxsplit=1)[0].lstrip("abcdefghijklmnopqrstuvwxyz")
     return int(digits) if digits else 1
+
+
+def fitted(tested: Program, budget: int | None, pinned: str = "") -> Recomputation:
+    """Fit a forward program into a budget, and see that it still computes the same."""
+    found = auto(tested, terms(tested, pinned), Phases(), budget)
+    assert same_results(tested, found.program)
+    return found
