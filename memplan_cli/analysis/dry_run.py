@@ -54,15 +54,16 @@ WITHOUT_GRADIENT = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """An estimate of the memory that training takes, in bytes, weights left out."""
+    """An estimate of the memory that training takes, in bytes.
+
+    The weights and their gradients, which outlive the step, are left out.
+    """
 
     raw: int
     """Data and gradient of every blob, each in memory of its own; views count once."""
     optimised: int
     """The slots."""
     slots: int
-    parameter_gradients: int
-    """What the gradients of the weights add to either number: they outlive the step."""
 
 
 def dry_run(
@@ -83,7 +84,7 @@ def dry_run(
     held = layers.bytes
     raw = sum(held) + sum(held[blob] for blob, slot in enumerate(run.gradients) if slot >= 0)
     slots = run.slots.sizes
-    return DryRun(raw, sum(slots), len(slots), sum(layers.weights.values()))
+    return DryRun(raw, sum(slots), len(slots))
 
 
 @dataclass(slots=True)
@@ -118,7 +119,7 @@ class _Layers:
             for var in flow.producer
             if (size := known(var)) is not None and not size.symbols
         }
-        self.trained, self.weights = _trainable(program, flow)
+        self.trained = _trainable(program, flow)
         self.bytes: list[int] = []
         """The size of each blob."""
         self.opened_by: list[VarId] = []
@@ -242,16 +243,15 @@ class _Run:
                 self.slots.give(self._data[blob])
 
 
-def _trainable(program: Program, flow: Dataflow) -> tuple[frozenset[VarId], dict[VarId, int]]:
-    """Return the vars that have a gradient, and the bytes of the weights that have one."""
+def _trainable(program: Program, flow: Dataflow) -> frozenset[VarId]:
+    """Return the vars that ops make and that have a gradient."""
     weights = {
-        var.id: size.coefficient
+        var.id
         for var in program.vars.values()
         if var.origin is Origin.WEIGHT and is_float(var) and elements(var) != 1
-        if (size := size_of(var.shape, var.dtype)) is not None
+        if size_of(var.shape, var.dtype) is not None
     }
-    found: set[VarId] = set(weights)
-    used: set[VarId] = set()
+    found = set(weights)
     kinds: dict[str, bool] = {}
     for var in program.vars.values():  # many vars, few types
         if var.dtype not in kinds:
@@ -260,7 +260,5 @@ def _trainable(program: Program, flow: Dataflow) -> tuple[frozenset[VarId], dict
     for op, reads in zip(flow.ops, flow.reads, strict=True):
         if op.type in WITHOUT_GRADIENT or found.isdisjoint(reads):
             continue
-        used.update(reads)
         found.update(floats.intersection(op.outputs))
-    trained = frozenset(found.difference(weights))
-    return trained, {var: size for var, size in weights.items() if var in used}
+    return frozenset(found - weights)

@@ -44,7 +44,6 @@ def test_a_chain_keeps_its_data_and_reuses_memory_for_gradients() -> None:
         raw=2 * (100 + 80 + 10),
         optimised=100 + 100 + 10 + 10 + 80,
         slots=5,
-        parameter_gradients=3 * 16,
     )
 
 
@@ -62,7 +61,7 @@ def test_data_that_no_backward_step_reads_is_released_forward() -> None:
 
 def test_what_depends_on_no_weight_has_no_gradient() -> None:
     program, sizes = network(("Relu", "x", "a100"), ("Relu", "a100", "b90"), outputs="b90")
-    assert dry_run(program, sizes) == DryRun(190, 190, 2, 0)
+    assert dry_run(program, sizes) == DryRun(190, 190, 2)
 
 
 def test_views_are_one_blob() -> None:
