@@ -50,6 +50,11 @@ WORDS = """g (string[3] s, float[3] x) => (string[3] t, float[3] y)
     { u = Identity(s)  t = Identity(u)  a = Exp(x)  b = Neg(a)  y = Exp(b) }"""
 
 
+SMALL = """g (float[3,5] x) => (float[3,5] y)
+    { b = Cast <to = 16> (x)  c = Cast <to = 1> (b)  e = Cast <to = 17> (c)  f = Cast <to = 1> (e)
+      i = Cast <to = 22> (f)  j = Cast <to = 1> (i)  y = Sum (c, f, j) }"""
+
+
 def planned(folder: Path, text: str, settings: Settings) -> tuple[Path, Plan]:
     model = folder / "model.onnx"
     onnx.save(onnx.parser.parse_model(HEAD + text), str(model))
@@ -64,6 +69,15 @@ def test_a_plan_holds_at_every_level(tmp_path: Path, text: str, level: Level) ->
     result = replay(model, plan, ON_CPU)
     assert (result.status, result.differences, result.reason) == ("passed", (), "")
     assert result.bound >= 3, "tensors really lay in the arena"
+
+
+def test_types_that_numpy_does_not_know_lie_in_the_arena_too(tmp_path: Path) -> None:
+    model, plan = planned(tmp_path, SMALL, Settings())
+    dtypes = {tensor.name: tensor.dtype for tensor in plan.tensors}
+    assert (dtypes["b"], dtypes["e"], dtypes["i"]) == ("bfloat16", "float8e4m3fn", "int4")
+    result = replay(model, plan, ON_CPU)
+    assert (result.status, result.reason, result.unbound) == ("passed", "", {})
+    assert result.bound == len(plan.tensors)
 
 
 def test_a_symbolic_plan_holds_at_the_dims_given(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from memplan_cli.evidence import CPU, UNOPTIMISED, Difference
 from memplan_cli.onnx_io.one_op import Cutter
+from memplan_cli.onnx_io.types import element_type
 from memplan_cli.runtime.bits import Tolerance
 from memplan_cli.runtime.inputs import draw_all
 from memplan_cli.runtime.jobs.outputs import against, save, specs
@@ -97,11 +98,14 @@ class _Replay:
         binding.bind_output(name, *self._memory_of(name))
 
     def _memory_of(self, name: str) -> tuple[object, ...]:
-        """Return a tensor's device, its number, dtype, shape and address, for a binding."""
+        """Return a tensor's device, its number, type, shape and address, for a binding.
+
+        The type goes by ONNX's number for it: numpy knows no int4 and no float8.
+        """
         place = self.places[name]
         memory = self.arenas[place.arena]
         address = memory.address + place.offset
-        return memory.device, 0, np.dtype(place.dtype), place.shape, address
+        return memory.device, 0, element_type(place.dtype), place.shape, address
 
     def bury(self, node: NodeProto, dead: list[Place]) -> None:
         """Make the bytes of dead tensors unusable.
