@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.comparing import Check
-from memplan_cli.errors import ModelError, PlanError
+from memplan_cli.errors import ModelError, PlanError, SettingsError
 from memplan_cli.modelfile import plan_model, read_model
 from memplan_cli.optimizing import (
     Optimized,
@@ -178,12 +178,15 @@ def settings(
         check: Measure on its provider; None predicts only.
 
     Raises:
-        MemplanError: the model does not load.
+        MemplanError: the model does not load, or has no dim of a name.
     """
+    from memplan_cli.onnx_io.given_shapes import unused_dims
     from memplan_cli.runtime.facts import best_settings
     from memplan_cli.runtime.measure import Trial
 
-    read_model(model)
+    unknown = unused_dims(read_model(model).model, dims)
+    if unknown:
+        raise SettingsError(unknown[0])
     trial = Trial(provider=check.provider, timeout=check.timeout) if check else None
     return best_settings(model, dims, trial)
 

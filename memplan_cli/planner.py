@@ -86,7 +86,7 @@ def make_plan(
             chosen = for_runtime(program, terms, chosen, runtime, settings)
         chosen = with_donations(chosen, terms, settings)
     chosen, needs, answer = _placed(program, scope, chosen, settings, left_alone=bool(refusal))
-    over = _over_budget(chosen, answer.placed)
+    over = (*_over_budget(chosen, answer.placed), *_lost_alignment(settings, answer.placed))
     decided = Decided(
         source=source,
         settings=settings,
@@ -157,6 +157,17 @@ def _over_budget(chosen: Schedule, placed: Placed) -> Iterator[str]:
         )
 
 
+def _lost_alignment(settings: Settings, placed: Placed) -> Iterator[str]:
+    """Say where offsets are not aligned as asked, and why."""
+    asked = settings.alignment
+    kept = min((arena.problem.alignment for arena in placed.arenas), default=asked)
+    if asked is not None and kept is not None and kept < asked:
+        why = "aligned so, level 2 would need more than level 1"
+        if settings.level < 2:
+            why = f"at level {settings.level} each slot is an allocation of its own"
+        yield f"offsets are multiples of {kept} bytes, not of {asked}: {why}"
+
+
 def _is_worse(program: Program, needs: Needs, placed: Placed, settings: Settings) -> bool:
     """Whether the file's order takes less memory than the one that was chosen.
 
@@ -194,9 +205,11 @@ def _notes(program: Program, settings: Settings) -> Iterator[str]:
 
 
 def _hidden_notes(program: Program, settings: Settings) -> Iterator[str]:
-    """Say which excluded vars cannot become outputs of the graph."""
+    """Say which excluded vars cannot become outputs of the graph, or that there are none."""
     if not settings.expose:
         return
+    if not settings.excluded:
+        yield "nothing is excluded, so there is nothing to expose"
     for identity in select(program, settings.excluded):
         if program.vars[identity].block:
             yield f"{identity!r} is inside a body and cannot be exposed as an output"

@@ -128,3 +128,9 @@ def test_predictions_for_another_runtime_than_the_one_probed_are_doubted(
     assert run("optimize", samples / "train_mlp.onnx", "-o", out, "--quiet").exit_code == 0
     warnings = read_plan(out.with_suffix(".json")).report.warnings
     assert any("installed is 9.9.9" in warning for warning in warnings)
+
+
+def test_settings_for_a_dim_that_is_none_are_refused(samples: Path) -> None:
+    done = run("settings", samples / "dynamic_batch.onnx", "--dim", "batsch=8")
+    assert done.exit_code == 2
+    assert "no dim is called 'batsch'. did you mean 'batch'?" in done.stderr

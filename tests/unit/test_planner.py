@@ -107,6 +107,12 @@ def test_an_exclusion_that_matches_nothing_is_an_error() -> None:
         plan_of_text(CHAIN, Settings(exclude=("nobody",)))
 
 
+def test_exposing_what_is_not_excluded_is_no_silent_wish() -> None:
+    idle = plan_of_text(CHAIN, Settings(expose=True)).report
+    assert idle.warnings == ("nothing is excluded, so there is nothing to expose",)
+    assert plan_of_text(CHAIN, Settings(expose=True, exclude=("b",))).report.warnings == ()
+
+
 def test_excluding_an_input_or_output_changes_nothing() -> None:
     assert plan_of_text(CHAIN, Settings(exclude=("x", "z"))).report.memory == (
         plan_of_text(CHAIN).report.memory
@@ -351,3 +357,15 @@ def test_what_training_takes_is_estimated_of_flat_forward_models_of_known_sizes_
     nested = f"g (float[4] x, int64 n, bool c) => (float[4] z) {{ z = Loop (n, c, x) {body} }}"
     for text in (nested, flat.replace("4", "batch")):
         assert not plan_of_text(text).report.training_estimate
+
+
+def test_an_alignment_that_is_not_kept_is_a_warning() -> None:
+    text = "g (float[8] x) => (float[8] z) { a = Exp(x) b = Softmax(x) z = Add(b, a) }"
+    (coarse,) = plan_of_text(text, Settings(alignment=4096)).report.warnings
+    assert coarse == (
+        "offsets are multiples of 1 bytes, not of 4096: "
+        "aligned so, level 2 would need more than level 1"
+    )
+    (pools,) = plan_of_text(text, Settings(alignment=32, level=1)).report.warnings
+    assert pools.endswith("not of 32: at level 1 each slot is an allocation of its own")
+    assert plan_of_text(text, Settings(alignment=32)).report.warnings == ()
