@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 from json.encoder import encode_basestring as quoted
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.analysis.liveness import steps
 from memplan_cli.onnx_io.load import subgraphs
@@ -26,40 +26,75 @@ if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 
     from memplan_cli.analysis.liveness import Step
-    from memplan_cli.ir import Block, Program
+    from memplan_cli.ir import Block, Op, Program
     from memplan_cli.plan import Placement, Plan
 
 _PART = 1000
 """Nodes or values whose bytes are kept as one part."""
 
 
-def annotated(model: ModelProto, program: Program, plan: Plan) -> Sequence[bytes]:
+def annotated(
+    model: ModelProto, program: Program, plan: Plan, metadata: Mapping[str, str]
+) -> Sequence[bytes]:
     """Return the bytes of a model with its plan in the metadata of nodes and values, in parts.
 
     Args:
-        model: Its nodes are in the program's order; it is used up.
+        model: Its nodes are in the program's order; it is not changed.
         program: In the planned order.
         plan: What is written down.
+        metadata: What is written into the metadata of the model itself.
     """
-    field = type(model).GRAPH_FIELD_NUMBER
-    graph = _annotated_graph(model.graph, program.body, _Notes.of(program, plan))
-    model.ClearField("graph")
-    after = _taken_after(model, field)
-    before = model.SerializeToString(deterministic=True)
-    return [before + head(field, sum(map(len, graph))), *graph, after]
-
-
-def _annotated_graph(graph: GraphProto, block: Block, notes: _Notes) -> Sequence[bytes]:
-    """Return the fields of the top graph in the order of their numbers; it is used up."""
-    node_field = Field(type(graph).NODE_FIELD_NUMBER)
-    nodes = _joined(
-        node_field(node.SerializeToString(deterministic=True) + entries)
-        for node, entries in _noted(graph, block, notes)
+    graph, notes = model.graph, _Notes.of(program, plan)
+    values = _Values(notes, "")
+    value_info = Field(type(graph).VALUE_INFO_FIELD_NUMBER)
+    declared = _joined(
+        value_info(value.SerializeToString(deterministic=True) + values.entries(value.name))
+        for value in graph.value_info
     )
-    graph.ClearField("node")
-    values = _joined(_noted_values(graph, block.path, notes))
-    after = _taken_after(graph, type(graph).VALUE_INFO_FIELD_NUMBER)
-    return [*nodes, graph.SerializeToString(deterministic=True), *values, after]
+    around = _Around.of(model, values, metadata)
+    node_field = Field(type(graph).NODE_FIELD_NUMBER)
+    nodes = _joined(map(node_field, _noted(graph, program.body, notes)))
+    added = _joined(map(value_info, values.undeclared()))
+    inside = [*nodes, around.graph, *declared, *added, around.graph_end]
+    size = sum(map(len, inside))
+    return [around.start + head(type(model).GRAPH_FIELD_NUMBER, size), *inside, around.end]
+
+
+class _Around(NamedTuple):
+    """The bytes of a model around the nodes and values of its top graph."""
+
+    start: bytes
+    graph: bytes
+    """Between nodes and values, in the order of the numbers of the fields."""
+    graph_end: bytes
+    end: bytes
+
+    @classmethod
+    def of(cls, model: ModelProto, values: _Values, metadata: Mapping[str, str]) -> _Around:
+        """Annotate inputs, outputs and the model in a copy, which is let go at once."""
+        rest = type(model)()
+        rest.CopyFrom(model)
+        graph = rest.graph
+        graph.ClearField("node")
+        graph.ClearField("value_info")
+        for value in (*graph.input, *graph.output):
+            value.MergeFromString(values.entries(value.name))
+        graph_end = _taken_after(graph, type(graph).VALUE_INFO_FIELD_NUMBER)
+        middle = graph.SerializeToString(deterministic=True)
+        rest.ClearField("graph")
+        for key, said in metadata.items():
+            _say(rest, key, said)
+        end = _taken_after(rest, type(model).GRAPH_FIELD_NUMBER)
+        return cls(rest.SerializeToString(deterministic=True), middle, graph_end, end)
+
+
+def _say(model: ModelProto, key: str, value: str) -> None:
+    """Write an entry into a model's metadata, over the one of that key if there is one."""
+    for entry in model.metadata_props:
+        if entry.key == key:
+            entry.value = value
+            return
+    model.metadata_props.add(key=key, value=value)
 
 
 def _joined(pieces: Iterable[bytes]) -> Sequence[bytes]:
@@ -95,6 +130,15 @@ class _Notes:
     shapes_hold: bool
     """Whether the shapes are the model's own, and not those of one set of bindings."""
 
+    def entries(self, step: Step) -> bytes:
+        """Return the notes of an op's node."""
+        step_entry, release_entry = _node_entries()
+        entries = step_entry.number(step.start)
+        if step.end in self.dying:
+            names = ", ".join(map(quoted, self.dying[step.end]))
+            entries += release_entry(f"[{names}]")
+        return entries
+
     @classmethod
     def of(cls, program: Program, plan: Plan) -> _Notes:
         by_block: dict[str, list[Step]] = {}
@@ -112,53 +156,53 @@ class _Notes:
         )
 
 
-def _noted(
-    graph: GraphProto, block: Block, notes: _Notes
-) -> Iterator[tuple[NodeProto, bytes]]:
-    """Yield each node, its bodies annotated, with its own notes."""
-    step_entry, release_entry = _node_entries()
+def _noted(graph: GraphProto, block: Block, notes: _Notes) -> Iterator[bytes]:
+    """Yield the bytes of each node of the top graph with its notes and those of its bodies."""
     for node, step in zip(graph.node, notes.steps.get(block.path, ()), strict=True):
-        entries = step_entry.number(step.start)
-        if step.end in notes.dying:
-            names = ", ".join(map(quoted, notes.dying[step.end]))
-            entries += release_entry(f"[{names}]")
+        whole = node
         if step.op.bodies:
-            for (_, inner), body in zip(subgraphs(node), step.op.bodies, strict=True):
-                _annotate_body(inner, body, notes)
-        yield node, entries
+            whole = type(node)()
+            whole.CopyFrom(node)
+            _annotate_bodies(whole, step.op, notes)
+        yield whole.SerializeToString(deterministic=True) + notes.entries(step)
 
 
-def _annotate_body(graph: GraphProto, block: Block, notes: _Notes) -> None:
-    for node, entries in _noted(graph, block, notes):
-        node.MergeFromString(entries)
-    graph.MergeFromString(b"".join(_noted_values(graph, block.path, notes)))
+def _annotate_bodies(node: NodeProto, op: Op, notes: _Notes) -> None:
+    for (_, graph), block in zip(subgraphs(node), op.bodies, strict=True):
+        for inner, step in zip(graph.node, notes.steps.get(block.path, ()), strict=True):
+            if step.op.bodies:
+                _annotate_bodies(inner, step.op, notes)
+            inner.MergeFromString(notes.entries(step))
+        values = _Values(notes, block.path)
+        for value in (*graph.value_info, *graph.input, *graph.output):
+            value.MergeFromString(values.entries(value.name))
+        value_info = Field(type(graph).VALUE_INFO_FIELD_NUMBER)
+        graph.MergeFromString(b"".join(map(value_info, values.undeclared())))
 
 
-def _noted_values(graph: GraphProto, path: str, notes: _Notes) -> Iterator[bytes]:
-    """Annotate a graph's inputs and outputs, and take its other values out of it.
+class _Values:
+    """The notes of a block's values: each is given once, what is left nobody declares."""
 
-    Yields the fields of those values, annotated, and of those that it does not declare.
-    """
-    here = dict(notes.tensors.get(path, {}))
-    place = _Places(_place_entries())
-    value_info = Field(type(graph).VALUE_INFO_FIELD_NUMBER)
-    for value in graph.value_info:
-        tensor = here.pop(value.name, None)
-        entries = b"" if tensor is None else place(tensor)
-        yield value_info(value.SerializeToString(deterministic=True) + entries)
-    graph.ClearField("value_info")
-    for value in (*graph.input, *graph.output):
-        tensor = here.pop(value.name, None)
-        if tensor is not None:
-            value.MergeFromString(place(tensor))
-    types: dict[tuple[str, tuple[int | str, ...]], bytes] = {}
-    named = Field(messages().ValueInfoProto.NAME_FIELD_NUMBER)
-    for name, tensor in here.items():
-        _, _, dtype, shape, *_ = tensor
-        kind = types.get((dtype, shape))
-        if kind is None:
-            kind = types[dtype, shape] = _typed(tensor, notes).SerializeToString()
-        yield value_info(named(name.encode()) + kind + place(tensor))
+    def __init__(self, notes: _Notes, path: str) -> None:
+        self._notes = notes
+        self._left = dict(notes.tensors.get(path, {}))
+        self._place = _Places(_place_entries())
+
+    def entries(self, name: str) -> bytes:
+        """Return the notes of a value, if it has any that were not given yet."""
+        tensor = self._left.pop(name, None)
+        return b"" if tensor is None else self._place(tensor)
+
+    def undeclared(self) -> Iterator[bytes]:
+        """Yield a ValueInfoProto with notes for each value that was not asked for."""
+        types: dict[tuple[str, tuple[int | str, ...]], bytes] = {}
+        named = Field(messages().ValueInfoProto.NAME_FIELD_NUMBER)
+        for name, tensor in self._left.items():
+            _, _, dtype, shape, *_ = tensor
+            kind = types.get((dtype, shape))
+            if kind is None:
+                kind = types[dtype, shape] = _typed(tensor, self._notes).SerializeToString()
+            yield named(name.encode()) + kind + self._place(tensor)
 
 
 def _typed(tensor: Placement, notes: _Notes) -> ValueInfoProto:

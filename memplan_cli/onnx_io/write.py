@@ -51,19 +51,8 @@ def written_model(
     found = graph_differences(model, rewritten)
     if found:
         raise InvalidLayoutError(f"the rewritten graph is another one: {found[0]}")
-    _note_plan(rewritten, plan)
-    for key, value in sorted((notes or {}).items()):
-        _note(rewritten, key, value)
-    return annotated(rewritten, program, plan)
-
-
-def _note(model: ModelProto, key: str, value: str) -> None:
-    """Write an entry into a model's metadata, over the one of that key if there is one."""
-    for entry in model.metadata_props:
-        if entry.key == key:
-            entry.value = value
-            return
-    model.metadata_props.add(key=key, value=value)
+    metadata = {f"{PREFIX}plan": _plan_note(plan), **dict(sorted((notes or {}).items()))}
+    return annotated(rewritten, program, plan, metadata)
 
 
 def _to_expose(program: Program, plan: Plan) -> tuple[str, ...]:
@@ -77,16 +66,20 @@ def _to_expose(program: Program, plan: Plan) -> tuple[str, ...]:
 
 
 def rewrite(model: ModelProto, program: Program, exposed: Sequence[str] = ()) -> ModelProto:
-    """Return a copy of a model with its nodes in the program's order.
+    """Return a model with its nodes in the program's order: itself where it has them so.
 
     Args:
         model: The model that the program was read from.
         program: The same ops, in another order, copies with new outputs among them.
         exposed: Names of top-level vars that become graph outputs too.
     """
+    noted = PREFIX.encode() in model.SerializeToString()  # quicker than looking everywhere
+    if not noted and not exposed and _is_in_order(model.graph, program.body):
+        return model
     written = type(model)()
     written.CopyFrom(model)
-    _drop_notes(written)
+    if noted:
+        _drop_notes(written)
     # Only where ops were copied are there other names: nothing else renames a value.
     copied = _has_copies(written.graph, program.body)
     _reorder(written.graph, program.body, partial(_node, program) if copied else _as_it_is)
@@ -95,22 +88,18 @@ def rewrite(model: ModelProto, program: Program, exposed: Sequence[str] = ()) ->
     return written
 
 
-def _note_plan(written: ModelProto, plan: Plan) -> None:
-    """Write into a model's metadata which plan it has: that survives nearly every tool."""
+def _plan_note(plan: Plan) -> str:
+    """Say which plan a model has, for its metadata: that survives nearly every tool."""
     memory = plan.report.memory
     notes = {"digest": plan.digest, "level": plan.report.level}
     for name in ("naive", "live_peak", "planned", "total"):
         if getattr(memory, name) is not None:
             notes[name] = getattr(memory, name)
-    entry = written.metadata_props.add()
-    entry.key = f"{PREFIX}plan"
-    entry.value = ",".join(f"{key}={value}" for key, value in notes.items())
+    return ",".join(f"{key}={value}" for key, value in notes.items())
 
 
 def _drop_notes(model: ModelProto) -> None:
     """Remove what an earlier run of memplan wrote."""
-    if PREFIX.encode() not in model.SerializeToString():  # quicker than looking everywhere
-        return
     _drop(model)
     for graph in graphs(model.graph):
         for node in graph.node:
@@ -128,6 +117,25 @@ def _drop(item: ModelProto | NodeProto | ValueInfoProto) -> None:
         ]
         del item.metadata_props[:]
         item.metadata_props.extend(kept)
+
+
+def _is_in_order(graph: GraphProto, block: Block) -> bool:
+    """Whether the ops of a block, bodies included, are the file's nodes as they stand."""
+    if len(block.ops) != len(graph.node):
+        return False
+    return all(
+        op.source == index
+        and (
+            not op.bodies
+            or all(
+                _is_in_order(inner, body)
+                for (_, inner), body in zip(
+                    subgraphs(graph.node[index]), op.bodies, strict=True
+                )
+            )
+        )
+        for index, op in enumerate(block.ops)
+    )
 
 
 def _has_copies(graph: GraphProto, block: Block) -> bool:
