@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.dims import canonical_dim
 from memplan_cli.evidence import CPU, UNOPTIMISED, RuntimeSettings
 from memplan_cli.ir import Origin
+from memplan_cli.onnx_io.distinct_names import with_distinct_names
 from memplan_cli.onnx_io.load import load_as_written, load_model
 from memplan_cli.onnx_io.read import read_program
 from memplan_cli.onnx_io.runnable import with_every_output
@@ -104,6 +105,9 @@ def write_dump(model: Path, out: Path, settings: RuntimeSettings, provider: str 
         "out": str(out),
     }
     run_job("dump", job, timeout=DEFAULT_TIMEOUT).require(f"{model} does not load")
+    distinct = with_distinct_names(load_model(out))
+    if distinct is not None:
+        out.write_bytes(distinct.SerializeToString())
 
 
 def runtime_shapes(model: Path, provider: str = CPU) -> RuntimeShapes:

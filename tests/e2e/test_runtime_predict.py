@@ -118,6 +118,15 @@ INLINED = """g (float[8,16] x) => (float[8,16] y, float[8,16] z)
     { a = HardSwish(x)  b = Neg(a)  c = HardSwish(b)  d = Exp(x)  e = HardSwish(d)
       y = Add(c, e)  f = Neg(d)  z = Add(f, b) }"""
 
+CALLED_TWICE = """g (float[8,16] x, bool c) => (float[8,16] y)
+    { a = m.f(x)
+      b = If (c) <
+        then_branch = t () => (float[8,16] p) { q = Neg(a)  p = m.f(q) },
+        else_branch = e () => (float[8,16] s) { s = Neg(a) }>
+      y = m.f(b) }
+    <domain: "m", opset_import: ["" : 21]>
+    f (a) => (c) { t = Exp(a)  u = Neg(t)  c = Exp(u) }"""
+
 ONE_BRANCH = """g (float[2,64] x, bool c) => (float[2,64] y)
     { a = Exp(x)
       b = If (c) <
@@ -258,6 +267,16 @@ def test_inlined_functions_run_by_the_index_they_got(tmp_path: Path, order: str)
     path = saved(tmp_path, INLINED)
     chosen = settings(order, "pattern", "reuse")
     predicted = predict(executed_graph(path, chosen, {}), chosen)
+    assert peaks_of(predicted) == peaks_of(measure(path, chosen, ON_CPU))
+
+
+def test_a_function_called_outside_a_branch_and_inside(tmp_path: Path) -> None:
+    """The runtime gives both calls' values the same names, and loads no such file."""
+    model = onnx.parser.parse_model(HEAD.replace("]", ', "m" : 1]') + CALLED_TWICE)
+    path = tmp_path / "model.onnx"
+    onnx.save(model, str(path))
+    chosen = settings("DEFAULT", "pattern", "reuse")
+    predicted = predict(executed_run(path, chosen, ON_CPU), chosen)
     assert peaks_of(predicted) == peaks_of(measure(path, chosen, ON_CPU))
 
 
