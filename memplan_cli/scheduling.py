@@ -264,11 +264,11 @@ def with_donations(found: Schedule, terms: Terms, settings: Settings) -> Schedul
     Where the order that all pairs need takes more than they save, or breaks a budget, only
     the pairs that need no other order are made.
     """
+    if not settings.donate:
+        return found
     from memplan_cli.transforms.donate import donations, donations_in_place
 
     program, patterns = found.ordering.program, tuple(settings.donate.items())
-    if not patterns:
-        return found
     given, ordering = donations(program, patterns), found.ordering
     needs = partial(live_peak, sizes=found.sizes, pinned=terms.pinned, aliasing=terms.aliasing)
     if given.program is not program:
