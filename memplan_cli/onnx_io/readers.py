@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from memplan_cli.onnx_io.load import graphs
+
 if TYPE_CHECKING:
     from collections.abc import Collection
 
@@ -18,19 +20,11 @@ SUFFIX = "__memplan_read"
 
 def unread_outputs(model: ModelProto) -> tuple[str, ...]:
     """Return what ops at the top make and nobody, in any block, reads or gives."""
-    read = {value.name for value in model.graph.output}
-    stack = [model.graph]
-    while stack:
-        graph = stack.pop()
+    read: set[str] = set()
+    for graph in graphs(model.graph):
+        read.update(value.name for value in graph.output)
         for node in graph.node:
             read.update(node.input)
-            for attribute in node.attribute:
-                stack += [
-                    *attribute.graphs,
-                    *([attribute.g] if attribute.HasField("g") else []),
-                ]
-        if graph is not model.graph:
-            read.update(value.name for value in graph.output)
     made = (name for node in model.graph.node for name in node.output)
     return tuple(name for name in made if name and name not in read)
 
