@@ -64,6 +64,7 @@ _BLOCKED = Operand(shape=(1, 16, 6, 6))
 _POINTWISE = Operand(shape=(16, 16, 1, 1))
 _BOOL = Operand("bool")
 _LONG = Operand("int64")
+_DOUBLE = Operand("float64")
 
 
 def _longs(*values: int) -> Operand:
@@ -134,6 +135,7 @@ _BINARY = ["Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Mean", "Sum", "PRel
 
 ONE_OPS: tuple[OneOp, ...] = (
     *(_op(name) for name in _UNARY),
+    *(_op(name, _DOUBLE, result="float64") for name in _UNARY),
     *(_op(name, _X, _X) for name in _BINARY),
     _op("Mod", _X, _X, fmod=1),
     _op("Not", _BOOL, result="bool"),
@@ -272,7 +274,7 @@ def _constant(name: str, operand: Operand) -> TensorProto:
 def _element(dtype: str) -> int:
     from onnx import TensorProto
 
-    names = {"float32": "FLOAT", "float16": "FLOAT16"}
+    names = {"float32": "FLOAT", "float64": "DOUBLE"}
     return int(TensorProto.DataType.Value(names.get(dtype, dtype.upper())))
 
 

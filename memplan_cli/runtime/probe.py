@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from memplan_cli.runtime.session import resolve_provider
 from memplan_cli.runtime.worker import run_job
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
 _FOLDER = Path(__file__).parent / "tables"
 
@@ -34,11 +34,13 @@ class InPlaceTable:
         alias: op -> positions that the output shares, whoever else reads the input.
         in_place: op -> positions that the output takes over where it is the last reader
             and element size and shape are the same.
+        allocates: op -> dtypes in which its kernel takes over no input all the same.
     """
 
     version: str
     alias: Mapping[str, tuple[int, ...]]
     in_place: Mapping[str, tuple[int, ...]]
+    allocates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @lru_cache(maxsize=4)
@@ -52,6 +54,7 @@ def load_table(provider: str = CPU) -> InPlaceTable:
         data["version"],
         {op: tuple(positions) for op, positions in data["alias"].items()},
         {op: tuple(positions) for op, positions in data["in_place"].items()},
+        {op: tuple(dtypes) for op, dtypes in data["allocates"].items()},
     )
 
 
@@ -95,7 +98,21 @@ def probe_table(provider: str) -> dict[str, Any]:
         "silent": sorted({a["op"] for a in result["answers"]} - {op for op, _, _ in asked}),
         "alias": dict(sorted(alias.items())),
         "in_place": {op: at for op, at in sorted(only.items()) if at},
+        "allocates": _exceptions(result["answers"], {op for op, at in only.items() if at}),
     }
+
+
+def _exceptions(answers: Sequence[Any], in_place: Collection[str]) -> dict[str, list[str]]:
+    """Return the dtypes in which ops that write in place were never seen to."""
+    seen: dict[tuple[str, str], list[bool]] = defaultdict(list)
+    for answer in answers:
+        if answer["bytes"] is not None and answer["alike"] and not answer["kept"]:
+            seen[answer["op"], answer["dtype"]].append(not answer["bytes"])
+    found: dict[str, list[str]] = defaultdict(list)
+    for (op, dtype), shared in sorted(seen.items()):
+        if op in in_place and not any(shared):
+            found[op].append(dtype)
+    return dict(found)
 
 
 def main(wanted: str = "cpu") -> Path:

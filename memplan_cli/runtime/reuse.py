@@ -125,10 +125,11 @@ class _Walk:
         for at in self.table.alias.get(key, ()):
             if at < len(op.inputs) and op.inputs[at]:
                 return op.inputs[at]
+        allocates = self.table.allocates.get(key, ())
         for at in self.table.in_place.get(key, ()):
-            if at >= len(op.inputs) or not op.inputs[at]:
+            given = op.inputs[at] if at < len(op.inputs) else None
+            if not given or self.program.vars[given].dtype in allocates:
                 continue
-            given = op.inputs[at]
             if self.uses[self.owner[given]] == 1 and self._twins(given, var):
                 return given
         return None

@@ -101,6 +101,9 @@ BY_TURN = """g (float[64] x) => (float[64] last)
         { h = Add(i, one)  n = Mul(h, many)  r = Range(zero, n, one)  f = Cast <to = 1> (r)  e = Exp(f)
           s = ReduceSum <keepdims = 0> (e)  u = Add(now, s)  then = Neg(u)  k = Identity(c) }> }"""
 
+DOUBLE = """g (double[8,16] x) => (double[8,16] y)
+    { a = Exp(x)  b = Softmax(a)  c = Relu(b)  d = LogSoftmax(c)  y = Exp(d) }"""
+
 TEXTS = {
     "flat": BRANCHES,
     "if": IF,
@@ -112,6 +115,7 @@ TEXTS = {
     "sizes by data": BY_DATA,
     "turns by data": STOPPING,
     "sizes by turn": BY_TURN,
+    "in double": DOUBLE,
 }
 
 INLINED = """g (float[8,16] x) => (float[8,16] y, float[8,16] z)

@@ -39,6 +39,8 @@ def run(job: Json) -> Json:
             "op": probe.op.key,
             "position": probe.position,
             "kept": probe.kept,
+            "dtype": probe.op.operands[probe.position].dtype,
+            "alike": probe.op.operands[probe.position].dtype == probe.op.result,
             "bytes": _asked_for(probe, provider),
         }
         for probe in probes()

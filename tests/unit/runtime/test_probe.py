@@ -5,7 +5,7 @@ import pytest
 from memplan_cli.evidence import CPU, CUDA
 from memplan_cli.onnx_io.probes import ONE_OPS, probes
 from memplan_cli.runtime import probe
-from memplan_cli.runtime.probe import load_table, version_warning
+from memplan_cli.runtime.probe import load_table, probe_table, version_warning
 
 
 def test_each_input_of_each_op_is_asked_about_twice() -> None:
@@ -13,6 +13,17 @@ def test_each_input_of_each_op_is_asked_about_twice() -> None:
     assert ("Add", 0, False) in questions
     assert ("Add", 1, True) in questions
     assert len(questions) > 2 * len(ONE_OPS)
+
+
+@pytest.mark.slow
+def test_the_stored_table_is_what_the_runtime_answers() -> None:
+    table = probe_table(CPU)
+    if version_warning(CPU):
+        pytest.skip("another version than the one that was probed")
+    stored = load_table(CPU)
+    for name in ("alias", "in_place", "allocates"):
+        found = {op: tuple(answer) for op, answer in table[name].items()}
+        assert found == getattr(stored, name)
 
 
 def test_the_probed_version_gives_no_warning(monkeypatch: pytest.MonkeyPatch) -> None:

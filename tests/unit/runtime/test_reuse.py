@@ -10,7 +10,9 @@ from memplan_cli.runtime.order import file_order
 from memplan_cli.runtime.probe import InPlaceTable, load_table
 from memplan_cli.runtime.reuse import BlockPlan, Kind, Reuse, Rules, plan_block
 
-TABLE = InPlaceTable("test", {"Reshape": (0,)}, {"Relu": (0,), "Cast": (0,)})
+TABLE = InPlaceTable(
+    "test", {"Reshape": (0,)}, {"Relu": (0,), "Cast": (0,)}, {"Relu": ("float64",)}
+)
 
 
 def plan(nodes: str, reuse: Reuse = Reuse.ON, outputs: str = "float[4] y") -> BlockPlan:
@@ -46,6 +48,11 @@ def test_another_shape_of_the_same_bytes_is_no_twin() -> None:
 
 def test_the_last_reader_writes_over_its_input() -> None:
     assert owners(plan("a = Exp(x) b = Relu(a) y = Exp(b)"))["b"] == "a"
+
+
+def test_a_kernel_for_another_type_may_allocate() -> None:
+    got = plan("a = Cast<to = 11>(x) b = Relu(a) y = Cast<to = 1>(b)", Reuse.OFF)
+    assert owners(got) == {}
 
 
 def test_an_earlier_reader_does_not() -> None:
@@ -95,3 +102,4 @@ def test_the_stored_table_is_the_one_that_was_measured() -> None:
     assert {"Relu", "Sigmoid", "Softmax", "Cast", "ScatterElements"} <= set(table.in_place)
     assert {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"} == set(table.alias)
     assert not {"Add", "Mul", "Exp", "Transpose", "Concat"} & set(table.in_place)
+    assert table.allocates == {"LogSoftmax": ("float64",), "Softmax": ("float64",)}
