@@ -18,7 +18,7 @@ from memplan_cli.onnx_io.declared import (
     leaves_nothing_to_infer,
 )
 from memplan_cli.onnx_io.load import graphs, subgraphs
-from memplan_cli.onnx_io.shapes import Bindings, infer
+from memplan_cli.onnx_io.shapes import Bindings
 from memplan_cli.onnx_io.types import dtype_name
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ def read_program(model: ModelProto, bindings: Bindings | None = None) -> Loaded:
         program = _program(model, model.graph, types)
         if leaves_nothing_to_infer(program):
             return Loaded(program)
+    from memplan_cli.onnx_io.inferred_shapes import infer
+
     inferred, warnings = infer(model, bindings)
     types = declared_types(inferred.graph)
     # Inference leaves nodes alone but for the types in their bodies: without any, a large

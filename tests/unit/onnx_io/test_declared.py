@@ -10,9 +10,9 @@ from onnx import TensorProto, helper
 
 from builders import parse
 from memplan_cli.ir import VarId
-from memplan_cli.onnx_io import read
+from memplan_cli.onnx_io import inferred_shapes, read
 from memplan_cli.onnx_io.declared import declared_types
-from memplan_cli.onnx_io.shapes import infer
+from memplan_cli.onnx_io.inferred_shapes import infer
 
 CHAIN = "g (float[4,5] x) => (float[4,5] z) { t = Relu(x) z = Neg(t) }"
 
@@ -51,7 +51,7 @@ def test_types_are_told_apart_by_dtype_dims_and_kind() -> None:
 
 def is_inferred(model: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch) -> bool:
     asked = Mock(side_effect=infer)
-    monkeypatch.setattr(read, "infer", asked)
+    monkeypatch.setattr(inferred_shapes, "infer", asked)
     read.read_program(model)
     return asked.called
 
