@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from memplan_cli.errors import PlanError
 from memplan_cli.plan_file import read_plan
 from memplan_cli.snapshot import Snapshot, shortened, snapshot_of
+from memplan_cli.untrusted import refuse_endless
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,6 +66,7 @@ def key_of(model: Path, baseline: Path) -> str:
 
 
 def _json(path: Path) -> Any:  # noqa: ANN401 - untrusted JSON
+    refuse_endless(path, PlanError)
     try:
         if path.stat().st_size > _LARGEST:
             raise PlanError(f"{path} is too large for a baseline")

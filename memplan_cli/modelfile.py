@@ -46,13 +46,16 @@ def read_model(path: Path) -> ModelFile:
     """Read a model; its weights stay on disk.
 
     Raises:
-        ModelError: it cannot be read, or keeps its data where no runtime takes it from.
+        ModelError: it cannot be read, keeps its data where no runtime takes it from, or
+            says of its weights what cannot be.
     """
     from memplan_cli.onnx_io.external_data import check_external
     from memplan_cli.onnx_io.load import load_model
+    from memplan_cli.onnx_io.weights import check_sums
 
     file = ModelFile(path, load_model(path))
     check_external(file.external, path.parent)
+    check_sums(file.model.graph, path.stat().st_size)
     return file
 
 

@@ -22,6 +22,7 @@ from memplan_cli.plan import (
 )
 from memplan_cli.plan_numbers import check_numbers
 from memplan_cli.report import Json, Report
+from memplan_cli.untrusted import refuse_endless
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,6 +34,7 @@ def read_plan(path: Path) -> Plan:
     Raises:
         PlanError: it cannot be read, is no plan, or its layout is not safe.
     """
+    refuse_endless(path, PlanError)
     try:
         text = path.read_text(encoding="utf-8")
         data = json.loads(text)

@@ -22,6 +22,8 @@ Call = tuple[str, tuple[Polynomial, ...]]
 """A function and its arguments: floor and ceiling of the quotient of two, mod, min, max."""
 
 QUOTIENTS = frozenset({"floor", "ceiling"})
+_MOST_PRODUCTS = 4096
+
 FUNCTIONS = QUOTIENTS | {"mod", "min", "max"}
 
 
@@ -149,9 +151,15 @@ def total(parts: Iterable[Polynomial]) -> Polynomial:
 
 
 def multiplied(parts: Iterable[Polynomial], factor: int = 1) -> Polynomial:
-    """Multiply sums out."""
+    """Multiply sums out.
+
+    Raises:
+        ValueError: there are more products than anybody would write down.
+    """
     found: Polynomial = {(): factor} if factor else {}
     for part in parts:
+        if len(found) * len(part) > _MOST_PRODUCTS:
+            raise ValueError("too many products")
         pairs = cartesian(found.items(), part.items())
         found = total({tuple(sorted(a + b)): x * y} for (a, x), (b, y) in pairs)
     return found

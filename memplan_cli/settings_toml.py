@@ -25,7 +25,7 @@ def parse_pyproject(text: str, source: str) -> Value:
 
     try:
         tool = tomllib.loads(text).get("tool", {})
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError
         reason = re.sub(r" \(at .*\)$", "", str(error))
         place = _place_of(error, text, source)
         raise wrong(place, f"not valid TOML: {reason}") from error

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.errors import MemplanError, ModelError, SettingsError
+from memplan_cli.untrusted import refuse_endless
 
 if TYPE_CHECKING:
     from memplan_cli.report import Json, Report
@@ -52,8 +53,9 @@ class Job:
     def key(self) -> str:
         """Say which model, as it is now, at which binding, under which settings."""
         try:
+            refuse_endless(Path(self.model), ModelError)
             content = sha256(Path(self.model).read_bytes()).hexdigest()
-        except OSError:
+        except (OSError, ModelError):
             content = ""
         said = [self.model, content, self.config, dict(self.dims), dict(self.overrides)]
         return sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()
@@ -236,19 +238,27 @@ def sweep(
     return tuple(rows[key] for key in keys)
 
 
+_START = b'{"coverage": '
+"""How each row begins, keys being sorted: only the half of one may be taken away."""
+
+
 def _kept(path: Path) -> dict[str, Row]:
     """Read the rows of a file; half a line at its end is what a kill left, and goes."""
     if not path.exists():
         return {}
+    refuse_endless(path, SettingsError)
     try:
         data = path.read_bytes()
         whole = data[: data.rfind(b"\n") + 1]
         rows = [Row.from_json(json.loads(line)) for line in whole.splitlines() if line.strip()]
-        if len(whole) < len(data):
+        half = data[len(whole) :]
+        if half[: len(_START)] != _START[: len(half)]:
+            raise ValueError("no row begins so")  # noqa: TRY301 - whose file this is, nobody knows
+        if half:
             path.write_bytes(whole)
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise SettingsError(
             f"{path} is no file of sweep rows", hint="name a new file, or that of a sweep"
         ) from error

@@ -56,6 +56,7 @@ LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
                 "settings_prototxt",
                 "schemas",
                 "selection",
+                "untrusted",
                 "scheduling",
                 "scope",
                 "placing",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from memplan_cli.cli.common import Output
+from memplan_cli.cli.common import Output, printable
 from memplan_cli.errors import MemplanError
 from memplan_cli.version import VERSION
 
@@ -44,6 +44,9 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
 }
 """Command -> its module, which holds a function of that name, and one line of help."""
 
+
+_LONGEST = 1000
+"""Characters of a message."""
 
 _INTERRUPTED = 130
 """What a shell says of a program that Ctrl-C ended: 128 + SIGINT."""
@@ -93,14 +96,20 @@ class _Commands(click.Group):
         except MemplanError as error:
             _show_traceback(ctx)
             hint = f"\nHint: {error.hint}" if error.hint else ""
-            raise _Failure(f"{printable(str(error))}{printable(hint)}") from error
+            raise _Failure(f"{_told(str(error))}{_told(hint)}") from error
         except (click.ClickException, click.Abort, click.exceptions.Exit, BrokenPipeError):
             raise
         except Exception as error:
             # Exit code 1 says that a check failed: a bug of ours must not say that.
             _show_traceback(ctx)
-            text = printable(f"{type(error).__name__}: {error}")
+            text = _told(f"{type(error).__name__}: {error}")
             raise _Failure(f"memplan failed: {text}\nHint: --debug shows where") from error
+
+
+def _told(text: str) -> str:
+    """Make a message fit for a terminal, whatever names from files are in it."""
+    shown = printable(text)
+    return shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 4]} ..."
 
 
 def _show_traceback(ctx: click.Context) -> None:
@@ -108,14 +117,6 @@ def _show_traceback(ctx: click.Context) -> None:
         import traceback
 
         click.echo(traceback.format_exc(), err=True)
-
-
-def printable(text: str) -> str:
-    """Make control characters visible: a name from a file must not steer the terminal."""
-    return "".join(
-        c if c == "\n" or c.isprintable() else c.encode("unicode_escape").decode()
-        for c in text
-    )
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 Value = TypeVar("Value")
 
+_MOST_DIGITS = 40
+"""Of a number on the command line; Python itself reads no more than 4,300."""
+
 _QUICK = 1.0
 """Seconds below which progress would only flicker."""
 
@@ -37,12 +41,20 @@ class Output:
     def progress(self, text: str) -> None:
         """Say on stderr what is being done, once the work takes longer than a moment."""
         if not self.quiet and time.monotonic() - self.started > _QUICK:
-            click.echo(f"memplan: {text} ...", err=True)
+            click.echo(f"memplan: {printable(text)} ...", err=True)
 
     def note(self, text: str) -> None:
         """Say something on stderr that is no result."""
         if not self.quiet:
-            click.echo(text, err=True)
+            click.echo(printable(text), err=True)
+
+
+def printable(text: str) -> str:
+    """Make control characters visible: a name from a file must not steer the terminal."""
+    return "".join(
+        c if c == "\n" or c.isprintable() else c.encode("unicode_escape").decode()
+        for c in text
+    )
 
 
 def output_options(command: Command) -> Command:
@@ -170,10 +182,25 @@ def parse_dims(texts: tuple[str, ...]) -> dict[str, int]:
     found: dict[str, int] = {}
     for text in texts:
         name, sign, number = text.rpartition("=")
-        if not sign or not name or not number.isdecimal() or int(number) < 1:
+        value = _whole(number) if sign and name else None
+        if value is None or value < 1:
             raise SettingsError(f"--dim takes NAME=N with N above 0, not {text!r}")
-        _put(found, name, int(number), "--dim")
+        _put(found, name, value, "--dim")
     return found
+
+
+def _whole(text: str) -> int | None:
+    """Return a whole number, None of any other text.
+
+    Raises:
+        SettingsError: it has more digits than Python reads.
+    """
+    digits = text.removeprefix("-")
+    if not digits.isdecimal():
+        return None
+    if len(digits) > _MOST_DIGITS:
+        raise SettingsError(f"{text[:20]}... is more than any machine has")
+    return int(text)
 
 
 def parse_bounds(texts: tuple[str, ...]) -> dict[str, str]:
@@ -218,7 +245,8 @@ def parse_shapes(texts: tuple[str, ...]) -> dict[str, list[int | str]]:
         parts = [part.strip() for part in dims.split(",")] if dims.strip() else []
         if not sign or not name or not all(parts):
             raise SettingsError(f"--shape takes NAME=D,D,.. and not {text!r}")
-        shape = [int(part) if part.isdecimal() else part for part in parts]
+        numbers = [_whole(part) for part in parts]
+        shape = [part if n is None else n for part, n in zip(parts, numbers, strict=True)]
         _put(found, name, shape, "--shape")
     return found
 
@@ -242,9 +270,25 @@ provider_option = click.option(
 )
 
 
+class Finite(click.FloatRange):
+    """A range of numbers that compare: neither infinite nor none at all."""
+
+    def convert(
+        self,
+        value: Any,  # noqa: ANN401 - as click's own
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> float:
+        """Return the number, or fail as click does."""
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is no finite number.", param, ctx)
+        return number
+
+
 timeout_option = click.option(
     "--timeout",
-    type=click.FloatRange(0, min_open=True),
+    type=Finite(0, min_open=True),
     default=600.0,
     show_default=True,
     help="Seconds a process.",

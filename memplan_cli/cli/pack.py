@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from memplan_cli.cli.common import output_options, say
+from memplan_cli.cli.common import Finite, output_options, say
 
 if TYPE_CHECKING:
     from memplan_cli.cli.common import Output
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--time-limit",
-    type=click.FloatRange(0),
+    type=Finite(0),
     metavar="S",
     help="Seconds after which the search stops.",
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from memplan_cli.cli.common import model_argument, output_options
+from memplan_cli.cli.common import Finite, model_argument, output_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,8 +27,8 @@ _PATH = click.Path(path_type=Path, dir_okay=False)
     type=click.Choice(["softmax-cross-entropy", "mse"]),
     help="Put this loss behind the model's first output (or --output).",
 )
-@click.option("--labels", metavar="NAME", default="labels", help="Input to compare with.")
-@click.option("--output", "result", metavar="NAME", default="", help="Output to compare.")
+@click.option("--labels", metavar="NAME", help="Input to compare with.")
+@click.option("--output", "result", metavar="NAME", help="Output to compare.")
 @click.option(
     "--optimizer",
     type=click.Choice(["sgd", "momentum", "adam", "adamw"]),
@@ -38,7 +38,7 @@ _PATH = click.Path(path_type=Path, dir_okay=False)
 @click.option("--train", multiple=True, metavar="GLOB", help="Train these weights only.")
 @click.option("--freeze", multiple=True, metavar="GLOB", help="Leave these as they are.")
 @click.option("--running", is_flag=True, help="Batch norms use their running statistics.")
-@click.option("--weight-decay", type=float, help="Of the optimizer; adamw: 0.01.")
+@click.option("--weight-decay", type=Finite(0), help="Of the optimizer; adamw: 0.01.")
 @click.option(
     "--checkpoint",
     "checkpoints",
@@ -55,8 +55,8 @@ def train_step(  # noqa: PLR0913 - one parameter an option, as click wants it
     out: Path,
     loss: str | None,
     loss_fn: str | None,
-    labels: str,
-    result: str,
+    labels: str | None,
+    result: str | None,
     optimizer: str | None,
     gradients: bool,
     train: tuple[str, ...],
@@ -79,13 +79,14 @@ def train_step(  # noqa: PLR0913 - one parameter an option, as click wants it
     """
     _require((loss is None) != (loss_fn is None), "either --loss or --loss-fn")
     _require((optimizer is None) == gradients, "either --optimizer or --gradients")
-    _require(not checkpoints or not budget, "either --checkpoint or --budget")
+    _require(bool(loss_fn) or not (labels or result), "--labels and --output with --loss-fn")
+    _require(bool(optimizer) or weight_decay is None, "--weight-decay with --optimizer")
     from memplan_cli.onnx_io.gradients.files import StepFiles, write_train_step
     from memplan_cli.training import LossFunction, Optimizer, Recipe, Statistics
 
     output.progress(f"reading {model}")
     recipe = Recipe(
-        loss or LossFunction(str(loss_fn), labels, result),
+        loss or LossFunction(str(loss_fn), labels or "labels", result or ""),
         Optimizer(optimizer, weight_decay=weight_decay) if optimizer else None,
         train,
         freeze,
@@ -108,6 +109,7 @@ def _recompute(
     checkpoints: tuple[str, ...], budget: str | None
 ) -> Callable[[TrainStep], TrainStep] | None:
     """Return what makes the step smaller, or nothing where nobody asked."""
+    _require(not checkpoints or not budget, "either --checkpoint or --budget")
     if not checkpoints and budget is None:
         return None
     from memplan_cli.recompute_step import recompute_step

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from memplan_cli.cli.common import output_options, provider_option, say, timeout_option
+from memplan_cli.cli.common import Finite, output_options, provider_option, say, timeout_option
 
 if TYPE_CHECKING:
     from memplan_cli.cli.common import Output
     from memplan_cli.proving import Extra
 
-_TOLERANCE = click.FloatRange(0)
+_TOLERANCE = Finite(0)
 
 
 @click.command()

@@ -15,31 +15,45 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from memplan_cli.errors import ModelError
-from memplan_cli.onnx_io.load import graphs
+from memplan_cli.onnx_io.weights import check_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from onnx import GraphProto, ModelProto, TensorProto
+    from onnx import ModelProto, TensorProto
 
 
 def external_tensors(model: ModelProto) -> Iterator[TensorProto]:
-    """Yield every tensor of a model whose data lies in another file."""
-    for graph in graphs(model.graph):
-        yield from (t for t in _tensors(graph) if t.data_location == t.EXTERNAL)
+    """Yield every tensor of a model whose data lies in another file.
+
+    Raises:
+        ModelError: the dims or the data of one, in the file or outside, cannot be right.
+    """
+    for tensor in tensors_of(model):
+        check_tensor(tensor)
+        if tensor.data_location == tensor.EXTERNAL:
+            yield tensor
 
 
-def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
-    yield from graph.initializer
-    for sparse in graph.sparse_initializer:
-        yield from (sparse.values, sparse.indices)
-    for node in graph.node:
-        if not node.attribute:
-            continue
-        for attribute in node.attribute:
-            if attribute.HasField("t"):
-                yield attribute.t
-            yield from attribute.tensors
+def tensors_of(model: ModelProto) -> Iterator[TensorProto]:
+    """Yield the tensors in a model's weights and attributes, each node looked at once."""
+    waiting = [model.graph]
+    while waiting:
+        graph = waiting.pop()
+        yield from graph.initializer
+        for sparse in graph.sparse_initializer:
+            yield from (sparse.values, sparse.indices)
+        for node in graph.node:
+            attributes = node.attribute
+            if not attributes:
+                continue
+            for attribute in attributes:
+                if attribute.HasField("t"):
+                    yield attribute.t
+                if attribute.HasField("g"):
+                    waiting.append(attribute.g)
+                yield from attribute.tensors
+                waiting.extend(attribute.graphs)
 
 
 def locations(tensors: Iterable[TensorProto]) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.functions import why_endless
 from memplan_cli.onnx_io.messages import messages
+from memplan_cli.untrusted import refuse_endless
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -187,6 +188,7 @@ def _bare(node: NodeProto) -> NodeProto:
 
 
 def _read_bytes(path: Path) -> bytes:
+    refuse_endless(path, ModelError)
     try:
         data = path.read_bytes()
     except FileNotFoundError as error:

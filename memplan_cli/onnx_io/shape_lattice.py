@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from memplan_cli.ir import Dim, Shape
 
 
+_MOST = 2**63 - 1
+"""The largest dim that a file can say; a larger one is a hole."""
+
+
 def shape_in(kind: TypeProto) -> Shape | None:
     """Return a tensor type's dims as the file spells them, None where unknown."""
     tensor = _tensor(kind)
@@ -47,9 +51,9 @@ def with_shape(kind: TypeProto, shape: Shape | None) -> TypeProto:
     tensor.shape.SetInParent()
     for dim in shape:
         target = tensor.shape.dim.add()
-        if isinstance(dim, int):
+        if isinstance(dim, int) and -_MOST <= dim <= _MOST:
             target.dim_value = dim
-        elif dim is not None:
+        elif isinstance(dim, str):
             target.dim_param = dim
     return changed
 

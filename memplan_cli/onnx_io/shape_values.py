@@ -143,10 +143,13 @@ def _size(walk: Walk, node: NodeProto) -> Known | None:
 
 
 def product(dims: Sequence[Dim]) -> Dim:
-    """Multiply dims; None where one is not known."""
+    """Multiply dims; None where one is not known, or where that is more than one can spell."""
     if None in dims:
         return None
-    return as_dim(multiplied([terms_of(dim) for dim in dims]))
+    try:
+        return as_dim(multiplied([terms_of(dim) for dim in dims]))
+    except ValueError:
+        return None
 
 
 def terms_of(dim: Dim) -> Polynomial:
@@ -254,7 +257,7 @@ def _subtract(a: int | str, b: int | str) -> Dim:
 
 
 def _multiply(a: int | str, b: int | str) -> Dim:
-    return as_dim(multiplied([terms_of(a), terms_of(b)]))
+    return product((a, b))
 
 
 def _divide(a: int | str, b: int | str) -> Dim:

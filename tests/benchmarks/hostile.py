@@ -25,6 +25,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from .cases import asked, cell, publish, run_all
+from .hostile_commands import CASES as COMMANDS
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "sample_models"
@@ -45,6 +46,7 @@ class Outcome:
     message: str
     seconds: float
     written: tuple[str, ...]
+    printed: str = ""
 
     @property
     def faults(self) -> list[str]:
@@ -59,7 +61,7 @@ class Outcome:
             found.append("no message")
         if self.code and self.written:
             found.append(f"left {', '.join(self.written)}")
-        if any(ord(c) < 32 and c != "\n" for c in self.message):
+        if any(ord(c) < 32 and c not in "\n\t" for c in self.message + self.printed):
             found.append("control characters on the terminal")
         if len(self.message) > 2000:
             found.append(f"a message of {len(self.message)} characters")
@@ -193,7 +195,15 @@ def _plan(change: Callable[[dict[str, object]], object]) -> Make:
 
 
 def _tensor(**changes: object) -> Callable[[dict[str, object]], object]:
-    return lambda plan: plan["tensors"][2].update(changes)  # type: ignore[index]
+    """Change the first tensor that shares its bytes with no other."""
+
+    def change(plan: dict[str, object]) -> None:
+        tensors: list[dict[str, object]] = plan["tensors"]  # type: ignore[assignment]
+        shared = {tensor["alias_of"] for tensor in tensors}
+        alone = (t for t in tensors if t["alias_of"] is None and t["name"] not in shared)
+        next(alone).update(changes)
+
+    return change
 
 
 def _text(name: str, text: str, command: str) -> Make:
@@ -262,6 +272,7 @@ CASES: dict[str, Make] = {
     "a plan of deep JSON": _text("p.json", "[" * 100_000, "report"),
     "a CSV with a negative size": _text("p.csv", "id,lower,upper,size\na,0,1,-4\n", "pack"),
     "a CSV with text for a number": _text("p.csv", "id,lower,upper,size\na,0,one,4\n", "pack"),
+    **COMMANDS,
 }  # fmt: skip
 
 
@@ -279,7 +290,9 @@ def run(make: Make) -> Outcome:
                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY)),
             )  # fmt: skip
             code, message = done.returncode, done.stderr.decode("utf-8", "replace")
+            printed = done.stdout.decode("utf-8", "replace")
         except subprocess.TimeoutExpired:
+            printed = ""
             code, message = -1, f"still running after {SECONDS:.0f} s"
         seconds = time.perf_counter() - started
         fresh = {p for place in (folder, SAMPLES) for p in place.rglob("*")} - before
@@ -288,7 +301,7 @@ def run(make: Make) -> Outcome:
             if path.is_relative_to(SAMPLES):
                 path.unlink()
         clean = message.replace(str(folder), "FOLDER").replace(str(SAMPLES), "sample_models")
-        return Outcome(code, clean.strip(), seconds, written)
+        return Outcome(code, clean.strip(), seconds, written, printed)
 
 
 def main() -> int:
@@ -304,7 +317,8 @@ def main() -> int:
         "|---|---:|---:|---|",
     ]
     for name, outcome in rows.items():
-        first = outcome.message.splitlines()[0] if outcome.message else ""
+        told = outcome.message.splitlines()
+        first = next((at for at in told if at.startswith("Error:")), *told[:1] or [""])
         said = cell(first, 200)
         lines.append(f"| {name} | {outcome.code} | {outcome.seconds:.1f} | {said} |")
     faults = [f"- {name}: {', '.join(o.faults)}" for name, o in rows.items() if o.faults]

@@ -187,3 +187,13 @@ def test_symbols_are_found_inside_calls() -> None:
 def test_a_product_of_large_dims_is_exact() -> None:
     assert size_of((2**40, 2**40), "float32") == Size(4 * 2**80)
     assert math.prod((2**40, 2**40)) * 4 == 4 * 2**80
+
+
+def test_more_products_than_anybody_writes_are_one_symbol() -> None:
+    few = "*".join(f"(a{at} + b{at})" for at in range(4))
+    assert len(symbols_of(few)) == 8
+    many = "*".join(f"(a{at} + b{at})" for at in range(40))
+    assert symbols_of(many) == {many}
+    size = size_of((many, 4), "float32")
+    assert size is not None
+    assert size.coefficient == 16

@@ -91,11 +91,13 @@ def test_a_sweep_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert len(file.read_text().splitlines()) == 3
 
 
-def test_half_a_line_that_a_kill_left_is_done_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kept", [-40, -1, 1, 5])
+def test_half_a_line_that_a_kill_left_is_done_again(kept: int, tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     sweep(jobs(1, 2), one_by_one, resume=file)
     text = file.read_text()
-    file.write_text(text[: len(text) - 40])
+    line = text.index("\n") + 1
+    file.write_text(text[:kept] if kept < 0 else text[: line + kept])
     rows = sweep(jobs(1, 2), one_by_one, resume=file)
     assert [row.passed for row in rows] == [True, True]
     assert len(file.read_text().splitlines()) == 2
@@ -113,12 +115,17 @@ def test_other_settings_or_another_model_are_other_rows(tmp_path: Path) -> None:
     assert first.key != key
 
 
-def test_a_file_of_something_else_is_not_taken_for_rows(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "content", [b'{"a": 1}\n', b"\x08\x0a", b"text", b"[" * 99_999 + b"\n"]
+)
+def test_a_file_of_something_else_is_neither_taken_for_rows_nor_changed(
+    content: bytes, tmp_path: Path
+) -> None:
     file = tmp_path / "rows.jsonl"
-    file.write_text('{"a": 1}\n')
+    file.write_bytes(content)
     with pytest.raises(SettingsError, match="no file of sweep rows"):
         sweep(jobs(1), one_by_one, resume=file)
-    assert file.read_text() == '{"a": 1}\n'
+    assert file.read_bytes() == content
 
 
 def test_processes_give_the_rows_that_one_process_gives() -> None:
