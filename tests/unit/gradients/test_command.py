@@ -54,12 +54,18 @@ def test_gradients_are_outputs(model: Path, tmp_path: Path) -> None:
         ["--loss", "y", "--loss-fn", "mse", "--optimizer", "sgd"],
         ["--loss", "y"],
         ["--loss", "y", "--gradients", "--optimizer", "sgd"],
+        ["--loss", "y", "--optimizer", "sgd", "--checkpoint", "y", "--budget", "50%"],
+        ["--loss", "y", "--optimizer", "sgd", "--labels", "target"],
+        ["--loss", "y", "--optimizer", "sgd", "--output", "y"],
+        ["--loss", "y", "--gradients", "--weight-decay", "0.1"],
     ],
 )
 def test_contradicting_options_are_refused(
     how: list[str], model: Path, tmp_path: Path
 ) -> None:
-    assert invoke(model, "-o", tmp_path / "step.onnx", *how).exit_code == 2
+    refused = invoke(model, "-o", tmp_path / "step.onnx", *how)
+    assert refused.exit_code == 2
+    assert "Error: give " in refused.output
 
 
 def test_nothing_is_written_when_it_fails(model: Path, tmp_path: Path) -> None:
