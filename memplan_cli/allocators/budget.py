@@ -28,6 +28,10 @@ class Budget:
         late = self.deadline is not None and time.monotonic() >= self.deadline
         return late or self.spent >= self.work
 
+    def is_enough(self, found: Found) -> bool:
+        """Whether nothing lower can be found, or need be, or may be looked for."""
+        return found.height <= max(found.bound, self.enough) or self.is_over()
+
     def share(self, part: float) -> Budget:
         """Return a part of what is left, to be given back with ``charge``."""
         return Budget(int((self.work - self.spent) * part), self.deadline, enough=self.enough)
@@ -35,6 +39,10 @@ class Budget:
     def charge(self, work: int) -> None:
         """Note work that was done."""
         self.spent += work
+
+
+WORTH = 0.002
+"""Gap, as a share of the bound, from which on it is worth all the work there is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,3 +55,8 @@ class Found:
     placement: Placement
     height: int
     bound: int
+
+    @property
+    def worth(self) -> float:
+        """The share of the work that the gap deserves: what is tiny is not worth all of it."""
+        return min(1.0, (self.height - self.bound) / (WORTH * self.bound))

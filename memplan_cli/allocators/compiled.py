@@ -32,6 +32,12 @@ def compiled(function: Function) -> Function:
         numba.config.CACHE_DIR = usual
 
 
+def is_kept(function: Callable[..., object]) -> bool:
+    """Whether a loop was compiled on this machine before, those that it calls included."""
+    path = str(getattr(getattr(function, "stats", None), "cache_path", None) or "")
+    return bool(path) and any(Path(path).glob(f"*.{function.__name__}-*.nbc"))
+
+
 @cache
 def _folder(usual: str) -> Path:
     """Return a cache folder of our own, named after the text of all compiled loops.

@@ -31,6 +31,7 @@ from memplan_cli.allocators.board import (
     undo,
 )
 from memplan_cli.allocators.budget import Budget, Found
+from memplan_cli.allocators.compiled import is_kept
 from memplan_cli.allocators.pieces import Piece, height_of
 from memplan_cli.allocators.search import search
 from memplan_cli.allocators.valleys import (
@@ -166,8 +167,10 @@ class Searcher:
 def prepare(progress: Callable[[str], None]) -> None:
     """Load the compiled loops; on a new machine they are compiled, which takes seconds.
 
-    They are called one by one on a board of one buffer, so that progress can be shown.
+    Then they are called one by one on a board of one buffer, so that progress can be shown.
     """
+    if is_kept(search):
+        return
     board, _ = board_of(Piece((BufferId("x"),), (0,), (1,), (1,), (1,)))
     state = new_state(board, np.zeros(2, np.uint64), 100)
     rank = np.zeros(1, np.int64)

@@ -1,7 +1,7 @@
 """Which layout is the best that the strategies together find?
 
 Cheap strategies come first and the first that reaches the lower bound ends the work. Only
-where none does, the search is loaded: an easy model never pays for it.
+where none does, pieces are lowered, which may take seconds.
 """
 
 from __future__ import annotations
@@ -11,40 +11,23 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.allocators.budget import Budget, Found
-from memplan_cli.allocators.greedy import STRATEGIES, place
+from memplan_cli.allocators.lowering import Lowering, cheapest
 from memplan_cli.allocators.naive import naive
-from memplan_cli.allocators.pair import is_pairwise, pairwise
-from memplan_cli.allocators.pieces import assemble, height_of, layout_of, reduce
+from memplan_cli.allocators.pieces import height_of, layout_of, reduce
 from memplan_cli.allocators.pool import level0, level1
-from memplan_cli.allocators.skyline import best_sweep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from memplan_cli.allocators.pieces import Piece, Placement, Reduction
+    from memplan_cli.allocators.pieces import Placement, Reduction
     from memplan_cli.problem import Layout, Problem
 
 DEFAULT_WORK = 1_500_000_000
 """Units of work for the search, about one buffer or section looked at: some ten seconds."""
 
-SEARCHABLE = 6_000
-"""Buffers of the largest piece that is searched; a step looks at all of them."""
-
-QUADRATIC = 1_500
-"""Buffers of the largest piece on which strategies that look at all pairs are tried."""
-
 GLUING = 0.8
 """Work for gluing nearly full pieces, beside that of the search and as a share of it: the
 search must not find less because gluing was tried in vain."""
-
-JOINING = 0.75
-"""Share of what is left of that for putting the boxes of one piece together."""
-
-BOXES = 0.4
-"""Share of what is left then for searching the boxes of one piece that are left over."""
-
-QUICK = 300
-"""Buffers up to which those strategies take less time than loading the search."""
 
 
 def portfolio(  # noqa: PLR0913 - knobs by keyword, each with a default
@@ -70,7 +53,7 @@ def portfolio(  # noqa: PLR0913 - knobs by keyword, each with a default
     """
     deadline = None if time_limit is None else time.monotonic() + time_limit
     reduction = reduce(problem)
-    cheap = [_cheapest(piece, reduction.load) for piece in reduction.pieces]
+    cheap = [cheapest(piece, reduction.load) for piece in reduction.pieces]
     found = layout_of(reduction, cheap)
     if found.proved:
         return found
@@ -87,7 +70,7 @@ def portfolio(  # noqa: PLR0913 - knobs by keyword, each with a default
 def exact(problem: Problem) -> Layout:
     """Search for the lowest layout, starting from what the cheap strategies find."""
     reduction = reduce(problem)
-    cheap = [_cheapest(piece, reduction.load) for piece in reduction.pieces]
+    cheap = [cheapest(piece, reduction.load) for piece in reduction.pieces]
     found, bound = _searched(reduction, cheap, Budget(DEFAULT_WORK), _silent)
     return replace(found, proved=found.height <= bound)
 
@@ -96,128 +79,34 @@ def _silent(_text: str) -> None:
     """Show nothing."""
 
 
-def _cheapest(piece: Piece, goal: int) -> Placement:
-    """Return the best of what takes little time, the first that reaches the goal if any."""
-    if is_pairwise(piece):
-        return pairwise(piece)
-    best = best_sweep(piece, goal)
-    return _greediest(piece, best, goal) if len(piece.size) <= QUICK else best
-
-
-def _greediest(piece: Piece, best: Placement, goal: int) -> Placement:
-    for order, choose in STRATEGIES.values():
-        if height_of(piece, best) <= goal:
-            break
-        found = place(piece, order(piece), choose)
-        if height_of(piece, found) < height_of(piece, best):
-            best = found
-    return best
-
-
 def _searched(
     reduction: Reduction,
     known: list[Placement],
     budget: Budget,
     progress: Callable[[str], None],
 ) -> tuple[Layout, int]:
-    """Search the pieces that are above the goal, the heaviest first.
+    """Lower the pieces that are above the goal, the tallest first: by what is quick, then all.
 
     Returns the layout, and the bytes that no layout can go below. A piece that cannot reach
     the lower bound raises the goal for all after it: the arena is as tall as the worst.
     """
     placements = list(known)
-    goal = bound = reduction.load
     pieces = reduction.pieces
+    lowerings = [Lowering(piece, progress) for piece in pieces]
+    bound = reduction.load
     budgets = budget, budget.share(GLUING)
-    for index in sorted(range(len(pieces)), key=lambda i: (-pieces[i].load, i)):
-        piece = pieces[index]
-        height = height_of(piece, placements[index])
-        if height > goal:
-            found = _lowered(piece, Found(placements[index], height, goal), budgets, progress)
-            placements[index] = found.placement
-            if found.bound > goal:
-                bound = max(bound, found.bound)
-        goal = max(goal, height_of(piece, placements[index]))
+    for lower in (Lowering.quickly, Lowering.thoroughly):
+        goal = bound
+        heights = [height_of(*pair) for pair in zip(pieces, placements, strict=True)]
+        for index in sorted(range(len(pieces)), key=lambda i: (-heights[i], i)):
+            height = heights[index]
+            if height > goal:
+                found = lower(
+                    lowerings[index], Found(placements[index], height, goal), budgets
+                )
+                placements[index], height = found.placement, found.height
+                if found.bound > goal:
+                    bound = max(bound, found.bound)
+            goal = max(goal, height)
     layout = layout_of(reduction, placements)
     return layout, max(bound * reduction.unit, reduction.floor)
-
-
-def _lowered(
-    piece: Piece, best: Found, budgets: tuple[Budget, Budget], progress: Callable[[str], None]
-) -> Found:
-    """Search one piece; strategies that look at all pairs come between if they take longer."""
-    budget, gluing = budgets
-    searchable = _is_searchable(piece) and not budget.is_over()
-    if searchable:
-        # numba and the compiled loops are loaded here and below, and nowhere else.
-        from memplan_cli.allocators.exact import Searcher, prepare, reach, shrink
-
-        prepare(progress)
-        progress(f"searching for a lower layout of {len(piece.size)} buffers")
-        searcher = Searcher(piece)
-        best = reach(searcher, best, budget)
-    glued = best
-    if best.height > best.bound and not gluing.is_over():
-        glued = _glued(piece, best, gluing, progress)
-        if glued.height <= max(glued.bound, budget.enough):
-            return glued
-    if best.height > best.bound and QUICK < len(piece.size) <= QUADRATIC:
-        best = _lower(piece, best, _greediest(piece, best.placement, best.bound))
-    # Started from what was glued, it would try other heights, and could end above both.
-    best = shrink(searcher, best, budget) if searchable else best
-    return _lower(piece, best, glued.placement)
-
-
-def _lower(piece: Piece, best: Found, placement: Placement) -> Found:
-    """Return the lower one of what was found and a placement."""
-    height = height_of(piece, placement)
-    return best if best.height <= height else replace(best, placement=placement, height=height)
-
-
-def _glued(
-    piece: Piece, best: Found, budget: Budget, progress: Callable[[str], None]
-) -> Found:
-    """Put a nearly full piece together as a puzzle; what does not fit is searched as boxes.
-
-    Nothing is learned about the bound: the boxes may be the wrong ones.
-    """
-    from memplan_cli.allocators.gluing import MANY, Gluer, is_nearly_full
-
-    if not is_nearly_full(piece):
-        return best
-    progress(f"putting {len(piece.size)} buffers together")
-    part = budget.share(JOINING)
-    gluer = Gluer(piece)
-    gluer.glue(part)
-    budget.charge(part.spent)
-    left = len(gluer.boxes.loose)
-    if left > max(MANY, len(piece.size) // 4):
-        return best  # what is hardly smaller than the piece is packed no better
-    boxes = reduce(gluer.rest())
-    few = budget if left <= MANY else Budget(0)
-    placements = [
-        _searched_boxes(inner, -(-best.bound // boxes.unit), few, progress)
-        for inner in boxes.pieces
-    ]
-    return _lower(piece, best, gluer.placement(assemble(boxes, placements)))
-
-
-def _searched_boxes(
-    piece: Piece, goal: int, budget: Budget, progress: Callable[[str], None]
-) -> Placement:
-    placement = _cheapest(piece, goal)
-    best = Found(placement, height_of(piece, placement), max(goal, piece.load))
-    if best.height <= best.bound or budget.is_over() or not _is_searchable(piece):
-        return placement
-    from memplan_cli.allocators.exact import Searcher, prepare, shrink
-
-    prepare(progress)
-    part = replace(budget.share(BOXES), enough=0)
-    found = shrink(Searcher(piece), best, part)
-    budget.charge(part.spent)
-    return found.placement
-
-
-def _is_searchable(piece: Piece) -> bool:
-    # Compiled loops count in 64 bits and keep sentinels above every offset.
-    return len(piece.size) <= SEARCHABLE and sum(piece.size) < 1 << 58
