@@ -70,7 +70,7 @@ def _why_unknown(var: Var) -> str:
     if var.dtype == "unknown":
         return "its type is not known before the run"
     if "(" in var.dtype or var.dtype == "map":
-        return f"a {var.dtype} is no dense tensor"
+        return f"its type is {var.dtype}, which is no dense tensor"
     if var.shape is None:
         return "its shape is not known before the run: give it with --shape"
     if None in var.shape:
