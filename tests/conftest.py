@@ -6,6 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# What a busy machine is slow at is no fault of the code: nothing here goes by the clock.
+settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("house")
 
 ROOT = Path(__file__).parents[1]
 SAMPLES = ROOT / "sample_models"

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ class Ending:
     said: str = ""
     wrong: tuple[str, ...] = ()
     seconds: float = 0.0
+    worked: float = 0.0
+    """Processor seconds after an interrupt, which a busy machine does not stretch."""
 
 
 def _hear_interrupts() -> None:
@@ -82,4 +84,4 @@ def judged(ending: Ending, code: int, says: str, wrong: list[str]) -> Ending:
         faults.append("an exception that is none of memplan's")
     lines = [line for line in ending.said.splitlines() if line.startswith("Error")]
     said = lines[-1] if lines else ending.said.splitlines()[-1] if ending.said else ""
-    return Ending(ending.ended, said, tuple(faults), ending.seconds)
+    return replace(ending, said=said, wrong=tuple(faults))

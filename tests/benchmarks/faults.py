@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import shlex
 import signal
 import subprocess
@@ -227,16 +228,25 @@ def _interrupted(
     place: Place, words: tuple[object, ...], ready: Callable[[int], bool], *expected: str
 ) -> Ending:
     """Send what Ctrl-C sends to everything in the foreground, as soon as it is ``ready``."""
+    before = _worked_by_children()
     process = place.start(*words)
-    limit = time.perf_counter() + 120
+    limit = time.perf_counter() + 300
     while process.poll() is None and not ready(process.pid) and time.perf_counter() < limit:
         time.sleep(0.02)
+    before += _worked(process.pid) if process.poll() is None else 0.0
     sent = time.perf_counter()
     os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=300)
     seconds = time.perf_counter() - sent
-    ending = Ending(f"exit {process.returncode}", said.strip(), seconds=seconds)
+    worked = _worked_by_children() - before
+    ending = Ending(f"exit {process.returncode}", said.strip(), (), seconds, worked)
     return judged(ending, 130, "interrupted", place.rubbish(*expected))
+
+
+def _worked_by_children() -> float:
+    """Return the processor seconds of all child processes that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _worked(process: int) -> float:

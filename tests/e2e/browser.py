@@ -23,6 +23,10 @@ FLAGS = (
 )  # fmt: skip
 
 
+_PATIENCE = 120
+"""Seconds to wait for an answer on a machine that does other things too."""
+
+
 class Browser:
     """One headless Chromium with one page; events are kept, answers are returned."""
 
@@ -65,7 +69,7 @@ class Browser:
             self.events.append(answer)
 
     def receive(self) -> dict[str, Any]:
-        until = time.monotonic() + 30
+        until = time.monotonic() + _PATIENCE
         while b"\0" not in self.rest:
             ready, _, _ = select.select([self.inn], [], [], max(until - time.monotonic(), 0))
             assert ready, "the browser does not answer"
@@ -76,7 +80,7 @@ class Browser:
     def open(self, path: Path) -> None:
         self.events.clear()
         self.call("Page.navigate", url=path.as_uri())
-        until = time.monotonic() + 30
+        until = time.monotonic() + _PATIENCE
         while self.run("document.body && document.body.dataset.ready") != "yes":
             assert time.monotonic() < until, "the page is not ready"
 

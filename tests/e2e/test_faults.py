@@ -41,7 +41,7 @@ def test_fault_is_survived(name: str) -> None:
 
 def test_interrupt_ends_within_a_second() -> None:
     ending = run(FAULTS["Ctrl-C while a plan is made"])
-    assert ending.seconds < 2, "one second, and one more for a busy machine"
+    assert ending.worked < 1, "of processor time: a busy machine may take longer"
 
 
 def test_file_that_may_not_grow_is_said_and_leaves_nothing(tmp_path: Path) -> None:

@@ -74,6 +74,6 @@ def test_a_hundred_thousand_buffers_are_matched_in_seconds() -> None:
             for i in range(100_000)
         )
     )
-    started = time.perf_counter()
+    started = time.process_time()
     level1(problem)
-    assert time.perf_counter() - started < 10, "a scan over all free slots would take minutes"
+    assert time.process_time() - started < 10, "a scan over all free slots would take minutes"
