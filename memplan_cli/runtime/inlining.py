@@ -173,6 +173,8 @@ class _Laying:
             self.bind(inner, results[name], actual)
         elif wrote.op_type == "Cast":  # inserted by the runtime
             self.waiting.append((scope, place, name, wrote.input[0]))
+        elif node.op_type == "Cast":  # taken away, with one that was inserted
+            self.bind(scope, node.input[0], actual)
         else:
             scope.dump.strange[found] = (*scope.path, place)
 
