@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from memplan_cli.allocators import portfolio
-from memplan_cli.cli.pack import pack as command
+from memplan_cli.cli import main
 from memplan_cli.errors import InvalidLayoutError, ModelError
 from memplan_cli.pack import LONGEST_LINE, Packed, pack, read_problem, write_layout
 from memplan_cli.problem import Buffer, BufferId, Layout, LiveRange, Problem, violations
@@ -135,7 +135,7 @@ def test_a_layout_that_is_not_safe_is_refused(
 
 
 def test_json_is_what_the_contract_says(given: Path) -> None:
-    result = CliRunner().invoke(command, [str(given), "--format", "json"])
+    result = CliRunner().invoke(main, ["pack", str(given), "--format", "json"])
     found = json.loads(result.stdout)
     assert found.pop("seconds") >= 0
     assert found == {
@@ -149,7 +149,7 @@ def test_json_is_what_the_contract_says(given: Path) -> None:
 
 
 def test_text_gives_height_bound_and_proof(given: Path) -> None:
-    lines = CliRunner().invoke(command, [str(given)]).stdout.splitlines()
+    lines = CliRunner().invoke(main, ["pack", str(given)]).stdout.splitlines()
     words = dict(line.split(maxsplit=1) for line in lines if not line.startswith("lower"))
     assert (words["buffers"], words["height"], words["proved"]) == ("2", "96", "yes")
     assert "lower bound  96" in lines
@@ -157,7 +157,7 @@ def test_text_gives_height_bound_and_proof(given: Path) -> None:
 
 def test_offsets_are_written_on_request(given: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.csv"
-    assert CliRunner().invoke(command, [str(given), "-o", str(out)]).exit_code == 0
+    assert CliRunner().invoke(main, ["pack", str(given), "-o", str(out)]).exit_code == 0
     rows = [line.split(",") for line in out.read_text().splitlines()[1:]]
     offsets = {BufferId(row[0]): int(row[4]) for row in rows}
     assert violations(read_problem(given), Layout(offsets, 96)) == ()
@@ -168,14 +168,16 @@ def test_capacity_decides_the_exit_code(
     given: Path, tmp_path: Path, capacity: str, code: int
 ) -> None:
     out = tmp_path / "out.csv"
-    result = CliRunner().invoke(command, [str(given), "-o", str(out), "--capacity", capacity])
+    result = CliRunner().invoke(
+        main, ["pack", str(given), "-o", str(out), "--capacity", capacity]
+    )
     assert result.exit_code == code
     assert out.exists() == (code == 0), "a layout that does not fit is not written"
     assert ("no layout found that fits" in result.stdout) == (code == 1)
 
 
 def test_help_has_an_example() -> None:
-    assert "memplan pack problem.csv" in CliRunner().invoke(command, ["--help"]).stdout
+    assert "memplan pack problem.csv" in CliRunner().invoke(main, ["pack", "--help"]).stdout
 
 
 def test_pack_is_the_portfolio(given: Path) -> None:

@@ -171,20 +171,22 @@ def test_rows_come_out_as_table_lines_and_csv() -> None:
     assert table[1]["error"] == 'no, "because" of this'
     assert table[1]["planned"] == ""
     assert len(json.loads(RENDERERS["json"](rows))["rows"]) == 2
+    assert RENDERERS["text"](rows).endswith("2 rows, 1 failed\n")
+    assert RENDERERS["text"](rows[:1]).endswith("\n1 row\n")
 
 
 def test_the_command_writes_rows_and_says_by_its_exit_code_if_one_failed(
     tmp_path: Path,
 ) -> None:
-    from memplan_cli.cli.sweep import sweep as command
+    from memplan_cli.cli import main
 
     bad = tmp_path / "bad.onnx"
     bad.write_bytes(b"nonsense")
     options = ["--jobs", "1", "--format", "jsonl", "--order", "keep", "--dim", "batch=1,2"]
-    good = CliRunner().invoke(command, [str(DYNAMIC), *options])
+    good = CliRunner().invoke(main, ["sweep", str(DYNAMIC), *options])
     assert good.exit_code == 0
     assert [json.loads(s)["dims"]["batch"] for s in good.stdout.splitlines()] == [1, 2, "1..2"]
-    both = CliRunner().invoke(command, [str(DYNAMIC), str(bad), *options])
+    both = CliRunner().invoke(main, ["sweep", str(DYNAMIC), str(bad), *options])
     assert both.exit_code == 1
     assert len(both.stdout.splitlines()) == 6
 

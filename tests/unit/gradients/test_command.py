@@ -9,8 +9,7 @@ import onnx
 import pytest
 from click.testing import CliRunner
 
-from memplan_cli.cli.train_step import train_step
-from memplan_cli.errors import ModelError
+from memplan_cli.cli import main
 from unit.gradients.test_train_step import LINEAR, batch, names_of, parse, run
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(train_step, [str(part) for part in arguments])
+    return CliRunner().invoke(main, ["train-step", *map(str, arguments)])
 
 
 def test_written_step_runs_with_the_written_state(model: Path, tmp_path: Path) -> None:
@@ -78,5 +77,6 @@ def test_nothing_is_written_when_it_fails(model: Path, tmp_path: Path) -> None:
 def test_model_is_not_overwritten(model: Path) -> None:
     before = model.read_bytes()
     result = invoke(model, "-o", model, "--loss", "y", "--optimizer", "sgd")
-    assert isinstance(result.exception, ModelError)
+    assert result.exit_code == 2
+    assert "would be overwritten" in result.output
     assert model.read_bytes() == before
