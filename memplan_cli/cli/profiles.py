@@ -22,6 +22,9 @@ def open_dims(command: Command) -> Command:
         fixed = tuple(text for text in dims if not text.endswith(_OPEN))
         if not unknown or "" in unknown:
             raise SettingsError("fit looks for a dim: name it with --dim NAME=?")
+        for text in fixed:
+            if text.rpartition("=")[0] in unknown:
+                raise SettingsError(f"--dim gives {text.rpartition('=')[0]!r} twice")
         names = tuple(dict.fromkeys(unknown))
         return command(*args, dims=fixed, unknown=names, **options)
 
@@ -72,5 +75,7 @@ def _profiles(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
         words = [word.strip() for word in numbers.split(",")]
         if not sign or not name or not all(w.isdecimal() and int(w) > 0 for w in words):
             raise SettingsError(f"--dim takes NAME=N or NAME=N,N,.. here, not {text!r}")
+        if name in found:
+            raise SettingsError(f"--dim gives {name!r} twice")
         found[name] = tuple(dict.fromkeys(int(word) for word in words))
     return found

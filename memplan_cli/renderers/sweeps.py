@@ -29,7 +29,8 @@ def text(rows: Sequence[Row]) -> str:
         error = f"  failed: {row.error}" if row is not None and not row.passed else ""
         lines.append(terminal(("  ".join([*left, *right]) + error).rstrip()))
     bad = sum(not row.passed for row in rows)
-    lines.append(f"{len(rows)} rows" + (f", {bad} failed" if bad else ""))
+    count = "1 row" if len(rows) == 1 else f"{len(rows)} rows"
+    lines.append(count + (f", {bad} failed" if bad else ""))
     return "\n".join(lines) + "\n"
 
 

@@ -214,3 +214,17 @@ def test_a_plan_is_for_the_dims_that_it_was_made_for(tmp_path: Path) -> None:
     assert run("optimize", SAMPLE, "--no-validate", "-o", tmp_path / "a.onnx").exit_code == 0
     said = refusal("report", tmp_path / "a.json", "--dim", "batch=1,8")
     assert "--dim decides a plan, and this is one already" in said
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("sweep", SAMPLE, "--dim", "batch=1,2", "--dim", "batch=8"),
+        ("sweep", SAMPLE, "--dim", "batch=1", "--dim", "batch=1"),
+        ("fit", SAMPLE, "--memory", "1GiB", "--dim", "batch=?", "--dim", "batch=4"),
+    ],
+)
+def test_a_dim_is_named_once_where_it_has_several_values_or_none(
+    words: tuple[object, ...],
+) -> None:
+    assert "--dim gives 'batch' twice" in refusal(*words)
