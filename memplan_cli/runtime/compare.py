@@ -87,8 +87,12 @@ def compare(original: Path, rewritten: Path, how: Comparison | None = None) -> V
     return _merged(first, second)
 
 
-def require_weights(path: Path) -> None:
+def require_weights(
+    path: Path, instead: str = "use --no-validate to leave the comparison out"
+) -> None:
     """Refuse a model whose external data is not there: nothing could be shown with it.
+
+    ``instead`` is what the user may do if the data is not to be had.
 
     Raises:
         RuntimeUnavailableError: naming the file.
@@ -97,7 +101,7 @@ def require_weights(path: Path) -> None:
     if missing:
         raise RuntimeUnavailableError(
             f"{path} cannot run: its weights file {missing[0]} is not in {path.parent}",
-            hint="Put the file there, or use --no-validate to leave the comparison out.",
+            hint=f"Put the file there, or {instead}.",
         )
 
 

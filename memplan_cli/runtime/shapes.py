@@ -176,7 +176,7 @@ def observed_shapes(model: ModelProto, path: Path, dims: Mapping[str, int]) -> K
     from memplan_cli.runtime.session import resolve_provider
     from memplan_cli.runtime.worker import run_job
 
-    require_weights(path)
+    require_weights(path, "give the shapes with --shape")
     copy = numbered(model)
     job = {
         "provider": resolve_provider("auto"),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from memplan_cli.errors import SettingsError
+from memplan_cli.errors import RuntimeUnavailableError, SettingsError
 from memplan_cli.onnx_io.read import read_program
 from memplan_cli.onnx_io.shapes import Bindings
 from memplan_cli.runtime.shapes import missing_sizes, read_completely, read_observed
@@ -132,6 +132,17 @@ def test_a_run_wants_every_dim_bound(tmp_path: Path) -> None:
     text = BY_DATA.replace("float[4,8] x", "float[batch,8] x")
     with pytest.raises(SettingsError, match="'batch'"):
         read_observed(model(text), saved(text, tmp_path), Bindings())
+
+
+def test_a_run_without_the_weights_is_refused_with_what_helps(tmp_path: Path) -> None:
+    made = model(BY_DATA)
+    weight = made.graph.initializer.add(name="w", data_type=1, dims=[4], data_location=1)
+    weight.external_data.add(key="location", value="w.bin")
+    path = tmp_path / "m.onnx"
+    path.write_bytes(made.SerializeToString())
+    with pytest.raises(RuntimeUnavailableError, match=r"w\.bin") as caught:
+        read_observed(made, path, Bindings())
+    assert caught.value.hint == "Put the file there, or give the shapes with --shape."
 
 
 def test_a_name_that_the_runtime_made_up_is_no_dim() -> None:
