@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from onnx import NodeProto, TensorProto
 
+    from memplan_cli.ir import Attribute
+
 _NCHWC = "com.microsoft.nchwc"
 
 Values = tuple[int, ...]
@@ -36,10 +38,12 @@ class OneOp:
 
     type: str
     operands: tuple[Operand, ...]
-    attributes: Mapping[str, int | float | str | tuple[int, ...]]
+    attributes: Mapping[str, Attribute]
     domain: str = ""
-    outputs: int = 1
     result: str = "float32"
+    opset: int = 21
+    later: tuple[tuple[int, int], ...] = ()
+    """Inputs that a later output takes over, as the sources declare: asked whether so."""
 
     @property
     def key(self) -> str:
@@ -76,9 +80,10 @@ def _op(
     *operands: Operand,
     domain: str = "",
     result: str = "float32",
+    opset: int = 21,
     **attributes: object,
 ) -> OneOp:
-    return OneOp(name, operands or (_X,), attributes, domain, result=result)  # type: ignore[arg-type]
+    return OneOp(name, operands or (_X,), attributes, domain, result, opset)  # type: ignore[arg-type]
 
 
 _UNARY = [
@@ -133,6 +138,17 @@ _UNARY = [
 
 _BINARY = ["Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Mean", "Sum", "PRelu"]
 
+_LEAF: Mapping[str, Attribute] = {
+    "n_targets": 1,
+    **dict.fromkeys(("nodes_nodeids", "nodes_treeids", "nodes_featureids"), (0,)),
+    **dict.fromkeys(("nodes_truenodeids", "nodes_falsenodeids"), (0,)),
+    **dict.fromkeys(("target_ids", "target_nodeids", "target_treeids"), (0,)),
+    "nodes_values": (0.0,),
+    "nodes_modes": ("LEAF",),
+    "target_weights": (1.0,),
+}
+"""A forest of one leaf."""
+
 ONE_OPS: tuple[OneOp, ...] = (
     *(_op(name) for name in _UNARY),
     *(_op(name, _DOUBLE, result="float64") for name in _UNARY),
@@ -159,6 +175,10 @@ ONE_OPS: tuple[OneOp, ...] = (
     _op("Gather", _X, _longs(0, 1, 2, 3)),
     _op("GatherElements", _X, Operand("int64", values=(0,) * 32), axis=0),
     _op("ScatterElements", _X, Operand("int64", values=(0,) * 32), _X, axis=0),
+    _op("Scatter", _X, Operand("int64", values=(0,) * 32), _X, opset=10, axis=0),
+    _op("TensorScatter", Operand(shape=(1, 4, 8)), Operand(shape=(1, 2, 8)), _longs(0), opset=24),
+    _op("BitCast", result="int32", opset=26, to=6),
+    OneOp("TreeEnsembleRegressor", (Operand(shape=(4, 1)),), _LEAF, "ai.onnx.ml"),
     _op("ScatterND", _X, Operand("int64", values=(0, 1)), Operand(shape=(2, 8))),
     _op("Where", _BOOL, _X, _X),
     _op("CumSum", _X, Operand("int64", values=(0,), scalar=True)),
@@ -173,6 +193,8 @@ ONE_OPS: tuple[OneOp, ...] = (
     *(_op(name, _IMAGE, kernel_shape=(1, 1)) for name in ("MaxPool", "AveragePool", "LpPool")),
     _op("GlobalAveragePool", Operand(shape=(1, 8, 1, 1))),
     _op("BatchNormalization", _IMAGE, *(Operand(shape=(8,)),) * 4),
+    OneOp("BatchNormalization", (_IMAGE, *(Operand(shape=(8,)),) * 4), {"training_mode": 1},
+          later=((3, 1), (4, 2))),
     _op("InstanceNormalization", _IMAGE, *(Operand(shape=(8,)),) * 2),
     _op("GroupNormalization", _IMAGE, *(Operand(shape=(8,)),) * 2, num_groups=2),
     _op("LayerNormalization", _X, Operand(shape=(8,)), Operand(shape=(8,))),
@@ -236,7 +258,8 @@ def _model(op: OneOp, position: int, *, kept: bool) -> bytes:
         kind = "Not" if operand.dtype == "bool" else "Neg"
         nodes.append(helper.make_node(kind, [f"x{index}"], [name]))
     # Only the input in question dies at the op: the others are read again at the end.
-    nodes.append(helper.make_node(op.type, names, ["r"], domain=op.domain, name="probe",
+    results = ["r", *(f"r{output}" for _, output in op.later)]
+    nodes.append(helper.make_node(op.type, names, results, domain=op.domain, name="probe",
                                   **op.attributes))  # fmt: skip
     nodes.append(helper.make_node("Not" if op.result == "bool" else "Neg", ["r"], ["y"]))
     outputs = [helper.make_value_info("y", _typed(op.result))]
@@ -245,7 +268,7 @@ def _model(op: OneOp, position: int, *, kept: bool) -> bytes:
             nodes.append(_reader(names[index], f"y{index}", operand))
             outputs.append(helper.make_value_info(f"y{index}", _typed(operand.dtype)))
     graph = helper.make_graph(nodes, "probe", inputs, outputs, weights)
-    domains = {"": 21, "com.microsoft": 1, "com.microsoft.nchwc": 1}
+    domains = {"": op.opset, "ai.onnx.ml": 3, "com.microsoft": 1, "com.microsoft.nchwc": 1}
     opsets = [helper.make_opsetid(name, version) for name, version in domains.items()]
     model: bytes = helper.make_model(
         graph, opset_imports=opsets, ir_version=10

@@ -35,12 +35,14 @@ class InPlaceTable:
         in_place: op -> positions that the output takes over where it is the last reader
             and element size and shape are the same.
         allocates: op -> dtypes in which its kernel takes over no input all the same.
+        later: op -> pairs of an input and a later output that shares it, as an alias does.
     """
 
     version: str
     alias: Mapping[str, tuple[int, ...]]
     in_place: Mapping[str, tuple[int, ...]]
     allocates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    later: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
 
 
 @lru_cache(maxsize=4)
@@ -55,6 +57,7 @@ def load_table(provider: str = CPU) -> InPlaceTable:
         {op: tuple(positions) for op, positions in data["alias"].items()},
         {op: tuple(positions) for op, positions in data["in_place"].items()},
         {op: tuple(dtypes) for op, dtypes in data["allocates"].items()},
+        {op: tuple((at, out) for at, out in pairs) for op, pairs in data["later"].items()},
     )
 
 
@@ -98,8 +101,19 @@ def probe_table(provider: str) -> dict[str, Any]:
         "silent": sorted({a["op"] for a in result["answers"]} - {op for op, _, _ in asked}),
         "alias": dict(sorted(alias.items())),
         "in_place": {op: at for op, at in sorted(only.items()) if at},
+        "later": _later(result["answers"]),
         "allocates": _exceptions(result["answers"], {op for op, at in only.items() if at}),
     }
+
+
+def _later(answers: Sequence[Any]) -> dict[str, list[list[int]]]:
+    """Return the pairs of ops that asked for no more than their first output, ever."""
+    asked: dict[str, list[bool]] = defaultdict(list)
+    pairs = {answer["op"]: answer["later"] for answer in answers if answer["later"]}
+    for answer in answers:
+        if answer["later"] and answer["bytes"] is not None:
+            asked[answer["op"]].append(answer["bytes"] == answer["first"])
+    return {op: pairs[op] for op, found in sorted(asked.items()) if all(found)}
 
 
 def _exceptions(answers: Sequence[Any], in_place: Collection[str]) -> dict[str, list[str]]:

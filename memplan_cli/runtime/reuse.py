@@ -119,9 +119,11 @@ class _Walk:
         self.kind[var] = Kind.SHARED
 
     def _over_input(self, op: Op, position: int, var: VarId) -> VarId | None:
-        if position:
-            return None
         key = f"{op.domain}.{op.type}" if op.domain else op.type
+        if position:
+            pairs = {out: at for at, out in self.table.later.get(key, ())}
+            at = pairs.get(position, len(op.inputs))
+            return op.inputs[at] if at < len(op.inputs) and op.inputs[at] else None
         for at in self.table.alias.get(key, ()):
             if at < len(op.inputs) and op.inputs[at]:
                 return op.inputs[at]

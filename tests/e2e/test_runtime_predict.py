@@ -104,6 +104,11 @@ BY_TURN = """g (float[64] x) => (float[64] last)
 DOUBLE = """g (double[8,16] x) => (double[8,16] y)
     { a = Exp(x)  b = Softmax(a)  c = Relu(b)  d = LogSoftmax(c)  y = Exp(d) }"""
 
+TRAINING = """g (float[2,16,4] x, float[16] m, float[16] v) => (float[2,16,4] y, float[16] n, float[16] o)
+    { b = Exp(x)  p = Neg(m)  q = Abs(v)  s = Exp(v)
+      c, d, e = BatchNormalization<training_mode = 1>(b, s, s, p, q)
+      y = Neg(c)  n = Add(d, p)  o = Neg(e) }"""
+
 TEXTS = {
     "flat": BRANCHES,
     "if": IF,
@@ -116,6 +121,7 @@ TEXTS = {
     "turns by data": STOPPING,
     "sizes by turn": BY_TURN,
     "in double": DOUBLE,
+    "later outputs": TRAINING,
 }
 
 INLINED = """g (float[8,16] x) => (float[8,16] y, float[8,16] z)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,8 @@ def run(job: Json) -> Json:
             "op": probe.op.key,
             "position": probe.position,
             "kept": probe.kept,
+            "first": 4 * prod(probe.op.operands[0].shape),
+            "later": probe.op.later,
             "dtype": probe.op.operands[probe.position].dtype,
             "alike": probe.op.operands[probe.position].dtype == probe.op.result,
             "bytes": _asked_for(probe, provider),

@@ -24,6 +24,8 @@ def test_the_stored_table_is_what_the_runtime_answers() -> None:
     for name in ("alias", "in_place", "allocates"):
         found = {op: tuple(answer) for op, answer in table[name].items()}
         assert found == getattr(stored, name)
+    later = {op: tuple(map(tuple, pairs)) for op, pairs in table["later"].items()}
+    assert later == stored.later
 
 
 def test_the_probed_version_gives_no_warning(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,13 +11,17 @@ from memplan_cli.runtime.probe import InPlaceTable, load_table
 from memplan_cli.runtime.reuse import BlockPlan, Kind, Reuse, Rules, plan_block
 
 TABLE = InPlaceTable(
-    "test", {"Reshape": (0,)}, {"Relu": (0,), "Cast": (0,)}, {"Relu": ("float64",)}
+    "test",
+    {"Reshape": (0,)},
+    {"Relu": (0,), "Cast": (0,)},
+    {"Relu": ("float64",)},
+    {"BatchNormalization": ((3, 1), (4, 2))},
 )
 
 
 def plan(nodes: str, reuse: Reuse = Reuse.ON, outputs: str = "float[4] y") -> BlockPlan:
     text = f'<ir_version: 10, opset_import: ["" : 21]> g (float[4] x) => ({outputs})'
-    text += f" <int64[2] two = {{2, 2}}> {{ {nodes} }}"
+    text += f" <int64[2] two = {{2, 2}}, int64[2] row = {{1, 4}}> {{ {nodes} }}"
     program = read_program(onnx.parser.parse_model(text)).program
     return plan_block(program, program.body, None, Rules(TABLE, file_order, reuse))
 
@@ -53,6 +57,19 @@ def test_the_last_reader_writes_over_its_input() -> None:
 def test_a_kernel_for_another_type_may_allocate() -> None:
     got = plan("a = Cast<to = 11>(x) b = Relu(a) y = Cast<to = 1>(b)", Reuse.OFF)
     assert owners(got) == {}
+
+
+def test_a_later_output_may_share_an_input_of_its_own() -> None:
+    got = plan(
+        """m = Exp(x) v = Abs(x) i = Reshape(x, row)
+           n, o, p = BatchNormalization<training_mode = 1>(i, x, x, m, v)
+           q = Add(o, p) y = Add(q, m)""",
+        Reuse.OFF,
+    )
+    assert {var: owner for var, owner in owners(got).items() if var in "nop"} == {
+        "o": "m",
+        "p": "v",
+    }
 
 
 def test_an_earlier_reader_does_not() -> None:
@@ -100,6 +117,8 @@ def test_the_stored_table_is_the_one_that_was_measured() -> None:
     table = load_table()
     assert table.version
     assert {"Relu", "Sigmoid", "Softmax", "Cast", "ScatterElements"} <= set(table.in_place)
+    assert {"Scatter", "TensorScatter", "BitCast"} <= set(table.in_place)
+    assert table.later == {"BatchNormalization": ((3, 1), (4, 2))}
     assert {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"} == set(table.alias)
     assert not {"Add", "Mul", "Exp", "Transpose", "Concat"} & set(table.in_place)
     assert table.allocates == {"LogSoftmax": ("float64",), "Softmax": ("float64",)}
