@@ -11,11 +11,14 @@ from __future__ import annotations
 import dataclasses
 import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.evidence import CPU, Difference
 from memplan_cli.onnx_io.feeds import FeedSpec, feed_specs
 from memplan_cli.onnx_io.load import load_model
+from memplan_cli.onnx_io.runnable import random_ops
+from memplan_cli.onnx_io.seeding import seeded_twins
 from memplan_cli.runtime.bits import Tolerance
 from memplan_cli.runtime.compare import require_weights
 from memplan_cli.runtime.session import deterministic, resolve_provider
@@ -23,7 +26,6 @@ from memplan_cli.runtime.worker import run_job
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
-    from pathlib import Path
 
     from memplan_cli.evidence import RuntimeSettings
     from memplan_cli.runtime.compare import Comparison
@@ -69,6 +71,8 @@ def donated_steps(
 ) -> DonatedSteps:
     """Take two steps with each model and compare every output of both steps.
 
+    Where the original draws random numbers, copies with the same seeds take the steps.
+
     Args:
         original: Runs as it is, new values fed back by hand.
         written: Runs with each pair bound to one buffer on the provider.
@@ -81,6 +85,14 @@ def donated_steps(
     """
     for path in (original, written):
         require_weights(path)
+    if not random_ops(load_model(original)):
+        return _steps(original, written, pairs, how)
+    with tempfile.TemporaryDirectory(prefix="memplan-seeded-") as folder:
+        twins = seeded_twins(original, written, Path(folder))
+        return _steps(*(twins or (original, written)), pairs, how)
+
+
+def _steps(original: Path, written: Path, pairs: Pairs, how: Comparison) -> DonatedSteps:
     provider = resolve_provider(how.provider)
     specs = how.specs if how.specs is not None else step_specs(original, how.dims, pairs)
     with tempfile.TemporaryDirectory(prefix="memplan-steps-") as folder:

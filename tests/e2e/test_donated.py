@@ -84,6 +84,23 @@ def test_an_unsafe_pair_is_caught(tmp_path: Path) -> None:
     assert [item.output for item in found.differences] == ["y@1", "y@2"]
 
 
+@pytest.mark.parametrize("order", ["read first", "written first"])
+def test_steps_that_draw_random_numbers_draw_the_same(order: str, tmp_path: Path) -> None:
+    calm = {"read first": READ_FIRST, "written first": WRITTEN_FIRST}[order]
+    model = onnx.parser.parse_model(HEAD + calm)
+    index = next(i for i, node in enumerate(model.graph.node) if node.output[0] == "s")
+    noise = onnx.helper.make_node("RandomUniformLike", ["in_w"], ["r"])
+    draw = onnx.helper.make_node("Mul", ["s", "r"], ["drawn"])
+    for node in model.graph.node:
+        if node.output[0] == "new_w":
+            node.input[:] = ["drawn" if name == "s" else name for name in node.input]
+    model.graph.node.insert(index + 1, draw)
+    model.graph.node.insert(0, noise)
+    path = tmp_path / "step.onnx"
+    onnx.save(model, path)
+    assert donated_steps(path, path, PAIRS, ON_CPU).passed == (order == "read first")
+
+
 def test_a_step_that_starts_from_the_old_values_again_is_caught(tmp_path: Path) -> None:
     # The written model forgets to update: its second step is its first.
     lazy = READ_FIRST.replace("Sub(in_w, s)", "Sub(in_w, zero)").replace(
