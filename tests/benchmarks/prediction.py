@@ -20,6 +20,7 @@ import sys
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import onnx
 
@@ -35,8 +36,14 @@ from shared_models import LIGHT, SHARED, with_random_weights
 
 from .in_process import keep_jobs_here
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 TOO_LARGE = {"llama_1b_dyn", "sd15_unet", "train_gpt2_small_adam"}
 """Gigabytes of weights or minutes a run: not on two cores in 20 s."""
+
+Way = tuple[str, str, bool, bool]
+"""Level, execution order, memory pattern, reuse."""
 
 LEVELS = {"off": "ORT_DISABLE_ALL", "all": "ORT_ENABLE_ALL"}
 WAYS = [
@@ -51,7 +58,7 @@ steady predicted | measured | exact | for these feeds |
 @dataclass(frozen=True)
 class Row:
     model: str
-    way: tuple[str, str, bool, bool]
+    way: Way
     predicted: Peaks
     measured: Peaks
     of_feeds: bool
@@ -78,7 +85,7 @@ def figures(peaks: Peaks) -> tuple[int | None, int | None]:
     return peaks.first_run_peak, peaks.steady_peak
 
 
-def settings(way: tuple[str, str, bool, bool]) -> RuntimeSettings:
+def settings(way: Way) -> RuntimeSettings:
     level, order, pattern, reuse = way
     return RuntimeSettings(
         session={
@@ -119,10 +126,10 @@ def trial_of(name: str, model: Path, timeout: float) -> Trial:
     return replace(plain, specs=specs, dims=dims)
 
 
-def rows_of(name: str, model: Path, trial: Trial, levels: list[str]) -> list[Row]:
+def rows_of(name: str, model: Path, trial: Trial, ways: Sequence[Way]) -> list[Row]:
     found = []
     graphs: dict[str, Executed] = {}
-    for way in (way for way in WAYS if way[0] in levels):
+    for way in ways:
         chosen = settings(way)
         graph = graphs.get(way[0])
         if graph is None:
@@ -168,7 +175,7 @@ def functions(count: int) -> str:
         with tempfile.TemporaryDirectory(prefix="memplan-bench-") as folder:
             model = Path(folder) / "functions.onnx"
             onnx.save(drawn_functions(seed, dtype, (40, 100)), str(model))
-            found += rows_of(f"{seed} {dtype}", model, plain, list(LEVELS))
+            found += rows_of(f"{seed} {dtype}", model, plain, WAYS)
     missed = [row.line() for row in found if not row.exact]
     exact = len(found) - len(missed)
     return "\n".join(
@@ -239,6 +246,7 @@ def main(arguments: list[str]) -> None:
         print(functions(asked.functions))
         return
     rows: list[Row] = []
+    ways = [way for way in WAYS if way[0] in asked.levels]
     if not asked.sessions:
         print(HEAD, flush=True)
     for name in asked.models or every_name():
@@ -251,7 +259,7 @@ def main(arguments: list[str]) -> None:
                 print(f"{name}\n{sessions(model, trial, asked.sessions)}", flush=True)
                 continue
             try:
-                found = rows_of(name, model, trial, asked.levels)
+                found = rows_of(name, model, trial, ways)
             except MemplanError as error:
                 print(f"{name}: {str(error)[:300]}", file=sys.stderr, flush=True)
                 continue
