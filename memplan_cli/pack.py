@@ -179,10 +179,18 @@ def _number(where: str, name: str, text: str) -> int:
 def write_layout(path: Path, packed: Packed) -> None:
     """Write the problem with an ``offset`` column, whole or not at all.
 
+    A link stays what it is, and so does what is no regular file, `/dev/null` or a pipe: it is
+    written into, not replaced.
+
     Raises:
         ModelError: the file cannot be written.
     """
     try:
+        if path.exists() and not path.is_file():
+            with path.open("w", encoding="utf-8", newline="") as file:
+                _write(file, packed)
+            return
+        path = path.resolve()
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:

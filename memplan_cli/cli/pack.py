@@ -75,6 +75,11 @@ def _text(packed: Packed) -> str:
         f"proved       {'yes' if packed.layout.proved else 'no'}",
     ]
     if packed.capacity is not None:
-        verdict = "fits" if packed.passed else "no layout found that fits"
-        lines.append(f"capacity     {packed.capacity} ({verdict})")
+        lines.append(f"capacity     {packed.capacity} ({_verdict(packed)})")
     return "\n".join([*lines, f"seconds      {packed.seconds:.3f}"])
+
+
+def _verdict(packed: Packed) -> str:
+    if packed.passed:
+        return "fits"
+    return "no layout fits" if packed.layout.proved else "no layout found that fits"

@@ -1,17 +1,27 @@
 from __future__ import annotations
 
 import json
+import os
 import tracemalloc
 from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
 
+from benchmarks.packing_instances import square
 from memplan_cli.allocators import portfolio
 from memplan_cli.cli import main
 from memplan_cli.errors import InvalidLayoutError, ModelError
 from memplan_cli.pack import LONGEST_LINE, Packed, pack, read_problem, write_layout
-from memplan_cli.problem import Buffer, BufferId, Layout, LiveRange, Problem, violations
+from memplan_cli.problem import (
+    Buffer,
+    BufferId,
+    Layout,
+    LiveRange,
+    Problem,
+    lower_bound,
+    violations,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -173,7 +183,64 @@ def test_capacity_decides_the_exit_code(
     )
     assert result.exit_code == code
     assert out.exists() == (code == 0), "a layout that does not fit is not written"
-    assert ("no layout found that fits" in result.stdout) == (code == 1)
+    assert ("(no layout fits)" in result.stdout) == (code == 1), "96 is proved"
+
+
+def test_what_was_not_found_is_not_said_to_be_impossible(tmp_path: Path) -> None:
+    given = tmp_path / "square.csv"
+    rows = [f"{b.id},{b.live.start},{b.live.end},{b.size}" for b in square(300, 1).buffers]
+    given.write_text("\n".join(["id,lower,upper,size", *rows]))
+    bound = str(lower_bound(square(300, 1)))
+    result = CliRunner().invoke(
+        main, ["pack", str(given), "--capacity", bound, "--time-limit", "0"]
+    )
+    assert result.exit_code == 1
+    assert "(no layout found that fits)" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("rows", "height"),
+    [
+        ("a,-5,3,64\nb,-1,5,+32\n", 96),
+        ('"a,b ""q""",0,3,64\n', 64),
+        ("a,0,3,0\n", 0),
+        ("", 0),
+        ("a,0,3,64\nb,3,4,64", 64),
+    ],
+)
+def test_odd_but_sound_files_are_packed_and_written_in_place(
+    given: Path, rows: str, height: int
+) -> None:
+    given.write_text(f"id,lower,upper,size\n{rows}")
+    problem = read_problem(given)
+    result = CliRunner().invoke(
+        main, ["pack", str(given), "-o", str(given), "--format", "json"]
+    )
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["height"] == height
+    assert given.read_text().startswith("id,lower,upper,size,offset\n")
+    assert read_problem(given) == problem
+
+
+def test_a_link_that_is_written_to_stays_a_link(given: Path, tmp_path: Path) -> None:
+    link, target = tmp_path / "link.csv", tmp_path / "target.csv"
+    target.write_text("old")
+    link.symlink_to(target)
+    assert CliRunner().invoke(main, ["pack", str(given), "-o", str(link)]).exit_code == 0
+    assert link.is_symlink()
+    assert read_problem(target) == read_problem(given)
+
+
+def test_a_pipe_is_written_into_and_stays_a_pipe(given: Path, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert CliRunner().invoke(main, ["pack", str(given), "-o", str(pipe)]).exit_code == 0
+        assert os.read(reader, 1000).startswith(b"id,lower,upper,size,offset\na,0,3,64,")
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
 
 
 def test_help_has_an_example() -> None:
