@@ -1,7 +1,7 @@
 """Seeded packing problems of the kinds that networks and compilers give, of any size.
 
-For `square` and `mosaic` the optimum is known: the buffers are cut from a full rectangle. For
-the others the lower bound is what is aimed at.
+For `square`, `mosaic` and `crowded` the optimum is known: they are made of a layout. For the
+others the lower bound is what is aimed at.
 """
 
 from __future__ import annotations
@@ -210,6 +210,46 @@ def _strips(
     return [(start, end, a, b) for a, b in pairwise(edges)]
 
 
+def crowded(count: int, seed: int) -> Problem:
+    """Large buffers of all lives among many small ones, in an arena that is full at times.
+
+    Laid out as it is made: every tick one buffer goes into a gap chosen at random, and at one
+    tick in forty all gaps are filled up. So the lower bound, the height, can be reached.
+    """
+    random = Random(seed)
+    height = 1 << 20
+    live: list[tuple[int, int, int]] = []  # offset, size, end
+    spans: list[Span] = []
+    tick = 0
+    while len(spans) < count:
+        live = [entry for entry in live if entry[2] > tick]
+        gaps = _gaps(live, height)
+        wanted = gaps if tick % 40 == 39 else random.sample(gaps, min(1, len(gaps)))
+        for low, high in wanted:
+            size = high - low
+            if wanted is not gaps:
+                large = random.random() < 0.3
+                size = min(size, random.choice(_LARGE if large else _SMALL))
+            end = tick + 1 + int(2.0 ** random.uniform(0.0, 9.0))
+            live.append((random.choice((low, high - size)), size, end))
+            spans.append((tick, end, size))
+        tick += 1
+    return _problem(spans)
+
+
+_LARGE = (16384, 25088, 50176, 65536, 100352)
+_SMALL = (1, 2, 16, 64, 250, 256, 1000, 1024, 2304)
+
+
+def _gaps(live: Iterable[tuple[int, int, int]], height: int) -> list[tuple[int, int]]:
+    floor, gaps = 0, []
+    for offset, size, _ in sorted(live):
+        if offset > floor:
+            gaps.append((floor, offset))
+        floor = offset + size
+    return [*gaps, (floor, height)] if floor < height else gaps
+
+
 FAMILIES: Mapping[str, Callable[[int, int], Problem]] = {
     "chain": chain,
     "skips": skips,
@@ -218,4 +258,5 @@ FAMILIES: Mapping[str, Callable[[int, int], Problem]] = {
     "square": square,
     "thinned": thinned,
     "mosaic": mosaic,
+    "crowded": crowded,
 }
