@@ -26,6 +26,12 @@ from memplan_cli.runtime.worker import DEFAULT_TIMEOUT, Outcome, run_job
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+_DRAWN = "random ops had seeds in copies of both models, of which the first runs were compared"
+
+_CHANGING = (
+    "a run of the original changes the next one: the first runs, which repeat, were compared"
+)
+
 # What a provider cannot repeat itself, the rewritten model need not repeat better.
 _NOISE_MARGIN = 4.0
 
@@ -128,10 +134,13 @@ def _at_dims(
     what = f"{original} does not run at {_text(dims) or 'its dims'}"
     with tempfile.TemporaryDirectory(prefix="memplan-outputs-") as folder:
         base = _kept(original, how, specs, folder).require(what)
-        noise = _differences(base)
-        if not noise or not random_ops(model):
+        noise, drawn = _differences(base), random_ops(model)
+        if not noise:
             return _against(base, rewritten, how, specs, folder)
-    return _seeded(original, rewritten, how, specs) or _random(how, noise, random_ops(model))
+        if drawn:
+            return _seeded(original, rewritten, how, specs) or _random(how, noise, drawn)
+        found = _first_runs(original, rewritten, how, specs, _CHANGING)
+        return found or _against(base, rewritten, how, specs, folder)
 
 
 def _kept(
@@ -165,20 +174,26 @@ def _seeded(
 
     None where there are no such copies, or the original's does not repeat itself.
     """
-    how = dataclasses.replace(how, runs=1)
     with tempfile.TemporaryDirectory(prefix="memplan-seeded-") as folder:
         twins = seeded_twins(original, rewritten, Path(folder))
-        if twins is None:
+        return _first_runs(*twins, how, specs, _DRAWN) if twins else None
+
+
+def _first_runs(
+    original: Path,
+    rewritten: Path,
+    how: Comparison,
+    specs: tuple[FeedSpec, ...],
+    note: str,
+) -> Validation | None:
+    """Compare the first run of each; None where the original's is not always the same."""
+    how = dataclasses.replace(how, runs=1)
+    alike = dataclasses.replace(how, rewritten_settings=how.original_settings)
+    with tempfile.TemporaryDirectory(prefix="memplan-first-runs-") as folder:
+        base = _kept(original, how, specs, folder).require("the original's first run")
+        if not _against(base, original, alike, specs, folder).bit_identical:
             return None
-        base = _kept(twins[0], how, specs, folder).require("the original with seeds")
-        alike = dataclasses.replace(how, rewritten_settings=how.original_settings)
-        again = _against(base, twins[0], alike, specs, folder)
-        if not again.bit_identical:
-            return None
-        found = _against(base, twins[1], how, specs, folder)
-    note = (
-        "random ops had seeds in copies of both models, of which the first runs were compared"
-    )
+        found = _against(base, rewritten, how, specs, folder)
     return dataclasses.replace(found, notes=(*found.notes, note))
 
 

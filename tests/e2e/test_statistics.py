@@ -10,6 +10,7 @@ import onnx.parser
 
 from memplan_cli import Settings, optimize
 from memplan_cli.evidence import CPU
+from memplan_cli.runtime.compare import Comparison, compare
 from memplan_cli.runtime.offline import RUN_AS_WRITTEN
 from memplan_cli.runtime.session import make_session
 
@@ -45,3 +46,15 @@ def test_statistics_that_two_ops_update_are_what_they_are_in_the_file(tmp_path: 
     done = optimize(model, Settings(), out=out, check=None)
     assert done.plan.order[0].nodes[1] != "#1", "the ops did change places"
     assert first_run(out) == first_run(model)
+
+
+def test_models_that_change_as_they_run_are_compared_by_their_first_runs(
+    tmp_path: Path,
+) -> None:
+    model, other = tmp_path / "twice.onnx", tmp_path / "other.onnx"
+    onnx.save(onnx.parser.parse_model(TWICE), model)
+    found = compare(model, model, Comparison(provider="cpu"))
+    assert (found.status, found.bit_identical) == ("passed", True)
+    assert "first runs" in found.notes[-1]
+    onnx.save(onnx.parser.parse_model(TWICE.replace("mean = {1, 2", "mean = {1, 2.1")), other)
+    assert compare(model, other, Comparison(provider="cpu")).status == "failed"
