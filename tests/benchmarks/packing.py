@@ -1,10 +1,12 @@
 """Measure the allocators and write the table.
 
-    python -m tests.benchmarks.packing [--instances DIR] [--peers] [--no-table]
+    python -m tests.benchmarks.packing [--instances DIR] [--peers] [--models] [--no-table]
 
 Instances are MiniMalloc CSV files; the rest is generated, seeded, by `packing_instances`.
 Times are processor seconds of one thread, the search loaded beforehand; in the last table
-they are those of whole processes, with the wall time beside them. `--peers` adds omnimalloc and OR-Tools CP-SAT where they are installed.
+they are those of whole processes, with the wall time beside them. `--peers` adds omnimalloc
+and OR-Tools CP-SAT where they are installed, `--models` the arenas of every real model. What
+stands in the table's file below the heading `NOTES` is written by hand, and kept.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from memplan_cli.problem import Problem, lower_bound, violations
 from memplan_cli.version import VERSION
 
 from .packing_instances import FAMILIES, square
+from .packing_models import table as model_table
 from .packing_peers import CP_SAT_SECONDS, installed, timed
 
 if TYPE_CHECKING:
@@ -35,6 +38,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 SHARED = ROOT.parent / "shared" / "instances"
 TABLE = ROOT / "docs" / "measurements" / "packing.md"
+
+NOTES = "## Notes"
 
 SMALL = (50, 100, 200, 350, 500)
 HARD = 2
@@ -157,6 +162,23 @@ def _children() -> float:
     return times.children_user + times.children_system
 
 
+def models() -> Iterator[str]:
+    yield "## Real models\n"
+    yield (
+        "Level 2, the worst of the arenas packed for a model in one order (`auto` packs the "
+        "file's order too), and the seconds of packing them all. `packing_models.py`.\n"
+    )
+    yield from (line for line, _ in model_table())
+    yield ""
+
+
+def _notes() -> str:
+    """Return what was written by hand below the last tables."""
+    known = TABLE.read_text(encoding="utf-8") if TABLE.exists() else ""
+    _, found, text = known.partition(f"\n{NOTES}\n")
+    return f"\n{NOTES}\n{text}" if found else ""
+
+
 def _setting(*, peers: bool) -> str:
     command = "`python -m tests.benchmarks.packing"
     command += f" --peers`; CP-SAT with {CP_SAT_SECONDS:g} s and one worker" if peers else "`"
@@ -171,6 +193,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--instances", type=Path, default=SHARED)
     parser.add_argument("--peers", action="store_true")
+    parser.add_argument("--models", action="store_true")
     parser.add_argument("--no-table", action="store_true")
     options = parser.parse_args()
     portfolio(square(150, HARD))  # loads the search
@@ -181,8 +204,9 @@ def main() -> None:
         *small(),
         *large(),
         *cold(),
+        *(models() if options.models else ()),
     ]
-    text = "\n".join(lines)
+    text = "\n".join(lines) + _notes()
     print(text)
     if not options.no_table:
         TABLE.parent.mkdir(parents=True, exist_ok=True)

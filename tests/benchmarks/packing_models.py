@@ -18,6 +18,7 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
+from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 from memplan_cli.allocators import portfolio
@@ -25,6 +26,9 @@ from memplan_cli.cli import main as memplan
 from memplan_cli.problem import Layout, Problem, lower_bound, violations
 
 from .zoo import LIGHT, ROOT, SHARED, bindings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @dataclass(frozen=True)
@@ -84,21 +88,33 @@ def row(model: Path, order: str) -> tuple[str, bool]:
     return "| " + " | ".join(map(str, cells)) + " |", at_bound
 
 
+def table(only: str = "") -> Iterator[tuple[str, bool]]:
+    """Yield the lines of the table, each with whether what it says is at the bound."""
+    head = (
+        "model",
+        "order",
+        "arenas packed",
+        "buffers",
+        "height / bound",
+        "proved",
+        "seconds",
+    )
+    yield "| " + " | ".join(head) + " |", True
+    yield "|" + " --- |" * len(head), True
+    for model in models():
+        if only in model.stem:
+            for order in ("keep", "auto"):
+                yield row(model, order)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="models with this text in their name")
-    asked = parser.parse_args()
-    print("| model | order | arenas packed | buffers | height / bound | proved | seconds |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
-    above, count = 0, 0
-    for model in models():
-        if asked.only in model.stem:
-            for order in ("keep", "auto"):
-                line, at_bound = row(model, order)
-                print(line, flush=True)
-                above += not at_bound
-                count += 1
-    print(f"\n{count} rows, {above} with an arena above its bound.")
+    above = 0
+    for line, at_bound in table(parser.parse_args().only):
+        print(line, flush=True)
+        above += not at_bound
+    print(f"\n{above} rows with an arena above its bound.")
     return 1 if above else 0
 
 
