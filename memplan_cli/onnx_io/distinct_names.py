@@ -7,9 +7,10 @@ The file that the runtime then writes is no valid model, and it refuses to load 
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
-from memplan_cli.onnx_io.load import subgraphs
+from memplan_cli.onnx_io.load import graphs, subgraphs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 def with_distinct_names(model: ModelProto) -> ModelProto | None:
     """Return a copy in which inner graphs have names of their own; None if all have them."""
+    if len(list(islice(graphs(model.graph), 2))) == 1:
+        return None
     twin = type(model)()
     twin.CopyFrom(model)
     taken = set(_defined(model.graph))
