@@ -222,7 +222,7 @@ def _chain(likeness: _Likeness, asked: Iterable[Op]) -> list[Asked]:
     places: list[Asked] = []
     for graph, block in likeness.blocks:
         for op in block.ops:
-            if not op.bodies and op.type not in NEED_A_TYPE:
+            if not op.bodies and not op.domain and op.type not in NEED_A_TYPE:
                 makers.update(dict.fromkeys(op.outputs, len(places)))
                 places.append((op, graph.node[op.source]))
     found: set[int] = set()

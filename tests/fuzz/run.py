@@ -34,9 +34,9 @@ LARGEST_SEED = 4096
 
 def read_model(data: bytes) -> None:
     """Load, plan and rewrite what parses; the runtime, a process of its own, is not asked."""
-    from memplan_cli.modelfile import ModelFile, source_of
-    from memplan_cli.onnx_io.load import load_model
-    from memplan_cli.onnx_io.read import read_program
+    from memplan_cli.modelfile import read_model as read
+    from memplan_cli.modelfile import source_of
+    from memplan_cli.onnx_io.checked import read_checked
     from memplan_cli.onnx_io.shapes import Bindings
     from memplan_cli.onnx_io.write import written_model
     from memplan_cli.planner import make_plan
@@ -45,11 +45,11 @@ def read_model(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "m.onnx"
         path.write_bytes(data)
-        model = load_model(path)
-        program = read_program(model, Bindings()).program
-        source = source_of(ModelFile(path, model))
-        planned = make_plan(program, Settings(allow_partial=True), source)
-        written_model(model, planned.program, planned.plan)
+        file = read(path)
+        loaded = read_checked(file.model, Bindings())
+        source = source_of(file, loaded.warnings)
+        planned = make_plan(loaded.program, Settings(allow_partial=True), source)
+        written_model(file.model, planned.program, planned.plan)
 
 
 def read_settings(data: bytes) -> None:

@@ -73,6 +73,13 @@ def test_what_only_the_file_knows_is_still_believed() -> None:
     assert [shapes(loaded)[VarId(name)] for name in "abcy"] == [(4,), (4,), (7,), (5,)]
 
 
+def test_a_declaration_that_is_half_right_is_no_word_about_the_other_half() -> None:
+    loaded = read("""g (float[8,6] x, bool[6] c) => (float[8,k] y)
+        <float[1,6] a, float[1,3] b> {
+        a = Relu(x) b = Compress<axis = 1>(a, c) y = Neg(b) }""")
+    assert shapes(loaded)[VarId("b")] == (8, None)
+
+
 def test_what_cannot_all_be_right_is_refused() -> None:
     with pytest.raises(ModelError, match="cannot all be right: 'b' is declared"):
         read("""g (float[8,6] x, int64[2] k) => (y) <float[4,4] b>

@@ -156,6 +156,18 @@ def test_what_inference_has_no_answer_for_is_no_contradiction(body: str, types: 
     assert not chain(types, body)
 
 
+def test_an_operator_that_needs_a_type_is_not_asked_about_a_value_without_one() -> None:
+    # The process would die: nobody can say what the node before it makes.
+    body = 'k = Unheard(x) b = Reshape(x, k) a = RegexFullMatch<pattern = "a">(k)'
+    assert not chain("int64[2,2] k, float[24] b, bool[3,3] a", body)
+
+
+def test_a_shape_that_another_domain_computes_is_of_its_declared_type() -> None:
+    body = "k = nobody.Foo(x) a = ConstantOfShape(k)"
+    assert not chain("int64[2] k, float[4,6] a", body)
+    assert len(chain("int64[2] k, float[4,6,1] a", body)) == 1
+
+
 @pytest.mark.parametrize(
     ("text", "names"),
     [
