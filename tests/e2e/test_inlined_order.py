@@ -70,7 +70,7 @@ GRAPHS = {
     "Casts that the runtime takes away": f"""g ({X}) => (float[4,6] y)
         {{ a = m.away(x)  b = m.away(a)  y = m.two(b) }}""",
     "Casts that undo those around float16": """g (float16[4,6] x) => (float16[4,6] y)
-        { a = Sin(x)  b = Cast<to = 1>(a)  c = Neg(b)  d = Cast<to = 10>(c)  e = Cos(a)
+        { a = Sin(x)  c = Neg(a)  d = Cast<to = 10>(c)  e = Cos(a)
           f = Add(d, e)  y = Mish(f) }""",
     "with attributes": f"""g ({X}) => (double[4,6] y, float[4,6] z)
         {{ a = m.cast<to = 11>(x)  b = m.cast<to = 1>(x)  e = m.one(b)  y = m.one(a)
