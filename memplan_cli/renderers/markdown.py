@@ -26,6 +26,7 @@ from memplan_cli.renderers.facts import (
     validation_line,
     verdict,
 )
+from memplan_cli.renderers.precision import HEADER, wide_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -76,6 +77,7 @@ def _parts(plan: Plan) -> Iterator[str]:
         ((row.name, _size(row.size), row.definition) for row in total_rows(report)),
     )
     yield from _peak(plan)
+    yield from _wide(plan)
     yield from _asked_for(plan)
     yield from _runtime(plan)
     rows = refused(plan)
@@ -113,6 +115,16 @@ def _peak(plan: Plan) -> Iterator[str]:
     )
     if len(peak.tensors) > MOST_ROWS:
         yield f"and {len(peak.tensors) - MOST_ROWS} more"
+
+
+def _wide(plan: Plan) -> Iterator[str]:
+    wide = wide_tensors(plan)
+    if wide is None:
+        return
+    yield f"### Not at 16 bits\n\n{markdown_prose(wide.line)}"
+    yield table(HEADER, (tuple(map(markdown, row)) for row in wide.rows[:MOST_ROWS]))
+    if len(wide.rows) > MOST_ROWS:
+        yield f"and {len(wide.rows) - MOST_ROWS} more"
 
 
 def _asked_for(plan: Plan) -> Iterator[str]:

@@ -32,6 +32,7 @@ from memplan_cli.renderers.facts import (
     validation_line,
     verdict,
 )
+from memplan_cli.renderers.precision import HEADER, wide_tensors
 from memplan_cli.timeline import curve, main_arena, nodes_at, peak_tick
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ def _sections(plan: Plan, width: int) -> Iterator[RenderableType]:
     yield titled("Whole model", _rows_table(total_rows(report)))
     yield from _live_bytes(plan, width)
     yield from _peak(plan, width)
+    yield from _wide(plan)
     yield from _asked_for(plan)
     yield from _runtime(plan)
     yield from _refusals(plan)
@@ -187,6 +189,18 @@ def _peak(plan: Plan, width: int) -> Iterator[RenderableType]:
     yield titled(f"At the peak: step {peak.step}, {node}", table)
     if len(peak.tensors) > MOST_TENSORS:
         yield Text(f"  and {len(peak.tensors) - MOST_TENSORS} more", style="dim")
+
+
+def _wide(plan: Plan) -> Iterator[RenderableType]:
+    wide = wide_tensors(plan)
+    if wide is None:
+        return
+    table = grid(*HEADER)
+    for name, size, shape in wide.rows[:MOST_TENSORS]:
+        table.add_row(Text(shortened(name, 40)), Text(terminal(size)), Text(terminal(shape)))
+    yield titled("Not at 16 bits", Group(Text(terminal(wide.line)), table))
+    if len(wide.rows) > MOST_TENSORS:
+        yield Text(f"  and {len(wide.rows) - MOST_TENSORS} more", style="dim")
 
 
 def _asked_for(plan: Plan) -> Iterator[RenderableType]:
