@@ -12,11 +12,9 @@ has buffers, and every fault is reported with its line.
 
 from __future__ import annotations
 
-import contextlib
 import csv
-import os
+import io
 import re
-import tempfile
 import time
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
@@ -176,45 +174,12 @@ def _number(where: str, name: str, text: str) -> int:
     return int(text)
 
 
-def write_layout(path: Path, packed: Packed) -> None:
-    """Write the problem with an ``offset`` column, whole or not at all.
-
-    A link stays what it is, and so does what is no regular file, `/dev/null` or a pipe: it is
-    written into, not replaced.
-
-    Raises:
-        ModelError: the file cannot be written.
-    """
-    try:
-        if path.exists() and not path.is_file():
-            with path.open("w", encoding="utf-8", newline="") as file:
-                _write(file, packed)
-            return
-        path = path.resolve()
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-                _write(file, packed)
-            os.chmod(name, 0o666 & ~_umask())  # noqa: PTH101 - mkstemp gives a name
-            os.replace(name, path)  # noqa: PTH105 - likewise
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(name)  # noqa: PTH108 - likewise
-            raise
-    except OSError as error:
-        raise ModelError(f"cannot write {path}: {error.strerror}") from error
-
-
-def _umask() -> int:
-    """Return what the user takes away from new files; it can only be read by setting it."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-def _write(file: IO[str], packed: Packed) -> None:
+def layout_csv(packed: Packed) -> str:
+    """Return the problem as CSV with an ``offset`` column."""
+    file = io.StringIO()
     rows = csv.writer(file, lineterminator="\n")
     rows.writerow((*COLUMNS, "offset"))
     for b in packed.problem.buffers:
         offset = packed.layout.offsets[b.id]
         rows.writerow((b.id, b.live.start, b.live.end, b.size, offset))
+    return file.getvalue()

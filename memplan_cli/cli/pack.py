@@ -62,7 +62,9 @@ def pack(  # noqa: PLR0913 - one parameter an option, as click wants it
     )
     # A layout that was not good enough is no result: a script must not take it for one.
     if out and packed.passed:
-        packing.write_layout(out, packed)
+        from memplan_cli.onnx_io.files import write_files
+
+        write_files({out: packing.layout_csv(packed).encode()})
     say(json.dumps(packed.to_json()) if form == "json" else _text(packed))
     raise SystemExit(0 if packed.passed else 1)
 

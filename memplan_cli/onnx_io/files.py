@@ -26,15 +26,23 @@ Content = bytes | Iterable[bytes]
 def write_files(contents: Mapping[Path, Content]) -> None:
     """Write several files: all temporary ones first, then rename each.
 
+    A link stays one, and what it points to is replaced. What is no regular file, a device
+    or a pipe, is written into.
+
     Raises:
         ModelError: a folder or file cannot be written; nothing is left behind.
     """
     staged: dict[Path, Path] = {}
     fresh: list[Path] = []
     target = next(iter(contents))
+    regular = {path: data for path, data in contents.items() if not _is_special(path)}
     try:
+        for target, data in regular.items():
+            place = target.resolve() if target.is_symlink() else target
+            staged[place] = _stage(place, data)
         for target, data in contents.items():
-            staged[target] = _stage(target, data)
+            if target not in regular:
+                _pour(target, data)
         for target, partial in staged.items():
             is_new = not target.exists()
             partial.replace(target)
@@ -69,6 +77,16 @@ def staged(target: Path, data: Content) -> Iterator[Path]:
         yield partial
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _is_special(path: Path) -> bool:
+    """Whether a path is there and neither a file nor a folder: replacing it would end it."""
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
+def _pour(target: Path, data: Content) -> None:
+    with target.open("wb") as file:
+        file.writelines([data] if isinstance(data, bytes) else data)
 
 
 def _stage(target: Path, data: Content) -> Path:

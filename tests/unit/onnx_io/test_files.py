@@ -30,6 +30,47 @@ def test_an_old_file_is_replaced_and_keeps_its_mode(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o640
 
 
+def test_a_link_stays_one_and_its_file_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "far").mkdir()
+    real, link = tmp_path / "far" / "a", tmp_path / "a"
+    real.write_bytes(b"old")
+    link.symlink_to(real)
+    write_files({link: b"new"})
+    assert link.is_symlink()
+    assert real.read_bytes() == b"new"
+    assert [path.name for path in real.parent.iterdir()] == ["a"]
+
+
+def test_a_link_to_nothing_makes_the_file_it_names(tmp_path: Path) -> None:
+    link = tmp_path / "a"
+    link.symlink_to(tmp_path / "b")
+    write_files({link: b"new"})
+    assert link.is_symlink()
+    assert (tmp_path / "b").read_bytes() == b"new"
+
+
+def test_a_pipe_is_written_into(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_files({pipe: b"new", tmp_path / "a": b"1"})
+        assert os.read(reader, 10) == b"new"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+    assert (tmp_path / "a").read_bytes() == b"1"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
+def test_a_device_that_takes_nothing_leaves_the_old_files(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"old")
+    with pytest.raises(ModelError, match="/dev/full cannot be written: No space left"):
+        write_files({tmp_path / "a": b"new", Path("/dev/full"): b"1"})
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"old"]
+    assert Path("/dev/full").is_char_device()
+
+
 def test_a_new_file_has_the_mode_that_others_have(tmp_path: Path) -> None:
     write_files({tmp_path / "a": b""})
     (tmp_path / "plain").touch()
