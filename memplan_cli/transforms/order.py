@@ -47,7 +47,7 @@ SAMPLE = 64
 """What every symbol stands for while orders with symbolic sizes are compared."""
 
 _FULL_WORK = 1000
-"""Programs with more ops get less of the budget, down to a tenth."""
+"""Programs with more ops get less of the budget, down to a twentieth."""
 
 _OTHER_SAMPLES = (1, 1024)
 """With these too, a new order must not be worse than the file's."""
@@ -101,7 +101,7 @@ def best_order(  # noqa: PLR0913 - the planner's settings, one by one, all with 
 def _scaled(work: int, program: Program) -> int:
     """Return the budget for a program: one step costs more where there are more ops."""
     count = sum(1 for _ in walk(program.body))
-    return work if count <= _FULL_WORK else max(work // 10, work * _FULL_WORK // count)
+    return work if count <= _FULL_WORK else max(work // 20, work * _FULL_WORK // count)
 
 
 def _say_nothing(line: str) -> None:

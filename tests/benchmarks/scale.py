@@ -117,12 +117,14 @@ def _environment() -> dict[str, str]:
 
 
 def compile_everything() -> None:
-    """Run both sides once, on the smallest models of each kind."""
+    """Run both sides once, on the smallest models of each kind, and a hard packing."""
     for name in ("train_mlp", "dynamic_batch"):
         path = ROOT / "sample_models" / f"{name}.onnx"
         cost(SESSION, str(path))
         for order in ("keep", "auto"):
             optimize(path, order)
+    if (hard := SHARED / "train_lstm_unrolled_128x2.onnx").exists():
+        optimize(hard, "auto")  # numba and the compiled search
 
 
 def optimize(model: Path, order: str = "keep") -> Cost:

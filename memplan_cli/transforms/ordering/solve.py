@@ -65,6 +65,8 @@ class Solution:
     chosen: str = ""
     starts: list[tuple[int, Order]] = field(default_factory=list)
     """Peaks and orders of the clusters, worth improving."""
+    looked_at: Order = field(default_factory=list)
+    """The order whose heavy ops were looked at last, for a bound."""
 
     _certificate: Certificate | None = None
 
@@ -144,7 +146,7 @@ def _cut(found: Solution, small: Contracted, effort: Effort) -> None:
 def _prove(found: Solution, small: Contracted, effort: Effort) -> None:
     """Raise the bound further: along a path, by pairs, and where the best order is heavy."""
     certificate = found.certificate(small.graph)
-    order = min(found.starts)[1]
+    found.looked_at = order = min(found.starts)[1]
     path = longest_path(small.graph)
     certificate.look_along(path, found.peak, effort.part(effort.left // 8))
     certificate.look(order, found.peak, effort.part(effort.left // 24))
@@ -157,7 +159,7 @@ def _prove_again(found: Solution, small: Contracted, effort: Effort) -> None:
     """Look where the order that has been found since is heavy."""
     if small.graph.size <= SEARCHED:
         _prove(found, small, effort)
-    else:
+    elif min(found.starts)[1] != found.looked_at:
         certificate = found.certificate(small.graph)
         certificate.look(min(found.starts)[1], found.peak, effort.part(effort.left // 2))
         found.bound = certificate.bound
