@@ -30,6 +30,10 @@ SEARCHABLE = 6_000
 FITTED = 20_000
 """Buffers of the largest piece of which cores are searched and what sticks out is fitted in."""
 
+SLIGHT = 0.005
+"""Gap, as a share of the bound, below which a piece too large to be searched is left as it is:
+fitting takes half a second, a quarter of what planning such a model takes in all."""
+
 QUADRATIC = 1_500
 """Buffers of the largest piece on which strategies that look at all pairs are tried."""
 
@@ -89,7 +93,7 @@ class Lowering:
         if best.height > best.bound and not gluing.is_over():
             best = _glued(self.piece, best, gluing, self.progress)
         for share in (CORES, EJECTING):
-            if self._is_fitted() and best.worth > LEAST and not budget.is_enough(best):
+            if self._is_fitted(best) and not budget.is_enough(best):
                 best = self._fitted(best, budget, share)
         if best.height > best.bound and QUICK < len(self.piece.size) <= QUADRATIC:
             found = _greediest(self.piece, best.placement, best.bound)
@@ -106,7 +110,7 @@ class Lowering:
             from memplan_cli.allocators.exact import shrink
 
             best = shrink(self._searcher(), best, part)
-        elif self._is_fitted() and best.worth > LEAST:
+        elif self._is_fitted(best):
             best = self._fitted(best, part, EJECTING)
         budget.charge(part.spent)
         return best
@@ -137,8 +141,11 @@ class Lowering:
     def _is_searchable(self) -> bool:
         return len(self.piece.size) <= SEARCHABLE and _is_countable(self.piece)
 
-    def _is_fitted(self) -> bool:
-        return len(self.piece.size) <= FITTED and _is_countable(self.piece)
+    def _is_fitted(self, best: Found) -> bool:
+        count, gap = len(self.piece.size), best.height - best.bound
+        if count > FITTED or best.worth <= LEAST or not _is_countable(self.piece):
+            return False
+        return count <= SEARCHABLE or gap > SLIGHT * best.bound
 
 
 def _is_countable(piece: Piece) -> bool:
