@@ -314,7 +314,7 @@ def main() -> int:
         "|---|---|---:|---|---|",
     ]
     for name, ending in endings.items():
-        said = cell(ending.said, 160)
+        said = cell(ending.said.replace(f"{ROOT}/", ""), 160)
         verdict = "yes" if not ending.wrong else f"NO: {'; '.join(ending.wrong)}"
         row = (name, ending.ended, f"{ending.seconds:.1f}", said, verdict)
         lines.append(f"| {' | '.join(row)} |")
