@@ -8,7 +8,7 @@ stands. Fusion can also cost memory, so the graph as it is competes, and the bet
 from __future__ import annotations
 
 import tempfile
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -63,8 +63,8 @@ def optimize_for_target(
         trial = None
         if check is not None and provider == CPU:
             trial = RunTrial(dims=settings.dims, timeout=check.timeout)
-        dumped = partial(_dumped, file, settings, targets, Path(folder), provider, trial)
-        fused = dumped(())
+        dumps = _Dumps(file, settings, targets, Path(folder), provider, trial)
+        fused = dumps.without(())
         if check is None:
             return write_unproved(fused)
         check = replace(check, provider=settings.target)
@@ -73,30 +73,34 @@ def optimize_for_target(
         graphs = [fused]
         fusions = costly_fusions(fused.planned.program)
         if fusions:
-            graphs.append(dumped(fusions))
+            graphs.append(dumps.without(fusions))
         if _may_need_less(portable, fused, provider):
             graphs.append(portable)
         return best_trial([Trial(rewriting, check, progress) for rewriting in graphs])
 
 
-def _dumped(  # noqa: PLR0913, PLR0917 - all but the fusions are those of the one call
-    file: ModelFile,
-    settings: Settings,
-    targets: Targets,
-    folder: Path,
-    provider: str,
-    trial: RunTrial | None,
-    fusions: Sequence[str],
-) -> Rewriting:
-    """Plan the graph that the runtime makes of a model if it leaves some fusions out."""
-    from memplan_cli.runtime.offline import optimise_offline
+@dataclass(frozen=True, slots=True)
+class _Dumps:
+    """The graphs that the runtime makes of one model; ``trial`` where they may be run first."""
 
-    dump = folder / _dump_name(file, targets, ".unfused" if fusions else "")
-    if trial is None:
-        optimise_offline(file.path, dump, provider, fusions=fusions)
-    else:
-        _pack(file.path, dump, trial, fusions)
-    return _fused(file, dump, settings, targets, provider)
+    file: ModelFile
+    settings: Settings
+    targets: Targets
+    folder: Path
+    provider: str
+    trial: RunTrial | None
+
+    def without(self, fusions: Sequence[str]) -> Rewriting:
+        """Dump and plan the graph in which some fusions are left out."""
+        from memplan_cli.runtime.offline import optimise_offline
+
+        name = _dump_name(self.file, self.targets, ".unfused" if fusions else "")
+        dump = self.folder / name
+        if self.trial is None:
+            optimise_offline(self.file.path, dump, self.provider, fusions=fusions)
+        else:
+            _pack(self.file.path, dump, self.trial, fusions)
+        return _fused(self.file, dump, self.settings, self.targets, self.provider)
 
 
 def _pack(model: Path, dump: Path, trial: RunTrial, fusions: Sequence[str] = ()) -> None:

@@ -155,8 +155,7 @@ class _Order:
                     f"{op.label} reads the input while it writes the output"
                 )
                 continue
-            below = self._below(writer)
-            late = readers & below
+            late = readers & self._below(writer)
             if late:
                 op = self._flow.ops[min(late)]
                 self.impossible[pair] = f"{op.label} needs the output and reads the input"
