@@ -139,9 +139,14 @@ def place_levels(needs: Needs) -> tuple[Placed, Placed, Placed]:
     return level0, level1, _in_arenas(needs, level1)
 
 
-def pool_heights(needs: Needs, level: int) -> Mapping[str, int]:
-    """Return the bytes that all slots take at level 0 or 1, by unit."""
-    return _pooled(needs)[level].heights
+def place_level(needs: Needs, level: int) -> Placed:
+    """Place everything at one level.
+
+    Raises:
+        InvalidLayoutError: an allocator gave a layout that is not safe.
+    """
+    pooled = _pooled(needs)
+    return pooled[level] if level < 2 else _in_arenas(needs, pooled[1])
 
 
 def place_apart(needs: Needs) -> Placed:
@@ -225,7 +230,7 @@ def _arena(unit: str, buffers: tuple[Buffer, ...], needs: Needs, goal: int) -> P
         bound = lower_bound(problem)
         # A bound above the goal cannot be packed below it: do not try.
         if bound <= goal or alignment == 1 or needs.alignment:
-            layout = portfolio(problem, time_limit=needs.time_limit)
+            layout = portfolio(problem, time_limit=needs.time_limit, pools=False)
             if layout.height <= goal or alignment == 1 or needs.alignment:
                 return _checked(PlacedArena(unit, problem, layout, bound))
         alignment //= 2

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from memplan_cli.amounts import Memory
 from memplan_cli.ir import VarId, blocks, intermediates
-from memplan_cli.placing import Needs, Placed, place_levels
 from memplan_cli.plan import ArenaFacts, BlockOrder, Placement, Plan
 from memplan_cli.print_log import refusals
 from memplan_cli.releases import releases
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.analysis.phase import Phases
     from memplan_cli.ir import Program
+    from memplan_cli.placing import Needs, Placed
     from memplan_cli.plan import Release
     from memplan_cli.report import Json
     from memplan_cli.scheduling import Schedule
@@ -62,6 +62,8 @@ class Decided:
     """The answer of the level asked for."""
     levels: tuple[Mapping[str, int], ...]
     """The height of each arena by unit, at levels 0, 1 and 2."""
+    before: Placed
+    """The answer of the level asked for, in the order of the file."""
     warnings: tuple[str, ...] = ()
     estimate: Mapping[str, int] = field(default_factory=dict)
 
@@ -265,9 +267,7 @@ def _original(decided: Decided, memory: Memory) -> tuple[int | None, int | None]
     """Return live peak and planned bytes of the order in the file, at the same level."""
     if decided.schedule.ordering.program is decided.original:
         return memory.live_peak, memory.planned
-    needs = replace(decided.needs, program=decided.original, sizes=decided.scope.sizes)
-    placed = place_levels(needs)[decided.settings.level]
-    return placed.live_peak, number(placed.heights)
+    return decided.before.live_peak, number(decided.before.heights)
 
 
 def _expressions(decided: Decided) -> dict[str, str]:

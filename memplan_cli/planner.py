@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from memplan_cli.analysis.dataflow import dataflow
 from memplan_cli.analysis.dry_run import dry_run
 from memplan_cli.analysis.phase import find_phases
-from memplan_cli.analysis.storage import live_peak
 from memplan_cli.errors import SettingsError
-from memplan_cli.placing import Needs, place_apart, place_levels, pool_heights
+from memplan_cli.placing import Needs, place_apart, place_level, place_levels
 from memplan_cli.plan import check
 from memplan_cli.plan_of import Decided, plan_of
 from memplan_cli.scheduling import (
@@ -97,6 +96,7 @@ def make_plan(
         needs=needs,
         placed=answer.placed,
         levels=answer.levels,
+        before=answer.before,
         warnings=(*refusal, *_notes(program, settings), *chosen.warnings, *over),
         estimate=estimate,
     )
@@ -121,6 +121,8 @@ class _Answer(NamedTuple):
 
     placed: Placed
     levels: tuple[Mapping[str, int], ...]
+    before: Placed
+    """In the order of the file."""
 
 
 def _placed(
@@ -137,14 +139,17 @@ def _placed(
     if left_alone:
         # What is live counts shared bytes once, although nothing shares here.
         placed = replace(place_apart(needs), storage=needs.storage(settings.level))
-        return chosen, needs, _Answer(placed, (placed.heights,) * 3)
+        return chosen, needs, _Answer(placed, (placed.heights,) * 3, placed)
     levels = place_levels(needs)
-    made_for_plan = chosen.ordering.chosen != "runtime"
-    if made_for_plan and _is_worse(program, needs, levels[settings.level], settings):
-        needs = replace(needs, program=program)
-        chosen, levels = _in_the_files_order(program, chosen), place_levels(needs)
+    before = levels[settings.level]
+    if chosen.ordering.program is not program:
+        kept = replace(needs, program=program, sizes=scope.sizes)
+        before = place_level(kept, settings.level)
+        if _is_free(chosen, settings) and _is_worse(levels[settings.level], before):
+            needs, levels = kept, place_levels(kept)
+            chosen, before = _in_the_files_order(program, chosen), levels[settings.level]
     heights = tuple(level.heights for level in levels)
-    return chosen, needs, _Answer(levels[settings.level], heights)
+    return chosen, needs, _Answer(levels[settings.level], heights, before)
 
 
 def _over_budget(chosen: Schedule, placed: Placed) -> Iterator[str]:
@@ -168,22 +173,20 @@ def _lost_alignment(settings: Settings, placed: Placed) -> Iterator[str]:
         yield f"offsets are multiples of {kept} bytes, not of {asked}: {why}"
 
 
-def _is_worse(program: Program, needs: Needs, placed: Placed, settings: Settings) -> bool:
-    """Whether the file's order takes less memory than the one that was chosen.
+def _is_free(chosen: Schedule, settings: Settings) -> bool:
+    """Whether the order is there for the plan alone, and the file's would do as well."""
+    bound_to = settings.recompute != "none" or settings.donate
+    return not bound_to and chosen.ordering.chosen != "runtime"
+
+
+def _is_worse(placed: Placed, before: Placed) -> bool:
+    """Whether the file's order, placed before, takes less memory than the one that was chosen.
 
     An order is chosen by its live peak. Slots are handed on whole and offsets are aligned,
     so a lower peak may take more of them.
     """
-    if needs.program is program or settings.recompute != "none" or settings.donate:
-        return False
-    kept, found = replace(needs, program=program), placed.heights
-    if settings.level < 2:
-        before = pool_heights(kept, settings.level)
-    elif set(found) == {"1"} and found["1"] > live_peak(program, needs.sizes, needs.pinned):
-        before = place_levels(kept)[2].heights
-    else:
-        return False
-    return before != found and all(before[unit] <= found.get(unit, 0) for unit in before)
+    old, new = before.heights, placed.heights
+    return old != new and all(old[unit] <= new.get(unit, 0) for unit in old)
 
 
 def _in_the_files_order(program: Program, chosen: Schedule) -> Schedule:

@@ -75,8 +75,9 @@ class Core:
 def cores(piece: Piece) -> Iterator[Core]:
     """Yield cores to be tried, each once, with all that deserve to be in them."""
     seen: set[tuple[int, ...]] = set()
+    most = piece.load
     for least, heat in product(_LEASTS, _HEATS):
-        chosen = _chosen(piece, heat * piece.load, least * piece.load)
+        chosen = _chosen(piece, heat * most, least * most)
         if chosen and chosen not in seen:
             seen.add(chosen)
             yield _bundled(piece, chosen)
@@ -141,7 +142,9 @@ def lowered_by_cores(piece: Piece, best: Found, budget: Budget) -> Found:
         fixed = core.unfold(piece, offsets)
         if len(piece.size) <= _REPAIRED:
             best = settled(piece, best, fixed, (budget.share(_EACH), budget))
-        for order in () if budget.is_enough(best) else orders:
+        for order in orders:
+            if budget.is_enough(best) or budget.spent > best.worth * budget.work:
+                break
             found = fixed.copy()
             height = fill(start, end, size, found, np.argsort(found, kind="stable"), order)
             budget.charge(price)

@@ -30,10 +30,6 @@ SEARCHABLE = 6_000
 FITTED = 20_000
 """Buffers of the largest piece of which cores are searched and what sticks out is fitted in."""
 
-SLIGHT = 0.005
-"""Gap, as a share of the bound, below which a piece too large to be searched is left as it is:
-fitting takes half a second, a quarter of what planning such a model takes in all."""
-
 QUADRATIC = 1_500
 """Buffers of the largest piece on which strategies that look at all pairs are tried."""
 
@@ -142,10 +138,8 @@ class Lowering:
         return len(self.piece.size) <= SEARCHABLE and _is_countable(self.piece)
 
     def _is_fitted(self, best: Found) -> bool:
-        count, gap = len(self.piece.size), best.height - best.bound
-        if count > FITTED or best.worth <= LEAST or not _is_countable(self.piece):
-            return False
-        return count <= SEARCHABLE or gap > SLIGHT * best.bound
+        few = len(self.piece.size) <= FITTED
+        return few and best.worth > LEAST and _is_countable(self.piece)
 
 
 def _is_countable(piece: Piece) -> bool:

@@ -37,6 +37,7 @@ def portfolio(  # noqa: PLR0913 - knobs by keyword, each with a default
     time_limit: float | None = None,
     seeds: Iterable[Layout] = (),
     enough: int = 0,
+    pools: bool = True,
     progress: Callable[[str], None] | None = None,
 ) -> Layout:
     """Return the best layout found, and whether it is proved to be the best there is.
@@ -49,6 +50,7 @@ def portfolio(  # noqa: PLR0913 - knobs by keyword, each with a default
             short: what is found without it is never worse.
         seeds: Layouts known already; the result is not taller than any of them.
         enough: Bytes below which it matters no more; the search stops at such a layout.
+        pools: Whether levels 0 and 1 compete too, and no reuse; not where the caller has them.
         progress: Called with a line of text before something that takes seconds.
     """
     deadline = None if time_limit is None else time.monotonic() + time_limit
@@ -57,7 +59,9 @@ def portfolio(  # noqa: PLR0913 - knobs by keyword, each with a default
     found = layout_of(reduction, cheap)
     if found.proved:
         return found
-    known = [*seeds, level1(problem), level0(problem), naive(problem)]
+    known = [*seeds]
+    if pools:
+        known += level1(problem), level0(problem), naive(problem)
     best = min([found, *known], key=lambda layout: layout.height)
     bound = max(reduction.load * reduction.unit, reduction.floor)
     if best.height > max(bound, enough) and work > 0:

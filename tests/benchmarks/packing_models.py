@@ -51,9 +51,9 @@ def arenas(model: Path, order: str) -> list[Arena]:
     """Plan a model; return the arenas that were packed for it."""
     packed: list[Arena] = []
 
-    def noting(problem: Problem, *, time_limit: float | None = None) -> Layout:
+    def noting(problem: Problem, *, time_limit: float | None = None, pools: bool) -> Layout:
         started = time.process_time()
-        layout = portfolio(problem, time_limit=time_limit)
+        layout = portfolio(problem, time_limit=time_limit, pools=pools)
         seconds = time.process_time() - started
         assert violations(problem, layout) == ()
         bound = lower_bound(problem)
