@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memplan_cli.errors import RuntimeUnavailableError
+from memplan_cli.errors import ModelError, RuntimeUnavailableError
 from memplan_cli.evidence import Difference, RuntimeSettings, Validation
 from memplan_cli.onnx_io.feeds import FeedSpec, default_dims, feed_specs
+from memplan_cli.onnx_io.interface import other_inputs
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.runnable import missing_weights, random_ops
 from memplan_cli.onnx_io.seeding import seeded_twins
@@ -73,6 +74,7 @@ def compare(original: Path, rewritten: Path, how: Comparison | None = None) -> V
         RuntimeUnavailableError: the weights are not there, the provider is not, or the
             original itself does not run. A rewritten model that does not run is a failed
             check, not an error.
+        ModelError: it does not run because it takes other inputs than the original.
     """
     how = how or Comparison()
     require_weights(original)
@@ -80,6 +82,8 @@ def compare(original: Path, rewritten: Path, how: Comparison | None = None) -> V
     provider = resolve_provider(how.provider)
     how = dataclasses.replace(how, provider=provider)
     first = _at_dims(original, rewritten, how, how.dims)
+    if first.status == "failed" and first.max_abs_diff is None:
+        _refuse_another(original, rewritten)
     second_dims = _second_dims(original, how)
     if second_dims is None or first.status != "passed":
         return first
@@ -108,6 +112,20 @@ def require_weights(
         raise RuntimeUnavailableError(
             f"{path} cannot run: its weights file {missing[0]} is not in {path.parent}",
             hint=f"Put the file there, or {instead}.",
+        )
+
+
+def _refuse_another(original: Path, rewritten: Path) -> None:
+    """Refuse an original that the rewritten model cannot have been made from.
+
+    Raises:
+        ModelError: one takes inputs that the other does not.
+    """
+    found = other_inputs(load_model(original), load_model(rewritten))
+    if found:
+        raise ModelError(
+            f"{rewritten} was not made from {original}: {'; '.join(found)}",
+            hint="name the model that it was made from with --original",
         )
 
 
@@ -244,6 +262,8 @@ def _verdict(
 ) -> Validation:
     if not outcome.ok:
         note = f"the rewritten model does not run ({outcome.how}): {outcome.reason}"
+        if outcome.how == "timeout":
+            note += ", and --timeout gives more"
         return Validation("failed", provider, bit_identical=False, notes=(note,))
     found = _differences(outcome.result)
     notes = (

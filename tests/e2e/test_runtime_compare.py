@@ -7,7 +7,7 @@ import onnx
 import onnx.parser
 import pytest
 
-from memplan_cli.errors import RuntimeUnavailableError
+from memplan_cli.errors import ModelError, RuntimeUnavailableError
 from memplan_cli.evidence import CPU
 from memplan_cli.runtime.bits import Tolerance
 from memplan_cli.runtime.compare import Comparison, compare
@@ -147,3 +147,35 @@ def test_sequences_and_strings_are_compared_element_by_element(tmp_path: Path) -
     assert compare(path, path, ON_CPU).status == "passed"
     other = save(tmp_path, "b", text.replace("two = {2}", "two = {3}"))
     assert compare(path, other, ON_CPU).status == "failed"
+
+
+def test_a_model_with_other_inputs_is_no_original(tmp_path: Path) -> None:
+    other = CHAIN.replace("float[batch,4] x", "float[batch,4] left, float[batch,4] right")
+    other = other.replace("Relu(x)", "Add(left, right)")
+    pair = save(tmp_path, "other", other), save(tmp_path, "mine", CHAIN)
+    with pytest.raises(ModelError, match="only the original takes 'left', 'right'; only the"):
+        compare(*pair, ON_CPU)
+    wide = save(tmp_path, "wide", CHAIN.replace("float[batch,4] x", "float[batch,5] x"))
+    with pytest.raises(ModelError, match=r"'x' is float32\[batch,5\] in the original and"):
+        compare(wide, save(tmp_path, "narrow", CHAIN), ON_CPU)
+
+
+def test_a_model_of_the_same_inputs_that_does_not_run_is_a_failed_check(
+    tmp_path: Path,
+) -> None:
+    broken = CHAIN.replace("z = Neg(b)", "s = Shape(x)  z = Reshape(b, s)")
+    broken = broken.replace("{ a", "<int64[1] s = {7}> { a").replace("s = Shape(x)", "")
+    got = compare(save(tmp_path, "a", CHAIN), save(tmp_path, "b", broken), ON_CPU)
+    assert (got.status, got.max_abs_diff) == ("failed", None)
+    assert "does not run (error)" in got.notes[0]
+
+
+def test_a_written_model_that_never_ends_says_how_to_wait_longer(tmp_path: Path) -> None:
+    endless = """g (float[4] x) => (float[4] y) <int64 n = {9223372036854775807}, bool t = {1}> {
+        y = Loop (n, t, x) <body = b (int64 i, bool c, float[4] v) => (bool d, float[4] w)
+            { d = Identity(c) w = Tanh(v) }> }"""
+    short = "g (float[4] x) => (float[4] y) { y = Tanh(x) }"
+    pair = save(tmp_path, "short", short), save(tmp_path, "endless", endless)
+    got = compare(*pair, Comparison(provider="cpu", timeout=3))
+    said = "the rewritten model does not run (timeout): no answer within 3 s, and --timeout"
+    assert got.notes[0].startswith(said)

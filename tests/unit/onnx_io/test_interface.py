@@ -1,0 +1,57 @@
+"""In which ways two models take other inputs."""
+
+from __future__ import annotations
+
+import pytest
+
+from builders import parse
+from memplan_cli.onnx_io.interface import dim_names, other_inputs
+
+ORIGINAL = "g (float[n,4] x, int64[2] i) => (float[n,4] y) { y = Neg(x) }"
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        (ORIGINAL, ()),
+        (ORIGINAL.replace("float[n,4] x", "float[8,4] x"), ()),
+        (ORIGINAL.replace("float[n,4] x", "float[other,w] x"), ()),
+        (
+            ORIGINAL.replace("float[n,4] x", "float[n,5] x"),
+            ("'x' is float32[n,4] in the original and float32[n,5] in the written model",),
+        ),
+        (
+            ORIGINAL.replace("int64[2] i", "int32[2] i"),
+            ("'i' is int64[2] in the original and int32[2] in the written model",),
+        ),
+        (
+            ORIGINAL.replace("int64[2] i", "int64[2,1] i"),
+            ("'i' is int64[2] in the original and int64[2,1] in the written model",),
+        ),
+        (ORIGINAL.replace(", int64[2] i", ""), ("only the original takes 'i'",)),
+        (
+            ORIGINAL.replace("i)", "j, int64[2] k)"),
+            ("only the original takes 'i'", "only the written model takes 'j', 'k'"),
+        ),
+    ],
+)
+def test_inputs_that_no_one_feed_serves_are_named(written: str, said: tuple[str, ...]) -> None:
+    assert other_inputs(parse(ORIGINAL), parse(written)) == said
+
+
+def test_an_input_with_a_value_of_its_own_need_not_be_fed() -> None:
+    weight = ORIGINAL.replace("=> (float[n,4] y)", "=> (float[n,4] y) <int64[2] k = {1,2}>")
+    assert other_inputs(parse(ORIGINAL), parse(weight.replace("i)", "i, int64[2] k)"))) == ()
+
+
+def test_many_inputs_are_counted() -> None:
+    many = ", ".join(f"float[1] n{number}" for number in range(9))
+    found = other_inputs(parse(ORIGINAL.replace("int64[2] i", many)), parse(ORIGINAL))
+    assert found[0] == "only the original takes 'n0', 'n1', 'n2', 'n3', 'n4' and 4 more"
+
+
+def test_dims_have_the_names_of_every_block() -> None:
+    text = """g (float[n,4] x, bool c) => (float[rows,4] y) {
+        y = If (c) <then_branch = t () => (float[inner,4] z) { z = Neg(x) },
+                    else_branch = e () => (float[4] w) { w = Relu(x) }> }"""
+    assert dim_names(parse(text)) == {"n", "rows", "inner"}
