@@ -20,6 +20,8 @@ from memplan_cli.errors import MemplanError, ModelError, SettingsError
 from memplan_cli.untrusted import refuse_endless
 
 if TYPE_CHECKING:
+    from memplan_cli.ir import Shape
+    from memplan_cli.modelfile import ModelFile
     from memplan_cli.report import Json, Report
 
 SCHEMA = "memplan.sweep/1"
@@ -118,7 +120,9 @@ def jobs_of(
 
     Raises:
         ModelError: a path names no model.
+        SettingsError: the settings that all of them share are wrong.
     """
+    _judge(overrides, config)
     single = {name: values for name, values in profiles.items() if len(set(values)) == 1}
     bindings: list[dict[str, int | str]] = [
         dict(zip(profiles, values, strict=True)) for values in product(*profiles.values())
@@ -136,6 +140,19 @@ def jobs_of(
         for model in found_models(paths)
         for dims in bindings
     )
+
+
+def _judge(overrides: Mapping[str, object], config: Path | None) -> None:
+    """Refuse what would fail every row alike: the command is wrong then, and no model.
+
+    Raises:
+        SettingsError: an option or the settings file is not what it may be.
+    """
+    from memplan_cli.settings_file import read_config, read_overrides
+
+    read_overrides(overrides)
+    if config is not None:
+        read_config(config)
 
 
 def found_models(paths: Sequence[Path]) -> tuple[Path, ...]:
@@ -176,7 +193,7 @@ def failed(job: Job, reason: str, key: str = "") -> Row:
 
 
 def _report(job: Job) -> Report:
-    from memplan_cli import api
+    from memplan_cli.modelfile import plan_model, read_model
     from memplan_cli.settings_file import load_settings
 
     fixed = {name: value for name, value in job.dims.items() if isinstance(value, int)}
@@ -188,7 +205,32 @@ def _report(job: Job) -> Report:
     settings = load_settings(Path(job.model), config, overrides)
     # A file of settings may say a number where this row asks for all numbers between two.
     free = {name: value for name, value in settings.dims.items() if name not in between}
-    return api.plan(Path(job.model), replace(settings, dims=free)).report
+    file = read_model(Path(job.model))
+    _refuse_unknown(file, job.dims, settings.shapes)
+    return plan_model(file, replace(settings, dims=free)).plan.report
+
+
+def _refuse_unknown(
+    file: ModelFile, dims: Mapping[str, int | str], shapes: Mapping[str, Shape]
+) -> None:
+    """Refuse a binding of a dim that a model does not have: its numbers would say nothing.
+
+    Raises:
+        SettingsError: naming the dim, and those there are.
+    """
+    from memplan_cli.onnx_io.interface import dim_names
+    from memplan_cli.selection import nearest
+    from memplan_cli.sizes import symbols_of
+
+    given = {name for shape in shapes.values() for dim in shape for name in symbols_of(dim)}
+    names = sorted(given | dim_names(file.model))
+    for name in dims:
+        if name not in names:
+            there = f"its dims are {', '.join(names)}" if names else "it has no free dim"
+            near = nearest(name, names)
+            raise SettingsError(
+                f"no dim is called {name!r}: {there}" + (f"; {near}" if near else "")
+            )
 
 
 def _numbers(report: Report) -> dict[str, float | None]:

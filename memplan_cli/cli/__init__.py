@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,9 @@ _LONGEST = 1000
 _INTERRUPTED = 130
 """What a shell says of a program that Ctrl-C ended: 128 + SIGINT."""
 
+_TIMED_OUT = "no answer within"
+"""What `runtime.worker` says of a process that was ended by ``--timeout``."""
+
 
 class _Failure(click.ClickException):
     exit_code = 2
@@ -87,6 +91,15 @@ class _Commands(click.Group):
             ctx.fail(f"there is no command {name!r}. {nearest(name, COMMANDS)}".strip())
         return super().resolve_command(ctx, args)
 
+    def main(self, *args: Any, **extra: Any) -> Any:  # noqa: ANN401 - click's own signature
+        try:
+            return super().main(*args, **extra)
+        except OSError as error:
+            # Neither the help nor a message of ours could be written: nothing more can be.
+            with suppress(OSError):
+                click.echo(f"Error: the text cannot be written: {error.strerror}", err=True)
+            raise SystemExit(_Failure.exit_code) from error
+
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's own signature
         try:
             return super().invoke(ctx)
@@ -95,7 +108,8 @@ class _Commands(click.Group):
             raise SystemExit(_INTERRUPTED) from None
         except MemplanError as error:
             _show_traceback(ctx)
-            hint = f"\nHint: {error.hint}" if error.hint else ""
+            told = _in_time(ctx) if _TIMED_OUT in str(error) else error.hint
+            hint = f"\nHint: {told}" if told else ""
             raise _Failure(f"{_told(str(error))}{_told(hint)}") from error
         except (click.ClickException, click.Abort, click.exceptions.Exit, BrokenPipeError):
             raise
@@ -104,6 +118,14 @@ class _Commands(click.Group):
             _show_traceback(ctx)
             text = _told(f"{type(error).__name__}: {error}")
             raise _Failure(f"memplan failed: {text}\nHint: --debug shows where") from error
+
+
+def _in_time(ctx: click.Context) -> str:
+    """Return what to do about a time-out; only this layer knows a command's options."""
+    command = main.get_command(ctx, ctx.invoked_subcommand or "")
+    if command is not None and any(param.name == "timeout" for param in command.params):
+        return "--timeout SECONDS gives it more"
+    return "is there a Loop that never ends? The limit of this command is fixed"
 
 
 def _told(text: str) -> str:

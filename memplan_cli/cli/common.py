@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
@@ -40,13 +41,14 @@ class Output:
 
     def progress(self, text: str) -> None:
         """Say on stderr what is being done, once the work takes longer than a moment."""
-        if not self.quiet and time.monotonic() - self.started > _QUICK:
-            click.echo(f"memplan: {printable(text)} ...", err=True)
+        if time.monotonic() - self.started > _QUICK:
+            self.note(f"memplan: {text} ...")
 
     def note(self, text: str) -> None:
-        """Say something on stderr that is no result."""
+        """Say something on stderr that is no result; that it cannot be said stops nothing."""
         if not self.quiet:
-            click.echo(printable(text), err=True)
+            with suppress(OSError):
+                click.echo(printable(text), err=True)
 
 
 def printable(text: str) -> str:
@@ -57,12 +59,18 @@ def printable(text: str) -> str:
     )
 
 
+def _wants_color() -> bool:
+    """Whether colours reach a terminal that knows them (no-color.org: empty is not set)."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return not plain and sys.stdout is not None and sys.stdout.isatty()
+
+
 def output_options(command: Command) -> Command:
     """Add ``--quiet``, ``--no-color`` and ``--debug``, and pass an `Output` as ``output``."""
 
     @wraps(command)
     def run(*args: object, quiet: bool, no_color: bool, debug: bool, **options: object) -> Any:  # noqa: ANN401 - as the command
-        color = not no_color and "NO_COLOR" not in os.environ and sys.stdout.isatty()
+        color = not no_color and _wants_color()
         output = Output(quiet, color, debug)
         root = click.get_current_context().find_root().ensure_object(Output)
         root.quiet, root.color, root.debug = quiet, color, debug
@@ -163,7 +171,7 @@ class Chosen:
         """The options that were given, by name."""
         words = {"config": self.config, **self.overrides}
         return tuple(
-            name.replace("_", "-") for name, value in words.items() if value not in (None, ())
+            _option(name, value) for name, value in words.items() if value not in (None, ())
         )
 
     def load(self, model: Path) -> Settings:
@@ -171,6 +179,16 @@ class Chosen:
         from memplan_cli.settings_file import load_settings
 
         return load_settings(model, self.config, self.overrides)
+
+
+_SINGULAR = {"dims": "dim", "shapes": "shape", "checkpoints": "checkpoint"}
+"""Settings that an option gives one by one."""
+
+
+def _option(name: str, value: object) -> str:
+    """Return the option that gives a setting a value, as the user wrote it."""
+    word = _SINGULAR.get(name, name).replace("_", "-")
+    return f"no-{word}" if value is False else word
 
 
 def parse_dims(texts: tuple[str, ...]) -> dict[str, int]:
@@ -301,6 +319,8 @@ def say(text: str) -> None:
     Raises:
         ModelError: stdout takes no more; a reader that is gone is another matter.
     """
+    if sys.stdout is None:
+        raise ModelError("the result cannot be written: standard output is closed")
     try:
         click.echo(text, nl=not text.endswith("\n"))
     except BrokenPipeError:

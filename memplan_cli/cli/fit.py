@@ -15,6 +15,7 @@ from memplan_cli.cli.common import (
     say,
     settings_options,
 )
+from memplan_cli.cli.idle import refuse_idle
 from memplan_cli.cli.profiles import open_dims
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ def fit(  # noqa: PLR0913 - one parameter an option, as click wants it
     from memplan_cli.quantities import parse_size
     from memplan_cli.renderers import fits
 
+    if not confirm:
+        refuse_idle(("provider",), "needs the model to be run", "add --confirm")
     request = fitting.Request(
         memory=parse_size(memory),
         unknown=unknown,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from memplan_cli.cli.common import Chosen, output_options, say, settings_options
+from memplan_cli.cli.outputs import refuse_targets, result_option
 from memplan_cli.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.cli.common import Output
     from memplan_cli.gate import Verdict
+    from memplan_cli.gating import Request
 
 FORMATS = ("text", "json", "markdown", "github", "junit", "sarif")
 
@@ -41,7 +44,7 @@ FORMATS = ("text", "json", "markdown", "github", "junit", "sarif")
 @click.option("--update-baseline", is_flag=True, help="Record these numbers.")
 @settings_options
 @click.option("--format", "form", type=click.Choice(FORMATS), default="text")
-@click.option("-o", "--output", "out", type=click.Path(path_type=Path), help="File to write.")
+@result_option
 @click.option(
     "--write", "more", multiple=True, metavar="FORMAT=FILE", help="Write another format too."
 )
@@ -88,8 +91,10 @@ def gate(  # noqa: PLR0913 - one parameter an option, as click wants it
         config=settings.config,
         overrides=settings.overrides,
     )
+    besides = _parse_files(more)
+    _refuse_targets(models, out, besides, request)
     files = {out: form} if out is not None else {}
-    files.update(_parse_files(more))
+    files.update({each.path: each.form for each in besides})
     verdicts = gating.gate(models, request, output.progress, output.note)
     _write(verdicts, files, output)
     if out is None:
@@ -109,13 +114,26 @@ def _write(verdicts: tuple[Verdict, ...], files: Mapping[Path, str], output: Out
         output.note(f"memplan: wrote {path}")
 
 
-def _parse_files(texts: tuple[str, ...]) -> dict[Path, str]:
+@dataclass(frozen=True, slots=True)
+class _More:
+    """One ``--write FORMAT=FILE``: results in another format, in a file besides."""
+
+    form: str
+    path: Path
+
+    @property
+    def word(self) -> str:
+        """What the user wrote."""
+        return f"--write {self.form}={self.path}"
+
+
+def _parse_files(texts: tuple[str, ...]) -> tuple[_More, ...]:
     """Read ``FORMAT=FILE`` words.
 
     Raises:
         SettingsError: one has no ``=`` or another format.
     """
-    found = {}
+    found = []
     for text in texts:
         form, sign, path = text.partition("=")
         if form not in FORMATS or not sign or not path:
@@ -123,5 +141,25 @@ def _parse_files(texts: tuple[str, ...]) -> dict[Path, str]:
                 f"--write takes FORMAT=FILE and not {text!r}",
                 hint=f"the formats are {', '.join(FORMATS)}",
             )
-        found[Path(path)] = form
-    return found
+        if path == "-":
+            raise SettingsError(
+                "--write takes FORMAT=FILE, and '-' is no file",
+                hint=f"--format {form} gives it on standard output",
+            )
+        found.append(_More(form, Path(path)))
+    return tuple(found)
+
+
+def _refuse_targets(
+    models: tuple[Path, ...], out: Path | None, more: tuple[_More, ...], request: Request
+) -> None:
+    """Refuse to write over what is gated, and two results into one file.
+
+    The baseline is read, or written itself: no result may go where it is.
+    """
+    from memplan_cli import gating
+    from memplan_cli.baseline import DEFAULT_NAME
+
+    baseline = request.baseline or Path(DEFAULT_NAME)
+    targets = {"-o": out, **{each.word: each.path for each in more}}
+    refuse_targets(targets, (*gating.expanded(models), baseline))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -17,11 +16,15 @@ from memplan_cli.cli.common import (
     settings_options,
     timeout_option,
 )
+from memplan_cli.cli.idle import is_given, refuse_idle
+from memplan_cli.cli.outputs import TargetFile, refuse_targets
 from memplan_cli.cli.profiles import several_dims
 from memplan_cli.errors import SettingsError
 from memplan_cli.quantities import format_size
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from memplan_cli.cli.common import Output
     from memplan_cli.optimizing import Optimized
     from memplan_cli.plan import Plan
@@ -51,8 +54,8 @@ def _why_not(plan: Plan) -> str:
 
 @click.command()
 @model_argument
-@click.option("-o", "--output", "out", type=click.Path(path_type=Path), help="File to write.")
-@click.option("--plan", "plan_file", type=click.Path(path_type=Path), help="The plan's file.")
+@click.option("-o", "--output", "out", type=TargetFile(), help="File to write.")
+@click.option("--plan", "plan_file", type=TargetFile(), help="The plan's file.")
 @several_dims
 @settings_options
 @click.option(
@@ -64,7 +67,7 @@ def _why_not(plan: Plan) -> str:
 )
 @click.option(
     "--settings-out",
-    type=click.Path(path_type=Path),
+    type=TargetFile(),
     help="Write the runtime's settings as Python, and as JSON beside it.",
 )
 @click.option("--validate/--no-validate", default=True, help="Run both models and compare.")
@@ -100,10 +103,16 @@ def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
     from memplan_cli.comparing import Check
     from memplan_cli.renderers import render
 
-    if settings_out is not None and not validate:
-        raise SettingsError("--settings-out needs the models to be run", hint="validate them")
-    if provider == "cuda" and not validate:
-        raise SettingsError("--provider cuda needs the models to be run", hint="validate them")
+    if not validate:
+        idle = ("provider", "timeout", "settings_out")
+        refuse_idle(idle, "needs the models to be run", "leave --no-validate out")
+    if target not in ("portable", provider) and is_given("provider"):
+        raise SettingsError(
+            f"--target {target} runs both models on its own provider, not on {provider}",
+            hint="leave --provider out",
+        )
+    if settings_out is not None:
+        _refuse_settings_out(settings_out, model, out, plan_file)
     done = api.optimize(
         model,
         replace(settings.load(model), target=target),
@@ -121,6 +130,29 @@ def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
     if settings_out is not None:
         _write_settings(settings_out, done)
         output.note(f"memplan: wrote {settings_out}")
+
+
+def _refuse_settings_out(
+    path: Path, model: Path, out: Path | None, plan_file: Path | None
+) -> None:
+    """Refuse a place for the settings where this command reads or writes something else.
+
+    Raises:
+        MemplanError: the file, or the JSON beside it, cannot be written there.
+    """
+    if path.suffix == ".json":
+        raise SettingsError(
+            "--settings-out takes a file of Python; the JSON is written beside it",
+            hint=f"name it {path.with_suffix('.py').name}",
+        )
+    target = out or model.with_name(f"{model.stem}.memplan.onnx")
+    targets = {
+        "-o": target,
+        "--plan": plan_file or target.with_suffix(".json"),
+        "--settings-out": path,
+        "the JSON of --settings-out": path.with_suffix(".json"),
+    }
+    refuse_targets(targets, (model,))
 
 
 def _write_settings(path: Path, done: Optimized) -> None:

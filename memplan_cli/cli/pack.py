@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from memplan_cli.cli.common import Finite, output_options, say
+from memplan_cli.cli.outputs import TargetFile, refuse_targets
 
 if TYPE_CHECKING:
     from memplan_cli.cli.common import Output
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("problem", type=click.Path(path_type=Path))
 @click.option(
-    "-o", "out", type=click.Path(path_type=Path), help="Write the problem with its offsets."
+    "-o", "--output", "out", type=TargetFile(), help="Write the problem with its offsets."
 )
 @click.option(
     "--capacity",
@@ -54,6 +55,7 @@ def pack(  # noqa: PLR0913 - one parameter an option, as click wants it
     """
     from memplan_cli import pack as packing
 
+    refuse_targets({"-o": out})
     packed = packing.pack(
         packing.read_problem(problem),
         capacity=capacity,
@@ -66,6 +68,10 @@ def pack(  # noqa: PLR0913 - one parameter an option, as click wants it
 
         write_files({out: packing.layout_csv(packed).encode()})
     say(json.dumps(packed.to_json()) if form == "json" else _text(packed))
+    if out:
+        output.note(
+            f"memplan: wrote {out}" if packed.passed else "memplan: nothing was written"
+        )
     raise SystemExit(0 if packed.passed else 1)
 
 

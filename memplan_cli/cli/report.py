@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from memplan_cli.cli.common import Chosen, output_options, say, settings_options
+from memplan_cli.cli.outputs import refuse_targets, result_option
 from memplan_cli.cli.profiles import several_dims
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ FORMATS = (
 @settings_options
 @click.option("--print-log", is_flag=True, help="One line for each tensor that reuses memory.")
 @click.option("--format", "form", type=click.Choice(FORMATS), default="text")
-@click.option("-o", "--output", "out", type=click.Path(path_type=Path), help="File to write.")
+@result_option
 @output_options
 def report(  # noqa: PLR0913 - one parameter an option, as click wants it
     path: Path | None,
@@ -47,7 +48,7 @@ def report(  # noqa: PLR0913 - one parameter an option, as click wants it
 
     \b
     memplan report --print-log
-    memplan report model.onnx --format markdown
+    memplan report model.onnx --format html -o report.html
     """
     from memplan_cli import api
     from memplan_cli.errors import SettingsError
@@ -62,12 +63,12 @@ def report(  # noqa: PLR0913 - one parameter an option, as click wants it
             f"--{[*settings.given, 'dim'][0]} decides a plan, and this is one already",
             hint="name the model instead",
         )
-    if out is not None and path is not None and out.exists() and out.samefile(path):
-        raise SettingsError(f"{out} is the model itself or its plan", hint="name another file")
-    chosen = settings.load(path) if path and is_model else None
+    path = path or api.newest_plan(Path.cwd())
+    refuse_targets({"-o": out}, (path,))
+    chosen = settings.load(path) if is_model else None
     plan = api.report(path, chosen, output.progress, profiles=profiles)
     beside = None
-    if form == "html" and path and chosen and plan.report.chosen_order != "file":
+    if form == "html" and chosen and plan.report.chosen_order != "file":
         kept = replace(for_all(chosen, profiles), order="keep", recompute="none", budget=None)
         label = "in the order of the file"
         beside = Beside(label, api.plan(path, replace(kept, checkpoints=(), donate={})))

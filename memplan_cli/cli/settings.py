@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -13,9 +12,14 @@ from memplan_cli.cli.common import (
     parse_dims,
     provider_option,
     say,
+    timeout_option,
 )
+from memplan_cli.cli.idle import refuse_idle
+from memplan_cli.cli.outputs import refuse_targets, result_option
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from memplan_cli.cli.common import Output
 
 
@@ -24,7 +28,8 @@ if TYPE_CHECKING:
 @click.option("--dim", "dims", multiple=True, metavar="NAME=N", help="Bind a symbolic dim.")
 @click.option("--measure", is_flag=True, help="Run the model and let measurement decide.")
 @provider_option
-@click.option("-o", "--output", "out", type=click.Path(path_type=Path), help="File to write.")
+@timeout_option
+@result_option
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
 @output_options
 def settings(  # noqa: PLR0913 - one parameter an option, as click wants it
@@ -33,6 +38,7 @@ def settings(  # noqa: PLR0913 - one parameter an option, as click wants it
     dims: tuple[str, ...],
     measure: bool,
     provider: str,
+    timeout: float,
     out: Path | None,
     form: str,
     output: Output,
@@ -50,8 +56,11 @@ def settings(  # noqa: PLR0913 - one parameter an option, as click wants it
     from memplan_cli.onnx_io.files import write_files
     from memplan_cli.renderers.settings import RENDERERS
 
+    if not measure:
+        refuse_idle(("provider", "timeout"), "needs the model to be run", "add --measure")
+    refuse_targets({"-o": out}, (model,))
     output.progress("predicting what the runtime will need")
-    check = Check(provider=provider) if measure else None
+    check = Check(provider=provider, timeout=timeout) if measure else None
     found = api.settings(model, parse_dims(dims), check)
     text = RENDERERS[form](found, str(model))
     if out is None:

@@ -48,7 +48,9 @@ def simulate(
     from memplan_cli.renderers.simulation import RENDERERS
 
     output.progress("running the model once to see its shapes")
-    found = api.simulate(model, parse_dims(dims), allocators or ALLOCATORS)
+    found = api.simulate(
+        model, parse_dims(dims), tuple(dict.fromkeys(allocators)) or ALLOCATORS
+    )
     for warning in found.warnings:
         output.note(f"warning: {warning}")
     say(RENDERERS[form](found))

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from memplan_cli.cli.common import Chosen, output_options, say, settings_options
+from memplan_cli.cli.idle import refuse_idle
+from memplan_cli.cli.outputs import TargetFile, refuse_targets, result_option
 from memplan_cli.cli.profiles import profile_dims
 
 if TYPE_CHECKING:
@@ -26,13 +28,13 @@ if TYPE_CHECKING:
 @click.option("--scheduler", metavar="ADDRESS", help="Use this Dask cluster instead.")
 @click.option(
     "--resume",
-    type=click.Path(path_type=Path),
+    type=TargetFile(),
     metavar="FILE.jsonl",
     help="Keep each row here, and do not do again what is in it.",
 )
 @click.option("--format", "form", type=click.Choice(["text", "json", "jsonl", "csv"]),
               default="text")  # fmt: skip
-@click.option("-o", "--output", "out", type=click.Path(path_type=Path), help="File to write.")
+@result_option
 @profile_dims
 @settings_options
 @output_options
@@ -62,7 +64,12 @@ def sweep(  # noqa: PLR0913 - one parameter an option, as click wants it
     from memplan_cli.onnx_io.files import write_files
     from memplan_cli.renderers.sweeps import RENDERERS
 
+    if scheduler is not None:
+        refuse_idle(
+            ("jobs",), "is for processes here, and --scheduler has its own", "leave it out"
+        )
     todo = sweeping.jobs_of(paths, profiles, settings.overrides, settings.config)
+    refuse_targets({"-o": out, "--resume": resume}, {Path(job.model) for job in todo})
     heard: list[Row] = []
 
     def hear(row: Row) -> None:

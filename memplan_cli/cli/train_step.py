@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import json
 from typing import TYPE_CHECKING
 
 import click
 
-from memplan_cli.cli.common import Finite, model_argument, output_options
+from memplan_cli.cli.common import Finite, model_argument, output_options, printable, say
+from memplan_cli.cli.outputs import TargetFile, refuse_targets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from memplan_cli.cli.common import Output
     from memplan_cli.onnx_io.gradients.train_step import TrainStep
 
-_PATH = click.Path(path_type=Path, dir_okay=False)
-
 
 @click.command("train-step")
 @model_argument
-@click.option("-o", "--out", type=_PATH, required=True, help="The training step to write.")
+@click.option(
+    "-o", "--out", type=TargetFile(), required=True, help="The training step to write."
+)
 @click.option("--loss", metavar="NAME", help="The tensor that is the loss.")
 @click.option(
     "--loss-fn",
@@ -47,7 +49,10 @@ _PATH = click.Path(path_type=Path, dir_okay=False)
     help="Keep these, run the rest again.",
 )
 @click.option("--budget", metavar="SIZE|N%", help="Run ops again until it fits in this.")
-@click.option("--state", type=_PATH, help="Write the first value of each in.* here (.npz).")
+@click.option(
+    "--state", type=TargetFile(), help="Write the first value of each in.* here (.npz)."
+)
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
 @output_options
 def train_step(  # noqa: PLR0913 - one parameter an option, as click wants it
     model: Path,
@@ -66,6 +71,7 @@ def train_step(  # noqa: PLR0913 - one parameter an option, as click wants it
     checkpoints: tuple[str, ...],
     budget: str | None,
     state: Path | None,
+    form: str,
     output: Output,
 ) -> None:
     """Turn the forward MODEL into a training step in standard ONNX operators.
@@ -81,6 +87,7 @@ def train_step(  # noqa: PLR0913 - one parameter an option, as click wants it
     _require((optimizer is None) == gradients, "either --optimizer or --gradients")
     _require(bool(loss_fn) or not (labels or result), "--labels and --output with --loss-fn")
     _require(bool(optimizer) or weight_decay is None, "--weight-decay with --optimizer")
+    refuse_targets({"-o": out, "--state": state}, (model,))
     from memplan_cli.onnx_io.gradients.files import StepFiles, write_train_step
     from memplan_cli.training import LossFunction, Optimizer, Recipe, Statistics
 
@@ -94,10 +101,26 @@ def train_step(  # noqa: PLR0913 - one parameter an option, as click wants it
     )
     files = StepFiles(model, out, state)
     step = write_train_step(recipe, files, _recompute(checkpoints, budget))
-    click.echo(
-        f"{out}: {len(step.model.graph.node)} nodes, {len(step.parameters)} parameters"
-        f" trained, loss {step.loss}"
-    )
+    say(_RENDERERS[form](step, out))
+
+
+def _text(step: TrainStep, out: Path) -> str:
+    trained = f"{len(step.parameters)} parameters trained"
+    return printable(f"{out}: {len(step.model.graph.node)} nodes, {trained}, loss {step.loss}")
+
+
+def _json(step: TrainStep, out: Path) -> str:
+    document = {
+        "schema": "memplan.train-step/1",
+        "path": str(out),
+        "nodes": len(step.model.graph.node),
+        "parameters": [parameter.name for parameter in step.parameters],
+        "loss": step.loss,
+    }
+    return json.dumps(document)
+
+
+_RENDERERS: Mapping[str, Callable[[TrainStep, Path], str]] = {"text": _text, "json": _json}
 
 
 def _require(given: bool, words: str) -> None:  # noqa: FBT001 - the test itself, no mode

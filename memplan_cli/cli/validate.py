@@ -59,9 +59,26 @@ def validate(  # noqa: PLR0913 - one parameter an option, as click wants it
     check = Check(provider, runs, rtol, atol, timeout)
     asked: dict[Extra, bool] = {"replay": replay, "measure": measure}
     extras = tuple(extra for extra, wanted in asked.items() if wanted)
-    proof = api.validate(planned, original or _original_of(planned), check, extras)
+    original = original or _original_of(planned)
+    _refuse_itself(planned, original)
+    proof = api.validate(planned, original, check, extras)
     say(RENDERERS[form](proof))
     raise SystemExit(0 if proof.passed else 1)
+
+
+def _refuse_itself(planned: Path, original: Path) -> None:
+    """Refuse to hold a file against itself: whatever it computes, that would pass.
+
+    Raises:
+        ModelError: both names are of one file.
+    """
+    from memplan_cli.errors import ModelError
+
+    if planned.exists() and original.exists() and planned.samefile(original):
+        raise ModelError(
+            f"{original} is the written model itself, which says nothing of its original",
+            hint="name with --original the model that it was made from",
+        )
 
 
 def _original_of(planned: Path) -> Path:

@@ -157,7 +157,7 @@ def test_print_log_in_json_is_a_list_of_the_same_lines(model: Path) -> None:
         (("--order", "best"), "best"),
         (("--config", "none.yaml"), "none.yaml"),
         (("--provider", "tpu"), "tpu"),
-        (("--provider", "cuda"), "--provider cuda needs the models to be run"),
+        (("--provider", "cuda"), "--provider needs the models to be run"),
         (("--timeout", "0"), "0.0 is not in the range"),
         (("--format", "xml"), "xml"),
         (("--no-such-option",), "--no-such-option"),
@@ -295,7 +295,17 @@ def test_a_name_with_control_characters_does_not_steer_the_terminal(tmp_path: Pa
 
 
 def test_validate_needs_a_model_that_memplan_wrote(model: Path) -> None:
-    failed(run("validate", model, "--original", model), "carries no plan")
+    original = shutil.copy(model, model.with_name("original.onnx"))
+    failed(run("validate", model, "--original", original), "carries no plan of memplan")
+
+
+def test_validate_does_not_hold_a_model_against_itself(model: Path) -> None:
+    run("optimize", model, "--no-validate")
+    written = model.with_name("net.memplan.onnx")
+    link = model.with_name("link.onnx")
+    link.symlink_to(written.name)
+    for original in (written, link):
+        failed(run("validate", written, "--original", original), "the written model itself")
 
 
 def test_validate_says_when_it_does_not_know_the_original(model: Path) -> None:

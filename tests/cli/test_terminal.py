@@ -7,14 +7,11 @@ import os
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from story import GOOD, memplan, write
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_json_is_all_there_is_on_stdout(tmp_path: Path) -> None:
@@ -72,3 +69,110 @@ def test_help_needs_nothing_heavy() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert done.stderr == "[]\n"
+
+
+def spawn(words: str, redirect: str, **env: str) -> tuple[int, str]:
+    """Run a command in a shell with its output redirected; exit code and what is left."""
+    code = "from memplan_cli.__main__ import main; main()"
+    done = subprocess.run(
+        [
+            "bash",
+            "-c",
+            f'set -o pipefail; "$0" -c "$1" {words} {redirect}',
+            sys.executable,
+            code,
+        ],
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+needs_full = pytest.mark.skipif(
+    not Path("/dev/full").exists(), reason="needs a device that is full"
+)
+
+
+@needs_bash
+@needs_full
+@pytest.mark.parametrize(
+    "words",
+    ["--help", "report --help", "schema plan", "gate MODEL --max-memory 1B", "report MODEL"],
+)
+@pytest.mark.parametrize("to", [">/dev/full", ">&-"])
+def test_a_result_that_nobody_gets_is_told_and_is_exit_2(
+    words: str, to: str, tmp_path: Path
+) -> None:
+    if to == ">&-" and "--help" in words:
+        pytest.skip("click prints its help into a closed output without a word")
+    model = write(tmp_path / "a.onnx", GOOD)
+    code, said = spawn(words.replace("MODEL", str(model)), to)
+    assert code == 2, said
+    assert said.startswith("Error: ")
+    assert ("No space left on device" if "full" in to else "output is closed") in said
+    assert "Traceback" not in said
+
+
+@needs_bash
+@needs_full
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("report MODEL --level 9", 2),
+        ("gate MODEL --max-memory 1B", 1),
+        ("gate MODEL --max-memory 1GB -o verdict.txt", 0),
+    ],
+)
+@pytest.mark.parametrize("to", ["2>/dev/full", "2>&-"])
+def test_messages_that_nobody_reads_change_no_exit_code(
+    words: str, expected: int, to: str, tmp_path: Path
+) -> None:
+    model = write(tmp_path / "a.onnx", GOOD)
+    words = words.replace("MODEL", str(model)).replace("verdict", str(tmp_path / "verdict"))
+    assert spawn(words, to)[0] == expected
+
+
+@pytest.mark.parametrize(
+    ("env", "colours"),
+    [
+        ({}, True),
+        ({"NO_COLOR": "1"}, False),
+        ({"NO_COLOR": ""}, True),
+        ({"TERM": "dumb"}, False),
+    ],
+)
+def test_colours_are_for_terminals_that_want_them(
+    env: dict[str, str], *, colours: bool, tmp_path: Path
+) -> None:
+    if shutil.which("script") is None:
+        pytest.skip("needs a terminal, which `script` of util-linux makes")
+    model = write(tmp_path / "a.onnx", GOOD)
+    run = f"'{sys.executable}' -m memplan_cli report '{model}'"
+    done = subprocess.run(
+        ["script", "-qec", run, "/dev/null"],
+        env={**os.environ, "TERM": "xterm", **env},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ("\x1b[" in done.stdout) == colours
+
+
+def test_a_time_out_names_the_limit_and_how_to_change_it(tmp_path: Path) -> None:
+    text = """g (float[4] x) => (float[4] y) <int64 n = {9223372036854775807}, bool t = {1}> {
+        y = Loop (n, t, x) <body = b (int64 i, bool c, float[4] v) => (bool d, float[4] w)
+            { d = Identity(c) w = Tanh(v) }> }"""
+    model, out = write(tmp_path / "a.onnx", text), tmp_path / "b.onnx"
+    assert memplan("optimize", model, "-o", out, "--no-validate").exit_code == 0
+    for words in (
+        ("optimize", model),
+        ("validate", out, "--original", model),
+        ("settings", model, "--measure"),
+    ):
+        done = memplan(*words, "--timeout", "3")
+        assert done.exit_code == 2
+        assert "no answer within 3 s" in done.stderr
+        assert "--timeout SECONDS gives it more" in done.stderr

@@ -1,0 +1,109 @@
+"""Which files may a command write? Looked at before any work is done, not after it.
+
+``-`` is standard output where the result is text, and no file anywhere: nobody who types it
+wants a file of that name (``./-`` is one).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from memplan_cli.errors import ModelError, SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+_STDOUT = "-"
+
+
+class TargetFile(click.Path):
+    """A file to write beside what goes to standard output, so ``-`` is none."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(
+        self,
+        value: Any,  # noqa: ANN401 - as click's own
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Any:  # noqa: ANN401 - as click's own
+        """Return the path, or fail as click does."""
+        text = str(value)
+        if not text:
+            self.fail("a file needs a name.", param, ctx)
+        if text == _STDOUT:
+            self.fail(
+                "this goes into a file, and '-' is none (./- is a file of that name).",
+                param,
+                ctx,
+            )
+        return super().convert(value, param, ctx)
+
+
+class ResultFile(TargetFile):
+    """Where the result itself goes: ``-`` is standard output, which None means too."""
+
+    def convert(
+        self,
+        value: Any,  # noqa: ANN401 - as click's own
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Any:  # noqa: ANN401 - as click's own
+        """Return the path, None for standard output, or fail as click does."""
+        return None if str(value) == _STDOUT else super().convert(value, param, ctx)
+
+
+result_option = click.option(
+    "-o", "--output", "out", type=ResultFile(), help="File to write; - is standard output."
+)
+
+
+def refuse_targets(targets: Mapping[str, Path | None], read: Iterable[Path] = ()) -> None:
+    """Refuse files that cannot be written, that are read, or that two things would go into.
+
+    Args:
+        targets: what is written -> its file, None where it is not asked for.
+        read: what the command reads: models, plans, a baseline.
+
+    Raises:
+        ModelError: there is no such folder, or a folder has the name.
+        SettingsError: the file is in use.
+    """
+    taken: dict[Path, str] = {}
+    sources = {path.resolve() for path in read}
+    for what, path in targets.items():
+        if path is None or _is_special(path):
+            continue
+        if path.is_dir():
+            raise ModelError(f"{what}: {path} is a folder", hint="name a file")
+        if not path.parent.is_dir():
+            raise ModelError(
+                f"{what}: there is no folder {path.parent} to write into",
+                hint="create it first",
+            )
+        place = path.resolve()
+        if place in sources or any(_is_same(place, source) for source in sources):
+            raise SettingsError(
+                f"{what}: {path} is the model itself or its plan, or another file that is read",
+                hint="name another file",
+            )
+        if place in taken:
+            raise SettingsError(
+                f"{what} and {taken[place]} would both go into {path}",
+                hint="name another file for one of them",
+            )
+        taken[place] = what
+
+
+def _is_special(path: Path) -> bool:
+    """Whether a path is a device or a pipe, which takes all that is written into it."""
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
+def _is_same(path: Path, other: Path) -> bool:
+    """Whether two names are links to one file."""
+    return path.exists() and other.exists() and path.samefile(other)

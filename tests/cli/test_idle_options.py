@@ -1,0 +1,116 @@
+"""No option is taken that would do nothing: what is given has an effect, or is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from story import GOOD, memplan, write
+
+FREE = "g (float[batch,4] x) => (float[batch,4] y) { a = Relu(x) y = Neg(a) }"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(Path("a.onnx"), GOOD)
+    write(Path("free.onnx"), FREE)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("optimize a.onnx --no-validate --provider cpu", "--provider needs the models"),
+        ("optimize a.onnx --no-validate --provider auto", "--provider needs the models"),
+        ("optimize a.onnx --no-validate --timeout 3", "--timeout needs the models"),
+        ("optimize a.onnx --no-validate --settings-out s.py", "--settings-out needs the"),
+        ("optimize a.onnx --target cpu --provider cuda", "not on cuda"),
+        ("optimize a.onnx --target cpu --provider auto", "not on auto"),
+        ("settings a.onnx --provider cpu", "add --measure"),
+        ("settings a.onnx --timeout 3", "add --measure"),
+        ("fit free.onnx --memory 1GB --dim batch=? --provider cpu", "add --confirm"),
+        ("sweep a.onnx --scheduler here:1 --jobs 2", "--jobs is for processes here"),
+    ],
+)
+def test_an_option_that_nothing_takes_up_is_refused(words: str, said: str) -> None:
+    before = set(Path().iterdir())
+    done = memplan(*words.split())
+    assert done.exit_code == 2, done.output
+    assert said in done.stderr
+    assert done.stdout == ""
+    assert set(Path().iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "optimize a.onnx --provider cpu --timeout 300",
+        "optimize a.onnx --target cpu --provider cpu",
+        "optimize a.onnx --no-validate",
+        "settings a.onnx --measure --provider cpu --timeout 300",
+        "fit free.onnx --memory 1GB --dim batch=?",
+    ],
+)
+def test_options_that_do_something_are_taken(words: str) -> None:
+    done = memplan(*words.split())
+    assert done.exit_code == 0, done.output
+
+
+@pytest.mark.parametrize(
+    ("option", "named"),
+    [
+        ("--dim b=1", "--dim "),
+        ("--shape x=1,2", "--shape "),
+        ("--checkpoint a", "--checkpoint "),
+        ("--no-skip-grads", "--no-skip-grads "),
+        ("--allow-partial", "--allow-partial "),
+    ],
+)
+def test_what_does_nothing_for_a_plan_is_named_as_it_was_written(
+    option: str, named: str
+) -> None:
+    memplan("optimize", "a.onnx", "--no-validate")
+    for command in ("why", "report"):
+        done = memplan(command, "a.memplan.json", *option.split())
+        assert done.exit_code == 2
+        assert f"Error: {named}decides a plan" in done.stderr
+
+
+def test_an_allocator_that_is_named_twice_is_simulated_once() -> None:
+    words = ("simulate", "a.onnx", "--allocator", "bfc", "--allocator", "bfc")
+    assert memplan(*words).stdout.count("bfc") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--level", "5"), "--level: expected 0, 1 or 2"),
+        (("--config", "none.yaml"), "there is no file none.yaml"),
+        (("--alignment", "3"), "a power of two"),
+    ],
+)
+def test_a_sweep_that_is_asked_for_wrongly_is_no_table_of_failures(
+    words: tuple[str, ...], said: str
+) -> None:
+    done = memplan("sweep", "a.onnx", "--jobs", "1", *words)
+    assert done.exit_code == 2
+    assert said in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_sweep_over_a_dim_that_a_model_does_not_have_has_no_numbers_for_it() -> None:
+    done = memplan("sweep", "a.onnx", "free.onnx", "--jobs", "1", "--dim", "batsch=1,2")
+    assert done.exit_code == 1
+    rows = done.stdout.splitlines()
+    assert sum("no dim is called 'batsch': it has no free dim" in row for row in rows) == 3
+    near = "no dim is called 'batsch': its dims are batch; did you mean 'batch'?"
+    assert sum(near in row for row in rows) == 3
+    good = memplan("sweep", "free.onnx", "--jobs", "1", "--dim", "batch=1,2")
+    assert good.exit_code == 0, good.output
+
+
+def test_a_dim_that_a_shape_brings_along_can_be_swept() -> None:
+    write(Path("open.onnx"), FREE.replace("batch", "?"))
+    words = ("--shape", "x=batch,4", "--dim", "batch=2")
+    assert memplan("sweep", "open.onnx", "--jobs", "1", *words).exit_code == 0
