@@ -136,7 +136,7 @@ def place_levels(needs: Needs) -> tuple[Placed, Placed, Placed]:
         InvalidLayoutError: an allocator gave a layout that is not safe.
     """
     level0, level1 = _pooled(needs)
-    return level0, level1, _in_arenas(needs, level1)
+    return level0, level1, _in_arenas(needs, _Goal(needs, level1))
 
 
 def place_level(needs: Needs, level: int) -> Placed:
@@ -145,8 +145,9 @@ def place_level(needs: Needs, level: int) -> Placed:
     Raises:
         InvalidLayoutError: an allocator gave a layout that is not safe.
     """
-    pooled = _pooled(needs)
-    return pooled[level] if level < 2 else _in_arenas(needs, pooled[1])
+    if level < 2:
+        return _pooled(needs)[level]
+    return _in_arenas(needs, _Goal(needs))
 
 
 def place_apart(needs: Needs) -> Placed:
@@ -203,35 +204,66 @@ def _slotted(pools: Sequence[_Pool]) -> Sequence[PlacedArena]:
     return arenas
 
 
-def _in_arenas(needs: Needs, pooled: Placed) -> Placed:
+@dataclass(frozen=True)
+class _Goal:
+    """What an arena may not be taller than: level 1, matched only where it is in doubt."""
+
+    needs: Needs
+    known: Placed | None = None
+
+    @cached_property
+    def pooled(self) -> Placed:
+        """The answer of level 1."""
+        return self.known or _pooled(self.needs)[1]
+
+    @cached_property
+    def _least(self) -> Mapping[str, int]:
+        """The most bytes live at one tick with nothing shared, by unit: no pool takes less."""
+        units: dict[str, list[Buffer]] = {}
+        for var, size in self.needs.sizes.items():
+            buffer = Buffer(BufferId(var), size.coefficient, self.needs.live[var])
+            units.setdefault(size.unit if size.symbols else "1", []).append(buffer)
+        return {unit: lower_bound(Problem(tuple(buffers))) for unit, buffers in units.items()}
+
+    def allows(self, unit: str, height: int) -> bool:
+        """Whether level 1 takes as much for a unit, or more."""
+        sure = self.known is None and height <= self._least[unit]
+        return sure or height <= self.pooled.heights[unit]
+
+
+def _in_arenas(needs: Needs, goal: _Goal) -> Placed:
     storage = home, units = needs.storage(2)
     arenas, fallen_back = [], set()
     for unit, buffers in sorted(units.items()):
-        arena = _arena(unit, buffers, needs, pooled.heights[unit])
-        if arena.layout.height > pooled.heights[unit]:
-            (arena,) = (pool for pool in pooled.arenas if pool.unit == unit)
+        arena = _arena(unit, buffers, needs, goal)
+        if not goal.allows(unit, arena.layout.height):
+            (arena,) = (pool for pool in goal.pooled.arenas if pool.unit == unit)
             fallen_back.add(unit)
         arenas.append(arena)
-    apart = {
-        var: pooled.home[var] for var, size in needs.sizes.items() if size.unit in fallen_back
-    }
-    return _placed(storage, {**home, **apart} if apart else home, arenas)
+    if fallen_back:
+        apart = {
+            var: goal.pooled.home[var]
+            for var, size in needs.sizes.items()
+            if size.unit in fallen_back
+        }
+        home = {**home, **apart}
+    return _placed(storage, home, arenas)
 
 
-def _arena(unit: str, buffers: tuple[Buffer, ...], needs: Needs, goal: int) -> PlacedArena:
+def _arena(unit: str, buffers: tuple[Buffer, ...], needs: Needs, goal: _Goal) -> PlacedArena:
     """Pack one arena; with no alignment asked for, a coarse one must not cost memory.
 
     Padding every tensor of a model of a few small ones can take more than reuse saves:
-    there the alignment is halved until the arena is no taller than ``goal``.
+    there the alignment is halved until the arena is no taller than the goal.
     """
     alignment = needs.alignment or DEFAULT_ALIGNMENT
     while True:
         problem = Problem(buffers, alignment)
         bound = lower_bound(problem)
         # A bound above the goal cannot be packed below it: do not try.
-        if bound <= goal or alignment == 1 or needs.alignment:
+        if alignment == 1 or needs.alignment or goal.allows(unit, bound):
             layout = portfolio(problem, time_limit=needs.time_limit, pools=False)
-            if layout.height <= goal or alignment == 1 or needs.alignment:
+            if alignment == 1 or needs.alignment or goal.allows(unit, layout.height):
                 return _checked(PlacedArena(unit, problem, layout, bound))
         alignment //= 2
 
