@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 Value = TypeVar("Value")
 
-_MOST_DIGITS = 40
-"""Of a number on the command line; Python itself reads no more than 4,300."""
+_LARGEST = 2**63 - 1
+"""What a dim of a model can be."""
 
 _QUICK = 1.0
 """Seconds below which progress would only flicker."""
@@ -200,23 +200,24 @@ def parse_dims(texts: tuple[str, ...]) -> dict[str, int]:
     found: dict[str, int] = {}
     for text in texts:
         name, sign, number = text.rpartition("=")
-        value = _whole(number) if sign and name else None
+        value = whole(number) if sign and name else None
         if value is None or value < 1:
             raise SettingsError(f"--dim takes NAME=N with N above 0, not {text!r}")
         _put(found, name, value, "--dim")
     return found
 
 
-def _whole(text: str) -> int | None:
+def whole(text: str) -> int | None:
     """Return a whole number, None of any other text.
 
     Raises:
-        SettingsError: it has more digits than Python reads.
+        SettingsError: no dim of a model can be so large.
     """
     digits = text.removeprefix("-")
     if not digits.isdecimal():
         return None
-    if len(digits) > _MOST_DIGITS:
+    # By its digits first: Python reads no more than 4,300 of them.
+    if len(digits) > len(str(_LARGEST)) or int(digits) > _LARGEST:
         raise SettingsError(f"{text[:20]}... is more than any machine has")
     return int(text)
 
@@ -263,7 +264,7 @@ def parse_shapes(texts: tuple[str, ...]) -> dict[str, list[int | str]]:
         parts = [part.strip() for part in dims.split(",")] if dims.strip() else []
         if not sign or not name or not all(parts):
             raise SettingsError(f"--shape takes NAME=D,D,.. and not {text!r}")
-        numbers = [_whole(part) for part in parts]
+        numbers = [whole(part) for part in parts]
         shape = [part if n is None else n for part, n in zip(parts, numbers, strict=True)]
         _put(found, name, shape, "--shape")
     return found

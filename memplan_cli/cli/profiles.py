@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
 
+from memplan_cli.cli.common import whole
 from memplan_cli.errors import SettingsError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -72,10 +73,10 @@ def _profiles(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
     found: dict[str, tuple[int, ...]] = {}
     for text in texts:
         name, sign, numbers = text.rpartition("=")
-        words = [word.strip() for word in numbers.split(",")]
-        if not sign or not name or not all(w.isdecimal() and int(w) > 0 for w in words):
+        values = [whole(word.strip()) or 0 for word in numbers.split(",")]
+        if not sign or not name or min(values) < 1:
             raise SettingsError(f"--dim takes NAME=N or NAME=N,N,.. here, not {text!r}")
         if name in found:
             raise SettingsError(f"--dim gives {name!r} twice")
-        found[name] = tuple(dict.fromkeys(int(word) for word in words))
+        found[name] = tuple(dict.fromkeys(values))
     return found

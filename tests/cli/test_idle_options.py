@@ -114,3 +114,28 @@ def test_a_dim_that_a_shape_brings_along_can_be_swept() -> None:
     write(Path("open.onnx"), FREE.replace("batch", "?"))
     words = ("--shape", "x=batch,4", "--dim", "batch=2")
     assert memplan("sweep", "open.onnx", "--jobs", "1", *words).exit_code == 0
+
+
+def test_a_dim_that_is_looked_for_has_neither_number_nor_bounds(tmp_path: Path) -> None:
+    words = ("fit", "free.onnx", "--memory", "1GB", "--dim", "batch=?")
+    done = memplan(*words, "--bounds", "batch=1..4")
+    assert done.exit_code == 2
+    assert "--dim batch=? looks for a dim that has bounds already" in done.stderr
+    (tmp_path / "memplan.yaml").write_text("dims: {batch: 3}\n")
+    done = memplan(*words)
+    assert done.exit_code == 2
+    assert "--dim batch=? looks for a dim that has a number already" in done.stderr
+
+
+@pytest.mark.parametrize("digits", [str(2**63), "9" * 5000])
+@pytest.mark.parametrize(
+    "words",
+    ["report free.onnx --dim batch=", "report free.onnx --dim batch=1,", "sweep free.onnx --dim batch=",
+     "simulate free.onnx --dim batch=", "report free.onnx --shape x=4,"],
+)  # fmt: skip
+def test_a_number_that_no_dim_can_be_is_refused_as_it_was_written(
+    words: str, digits: str
+) -> None:
+    done = memplan(*f"{words}{digits}".split())
+    assert done.exit_code == 2
+    assert f"Error: {digits[:20]}... is more than any machine has" in done.stderr
