@@ -5,7 +5,7 @@ Nothing here prints or exits. A gate that fails is a result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from glob import glob, has_magic
 from importlib import metadata
@@ -71,28 +71,34 @@ def gate(
     Raises:
         MemplanError: a model, plan or setting is wrong, or there is nothing to check.
     """
-    paths = expanded(models)
-    book = _rule_book(paths[0], request)
-    keys = [key_of(model, book.baseline) for model in paths]
-    asked = request.baseline or any(book.rules.rules_for(k).needs_baseline for k in keys)
-    # One that is asked for and is not there is read too: that says what is wrong with it.
-    wanted = book.baseline.exists() or (asked and not request.update)
-    earlier = read_baseline(book.baseline) if wanted else {}
-    if not earlier and not request.update:
-        _refuse_nothing_to_check(book.rules)
-    verdicts, recorded = [], dict(earlier)
-    for model, key in zip(paths, keys, strict=True):
-        snapshot = _snapshot(model, key, request, (progress, warn))
-        rules = book.rules_for(snapshot.model, compared=bool(earlier))
-        verdict = _verdict(snapshot, earlier.get(snapshot.model), rules, request)
+    cases = _cases(expanded(models), request)
+    earlier = _earlier(cases, request)
+    verdicts = []
+    recorded = {place: dict(entries) for place, entries in earlier.items()}
+    for case in cases:
+        known = earlier[case.place]
+        snapshot = _snapshot(case.model, case.key, request, (progress, warn))
+        rules = case.terms.rules(case.key, compared=bool(known))
+        verdict = _verdict(snapshot, known.get(case.key), rules, request)
         if verdict.recorded:
-            recorded[snapshot.model] = snapshot
+            recorded[case.place][case.key] = snapshot
         verdicts.append(verdict)
-    if request.update and recorded != earlier:
+    changed = [place for place, entries in recorded.items() if entries != earlier[place]]
+    if request.update and changed:
         from memplan_cli.onnx_io.files import write_files
 
-        write_files({book.baseline: dumps(recorded).encode()})
+        write_files({place: dumps(recorded[place]).encode() for place in changed})
     return tuple(verdicts)
+
+
+def baselines(models: tuple[Path, ...], request: Request) -> tuple[Path, ...]:
+    """Return every baseline that a gate of these models reads or writes, once.
+
+    Raises:
+        MemplanError: a glob means nothing, or a settings file is wrong.
+    """
+    cases = _cases(expanded(models), request)
+    return tuple(dict.fromkeys(case.terms.baseline for case in cases))
 
 
 def expanded(models: tuple[Path, ...]) -> tuple[Path, ...]:
@@ -115,26 +121,56 @@ def expanded(models: tuple[Path, ...]) -> tuple[Path, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Book:
-    """The rules of files and command line, and the baseline they name."""
+class _Terms:
+    """What the settings files of one folder and the command line ask of its models."""
 
-    rules: RuleBook
+    book: RuleBook
     baseline: Path
     named: bool
+    """Whether somebody named the baseline."""
 
-    def rules_for(self, model: str, *, compared: bool) -> Rules:
+    def rules(self, model: str, *, compared: bool) -> Rules:
         """Return a model's rules; where there is a baseline, nothing may grow unsaid.
 
         A budget alone asks for no baseline, unless somebody named one.
         """
-        rules = self.rules.rules_for(model)
+        rules = self.book.rules_for(model)
         budget_only = rules.max_memory is not None and not self.named
         if not compared or rules.needs_baseline or budget_only:
             return rules
         return replace(rules, max_increase=NO_INCREASE)
 
 
-def _rule_book(model: Path, request: Request) -> _Book:
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """One model or plan to judge: what a baseline calls it, and on which terms."""
+
+    model: Path
+    key: str
+    terms: _Terms
+
+    @property
+    def place(self) -> Path:
+        """The baseline's file, however it was named."""
+        return self.terms.baseline.resolve()
+
+    @property
+    def needs_baseline(self) -> bool:
+        """Whether the rules of this model compare with something earlier."""
+        return self.terms.book.rules_for(self.key).needs_baseline
+
+
+def _cases(paths: tuple[Path, ...], request: Request) -> tuple[_Case, ...]:
+    """Return each model with the terms of its own folder, read once a folder."""
+    folders: dict[Path, _Terms] = {}
+    for path in paths:
+        if path.parent not in folders:
+            folders[path.parent] = _terms(path, request)
+    found = ((path, folders[path.parent]) for path in paths)
+    return tuple(_Case(path, key_of(path, terms.baseline), terms) for path, terms in found)
+
+
+def _terms(model: Path, request: Request) -> _Terms:
     values: dict[str, Any] = {}
     folder = Path.cwd()
     for layer in layers(model, request.config):
@@ -152,16 +188,38 @@ def _rule_book(model: Path, request: Request) -> _Book:
     own_rules = {pattern: {**rules, **request.rules} for pattern, rules in special.items()}
     named = values.get("baseline")
     path = request.baseline or (folder / named if named else Path.cwd() / DEFAULT_NAME)
-    return _Book(RuleBook(common, own_rules), path, bool(request.baseline or named))
+    return _Terms(RuleBook(common, own_rules), path, bool(request.baseline or named))
 
 
-def _refuse_nothing_to_check(book: RuleBook) -> None:
-    rules = [book.common, *(book.rules_for(pattern) for pattern in book.special)]
-    if all(r.max_memory is None and not r.needs_baseline for r in rules):
-        raise SettingsError(
-            "there is nothing to check: no baseline and no budget",
-            hint="give --max-memory, or write a baseline with --update-baseline",
-        )
+def _earlier(cases: tuple[_Case, ...], request: Request) -> dict[Path, dict[str, Snapshot]]:
+    """Return what each baseline holds.
+
+    Raises:
+        MemplanError: one that is asked for is missing or wrong, or a folder's terms ask
+            nothing of its models.
+    """
+    found: dict[Path, dict[str, Snapshot]] = {}
+    for place in dict.fromkeys(case.place for case in cases):
+        mine = [case for case in cases if case.place == place]
+        path = mine[0].terms.baseline
+        asked = request.baseline or any(case.needs_baseline for case in mine)
+        # One that is asked for and is not there is read too: that says what is wrong with it.
+        wanted = path.exists() or (asked and not request.update)
+        found[place] = read_baseline(path) if wanted else {}
+        if not found[place] and not request.update:
+            _refuse_nothing_to_check(mine)
+    return found
+
+
+def _refuse_nothing_to_check(cases: Sequence[_Case]) -> None:
+    for case in cases:
+        book = case.terms.book
+        rules = [book.common, *(book.rules_for(pattern) for pattern in book.special)]
+        if all(r.max_memory is None and not r.needs_baseline for r in rules):
+            raise SettingsError(
+                f"there is nothing to check {case.model} against: no baseline and no budget",
+                hint="give --max-memory, or write a baseline with --update-baseline",
+            )
 
 
 def _verdict(

@@ -155,11 +155,9 @@ def _refuse_targets(
 ) -> None:
     """Refuse to write over what is gated, and two results into one file.
 
-    The baseline is read, or written itself: no result may go where it is.
+    Baselines are read, or written themselves: no result may go where one is.
     """
     from memplan_cli import gating
-    from memplan_cli.baseline import DEFAULT_NAME
 
-    baseline = request.baseline or Path(DEFAULT_NAME)
     targets = {"-o": out, **{each.word: each.path for each in more}}
-    refuse_targets(targets, (*gating.expanded(models), baseline))
+    refuse_targets(targets, (*gating.expanded(models), *gating.baselines(models, request)))

@@ -130,6 +130,56 @@ def test_a_baseline_that_a_file_names_lies_beside_that_file(folder: Path) -> Non
     assert list(json.loads((folder / "m" / "base.json").read_text())["models"]) == ["a.onnx"]
 
 
+@pytest.mark.parametrize("order", [("g1/a.onnx", "g2/b.onnx"), ("g2/b.onnx", "g1/a.onnx")])
+def test_each_model_is_held_against_the_rules_of_its_own_folder(
+    order: tuple[str, str], folder: Path
+) -> None:
+    write(folder / "g1" / "a.onnx", GOOD)
+    write(folder / "g2" / "b.onnx", GOOD)
+    (folder / "g1" / "memplan.yaml").write_text("gate: {max_memory: 1MiB}\n")
+    (folder / "g2" / "memplan.yaml").write_text("gate: {max_memory: 1KiB}\n")
+    done = memplan("gate", *order, "--format", "json")
+    assert done.exit_code == 1
+    passed = {model["model"]: model["passed"] for model in json.loads(done.stdout)["models"]}
+    assert passed == {"g1/a.onnx": True, "g2/b.onnx": False}
+    (folder / "all.yaml").write_text("gate: {max_memory: 2MiB}\n")
+    assert memplan("gate", *order, "--config", "all.yaml").exit_code == 0
+    assert memplan("gate", *order, "--max-memory", "2MiB").exit_code == 0
+
+
+def test_a_model_that_no_rule_is_about_is_no_pass_beside_one_with_a_budget(
+    folder: Path,
+) -> None:
+    (folder / "m" / "memplan.yaml").write_text("gate: {max_memory: 1MiB}\n")
+    write(folder / "n" / "c.onnx", GOOD)
+    assert memplan("gate", "m/a.onnx").exit_code == 0
+    done = memplan("gate", "m/a.onnx", "n/c.onnx")
+    assert done.exit_code == 2
+    assert "there is nothing to check n/c.onnx against" in done.stderr
+
+
+def test_each_folder_keeps_the_baseline_that_its_own_file_names(folder: Path) -> None:
+    write(folder / "n" / "c.onnx", GOOD)
+    (folder / "m" / "memplan.yaml").write_text("gate: {baseline: base.json}\n")
+    (folder / "n" / "memplan.yaml").write_text("gate: {baseline: ../n/base.json}\n")
+    words = ("gate", "m/*.onnx", "n/c.onnx")
+    assert memplan(*words, "--update-baseline").exit_code == 0
+    listed = {
+        name: list(json.loads((folder / name / "base.json").read_text())["models"])
+        for name in ("m", "n")
+    }
+    assert listed == {"m": ["a.onnx", "b.onnx"], "n": ["c.onnx"]}
+    assert memplan(*words).exit_code == 0
+    write(folder / "n" / "c.onnx", LONGER)
+    assert memplan(*words).exit_code == 1
+    over = memplan(*words, "-o", "n/base.json")
+    assert over.exit_code == 2
+    (folder / "n" / "memplan.yaml").write_text("gate: {baseline: ../m/base.json}\n")
+    assert memplan(*words, "--update-baseline").exit_code == 0
+    merged = json.loads((folder / "m" / "base.json").read_text())["models"]
+    assert list(merged) == ["../n/c.onnx", "a.onnx", "b.onnx"]
+
+
 def test_results_go_where_they_are_asked_for_and_nowhere_else(folder: Path) -> None:
     words = ("gate", "m/a.onnx", "--max-memory", "1KiB", "--format", "json", "-o", "out.json")
     done = memplan(*words, "--write", "junit=j.xml", "--write", "sarif=s.sarif")
