@@ -145,9 +145,10 @@ def _placed(
     if chosen.ordering.program is not program:
         kept = replace(needs, program=program, sizes=scope.sizes)
         before = place_level(kept, settings.level)
-        if _is_free(chosen, settings) and _is_worse(levels[settings.level], before):
+        found = levels[settings.level]
+        if _is_free(chosen, settings) and _is_worse(found, before):
             needs, levels = kept, place_levels(kept)
-            chosen, before = _in_the_files_order(program, chosen), levels[settings.level]
+            chosen, before = _in_the_files_order(program, chosen, found), levels[settings.level]
     heights = tuple(level.heights for level in levels)
     return chosen, needs, _Answer(levels[settings.level], heights, before)
 
@@ -189,12 +190,18 @@ def _is_worse(placed: Placed, before: Placed) -> bool:
     return old != new and all(old[unit] <= new.get(unit, 0) for unit in old)
 
 
-def _in_the_files_order(program: Program, chosen: Schedule) -> Schedule:
-    ordering = chosen.ordering
+def _in_the_files_order(program: Program, chosen: Schedule, found: Placed) -> Schedule:
+    """Go back to the order of the file, and say why."""
+    ordering, planned = chosen.ordering, found.heights.get("1")
     peak = ordering.candidates.get("file")
     proved = peak is not None and peak == ordering.bound
     kept = replace(ordering, program=program, chosen="file", proved=proved)
-    return replace(chosen, ordering=kept)
+    note = (
+        f"the order of the file is kept: another has a live peak of {found.live_peak} bytes, "
+        f"but places for its tensors take {planned}"
+    )
+    told = () if peak is None or planned is None else (note,)
+    return replace(chosen, ordering=kept, warnings=(*chosen.warnings, *told))
 
 
 def _notes(program: Program, settings: Settings) -> Iterator[str]:

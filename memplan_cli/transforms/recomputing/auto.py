@@ -14,7 +14,7 @@ from operator import sub
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.cost import total_cost
-from memplan_cli.transforms.order import best_order
+from memplan_cli.transforms.order import DEFAULT_WORK, best_order
 from memplan_cli.transforms.recomputing.bound import Bound, number
 from memplan_cli.transforms.recomputing.solve import Solver, Trial
 from memplan_cli.transforms.recomputing.tidy import tidy
@@ -157,6 +157,9 @@ class _Search:
 
     def fit(self, budget: int) -> None:
         """Try to keep a budget, from several orders."""
+        self._order_alone()
+        if self._keeps_for_nothing(budget):
+            return
         for name in self._orders():
             self._measure(name)
             if self._keeps_for_nothing(budget):
@@ -168,6 +171,7 @@ class _Search:
     def descend(self) -> None:
         """Go down the trade-off curve, once from each order."""
         budgets = [max(int(self.first.peak * share), self.bound) for share in SHARES]
+        self._order_alone()
         for name in self._orders():
             self._measure(name)
         for name in self._promising():
@@ -176,6 +180,16 @@ class _Search:
             self._trials += found
             least = min(trial.peak for trial in found)
             self._tell(f"from order {name!r}: down to {least} bytes")
+
+    def _order_alone(self) -> None:
+        """Take the order that is found where nothing may be computed again.
+
+        It is no start for dropping values; but a budget must not cost memory.
+        """
+        if "alone" not in self._solvers:
+            ordered = self._ordered(self._program, self._terms, DEFAULT_WORK)
+            self._solvers["alone"] = Solver(ordered, self._terms)
+            self._trials.append(self._solvers["alone"].as_it_is())
 
     def _measure(self, name: str) -> None:
         """Make an order, if it is not there, and take it as it is."""
@@ -253,13 +267,13 @@ class _Search:
         sizes = self._terms.sizes
         return {var: number(sizes, var) for var in sizes if var not in light}
 
-    def _ordered(self, program: Program, terms: Terms) -> Program:
+    def _ordered(self, program: Program, terms: Terms, work: int = ORDER_WORK) -> Program:
         return best_order(
             program,
             terms.sizes,
             pinned=terms.pinned,
             aliasing=terms.aliasing,
-            work=ORDER_WORK,
+            work=work,
         ).program
 
 

@@ -31,6 +31,24 @@ def test_a_long_skip_connection_is_computed_again() -> None:
     assert found.chosen.nodes == 1
 
 
+@pytest.mark.parametrize("budget", [205, 1000])
+def test_a_budget_that_an_order_keeps_costs_no_memory(budget: int) -> None:
+    # In the file's order both large values wait for the end.
+    tested = program(
+        "x",
+        "z",
+        ("MatMul", "x x", "a200"),
+        ("MatMul", "x x", "b200"),
+        ("MatMul", "a200 x", "c1"),
+        ("MatMul", "b200 x", "d1"),
+        ("MatMul", "c1 d1", "z"),
+    )
+    found = fitted(tested, budget)
+    assert found.met
+    assert found.copies == ()
+    assert found.chosen.peak == 202
+
+
 def test_a_copy_stands_for_the_node_of_its_twin() -> None:
     found = fitted(skip_connection(), 400)
     (copy,) = found.copies
