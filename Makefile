@@ -14,7 +14,7 @@ export ORT_DISABLE_TELEMETRY := 1
 .PHONY: help install demo test test-slow test-cuda test-suite test-commands test-oldest audit hostile faults fuzz mutations lint types bench zoo golden samples clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(READY): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("memplan needs Python 3.11 or newer: make PYTHON=python3.11") if sys.version_info < (3, 11) else None'

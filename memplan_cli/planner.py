@@ -147,8 +147,9 @@ def _placed(
         before = place_level(kept, settings.level)
         found = levels[settings.level]
         if _is_free(chosen, settings) and _is_worse(found, before):
+            chosen = _in_the_files_order(program, chosen, found)
             needs, levels = kept, place_levels(kept)
-            chosen, before = _in_the_files_order(program, chosen, found), levels[settings.level]
+            before = levels[settings.level]
     heights = tuple(level.heights for level in levels)
     return chosen, needs, _Answer(levels[settings.level], heights, before)
 

@@ -110,17 +110,23 @@ def find_values(
                 reads[of[var]][at] = None
     made = tuple(flow.producer[var] for var in number)
     again = repeatable(program, flow)
+    alone = (sum(map(bool, flow.ops[at].outputs)) == 1 for at in made)
+    beside = (_beside(flow.ops[at], var, sizes) for var, at in zip(number, made, strict=True))
     return Values(
-        program,
-        flow,
-        of,
-        tuple(sizes[var].coefficient if _is_number(sizes.get(var)) else 0 for var in number),
-        made,
-        tuple(tuple(times) for times in reads),
-        tuple(tuple(dict.fromkeys(of[v] for v in flow.reads[at] if v in of)) for at in made),
-        tuple(_work(flow.ops[at], program.vars) if again[at] else -1 for at in made),
-        tuple(sum(map(bool, flow.ops[at].outputs)) == 1 for at in made),
-        tuple(_beside(flow.ops[at], var, sizes) for var, at in zip(number, made, strict=True)),
+        program=program,
+        flow=flow,
+        of=of,
+        size=tuple(
+            sizes[var].coefficient if _is_number(sizes.get(var)) else 0 for var in number
+        ),
+        made=made,
+        reads=tuple(tuple(times) for times in reads),
+        needs=tuple(
+            tuple(dict.fromkeys(of[v] for v in flow.reads[at] if v in of)) for at in made
+        ),
+        work=tuple(_work(flow.ops[at], program.vars) if again[at] else -1 for at in made),
+        alone=tuple(alone),
+        beside=tuple(beside),
     )
 
 
