@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -113,6 +114,9 @@ class _Commands(click.Group):
             raise _Failure(f"{_told(str(error))}{_told(hint)}") from error
         except (click.ClickException, click.Abort, click.exceptions.Exit, BrokenPipeError):
             raise
+        except OSError as error:
+            _show_traceback(ctx)
+            raise _Failure(_told(_refused(error))) from error
         except Exception as error:
             # Exit code 1 says that a check failed: a bug of ours must not say that.
             _show_traceback(ctx)
@@ -126,6 +130,13 @@ def _in_time(ctx: click.Context) -> str:
     if command is not None and any(param.name == "timeout" for param in command.params):
         return "--timeout SECONDS gives it more"
     return "is there a Loop that never ends? The limit of this command is fixed"
+
+
+def _refused(error: OSError) -> str:
+    """Say what the system refuses: of a file that has a name it is no bug of ours."""
+    if error.filename is not None:
+        return f"{os.fsdecode(error.filename)[: _LONGEST // 2]}: {error.strerror}"
+    return f"memplan failed: {type(error).__name__}: {error}\nHint: --debug shows where"
 
 
 def _told(text: str) -> str:

@@ -6,6 +6,7 @@ wants a file of that name (``./-`` is one).
 
 from __future__ import annotations
 
+from os.path import realpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,13 +71,13 @@ def refuse_targets(targets: Mapping[str, Path | None], read: Iterable[Path] = ()
         read: what the command reads: models, plans, a baseline.
 
     Raises:
-        ModelError: there is no such folder, or a folder has the name.
+        ModelError: there is no such folder, a folder has the name, or no file can have it.
         SettingsError: the file is in use.
     """
     taken: dict[Path, str] = {}
-    sources = {path.resolve() for path in read}
+    sources = {_followed(path) for path in read}
     for what, path in targets.items():
-        if path is None or _is_special(path):
+        if path is None or _is_special(path, what):
             continue
         if path.is_dir():
             raise ModelError(f"{what}: {path} is a folder", hint="name a file")
@@ -85,8 +86,8 @@ def refuse_targets(targets: Mapping[str, Path | None], read: Iterable[Path] = ()
                 f"{what}: there is no folder {path.parent} to write into",
                 hint="create it first",
             )
-        place = path.resolve()
-        if place in sources or any(_is_same(place, source) for source in sources):
+        place = _followed(path)
+        if any(_is_same(place, source) for source in sources):
             raise SettingsError(
                 f"{what}: {path} is the model itself or its plan, or another file that is read",
                 hint="name another file",
@@ -99,11 +100,19 @@ def refuse_targets(targets: Mapping[str, Path | None], read: Iterable[Path] = ()
         taken[place] = what
 
 
-def _is_special(path: Path) -> bool:
+def _is_special(path: Path, what: str) -> bool:
     """Whether a path is a device or a pipe, which takes all that is written into it."""
-    return path.exists() and not path.is_file() and not path.is_dir()
+    try:
+        return path.exists() and not path.is_file() and not path.is_dir()
+    except OSError as error:
+        raise ModelError(f"{what}: {path} cannot be written: {error.strerror}") from error
 
 
-def _is_same(path: Path, other: Path) -> bool:
-    """Whether two names are links to one file."""
-    return path.exists() and other.exists() and path.samefile(other)
+def _followed(path: Path) -> Path:
+    """Return where links lead; of a circle of them, which `Path.resolve` refuses, one."""
+    return Path(realpath(path))
+
+
+def _is_same(place: Path, other: Path) -> bool:
+    """Whether two places, links followed, are one file."""
+    return place == other or (place.exists() and other.exists() and place.samefile(other))

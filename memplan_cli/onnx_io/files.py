@@ -6,6 +6,7 @@ looks, at any moment, finds the old file or the whole new one.
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterable
@@ -38,7 +39,7 @@ def write_files(contents: Mapping[Path, Content]) -> None:
     regular = {path: data for path, data in contents.items() if not _is_special(path)}
     try:
         for target, data in regular.items():
-            place = target.resolve() if target.is_symlink() else target
+            place = _followed(target)
             staged[place] = _stage(place, data)
         for target, data in contents.items():
             if target not in regular:
@@ -77,6 +78,18 @@ def staged(target: Path, data: Content) -> Iterator[Path]:
         yield partial
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _followed(target: Path) -> Path:
+    """Return the file that a link stands for.
+
+    Raises:
+        OSError: links lead in a circle, for which Python 3.11 has a `RuntimeError`.
+    """
+    try:
+        return target.resolve() if target.is_symlink() else target
+    except RuntimeError as error:
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from error
 
 
 def _is_special(path: Path) -> bool:

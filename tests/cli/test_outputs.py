@@ -166,3 +166,33 @@ def test_a_training_step_is_told_in_json_too() -> None:
         "parameters": ["W"],
         "loss": "y",
     }
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "report NAME",
+        "gate NAME --max-memory 1GB",
+        "validate NAME --original a.onnx",
+        "sweep NAME --jobs 1",
+        "optimize a.onnx --no-validate -o NAME",
+        "report a.onnx -o NAME",
+        "pack p.csv -o NAME",
+    ],
+)
+def test_a_name_that_no_file_can_have_is_no_bug_of_ours(words: str) -> None:
+    name = "n" * 300
+    refused(*words.replace("NAME", name).split(), said="File name too long")
+    done = memplan(*words.replace("NAME", name).split())
+    assert "memplan failed" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words", ["report a.onnx -o", "settings a.onnx -o", "optimize a.onnx --no-validate -o"]
+)
+def test_links_in_a_circle_are_no_file(words: str) -> None:
+    Path("circle").symlink_to("circle")
+    done = memplan(*words.split(), "circle")
+    assert done.exit_code == 2
+    assert "circle cannot be written: Too many levels of symbolic links" in done.stderr
+    assert Path("circle").is_symlink()
