@@ -141,8 +141,8 @@ def one_of(*choices: object) -> Reader:
 
 
 def dims(value: Value) -> Mapping[str, int]:
-    """Read a table from symbol to number."""
-    return {entry.key: positive(entry.value) for entry in entries(value)}
+    """Read a table from symbol to number; 0 is one, as of a cache before its first step."""
+    return {entry.key: _whole(entry.value, least=0) for entry in entries(value)}
 
 
 def bounds(value: Value) -> Mapping[str, tuple[int, int]]:

@@ -195,14 +195,14 @@ def parse_dims(texts: tuple[str, ...]) -> dict[str, int]:
     """Read ``NAME=N`` words.
 
     Raises:
-        SettingsError: one has no ``=``, or no positive number behind it, or is there twice.
+        SettingsError: one has no ``=``, or no number from 0 on behind it, or is there twice.
     """
     found: dict[str, int] = {}
     for text in texts:
         name, sign, number = text.rpartition("=")
         value = whole(number) if sign and name else None
-        if value is None or value < 1:
-            raise SettingsError(f"--dim takes NAME=N with N above 0, not {text!r}")
+        if value is None or value < 0:
+            raise SettingsError(f"--dim takes NAME=N with N from 0 on, not {text!r}")
         _put(found, name, value, "--dim")
     return found
 

@@ -73,8 +73,9 @@ def _profiles(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
     found: dict[str, tuple[int, ...]] = {}
     for text in texts:
         name, sign, numbers = text.rpartition("=")
-        values = [whole(word.strip()) or 0 for word in numbers.split(",")]
-        if not sign or not name or min(values) < 1:
+        values = [v for v in map(whole, map(str.strip, numbers.split(","))) if v is not None]
+        complete = len(values) == len(numbers.split(","))
+        if not sign or not name or not complete or min(values) < 0:
             raise SettingsError(f"--dim takes NAME=N or NAME=N,N,.. here, not {text!r}")
         if name in found:
             raise SettingsError(f"--dim gives {name!r} twice")

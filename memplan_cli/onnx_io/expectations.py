@@ -223,9 +223,13 @@ def _onward(node: NodeProto, position: int, how: str) -> Iterator[tuple[str, str
 
 
 def bound_shape(tensor: TypeProto.Tensor, dims: Mapping[str, int]) -> tuple[int | None, ...]:
-    """Return a type's dims with the symbols bound; None for what is no number then."""
+    """Return a type's dims with the symbols bound; None for what is no length then."""
     bound = (
-        bind_dim(dim.dim_param, dims) if dim.dim_param else dim.dim_value or None
+        bind_dim(dim.dim_param, dims)
+        if dim.dim_param
+        else dim.dim_value  # 0 is a length: a cache of keys begins with none
+        if dim.HasField("dim_value")
+        else None
         for dim in tensor.shape.dim
     )
-    return tuple(dim if isinstance(dim, int) else None for dim in bound)
+    return tuple(dim if isinstance(dim, int) and dim >= 0 else None for dim in bound)

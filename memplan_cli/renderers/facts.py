@@ -99,6 +99,8 @@ def verdict(report: Report) -> str:
             share = f"{100 * report.coverage:.1f}%"
             return f"only {share} of the intermediates have a known size: no totals"
         return "sizes depend on symbols: bind them with --dim to get numbers"
+    if not memory.naive and not memory.planned and not report.partial:
+        return "no intermediate has any bytes"
     saved = format_share(memory.naive - memory.planned, memory.naive)
     planned, naive = format_size(memory.planned), format_size(memory.naive)
     partial = " (partial)" if report.partial else ""

@@ -191,7 +191,7 @@ def test_the_library_says_what_it_cannot_take(two: Path) -> None:
         (("--dim", "batch=1,8", "--dim", "batch=2,4"), "--dim gives 'batch' twice"),
         (("--dim", "batch=1,8", "--bounds", "batch=1..4"), "has both numbers and bounds"),
         (("--dim", "batch=1,"), "--dim takes NAME=N or NAME=N,N,.."),
-        (("--dim", "batch=0,8"), "--dim takes NAME=N or NAME=N,N,.."),
+        (("--dim", "batch=-1,8"), "--dim takes NAME=N or NAME=N,N,.."),
         (("--dim", "=1,8"), "--dim takes NAME=N or NAME=N,N,.."),
     ],
 )

@@ -79,7 +79,7 @@ def test_the_schema_of_settings_has_every_key_and_no_other() -> None:
         "level: 3",
         "level: true",
         "alignment: 48",
-        "dims: {batch: 0}",
+        "dims: {batch: -1}",
         "mem_param: {exclude_blobs: [a]}",
         "gate: {metric: size}",
         "gate: {models: {a: {max_memry: 1}}}",

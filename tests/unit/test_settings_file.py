@@ -88,7 +88,7 @@ def test_one_excluded_blob_needs_no_list() -> None:
         ("level: 1.0", "expected 0, 1 or 2, not 1.0", ""),
         ("level: '1'", "expected 0, 1 or 2, not '1'", ""),
         ("phase: trian", "expected auto, train or test", "did you mean train?"),
-        ("dims: {batch: 0}", "f:1:15: expected a number from 1 to 2^63 - 1, not 0", ""),
+        ("dims: {batch: -1}", "f:1:15: expected a number from 0 to 2^63 - 1, not -1", ""),
         ("dims: {batch: 1:30}", "expected a whole number, not '1:30'", ""),
         ("dims: [8]", "f:1:7: expected a table of keys, not a list", ""),
         ("alignment: 48", "f:1:12: expected a power of two, not 48", ""),

@@ -57,6 +57,16 @@ def test_an_index_into_an_axis_of_unknown_length_is_zero() -> None:
     assert spec_of(text, "ids").high == 1
 
 
+def test_an_input_may_have_no_elements_at_all() -> None:
+    text = """g (float[1,0,8] past, float[1,steps,8] more, bool[2,0] mask) => (float[1,t,8] y)
+        { y = Concat<axis = 1>(past, more) }"""
+    assert spec_of(text, "past").shape == (1, 0, 8)
+    assert spec_of(text, "more", {"steps": 0}).shape == (1, 0, 8)
+    mask = draw(spec_of(text, "mask"))
+    assert isinstance(mask, np.ndarray)
+    assert mask.shape == (2, 0)
+
+
 def test_a_label_stays_below_the_number_of_classes() -> None:
     text = """g (float[4,10] scores, int64[4] labels) => (float loss)
         { loss = SoftmaxCrossEntropyLoss<reduction = "mean">(scores, labels) }"""
