@@ -6,7 +6,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from memplan_cli.amounts import Memory
+from memplan_cli.bounds import at_most
 from memplan_cli.ir import VarId, blocks, intermediates
+from memplan_cli.maxima import live_peak_text
 from memplan_cli.plan import ArenaFacts, BlockOrder, Placement, Plan
 from memplan_cli.print_log import refusals
 from memplan_cli.releases import releases
@@ -19,6 +21,7 @@ from memplan_cli.totals import (
     number,
     output_bytes,
     peak_of,
+    summed,
     weight_bytes,
 )
 from memplan_cli.version import VERSION
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from memplan_cli.scheduling import Schedule
     from memplan_cli.scope import Scope
     from memplan_cli.settings import Settings
+    from memplan_cli.totals import ByUnit
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,12 +259,18 @@ def _memory(decided: Decided) -> Memory:
 
 
 def _donated_bytes(decided: Decided) -> int:
-    """Return what the donated pairs save in the total: each counts once."""
+    """Return what the donated pairs save in the total; 0 where that is no number."""
+    return number(_donated(decided)) or 0
+
+
+def _donated(decided: Decided) -> ByUnit:
+    """Return the bytes of outputs that take an input's memory: each pair counts once."""
     given = {made for _, made in decided.schedule.donated.pairs}
     vars_ = decided.program.vars
     made = (vars_[var] for var in dict.fromkeys(decided.program.body.outputs))
     sizes = (size_of(var.shape, var.dtype) for var in made if var.name in given)
-    return number(by_unit(size for size in sizes if size is not None)) or 0
+    bounds = decided.settings.bounds
+    return by_unit(at_most(size, bounds) for size in sizes if size is not None)
 
 
 def _original(decided: Decided, memory: Memory) -> tuple[int | None, int | None]:
@@ -271,14 +281,24 @@ def _original(decided: Decided, memory: Memory) -> tuple[int | None, int | None]
 
 
 def _expressions(decided: Decided) -> dict[str, str]:
-    program = decided.program
+    """Return each number of the report as an expression of symbols, where there is one."""
+    program, bounds = decided.program, decided.settings.bounds
+    inputs, outputs = input_bytes(program, bounds), output_bytes(program, bounds)
+    planned = decided.placed.heights
     totals = {
-        "inputs": input_bytes(program, decided.settings.bounds),
-        "outputs": output_bytes(program, decided.settings.bounds),
+        "inputs": inputs,
+        "outputs": outputs,
         "naive": by_unit(decided.needs.sizes.values()),
-        "planned": decided.placed.heights,
+        "planned": planned,
     }
+    if inputs is not None and outputs is not None:
+        weights = {"1": weight_bytes(program)}
+        saved = {unit: -size for unit, size in _donated(decided).items()}
+        totals["total"] = summed(weights, inputs, outputs, planned, saved)
     found = {name: expression(total) for name, total in totals.items() if total is not None}
+    peak = live_peak_text(decided.placed.storage[1])
+    if peak is not None:
+        found["live_peak"] = peak
     for level, heights in enumerate(decided.levels):
         found[f"level {level}"] = expression(heights)
     return found

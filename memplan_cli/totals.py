@@ -38,6 +38,15 @@ def by_unit(sizes: Iterable[Size]) -> ByUnit:
     return {**total, "1": numbers} if numbers else total
 
 
+def summed(*totals: Mapping[str, int]) -> ByUnit:
+    """Add sums up that are by unit already."""
+    found: ByUnit = {}
+    for total in totals:
+        for unit, value in total.items():
+            found[unit] = found.get(unit, 0) + value
+    return found
+
+
 def number(total: Mapping[str, int] | None) -> int | None:
     """Return a sum as a number, or None where a symbol is in it."""
     if total is None or any(unit != "1" and value for unit, value in total.items()):

@@ -60,6 +60,7 @@ LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
                 "scheduling",
                 "scope",
                 "placing",
+                "maxima",
                 "totals",
                 "releases",
                 "print_log",

@@ -119,7 +119,12 @@ def memory_rows(report: Report) -> tuple[Row, ...]:
     bound = DEFINITIONS["live_peak"]
     if report.memory.order_proved:
         bound += "; no order needs less"
-    rows.append(_row(report, "lower bound", report.memory.live_peak, bound, naive))
+    peak = report.memory.live_peak
+    if peak is None and "live_peak" in report.symbolic:
+        row = Row("lower bound", report.symbolic["live_peak"], "", f"{bound}; dims from 1 on")
+        rows.append(row)
+    else:
+        rows.append(_row(report, "lower bound", peak, bound, naive))
     if report.memory.order_bound is not None and not report.memory.order_proved:
         meaning = DEFINITIONS["order_bound"]
         rows.append(_row(report, "order bound", report.memory.order_bound, meaning, naive))

@@ -47,8 +47,8 @@ MOST_TENSORS = 12
 MOST_REASONS = 8
 MOST_COLUMNS = 100
 """A bar wider than this says no more."""
-LONGEST_NUMBER = 16
-"""What is longer is no number but an expression over symbols."""
+LONGEST_NUMBER = 24
+"""What is longer is an expression of several products, too wide for a column."""
 
 
 @dataclass(frozen=True, slots=True)
