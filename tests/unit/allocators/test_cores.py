@@ -12,7 +12,8 @@ from benchmarks.packing_instances import square, thinned
 from memplan_cli.allocators import portfolio
 from memplan_cli.allocators.budget import Budget, Found
 from memplan_cli.allocators.cores import cores, lowered_by_cores
-from memplan_cli.allocators.ejecting import WORK, crowd_of, lowered, settle, settled
+from memplan_cli.allocators.crowd import WORK, crowd_of
+from memplan_cli.allocators.ejecting import lowered, settle, settled
 from memplan_cli.allocators.filling import NOWHERE, fill
 from memplan_cli.allocators.lowering import cheapest
 from memplan_cli.allocators.pieces import Piece, assemble, height_of, layout_of, reduce
