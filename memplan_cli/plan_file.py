@@ -20,6 +20,7 @@ from memplan_cli.plan import (
     Release,
     check,
 )
+from memplan_cli.plan_clock import check_clock
 from memplan_cli.plan_numbers import check_numbers
 from memplan_cli.report import Json, Report
 from memplan_cli.untrusted import refuse_endless
@@ -43,11 +44,22 @@ def read_plan(path: Path) -> Plan:
     except (ValueError, RecursionError) as error:
         raise PlanError(f"{path} is not JSON: {str(error)[:200]}") from error
     try:
-        plan = plan_from_json(data)
-        check(plan)
-        check_numbers(plan)
+        return checked_plan(data)
     except PlanError as error:
         raise type(error)(f"{path}: {error}", hint=error.hint) from error
+
+
+def checked_plan(data: Any) -> Plan:  # noqa: ANN401 - untrusted JSON
+    """Turn JSON into a plan that is safe, and whose numbers were counted again.
+
+    Raises:
+        PlanError: it is not of this schema, its layout is not safe, or it tells one thing
+            in two ways that do not agree.
+    """
+    plan = plan_from_json(data)
+    check(plan)
+    check_numbers(plan)
+    check_clock(plan)
     return plan
 
 
@@ -60,7 +72,7 @@ def plan_from_json(data: Any) -> Plan:  # noqa: ANN401 - untrusted JSON
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         raise PlanError(f"this is not a plan of schema {SCHEMA}")
     try:
-        return Plan(
+        plan = Plan(
             version=_text(data["producer"]["version"]),
             graph_sha256=_text(data["model"]["graph_sha256"]),
             settings=_table(data["settings"]),
@@ -76,10 +88,21 @@ def plan_from_json(data: Any) -> Plan:  # noqa: ANN401 - untrusted JSON
             ),
             report=Report.from_json(data["report"]),
         )
+        _check_told_twice(plan, data)
     except (KeyError, TypeError, AttributeError) as error:
         raise PlanError(
             f"the plan is not of schema {SCHEMA}: {type(error).__name__} {str(error)[:200]}"
         ) from error
+    return plan
+
+
+def _check_told_twice(plan: Plan, data: Json) -> None:
+    """Refuse a plan that says one thing and its report another."""
+    if data["model"]["sha256"] != plan.report.model.sha256:
+        raise PlanError("model.sha256 of the plan and of its report differ")
+    listed = [(item["name"], item["reason"]) for item in data["unplanned"]]
+    if listed != [(item.name, item.reason) for item in plan.report.unplanned]:
+        raise PlanError("unplanned of the plan and of its report differ")
 
 
 def _arena(item: Json) -> ArenaFacts:

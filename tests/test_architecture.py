@@ -66,6 +66,7 @@ LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
                 "print_log",
                 "plan_file",
                 "plan_numbers",
+                "plan_clock",
                 "plan_text",
                 "report",
                 "plan",

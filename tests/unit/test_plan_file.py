@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from memplan_cli.errors import InvalidLayoutError, PlanError
 from memplan_cli.plan import check
-from memplan_cli.plan_file import plan_from_json, read_plan
+from memplan_cli.plan_file import checked_plan, plan_from_json, read_plan
 from memplan_cli.renderers import render
 from unit.plan_cases import LEVEL2, PLANS, of, tensor
 
@@ -234,8 +234,7 @@ def test_junk_anywhere_is_refused_or_does_no_harm(
         inner = inner[key]
     inner[place[-1]] = copy.deepcopy(junk)
     try:
-        plan = plan_from_json(data)
-        check(plan)
+        plan = checked_plan(data)
     except PlanError:
         return
     for form in ("text", "json", "markdown", "csv", "html"):
@@ -252,8 +251,7 @@ def test_what_is_missing_anywhere_is_refused_or_does_no_harm(place: tuple[Any, .
         inner = inner[key]
     del inner[place[-1]]
     try:
-        plan = plan_from_json(data)
-        check(plan)
+        plan = checked_plan(data)
     except PlanError:
         return
     render(plan, "text", print_log=True)
