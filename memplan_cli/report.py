@@ -144,6 +144,19 @@ class Donated:
         )
 
 
+def _predicted_json(peaks: Peaks) -> Json:
+    """Return a prediction; what it says of the arena leaves the weights out."""
+    return {
+        "first_run_peak": peaks.first_run_peak,
+        "steady_peak": peaks.steady_peak,
+        "held_without_weights": peaks.held,
+    }
+
+
+def _predicted_from(data: Json) -> Peaks:
+    return Peaks(data["first_run_peak"], data["steady_peak"], data.get("held_without_weights"))
+
+
 @dataclass(frozen=True, slots=True)
 class RuntimeFacts:
     """A runtime's side: what it is predicted to need, what it did need, how to set it up."""
@@ -162,7 +175,9 @@ class RuntimeFacts:
             "name": self.name,
             "version": self.version,
             "provider": self.provider,
-            "predicted": {s: self.predicted[s].to_json() for s in sides if s in self.predicted}
+            "predicted": {
+                s: _predicted_json(self.predicted[s]) for s in sides if s in self.predicted
+            }
             or None,
             "observed": {s: self.observed[s].to_json() for s in sides if s in self.observed}
             or None,
@@ -176,7 +191,7 @@ class RuntimeFacts:
             data["name"],
             data["version"],
             data["provider"],
-            {side: Peaks(**peaks) for side, peaks in (data["predicted"] or {}).items()},
+            {s: _predicted_from(peaks) for s, peaks in (data["predicted"] or {}).items()},
             {side: Peaks(**peaks) for side, peaks in (data["observed"] or {}).items()},
             RuntimeSettings.from_json(data["settings"]) if data["settings"] else None,
         )

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from memplan_cli.evidence import CPU
 from memplan_cli.print_log import refusals
 from memplan_cli.quantities import format_share, format_size
 from memplan_cli.report import DEFINITIONS
-from memplan_cli.runtime.snippet import binding_lines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,6 +26,7 @@ MEASURES: Mapping[str, str] = {
     "first_run_peak": "most bytes of intermediates and outputs live in the first run",
     "steady_peak": "the same from the second run on, the memory pattern's block included",
     "held": "what the runtime's arena took from the system, weights included",
+    "held, weights aside": "the same without the weights that lie in the arena",
 }
 
 
@@ -177,23 +176,38 @@ def evidence_rows(runtime: RuntimeFacts | None) -> tuple[Evidence, ...]:
     """Return predicted and observed side by side; nothing where nothing was run."""
     if runtime is None or not (runtime.predicted or runtime.observed):
         return ()
-    return tuple(
+    rows = (
         Evidence(
             name,
-            _peak(runtime.predicted, "original", name),
-            _peak(runtime.observed, "original", name),
-            _peak(runtime.predicted, "optimized", name),
-            _peak(runtime.observed, "optimized", name),
+            _predicted(runtime.predicted.get("original"), name),
+            _observed(runtime.observed.get("original"), name),
+            _predicted(runtime.predicted.get("optimized"), name),
+            _observed(runtime.observed.get("optimized"), name),
             meaning,
         )
         for name, meaning in MEASURES.items()
     )
+    return tuple(row for row in rows if set(row.cells[1:-1]) != {_size(None)})
 
 
-def _peak(sides: Mapping[str, Peaks], side: str, name: str) -> str:
-    peaks = sides.get(side)
-    value = getattr(peaks, name) if peaks is not None else None
-    return "-" if value is None else format_size(value)
+def _predicted(peaks: Peaks | None, name: str) -> str:
+    """Return a prediction: of the arena, it leaves the weights out."""
+    if peaks is None or name == "held":
+        return _size(None)
+    return _size(peaks.held if name == "held, weights aside" else getattr(peaks, name))
+
+
+def _observed(peaks: Peaks | None, name: str) -> str:
+    if peaks is None:
+        return _size(None)
+    if name != "held, weights aside":
+        return _size(getattr(peaks, name))
+    known = peaks.held is not None and peaks.weights is not None
+    return _size((peaks.held or 0) - (peaks.weights or 0) if known else None)
+
+
+def _size(size: int | None) -> str:
+    return "-" if size is None else format_size(size)
 
 
 def refused(plan: Plan) -> tuple[Refused, ...]:
@@ -219,95 +233,6 @@ def refused(plan: Plan) -> tuple[Refused, ...]:
         for reason, members in found.items()
     ]
     return tuple(sorted(rows, key=lambda row: (-row.bytes, row.reason)))
-
-
-def recompute_line(report: Report) -> str:
-    """Return what runs twice and what that costs; nothing where nothing was asked."""
-    found = report.recompute
-    if not found.nodes and found.budget is None:
-        return ""
-    line = f"{found.nodes} nodes run again, {100 * found.flops_increase:.1f}% more work"
-    if found.budget is not None:
-        met = "met" if found.met else "not met"
-        line += f"; the budget of {format_size(found.budget)} is {met}"
-    if found.bound is not None:
-        line += f"; no order needs less than {format_size(found.bound)}, whatever runs twice"
-    return line
-
-
-def curve_rows(report: Report) -> tuple[tuple[str, str, str], ...]:
-    """Return the trade-off curve: live peak, extra work, nodes that run again."""
-    return tuple(
-        (format_size(point.peak), f"{100 * point.extra:.1f}%", str(point.nodes))
-        for point in report.recompute.curve
-    )
-
-
-def profiles_line(report: Report) -> str:
-    """Return what the rows are beside; nothing where the plan is for one binding."""
-    if not report.profiles:
-        return ""
-    planned = report.memory.planned
-    size = "" if planned is None else f" takes {format_size(planned)} and"
-    return f"this plan{size} was checked at each; what a plan for each alone takes:"
-
-
-PROFILE_COLUMNS = ("dims", ">inputs", ">outputs", ">naive", ">live peak", ">planned", ">total")
-
-
-def profile_rows(report: Report) -> tuple[tuple[str, ...], ...]:
-    """Return, for each binding, its dims and sizes in the order of `PROFILE_COLUMNS`."""
-    return tuple(
-        (
-            ", ".join(f"{name}={value}" for name, value in row.dims.items()),
-            *(
-                "-" if size is None else format_size(size)
-                for size in (
-                    row.memory.inputs,
-                    row.memory.outputs,
-                    row.memory.naive,
-                    row.memory.live_peak,
-                    row.memory.planned,
-                    row.memory.total,
-                )
-            ),
-        )
-        for row in report.profiles
-    )
-
-
-def donated_line(report: Report) -> str:
-    """Return what donation saves; nothing where nothing was asked."""
-    found = report.donated
-    if not found.pairs and not found.refused:
-        return ""
-    refused = f"; {len(found.refused)} may not" if found.refused else ""
-    return (
-        f"{len(found.pairs)} outputs take the memory of the input they replace, "
-        f"{format_size(found.bytes)} less in total{refused}"
-    )
-
-
-def donated_rows(report: Report) -> tuple[tuple[str, str], ...]:
-    """Return each output with the input whose memory it takes, or why it may not."""
-    found = report.donated
-    taken = tuple((new, f"takes the memory of {old}") for old, new in found.pairs)
-    return taken + tuple((refusal.name, refusal.reason) for refusal in found.refused)
-
-
-def donated_code(report: Report) -> tuple[str, ...]:
-    """Return Python that binds each pair to one buffer; nothing where nothing is donated."""
-    if not report.donated.pairs:
-        return ()
-    provider = report.runtime.provider if report.runtime else CPU
-    lines = (
-        "import json",
-        "import onnxruntime as ort",
-        "session = ...  # of the written model, with the settings of this report",
-        'plan = json.load(open("PLAN.memplan.json"))',
-    )
-    pairs = '{made: given for given, made in plan["report"]["donated"]["pairs"]}'
-    return (*lines, *filter(None, binding_lines(pairs, provider)))
 
 
 def settings_lines(runtime: RuntimeFacts | None) -> tuple[str, ...]:

@@ -14,17 +14,19 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from memplan_cli.quantities import format_size
-from memplan_cli.renderers.escape import html, script, terminal
-from memplan_cli.renderers.facts import (
-    EVIDENCE_HEADER,
+from memplan_cli.renderers.asked import (
     curve_rows,
     donated_code,
     donated_line,
     donated_rows,
+    recompute_line,
+)
+from memplan_cli.renderers.escape import html, script, terminal
+from memplan_cli.renderers.facts import (
+    EVIDENCE_HEADER,
     evidence_rows,
     headline,
     memory_rows,
-    recompute_line,
     refused,
     settings_lines,
     total_rows,

@@ -6,20 +6,22 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.print_log import print_log
 from memplan_cli.quantities import format_share, format_size
-from memplan_cli.renderers.escape import markdown, markdown_prose
-from memplan_cli.renderers.facts import (
-    EVIDENCE_HEADER,
+from memplan_cli.renderers.asked import (
     PROFILE_COLUMNS,
     curve_rows,
     donated_code,
     donated_line,
     donated_rows,
-    evidence_rows,
-    headline,
-    memory_rows,
     profile_rows,
     profiles_line,
     recompute_line,
+)
+from memplan_cli.renderers.escape import markdown, markdown_prose
+from memplan_cli.renderers.facts import (
+    EVIDENCE_HEADER,
+    evidence_rows,
+    headline,
+    memory_rows,
     refused,
     settings_lines,
     total_rows,

@@ -12,20 +12,22 @@ from rich.table import Table
 from rich.text import Text
 
 from memplan_cli.quantities import format_share, format_size
-from memplan_cli.renderers.bars import bars, sampled
-from memplan_cli.renderers.escape import shortened, terminal
-from memplan_cli.renderers.facts import (
+from memplan_cli.renderers.asked import (
     PROFILE_COLUMNS,
     curve_rows,
     donated_code,
     donated_line,
     donated_rows,
-    evidence_rows,
-    headline,
-    memory_rows,
     profile_rows,
     profiles_line,
     recompute_line,
+)
+from memplan_cli.renderers.bars import bars, sampled
+from memplan_cli.renderers.escape import shortened, terminal
+from memplan_cli.renderers.facts import (
+    evidence_rows,
+    headline,
+    memory_rows,
     refused,
     settings_lines,
     total_rows,

@@ -13,6 +13,7 @@ from builders import parse
 from memplan_cli import api
 from memplan_cli.maxima import MOST_SUMS, is_at_least, live_peak_text
 from memplan_cli.problem import Buffer, BufferId, LiveRange, Problem, pressure
+from memplan_cli.renderers.asked import donated_line
 from memplan_cli.renderers.facts import memory_rows, total_rows
 from memplan_cli.settings import Settings
 from memplan_cli.sizes import unit_value
@@ -144,6 +145,7 @@ def test_what_is_donated_counts_once_in_the_expression_of_the_total(tmp_path: Pa
     apart = api.report(path, Settings()).report
     given_away = api.report(path, Settings(donate={"x": "y"})).report
     assert given_away.donated.pairs == (("x", "y"),)
+    assert donated_line(given_away) == "1 outputs take the memory of the input they replace"
     saved = {"batch": 3}
     less = unit_value(apart.symbolic["total"], saved) - 3 * 32
     assert unit_value(given_away.symbolic["total"], saved) == less

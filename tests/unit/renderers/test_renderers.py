@@ -17,12 +17,14 @@ import pytest
 from markdown_it import MarkdownIt
 
 from memplan_cli.errors import PlanError, SettingsError
+from memplan_cli.evidence import Peaks
 from memplan_cli.plan_file import read_plan
 from memplan_cli.problem import align, lower_bound
 from memplan_cli.renderers import RENDERERS, html, render
 from memplan_cli.renderers.bars import bars, sampled
 from memplan_cli.renderers.text import Screen
 from memplan_cli.renderers.text import render as draw
+from memplan_cli.report import Report
 
 if TYPE_CHECKING:
     from memplan_cli.plan import Plan
@@ -207,6 +209,28 @@ def test_text_shows_predicted_and_observed_side_by_side() -> None:
     lines = draw(plan_named("branchy"), Screen(120)).splitlines()
     (line,) = [line for line in lines if line.lstrip().startswith("held ")]
     assert line.split()[1:] == ["-", "1.00", "MiB", "-", "685.00", "KiB", *line.split()[7:]]
+
+
+@pytest.mark.parametrize("form", ["text", "markdown", "html"])
+def test_what_the_arena_holds_is_compared_without_weights(form: str) -> None:
+    plan = plan_named("branchy")
+    assert plan.report.runtime is not None
+    runtime = replace(
+        plan.report.runtime,
+        predicted={"optimized": Peaks(590120, 590120, held=3 << 20)},
+        observed={"optimized": Peaks(590120, 590120, held=8 << 20, weights=5 << 20)},
+    )
+    report = replace(plan.report, runtime=runtime)
+    read_again = Report.from_json(json.loads(json.dumps(report.to_json())))
+    for each in (report, read_again):
+        text = RENDERERS[form](plan.with_report(each))
+        lines = re.split("\n|<tr>", re.sub("</?t[dh][^>]*>", " ", text))
+        (whole,) = (re.findall(r"-(?= )|[\d.]+ MiB", line) for line in lines
+                    if re.match(r"\W*held\s[^,]*MiB", line))  # fmt: skip
+        (aside,) = (re.findall(r"-(?= )|[\d.]+ MiB", line) for line in lines
+                    if re.match(r"\W*held, weights aside\b.*MiB", line))  # fmt: skip
+        assert whole == ["-", "-", "-", "8.00 MiB"], "a prediction knows no weights"
+        assert aside == ["-", "-", "3.00 MiB", "3.00 MiB"]
 
 
 def test_every_number_has_a_definition_below_or_beside_it() -> None:
