@@ -164,6 +164,8 @@ _INDEXING: Mapping[str, Rule] = {
     "Gather": rules_indexing.gather,
     "GatherElements": rules_indexing.gather_elements,
     "GatherND": rules_indexing.gather_nd,
+    "OneHot": rules_indexing.one_hot,
+    "Range": rules_indexing.range_,
     "ScatterElements": rules_indexing.scatter_elements,
     "ScatterND": rules_indexing.scatter_nd,
     "TopK": rules_indexing.top_k,
@@ -199,10 +201,8 @@ WITHOUT_GRADIENT = frozenset(
         "Hardmax",
         "Multinomial",
         "NonZero",
-        "OneHot",
         "RandomNormalLike",
         "RandomUniformLike",
-        "Range",
         "Round",
         "Shape",
         "Sign",
@@ -210,3 +210,13 @@ WITHOUT_GRADIENT = frozenset(
     }
 )
 """Operators whose results do not change when their inputs change a little."""
+
+UNFELT_INPUTS: Mapping[str, frozenset[int]] = {
+    "CastLike": frozenset({1}),
+    "OneHot": frozenset({0, 1}),
+    "Range": frozenset({1}),
+}
+"""Inputs of operators with a rule of which the same is true: a type, a place, an end."""
+
+RESULTS_WITH_RULES: Mapping[str, int] = {"If": 64, "SoftmaxCrossEntropyLoss": 2, "Split": 64}
+"""How many results a rule goes back from, where that is more than the first; 64 stands for all."""

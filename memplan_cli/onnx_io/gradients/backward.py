@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from memplan_cli.errors import ModelError
-from memplan_cli.onnx_io.gradients import RULES, WITHOUT_GRADIENT
+from memplan_cli.onnx_io.gradients import (
+    RESULTS_WITH_RULES,
+    RULES,
+    UNFELT_INPUTS,
+    WITHOUT_GRADIENT,
+)
 from memplan_cli.onnx_io.gradients.tape import Call
 from memplan_cli.onnx_io.gradients.tensors import FLOATS, reads
 
@@ -16,6 +22,10 @@ if TYPE_CHECKING:
     from onnx import NodeProto
 
     from memplan_cli.onnx_io.gradients.tape import Tape
+
+
+STANDARD = frozenset({"", "ai.onnx"})
+"""Both names of the domain that the rules are for."""
 
 
 class NoRuleError(ModelError):
@@ -53,22 +63,26 @@ def sweep(
         a leaf is missing when nothing flows to it.
 
     Raises:
-        NoRuleError: gradient reaches a node without a rule that depends on a leaf.
+        NoRuleError: gradient reaches a node without a rule that depends on a leaf, or a
+            rule knows nothing of the input that does.
     """
     needs = dependants(nodes, leaves, tape)
     sums = _Sums(tape, dict(seeds))
     done: dict[str, str] = {}
     for node in reversed(nodes):
         gradients = tuple(sums.parts.get(name, "") for name in node.output)
-        inputs = reads(node)
+        inputs = felt(node)
         wanted = tuple(name in needs for name in inputs)
         if not any(gradients) or not any(wanted):
             continue
         done.update((n, g) for n, g in zip(node.output, gradients, strict=True) if g)
         call = Call(node, inputs, gradients, wanted, tape)
-        for name, part in zip(inputs, _apply(call), strict=False):
-            if part and name in needs:
-                sums.add(name, part)
+        for name, part in zip_longest(inputs, _apply(call), fillvalue=""):
+            if name not in needs:
+                continue
+            if not part:
+                raise _unknown(call, f"its input {name!r}, which depends on a parameter")
+            sums.add(name, part)
     for leaf in leaves:
         if leaf in sums.parts:
             done[leaf] = sums.parts[leaf]
@@ -81,15 +95,36 @@ def dependants(
     """Return the leaves and every tensor a small change of them can change."""
     found = set(leaves)
     for node in nodes:
-        if node.op_type in WITHOUT_GRADIENT or found.isdisjoint(reads(node)):
+        if found.isdisjoint(felt(node)):
             continue
         found.update(o for o in node.output if o and tape.dtype(o) in {*FLOATS, 0})
     return frozenset(found)
 
 
+def felt(node: NodeProto) -> tuple[str, ...]:
+    """Return what a node reads, ``""`` for inputs of which a small change changes nothing."""
+    names = reads(node)
+    if node.domain not in STANDARD:
+        return names
+    if node.op_type in WITHOUT_GRADIENT:
+        return ("",) * len(names)
+    unfelt = UNFELT_INPUTS.get(node.op_type, frozenset())
+    if node.op_type == "BatchNormalization" and _trains(node):
+        unfelt = _RUNNING
+    return tuple("" if index in unfelt else name for index, name in enumerate(names))
+
+
+_RUNNING = frozenset({3, 4})
+"""The running statistics, which a batch normalisation in training does not normalise by."""
+
+
+def _trains(node: NodeProto) -> bool:
+    return any(a.name == "training_mode" and a.i for a in node.attribute)
+
+
 def _apply(call: Call) -> tuple[str, ...]:
     node = call.node
-    rule = RULES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+    rule = RULES.get(node.op_type) if node.domain in STANDARD else None
     if rule is None:
         kind = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
         raise NoRuleError(
@@ -97,4 +132,17 @@ def _apply(call: Call) -> tuple[str, ...]:
             " lies between a trained parameter and the loss",
             hint="freeze the parameters before it (--freeze), or replace the operator",
         )
+    for name in node.output[RESULTS_WITH_RULES.get(node.op_type, 1) :]:
+        index = list(node.output).index(name)
+        if index < len(call.gradients) and call.gradients[index]:
+            raise _unknown(call, f"its result {name!r}, which the loss depends on")
     return rule(call)
+
+
+def _unknown(call: Call, of: str) -> NoRuleError:
+    node = call.node
+    return NoRuleError(
+        f"the gradient rule of {node.op_type} knows nothing of {of}; the node is"
+        f" {node.name or node.output[0]!r}",
+        hint="freeze the parameters before it (--freeze), or replace the operator",
+    )

@@ -12,6 +12,7 @@ from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.gradients.backward import sweep
 from memplan_cli.onnx_io.gradients.expand import expand
 from memplan_cli.onnx_io.gradients.lean import keep_less
+from memplan_cli.onnx_io.gradients.prepare import opset_of
 from memplan_cli.onnx_io.gradients.tape import Phase, Pool, Tape, mark
 from memplan_cli.onnx_io.gradients.tensors import (
     constant_values,
@@ -67,7 +68,8 @@ def differentiate(
             hint=f"the nearest names are {', '.join(near[:3])}",
         )
     tensors = infer_tensors(model)
-    tape = Tape(tensors, constant_values(graph), Pool(names_in(graph)))
+    pool = Pool(names_in(graph))
+    tape = Tape(tensors, constant_values(graph), pool, opset=opset_of(model))
     path = live_nodes(nodes, [loss])
     done = sweep(path, {loss: _one(tape, loss)}, parameters, tape)
     forward = _with_additions(nodes, tape, [v.name for v in graph.input])

@@ -63,6 +63,7 @@ def expand(model: ModelProto, loss: str, parameters: Sequence[str]) -> None:
             constant_values(model.graph),
             Pool(names_in(model.graph)),
             Phase.FORWARD,
+            opset=opset_of(model),
         )
         if not _expand_once(model, tape, (loss, parameters)):
             return

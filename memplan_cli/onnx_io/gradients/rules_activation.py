@@ -50,7 +50,8 @@ def thresholded_relu(call: Call) -> Gradients:
 def elu(call: Call) -> Gradients:
     """Y = X where X > 0 else a (e^X - 1): dX = dY, or dY (Y + a)."""
     alpha = call.attribute("alpha", 1.0)
-    return (_where_positive(call, call.output(), _times_y_plus(call, alpha)),)
+    sign = call.output() if alpha >= 0 else call.input(0)
+    return (_where_positive(call, sign, _times_y_plus(call, alpha)),)
 
 
 def selu(call: Call) -> Gradients:
@@ -58,7 +59,8 @@ def selu(call: Call) -> Gradients:
     tape = call.tape
     alpha = call.attribute("alpha", 1.67326319217681884765625)
     gamma = call.attribute("gamma", 1.05070102214813232421875)
-    positive = tape.emit("Greater", call.output(), tape.scalar(0, call.input(0)))
+    sign = call.output() if alpha >= 0 and gamma >= 0 else call.input(0)
+    positive = tape.emit("Greater", sign, tape.scalar(0, call.input(0)))
     scaled = tape.emit("Mul", call.dy, tape.scalar(gamma, call.input(0)))
     return (tape.emit("Where", positive, scaled, _times_y_plus(call, alpha * gamma)),)
 

@@ -80,7 +80,7 @@ def _inner_tape(outer: Tape, body: GraphProto) -> tuple[Tape, dict[str, str]]:
             tensors[new] = tensors[old]
         if old in values:
             values[new] = values[old]
-    return Tape(tensors, values, outer.pool), names
+    return Tape(tensors, values, outer.pool, opset=outer.opset), names
 
 
 def _renamed(node: NodeProto, names: dict[str, str]) -> NodeProto:

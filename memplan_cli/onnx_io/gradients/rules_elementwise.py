@@ -80,25 +80,39 @@ def power(call: Call) -> Gradients:
         zero = tape.scalar(0, base)
         positive = tape.emit("Greater", base, zero)
         logs = tape.emit("Log", tape.emit("Where", positive, base, tape.scalar(1, base)))
-        second = _to_input(
-            call, 1, tape.emit("Mul", call.dy, tape.emit("Mul", call.output(), logs))
-        )
+        slope = tape.emit("Mul", call.output(), logs)
+        second = _to_input(call, 1, tape.emit("Mul", call.dy, slope))
+        if tape.dtype(exponent) != tape.dtype(base):
+            second = tape.emit("Cast", second, to=tape.dtype(exponent))
     if not call.wants(0):
         return ("", second)
-    if known is not None and known.size == 1 and float(known.ravel()[0]) in (1.0, 2.0, 3.0):
+    if known is not None and known.size == 1 and float(known.ravel()[0]) in _SMALL:
         slope = _small_power(call, float(known.ravel()[0]))
     else:
-        factor = exponent
-        if tape.dtype(exponent) != tape.dtype(base):
-            factor = tape.emit("Cast", exponent, to=tape.dtype(base))
-        less = tape.emit("Sub", factor, tape.scalar(1, base))
-        slope = tape.emit("Mul", factor, tape.emit("Pow", base, less))
+        slope = _power_slope(call)
     return (_to_input(call, 0, tape.emit("Mul", call.dy, slope)), second)
+
+
+_SMALL = (0.0, 1.0, 2.0, 3.0)
+"""Exponents whose slope is written without a Pow."""
+
+
+def _power_slope(call: Call) -> str:
+    """P X^(P-1), with 0 X^0 where P is 0: X^-1 would make nothing of it at 0."""
+    tape, base, exponent = call.tape, call.input(0), call.input(1)
+    known, factor = tape.value(exponent), exponent
+    if tape.dtype(exponent) != tape.dtype(base):
+        factor = tape.emit("Cast", exponent, to=tape.dtype(base))
+    less = tape.emit("Sub", factor, tape.scalar(1, base))
+    if known is None or not known.all():
+        zero = tape.scalar(0, base)
+        less = tape.emit("Where", tape.emit("Equal", factor, zero), zero, less)
+    return tape.emit("Mul", factor, tape.emit("Pow", base, less))
 
 
 def _small_power(call: Call, exponent: float) -> str:
     base, factor = call.input(0), call.tape.scalar(exponent, call.input(0))
-    if exponent == 1.0:
+    if exponent in (0.0, 1.0):
         return factor
     less = base if exponent == 2.0 else call.tape.emit("Mul", base, base)
     return call.tape.emit("Mul", less, factor)
@@ -217,16 +231,21 @@ def minimum(call: Call) -> Gradients:
 
 
 def clip(call: Call) -> Gradients:
-    """Y = min(max(X, low), high): dX = dY where low < Y < high; from Y, so X may die."""
-    tape, x = call.tape, call.input(0)
-    inside = ""
-    for index, beyond in ((1, "Greater"), (2, "Less")):
-        if call.input(index):
-            kept = tape.emit(beyond, call.output(), call.input(index))
-            inside = tape.emit("And", inside, kept) if inside else kept
-    if not inside:
-        return (call.dy,)
-    return (tape.emit("Where", inside, call.dy, tape.scalar(0, x)),)
+    """Y = min(max(X, low), high): dX = dY where low < Y < high; from Y, so X may die.
+
+    A bound gets the sum of dY where Y is that bound; high where they are one.
+    """
+    tape, zero, rest = call.tape, call.tape.scalar(0, call.input(0)), call.dy
+    found = ["", "", ""]
+    for index, within in ((2, "Less"), (1, "Greater")):
+        if not call.input(index):
+            continue
+        kept = tape.emit(within, call.output(), call.input(index))
+        if call.wants(index):
+            part = tape.emit("Where", kept, zero, rest)
+            found[index] = _to_input(call, index, part)
+        rest = tape.emit("Where", kept, rest, zero)
+    return (rest if call.wants(0) else "", *found[1:])
 
 
 def where(call: Call) -> Gradients:

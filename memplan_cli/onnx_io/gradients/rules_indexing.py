@@ -117,6 +117,31 @@ def top_k(call: Call) -> Gradients:
     return (tape.emit("ScatterElements", tape.zeros_like(x), indices, call.dy, axis=axis),)
 
 
+def one_hot(call: Call) -> Gradients:
+    """Y = V[1] at each index, else V[0]: dV[1] = sum of dY at the indices, dV[0] = the rest's."""
+    tape, values = call.tape, call.input(2)
+    ends = tape.constant([0, 1], tape.dtype(values))
+    axis = call.attribute("axis", -1)
+    mask = tape.emit("OneHot", call.input(0), call.input(1), ends, axis=axis)
+    hit = tape.emit("ReduceSum", tape.emit("Mul", call.dy, mask), keepdims=0)
+    missed = tape.emit("Sub", tape.emit("ReduceSum", call.dy, keepdims=0), hit)
+    both = [tape.emit("Reshape", part, tape.ints(1)) for part in (missed, hit)]
+    return ("", "", tape.emit("Concat", *both, axis=0))
+
+
+def range_(call: Call) -> Gradients:
+    """Y[i] = A + i D: dA = sum of dY, dD = sum of dY i, with i = (Y - A) / D."""
+    tape, start, step = call.tape, call.input(0), call.input(2)
+    first = third = ""
+    if call.wants(0):
+        first = tape.reshape_like(tape.emit("ReduceSum", call.dy, keepdims=0), start)
+    if call.wants(2):
+        place = tape.emit("Div", tape.emit("Sub", call.output(), start), step)
+        total = tape.emit("ReduceSum", tape.emit("Mul", call.dy, place), keepdims=0)
+        third = tape.reshape_like(total, step)
+    return (first, "", third)
+
+
 def _flat_index_axis(call: Call, axis: int) -> str:
     """Return dY with the index's axes as one, at ``axis``."""
     tape, x, index = call.tape, call.input(0), call.input(1)

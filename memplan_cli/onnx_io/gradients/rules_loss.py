@@ -14,17 +14,25 @@ if TYPE_CHECKING:
 def softmax_cross_entropy(call: Call) -> Gradients:
     """L = -sum of w[t] log softmax X [t] / n: dX = (e^P - onehot t) w[t] dL / n, P = log softmax X.
 
-    P is the node's second output. No one-hot tensor is made: ScatterElements subtracts.
+    P is the node's second output: what flows into it adds dP - e^P (sum of dP). No one-hot
+    tensor is made: ScatterElements subtracts.
     """
     tape, x = call.tape, call.input(0)
     logs = call.saved(1, tape.tensor(x))
+    second = call.gradients[1] if len(call.gradients) > 1 else ""
+    direct = ""
+    if second:
+        total = tape.emit("ReduceSum", second, tape.ints(1), keepdims=1)
+        direct = tape.emit("Sub", second, tape.emit("Mul", tape.emit("Exp", logs), total))
+    if not call.dy:
+        return (direct,)
     weight = _row_weight(call)
     spread = tape.emit("Mul", tape.emit("Exp", logs), weight)
     less = tape.emit("Neg", weight)
     gradient = tape.emit(
         "ScatterElements", spread, _labels(call), less, axis=1, reduction="add"
     )
-    return (gradient,)
+    return (tape.emit("Add", gradient, direct) if direct else gradient,)
 
 
 def negative_log_likelihood(call: Call) -> Gradients:

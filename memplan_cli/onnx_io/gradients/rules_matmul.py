@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import string
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from memplan_cli.onnx_io.gradients.broadcast import repeated_axes, unbroadcast
+from memplan_cli.onnx_io.gradients.tensors import Tensor
 
 if TYPE_CHECKING:
-    from memplan_cli.ir import Shape
+    from memplan_cli.ir import Dim, Shape
     from memplan_cli.onnx_io.gradients.tape import Call, Tape
 
     Gradients = tuple[str, ...]
@@ -56,20 +60,26 @@ def gemm(call: Call) -> Gradients:
 
 
 def einsum(call: Call) -> Gradients:
-    """Y = sum of products over named axes: dX is the same with Y's and X's names exchanged."""
+    """Y = sum of products over named axes: dX is the same with Y's and X's names exchanged.
+
+    A name that X has twice is a diagonal: dX gets a name of its own for each axis and a
+    factor of ones on the diagonal.
+    """
     terms, result = _equation(call)
     found: list[str] = []
     for index, term in enumerate(terms):
         if not call.wants(index):
             found.append("")
             continue
+        own, diagonals = _apart(call, index, (term, "".join([result, *terms])))
         rest = [(t, call.input(i)) for i, t in enumerate(terms) if i != index]
+        rest.extend(diagonals)
         given = set(result).union(*(t for t, _ in rest))
-        present = "".join(letter for letter in term if letter in given)
+        present = "".join(letter for letter in own if letter in given)
         left = ",".join([result, *(t for t, _ in rest)])
         names = [call.dy, *(name for _, name in rest)]
         part = call.tape.emit("Einsum", *names, equation=f"{left}->{present}")
-        found.append(_spread_missing(call, index, term, (part, present)))
+        found.append(_in_shape_of(call, index, (own, present, part), (terms, result)))
     return tuple(found)
 
 
@@ -151,12 +161,15 @@ def _unbatched(tape: Tape, product: str, like: str, out: str) -> str:
     """Sum a product over the batch axes along which ``like`` was repeated."""
     target, batch = tape.shape(like), tape.shape(out)[:-2]
     full: Shape = (*batch, *target[-2:])
-    axes = repeated_axes(target, full)
+    return _summed(tape, product, like, full)
+
+
+def _summed(tape: Tape, product: str, like: str, full: Shape) -> str:
+    """Sum a product shaped as ``full`` over the axes along which ``like`` was repeated."""
+    axes = repeated_axes(tape.shape(like), full)
     if axes == ():
         return product
     temporary = tape.pool.fresh(f"{product}:shape")
-    from memplan_cli.onnx_io.gradients.tensors import Tensor
-
     tape.tensors[temporary] = Tensor(tape.dtype(like), full)
     if axes is None:
         tape.shapes[temporary] = tape.emit("Shape", product)
@@ -187,11 +200,61 @@ def _equation(call: Call) -> tuple[list[str], str]:
     return spelt, result.replace("...", dots)
 
 
-def _spread_missing(call: Call, index: int, term: str, part: tuple[str, str]) -> str:
-    """Repeat a gradient along the axes that only this operand had, then match its shape."""
-    gradient, present = part
-    missing = [axis for axis, letter in enumerate(term) if letter not in present]
-    if not missing:
-        return gradient
-    kept = call.tape.emit("Unsqueeze", gradient, call.tape.ints(*missing))
-    return call.tape.emit("Expand", kept, call.tape.shape_of(call.input(index)))
+def _apart(
+    call: Call, index: int, names: tuple[str, str]
+) -> tuple[str, list[tuple[str, str]]]:
+    """Return an operand's term with each name once, and the diagonals between the new ones."""
+    tape, (term, used) = call.tape, names
+    spare = (c for c in string.ascii_letters if c not in used)
+    own, diagonals = "", list[tuple[str, str]]()
+    for axis, letter in enumerate(term):
+        if letter not in own:
+            own += letter
+            continue
+        fresh = next(spare)
+        own += fresh
+        size = tape.sizes(call.input(index), "an einsum reads its diagonal")[axis]
+        ones = tape.constant(np.eye(size), tape.dtype(call.input(index)))
+        diagonals.append((letter + fresh, ones))
+    return own, diagonals
+
+
+def _in_shape_of(
+    call: Call, index: int, made: tuple[str, str, str], equation: tuple[list[str], str]
+) -> str:
+    """Give a gradient its operand's shape.
+
+    It is repeated along the axes that only this operand had, or that all others had as 1,
+    and summed along those that this operand had as 1.
+    """
+    tape, name, (own, present, part) = call.tape, call.input(index), made
+    terms, result = equation
+    dims: dict[str, list[Dim]] = {}
+    for other, term in enumerate(terms):
+        if other != index:
+            for letter, dim in zip(term, tape.shape(call.input(other)), strict=True):
+                dims.setdefault(letter, []).append(dim)
+    shape = tape.shape(name)
+    full = tuple(
+        _longest(dim, dims.get(letter, [])) for letter, dim in zip(own, shape, strict=True)
+    )
+    missing = [axis for axis, letter in enumerate(own) if letter not in present]
+    short = [
+        letter
+        for letter, dim in zip(own, shape, strict=True)
+        if letter not in result and any(d != dim or d is None for d in dims.get(letter, []))
+    ]
+    if missing:
+        part = tape.emit("Unsqueeze", part, tape.ints(*missing))
+    if missing or short:
+        part = tape.emit("Expand", part, tape.shape_of(name))
+    return _summed(tape, part, name, full)
+
+
+def _longest(own: Dim, others: list[Dim]) -> Dim:
+    """Return an axis's length in the product; None: not known."""
+    if own == 1:
+        return next((dim for dim in others if dim != 1), 1)
+    if isinstance(own, int) or all(dim == own and dim is not None for dim in others):
+        return own
+    return None

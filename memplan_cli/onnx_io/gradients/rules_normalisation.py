@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from onnx import NodeProto, TensorProto
 
 from memplan_cli.onnx_io.gradients.broadcast import unbroadcast
+from memplan_cli.onnx_io.gradients.rules_reduction import nonzero
 from memplan_cli.onnx_io.gradients.tape import Phase, mark
 from memplan_cli.onnx_io.gradients.tensors import Tensor
 
@@ -32,16 +33,19 @@ class Statistics:
 
 
 def batch_normalization(call: Call) -> Gradients:
-    """Y = x^ S + B over all but axis 1: dS = sum of dY x^, dB = sum of dY; constant m, s in use."""
+    """Y = x^ S + B over all but axis 1: dS = sum of dY x^, dB = sum of dY.
+
+    In use, m and s are given: dX = dY S / s, dm = -dB S / s, d(s^2) = -dS S / (2 s^2).
+    """
     if call.attribute("training_mode", 0):
         return _batch_in_training(call)
     tape, x, scale = call.tape, call.input(0), call.input(1)
     axes = _other_axes(tape, x)
     inverse = _inverse_root(call, call.input(4))
-    first = second = third = ""
-    if call.wants(2):
+    first = second = third = fourth = fifth = ""
+    if call.wants(2) or call.wants(3):
         third = tape.emit("ReduceSum", call.dy, axes, keepdims=0)
-    if call.wants(1):
+    if call.wants(1) or call.wants(4):
         centred = tape.emit("Sub", x, _as_channels(tape, call.input(3), x))
         product = tape.emit("Mul", call.dy, centred)
         total = tape.emit("ReduceSum", product, axes, keepdims=0)
@@ -49,7 +53,13 @@ def batch_normalization(call: Call) -> Gradients:
     if call.wants(0):
         factor = _as_channels(tape, tape.emit("Mul", scale, inverse), x)
         first = tape.emit("Mul", call.dy, factor)
-    return (first, second, third)
+    if call.wants(3):
+        fourth = tape.emit("Neg", tape.emit("Mul", third, tape.emit("Mul", scale, inverse)))
+    if call.wants(4):
+        slope = tape.emit("Mul", scale, tape.emit("Mul", inverse, inverse))
+        half = tape.emit("Mul", slope, tape.scalar(-0.5, scale))
+        fifth = tape.emit("Mul", second, half)
+    return (first, second, third, fourth, fifth)
 
 
 def _batch_in_training(call: Call) -> Gradients:
@@ -168,17 +178,43 @@ def instance_normalization(call: Call) -> Gradients:
 
 def group_normalization(call: Call) -> Gradients:
     """Y = x^ S + B over the positions and channels of each group of each sample."""
+    if call.tape.opset < _SCALE_BY_CHANNEL:
+        return _scaled_by_group(call)
     tape, x = call.tape, call.input(0)
-    grouped = tape.emit("Reshape", x, tape.ints(0, call.attribute("num_groups"), -1))
+    groups = tape.ints(0, call.attribute("num_groups"), -1)
+    grouped = tape.emit("Reshape", x, groups)
     statistics = _statistics(call, grouped, (2,))
     hat = _normalised(tape, grouped, statistics)
     third, second = _channel_gradients(call, tape.reshape_like(hat, x))
     first = ""
     if call.wants(0):
         weighted = tape.emit("Mul", call.dy, _as_channels(tape, call.input(1), x))
-        groups = tape.ints(0, call.attribute("num_groups"), -1)
         split = tape.emit("Reshape", weighted, groups)
         first = tape.reshape_like(_through(tape, split, hat, statistics), x)
+    return (first, second, third)
+
+
+_SCALE_BY_CHANNEL = 21
+"""The opset from which S and B of a GroupNormalization have a number a channel, not a group."""
+
+
+def _scaled_by_group(call: Call) -> Gradients:
+    """As an instance normalisation of [N, groups, all in a group]."""
+    tape, x = call.tape, call.input(0)
+    groups = tape.ints(0, call.attribute("num_groups"), -1)
+    grouped, dy = (tape.emit("Reshape", name, groups) for name in (x, call.dy))
+    statistics = _statistics(call, grouped, (2,))
+    hat = _normalised(tape, grouped, statistics)
+    first = second = third = ""
+    if call.wants(2):
+        third = tape.emit("ReduceSum", dy, tape.ints(0, 2), keepdims=0)
+    if call.wants(1):
+        product = tape.emit("Mul", dy, hat)
+        second = tape.emit("ReduceSum", product, tape.ints(0, 2), keepdims=0)
+    if call.wants(0):
+        column = tape.emit("Reshape", call.input(1), tape.ints(1, -1, 1))
+        weighted = tape.emit("Mul", dy, column)
+        first = tape.reshape_like(_through(tape, weighted, hat, statistics), x)
     return (first, second, third)
 
 
@@ -215,7 +251,7 @@ def lp_normalization(call: Call) -> Gradients:
     tape, x, y = call.tape, call.input(0), call.output()
     axis = tape.ints(call.attribute("axis", -1))
     order = call.attribute("p", 2)
-    norm = tape.emit(f"ReduceL{order}", x, axis, keepdims=1)
+    norm = nonzero(call, tape.emit(f"ReduceL{order}", x, axis, keepdims=1))
     total = tape.emit("ReduceSum", tape.emit("Mul", call.dy, y), axis, keepdims=1)
     slope = y if order == 2 else tape.emit("Sign", x)
     rest = tape.emit("Sub", call.dy, tape.emit("Mul", slope, total))

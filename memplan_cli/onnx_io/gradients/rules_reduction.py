@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from memplan_cli.onnx_io.gradients.tape import UnknownShapeError
@@ -36,8 +37,8 @@ def reduce_l1(call: Call) -> Gradients:
 
 
 def reduce_l2(call: Call) -> Gradients:
-    """Y = sqrt of the sum of X^2: dX = X dY / Y."""
-    ratio = call.tape.emit("Div", call.dy, call.output())
+    """Y = sqrt of the sum of X^2: dX = X dY / Y, 0 where Y is 0."""
+    ratio = call.tape.emit("Div", call.dy, nonzero(call, call.output()))
     return (call.tape.emit("Mul", call.input(0), _kept(call, ratio)),)
 
 
@@ -57,17 +58,31 @@ def reduce_log_sum_exp(call: Call) -> Gradients:
 def reduce_extreme(call: Call) -> Gradients:
     """Y = max (or min) of X: dY is shared by the elements equal to Y."""
     tape, x = call.tape, call.input(0)
+    if _axes(call) == ():
+        return (call.dy,)
     equal = tape.emit("Equal", x, _kept(call, call.output()))
     mask = tape.emit("Cast", equal, to=tape.dtype(x))
-    count = tape.emit("ReduceSum", mask, *_axes_input(call), keepdims=1)
+    count = _reduced(call, "ReduceSum", mask)
     return (tape.emit("Mul", mask, tape.emit("Div", _kept(call, call.dy), count)),)
 
 
 def reduce_prod(call: Call) -> Gradients:
-    """Y = product of X (none of them 0): dX = dY Y / X."""
-    tape = call.tape
-    product = _kept(call, tape.emit("Mul", call.dy, call.output()))
-    return (tape.emit("Div", product, call.input(0)),)
+    """Y = product of X: dX = dY times the product of the others; 0 if one of those is 0.
+
+    P is the product of what is not 0, which is all of X or all but the zeros: an element is
+    the others' product where no other is 0, and that is P / X, or P for a lone zero itself.
+    """
+    tape, x = call.tape, call.input(0)
+    if _axes(call) == ():
+        return (call.dy,)
+    zero = tape.scalar(0, x)
+    is_zero = tape.emit("Equal", x, zero)
+    safe = tape.emit("Where", is_zero, tape.scalar(1, x), x)
+    product = tape.emit("Mul", _kept(call, call.dy), _reduced(call, "ReduceProd", safe))
+    mask = tape.emit("Cast", is_zero, to=tape.dtype(x))
+    others = tape.emit("Sub", _reduced(call, "ReduceSum", mask), mask)
+    alone = tape.emit("Equal", others, zero)
+    return (tape.emit("Where", alone, tape.emit("Div", product, safe), zero),)
 
 
 def cumulative_sum(call: Call) -> Gradients:
@@ -80,8 +95,18 @@ def cumulative_sum(call: Call) -> Gradients:
     return (back,)
 
 
+def nonzero(call: Call, norm: str) -> str:
+    """Return a norm with infinity for 0, so that what is divided by it becomes 0."""
+    tape, x = call.tape, call.input(0)
+    is_zero = tape.emit("Equal", norm, tape.scalar(0, x))
+    return tape.emit("Where", is_zero, tape.scalar(math.inf, x), norm)
+
+
 def _axes(call: Call) -> tuple[int, ...] | None:
-    """Return the reduced axes, counted from the front; None: known at run time only."""
+    """Return the reduced axes, counted from the front; None: known at run time only.
+
+    Nothing is reduced where there are none: a scalar, or ``noop_with_empty_axes``.
+    """
     rank = call.tape.rank(call.input(0))
     if not call.input(1):
         empty = call.attribute("noop_with_empty_axes", 0)
@@ -94,11 +119,13 @@ def _axes(call: Call) -> tuple[int, ...] | None:
     return tuple(sorted(int(axis) % rank for axis in values.ravel()))
 
 
-def _axes_input(call: Call) -> tuple[str, ...]:
+def _reduced(call: Call, kind: str, name: str) -> str:
+    """Reduce a tensor shaped as the input along the call's axes, which it keeps as 1."""
     axes = _axes(call)
-    if axes is None:
-        return (call.input(1),)
-    return (call.tape.ints(*axes),) if axes else ()
+    if axes is not None:
+        return call.tape.emit(kind, name, call.tape.ints(*axes), keepdims=1)
+    none = call.attribute("noop_with_empty_axes", 0)
+    return call.tape.emit(kind, name, call.input(1), keepdims=1, noop_with_empty_axes=none)
 
 
 def _kept(call: Call, reduced: str) -> str:

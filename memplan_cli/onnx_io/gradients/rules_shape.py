@@ -24,6 +24,8 @@ def reshape(call: Call) -> Gradients:
 def transpose(call: Call) -> Gradients:
     """Y = X with axes permuted: dX = dY permuted back."""
     rank = call.tape.rank(call.input(0))
+    if rank < 2:
+        return (call.dy,)
     order = list(call.attribute("perm", range(rank - 1, -1, -1)))
     return (call.tape.emit("Transpose", call.dy, perm=[order.index(i) for i in range(rank)]),)
 

@@ -81,7 +81,8 @@ class Tape:
 
     ``nodes`` run after the whole forward part, in order. ``after`` holds nodes of the
     forward part to run right behind the producer of a tensor; ``instead`` what replaces a
-    forward node, by the first name it produces.
+    forward node, by the first name it produces. ``opset`` is the version of the standard
+    operators that the forward nodes are of.
     """
 
     tensors: dict[str, Tensor]
@@ -92,6 +93,7 @@ class Tape:
     after: dict[str, list[NodeProto]] = field(default_factory=dict)
     instead: dict[str, list[NodeProto]] = field(default_factory=dict)
     shapes: dict[str, str] = field(default_factory=dict)
+    opset: int = 0
 
     def emit(self, kind: str, *inputs: str, **attributes: object) -> str:
         """Add a node with one output and return the output's name."""
