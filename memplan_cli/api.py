@@ -18,6 +18,7 @@ from memplan_cli.optimizing import (
     Rewriting,
     Targets,
     refuse_overwriting,
+    warned,
     write_proved,
     write_unproved,
 )
@@ -107,6 +108,8 @@ def report(
 ) -> Plan:
     """Return the plan in a file, or make one of a model.
 
+    Where a model beside the file is another one than the plan is about, a warning says so.
+
     Args:
         path: A plan, a model, or None: the newest ``*.memplan.json`` of this folder.
         settings: What decides the plan of a model.
@@ -117,10 +120,12 @@ def report(
         MemplanError: there is none, or it is not valid.
     """
     from memplan_cli.plan_file import read_plan
+    from memplan_cli.provenance import doubts
 
     path = path or newest_plan(Path.cwd())
     if path.suffix == ".json":
-        return read_plan(path)
+        found = read_plan(path)
+        return warned(found, *doubts(found, path))
     if profiles:
         chosen = settings or Settings()
         return plan_profiles(read_model(path), chosen, profiles, progress).plan

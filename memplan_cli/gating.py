@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from memplan_cli.baseline import DEFAULT_NAME, dumps, key_of, read_baseline
 from memplan_cli.diff import compare
-from memplan_cli.errors import ModelError, SettingsError
+from memplan_cli.errors import ModelError, PlanError, SettingsError
 from memplan_cli.gate import NO_INCREASE, RuleBook, Rules, judge, rules_from, worth_recording
+from memplan_cli.plan_file import read_plan
+from memplan_cli.provenance import doubts
 from memplan_cli.settings_file import layers, load_settings, read_overrides
 from memplan_cli.snapshot import snapshot_of
 
@@ -247,17 +249,28 @@ def planned(
     Raises:
         MemplanError: the file or a setting is wrong.
     """
-    from memplan_cli import api
-
-    if progress:
-        progress(f"planning {path}")
-    is_plan = path.suffix == ".json"
-    settings = None if is_plan else load_settings(path, config, overrides or {})
-    plan = api.report(path, settings, progress)
+    plan, found = _planned(path, config, overrides or {}, progress)
     tell = warn or _say_nothing
-    for warning in plan.report.warnings:
+    for warning in (*plan.report.warnings, *found):
         tell(f"warning: {path}: {warning}")
     return plan
+
+
+def _planned(
+    path: Path,
+    config: Path | None,
+    overrides: Mapping[str, object],
+    progress: Progress | None,
+) -> tuple[Plan, tuple[str, ...]]:
+    """Return a plan, and what says that one in a file is not that of the models beside it."""
+    if progress:
+        progress(f"planning {path}")
+    if path.suffix == ".json":
+        plan = read_plan(path)
+        return plan, tuple(doubts(plan, path))
+    from memplan_cli import api
+
+    return api.plan(path, load_settings(path, config, overrides), progress), ()
 
 
 def _say_nothing(text: str) -> None:
@@ -274,7 +287,12 @@ def diff(
 def _snapshot(
     model: Path, name: str, request: Request, told: tuple[Progress | None, Progress | None]
 ) -> Snapshot:
-    plan = planned(model, request.config, request.overrides, *told)
+    progress, warn = told
+    plan, found = _planned(model, request.config, request.overrides, progress)
+    if found:
+        raise PlanError(found[0], hint="run `memplan optimize` again, or gate the model")
+    for warning in plan.report.warnings:
+        (warn or _say_nothing)(f"warning: {model}: {warning}")
     return snapshot_of(plan, name, installed_runtime())
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.bounds import at_most
 from memplan_cli.errors import PlanError, SettingsError
+from memplan_cli.maxima import live_peak_text
 from memplan_cli.print_log import refusals
 from memplan_cli.problem import Buffer, BufferId, LiveRange, Problem, lower_bound
 from memplan_cli.sizes import size_of
@@ -172,8 +173,13 @@ def _totals(plan: Plan) -> Iterator[Claim]:
         claims.append(("live_peak", memory.live_peak, _live_peak(plan)))
     silent = report.partial and memory.planned is None
     yield from (claim for claim in claims if not (silent and claim[1] is None))
-    counted = {"naive": expression(sizes), "planned": expression(heights)}
+    counted: dict[str, str | None] = {
+        "naive": expression(sizes),
+        "planned": expression(heights),
+    }
     counted[f"level {level}"] = counted["planned"]
+    if counts_shared_bytes(plan) and "live_peak" in report.symbolic:
+        counted["live_peak"] = _live_peak_text(plan)
     for name, text in counted.items():
         yield f"{name} in symbols", report.symbolic.get(name, text), text
     if memory.live_peak is not None and memory.order_proved:
@@ -201,6 +207,11 @@ def _total(plan: Plan) -> int | None:
 def _live_peak(plan: Plan) -> int:
     """Return the most bytes live at one tick, of a plan whose sizes are numbers."""
     return max((lower_bound(Problem(p.buffers)) for p, _ in plan.problems), default=0)
+
+
+def _live_peak_text(plan: Plan) -> str | None:
+    pairs = zip(plan.arenas, plan.problems, strict=True)
+    return live_peak_text({arena.unit: problem.buffers for arena, (problem, _) in pairs})
 
 
 def _limits(plan: Plan) -> Iterator[tuple[str, int, int, int]]:

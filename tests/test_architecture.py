@@ -101,6 +101,7 @@ LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
                 "fitting",
                 "profiles",
                 "gating",
+                "provenance",
                 "sweep",
                 "sweep_runners",
             ]

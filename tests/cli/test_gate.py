@@ -96,6 +96,32 @@ def test_a_plan_can_be_gated_and_can_be_a_baseline(folder: Path) -> None:
     assert memplan("gate", "m/a.onnx", "--baseline", "a.memplan.json").exit_code == 0
 
 
+def test_a_plan_of_a_model_that_has_changed_since_is_no_pass(folder: Path) -> None:
+    words = ("gate", "a.memplan.json", "--max-memory", "1MiB")
+    memplan("optimize", "m/a.onnx", "--no-validate", "-o", "a.memplan.onnx")
+    assert memplan(*words).exit_code == 0
+    written = (folder / "a.memplan.onnx").read_bytes()
+    write(folder / "m" / "a.onnx", LONGER)
+    stale = memplan(*words)
+    assert stale.exit_code == 2
+    assert "a.onnx is not the model that a.memplan.json is about" in stale.stderr
+    told = memplan("why", "a.memplan.json")
+    assert told.exit_code == 0
+    assert "is not the model that a.memplan.json is about" in told.stderr
+    shown = json.loads(memplan("report", "a.memplan.json", "--format", "json").stdout)
+    assert any("is not the model that" in warning for warning in shown["warnings"])
+    assert memplan("gate", "m/a.onnx", "--baseline", "a.memplan.json").exit_code == 1
+
+    memplan("optimize", "m/a.onnx", "--no-validate", "-o", "a.memplan.onnx")
+    assert memplan(*words).exit_code == 0
+    (folder / "a.memplan.onnx").write_bytes(written)
+    other = memplan(*words)
+    assert other.exit_code == 2
+    assert "a.memplan.onnx was written with another plan than a.memplan.json" in other.stderr
+    (folder / "a.memplan.onnx").write_bytes(b"no model")
+    assert memplan(*words).exit_code == 0
+
+
 @pytest.mark.parametrize(
     "words",
     [

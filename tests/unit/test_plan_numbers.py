@@ -137,7 +137,7 @@ def test_what_can_be_counted_again_is(change: Change, named: str, tmp_path: Path
 
 
 def test_expressions_are_counted_again_too(tmp_path: Path) -> None:
-    for name in ("naive", "planned", "level 2"):
+    for name in ("naive", "planned", "level 2", "live_peak"):
         with pytest.raises(PlanError, match=rf"{name} in symbols is said to be 2\*batch"):
             read(tmp_path, in_report("symbolic", name, to="2*batch"), SYMBOLIC)
 
