@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 from memplan_cli.comparing import Check, compare_models
 from memplan_cli.donating import Donation, bound, with_donation
-from memplan_cli.errors import ModelError, PlanError
+from memplan_cli.errors import ModelError, PlanError, SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -38,7 +38,8 @@ def prove(
 ) -> Proof:
     """Run a written model and its original, compare, and do what else is asked for.
 
-    Both run at the dims that the plan was made for; without a plan, at small ones. Where
+    Both run at the dims that the plan was made for, at two sets of them where it has
+    bounds, both inside; without a plan, at small ones. Where
     the written model says that outputs may lie where inputs were, two steps are taken with
     each such pair in one buffer.
 
@@ -52,6 +53,7 @@ def prove(
     Raises:
         MemplanError: a file is not what it should be, or the original cannot run.
     """
+    from memplan_cli.onnx_io.feeds import default_dims
     from memplan_cli.onnx_io.load import load_model
     from memplan_cli.onnx_io.notes import donated_pairs, is_offline, read_notes
     from memplan_cli.runtime.facts import Pair, runtime_account
@@ -61,12 +63,17 @@ def prove(
     refuse_foreign(notes, planned)
     has_plan = bool(extras) or _plan_file(planned).exists()
     plan = _own_plan(planned, notes.get("digest")) if has_plan else None
-    dims = _dims(plan)
+    first, second = bindings_inside(plan, default_dims(model))
+    dims = {**_dims(plan), **first}
     found = compare_models(original, planned, check, dims)
+    if found.verdict.passed and second != first:
+        again = compare_models(original, planned, check, {**dims, **second})
+        if not again.verdict.passed or again.as_written:
+            found = again
     donation = Donation(donated_pairs(model), offline=is_offline(model))
     verdict = with_donation(found.verdict, (original, planned), donation, check, dims)
     if plan is not None and "replay" in extras:
-        verdict = _replayed(verdict, planned, plan, check)
+        verdict = _replayed(verdict, planned, plan, check, dims)
     if plan is None or "measure" not in extras:
         return Proof(verdict)
     pair = Pair(
@@ -132,11 +139,43 @@ def _dims(plan: Plan | None) -> Mapping[str, int]:
     return dims
 
 
-def _replayed(verdict: Validation, planned: Path, plan: Plan, check: Check) -> Validation:
+def bindings_inside(
+    plan: Plan | None, usual: Mapping[str, int]
+) -> tuple[Mapping[str, int], Mapping[str, int]]:
+    """Return two values for each dim that a plan has bounds for, both inside of them.
+
+    The first is the one nearest to the usual value, which is small: the largest may need
+    more memory than there is. They are equal where the bounds leave one.
+
+    Raises:
+        PlanError: the plan does not say its bounds: settings are free in its schema.
+    """
+    bounds = {} if plan is None else _bounds(plan)
+    first, second = {}, {}
+    for name, (low, high) in bounds.items():
+        if name in usual:
+            first[name] = at = min(max(usual[name], low), high)
+            second[name] = at + 1 if at < high else max(low, at - 1)
+    return first, second
+
+
+def _bounds(plan: Plan) -> Mapping[str, tuple[int, int]]:
+    from memplan_cli.settings_file import read_overrides
+
+    try:
+        found = read_overrides({"bounds": plan.settings.get("bounds")}).values
+    except SettingsError as error:
+        raise PlanError("the plan's settings do not say the bounds of its dims") from error
+    return cast("Mapping[str, tuple[int, int]]", found.get("bounds", {}))
+
+
+def _replayed(
+    verdict: Validation, planned: Path, plan: Plan, check: Check, dims: Mapping[str, int]
+) -> Validation:
     from memplan_cli.runtime.measure import Trial
     from memplan_cli.runtime.replay import replay
 
-    trial = Trial(provider=check.provider, dims=_dims(plan), timeout=check.timeout)
+    trial = Trial(provider=check.provider, dims=dims, timeout=check.timeout)
     found = replay(planned, plan, trial)
     notes = [f"replay: {found.bound} tensors bound at their offsets"]
     notes += [f"replay: {name} not bound: {why}" for name, why in found.unbound.items()]

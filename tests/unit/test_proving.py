@@ -29,6 +29,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
 
     def compare(*models: object) -> Compared:
         words["dims"] = models[-1]
+        words["all"] = [*words.get("all", []), models[-1]]  # type: ignore[misc] # a list
         return Compared(SAME, as_written=bool(words["as_written"]))
 
     def account(pair: Pair) -> Account:
@@ -52,6 +53,39 @@ def test_both_models_run_at_the_dims_of_the_plan(
 ) -> None:
     prove(*written(samples, tmp_path, {"batch": 5}), Check())
     assert asked["dims"] == {"batch": 5}
+
+
+@pytest.mark.parametrize(
+    ("bounds", "ran"),
+    [
+        ((16, 32), [{"batch": 16}, {"batch": 17}]),
+        ((1, 64), [{"batch": 2}, {"batch": 3}]),
+        ((1, 2), [{"batch": 2}, {"batch": 1}]),
+        ((1, 1), [{"batch": 1}]),
+    ],
+)
+def test_both_models_run_inside_the_bounds_of_the_plan(
+    samples: Path,
+    tmp_path: Path,
+    asked: dict[str, object],
+    bounds: tuple[int, int],
+    ran: list[dict[str, int]],
+) -> None:
+    original, out = samples / "dynamic_batch.onnx", tmp_path / "net.onnx"
+    optimize(original, Settings(bounds={"batch": bounds}), out=out, check=None)
+    prove(out, original, Check(), ["measure"])
+    assert asked["all"] == ran
+    pair = asked["pair"]
+    assert isinstance(pair, Pair)
+    assert pair.dims == ran[0]
+
+
+def test_a_plan_for_bounds_is_replayed_inside_of_them(samples: Path, tmp_path: Path) -> None:
+    original, out = samples / "dynamic_batch.onnx", tmp_path / "net.onnx"
+    optimize(original, Settings(bounds={"batch": (1, 1)}), out=out, check=None)
+    verdict = prove(out, original, Check("cpu"), ["replay"]).validation
+    assert verdict.replay == "passed"
+    assert not any("0 tensors bound" in note for note in verdict.notes)
 
 
 def test_without_a_plan_the_dims_are_free(
