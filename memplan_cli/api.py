@@ -196,15 +196,22 @@ def settings(
     return best_settings(model, dims, trial)
 
 
-def simulate(model: Path, dims: Mapping[str, int], allocators: Sequence[str]) -> Simulated:
+def simulate(
+    model: Path,
+    dims: Mapping[str, int],
+    allocators: Sequence[str],
+    timeout: float = DEFAULT_CHECK.timeout,
+) -> Simulated:
     """Return what dynamic allocators need for one real run, beside the static plan.
+
+    The run is given up after ``timeout`` seconds.
 
     Raises:
         MemplanError: the model cannot be read or run.
     """
     from memplan_cli.simulating import simulate_model
 
-    return simulate_model(model, dims, allocators)
+    return simulate_model(model, dims, allocators, timeout)
 
 
 def doctor() -> Diagnosis:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from memplan_cli.comparing import Check
 from memplan_cli.settings import Settings
 
 if TYPE_CHECKING:
@@ -24,9 +25,14 @@ class Simulated:
 
 
 def simulate_model(
-    path: Path, dims: Mapping[str, int], allocators: Sequence[str]
+    path: Path,
+    dims: Mapping[str, int],
+    allocators: Sequence[str],
+    timeout: float = Check().timeout,
 ) -> Simulated:
     """Run a model once, then let each allocator serve that run's requests.
+
+    The run is given up after ``timeout`` seconds.
 
     Raises:
         MemplanError: the model cannot be read or run.
@@ -45,7 +51,8 @@ def simulate_model(
     executed = Executed(loaded.program, dims)
     if needs_run(executed):
         provider = resolve_provider("auto")
-        seen = observe(path, loaded.program, Trial(provider=provider, dims=dims), provider)
+        trial = Trial(provider=provider, dims=dims, timeout=timeout)
+        seen = observe(path, loaded.program, trial, provider)
         executed = replace(executed, observed=seen)
     found = tuple(simulate(executed, name) for name in allocators)
     settings = Settings(dims=dims, profile_shapes=True)

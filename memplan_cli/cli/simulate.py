@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from memplan_cli.cli.common import model_argument, output_options, parse_dims, say
+from memplan_cli.cli.common import (
+    model_argument,
+    output_options,
+    parse_dims,
+    say,
+    timeout_option,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,13 +32,15 @@ ALLOCATORS = ("bfc", "best-fit", "bfc-exact", "ort")
     help="Which to simulate; repeatable; default: all of them.",
 )
 @click.option("--dim", "dims", multiple=True, metavar="NAME=N", help="Bind a symbolic dim.")
+@timeout_option
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
 @output_options
-def simulate(
+def simulate(  # noqa: PLR0913 - one parameter an option, as click wants it
     model: Path,
     *,
     allocators: tuple[str, ...],
     dims: tuple[str, ...],
+    timeout: float,
     form: str,
     output: Output,
 ) -> None:
@@ -49,7 +57,7 @@ def simulate(
 
     output.progress("running the model once to see its shapes")
     found = api.simulate(
-        model, parse_dims(dims), tuple(dict.fromkeys(allocators)) or ALLOCATORS
+        model, parse_dims(dims), tuple(dict.fromkeys(allocators)) or ALLOCATORS, timeout
     )
     for warning in found.warnings:
         output.note(f"warning: {warning}")

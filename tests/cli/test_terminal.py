@@ -171,6 +171,7 @@ def test_a_time_out_names_the_limit_and_how_to_change_it(tmp_path: Path) -> None
         ("optimize", model),
         ("validate", out, "--original", model),
         ("settings", model, "--measure"),
+        ("simulate", model),
     ):
         done = memplan(*words, "--timeout", "3")
         assert done.exit_code == 2
