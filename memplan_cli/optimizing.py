@@ -7,8 +7,10 @@ outputs takes the target's name.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+import os
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from memplan_cli.comparing import Compared, compare_models, compare_under
@@ -16,7 +18,6 @@ from memplan_cli.errors import ModelError, RuntimeUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
     from memplan_cli.comparing import Check
     from memplan_cli.modelfile import ModelFile
@@ -192,11 +193,23 @@ def _tried(trial: Trial, files: _Files, known: RuntimeFacts | None) -> Plan:
     with staged(rewriting.targets.model, files.data) as path:
         trial.tell("running both models")
         found = _compared(rewriting, path, trial.check)
-        plan = plan.with_report(replace(plan.report, validation=found.verdict))
-        if not found.verdict.passed:
+        notes = tuple(_by_name(note, rewriting, path) for note in found.verdict.notes)
+        verdict = replace(found.verdict, notes=notes)
+        plan = plan.with_report(replace(plan.report, validation=verdict))
+        if not verdict.passed:
             return plan
-        pair = _pair(trial, path, found, known)
-        return warned(_measured(plan, pair, trial.tell), *found.verdict.notes)
+        facts, doubts = _measured(plan, _pair(trial, path, found, known), trial.tell)
+        plan = plan.with_report(replace(plan.report, runtime=facts))
+        return warned(plan, *(_by_name(doubt, rewriting, path) for doubt in doubts), *notes)
+
+
+def _by_name(text: str, rewriting: Rewriting, path: Path) -> str:
+    """Name both models without their folders, the trial file as the one that it becomes.
+
+    Where somebody stood, and the name of a temporary file, are other ones each time.
+    """
+    text = text.replace(str(path), rewriting.targets.model.name)
+    return text.replace(str(rewriting.compared_with), rewriting.compared_with.name)
 
 
 def _passed(plan: Plan) -> bool:
@@ -258,18 +271,18 @@ def _pair(trial: Trial, path: Path, found: Compared, known: RuntimeFacts | None)
     )
 
 
-def _measured(plan: Plan, pair: Pair, tell: Callable[[str], None]) -> Plan:
-    """Add the runtime's side; that it cannot be measured is said, and no failure."""
+def _measured(
+    plan: Plan, pair: Pair, tell: Callable[[str], None]
+) -> tuple[RuntimeFacts | None, Sequence[str]]:
+    """Return the runtime's side, and warnings; not to be measured is one, and no failure."""
     from memplan_cli.donating import bound
     from memplan_cli.runtime.facts import runtime_account
 
     try:
         account = runtime_account(pair, tell)
     except RuntimeUnavailableError as error:
-        return warned(plan, f"the runtime's memory was not measured: {error}")
-    facts = bound(account.facts, plan.report.donated.pairs)
-    plan = plan.with_report(replace(plan.report, runtime=facts))
-    return warned(plan, *account.warnings)
+        return None, (f"the runtime's memory was not measured: {error}",)
+    return bound(account.facts, plan.report.donated.pairs), account.warnings
 
 
 class _Files:
@@ -312,9 +325,21 @@ class _Files:
         """Give both files their names."""
         from memplan_cli.onnx_io.files import write_files
 
-        write_files({self._targets.plan: plan.encoded(), self._targets.model: self.data})
+        text = _seen_from(self._targets.plan.parent, plan).encoded()
+        write_files({self._targets.plan: text, self._targets.model: self.data})
         self._done = True
         return Optimized(plan, self._targets.model, self._targets.plan)
+
+
+def _seen_from(folder: Path, plan: Plan) -> Plan:
+    """Return a plan that names its model from a folder: the same wherever somebody stands."""
+    model = plan.report.model
+    with suppress(ValueError):  # on another drive there is no way from here to there
+        path = Path(os.path.relpath(Path(model.path).absolute(), folder.absolute()))
+        return plan.with_report(
+            replace(plan.report, model=replace(model, path=path.as_posix()))
+        )
+    return plan
 
 
 def _say_nothing(text: str) -> None:

@@ -11,7 +11,7 @@ from memplan_cli.renderers.facts import evidence_rows
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from memplan_cli.evidence import Difference, Validation
+    from memplan_cli.evidence import Difference, Peaks, Validation
     from memplan_cli.proving import Proof
     from memplan_cli.report import RuntimeFacts
 
@@ -24,7 +24,10 @@ def text(proof: Proof) -> str:
 
 
 def as_json(proof: Proof) -> str:
-    """Return the verdict as JSON, plain ASCII, with the runtime's side where it was measured."""
+    """Return the verdict as JSON, plain ASCII, with the runtime's side where it was measured.
+
+    Times are left to the text: the same models give the same JSON.
+    """
     content = proof.validation.to_json()
     content["runtime"] = proof.runtime.to_json() if proof.runtime else None
     return json.dumps(content, indent=2, ensure_ascii=True) + "\n"
@@ -39,6 +42,16 @@ def _memory(runtime: RuntimeFacts | None) -> Iterator[str]:
         before = f"{row.predicted_original}, {row.observed_original}"
         after = f"{row.predicted_optimized}, {row.observed_optimized}"
         yield f"    {row.name}: original {before}; written {after}"
+    before, after = (_time(runtime.observed.get(side)) for side in ("original", "optimized"))
+    if before and after:
+        yield f"    time of a run, the median: original {before}; written {after}"
+
+
+def _time(observed: Peaks | None) -> str:
+    """Return how long a run took; nothing where no time was taken."""
+    if observed is None or observed.milliseconds is None:
+        return ""
+    return f"{observed.milliseconds:.3g} ms"
 
 
 def _lines(verdict: Validation) -> Iterator[str]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.dims import bind_dim
 from memplan_cli.evidence import CPU, RuntimeSettings
 from memplan_cli.onnx_io.load import load_model
+from memplan_cli.onnx_io.node_names import count_anew
 from memplan_cli.onnx_io.notes import HARDWARE, RUNTIME
 from memplan_cli.onnx_io.read import read_program
 from memplan_cli.onnx_io.shapes import Bindings
@@ -75,6 +76,9 @@ def optimise_offline(
         session_config={_PACKED: packing.value},
     )
     write_dump(model, out, highest.updated(without(fusions)), provider)
+    dump = load_model(out)
+    if count_anew(dump, load_model(model)):
+        out.write_bytes(dump.SerializeToString())
 
 
 def offline_metadata(version: str, provider: str = CPU) -> Mapping[str, str]:

@@ -1,0 +1,110 @@
+"""The same model gives the same files: on another day, from elsewhere, under another name."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from memplan_cli import Check, api
+from memplan_cli.baseline import read_baseline
+from memplan_cli.errors import RuntimeUnavailableError
+from memplan_cli.runtime import compare as comparisons
+from memplan_cli.runtime import facts
+from story import GOOD, memplan, write
+
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+    from memplan_cli.evidence import Validation
+    from memplan_cli.runtime.facts import Pair
+
+
+def optimized(model: Path, cwd: Path, seed: str, *options: str) -> dict[str, bytes]:
+    """Optimise in a process whose hashes have another seed; return the files it wrote."""
+    there = os.path.relpath(model, cwd)
+    words = [sys.executable, "-m", "memplan_cli", "optimize", there, *options]
+    env = {**os.environ, "PYTHONHASHSEED": seed}
+    done = subprocess.run(words, cwd=cwd, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return {path.name: path.read_bytes() for path in model.parent.iterdir()}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [(), ("--target", "cpu"), ("--recompute", "auto", "--level", "1")],
+    ids=["portable", "cpu", "recompute"],
+)
+def test_two_runs_give_the_same_bytes_wherever_they_are_started(
+    options: tuple[str, ...], tmp_path: Path
+) -> None:
+    one = write(tmp_path / "here" / "a.onnx", GOOD)
+    other = write(tmp_path / "there" / "deeper" / "a.onnx", GOOD)
+    first = optimized(one, one.parent, "1", *options)
+    second = optimized(other, tmp_path, "2", *options)
+    assert set(first) >= {"a.memplan.onnx", "a.memplan.json"}
+    assert {name for name in first if first[name] != second.get(name)} == set()
+
+
+def test_no_time_is_in_a_plan_or_in_json(tmp_path: Path) -> None:
+    model = write(tmp_path / "a.onnx", GOOD)
+    out = tmp_path / "net.onnx"
+    printed = memplan("optimize", model, "-o", out, "--format", "json").stdout
+    settings = memplan("settings", model, "--measure", "--format", "json").stdout
+    proved = ("validate", out, "--original", model, "--measure")
+    validated = memplan(*proved, "--format", "json").stdout
+    for text in (printed, settings, validated, out.with_suffix(".json").read_text()):
+        assert json.loads(text)
+        assert "milliseconds" not in text
+    assert "time of a run, the median: original " in memplan(*proved).stdout
+
+
+def test_a_plan_names_its_model_from_its_own_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(Path("models/a.onnx"), GOOD)
+    Path("plans").mkdir()
+    words = ("optimize", "models/a.onnx", "--no-validate", "--format", "json")
+    report = json.loads(memplan(*words, "--plan", "plans/a.json").stdout)
+    plan = json.loads(Path("plans/a.json").read_text())
+    assert plan["report"]["model"]["path"] == "../models/a.onnx"
+    assert report["model"]["path"] == "models/a.onnx"
+    assert list(read_baseline(Path("plans/a.json"))) == ["../models/a.onnx"]
+
+
+def test_no_name_of_a_trial_file_is_left_in_a_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(pair: Pair, _: object) -> NoReturn:
+        raise RuntimeUnavailableError(f"{pair.written} is no {pair.original}")
+
+    monkeypatch.setattr(facts, "runtime_account", fails)
+    model = write(tmp_path / "a.onnx", GOOD)
+    done = api.optimize(model, out=tmp_path / "net.onnx", check=Check(provider="cpu"))
+    said = "the runtime's memory was not measured: net.onnx is no a.onnx"
+    assert done.plan.report.warnings == (said,)
+    assert str(tmp_path) not in (tmp_path / "net.json").read_text()
+
+
+def test_what_a_comparison_says_names_models_without_their_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = comparisons.compare
+
+    def with_note(original: Path, rewritten: Path, *how: object) -> Validation:
+        found = real(original, rewritten, *how)  # type: ignore[arg-type]
+        return replace(found, notes=(f"{original} and {rewritten}",))
+
+    monkeypatch.setattr(comparisons, "compare", with_note)
+    model = write(tmp_path / "a.onnx", GOOD)
+    done = api.optimize(model, out=tmp_path / "net.onnx", check=Check(provider="cpu"))
+    assert done.plan.report.validation is not None
+    assert done.plan.report.validation.notes == ("a.onnx and net.onnx",)
+    assert "a.onnx and net.onnx" in done.plan.report.warnings
