@@ -14,7 +14,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes, as in `report.DEFINITIONS`; None where some size is not a number."""
+    """Bytes, as in `figures.DEFINITIONS`; None where some size is not a number."""
 
     weights: int
     inputs: int | None

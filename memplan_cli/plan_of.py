@@ -186,6 +186,7 @@ def _report(decided: Decided, reuses: int) -> Report:
         memory = Memory(memory.weights, memory.inputs, memory.outputs, None, None, None, None)
     before = (None, None) if memory.planned is None else _original(decided, memory)
     symbolic = memory.naive is None and not silent
+    target = decided.settings.target
     refusals = [*decided.scope.unplanned.items(), *needs.pinned.items()]
     return Report(
         model=_facts(decided, count),
@@ -205,7 +206,9 @@ def _report(decided: Decided, reuses: int) -> Report:
         symbolic=_expressions(decided) if symbolic else {},
         phases=_parts(decided),
         loss=decided.phases.loss,
-        training_estimate=decided.estimate,
+        # What a runtime fused has no backward part to estimate.
+        training_estimate=decided.estimate if target == "portable" else {},
+        target=target,
         recompute=decided.schedule.recompute,
         donated=replace(decided.schedule.donated, bytes=_donated_bytes(decided)),
         reuses=reuses,

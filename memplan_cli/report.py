@@ -1,6 +1,6 @@
 """What does a plan come to? Numbers, refusals and warnings; no drawing.
 
-Every number is defined in `DEFINITIONS`, in the words that the renderers print under it.
+Every number is defined in `figures.DEFINITIONS`, in the words that renderers print under it.
 A number that is not known is None, never a guess.
 """
 
@@ -15,23 +15,11 @@ from memplan_cli.errors import PlanError
 from memplan_cli.evidence import Peaks, RuntimeSettings, Validation
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 SCHEMA = "memplan.report/1"
 
-DEFINITIONS: Mapping[str, str] = {
-    "weights": "initializers and Constant outputs",
-    "inputs": "graph inputs that are no initializers; never planned",
-    "outputs": "graph outputs; never planned",
-    "naive": "sum of all intermediates, no reuse",
-    "live_peak": "most bytes of intermediates live at one step of this order; no plan of "
-    "this order is smaller",
-    "planned": "what this level needs for the intermediates, excluded tensors included",
-    "total": "weights + inputs + outputs + planned; donated pairs count once",
-    "order_bound": "lower bound on live_peak over all orders",
-    "coverage": "share of intermediates whose size is known",
-}
-
+TARGETS = ("portable", "cpu", "cuda")
 
 Json = dict[str, Any]
 """JSON's edge: what the contract lays out, as dictionaries."""
@@ -213,6 +201,8 @@ class Report:
     orders: Mapping[str, int] = field(default_factory=dict)
     """Live peak of each order that was tried, by the name of what made it."""
     chosen_order: str = "file"
+    target: str = "portable"
+    """Whose graph the numbers are of: the file's, or what the runtime makes of it."""
     symbolic: Mapping[str, str] = field(default_factory=dict)
     """Expressions, in the model's symbols, for the numbers that are None for that reason."""
     phases: Mapping[str, int] = field(default_factory=dict)
@@ -270,6 +260,7 @@ class Report:
             "peak": self._peak_json(),
             "recompute": self.recompute.to_json(),
             "donated": self.donated.to_json(),
+            **({"target": self.target} if self.target != "portable" else {}),
             **self._profiles_json(),
             "training_estimate": dict(self.training_estimate) or None,
             "runtime": self.runtime.to_json() if self.runtime else None,
@@ -306,9 +297,18 @@ class Report:
                 hint="make it again with this version of memplan",
             ) from error
         found = misfit(report, cls)
-        if found or set(report.levels) != {"0", "1", "2"} or report.level not in range(3):
-            raise PlanError(f"the report is not of schema {SCHEMA}: {found or 'its levels'}")
+        found = found or next(_odd_words(report), "")
+        if found:
+            raise PlanError(f"the report is not of schema {SCHEMA}: {found}")
         return report
+
+
+def _odd_words(report: Report) -> Iterator[str]:
+    """Yield what is none of the few words or numbers that it can be."""
+    if set(report.levels) != {"0", "1", "2"} or report.level not in range(3):
+        yield "its levels"
+    if report.phase not in ("train", "test") or report.target not in TARGETS:
+        yield "its phase or its target"
 
 
 def _read(data: Json) -> Report:
@@ -332,6 +332,7 @@ def _read(data: Json) -> Report:
         ),
         orders=data.get("orders", {}).get("candidates", {}),
         chosen_order=data.get("orders", {}).get("chosen", "file"),
+        target=data.get("target", "portable"),
         symbolic=data.get("symbolic", {}),
         phases=data.get("phases", {}),
         loss=data.get("loss"),

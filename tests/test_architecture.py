@@ -60,6 +60,7 @@ LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
                 "scheduling",
                 "scope",
                 "placing",
+                "figures",
                 "maxima",
                 "totals",
                 "releases",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from memplan_cli.figures import DEFINITIONS
 from memplan_cli.print_log import refusals
 from memplan_cli.quantities import format_share, format_size
-from memplan_cli.report import DEFINITIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -81,9 +81,16 @@ def headline(report: Report) -> str:
     model = report.model
     nodes = f"{model.nodes} nodes" if model.blocks == 1 else _nested(model.nodes, model.blocks)
     return (
-        f"{report.phase} phase, level {report.level}, {nodes}, "
+        f"{report.phase} phase, level {report.level}, {nodes}{_whose_graph(report)}, "
         f"{model.intermediates} intermediates, {report.reuses} reuses"
     )
+
+
+def _whose_graph(report: Report) -> str:
+    """Return of which graph the numbers are, where it is not the file's own."""
+    if report.target == "portable":
+        return ""
+    return f" of the graph that the runtime optimised for {report.target}"
 
 
 def _nested(nodes: int, blocks: int) -> str:
@@ -103,7 +110,13 @@ def verdict(report: Report) -> str:
     saved = format_share(memory.naive - memory.planned, memory.naive)
     planned, naive = format_size(memory.planned), format_size(memory.naive)
     partial = " (partial)" if report.partial else ""
-    return f"{planned} instead of {naive}: {saved} saved{partial}"
+    return f"{planned} instead of {naive}{_in_whose_graph(report)}: {saved} saved{partial}"
+
+
+def _in_whose_graph(report: Report) -> str:
+    return (
+        "" if report.target == "portable" else f" in the runtime's graph for {report.target}"
+    )
 
 
 def memory_rows(report: Report) -> tuple[Row, ...]:
@@ -128,7 +141,8 @@ def memory_rows(report: Report) -> tuple[Row, ...]:
         meaning = DEFINITIONS["order_bound"]
         rows.append(_row(report, "order bound", report.memory.order_bound, meaning, naive))
     if report.original_planned is not None:
-        meaning = "what this level needs in the order of the file"
+        whose = "the file" if report.target == "portable" else "the runtime's own graph"
+        meaning = f"what this level needs in the order of {whose}"
         rows.append(_row(report, "file order", report.original_planned, meaning, naive))
     return tuple(rows)
 

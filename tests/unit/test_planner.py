@@ -250,3 +250,12 @@ def test_an_alignment_that_is_not_kept_is_a_warning() -> None:
     (pools,) = plan_of_text(text, Settings(alignment=32, level=1)).report.warnings
     assert pools.endswith("not of 32: at level 1 each slot is an allocation of its own")
     assert plan_of_text(text, Settings(alignment=32)).report.warnings == ()
+
+
+def test_a_plan_for_a_provider_is_of_that_providers_graph() -> None:
+    portable = plan_of_text(CHAIN).report
+    assert portable.target == "portable"
+    report = plan_of_text(CHAIN, Settings(target="cpu")).report
+    assert report.target == "cpu"
+    assert portable.training_estimate
+    assert not report.training_estimate, "what was fused is trained by nobody"

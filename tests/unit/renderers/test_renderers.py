@@ -233,6 +233,29 @@ def test_what_the_arena_holds_is_compared_without_weights(form: str) -> None:
         assert aside == ["-", "-", "3.00 MiB", "3.00 MiB"]
 
 
+@pytest.mark.parametrize("form", ["text", "markdown", "html", "svg"])
+def test_numbers_of_a_runtimes_graph_say_so(form: str) -> None:
+    plan = plan_named("branchy")
+    assert "the runtime" not in RENDERERS[form](plan).split("Predicted")[0]
+    fused = replace(plan.report, target="cpu")
+    said = " ".join(RENDERERS[form](plan.with_report(fused)).split()).replace("&#x27;", "'")
+    assert "in the runtime's graph for cpu: " in said.replace("&#39;", "'")
+    if form != "svg":
+        assert (
+            f"{plan.report.model.nodes} nodes of the graph that the runtime optimised" in said
+        )
+
+
+def test_a_report_is_of_no_other_phase_or_target_than_there_are() -> None:
+    data = plan_named("branchy").report.to_json()
+    assert "target" not in data
+    fused = Report.from_json({**data, "target": "cpu"})
+    assert Report.from_json(fused.to_json()).target == "cpu"
+    for odd in ({"target": "\x1b[31m"}, {"phase": "\x1b[31m"}, {"level": 3}):
+        with pytest.raises(PlanError, match=r"its (phase or its target|levels)"):
+            Report.from_json({**data, **odd})
+
+
 def test_every_number_has_a_definition_below_or_beside_it() -> None:
     for form in ("text", "markdown", "html"):
         got = " ".join(RENDERERS[form](plan_named("branchy")).split())
