@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from memplan_cli.quantities import format_size
+from memplan_cli.snapshot import dims_text, known_share
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -84,6 +87,7 @@ class Difference:
             "before": self.before.model,
             "after": self.after.model,
             "nodes": self.nodes,
+            "partial": {"before": self.before.partial, "after": self.after.partial},
             "peak_node": {"before": self.before.peak_node, "after": self.after.peak_node},
             "metrics": [
                 {"name": m.name, "before": m.before, "after": m.after, "change": m.change}
@@ -137,7 +141,7 @@ def _changes(before: Snapshot, after: Snapshot) -> Iterator[Change]:
 def _increase(name: str, old: TensorFacts, new: TensorFacts, after: Snapshot) -> Change:
     effect = new.at_peak - old.at_peak
     if new.bytes > old.bytes:
-        reason = f"grew from {old.bytes} to {new.bytes} bytes"
+        reason = f"grew from {format_size(old.bytes)} to {format_size(new.bytes)}"
         return Change(name, Kind.GREW, effect, reason)
     if new.read_by != old.read_by or new.steps > old.steps:
         reason = f"lives until {_node(new.read_by)}, {new.steps} steps; before until "
@@ -150,7 +154,7 @@ def _increase(name: str, old: TensorFacts, new: TensorFacts, after: Snapshot) ->
 def _decrease(name: str, old: TensorFacts, new: TensorFacts, after: Snapshot) -> Change:
     effect = new.at_peak - old.at_peak
     if new.bytes < old.bytes:
-        reason = f"shrank from {old.bytes} to {new.bytes} bytes"
+        reason = f"shrank from {format_size(old.bytes)} to {format_size(new.bytes)}"
         return Change(name, Kind.SHRANK, effect, reason)
     if new.steps < old.steps:
         reason = f"lives until {_node(new.read_by)}, {new.steps} steps; before until "
@@ -169,12 +173,33 @@ def _notes(before: Snapshot, after: Snapshot) -> Iterator[str]:
         yield "the graph is the same"
     elif before.nodes != after.nodes:
         yield f"{after.nodes - before.nodes:+d} nodes: {before.nodes} before, {after.nodes} now"
-    for what in ("level", "phase", "memplan", "runtime"):
-        old, new = getattr(before, what), getattr(after, what)
+    yield from (f"{c.name} was {c.before}, is {c.after}" for c in conditions(before, after))
+    for snapshot in (before, after):
+        if snapshot.partial:
+            yield f"totals of {snapshot.model} are partial: {known_share(snapshot.coverage)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Something that two snapshots were not made alike with, in words."""
+
+    name: str
+    before: str
+    after: str
+
+
+def conditions(before: Snapshot, after: Snapshot) -> Iterator[Condition]:
+    """Yield what the two were made with and is not the same; dims only where both say them."""
+    for name in ("level", "phase", "memplan", "runtime"):
+        old, new = getattr(before, name), getattr(after, name)
         if old != new:
-            yield f"{what} was {told(old)}, is {told(new)}"
+            yield Condition(name, _told(old), _told(new))
+    if before.coverage != after.coverage:
+        yield Condition("coverage", f"{before.coverage:.3g}", f"{after.coverage:.3g}")
+    if before.dims is not None and after.dims is not None and before.dims != after.dims:
+        yield Condition("dims", dims_text(before.dims), dims_text(after.dims))
 
 
-def told(condition: str | int) -> str:
+def _told(condition: str | int) -> str:
     """Return one condition in words; an empty text is what nobody wrote down."""
     return "not known" if condition == "" else str(condition)

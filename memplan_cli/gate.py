@@ -11,9 +11,11 @@ from enum import Enum
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from memplan_cli.diff import compare, told
+from memplan_cli.diff import compare, conditions
 from memplan_cli.errors import UnknownSizeError
+from memplan_cli.hints import how_to_know
 from memplan_cli.quantities import Increase, format_change, format_size
+from memplan_cli.snapshot import known_share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -52,6 +54,12 @@ class Finding(Enum):
     NOT_RECORDED = "gain-not-recorded"
     NO_BASELINE = "no-baseline"
     OTHER_CONDITIONS = "other-conditions"
+    PARTIAL = "partial"
+
+    @property
+    def fails(self) -> bool:
+        """Whether this makes the gate fail; the others are remarks."""
+        return self not in (Finding.OTHER_CONDITIONS, Finding.PARTIAL)
 
 
 MEANINGS: Mapping[Finding, str] = {
@@ -60,6 +68,7 @@ MEANINGS: Mapping[Finding, str] = {
     Finding.NOT_RECORDED: "A metric is below the baseline, and the ratchet wants that recorded.",
     Finding.NO_BASELINE: "The baseline has no entry for the model.",
     Finding.OTHER_CONDITIONS: "The baseline was made under other conditions.",
+    Finding.PARTIAL: "Sizes are missing, so that totals say too little.",
 }
 
 
@@ -77,7 +86,7 @@ class Result:
     @property
     def fails(self) -> bool:
         """Whether this alone makes the gate fail."""
-        return self.finding is not Finding.OTHER_CONDITIONS
+        return self.finding.fails
 
     def to_json(self) -> Json:
         """Return the result as data."""
@@ -114,6 +123,8 @@ class Verdict:
             "model": self.snapshot.model,
             "passed": self.passed,
             "recorded": self.recorded,
+            "coverage": self.snapshot.coverage,
+            "partial": self.snapshot.partial,
             "metrics": {name: self.snapshot.metrics.get(name) for name in self.rules.metrics},
             "results": [result.to_json() for result in self.results],
             "difference": self.difference.to_json() if self.difference else None,
@@ -159,6 +170,9 @@ def judge(snapshot: Snapshot, earlier: Snapshot | None, rules: Rules) -> Verdict
     elif rules.needs_baseline:
         message = f"the baseline has no entry for {snapshot.model}: run with --update-baseline"
         results.append(Result(Finding.NO_BASELINE, message))
+    if snapshot.partial:
+        message = f"totals are partial: {known_share(snapshot.coverage)}"
+        results.append(Result(Finding.PARTIAL, message))
     return Verdict(snapshot, rules, tuple(results), difference)
 
 
@@ -209,17 +223,17 @@ def _against(snapshot: Snapshot, earlier: Snapshot, rules: Rules) -> Iterator[Re
 
 
 def _conditions(snapshot: Snapshot, earlier: Snapshot) -> Iterator[Result]:
-    for what in ("level", "phase", "memplan", "runtime"):
-        old, new = getattr(earlier, what), getattr(snapshot, what)
-        if old != new:
-            message = f"the baseline was made with {what} {told(old)}, this with {told(new)}"
-            yield Result(Finding.OTHER_CONDITIONS, message)
+    for found in conditions(earlier, snapshot):
+        message = (
+            f"the baseline was made with {found.name} {found.before}, this with {found.after}"
+        )
+        yield Result(Finding.OTHER_CONDITIONS, message)
 
 
 def _value(snapshot: Snapshot, name: str) -> int:
     value = snapshot.metrics.get(name)
     if value is None:
-        hint = "bind every symbol, like --dim batch=1"
+        hint = how_to_know(snapshot.symbols, gaps=snapshot.partial)
         if name.partition(".")[0] in ("predicted", "observed"):
             hint = "gate the plan that `memplan optimize` wrote after running the model"
         raise UnknownSizeError(f"{name} of {snapshot.model} is not known", hint=hint)

@@ -7,9 +7,11 @@ enough to say later which tensor made a number grow.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import floor
 from typing import TYPE_CHECKING, Any
 
 from memplan_cli.errors import PlanError
+from memplan_cli.hints import symbols_in
 from memplan_cli.timeline import nodes_at
 
 if TYPE_CHECKING:
@@ -51,6 +53,17 @@ class Snapshot:
     metrics: Mapping[str, int]
     peak_node: str = ""
     tensors: Mapping[str, TensorFacts] = field(default_factory=dict)
+    coverage: float = 1.0
+    """Share of the intermediates whose size is known; below 1, totals say too little."""
+    dims: Mapping[str, str] | None = None
+    """Values, bounds and shapes that it was planned for; None: nobody wrote them down."""
+    symbols: tuple[str, ...] = ()
+    """What is left of symbols in sizes; not in a baseline, whose metrics are numbers."""
+
+    @property
+    def partial(self) -> bool:
+        """Whether totals leave out what has no size."""
+        return self.coverage < 1.0
 
     def to_json(self) -> Json:
         """Return the layout of a baseline's entry, everything sorted by name."""
@@ -61,6 +74,8 @@ class Snapshot:
             "nodes": self.nodes,
             "memplan": self.memplan,
             "runtime": self.runtime,
+            "coverage": self.coverage,
+            **({} if self.dims is None else {"dims": dict(sorted(self.dims.items()))}),
             "metrics": dict(sorted(self.metrics.items())),
             "peak_node": self.peak_node,
             "tensors": {
@@ -97,6 +112,8 @@ class Snapshot:
                 },
                 peak_node=_typed(data["peak_node"], str),
                 tensors={name: _facts(item) for name, item in data["tensors"].items()},
+                coverage=_share(data.get("coverage", 1.0)),
+                dims=_texts(data["dims"]) if "dims" in data else None,
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise PlanError(
@@ -121,7 +138,32 @@ def snapshot_of(plan: Plan, model: str, runtime: str = "") -> Snapshot:
         metrics=metrics_of(report),
         peak_node=report.peak.node if report.peak else "",
         tensors=_tensors(plan, at_peak),
+        coverage=report.coverage,
+        dims=_dims(plan),
+        symbols=symbols_in(arena.unit for arena in plan.arenas),
     )
+
+
+def known_share(coverage: float) -> str:
+    """Return in words how much of a model its totals are about: never more than there is."""
+    percent = floor(1000 * coverage) / 10
+    return f"the sizes of {percent:g}% of the intermediates are known"
+
+
+def dims_text(dims: Mapping[str, str]) -> str:
+    """Return dims as people set them: ``batch=4 seq=1..128``."""
+    return " ".join(f"{name}={value}" for name, value in sorted(dims.items())) or "none"
+
+
+def _dims(plan: Plan) -> dict[str, str]:
+    """Return what a plan's settings say of dims, bounds and shapes, as text."""
+    found: dict[str, str] = {}
+    for key in ("dims", "bounds", "shapes"):
+        table = plan.settings.get(key)
+        for name, value in table.items() if isinstance(table, dict) else ():
+            said = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+            found[f"shape of {name}" if key == "shapes" else str(name)] = said
+    return found
 
 
 def shortened(snapshot: Snapshot) -> Mapping[str, TensorFacts]:
@@ -189,6 +231,16 @@ def _facts(item: Json) -> TensorFacts:
         _typed(item["read_by"], str),
         _typed(item["at_peak"], int),
     )
+
+
+def _share(value: Any) -> float:  # noqa: ANN401 - untrusted JSON
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise TypeError(f"{str(value)[:60]!r} is no share")
+    return float(value)
+
+
+def _texts(table: Any) -> dict[str, str]:  # noqa: ANN401 - untrusted JSON
+    return {name: _typed(text, str) for name, text in table.items()}
 
 
 def _typed(value: Any, kind: type) -> Any:  # noqa: ANN401 - untrusted JSON

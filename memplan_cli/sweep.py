@@ -79,6 +79,11 @@ class Row:
         """Whether there are numbers."""
         return self.status == "ok"
 
+    @property
+    def partial(self) -> bool:
+        """Whether sizes are missing, so that totals, where there are any, say too little."""
+        return (self.numbers.get("coverage") or 0) < 1 if self.passed else False
+
     def to_json(self) -> Json:
         """Return the layout of one line of ``memplan.sweep/1``."""
         return {
@@ -87,6 +92,7 @@ class Row:
             "model": self.model,
             "dims": dict(self.dims),
             "status": self.status,
+            "partial": self.partial,
             **{name: self.numbers.get(name) for name in NUMBERS},
             "error": self.error,
         }

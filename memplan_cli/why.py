@@ -53,6 +53,8 @@ class PeakStory:
     bytes: int
     unit: str
     rows: tuple[AtPeak, ...]
+    coverage: float = 1.0
+    """Share of the intermediates whose size is known; what has none is not in the rows."""
 
     @property
     def best(self) -> AtPeak | None:
@@ -68,6 +70,8 @@ class PeakStory:
             "node": self.node,
             "bytes": self.bytes,
             "unit": self.unit,
+            "coverage": self.coverage,
+            "partial": self.coverage < 1.0,
             "tensors": [{name: getattr(row, name) for name in names} for row in self.rows],
             "lowers_most": self.best.tensor if self.best else None,
         }
@@ -130,6 +134,7 @@ def why_peak(plan: Plan) -> PeakStory:
         bytes=live.peak,
         unit=arena.unit,
         rows=tuple(sorted(rows, key=lambda row: (-row.bytes, row.tensor))),
+        coverage=plan.report.coverage,
     )
 
 

@@ -75,6 +75,7 @@ LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
                 "planner",
                 "timeline",
                 "snapshot",
+                "hints",
                 "diff",
                 "gate",
                 "why",

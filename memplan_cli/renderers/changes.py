@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from memplan_cli.diff import Change, Difference, MetricChange
+    from memplan_cli.snapshot import Snapshot
 
 MOST_CHANGES = 25
 
@@ -29,7 +30,7 @@ def as_json(found: Difference) -> str:
 
 def as_markdown(found: Difference) -> str:
     """Return the same for a pull request."""
-    title = f"## {markdown(found.before.model)} to {markdown(found.after.model)}"
+    title = f"## {markdown(_title(found.before))} to {markdown(_title(found.after))}"
     parts = [title, table(("", ">before", ">after", ">change"), map(_cells, found.metrics))]
     if found.changes:
         parts += ["### What changed the peak", changes_table(found, MOST_CHANGES)]
@@ -56,8 +57,13 @@ def change_line(change: Change) -> str:
     return f"{format_change(change.effect):>12}  {name}: {terminal(change.reason)}"
 
 
+def _title(snapshot: Snapshot) -> str:
+    """Return a model's name; marked where its totals leave out what has no size."""
+    return f"{snapshot.model} (partial)" if snapshot.partial else snapshot.model
+
+
 def _lines(found: Difference) -> Iterator[str]:
-    yield f"{terminal(found.before.model)} -> {terminal(found.after.model)}"
+    yield f"{terminal(_title(found.before))} -> {terminal(_title(found.after))}"
     for metric in found.metrics:
         name, before, after, change = _cells(metric)
         yield f"  {name:26} {before:>12} -> {after:>12}  {change}"

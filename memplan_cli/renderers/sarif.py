@@ -48,14 +48,11 @@ def _driver() -> Json:
             {
                 "id": finding.value,
                 "shortDescription": {"text": MEANINGS[finding]},
-                "defaultConfiguration": {"level": _level(fails=finding.value in _FAILING)},
+                "defaultConfiguration": {"level": _level(fails=finding.fails)},
             }
             for finding in _RULES
         ],
     }
-
-
-_FAILING = frozenset(f.value for f in Finding if f is not Finding.OTHER_CONDITIONS)
 
 
 def _level(*, fails: bool) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.quantities import format_share, format_size
 from memplan_cli.renderers.escape import markdown, markdown_prose, shortened, terminal
 from memplan_cli.renderers.markdown import table
+from memplan_cli.snapshot import known_share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -47,7 +48,8 @@ def peak_markdown(story: PeakStory) -> str:
         )
         for row in story.rows[:MOST_ROWS]
     )
-    parts = [f"## {_size(story.bytes, story)} at the peak: {where}", table(header, rows)]
+    size = _size(story.bytes, story)
+    parts = [f"## {size} at the peak{_partial(story)}: {where}", table(header, rows)]
     left = len(story.rows) - MOST_ROWS
     if left > 0:
         parts.append(f"and {left} more tensors")
@@ -77,9 +79,14 @@ def _size(size: int, story: PeakStory) -> str:
     return format_size(size) + unit
 
 
+def _partial(story: PeakStory) -> str:
+    return f" (partial: {known_share(story.coverage)})" if story.coverage < 1.0 else ""
+
+
 def _peak_lines(story: PeakStory) -> Iterator[str]:
     node = shortened(story.node, 80)
-    yield f"{_size(story.bytes, story)} live at the peak: step {story.step}, {node}"
+    where = f"step {story.step}, {node}"
+    yield f"{_size(story.bytes, story)} live at the peak{_partial(story)}: {where}"
     heads = ("tensor", "bytes", "share", "made by", "last read by", "peak without")
     cells = [
         (

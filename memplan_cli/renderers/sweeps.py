@@ -26,12 +26,17 @@ def text(rows: Sequence[Row]) -> str:
     for line, row in zip(table, (None, *rows), strict=True):
         left = [line[at].ljust(widths[at]) for at in (0, 1)]
         right = [cell.rjust(width) for cell, width in zip(line[2:], widths[2:], strict=True)]
-        error = f"  failed: {row.error}" if row is not None and not row.passed else ""
-        lines.append(terminal(("  ".join([*left, *right]) + error).rstrip()))
+        lines.append(terminal(("  ".join([*left, *right]) + _remark(row)).rstrip()))
     bad = sum(not row.passed for row in rows)
     count = "1 row" if len(rows) == 1 else f"{len(rows)} rows"
     lines.append(count + (f", {bad} failed" if bad else ""))
     return "\n".join(lines) + "\n"
+
+
+def _remark(row: Row | None) -> str:
+    if row is None or (row.passed and not row.partial):
+        return ""
+    return "  partial" if row.passed else f"  failed: {row.error}"
 
 
 def _cells(row: Row) -> tuple[str, ...]:

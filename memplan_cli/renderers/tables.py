@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan_cli.errors import PlanError
+from memplan_cli.hints import bind, symbols_in
 from memplan_cli.problem import align
 from memplan_cli.renderers.escape import csv_row
 
@@ -57,7 +58,7 @@ def fixed_arena(plan: Plan) -> tuple[ArenaFacts, Problem] | None:
     if open_units:
         raise PlanError(
             f"this format holds numbers, but sizes depend on {', '.join(open_units)[:200]}",
-            hint="bind every symbol, like --dim batch=1",
+            hint=bind(symbols_in(open_units)),
         )
     pairs = zip(plan.arenas, plan.problems, strict=True)
     return next(((arena, problem) for arena, (problem, _) in pairs), None)

@@ -105,10 +105,16 @@ def _lines(verdict: Verdict) -> Iterator[str]:
 
 def _numbers(verdict: Verdict) -> str:
     return ", ".join(
-        f"{name} {format_size(verdict.snapshot.metrics[name])}{_against(verdict, name)}"
+        f"{name} {_size(verdict, name)}{_against(verdict, name)}"
         for name in verdict.rules.metrics
         if name in verdict.snapshot.metrics
     )
+
+
+def _size(verdict: Verdict, name: str) -> str:
+    """Return a metric; marked where sizes are missing in it."""
+    mark = " (partial)" if verdict.snapshot.partial else ""
+    return format_size(verdict.snapshot.metrics[name]) + mark
 
 
 def _against(verdict: Verdict, name: str) -> str:
@@ -129,7 +135,7 @@ def _markdown_section(verdict: Verdict) -> str:
         (
             name,
             format_size(before[name]) if name in before else "-",
-            format_size(after[name]),
+            _size(verdict, name),
             format_change(after[name] - before[name]) if name in before else "-",
         )
         for name in verdict.rules.metrics

@@ -222,6 +222,63 @@ def test_the_gate_cannot_write_is_exit_2_and_leaves_nothing(folder: Path) -> Non
     assert not (folder / "none").exists()
 
 
+GAP = """gap (float[64] x) => (int64[1,?] y) {
+    a = Relu(x) found = NonZero(a) other = Neg(found) y = Neg(other)
+}"""
+"""How many rows there are, only a run knows."""
+
+
+def test_totals_that_leave_something_out_are_marked_wherever_they_are_shown(
+    folder: Path,
+) -> None:
+    write(folder / "nz.onnx", GAP)
+    silent = memplan("gate", "nz.onnx", "--max-memory", "1MB")
+    assert silent.exit_code == 2
+    assert "--shape INPUT=D,.., look at one run with --profile-shapes" in silent.stderr
+    assert "--allow-partial" in silent.stderr
+    assert "--dim" not in silent.stderr
+
+    words = ("nz.onnx", "--allow-partial")
+    text = memplan("gate", *words, "--max-memory", "1MB")
+    assert text.exit_code == 0
+    assert "planned 256 B (partial)" in text.stdout
+    assert "note: totals are partial: the sizes of 33.3% of the" in text.stdout
+    found = json.loads(
+        memplan("gate", *words, "--max-memory", "1MB", "--format", "json").stdout
+    )
+    assert found["models"][0]["partial"] is True
+    for form in ("markdown", "github", "junit", "sarif"):
+        shown = memplan("gate", *words, "--max-memory", "1MB", "--format", form).stdout
+        assert "totals are partial" in shown
+
+    between = memplan("diff", "nz.onnx", *words)
+    assert between.stdout.startswith("nz.onnx (partial) -> nz.onnx (partial)")
+    found = json.loads(memplan("diff", "nz.onnx", *words, "--format", "json").stdout)
+    assert found["partial"] == {"before": True, "after": True}
+
+    why = memplan("why", *words)
+    assert "live at the peak (partial: the sizes of 33.3% of" in why.stdout
+    assert json.loads(memplan("why", *words, "--format", "json").stdout)["partial"] is True
+    assert "(partial: " in memplan("why", *words, "--format", "markdown").stdout
+
+    row = memplan("sweep", *words).stdout.splitlines()[1]
+    assert row.endswith("  partial")
+    swept = json.loads(memplan("sweep", *words, "--format", "json").stdout)
+    assert swept["rows"][0]["partial"] is True
+
+
+def test_a_baseline_of_other_dims_says_so(folder: Path) -> None:
+    write(folder / "d.onnx", GOOD.replace("[64,256]", "[64,n]"))
+    done = memplan("gate", "d.onnx", "--dim", "n=256", "--update-baseline")
+    assert done.exit_code == 0
+    grown = memplan("gate", "d.onnx", "--dim", "n=512")
+    assert grown.exit_code == 1
+    assert "the baseline was made with dims n=256, this with n=512" in grown.stdout
+    assert "bytes" not in grown.stdout
+    free = memplan("gate", "d.onnx", "--max-memory", "1MiB")
+    assert "--dim n=1" in free.stderr
+
+
 def test_why_names_the_nearest_tensor() -> None:
     done = memplan("why", "m/a.onnx", "--tensor", "erly")
     assert done.exit_code == 2

@@ -28,11 +28,11 @@ def snapshot(**tensors: TensorFacts) -> Snapshot:
     ("before", "after", "kind", "words"),
     [
         (None, facts(), Kind.NEW, "new, made by w"),
-        (facts(8), facts(16), Kind.GREW, "grew from 8 to 16 bytes"),
+        (facts(8), facts(16), Kind.GREW, "grew from 8 B to 16 B"),
         (facts(at_peak=0), facts(steps=9, read_by="z"), Kind.LONGER, "lives until z, 9 steps"),
         (facts(at_peak=0), facts(), Kind.ENTERED, "the peak is at top now"),
         (facts(), None, Kind.GONE, "no longer there"),
-        (facts(16), facts(8), Kind.SHRANK, "shrank from 16 to 8 bytes"),
+        (facts(16), facts(8), Kind.SHRANK, "shrank from 16 B to 8 B"),
         (facts(steps=9), facts(steps=2, at_peak=0), Kind.SHORTER, "before until r, 9 steps"),
         (facts(), facts(at_peak=0), Kind.LEFT, "the peak is at top now"),
     ],
@@ -47,6 +47,33 @@ def test_what_happened_to_a_tensor_is_said_with_the_nodes_that_matter(
     assert words in change.reason
     expected = (after.at_peak if after else 0) - (before.at_peak if before else 0)
     assert change.effect == expected
+
+
+def test_sizes_in_reasons_are_said_as_everywhere() -> None:
+    (change,) = compare(snapshot(a=facts(32768)), snapshot(a=facts(65536))).changes
+    assert change.reason == "grew from 32.00 KiB to 64.00 KiB"
+
+
+def test_other_dims_are_said_where_both_are_known() -> None:
+    one, other = (replace(snapshot(), dims={"batch": n}) for n in ("2", "4"))
+    assert compare(one, other).notes == (
+        "the graph is the same",
+        "dims was batch=2, is batch=4",
+    )
+    free = replace(one, dims={})
+    assert compare(free, one).notes[1:] == ("dims was none, is batch=2",)
+    assert compare(replace(one, dims=None), other).notes == ("the graph is the same",)
+
+
+def test_what_is_partial_is_marked_and_said() -> None:
+    whole = snapshot()
+    part = replace(whole, model="p", coverage=0.66666)
+    found = compare(whole, part)
+    assert found.to_json()["partial"] == {"before": False, "after": True}
+    assert found.notes[1:] == (
+        "coverage was 1, is 0.667",
+        "totals of p are partial: the sizes of 66.6% of the intermediates are known",
+    )
 
 
 def test_the_effects_add_up_to_the_change_of_the_peak() -> None:

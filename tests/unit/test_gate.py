@@ -117,6 +117,61 @@ def test_a_baseline_of_level_0_is_said_to_be_of_level_0() -> None:
     ]
 
 
+def test_a_baseline_of_other_dims_is_said_and_does_not_fail() -> None:
+    one, other = (replace(snapshot(), dims={"batch": n, "seq": "1..8"}) for n in ("2", "4"))
+    verdict = judge(other, one, Rules())
+    assert verdict.passed
+    assert [result.message for result in verdict.results] == [
+        "the baseline was made with dims batch=2 seq=1..8, this with batch=4 seq=1..8"
+    ]
+    assert judge(other, replace(one, dims=None), Rules()).results == ()
+
+
+def test_partial_totals_are_marked_and_do_not_fail() -> None:
+    verdict = judge(replace(snapshot(), coverage=0.9999), None, Rules(max_memory=1000))
+    assert verdict.passed
+    (result,) = verdict.results
+    assert result.finding is Finding.PARTIAL
+    assert result.message == (
+        "totals are partial: the sizes of 99.9% of the intermediates are known"
+    )
+    assert verdict.to_json()["partial"] is True
+    assert verdict.to_json()["coverage"] == 0.9999
+
+
+@pytest.mark.parametrize(
+    ("symbols", "coverage", "hint"),
+    [
+        ((), 1.0, "bind every symbol, like --dim batch=1"),
+        (("n", "seq"), 1.0, "bind every symbol, like --dim n=1 --dim seq=1"),
+        ((), 0.5, "some sizes are known only in a run: say them with --shape INPUT=D,.., "),
+        (("n",), 0.5, "bind every symbol, like --dim n=1; some sizes are known only in a run"),
+        (tuple("abcdef"), 1.0, "--dim d=1 .."),
+    ],
+)
+def test_an_unknown_total_says_what_would_make_it_known(
+    symbols: tuple[str, ...], coverage: float, hint: str
+) -> None:
+    unknown = replace(snapshot(), metrics={}, symbols=symbols, coverage=coverage)
+    with pytest.raises(UnknownSizeError) as caught:
+        judge(unknown, None, Rules(max_memory=1))
+    assert hint in caught.value.hint
+    gaps = ("--profile-shapes" in caught.value.hint, "--allow-partial" in caught.value.hint)
+    assert gaps == (coverage < 1, coverage < 1)
+
+
+def test_a_baseline_without_dims_and_coverage_is_read() -> None:
+    data = replace(snapshot(), dims={"batch": "2"}, coverage=0.5).to_json()
+    assert Snapshot.from_json("m.onnx", data).coverage == 0.5
+    assert Snapshot.from_json("m.onnx", data).dims == {"batch": "2"}
+    del data["dims"], data["coverage"]
+    old = Snapshot.from_json("m.onnx", data)
+    assert (old.dims, old.coverage) == (None, 1.0)
+    for wrong in (2, -1, True, "1", float("nan")):
+        with pytest.raises(PlanError, match="is no share"):
+            Snapshot.from_json("m.onnx", {**data, "coverage": wrong})
+
+
 def test_rules_of_one_model_win_over_those_of_all_and_later_globs_over_earlier() -> None:
     book = RuleBook(
         Rules(max_memory=1, ratchet=True),
