@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate, product
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.allocators.board import Ints
     from memplan_cli.allocators.budget import Budget
+    from memplan_cli.allocators.greedy import Order
     from memplan_cli.allocators.pieces import Piece, Placement, Reduction
 
 _HEATS = (0.95, 0.85, 0.0)
@@ -131,8 +133,12 @@ def lowered_by_cores(piece: Piece, best: Found, budget: Budget) -> Found:
     """
     start, end = np.array(piece.start, np.int64), np.array(piece.end, np.int64)
     size = np.array(piece.size, np.int64)
-    orders = [np.array(order(piece), np.int64) for order in _ORDERS]
     price = len(piece.size) ** 2 // _CHECKS
+
+    @cache
+    def ordered(order: Order) -> Ints:
+        return np.array(order(piece), np.int64)
+
     for core in cores(piece):
         if budget.is_enough(best) or budget.spent > best.worth * budget.work:
             break
@@ -142,11 +148,11 @@ def lowered_by_cores(piece: Piece, best: Found, budget: Budget) -> Found:
         fixed = core.unfold(piece, offsets)
         if len(piece.size) <= _REPAIRED:
             best = settled(piece, best, fixed, (budget.share(_EACH), budget))
-        for order in orders:
+        for order in _ORDERS:
             if budget.is_enough(best) or budget.spent > best.worth * budget.work:
                 break
-            found = fixed.copy()
-            height = fill(start, end, size, found, np.argsort(found, kind="stable"), order)
+            found, by = fixed.copy(), ordered(order)
+            height = fill(start, end, size, found, np.argsort(found, kind="stable"), by)
             budget.charge(price)
             if height < best.height:
                 best = Found(tuple(map(int, found)), height, best.bound)
