@@ -29,7 +29,6 @@ from memplan_cli.transforms.ordering.build import (
 from memplan_cli.transforms.ordering.candidates import CANDIDATES
 from memplan_cli.transforms.ordering.certify import cut_bound
 from memplan_cli.transforms.ordering.effort import Effort
-from memplan_cli.transforms.ordering.graph import trace
 from memplan_cli.transforms.ordering.solve import Solution, solve
 from memplan_cli.transforms.terms import Ordering
 
@@ -209,8 +208,7 @@ def _arrange(
         floor = max(body.least for bodies in inner.values() for body in bodies)
         bound = cut_bound(task_graph(block, facts, least), solution.order)
         bound = max(bound, floor + graph.start)
-    steps, _, kept = trace(graph, solution.order)
     inputs = sum(facts.numbers[var] for var in block.inputs if facts.roots.get(var) == var)
     block = replace(block, ops=tuple(ops[op] for op in solution.order))
-    taken = Inner(inputs, max(steps, default=0), kept, bound)
+    taken = Inner(inputs, solution.peak, graph.kept(), bound)
     return _Arranged(block, taken, solution)

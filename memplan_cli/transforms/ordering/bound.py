@@ -22,11 +22,10 @@ if TYPE_CHECKING:
 
 def local_bounds(graph: TaskGraph) -> list[int]:
     """Return for each op what it reads and makes itself: a bound on any order's peak."""
-    weight, resident = graph.weight, graph.resident()
+    weight, resident, taken = graph.weight, graph.resident(), graph.taken
     result = []
     for op, touched in enumerate(graph.touches):
-        opened = graph.opens[op]
-        read = sum(weight[tensor] for tensor in touched if tensor not in opened)
+        read = sum([weight[tensor] for tensor in touched]) - taken[op]
         result.append(resident + read + least_need(graph, op))
     return result
 

@@ -83,7 +83,7 @@ class _Greedy:
         for op, touched in enumerate(graph.touches):
             for tensor in touched:
                 self.remaining[tensor] += op
-        self.change = graph.taken()
+        self.change = list(graph.taken)
         for op, touched in enumerate(graph.touches):
             for tensor in touched:
                 if graph.uses[tensor] == 1:
@@ -144,7 +144,7 @@ class _Backward:
         self.waiting = [len(succs) for succs in graph.succs]
         self.live = list(graph.outlives)
         self.readers: list[list[int]] = [[] for _ in graph.weight]
-        self.change = [-taken for taken in graph.taken()]
+        self.change = [-taken for taken in graph.taken]
         for op, touched in enumerate(graph.touches):
             opened = graph.opens[op]
             for tensor in touched:

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from memplan_cli.transforms.ordering.graph import trace
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -104,9 +102,9 @@ class _Run:
             self._live = graph.start
             self._count = list(graph.uses)
             self._reads = graph.touches
-            self._base = graph.taken()
+            self._base: Sequence[int] = graph.taken
         else:
-            self._live = trace(graph, range(graph.size))[2]
+            self._live = graph.kept()
             self._count = [1 + out for out in graph.outlives]
             self._reads = tuple(
                 tuple(t for t in touched if t not in opened) if opened else touched

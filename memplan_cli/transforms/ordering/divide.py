@@ -52,12 +52,13 @@ _WIDTH = 8
 
 @dataclass(frozen=True, slots=True)
 class Divided:
-    """An order; ``bound`` is one on the peak of any order of the same ops.
+    """An order and its peak; ``bound`` is one on the peak of any order of the same ops.
 
     ``middle`` is the place of the op at which the order was divided, 0 if it was not.
     """
 
     order: Order
+    peak: int
     bound: int
     middle: int = 0
 
@@ -89,7 +90,7 @@ def divide(
         else:
             if not rounds.again():
                 break
-    return Divided(walk.order, bound)
+    return Divided(walk.order, walk.worst[0], bound)
 
 
 class _Rounds:
@@ -146,7 +147,7 @@ def _divided(section: TaskGraph, at: int, effort: Effort) -> Divided:
             walk = _around(section, at, first)
             if walk.worst < best.worst:
                 best, middle = walk, len(first)
-    return Divided(best.order, cut.bound, middle)
+    return Divided(best.order, best.worst[0], cut.bound, middle)
 
 
 def _searched(section: TaskGraph, bound: int, effort: Effort) -> Order:

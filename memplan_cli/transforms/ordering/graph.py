@@ -10,7 +10,7 @@ to the op's end.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -49,6 +49,13 @@ class TaskGraph:
     """Whether the block gives the tensor."""
     start: int
     """Bytes live before the first op."""
+    taken: tuple[int, ...] = field(init=False)
+    """For each op the bytes of the tensors that it begins."""
+
+    def __post_init__(self) -> None:
+        weight = self.weight
+        taken = [sum([weight[t] for t in row]) if row else 0 for row in self.opens]
+        object.__setattr__(self, "taken", tuple(taken))
 
     @property
     def size(self) -> int:
@@ -65,36 +72,34 @@ class TaskGraph:
             stack += fresh
         return found
 
-    def taken(self) -> list[int]:
-        """Return for each op the bytes of the tensors that it begins."""
-        weight = self.weight
-        return [sum([weight[t] for t in row]) if row else 0 for row in self.opens]
-
     def resident(self) -> int:
         """Return the bytes that are live throughout: nobody here opens or touches them."""
-        opened = {tensor for row in self.opens for tensor in row}
-        given = {tensor for row in self.touches for tensor in row} - opened
-        return self.start - sum(self.weight[tensor] for tensor in given)
+        given = set().union(*self.touches).difference(*self.opens)
+        return self.start - sum([self.weight[tensor] for tensor in given])
+
+    def kept(self) -> int:
+        """Return the bytes that are live after the last op, in whatever order they ran."""
+        touched = set().union(*self.touches)
+        dead = sum([self.weight[t] for t in touched if not self.outlives[t]])
+        return self.start + sum(self.taken) - dead
 
 
 def trace(graph: TaskGraph, order: Sequence[int]) -> tuple[list[int], list[int], int]:
     """Return the bytes live at each step of an order, before each, and after the last."""
     left = list(graph.uses)
-    weight, touches, opens, needs = graph.weight, graph.touches, graph.opens, graph.need
+    weight, touches, taken, needs = graph.weight, graph.touches, graph.taken, graph.need
     replaces, saved = graph.replaces, graph.saved
     live = graph.start
     steps, before = [], []
     for op in order:
         need = needs[op]
-        if replaces[op]:
-            for tensor in replaces[op]:
-                if left[tensor] == 1:
-                    need -= saved[op]
-                    break
+        for tensor in replaces[op]:
+            if left[tensor] == 1:
+                need -= saved[op]
+                break
         before.append(live)
         steps.append(live + need)
-        for tensor in opens[op]:
-            live += weight[tensor]
+        live += taken[op]
         for tensor in touches[op]:
             left[tensor] -= 1
             if not left[tensor]:

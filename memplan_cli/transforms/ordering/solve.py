@@ -82,11 +82,16 @@ class Solution:
         if order is not None:
             self._take(name, order, peak(self.graph, order))
 
-    def offer_clusters(self, name: str, small: Contracted, order: Order | None) -> int:
-        """Take an order of the clusters into account, and return its peak."""
+    def offer_clusters(
+        self, name: str, small: Contracted, order: Order | None, reached: int | None = None
+    ) -> int:
+        """Take an order of the clusters into account, and return its peak.
+
+        ``reached`` is that peak, if the caller has it.
+        """
         if order is None:
             return self.peak
-        reached = peak(small.graph, order)
+        reached = peak(small.graph, order) if reached is None else reached
         self.starts.append((reached, order))
         if reached <= self.peak:
             self._take(name, small.expand(order), reached)
@@ -94,9 +99,12 @@ class Solution:
         return reached
 
     def _take(self, name: str, order: Order, found: int) -> None:
-        if not self.chosen or (found, moved(order)) < (self.peak, moved(self.order)):
+        if not self.chosen or found < self.peak or self._is_nearer(order, found):
             self.order, self.chosen = order, name
         self.peaks[name] = min(found, self.peaks.get(name, found))
+
+    def _is_nearer(self, order: Order, found: int) -> bool:
+        return found == self.peak and moved(order) < moved(self.order)
 
     @property
     def peak(self) -> int:
@@ -129,7 +137,7 @@ def solve(graph: TaskGraph, effort: Effort, tell: Callable[[str], None]) -> Solu
         method(found, small, effort)
         tell(f"order: {found.peak} bytes by {found.chosen}, none below {found.bound}")
     if found.chosen != "file":
-        found.order = straighten(graph, found.order, Effort(_STRAIGHTEN))
+        found.order = straighten(graph, found.order, found.peak, Effort(_STRAIGHTEN))
         found.peaks[found.chosen] = peak(graph, found.order)
     return found
 
@@ -218,7 +226,7 @@ def _lowered(
         return order
     divided = divide(small.graph, order, found.bound, effort, least)
     found.bound = max(found.bound, divided.bound)
-    found.offer_clusters("divide", small, divided.order)
+    found.offer_clusters("divide", small, divided.order, divided.peak)
     return divided.order
 
 
@@ -251,7 +259,7 @@ def _search(found: Solution, small: Contracted, effort: Effort) -> None:
         order = beam(small.graph, found.bound, found.peak, width, keep_going)
         if order is not None:
             divided = divide(small.graph, order, found.bound, effort.part(effort.left // 8))
-            found.offer_clusters("beam", small, divided.order)
+            found.offer_clusters("beam", small, divided.order, divided.peak)
     if not found.proved:
         _exact(found, small, effort, effort.left)
 

@@ -64,7 +64,7 @@ class Space:
         for op, touched in enumerate(graph.touches):
             for tensor in touched:
                 users[tensor] |= 1 << op
-        self._taken = [sum(weight[tensor] for tensor in opened) for opened in graph.opens]
+        self._taken = graph.taken
         self._ends = [
             tuple((users[tensor], weight[tensor]) for tensor in touched)
             for touched in graph.touches

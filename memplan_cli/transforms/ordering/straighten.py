@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan_cli.transforms.ordering.graph import peak
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -13,14 +11,14 @@ if TYPE_CHECKING:
     from memplan_cli.transforms.ordering.graph import Order, TaskGraph
 
 
-def straighten(graph: TaskGraph, order: Order, effort: Effort) -> Order:
-    """Sort spans of an order by place in the file wherever the peak stays what it is.
+def straighten(graph: TaskGraph, order: Order, peak: int, effort: Effort) -> Order:
+    """Sort spans of an order by place in the file wherever its peak stays what it is.
 
     A span of consecutive ops may always be sorted, since the file's order respects every
     edge, and what comes after it does not notice. Spans are halved until they can be, the
     first ones first, or the effort ends.
     """
-    run = _Run(graph, peak(graph, order))
+    run = _Run(graph, peak)
     straight: Order = []
     spans = [(0, graph.size)]
     while spans:
@@ -51,7 +49,7 @@ class _Run:
         self._graph, self._limit = graph, limit
         self._left = list(graph.uses)
         self._live = graph.start
-        self._taken = graph.taken()
+        self._taken = graph.taken
 
     def takes(self, ops: Sequence[int]) -> bool:
         """Run ops if every step stays within the limit."""

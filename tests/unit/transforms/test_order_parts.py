@@ -60,6 +60,15 @@ def test_sections_of_any_order_need_what_the_whole_needs_there() -> None:
                 assert before == walk.before[begin:end]
 
 
+def test_what_is_kept_is_live_after_the_last_op_of_any_order() -> None:
+    for graph in GRAPHS:
+        walk = Walk(graph, orders(graph, 20)[-1])
+        assert graph.kept() == trace(graph, walk.order)[2]
+        for begin in range(graph.size):
+            section = walk.section(begin, graph.size)
+            assert section.kept() == trace(section, range(section.size))[2]
+
+
 def test_a_spliced_walk_is_the_walk_of_the_new_order() -> None:
     for graph in GRAPHS:
         walk = Walk(graph, range(graph.size))
@@ -226,11 +235,12 @@ def test_straightening_keeps_the_peak_and_moves_nothing_without_need() -> None:
     for graph in GRAPHS:
         every = orders(graph)
         for order in (every[-1], every[len(every) // 2]):
-            straight = straighten(graph, order, Effort(10_000))
+            straight = straighten(graph, order, peak(graph, order), Effort(10_000))
             assert peak(graph, straight) <= peak(graph, order)
             assert moved(straight) <= moved(order)
         if peak(graph, every[-1]) >= peak(graph, range(graph.size)):
-            assert straighten(graph, every[-1], Effort(10_000)) == list(range(graph.size))
+            straight = straighten(graph, every[-1], peak(graph, every[-1]), Effort(10_000))
+            assert straight == list(range(graph.size))
 
 
 def test_a_flow_fills_the_narrowest_cut() -> None:
