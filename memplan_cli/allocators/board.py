@@ -71,6 +71,8 @@ class State(NamedTuple):
     liking: Ints
     failed: Words
     """Hash table of states known to have no solution; it survives restarts."""
+    blame: Ints
+    """How often each section ended a try, plus one; it survives restarts."""
 
 
 def board_of(piece: Piece) -> tuple[Board, list[int]]:
@@ -89,7 +91,7 @@ def board_of(piece: Piece) -> tuple[Board, list[int]]:
     return Board(start, end, size, twin, first, np.array(piece.loads, np.int64)), columns
 
 
-def new_state(board: Board, failed: Words, room: int) -> State:
+def new_state(board: Board, failed: Words, blame: Ints, room: int) -> State:
     """Return a state in which nothing is placed, with an undo log for ``room`` steps."""
     buffers, sections = len(board.size), len(board.load)
     registers = np.zeros(8, np.int64)
@@ -107,6 +109,7 @@ def new_state(board: Board, failed: Words, room: int) -> State:
         scratch=np.zeros((10, sections + 2), np.int64),
         liking=np.zeros(buffers, np.int64),
         failed=failed,
+        blame=blame,
     )
 
 

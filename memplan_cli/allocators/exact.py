@@ -2,8 +2,9 @@
 
 At one capacity the search is restarted with other orders of trying and growing limits,
 because the time to a solution varies by orders of magnitude with luck (Gomes et al. 1998);
-failed states are remembered across restarts. The lower bound is tried first: a tight
-capacity leaves the fewest options. If it cannot be reached, capacities are bisected.
+failed states are remembered across restarts, and so is where tries have ended, for every
+other restart to begin with. The lower bound is tried first: a tight capacity leaves the fewest
+options. If it cannot be reached, capacities are bisected.
 """
 
 from __future__ import annotations
@@ -85,6 +86,8 @@ _TASTES = (
     Taste(lambda length, size: -length * size, 0),
 )
 _NOISE = 0.17
+_BLAMING = 2
+"""One in so many restarts, once all tastes were tried, asks first where tries have ended."""
 
 
 @dataclass(slots=True)
@@ -96,11 +99,13 @@ class Searcher:
     columns: list[int] = field(init=False)
     _room: int = field(init=False)
     _failed: np.ndarray[tuple[int], np.dtype[np.uint64]] = field(init=False)
+    _blame: Ints = field(init=False)
 
     def __post_init__(self) -> None:
         self.board, self.columns = board_of(self.piece)
         self._room = 256 * (len(self.board.size) + len(self.board.load)) + 1000
         self._failed = np.zeros(1 << 19, np.uint64)
+        self._blame = np.ones(len(self.board.load), np.int64)
 
     def fit(self, capacity: int, budget: Budget) -> tuple[Answer, Placement]:
         """Say whether the piece fits into ``capacity`` units; if so, how."""
@@ -120,12 +125,14 @@ class Searcher:
     def _try(
         self, capacity: int, turn: int, limit: Budget, budget: Budget
     ) -> tuple[Answer, Placement]:
-        state = new_state(self.board, self._failed, self._room)
+        state = new_state(self.board, self._failed, self._blame, self._room)
         rank, touch = self._rank(turn)
+        later = turn - len(_TASTES)
+        blaming = int(later >= 0 and later % _BLAMING == 0)
         while not (limit.is_over() or budget.is_over()):
             allowed = min(SLICE, limit.work - limit.spent, budget.work - budget.spent)
             state.registers[WORK] = allowed
-            mode = search(self.board, state, capacity, rank, touch)
+            mode = search(self.board, state, capacity, rank, touch, blaming)
             used = allowed - int(state.registers[WORK])
             limit.charge(used)
             budget.charge(used)
@@ -172,7 +179,7 @@ def prepare(progress: Callable[[str], None]) -> None:
     if is_kept(search):
         return
     board, _ = board_of(Piece((BufferId("x"),), (0,), (1,), (1,), (1,)))
-    state = new_state(board, np.zeros(2, np.uint64), 100)
+    state = new_state(board, np.zeros(2, np.uint64), np.ones(1, np.int64), 100)
     rank = np.zeros(1, np.int64)
     steps: tuple[Callable[[], object], ...] = (
         lambda: lift(state, 0, 0),
@@ -181,10 +188,10 @@ def prepare(progress: Callable[[str], None]) -> None:
         lambda: split(board, state, 0, 1),
         lambda: find_valleys(state, 0, 1),
         lambda: count_inside(board, state, 0, 1),
-        lambda: tightest_section(state, 0, 1, 1),
+        lambda: tightest_section(state, 0, 1, 1, 0),
         lambda: basin_overflows(board, state, 0, 1, 1),
         lambda: could_drop(board, state, 0, 0),
-        lambda: search(board, state, 1, rank, 0),
+        lambda: search(board, state, 1, rank, 0, 0),
     )
     for number, step in enumerate(steps, start=1):
         progress(f"loading the search, part {number} of {len(steps)}")

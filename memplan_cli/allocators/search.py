@@ -172,7 +172,9 @@ def _has_room(state: State, buffers: int, sections: int) -> bool:
 
 
 @compiled
-def _enter(board: Board, state: State, capacity: int, rank: Ints, touch: int) -> None:
+def _enter(  # noqa: PLR0913, PLR0917 - compiled code takes plain numbers
+    board: Board, state: State, capacity: int, rank: Ints, touch: int, blaming: int
+) -> None:
     """Work on [LEFT, RIGHT) until there is a choice to make, or none is left."""
     registers = state.registers
     left, right = registers[LEFT], registers[RIGHT]
@@ -193,7 +195,7 @@ def _enter(board: Board, state: State, capacity: int, rank: Ints, touch: int) ->
         registers[LEFT], registers[RIGHT] = left, right
         find_valleys(state, left, right)
         count_inside(board, state, left, right)
-        section = tightest_section(state, left, right, capacity)
+        section = tightest_section(state, left, right, capacity, blaming)
         if section == LIFTED:
             continue
         if section == DEAD_END or basin_overflows(board, state, left, right, capacity):
@@ -265,13 +267,18 @@ def _settle(state: State, kind: int) -> None:
 
 
 @compiled
-def search(board: Board, state: State, capacity: int, rank: Ints, touch: int) -> int:
-    """Search until WORK is used up; return the mode, SOLVED or FAILED when it has ended."""
+def search(  # noqa: PLR0913, PLR0917 - compiled code takes plain numbers
+    board: Board, state: State, capacity: int, rank: Ints, touch: int, blaming: int
+) -> int:
+    """Search until WORK is used up; return the mode, SOLVED or FAILED when it has ended.
+
+    ``touch`` is what `_list_options` adds, ``blaming`` what `tightest_section` is asked for.
+    """
     registers = state.registers
     while registers[WORK] > 0:
         mode = registers[MODE]
         if mode == ENTER:
-            _enter(board, state, capacity, rank, touch)
+            _enter(board, state, capacity, rank, touch, blaming)
         elif mode == NEXT:
             _next(board, state)
         elif mode == OVERFLOWED:

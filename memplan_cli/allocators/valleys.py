@@ -32,6 +32,9 @@ CROSSING, BEGIN, STOP, CAP, BORN, GONE, UNITS_IN, UNITS_OUT, SMALL_RIGHT, SMALL_
 # Answers of `tightest_section` that are no section.
 DEAD_END, LIFTED = -1, -2
 
+BLAME_BITS = 20
+"""Options are divided by blame as fractions of so many bits."""
+
 
 @compiled
 def split(board: Board, state: State, left: int, right: int) -> int:
@@ -116,8 +119,11 @@ def count_inside(board: Board, state: State, left: int, right: int) -> None:
 
 
 @compiled
-def tightest_section(state: State, left: int, right: int, capacity: int) -> int:
+def tightest_section(state: State, left: int, right: int, capacity: int, blaming: int) -> int:
     """Return the section with the fewest options, or DEAD_END, or LIFTED.
+
+    With ``blaming`` those where there is a choice are weighed by how often they ended a try:
+    what has gone wrong is decided first (dom/wdeg, Boussemart et al., ECAI 2004).
 
     LIFTED: in some sections nothing fits between the walls, so their floor was raised to
     the cap and the valleys have changed. For the section returned, SMALL_RIGHT holds the
@@ -144,6 +150,7 @@ def tightest_section(state: State, left: int, right: int, capacity: int) -> int:
             slack = capacity - level - units[q]
             sticks_out = units[q] > inside
             if sticks_out and cap - level - inside > slack:
+                state.blame[q] += 1
                 return DEAD_END
             if inside == 0:
                 lift(state, q, cap)
@@ -156,6 +163,10 @@ def tightest_section(state: State, left: int, right: int, capacity: int) -> int:
                 fits = hole - level <= slack
                 table[SMALL_RIGHT, q] = hole if fits else -1
                 options = count + 1 if fits else count
+                if options == 0:
+                    state.blame[q] += 1
+                if blaming and options > 1:
+                    options = 1 + (options << BLAME_BITS) // state.blame[q]
                 if options < fewest:
                     fewest, chosen = options, q
             smallest = min(smallest, table[SMALL_LEFT, q])
@@ -210,6 +221,7 @@ def _basin_overflows(  # noqa: PLR0913, PLR0917 - compiled code takes plain numb
         inside += change[s]
         # Wasted: cap - floor - inside; allowed: capacity - floor - units.
         if units[s] > inside and cap - inside > capacity - units[s]:
+            state.blame[s] += 1
             return True
     return False
 

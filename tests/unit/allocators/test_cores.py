@@ -14,6 +14,7 @@ from memplan_cli.allocators.budget import Budget, Found
 from memplan_cli.allocators.cores import cores, lowered_by_cores
 from memplan_cli.allocators.crowd import WORK, crowd_of
 from memplan_cli.allocators.ejecting import lowered, settle, settled
+from memplan_cli.allocators.exact import Answer, Searcher
 from memplan_cli.allocators.filling import NOWHERE, fill
 from memplan_cli.allocators.lowering import cheapest
 from memplan_cli.allocators.pieces import Piece, assemble, height_of, layout_of, reduce
@@ -73,6 +74,13 @@ def test_a_training_step_of_thousands_of_alike_buffers_comes_within_a_ten_thousa
     assert violations(problem, found) == ()
     assert found.height <= 1.0001 * lower_bound(problem)
     assert found.height < 64 * start_of(heaviest(problem)).height
+
+
+def test_a_window_with_two_full_sections_is_filled_by_asking_first_where_tries_ended() -> None:
+    piece = heaviest(read("training_window.csv.gz"))
+    answer, placement = Searcher(piece).fit(piece.load, Budget(50_000_000))
+    assert answer is Answer.YES
+    assert is_safe(piece, Found(placement, piece.load, piece.load))
 
 
 @pytest.mark.slow
