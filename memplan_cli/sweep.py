@@ -164,6 +164,8 @@ def _judge(overrides: Mapping[str, object], config: Path | None) -> None:
 def found_models(paths: Sequence[Path]) -> tuple[Path, ...]:
     """Return model files, in order and once each: globs expanded, folders searched.
 
+    Of a model in a folder that memplan has written anew beside it, only the original counts.
+
     Raises:
         ModelError: a folder or glob holds none.
     """
@@ -171,6 +173,7 @@ def found_models(paths: Sequence[Path]) -> tuple[Path, ...]:
     for path in paths:
         if path.is_dir():
             inside = sorted(path.rglob("*.onnx"))
+            inside = [file for file in inside if _original(file) not in inside]
         elif has_magic(str(path)) and not path.exists():
             inside = sorted(map(Path, glob(str(path), recursive=True)))  # noqa: PTH207 - an absolute pattern too
         else:
@@ -179,6 +182,12 @@ def found_models(paths: Sequence[Path]) -> tuple[Path, ...]:
             raise ModelError(f"there is no *.onnx in {path}")
         found.update(dict.fromkeys(inside))
     return tuple(found)
+
+
+def _original(path: Path) -> Path | None:
+    """Return the model that a file was written from, if its name says so."""
+    name = path.name.removesuffix(".memplan.onnx")
+    return None if name == path.name else path.with_name(f"{name}.onnx")
 
 
 def do_job(job: Job) -> Row:

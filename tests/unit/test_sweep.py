@@ -53,6 +53,16 @@ def test_a_folder_without_models_is_an_error(tmp_path: Path) -> None:
         found_models([tmp_path])
 
 
+def test_what_memplan_wrote_beside_a_model_is_not_swept_with_its_folder(
+    tmp_path: Path,
+) -> None:
+    for name in ("a.onnx", "a.memplan.onnx", "b.memplan.onnx"):
+        (tmp_path / name).touch()
+    assert [path.name for path in found_models([tmp_path])] == ["a.onnx", "b.memplan.onnx"]
+    written = tmp_path / "a.memplan.onnx"
+    assert found_models([written]) == (written,)
+
+
 def test_a_row_has_the_numbers_of_the_report() -> None:
     row = do_job(jobs(8)[0])
     memory = api.plan(DYNAMIC, Settings(dims={"batch": 8}, order="keep")).report.memory
