@@ -1,4 +1,4 @@
-"""What is each number of a report? One definition, printed wherever the number is."""
+"""What is each number of a report, and how sure is it? Printed wherever the number is."""
 
 from __future__ import annotations
 
@@ -19,3 +19,22 @@ DEFINITIONS: Mapping[str, str] = {
     "order_bound": "lower bound on live_peak over all orders",
     "coverage": "share of intermediates whose size is known",
 }
+
+WORKSPACE = "what kernels take besides, as measured; in no total"
+
+EXACT, BOUND, OBSERVED, PARTIAL, UNKNOWN = "exact", "bound", "observed", "partial", "unknown"
+
+CERTAINTY: Mapping[str, str] = {
+    EXACT: "whatever the data",
+    OBSERVED: "as seen in one run; other data may need more",
+    BOUND: "never more for dims within their bounds",
+    PARTIAL: "only of what has a known size",
+    UNKNOWN: "nothing says it before a run",
+}
+"""How sure a number is, the surest first; the sum of several is as sure as the least sure."""
+
+
+def weakest(*words: str) -> str:
+    """Return the least sure of several words."""
+    ranks = list(CERTAINTY)
+    return max(words, key=ranks.index)

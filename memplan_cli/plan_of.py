@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from memplan_cli.amounts import Memory
 from memplan_cli.bounds import at_most
+from memplan_cli.figures import BOUND, EXACT, OBSERVED, PARTIAL, UNKNOWN, weakest
 from memplan_cli.ir import VarId, blocks, intermediates
 from memplan_cli.maxima import live_peak_text
 from memplan_cli.plan import ArenaFacts, BlockOrder, Placement, Plan
@@ -23,6 +24,7 @@ from memplan_cli.totals import (
     peak_of,
     summed,
     weight_bytes,
+    weights_are_known,
 )
 from memplan_cli.version import VERSION
 
@@ -185,7 +187,7 @@ def _report(decided: Decided, reuses: int) -> Report:
     if silent:
         memory = Memory(memory.weights, memory.inputs, memory.outputs, None, None, None, None)
     before = (None, None) if memory.planned is None else _original(decided, memory)
-    symbolic = memory.naive is None and not silent
+    symbolic = _expressions(decided) if memory.naive is None and not silent else {}
     target = decided.settings.target
     refusals = [*decided.scope.unplanned.items(), *needs.pinned.items()]
     return Report(
@@ -203,7 +205,8 @@ def _report(decided: Decided, reuses: int) -> Report:
         peak=None if memory.live_peak is None else peak_of(needs, decided.placed),
         orders={} if silent else decided.schedule.ordering.candidates,
         chosen_order=decided.schedule.ordering.chosen,
-        symbolic=_expressions(decided) if symbolic else {},
+        certainty=_certainty(decided, memory, symbolic),
+        symbolic=symbolic,
         phases=_parts(decided),
         loss=decided.phases.loss,
         # What a runtime fused has no backward part to estimate.
@@ -281,6 +284,34 @@ def _original(decided: Decided, memory: Memory) -> tuple[int | None, int | None]
     if decided.schedule.ordering.program is decided.original:
         return memory.live_peak, memory.planned
     return decided.before.live_peak, number(decided.before.heights)
+
+
+def _certainty(
+    decided: Decided, memory: Memory, symbolic: Mapping[str, str]
+) -> dict[str, str]:
+    """Return how sure each number is: the intermediates' share a word, the total has the worst."""
+    program, settings, sizes = decided.program, decided.settings, decided.needs.sizes
+    planned = EXACT
+    if len(sizes) < len(intermediates(program)):
+        planned = PARTIAL
+    elif any(size.bound_of for size in sizes.values()):
+        planned = BOUND
+    elif settings.profile_shapes:
+        planned = OBSERVED
+    words = {
+        "weights": EXACT if weights_are_known(program) else PARTIAL,
+        "inputs": EXACT,
+        "outputs": EXACT,
+        **dict.fromkeys(("naive", "live_peak", "planned"), planned),
+    }
+    for name, of in (("inputs", input_bytes), ("outputs", output_bytes)):
+        if of(program, settings.bounds) != of(program):
+            words[name] = BOUND
+    for name in ("weights", "inputs", "outputs", "naive", "live_peak", "planned"):
+        if getattr(memory, name) is None and name not in symbolic:
+            words[name] = UNKNOWN
+    parts = (words[name] for name in ("weights", "inputs", "outputs", "planned"))
+    return {**words, "total": weakest(*parts)}
 
 
 def _expressions(decided: Decided) -> dict[str, str]:

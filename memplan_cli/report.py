@@ -13,6 +13,8 @@ from memplan_cli.amounts import Memory, Profile
 from memplan_cli.conform import misfit
 from memplan_cli.errors import PlanError
 from memplan_cli.evidence import Peaks, RuntimeSettings, Validation
+from memplan_cli.figures import CERTAINTY
+from memplan_cli.recomputed import Recompute
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -51,58 +53,6 @@ class Refusal:
 
     name: str
     reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class CurvePoint:
-    """A program on the trade-off curve: peak in bytes, extra work as a share, copies."""
-
-    peak: int
-    extra: float
-    nodes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Recompute:
-    """What runs twice, what that costs, and whether it was enough.
-
-    ``flops_increase`` is a share of the model's modelled work. ``bound`` is what no order
-    goes below, whatever runs twice.
-    """
-
-    nodes: int = 0
-    flops_increase: float = 0.0
-    budget: int | None = None
-    met: bool = True
-    bound: int | None = None
-    curve: tuple[CurvePoint, ...] = ()
-
-    def to_json(self) -> Json:
-        """Return the contract's block, and what a budget added."""
-        return {
-            "nodes": self.nodes,
-            "flops_increase": self.flops_increase,
-            "budget": self.budget,
-            "met": self.met,
-            "bound": self.bound,
-            "curve": [
-                {"peak": p.peak, "flops_increase": p.extra, "nodes": p.nodes}
-                for p in self.curve
-            ],
-        }
-
-    @classmethod
-    def from_json(cls, data: Json) -> Recompute:
-        """Read what `to_json` wrote; the contract's two numbers are enough."""
-        points = data.get("curve", ())
-        return cls(
-            data["nodes"],
-            data["flops_increase"],
-            data.get("budget"),
-            data.get("met", True),
-            data.get("bound"),
-            tuple(CurvePoint(p["peak"], p["flops_increase"], p["nodes"]) for p in points),
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +153,8 @@ class Report:
     chosen_order: str = "file"
     target: str = "portable"
     """Whose graph the numbers are of: the file's, or what the runtime makes of it."""
+    certainty: Mapping[str, str] = field(default_factory=dict)
+    """How sure each number of ``memory`` is, in a word of `figures.CERTAINTY`."""
     symbolic: Mapping[str, str] = field(default_factory=dict)
     """Expressions, in the model's symbols, for the numbers that are None for that reason."""
     phases: Mapping[str, int] = field(default_factory=dict)
@@ -250,6 +202,7 @@ class Report:
             "coverage": self.coverage,
             "partial": self.partial,
             "memory": self.memory.to_json(),
+            "certainty": dict(self.certainty),
             "symbolic": dict(self.symbolic),
             "original": {
                 "live_peak": self.original_live_peak,
@@ -309,6 +262,8 @@ def _odd_words(report: Report) -> Iterator[str]:
         yield "its levels"
     if report.phase not in ("train", "test") or report.target not in TARGETS:
         yield "its phase or its target"
+    if not set(report.certainty.values()) <= CERTAINTY.keys():
+        yield "its certainty"
 
 
 def _read(data: Json) -> Report:
@@ -333,6 +288,7 @@ def _read(data: Json) -> Report:
         orders=data.get("orders", {}).get("candidates", {}),
         chosen_order=data.get("orders", {}).get("chosen", "file"),
         target=data.get("target", "portable"),
+        certainty=data.get("certainty", {}),
         symbolic=data.get("symbolic", {}),
         phases=data.get("phases", {}),
         loss=data.get("loss"),

@@ -16,7 +16,8 @@ from memplan_cli.analysis.cost import op_cost, total_cost
 from memplan_cli.analysis.storage import live_peak
 from memplan_cli.errors import SettingsError
 from memplan_cli.ir import Origin
-from memplan_cli.report import CurvePoint, Donated, Recompute, Refusal
+from memplan_cli.recomputed import CurvePoint, Recompute
+from memplan_cli.report import Donated, Refusal
 from memplan_cli.sizes import size_of
 from memplan_cli.transforms.terms import Ordering
 

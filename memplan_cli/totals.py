@@ -66,8 +66,17 @@ def expression(total: Mapping[str, int]) -> str:
 
 def weight_bytes(program: Program) -> int:
     """Return the bytes of initializers and Constants whose size is known."""
-    sizes = _sizes(program, (v.id for v in program.vars.values() if v.origin is Origin.WEIGHT))
-    return number(by_unit(size for size in sizes if size is not None)) or 0
+    return number(by_unit(size for size in _weights(program) if size is not None)) or 0
+
+
+def weights_are_known(program: Program) -> bool:
+    """Whether each initializer and Constant has a known size; strings have none."""
+    return None not in _weights(program)
+
+
+def _weights(program: Program) -> list[Size | None]:
+    weights = (v.id for v in program.vars.values() if v.origin is Origin.WEIGHT)
+    return _sizes(program, weights)
 
 
 def input_bytes(program: Program, bounds: Bounds = NO_BOUNDS) -> ByUnit | None:

@@ -61,6 +61,7 @@ LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
                 "scope",
                 "placing",
                 "figures",
+                "recomputed",
                 "maxima",
                 "totals",
                 "releases",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from memplan_cli.figures import DEFINITIONS
+from memplan_cli.figures import CERTAINTY, DEFINITIONS, OBSERVED, UNKNOWN, WORKSPACE
 from memplan_cli.print_log import refusals
 from memplan_cli.quantities import format_share, format_size
 
@@ -40,6 +40,8 @@ class Row:
     definition: str
     chosen: str = ""
     """A mark on the level that was planned, else empty."""
+    certainty: str = ""
+    """How sure the number is, a word of `figures.CERTAINTY`; empty where none is said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,16 +129,17 @@ def memory_rows(report: Report) -> tuple[Row, ...]:
         size = report.levels.get(level)
         row = _row(report, f"level {level}", size, meaning, naive)
         chosen = "planned" if level == str(report.level) else ""
-        rows.append(Row(row.name, row.size, row.saved, row.definition, chosen))
+        rows.append(replace(row, chosen=chosen))
     bound = DEFINITIONS["live_peak"]
     if report.memory.order_proved:
         bound += "; no order needs less"
     peak = report.memory.live_peak
     if peak is None and "live_peak" in report.symbolic:
-        row = Row("lower bound", report.symbolic["live_peak"], "", f"{bound}; dims from 1 on")
-        rows.append(row)
+        text = report.symbolic["live_peak"]
+        row = Row("lower bound", text, "", f"{bound}; dims from 1 on")
     else:
-        rows.append(_row(report, "lower bound", peak, bound, naive))
+        row = _row(report, "lower bound", peak, bound, naive)
+    rows.append(replace(row, certainty=_sure(report, "live_peak", row.size)))
     if report.memory.order_bound is not None and not report.memory.order_proved:
         meaning = DEFINITIONS["order_bound"]
         rows.append(_row(report, "order bound", report.memory.order_bound, meaning, naive))
@@ -154,11 +157,21 @@ def total_rows(report: Report) -> tuple[Row, ...]:
         _row(report, name, getattr(report.memory, name), DEFINITIONS[name], None)
         for name in names
     )
-    return terms + tuple(
+    training = (
         Row(name, format_size(report.training_estimate[key]), "", meaning)
         for key, (name, meaning) in _TRAINING.items()
         if key in report.training_estimate
     )
+    return (*terms, *_workspace(report), *training)
+
+
+def _workspace(report: Report) -> tuple[Row, ...]:
+    """Return what kernels take besides, which nobody knows before a run."""
+    peaks = report.runtime and report.runtime.observed.get("optimized")
+    size = peaks.scratch if peaks else None
+    if size is None:
+        return (Row("workspace", UNKNOWN, "", WORKSPACE),)
+    return (Row("workspace", format_size(size), "", WORKSPACE, certainty=OBSERVED),)
 
 
 _TRAINING: Mapping[str, tuple[str, str]] = {
@@ -174,10 +187,25 @@ _TRAINING: Mapping[str, tuple[str, str]] = {
 
 
 def _row(report: Report, name: str, size: int | None, meaning: str, naive: int | None) -> Row:
-    if size is None:
-        return Row(name, report.symbolic.get(name, "unknown"), "", meaning)
-    saved = "" if naive is None or name == "naive" else format_share(naive - size, naive)
-    return Row(name, format_size(size), saved, meaning)
+    text = report.symbolic.get(name, UNKNOWN) if size is None else format_size(size)
+    sure = _sure(report, name, text)
+    if size is None or naive is None or name == "naive":
+        return Row(name, text, "", meaning, certainty=sure)
+    return Row(name, text, format_share(naive - size, naive), meaning, certainty=sure)
+
+
+def _sure(report: Report, name: str, text: str) -> str:
+    """Return how sure a number is; levels are as sure as the plan, unknown says so itself."""
+    if text == UNKNOWN or name == "order bound":
+        return ""
+    return report.certainty.get(name, report.certainty.get("planned", ""))
+
+
+def certainty_lines(report: Report) -> tuple[str, ...]:
+    """Return what the words beside the numbers mean, those that are there."""
+    rows = (*memory_rows(report), *total_rows(report))
+    words = {row.certainty for row in rows} | {row.size for row in rows}
+    return tuple(f"{word}: {meaning}" for word, meaning in CERTAINTY.items() if word in words)
 
 
 EVIDENCE_HEADER = (

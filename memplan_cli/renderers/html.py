@@ -24,6 +24,7 @@ from memplan_cli.renderers.asked import (
 from memplan_cli.renderers.escape import html, script, terminal
 from memplan_cli.renderers.facts import (
     EVIDENCE_HEADER,
+    certainty_lines,
     evidence_rows,
     headline,
     memory_rows,
@@ -185,9 +186,10 @@ def _cards(report: Report) -> Iterator[str]:
         ("whole model", totals["total"]),
     ):
         saved = f" ({row.saved} saved)" if row.saved else ""
+        sure = f"{row.certainty}: " if row.certainty else ""
         yield (
             f'<div><span class="soft">{html(title)}</span><strong>{html(row.size)}</strong>'
-            f"<small>{html(row.definition + saved)}</small></div>"
+            f"<small>{html(sure + row.definition + saved)}</small></div>"
         )
 
 
@@ -195,7 +197,8 @@ def _sections(plan: Plan) -> Iterator[str]:
     report = plan.report
     yield '<div class="pair">'
     yield _section("Intermediates", _row_table(memory_rows(report)))
-    yield _section("Whole model", _row_table(total_rows(report)))
+    legend = f'<p class="soft">{html("; ".join(certainty_lines(report)))}</p>'
+    yield _section("Whole model", _row_table(total_rows(report)) + legend)
     yield "</div>"
     yield from _asked_for(report)
     yield from _runtime(report.runtime)
@@ -254,7 +257,8 @@ def _list(lines: Iterable[str]) -> str:
 def _row_table(rows: Sequence[Row]) -> str:
     lines = [
         f'<tr{_chosen(row)}><td>{html(row.name)}<small class="soft">{html(row.definition)}'
-        f'</small></td><td class="n">{html(row.size)}</td><td class="n">{html(row.saved)}</td></tr>'
+        f'</small></td><td class="n">{html(row.size)}<small>{html(row.certainty)}</small></td>'
+        f'<td class="n">{html(row.saved)}</td></tr>'
         for row in rows
     ]
     return f"<table><tbody>{''.join(lines)}</tbody></table>"

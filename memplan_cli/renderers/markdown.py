@@ -19,6 +19,7 @@ from memplan_cli.renderers.asked import (
 from memplan_cli.renderers.escape import markdown, markdown_prose
 from memplan_cli.renderers.facts import (
     EVIDENCE_HEADER,
+    certainty_lines,
     evidence_rows,
     headline,
     memory_rows,
@@ -68,16 +69,27 @@ def _parts(plan: Plan) -> Iterator[str]:
     yield f"## Memory of {markdown(report.model.path or 'model')}"
     yield f"**{markdown_prose(verdict(report))}** ({headline(report)})"
     yield table(
-        ("intermediates", ">bytes", ">saved", "meaning"),
+        ("intermediates", ">bytes", ">saved", "", "meaning"),
         (
-            (f"**{r.name}**" if r.chosen else r.name, _size(r.size), r.saved, r.definition)
-            for r in memory_rows(report)
+            (
+                f"**{row.name}**" if row.chosen else row.name,
+                _size(row.size),
+                row.saved,
+                row.certainty,
+                row.definition,
+            )
+            for row in memory_rows(report)
         ),
     )
     yield table(
-        ("whole model", ">bytes", "meaning"),
-        ((row.name, _size(row.size), row.definition) for row in total_rows(report)),
+        ("whole model", ">bytes", "", "meaning"),
+        (
+            (row.name, _size(row.size), row.certainty, row.definition)
+            for row in total_rows(report)
+        ),
     )
+    if lines := certainty_lines(report):
+        yield "; ".join(lines)
     yield from _peak(plan)
     yield from _wide(plan)
     yield from _asked_for(plan)

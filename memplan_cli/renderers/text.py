@@ -25,6 +25,7 @@ from memplan_cli.renderers.asked import (
 from memplan_cli.renderers.bars import bars, sampled
 from memplan_cli.renderers.escape import shortened, terminal
 from memplan_cli.renderers.facts import (
+    certainty_lines,
     evidence_rows,
     headline,
     memory_rows,
@@ -94,6 +95,7 @@ def _sections(plan: Plan, width: int) -> Iterator[RenderableType]:
     yield Text(verdict(report), style="bold green")
     yield titled("Intermediates", _rows_table(memory_rows(report)))
     yield titled("Whole model", _rows_table(total_rows(report)))
+    yield Text("\n" + "; ".join(certainty_lines(report)), style="dim")
     yield from _live_bytes(plan, width)
     yield from _peak(plan, width)
     yield from _wide(plan)
@@ -128,13 +130,15 @@ def _rows_table(rows: Sequence[Row]) -> RenderableType:
     if any(len(row.size) > LONGEST_NUMBER for row in rows):
         return _stacked(rows)
     savings = any(row.saved for row in rows)
-    table = grid("", ">", ">saved" if savings else ">", "")
+    sure = any(row.certainty for row in rows)
+    table = grid("", ">", ">saved" if savings else ">", *([""] * sure), "")
     table.show_header = savings
     for row in rows:
         style = "bold green" if row.chosen else ""
         name = Text(f"{row.name} *" if row.chosen else row.name, style=style)
         size, saved = Text(terminal(row.size), style=style), Text(row.saved, style=style)
-        table.add_row(name, size, saved, Text(row.definition, style="dim"))
+        words = [row.certainty] * sure + [row.definition]
+        table.add_row(name, size, saved, *(Text(word, style="dim") for word in words))
     return table
 
 
@@ -145,6 +149,8 @@ def _stacked(rows: Sequence[Row]) -> RenderableType:
         mark = " *" if row.chosen else ""
         lines.append(f"{row.name}{mark}  ", style="bold green" if row.chosen else "bold")
         lines.append(terminal(row.size))
+        if row.certainty:
+            lines.append(f"  {row.certainty}", style="dim")
         lines.append(f"\n    {row.definition}\n", style="dim")
     lines.right_crop(1)
     return lines

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.analysis.aliasing import SHARE_NOTHING
 from memplan_cli.plan_of import Source
 from memplan_cli.planner import Planned, make_plan
-from memplan_cli.report import Recompute
+from memplan_cli.recomputed import Recompute
 from memplan_cli.scheduling import Runtime, Schedule, with_donations
 from memplan_cli.settings import Settings
 from memplan_cli.transforms.terms import Ordering
