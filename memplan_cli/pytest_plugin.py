@@ -12,19 +12,22 @@ def test_export(tmp_path, onnx_memory):
     assert onnx_memory(tmp_path / "m.onnx").reuses > 0
 ```
 
-A model is planned, not run. What it needs is what `memplan report` says.
+Several marks on one test, or on its class or module, all hold. A mark that checks nothing, or
+binds a dim that its model does not have, is a failure. A model is planned, not run. What it needs is what `memplan report` says.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
+    from memplan_cli.plan import Plan
     from memplan_cli.report import Report
 
 Measure = Callable[[Path | str], "Report"]
@@ -37,16 +40,30 @@ _SIGNATURE = (
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What a mark asks for: a size, of which metric, with which dims, of which model."""
+    """What a mark asks for.
 
-    size: int
+    Attributes:
+        written: the size, as the mark says it.
+        rules: the size and the metric, judged as those of a gate.
+        model: the model that is meant; None: every model of the test.
+        dims: values of its dims.
+    """
+
+    written: str
+    rules: Mapping[str, Any]
     model: str | None = None
     dims: Mapping[str, int] = field(default_factory=dict)
-    metric: str = "planned"
 
 
-_CHECKED = pytest.StashKey[list[str]]()
-"""The models that were held against a test's limit."""
+@dataclass(frozen=True, slots=True)
+class _Checks:
+    """The limits of one test, and the places of those that a model was held against."""
+
+    limits: tuple[Limit, ...]
+    done: set[int] = field(default_factory=set)
+
+
+_CHECKS = pytest.StashKey[_Checks]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -56,60 +73,106 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
-    """Check the mark's own model, run the test, and refuse a limit that checked nothing."""
-    limit = _limit(item)
-    checked = item.stash.setdefault(_CHECKED, [])
-    if limit is not None and limit.model is not None:
-        _held_against(limit, item.config.rootpath / limit.model, checked)
+    """Check the models that marks name, run the test, and refuse limits that checked nothing.
+
+    A mark without a model holds for every model of the test, whoever names it.
+    """
+    checks = _checks(item)
+    named = [limit for limit in checks.limits if limit.model is not None]
+    for at, limit in enumerate(checks.limits):
+        for other in named if limit.model is None else [limit]:
+            dims = {**other.dims, **limit.dims}
+            path = item.config.rootpath / str(other.model)
+            _held_against(replace(limit, dims=dims), path)
+            checks.done.add(at)
     yield
-    if limit is not None and not checked:
-        pytest.fail(f"{_MARK} checked nothing: name a model, or use the onnx_memory fixture")
+    idle = [limit for at, limit in enumerate(checks.limits) if at not in checks.done]
+    if idle:
+        pytest.fail(
+            f"{_MARK} of {idle[0].written} checked nothing: name a model, or use the "
+            "onnx_memory fixture"
+        )
 
 
 @pytest.fixture
 def onnx_memory(request: pytest.FixtureRequest) -> Measure:
-    """Plan a model and return its report; with a mark on the test, hold it to the limit."""
-    limit = _limit(request.node)
-    checked = request.node.stash.setdefault(_CHECKED, [])
+    """Plan a model and return its report; with marks on the test, hold it to their limits.
+
+    Limits that name a model of their own are left out, unless all of them do.
+    """
+    checks = _checks(request.node)
+    places = range(len(checks.limits))
+    own = [at for at in places if checks.limits[at].model is None] or places
 
     def measure(model: Path | str) -> Report:
-        if limit is not None:
-            return _held_against(limit, Path(model), checked)
-        return _report(Path(model), {})
+        reports = [_held_against(checks.limits[at], Path(model)) for at in own]
+        checks.done.update(own)
+        return reports[0] if reports else _plan(Path(model), {}).report
 
     return measure
 
 
-def _limit(item: pytest.Item) -> Limit | None:
-    from memplan_cli.quantities import parse_size
+def _checks(item: pytest.Item) -> _Checks:
+    """Return the limits of a test, closest first; the same ones whoever asks."""
+    if _CHECKS not in item.stash:
+        limits = tuple(_limit(mark) for mark in item.iter_markers(_MARK))
+        item.stash[_CHECKS] = _Checks(limits)
+    return item.stash[_CHECKS]
 
-    mark = item.get_closest_marker(_MARK)
-    if mark is None:
-        return None
+
+def _limit(mark: pytest.Mark) -> Limit:
+    from memplan_cli.gating import read_rules
+
     if len(mark.args) != 1 or not set(mark.kwargs) <= {"model", "dims", "metric"}:
         raise pytest.UsageError(f"the mark is {_SIGNATURE}")
-    size = mark.args[0]
-    return Limit(size if isinstance(size, int) else parse_size(size), **mark.kwargs)
+    given = dict(mark.kwargs)
+    rules = read_rules({"max_memory": mark.args[0], "metric": given.pop("metric", "planned")})
+    dims = given.pop("dims", None) or {}
+    return Limit(str(mark.args[0]), rules, dims=dims, **given)
 
 
-def _held_against(limit: Limit, model: Path, checked: list[str]) -> Report:
-    from memplan_cli.gate import Rules, judge
-    from memplan_cli.gating import planned
+def _held_against(limit: Limit, model: Path) -> Report:
+    from memplan_cli.gate import Rules, judge, rules_from
     from memplan_cli.snapshot import snapshot_of
 
-    plan = planned(model, None, {"dims": dict(limit.dims) or None})
-    checked.append(str(model))
-    rules = Rules(metrics=(limit.metric,), max_memory=limit.size)
-    verdict = judge(snapshot_of(plan, str(model)), None, rules)
-    if not verdict.passed:
-        pytest.fail(f"{model}: {verdict.results[0].message}\n{_at_peak(plan.report)}")
+    plan = _plan(model, limit.dims)
+    verdict = judge(snapshot_of(plan, str(model)), None, rules_from(limit.rules, Rules()))
+    for result in verdict.results:
+        if result.fails:
+            pytest.fail(f"{model}: {result.message}\n{_at_peak(plan.report)}")
+        warnings.warn(f"{model}: {result.message}", stacklevel=2)
     return plan.report
 
 
-def _report(model: Path, dims: Mapping[str, int]) -> Report:
-    from memplan_cli.gating import planned
+def _plan(model: Path, dims: Mapping[str, int]) -> Plan:
+    """Plan a model at dims that it has: a limit at others would say nothing.
 
-    return planned(model, None, {"dims": dict(dims) or None}).report
+    Raises:
+        MemplanError: the model, a setting or the name of a dim is wrong.
+    """
+    from memplan_cli.gating import planned, refuse_idle
+
+    refuse_idle((model,), ("dim",) if dims else ())
+    plan = planned(model, None, {"dims": dict(dims) or None})
+    if dims:
+        _refuse_unused(model, dims)
+    return plan
+
+
+def _refuse_unused(model: Path, dims: Mapping[str, int]) -> None:
+    from memplan_cli.errors import SettingsError
+    from memplan_cli.modelfile import read_model
+    from memplan_cli.onnx_io.given_shapes import unused_dims
+    from memplan_cli.settings_file import load_settings
+    from memplan_cli.sizes import symbols_of
+
+    shapes = load_settings(model, None, {}).shapes.values()
+    given = {name for shape in shapes for dim in shape for name in symbols_of(dim)}
+    unknown = unused_dims(
+        read_model(model).model, {name: n for name, n in dims.items() if name not in given}
+    )
+    if unknown:
+        raise SettingsError(f"{model}: {unknown[0]}")
 
 
 def _at_peak(report: Report) -> str:

@@ -141,14 +141,47 @@ def test_bound(): pass
 
 @pytest.mark.limit_onnx_memory("1MiB")
 def test_checks_nothing(): pass
+
+@pytest.mark.limit_onnx_memory("1MiB", model="net.onnx", dims={"foo": 2})
+def test_a_dim_that_is_none(): pass
+
+@pytest.mark.limit_onnx_memory("1MiB", model="net.onnx", metric="size")
+def test_a_metric_that_is_none(): pass
+
+@pytest.mark.limit_onnx_memory("1KiB", model="net.onnx")
+@pytest.mark.limit_onnx_memory("1MiB", model="open.onnx", dims={"n": 4})
+def test_the_farther_mark_holds_too(): pass
+
+@pytest.mark.limit_onnx_memory("1MiB", model="net.onnx")
+@pytest.mark.limit_onnx_memory("2MiB", model="open.onnx", dims={"n": 4})
+@pytest.mark.limit_onnx_memory("1GB", metric="total")
+def test_all_marks_hold(): pass
+
+@pytest.mark.limit_onnx_memory("1KiB")
+class TestClass:
+    @pytest.mark.limit_onnx_memory("1MiB", model="net.onnx")
+    def test_of_a_class(self): pass
+
+    @pytest.mark.limit_onnx_memory("1MiB", metric="live_peak")
+    def test_of_a_class_by_the_fixture(self, onnx_memory): onnx_memory("net.onnx")
+
+@pytest.mark.limit_onnx_memory("1MiB")
+@pytest.mark.limit_onnx_memory("1KiB", model="open.onnx", dims={"n": 1})
+def test_the_fixture_heeds_marks_without_a_model(onnx_memory): onnx_memory("net.onnx")
+
+@pytest.mark.limit_onnx_memory("1MiB", model="part.onnx")
+def test_partial(): pass
 """
 
+GAP = "g (float[64] x) => (int64[1,?] y) { t = Relu(x) \n f = NonZero(t) \n y = Neg(f) }"
 OPEN = "g (float[n,64] x) => (float[n,64] y) { t = Exp(x) \n y = Log(t) }"
 
 
 def test_the_pytest_plugin_limits_models(tmp_path: Path) -> None:
     write(tmp_path / "net.onnx", GOOD)
     write(tmp_path / "open.onnx", OPEN)
+    write(tmp_path / "part.onnx", GAP)
+    (tmp_path / "memplan.yaml").write_text("allow_partial: true\n")
     (tmp_path / "test_models.py").write_text(PLUGIN_TESTS)
     command = [sys.executable, "-m", "pytest", "-p", "memplan_cli.pytest_plugin", "-rA", "-q"]
     done = subprocess.run(
@@ -169,7 +202,19 @@ def test_the_pytest_plugin_limits_models(tmp_path: Path) -> None:
         "test_no_limit": "PASSED",
         "test_bound": "PASSED",
         "test_checks_nothing": "FAILED",
+        "test_a_dim_that_is_none": "FAILED",
+        "test_a_metric_that_is_none": "FAILED",
+        "test_the_farther_mark_holds_too": "FAILED",
+        "test_all_marks_hold": "PASSED",
+        "test_the_fixture_heeds_marks_without_a_model": "PASSED",
+        "test_partial": "PASSED",
     }, done.stdout + done.stderr
     assert "planned is" in done.stdout
     assert "live at the peak" in done.stdout
     assert "checked nothing" in done.stdout
+    assert "no dim is called 'foo'" in done.stdout
+    assert "--metric: expected planned, live_peak" in done.stdout
+    assert "part.onnx: totals are partial" in done.stdout
+    classes = {name: word for name, word in found.items() if name.startswith("TestClass")}
+    assert set(classes.values()) == {"FAILED"}
+    assert len(classes) == 2
