@@ -54,6 +54,8 @@ class Carried:
         declared = [v.type for v in self.body.input[len(self.lead) :]]
         state = [merged(a, b) for a, b in zip(first, declared, strict=False)]
         start = state
+        if turns == 0:  # nothing is carried on: what comes out is what came in
+            return self.turn(start)[0], start
         for _ in range(_ROUNDS):
             inferred, results = self.turn(state)
             wide = [

@@ -73,6 +73,21 @@ def test_a_value_that_grows_each_turn_is_as_large_as_on_the_last() -> None:
     assert shape(got, "last") == (2, 11)
 
 
+def test_a_loop_without_a_turn_hands_on_what_it_was_given() -> None:
+    got = program("""
+        g (float[2,1] x, bool go) => (y) <int64 n = {0}> {
+            last, all = Loop (n, go, x) <body = b (int64 i, bool c, h) => (d, r, s) {
+                d = Identity (c)
+                r = Concat <axis = 1> (h, x, x)
+                s = Neg (x)
+            }>
+            y = Neg (last)
+        }""")
+    assert shape(got, "last") == (2, 1)
+    assert shape(got, "y") == (2, 1)
+    assert shape(got, "all") == (0, 2, 1)
+
+
 def test_a_value_that_grows_without_end_is_unknown_and_can_be_given() -> None:
     text = """
         g (float[2,1] x, int64 n, bool go) => (y) {
