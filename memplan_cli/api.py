@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str], None]
 
+FilePath = Path | str
+"""Where a file is, as a path or as text."""
+
 DEFAULT_CHECK = Check()
 """Both models on the best provider there is, two runs, bit for bit."""
 
@@ -42,23 +45,23 @@ PLAN_SUFFIX = ".memplan.json"
 
 
 def plan(
-    model: Path, settings: Settings | None = None, progress: Progress | None = None
+    model: FilePath, settings: Settings | None = None, progress: Progress | None = None
 ) -> Plan:
     """Plan a model in memory; nothing is written or run.
 
     Raises:
         MemplanError: the model or a setting is wrong.
     """
-    return plan_model(read_model(model), settings or Settings(), progress).plan
+    return plan_model(read_model(Path(model)), settings or Settings(), progress).plan
 
 
 def optimize(  # noqa: PLR0913 - what the command takes, by name
-    model: Path,
+    model: FilePath,
     settings: Settings | None = None,
     *,
     profiles: Profiles | None = None,
-    out: Path | None = None,
-    plan_file: Path | None = None,
+    out: FilePath | None = None,
+    plan_file: FilePath | None = None,
     check: Check | None = DEFAULT_CHECK,
     progress: Progress | None = None,
 ) -> Optimized:
@@ -78,12 +81,12 @@ def optimize(  # noqa: PLR0913 - what the command takes, by name
         MemplanError: something could not work. Nothing is written then, nor if the
             comparison fails or the budget cannot be met.
     """
-    settings = settings or Settings()
-    for path in (model, *([] if out is None else [out])):
+    settings, model = settings or Settings(), Path(model)
+    for path in (model, *([] if out is None else [Path(out)])):
         if path.is_dir():
             raise ModelError(f"{path} is a folder", hint="name a file")
-    target = out or model.with_name(f"{model.stem}.memplan.onnx")
-    targets = Targets(target, plan_file or target.with_suffix(".json"))
+    target = model.with_name(f"{model.stem}.memplan.onnx") if out is None else Path(out)
+    targets = Targets(target, Path(plan_file or target.with_suffix(".json")))
     refuse_overwriting(model, targets)
     file = read_model(model)
     if profiles:
@@ -100,7 +103,7 @@ def optimize(  # noqa: PLR0913 - what the command takes, by name
 
 
 def report(
-    path: Path | None,
+    path: FilePath | None,
     settings: Settings | None = None,
     progress: Progress | None = None,
     *,
@@ -122,7 +125,7 @@ def report(
     from memplan_cli.plan_file import read_plan
     from memplan_cli.provenance import doubts
 
-    path = path or newest_plan(Path.cwd())
+    path = newest_plan(Path.cwd()) if path is None else Path(path)
     if path.suffix == ".json":
         found = read_plan(path)
         return warned(found, *doubts(found, path))
@@ -132,14 +135,14 @@ def report(
     return plan(path, settings, progress)
 
 
-def newest_plan(folder: Path) -> Path:
+def newest_plan(folder: FilePath) -> Path:
     """Return the plan file of a folder that was written last.
 
     Raises:
         PlanError: there is none.
     """
     found = sorted(
-        folder.glob(f"*{PLAN_SUFFIX}"), key=lambda p: (p.stat().st_mtime_ns, p.name)
+        Path(folder).glob(f"*{PLAN_SUFFIX}"), key=lambda p: (p.stat().st_mtime_ns, p.name)
     )
     if not found:
         raise PlanError(
@@ -150,8 +153,8 @@ def newest_plan(folder: Path) -> Path:
 
 
 def validate(
-    planned: Path,
-    original: Path,
+    planned: FilePath,
+    original: FilePath,
     check: Check | None = None,
     extras: Collection[Extra] = (),
 ) -> Proof:
@@ -169,11 +172,11 @@ def validate(
     """
     from memplan_cli.proving import prove
 
-    return prove(planned, original, check or DEFAULT_CHECK, extras)
+    return prove(Path(planned), Path(original), check or DEFAULT_CHECK, extras)
 
 
 def settings(
-    model: Path, dims: Mapping[str, int], check: Check | None = None
+    model: FilePath, dims: Mapping[str, int], check: Check | None = None
 ) -> Recommendation:
     """Return the runtime options that make a model, as it is, need least memory.
 
@@ -189,6 +192,7 @@ def settings(
     from memplan_cli.runtime.facts import best_settings
     from memplan_cli.runtime.measure import Trial
 
+    model, dims = Path(model), Settings(dims=dims).dims
     unknown = unused_dims(read_model(model).model, dims)
     if unknown:
         raise SettingsError(unknown[0])
@@ -197,7 +201,7 @@ def settings(
 
 
 def simulate(
-    model: Path,
+    model: FilePath,
     dims: Mapping[str, int],
     allocators: Sequence[str],
     timeout: float = DEFAULT_CHECK.timeout,
@@ -211,7 +215,7 @@ def simulate(
     """
     from memplan_cli.simulating import simulate_model
 
-    return simulate_model(model, dims, allocators, timeout)
+    return simulate_model(Path(model), Settings(dims=dims).dims, allocators, timeout)
 
 
 def doctor() -> Diagnosis:

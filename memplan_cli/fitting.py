@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.dims import bind_dim
@@ -30,8 +31,6 @@ from memplan_cli.settings import Settings
 from memplan_cli.totals import input_bytes, output_bytes
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from memplan_cli.fit import Point
     from memplan_cli.plan import Plan
 
@@ -57,7 +56,7 @@ class Request:
 
 
 def fit(
-    model: Path,
+    model: Path | str,
     request: Request,
     settings: Settings | None = None,
     progress: Progress | None = None,
@@ -69,7 +68,7 @@ def fit(
         UnknownSizeError: a size depends on data.
         MemplanError: the model is wrong, or could not be run where that was asked for.
     """
-    settings = settings or Settings()
+    settings, model = settings or Settings(), Path(model)
     search = _Search.of(model, request, settings, progress)
     limit = request.memory - request.overhead
     question = Question(request.unknown[0], {}, limit)

@@ -44,10 +44,15 @@ class Request:
     """
 
     rules: Mapping[str, Any] = field(default_factory=dict)
-    baseline: Path | None = None
+    baseline: Path | str | None = None
     update: bool = False
-    config: Path | None = None
+    config: Path | str | None = None
     overrides: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def config_file(self) -> Path | None:
+        """The settings file as a path."""
+        return None if self.config is None else Path(self.config)
 
 
 def read_rules(given: Mapping[str, object]) -> dict[str, Any]:
@@ -61,7 +66,7 @@ def read_rules(given: Mapping[str, object]) -> dict[str, Any]:
 
 
 def gate(
-    models: tuple[Path, ...],
+    models: Sequence[Path | str],
     request: Request,
     progress: Progress | None = None,
     warn: Progress | None = None,
@@ -73,7 +78,7 @@ def gate(
     Raises:
         MemplanError: a model, plan or setting is wrong, or there is nothing to check.
     """
-    cases = _cases(expanded(models), request)
+    cases = _cases(expanded(tuple(map(Path, models))), request)
     earlier = _earlier(cases, request)
     verdicts = []
     recorded = {place: dict(entries) for place, entries in earlier.items()}
@@ -175,7 +180,7 @@ def _cases(paths: tuple[Path, ...], request: Request) -> tuple[_Case, ...]:
 def _terms(model: Path, request: Request) -> _Terms:
     values: dict[str, Any] = {}
     folder = Path.cwd()
-    for layer in layers(model, request.config):
+    for layer in layers(model, request.config_file):
         own = {
             key.removeprefix("gate."): value
             for key, value in layer.values.items()
@@ -189,7 +194,8 @@ def _terms(model: Path, request: Request) -> _Terms:
     # What the command line says holds for every model, whatever the files say of some.
     own_rules = {pattern: {**rules, **request.rules} for pattern, rules in special.items()}
     named = values.get("baseline")
-    path = request.baseline or (folder / named if named else Path.cwd() / DEFAULT_NAME)
+    path = folder / named if named else Path.cwd() / DEFAULT_NAME
+    path = Path(request.baseline) if request.baseline else path
     return _Terms(RuleBook(common, own_rules), path, bool(request.baseline or named))
 
 
@@ -236,8 +242,8 @@ def _verdict(
 
 
 def planned(
-    path: Path,
-    config: Path | None = None,
+    path: Path | str,
+    config: Path | str | None = None,
     overrides: Mapping[str, object] | None = None,
     progress: Progress | None = None,
     warn: Progress | None = None,
@@ -249,7 +255,8 @@ def planned(
     Raises:
         MemplanError: the file or a setting is wrong.
     """
-    plan, found = _planned(path, config, overrides or {}, progress)
+    config = None if config is None else Path(config)
+    plan, found = _planned(Path(path), config, overrides or {}, progress)
     tell = warn or _say_nothing
     for warning in (*plan.report.warnings, *found):
         tell(f"warning: {path}: {warning}")
@@ -288,7 +295,7 @@ def _snapshot(
     model: Path, name: str, request: Request, told: tuple[Progress | None, Progress | None]
 ) -> Snapshot:
     progress, warn = told
-    plan, found = _planned(model, request.config, request.overrides, progress)
+    plan, found = _planned(model, request.config_file, request.overrides, progress)
     if found:
         raise PlanError(found[0], hint="run `memplan optimize` again, or gate the model")
     for warning in plan.report.warnings:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 FILL_GAPS = (
-    "some sizes are known only in a run: say them with --shape INPUT=D,.., look at one run "
+    "some sizes are known only in a run: say them with --shape NAME=D,D, look at one run "
     "with --profile-shapes, or count the rest alone with --allow-partial"
 )
 """For sizes that no symbol decides."""

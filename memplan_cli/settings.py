@@ -1,4 +1,7 @@
-"""What may a user set? One frozen value; where it was written is not its business."""
+"""What may a user set? One frozen value; where it was written is not its business.
+
+Whoever makes one, `settings_judge` reads its values as it reads those of a file.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +32,24 @@ class MemParam:
     optimize_test: bool = True
     exclude_blob: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        """Refuse what no file may say.
+
+        Raises:
+            SettingsError: naming the key.
+        """
+        _judge(self, "mem_param.")
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything that decides a plan. The same model and settings give the same bytes."""
+    """Everything that decides a plan. The same model and settings give the same bytes.
 
-    mem_param: MemParam = MemParam()
+    A value may be written as in a file (``budget="60%"``, ``exclude="fc*"``); what no file may
+    say is a `SettingsError` that names it.
+    """
+
+    mem_param: MemParam = field(default_factory=MemParam)
     level: Level = 2
     exclude: tuple[str, ...] = ()
     """Names and globs from the command line; they add to ``mem_param.exclude_blob``."""
@@ -66,6 +81,14 @@ class Settings:
     """Seconds that may cut the searches short; they are bounded by work anyway."""
     allow_partial: bool = False
 
+    def __post_init__(self) -> None:
+        """Refuse what no file may say, and read what it may.
+
+        Raises:
+            SettingsError: naming the setting.
+        """
+        _judge(self)
+
     @property
     def excluded(self) -> tuple[str, ...]:
         """Every exclusion, in the order given, once."""
@@ -74,3 +97,10 @@ class Settings:
     def kind(self, phases: Phases) -> Kind:
         """Return what a model counts as: what its phases say, unless that is overruled."""
         return phases.kind if self.phase == "auto" else self.phase
+
+
+def _judge(settings: Settings | MemParam, within: str = "") -> None:
+    # The readers know the choices that are declared here, so they can be asked only later.
+    from memplan_cli.settings_judge import judge
+
+    judge(settings, within)

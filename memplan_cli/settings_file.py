@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from memplan_cli.errors import SettingsError
 from memplan_cli.settings import MemParam, Settings
-from memplan_cli.settings_keys import Entry, Place, Value, names, read_table, wrong
+from memplan_cli.settings_judge import as_value
+from memplan_cli.settings_keys import Entry, Place, Value, names, read_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -93,9 +94,9 @@ def read_overrides(overrides: Mapping[str, object]) -> Partial:
     values = {}
     for key, value in given.items():
         at = Place(f"--{key.removeprefix('gate.').replace('_', '-')}")
-        values.update(read_table(_dotted(key, _as_value(value, at))))
+        values.update(read_table(_dotted(key, as_value(value, at))))
     if excluded:
-        values["exclude"] = names(_as_value(excluded, Place("--exclude")))
+        values["exclude"] = names(as_value(excluded, Place("--exclude")))
     return Partial(values, "options")
 
 
@@ -156,18 +157,6 @@ def _dotted(key: str, value: Value) -> Value:
     for part in reversed(key.split(".")):
         value = Value((Entry(part, value.at, value),), value.at, kind="table")
     return value
-
-
-def _as_value(content: object, at: Place) -> Value:
-    match content:
-        case Mapping():
-            entries = tuple(Entry(str(k), at, _as_value(v, at)) for k, v in content.items())
-            return Value(entries, at, kind="table")
-        case tuple() | list():
-            return Value(tuple(_as_value(item, at) for item in content), at, kind="list")
-        case bool() | int() | float() | str() | None:
-            return Value(content, at)
-    raise wrong(at, f"expected plain data, not {type(content).__name__}")
 
 
 def _text_of(path: Path) -> str:

@@ -51,6 +51,7 @@ LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
                 "settings",
                 "settings_file",
                 "settings_keys",
+                "settings_judge",
                 "settings_yaml",
                 "settings_toml",
                 "settings_prototxt",

@@ -234,7 +234,7 @@ def test_totals_that_leave_something_out_are_marked_wherever_they_are_shown(
     write(folder / "nz.onnx", GAP)
     silent = memplan("gate", "nz.onnx", "--max-memory", "1MB")
     assert silent.exit_code == 2
-    assert "--shape INPUT=D,.., look at one run with --profile-shapes" in silent.stderr
+    assert "--shape NAME=D,D, look at one run with --profile-shapes" in silent.stderr
     assert "--allow-partial" in silent.stderr
     assert "--dim" not in silent.stderr
 

@@ -144,7 +144,7 @@ def test_partial_totals_are_marked_and_do_not_fail() -> None:
     [
         ((), 1.0, "bind every symbol, like --dim batch=1"),
         (("n", "seq"), 1.0, "bind every symbol, like --dim n=1 --dim seq=1"),
-        ((), 0.5, "some sizes are known only in a run: say them with --shape INPUT=D,.., "),
+        ((), 0.5, "some sizes are known only in a run: say them with --shape NAME=D,D, "),
         (("n",), 0.5, "bind every symbol, like --dim n=1; some sizes are known only in a run"),
         (tuple("abcdef"), 1.0, "--dim d=1 .."),
     ],
