@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.onnx_io.gradients import (
     rules_activation,
+    rules_batch,
     rules_control,
     rules_conv,
     rules_elementwise,
@@ -128,7 +129,7 @@ _POOLING: Mapping[str, Rule] = {
 _CONTROL: Mapping[str, Rule] = {"If": rules_control.if_}
 
 _NORMALISATION: Mapping[str, Rule] = {
-    "BatchNormalization": rules_normalisation.batch_normalization,
+    "BatchNormalization": rules_batch.batch_normalization,
     "GroupNormalization": rules_normalisation.group_normalization,
     "InstanceNormalization": rules_normalisation.instance_normalization,
     "LayerNormalization": rules_normalisation.layer_normalization,

@@ -64,4 +64,4 @@ def _unbroadcast_at_run_time(tape: Tape, gradient: str, out: str, like: str) -> 
     differs = tape.emit("Not", tape.emit("Equal", padded, tape.shape_of(out)))
     axes = tape.emit("Reshape", tape.emit("NonZero", differs), tape.ints(-1))
     summed = tape.emit("ReduceSum", gradient, axes, keepdims=1, noop_with_empty_axes=1)
-    return tape.emit("Reshape", summed, shape)
+    return tape.emit("Reshape", summed, shape, allowzero=1)

@@ -19,18 +19,22 @@ def attention(call: Call) -> None:
     """Y = softmax(s Q K^T + mask) V for each head; heads of K and V may be shared.
 
     Raises:
-        ModelError: it keeps past keys, or gives more than Y.
+        ModelError: it keeps past keys, looks through a window, gives more than Y, or mixes
+            element types.
     """
     tape, node = call.tape, call.node
-    rare = any(node.input[4:]) or any(node.output[1:])
-    if rare:
+    windows = [call.attribute(f"{side}_window_size", -1) for side in ("left", "right")]
+    rare = any(node.input[4:]) or any(node.output[1:]) or windows != [-1, -1]
+    types = {tape.dtype(call.input(i)) for i in range(3)}
+    mask = tape.dtype(call.input(3)) if call.input(3) else TensorProto.BOOL
+    if rare or len(types) > 1 or mask not in {TensorProto.BOOL, *types}:
         raise ModelError(
-            f"Attention {node.name or node.output[0]!r} has past keys or several outputs:"
-            " it has no gradient rule for that"
+            f"Attention {node.name or node.output[0]!r} has past keys, several outputs, a"
+            " window or operands of several types: it has no gradient rule for that"
         )
     q, k, v = (_heads(call, i) for i in range(3))
     width = _head_width(call)
-    scale = call.attribute("scale") or 1 / math.sqrt(width)
+    scale = call.attribute("scale", 1 / math.sqrt(width))
     scaled = tape.emit("Mul", q, tape.scalar(scale, call.input(0)))
     turned = tape.emit("Transpose", k, perm=[0, 1, 3, 2])
     scores = _masked(call, _capped(call, tape.emit("MatMul", scaled, turned)))

@@ -96,7 +96,7 @@ def _direction(
     call: Call, plan: _Plan, which: tuple[int, int], sequence: tuple[str, int]
 ) -> tuple[Cell, list[str]]:
     """Return one direction's cell and its weighted inputs, step by step."""
-    tape, hidden = call.tape, call.attribute("hidden_size")
+    tape, hidden = call.tape, _hidden(call)
     weight, recurrent = (
         tape.emit("Transpose", _pick(tape, call.input(i), *which), perm=[1, 0]) for i in (1, 2)
     )
@@ -117,10 +117,7 @@ def _direction(
         flat = _pick(tape, call.input(7), *which)
         peepholes = tape.emit_many("Split", [flat], 3, axis=0, num_outputs=3)
     count = len(plan.activations)
-    names = [
-        str(n.decode() if isinstance(n, bytes) else n)
-        for n in call.attribute("activations", [])
-    ]
+    names = [_ACTIVATIONS[name.lower()] for name in _named(call)]
     chosen = names[which[0] * count : (which[0] + 1) * count] or list(plan.activations)
     cell = Cell(tape, call, recurrent, apart, peepholes, tuple(chosen))
     return cell, steps_of(tape, product, sequence[1], 0)
@@ -188,7 +185,7 @@ def _initial(call: Call, index: int, batch_first: int) -> str:
     given = call.input(index)
     if given:
         return tape.emit("Transpose", given, perm=[1, 0, 2]) if batch_first else given
-    x, hidden = call.input(0), call.attribute("hidden_size")
+    x, hidden = call.input(0), _hidden(call)
     directions = 2 if call.attribute("direction", "forward") == "bidirectional" else 1
     axis = 0 if batch_first else 1
     batch = tape.shape(x)[axis]
@@ -200,6 +197,28 @@ def _initial(call: Call, index: int, batch_first: int) -> str:
     return tape.emit("Expand", tape.scalar(0, x), shape)
 
 
+_ACTIVATIONS = {
+    name.lower(): name
+    for name in (
+        *("Elu", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid"),
+        *("Softplus", "Softsign", "Tanh", "ThresholdedRelu"),
+    )
+}
+"""Activations that are operators too, by their names in lower case: case does not matter."""
+
+
+def _named(call: Call) -> list[str]:
+    """Return the activations as the node names them."""
+    given = call.attribute("activations", [])
+    return [name.decode() if isinstance(name, bytes) else str(name) for name in given]
+
+
+def _hidden(call: Call) -> int:
+    """Return how wide the state is, from the weights where no attribute says so."""
+    given = call.attribute("hidden_size")
+    return int(given or call.tape.sizes(call.input(2), "a recurrence is unrolled")[-1])
+
+
 def _pick(tape: Tape, name: str, direction: int, count: int) -> str:
     """Return one direction's part of a tensor whose first axis is directions."""
     if count > 1:
@@ -208,9 +227,13 @@ def _pick(tape: Tape, name: str, direction: int, count: int) -> str:
 
 
 def _refuse_rare_forms(call: Call) -> None:
-    rare = [name for name in ("clip", "activation_alpha") if call.attribute(name) is not None]
+    numbers = ("clip", "activation_alpha", "activation_beta")
+    rare = [name for name in numbers if call.attribute(name) is not None]
     if call.input(4):
         rare.append("sequence lengths")
+    rare.extend(
+        f"activation {name}" for name in _named(call) if name.lower() not in _ACTIVATIONS
+    )
     if rare:
         raise ModelError(
             f"{call.node.op_type} {call.node.name or call.output()!r} has {', '.join(rare)}:"

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 from onnx import NodeProto, helper
 
+from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.gradients.tape import Tape
 from memplan_cli.onnx_io.gradients.tensors import captures, live_nodes
+from memplan_cli.onnx_io.load import graphs, subgraphs
 
 if TYPE_CHECKING:
     from onnx import GraphProto
@@ -22,7 +24,11 @@ def if_(call: Call) -> Gradients:
 
     The branch's forward nodes run again in the backward pass: what they made is gone by
     then, and only tensors that both branches make could be handed on.
+
+    Raises:
+        ModelError: a branch draws random numbers, which would be others the second time.
     """
+    _refuse_random(call)
     tape, first = call.tape, len(call.node.input)
     names = captures(call.node)
     wanted = [name for index, name in enumerate(names, first) if call.wants(index)]
@@ -33,6 +39,34 @@ def if_(call: Call) -> Gradients:
     given = tape.emit_many("If", [call.input(0)], len(wanted), **branches)
     found = dict(zip(wanted, given, strict=True))
     return (*[""] * first, *(found.get(name, "") for name in names))
+
+
+_RANDOM = frozenset(
+    {
+        "Bernoulli",
+        "Dropout",
+        "Multinomial",
+        "RandomNormal",
+        "RandomNormalLike",
+        "RandomUniform",
+        "RandomUniformLike",
+    }
+)
+
+
+def _refuse_random(call: Call) -> None:
+    bodies = [body for _, body in subgraphs(call.node)]
+    for node in (node for body in bodies for inner in graphs(body) for node in inner.node):
+        if node.op_type not in _RANDOM or (
+            node.op_type == "Dropout" and not any(node.input[2:])
+        ):
+            continue
+        raise ModelError(
+            f"{node.op_type} {node.name or node.output[0]!r} in a branch of If"
+            f" {call.node.name or call.output()!r} draws random numbers, and would draw others"
+            " when the branch runs again for its gradient",
+            hint="take it out of the branch",
+        )
 
 
 def _branch_gradients(call: Call, body: GraphProto, wanted: list[str]) -> GraphProto:

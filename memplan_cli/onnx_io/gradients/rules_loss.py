@@ -64,7 +64,7 @@ def _row_weight(call: Call) -> str:
         if reduction == "none":
             return tape.emit("Unsqueeze", dy, tape.ints(1))
         if reduction == "mean":
-            dy = tape.emit("Div", dy, _count(call))
+            dy = _averaged(call, dy)
         flat = tape.emit("Expand", dy, tape.shape_of(like))
         return tape.emit("Unsqueeze", flat, tape.ints(1))
     safe = tape.emit("Squeeze", _labels(call), tape.ints(1))
@@ -81,10 +81,11 @@ def _row_weight(call: Call) -> str:
     return tape.emit("Unsqueeze", tape.emit("Mul", weight, dy), tape.ints(1))
 
 
-def _count(call: Call) -> str:
+def _averaged(call: Call, dy: str) -> str:
+    """Divide by the number of labels."""
     tape, x, labels = call.tape, call.input(0), call.input(1)
     sizes = tape.tensor(labels).sizes
     if sizes is not None:
-        return tape.scalar(prod(sizes), x)
+        return tape.divided(dy, prod(sizes), x)
     count = tape.emit("ReduceProd", tape.shape_of(labels), keepdims=0)
-    return tape.emit("Cast", count, to=tape.dtype(x))
+    return tape.divided_at_run_time(dy, count, x)

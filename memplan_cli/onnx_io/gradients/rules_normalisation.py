@@ -7,14 +7,13 @@ dX = (G - mean G - x^ mean(G x^)) / s. What is kept is X, m and 1/s, never x^.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 from typing import TYPE_CHECKING
 
-from onnx import NodeProto, TensorProto
+from onnx import TensorProto
 
+from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.gradients.broadcast import unbroadcast
 from memplan_cli.onnx_io.gradients.rules_reduction import nonzero
-from memplan_cli.onnx_io.gradients.tape import Phase, mark
 from memplan_cli.onnx_io.gradients.tensors import Tensor
 
 if TYPE_CHECKING:
@@ -30,113 +29,6 @@ class Statistics:
     mean: str
     inverse: str
     axes: tuple[int, ...]
-
-
-def batch_normalization(call: Call) -> Gradients:
-    """Y = x^ S + B over all but axis 1: dS = sum of dY x^, dB = sum of dY.
-
-    In use, m and s are given: dX = dY S / s, dm = -dB S / s, d(s^2) = -dS S / (2 s^2).
-    """
-    if call.attribute("training_mode", 0):
-        return _batch_in_training(call)
-    tape, x, scale = call.tape, call.input(0), call.input(1)
-    axes = _other_axes(tape, x)
-    inverse = _inverse_root(call, call.input(4))
-    first = second = third = fourth = fifth = ""
-    if call.wants(2) or call.wants(3):
-        third = tape.emit("ReduceSum", call.dy, axes, keepdims=0)
-    if call.wants(1) or call.wants(4):
-        centred = tape.emit("Sub", x, _as_channels(tape, call.input(3), x))
-        product = tape.emit("Mul", call.dy, centred)
-        total = tape.emit("ReduceSum", product, axes, keepdims=0)
-        second = tape.emit("Mul", total, inverse)
-    if call.wants(0):
-        factor = _as_channels(tape, tape.emit("Mul", scale, inverse), x)
-        first = tape.emit("Mul", call.dy, factor)
-    if call.wants(3):
-        fourth = tape.emit("Neg", tape.emit("Mul", third, tape.emit("Mul", scale, inverse)))
-    if call.wants(4):
-        slope = tape.emit("Mul", scale, tape.emit("Mul", inverse, inverse))
-        half = tape.emit("Mul", slope, tape.scalar(-0.5, scale))
-        fifth = tape.emit("Mul", second, half)
-    return (first, second, third, fourth, fifth)
-
-
-def _batch_in_training(call: Call) -> Gradients:
-    """As the formula above, with the batch's own statistics, kept from the forward pass."""
-    tape, x = call.tape, call.input(0)
-    axes = _other_axes(tape, x)
-    mean, inverse, factor = _write_batch_forward(call)
-    total = tape.emit("ReduceSum", call.dy, axes, keepdims=1)
-    centred = tape.emit("Sub", x, mean)
-    product = tape.emit("Mul", call.dy, centred)
-    moment = tape.emit("ReduceSum", product, axes, keepdims=1)
-    channels = tape.ints(-1)
-    third = tape.emit("Reshape", total, channels) if call.wants(2) else ""
-    second = ""
-    if call.wants(1):
-        second = tape.emit("Reshape", tape.emit("Mul", moment, inverse), channels)
-    first = ""
-    if call.wants(0):
-        count = _positions(tape, x)
-        square = tape.emit("Mul", inverse, inverse)
-        slope = tape.emit("Mul", tape.emit("Div", moment, count), square)
-        rest = tape.emit("Sub", call.dy, tape.emit("Mul", centred, slope))
-        rest = tape.emit("Sub", rest, tape.emit("Div", total, count))
-        first = tape.emit("Mul", rest, factor)
-    return (first, second, third)
-
-
-def _write_batch_forward(call: Call) -> tuple[str, str, str]:
-    """Spell the forward node out, so that its mean and 1 / s are there to keep.
-
-    Returns the names of both and of S / s, each [1, C, 1, ...].
-    """
-    tape, x = call.tape, call.input(0)
-    axes, nodes = _other_axes(tape, x), list[NodeProto]()
-
-    def emit(kind: str, *inputs: str, **attributes: object) -> str:
-        nodes.append(tape.make(kind, inputs, 1, **attributes))
-        return str(nodes[-1].output[0])
-
-    def column(name: str) -> str:
-        return emit("Reshape", name, tape.ints(*_column(tape, x)))
-
-    mean = emit("ReduceMean", x, axes, keepdims=1)
-    centred = emit("Sub", x, mean)
-    squares = emit("ReduceSumSquare", centred, axes, keepdims=1)
-    count = _positions(tape, x)
-    variance = emit("Div", squares, count)
-    shifted = emit("Add", variance, tape.scalar(call.attribute("epsilon", 1e-5), x))
-    inverse = emit("Reciprocal", emit("Sqrt", shifted))
-    factor = emit("Mul", inverse, column(call.input(1)))
-    scaled = emit("Mul", centred, factor)
-    nodes.append(tape.make("Add", [scaled, column(call.input(2))]))
-    nodes[-1].output[0] = call.output()
-    nodes.extend(_running(call, (mean, variance)))
-    for node in nodes:
-        mark(node, Phase.FORWARD)
-    tape.instead[call.output()] = nodes
-    return mean, inverse, factor
-
-
-def _running(call: Call, batch: tuple[str, str]) -> list[NodeProto]:
-    """New running statistic = old momentum + the batch's (1 - momentum)."""
-    tape, nodes = call.tape, list[NodeProto]()
-    momentum = call.attribute("momentum", 0.9)
-    for index, fresh in enumerate(batch, 1):
-        if not call.output(index):
-            continue
-        old = call.input(index + 2)
-        flat = tape.make("Reshape", [fresh, tape.ints(-1)])
-        parts = [
-            tape.make("Mul", [old, tape.scalar(momentum, old)]),
-            tape.make("Mul", [flat.output[0], tape.scalar(1 - momentum, old)]),
-        ]
-        both = tape.make("Add", [parts[0].output[0], parts[1].output[0]])
-        both.output[0] = call.output(index)
-        nodes.extend((flat, *parts, both))
-    return nodes
 
 
 def layer_normalization(call: Call) -> Gradients:
@@ -171,7 +63,7 @@ def instance_normalization(call: Call) -> Gradients:
     third, second = _channel_gradients(call, hat)
     first = ""
     if call.wants(0):
-        weighted = tape.emit("Mul", call.dy, _as_channels(tape, call.input(1), x))
+        weighted = tape.emit("Mul", call.dy, as_channels(tape, call.input(1), x))
         first = _through(tape, weighted, hat, statistics)
     return (first, second, third)
 
@@ -188,7 +80,7 @@ def group_normalization(call: Call) -> Gradients:
     third, second = _channel_gradients(call, tape.reshape_like(hat, x))
     first = ""
     if call.wants(0):
-        weighted = tape.emit("Mul", call.dy, _as_channels(tape, call.input(1), x))
+        weighted = tape.emit("Mul", call.dy, as_channels(tape, call.input(1), x))
         split = tape.emit("Reshape", weighted, groups)
         first = tape.reshape_like(_through(tape, split, hat, statistics), x)
     return (first, second, third)
@@ -220,6 +112,7 @@ def _scaled_by_group(call: Call) -> Gradients:
 
 def rms_normalization(call: Call) -> Gradients:
     """Y = x^ S, x^ = X / r, r^2 = mean X^2 + e: dX = (G - x^ mean(G x^)) / r, dS = sum of dY x^."""
+    refuse_several_types(call)
     tape, x, scale = call.tape, call.input(0), call.input(1)
     rank = tape.rank(x)
     axes = tape.ints(*range(call.attribute("axis", -1) % rank, rank))
@@ -258,6 +151,16 @@ def lp_normalization(call: Call) -> Gradients:
     return (tape.emit("Div", rest, norm),)
 
 
+def refuse_several_types(call: Call) -> None:
+    """Stop where X, scale or statistics are of different element types."""
+    types = {call.tape.dtype(name) for name in call.node.input if name} - {0}
+    if len(types) > 1:
+        raise ModelError(
+            f"{call.node.op_type} {call.node.name or call.output()!r} takes several element"
+            " types: it has no gradient rule for that"
+        )
+
+
 def _statistics(
     call: Call, name: str, axes: tuple[int, ...], epsilon: float | None = None
 ) -> Statistics:
@@ -286,7 +189,7 @@ def _through(tape: Tape, gradient: str, hat: str, statistics: Statistics) -> str
 
 def _channel_gradients(call: Call, hat: str) -> tuple[str, str]:
     """Return dB and dS of per-channel scale and bias."""
-    tape, axes = call.tape, _other_axes(call.tape, call.input(0))
+    tape, axes = call.tape, other_axes(call.tape, call.input(0))
     third = second = ""
     if call.wants(2):
         third = tape.emit("ReduceSum", call.dy, axes, keepdims=0)
@@ -295,33 +198,16 @@ def _channel_gradients(call: Call, hat: str) -> tuple[str, str]:
     return third, second
 
 
-def _inverse_root(call: Call, variance: str) -> str:
-    tape = call.tape
-    epsilon = tape.scalar(call.attribute("epsilon", 1e-5), variance)
-    return tape.emit("Reciprocal", tape.emit("Sqrt", tape.emit("Add", variance, epsilon)))
-
-
-def _other_axes(tape: Tape, name: str) -> str:
+def other_axes(tape: Tape, name: str) -> str:
+    """Return all axes but that of the channels, as a constant."""
     return tape.ints(0, *range(2, tape.rank(name)))
 
 
-def _column(tape: Tape, like: str) -> list[int]:
+def column_of(tape: Tape, like: str) -> list[int]:
+    """Return the shape of one number a channel that broadcasts to a tensor."""
     return [1, -1, *[1] * (tape.rank(like) - 2)]
 
 
-def _as_channels(tape: Tape, vector: str, like: str) -> str:
-    return tape.emit("Reshape", vector, tape.ints(*_column(tape, like)))
-
-
-def _positions(tape: Tape, name: str) -> str:
-    """Return how many values each channel has, batch included, as a scalar."""
-    sizes = tape.tensor(name).sizes
-    if sizes is not None:
-        return tape.scalar(prod(sizes) // sizes[1], name)
-    axes = tape.ints(0, *range(2, tape.rank(name)))
-    part = tape.make("Gather", [tape.shape_of(name), axes])
-    count = tape.make("ReduceProd", [part.output[0]], keepdims=0)
-    number = tape.make("Cast", [count.output[0]], to=tape.dtype(name))
-    for node in (part, count, number):
-        tape.place_after(name, node)
-    return str(number.output[0])
+def as_channels(tape: Tape, vector: str, like: str) -> str:
+    """Give one number a channel the shape that broadcasts to a tensor."""
+    return tape.emit("Reshape", vector, tape.ints(*column_of(tape, like)))

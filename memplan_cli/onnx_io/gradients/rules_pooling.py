@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from onnx import TensorProto
 
+from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.gradients.rules_conv import spread_windows
 from memplan_cli.onnx_io.gradients.tape import UnknownShapeError
 from memplan_cli.onnx_io.gradients.tensors import Tensor
@@ -63,11 +64,12 @@ def global_average_pool(call: Call) -> Gradients:
     tape, x = call.tape, call.input(0)
     sizes = tape.tensor(x).sizes
     if sizes is not None:
-        count = tape.scalar(prod(sizes[2:]), x)
+        share = tape.divided(call.dy, prod(sizes[2:]), x)
     else:
         part = tape.emit("Slice", tape.shape_of(x), tape.ints(2), tape.ints(tape.rank(x)))
-        count = tape.emit("Cast", tape.emit("ReduceProd", part, keepdims=0), to=tape.dtype(x))
-    return (tape.emit("Expand", tape.emit("Div", call.dy, count), tape.shape_of(x)),)
+        count = tape.emit("ReduceProd", part, keepdims=0)
+        share = tape.divided_at_run_time(call.dy, count, x)
+    return (tape.emit("Expand", share, tape.shape_of(x)),)
 
 
 def global_max_pool(call: Call) -> Gradients:
@@ -79,11 +81,20 @@ def global_max_pool(call: Call) -> Gradients:
     return (tape.emit("Mul", mask, tape.emit("Div", call.dy, count)),)
 
 
+_POOLS_OF_BFLOAT16 = 22
+"""The opset from which AveragePool takes bfloat16."""
+
+
 def local_response(call: Call) -> Gradients:
     """Y = X S^-b, S = k + a/n sum of X^2 over n channels: with P the same sum reversed,
     dX = dY S^-b - 2ab/n X P(dY Y / S).
     """  # noqa: D205 - one formula
     tape, x = call.tape, call.input(0)
+    if tape.dtype(x) == TensorProto.BFLOAT16 and tape.opset < _POOLS_OF_BFLOAT16:
+        raise ModelError(
+            f"LRN {call.node.name or call.output()!r} is of bfloat16: its gradient takes means"
+            f" that need opset {_POOLS_OF_BFLOAT16}"
+        )
     size, bias = call.attribute("size"), call.attribute("bias", 1.0)
     alpha, beta = call.attribute("alpha", 1e-4), call.attribute("beta", 0.75)
     before, behind = (size - 1) // 2, size - 1 - (size - 1) // 2

@@ -20,8 +20,7 @@ def reduce_sum(call: Call) -> Gradients:
 
 def reduce_mean(call: Call) -> Gradients:
     """Y = mean of n values: dX = dY / n, repeated."""
-    share = call.tape.emit("Div", _kept(call, call.dy), _count(call))
-    return (_spread(call, share),)
+    return (_spread(call, _averaged(call, _kept(call, call.dy))),)
 
 
 def reduce_sum_square(call: Call) -> Gradients:
@@ -144,8 +143,8 @@ def _spread(call: Call, kept: str) -> str:
     return call.tape.emit("Expand", kept, call.tape.shape_of(call.input(0)))
 
 
-def _count(call: Call) -> str:
-    """Return how many elements each result was made from, as a scalar."""
+def _averaged(call: Call, name: str) -> str:
+    """Divide by the number of elements that each result was made from."""
     tape, x = call.tape, call.input(0)
     axes = _axes(call)
     shape = tape.shape(x)
@@ -155,9 +154,8 @@ def _count(call: Call) -> str:
         count = 1
         for number in numbers:
             count *= number
-        return tape.scalar(count, x)
+        return tape.divided(name, count, x)
     if axes is None:
         raise UnknownShapeError(f"the axes of {call.node.op_type} over {x!r} are not constant")
     part = tape.emit("Gather", tape.shape_of(x), tape.ints(*axes))
-    product = tape.emit("ReduceProd", part, keepdims=0)
-    return tape.emit("Cast", product, to=tape.dtype(x))
+    return tape.divided_at_run_time(name, tape.emit("ReduceProd", part, keepdims=0), x)

@@ -28,11 +28,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """How one axis is resized: lengths before and after, and their exact ratio."""
+    """How one axis is resized: lengths before and after, and their ratio as it was given.
+
+    Runtimes reckon places in float32: where one falls between two inputs, the last digit
+    decides which is the nearest.
+    """
 
     size: int
     steps: int
-    scale: float
+    scale: np.float32
 
 
 def resize(call: Call) -> Gradients:
@@ -43,7 +47,7 @@ def resize(call: Call) -> Gradients:
     scales = _scales(call, sizes, steps)
     rank, result = len(sizes), call.dy
     for axis in reversed(range(rank)):
-        spec = Axis(sizes[axis], steps[axis], scales[axis])
+        spec = Axis(sizes[axis], steps[axis], np.float32(scales[axis]))
         if spec.size == spec.steps and spec.scale == 1.0:
             continue
         matrix = _weights(call, spec)
@@ -83,29 +87,29 @@ def _scales(call: Call, sizes: tuple[int, ...], steps: tuple[int, ...]) -> list[
     return found
 
 
-def _half_pixel(spec: Axis, step: int) -> float:
+def _half_pixel(spec: Axis, step: np.float32) -> np.float32:
     return (step + 0.5) / spec.scale - 0.5
 
 
-def _pytorch_half_pixel(spec: Axis, step: int) -> float:
-    return _half_pixel(spec, step) if spec.steps > 1 else 0.0
+def _pytorch_half_pixel(spec: Axis, step: np.float32) -> np.float32:
+    return _half_pixel(spec, step) if spec.steps > 1 else np.float32(0)
 
 
-def _symmetric(spec: Axis, step: int) -> float:
+def _symmetric(spec: Axis, step: np.float32) -> np.float32:
     exact = spec.scale * spec.size
     offset = spec.size / 2 * (1 - spec.steps / exact)
     return offset + _half_pixel(spec, step)
 
 
-def _align_corners(spec: Axis, step: int) -> float:
-    return step * (spec.size - 1) / (spec.steps - 1) if spec.steps > 1 else 0.0
+def _align_corners(spec: Axis, step: np.float32) -> np.float32:
+    return step * (spec.size - 1) / (spec.steps - 1) if spec.steps > 1 else np.float32(0)
 
 
-def _asymmetric(spec: Axis, step: int) -> float:
+def _asymmetric(spec: Axis, step: np.float32) -> np.float32:
     return step / spec.scale
 
 
-_PLACES: Mapping[str, Callable[[Axis, int], float]] = {
+_PLACES: Mapping[str, Callable[[Axis, np.float32], np.float32]] = {
     "half_pixel": _half_pixel,
     "half_pixel_symmetric": _symmetric,
     "pytorch_half_pixel": _pytorch_half_pixel,
@@ -131,7 +135,7 @@ def _weights(call: Call, spec: Axis) -> Matrix:
     rounding = _ROUNDINGS[call.attribute("nearest_mode", "round_prefer_floor")]
     sharpness = call.attribute("cubic_coeff_a", -0.75)
     for step in range(spec.steps):
-        place = _PLACES[transform](spec, step)
+        place = float(_PLACES[transform](spec, np.float32(step)))
         if mode == "nearest":
             taps = {rounding(place): 1.0}
         else:

@@ -88,6 +88,8 @@ def slice_(call: Call) -> Gradients:
     if bounds is None:
         return (_scatter_back(call, "Slice", list(call.node.input[1:]), {}),)
     result, full = call.dy, tape.sizes(x)
+    if not all(count for _, count, _ in bounds.values()):
+        return (tape.zeros_like(x),)
     lengths = [bounds[axis][1] if axis in bounds else n for axis, n in enumerate(full)]
     begin, end = [0] * len(full), [0] * len(full)
     for axis, (first, count, step) in bounds.items():
@@ -103,7 +105,10 @@ def slice_(call: Call) -> Gradients:
 
 
 def pad(call: Call) -> Gradients:
-    """Y = X with a margin: dX = dY without it; copies in the margin (reflect, edge, wrap) add up."""
+    """Y = X with a margin: dX = dY without it; copies in the margin (reflect, edge, wrap) add up.
+
+    A trained value of the margin gets what dX does not.
+    """
     tape, x = call.tape, call.input(0)
     pads = call.constant_input(1)
     mode = call.attribute("mode", "constant")
@@ -130,7 +135,11 @@ def pad(call: Call) -> Gradients:
     cut = ([0] * rank, [0] * rank)
     for i, axis in enumerate(places):
         cut[0][axis], cut[1][axis] = max(-begins[i], 0), max(-ends[i], 0)
-    return (_padded(tape, result, cut, x),)
+    third = ""
+    if call.wants(2):
+        whole, kept = (tape.emit("ReduceSum", name, keepdims=0) for name in (call.dy, result))
+        third = tape.reshape_like(tape.emit("Sub", whole, kept), call.input(2))
+    return (_padded(tape, result, cut, x), "", third)
 
 
 def depth_to_space(call: Call) -> Gradients:
@@ -150,7 +159,10 @@ def space_to_depth(call: Call) -> Gradients:
     """Y = blocks of positions as channels: dX = DepthToSpace of dY."""
     return (
         call.tape.emit(
-            "DepthToSpace", call.dy, blocksize=call.attribute("blocksize"), mode="DCR"
+            "DepthToSpace",
+            call.dy,
+            blocksize=call.attribute("blocksize"),
+            mode=call.attribute("mode", "DCR"),
         ),
     )
 

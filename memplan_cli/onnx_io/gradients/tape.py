@@ -40,6 +40,13 @@ def mark(node: NodeProto, phase: Phase) -> None:
     node.metadata_props.add(key=PHASE, value=phase.value)
 
 
+_MOST = {TensorProto.FLOAT16: 65504.0}
+"""The largest number of an element type that counts of elements go beyond."""
+
+_STEP = 2.0**15
+"""What a count is divided by until it fits."""
+
+
 class UnknownShapeError(ModelError):
     """A rule needs a shape that the model does not give."""
 
@@ -166,6 +173,26 @@ class Tape:
         """Return a constant without dimensions, of the type of a forward tensor."""
         return self.constant(value, self.dtype(like))
 
+    def divided(self, name: str, count: int, like: str) -> str:
+        """Divide a tensor of a forward tensor's type by a count.
+
+        What float16 cannot hold, 65505 and more, is divided by in steps of a power of two.
+        """
+        rest = float(count)
+        while rest > _MOST.get(self.dtype(like), rest):
+            name = self.emit("Div", name, self.scalar(_STEP, like))
+            rest /= _STEP
+        return self.emit("Div", name, self.scalar(rest, like))
+
+    def divided_at_run_time(self, name: str, count: str, like: str) -> str:
+        """Divide a tensor of a forward tensor's type by an int64 scalar, in float32 at least."""
+        dtype = self.dtype(like)
+        if dtype not in _MOST:
+            return self.emit("Div", name, self.emit("Cast", count, to=dtype))
+        wide = TensorProto.FLOAT
+        parts = [self.emit("Cast", part, to=wide) for part in (name, count)]
+        return self.emit("Cast", self.emit("Div", *parts), to=dtype)
+
     def constant(self, values: ArrayLike, dtype: int) -> str:
         """Return the name of a constant of an ONNX element type.
 
@@ -205,13 +232,13 @@ class Tape:
         self.after.setdefault(name, []).append(node)
 
     def reshape_like(self, gradient: str, like: str) -> str:
-        """Give a gradient the shape of a forward tensor."""
+        """Give a gradient the shape of a forward tensor, where 0 means no element."""
         shape = self.tensor(like).shape
         if shape is not None:
             dims = [dim if isinstance(dim, int) else -1 for dim in shape]
             if dims.count(-1) <= 1 and 0 not in dims:
                 return self.emit("Reshape", gradient, self.ints(*dims))
-        return self.emit("Reshape", gradient, self.shape_of(like))
+        return self.emit("Reshape", gradient, self.shape_of(like), allowzero=1)
 
     def zeros_like(self, name: str) -> str:
         """Return zeros of the type and shape of a forward tensor."""

@@ -68,7 +68,7 @@ def windows(call: Call, kernel: Shape, data: str, result: str) -> tuple[Window, 
                 f"the kernel of {call.node.op_type} {call.node.name!r} is dynamic"
             )
         stride, dilation = strides[axis], dilations[axis]
-        begin, end = pads[axis], pads[axis + count]
+        begin, end = (0, 0) if mode == "VALID" else (pads[axis], pads[axis + count])
         if mode.startswith("SAME"):
             span = (taps - 1) * dilation + 1
             begin, end = _same(call, (sizes[axis], stride, span))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unit.gradients.gradient_checks import Case
+from unit.gradients.gradient_checks import Case, narrowed
 from unit.gradients.gradient_values import positive, values
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def form(body: str, **given: Any) -> Case:  # noqa: ANN401 - shapes, arrays, num
         body: Nodes in ONNX text that make ``y``.
         given: What the body reads: a tuple is the shape of an input to vary, an array an
             input, a list or a number a constant of int64 or, for numbers with a point, of
-            float64. ``how`` holds fields of the case: ``opset``, ``outputs``, ``wanted``.
+            float64, or float32 beside an input of that. ``how`` holds fields of the case: ``opset``, ``outputs``, ``wanted``.
     """
     how = given.pop("how", {})
     inputs: dict[str, Array] = {}
@@ -37,6 +37,8 @@ def form(body: str, **given: Any) -> Case:  # noqa: ANN401 - shapes, arrays, num
             inputs[name] = value
         else:
             constants[name] = np.array(value, np.int64 if value == [] else None)
+    if any(value.dtype == np.float32 for value in inputs.values()):
+        constants = {name: narrowed(value) for name, value in constants.items()}
     return Case(body, inputs, constants=constants, **how)
 
 
@@ -53,3 +55,8 @@ def above(*dims: int, seed: int = 0) -> Array:
 def single(*dims: int, seed: int = 0) -> Array:
     """Return values as `fixed` does, in float32."""
     return fixed(*dims, seed=seed).astype(np.float32)
+
+
+def half(*dims: int, seed: int = 0) -> Array:
+    """Return values as `fixed` does, in float16."""
+    return fixed(*dims, seed=seed).astype(np.float16)

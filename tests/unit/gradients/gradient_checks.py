@@ -129,13 +129,14 @@ def in_float32(case: Case) -> Case:
     """Return the case with float32 for float64."""
     return replace(
         case,
-        inputs={name: _single(value) for name, value in case.inputs.items()},
-        constants={name: _single(value) for name, value in case.constants.items()},
+        inputs={name: narrowed(value) for name, value in case.inputs.items()},
+        constants={name: narrowed(value) for name, value in case.constants.items()},
         body=case.body.replace("double", "float").replace("to=11", "to=1"),
     )
 
 
-def _single(value: Array) -> Array:
+def narrowed(value: Array) -> Array:
+    """Return float64 values as float32, others as they are."""
     return value.astype(np.float32) if value.dtype == np.float64 else value
 
 
