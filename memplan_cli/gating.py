@@ -85,7 +85,7 @@ def gate(
     for case in cases:
         known = earlier[case.place]
         snapshot = _snapshot(case.model, case.key, request, (progress, warn))
-        rules = case.terms.rules(case.key, compared=bool(known))
+        rules = case.terms.in_force(case.key, compared=bool(known))
         verdict = _verdict(snapshot, known.get(case.key), rules, request)
         if verdict.recorded:
             recorded[case.place][case.key] = snapshot
@@ -136,7 +136,7 @@ class _Terms:
     named: bool
     """Whether somebody named the baseline."""
 
-    def rules(self, model: str, *, compared: bool) -> Rules:
+    def in_force(self, model: str, *, compared: bool) -> Rules:
         """Return a model's rules; where there is a baseline, nothing may grow unsaid.
 
         A budget alone asks for no baseline, unless somebody named one.
