@@ -53,7 +53,9 @@ def test_what_no_file_may_say_is_refused_with_its_name(
 
 
 def test_the_block_of_caffe_is_judged_too() -> None:
-    with pytest.raises(SettingsError, match=r"mem_param\.optimize_test: expected true or false"):
+    with pytest.raises(
+        SettingsError, match=r"mem_param\.optimize_test: expected true or false"
+    ):
         MemParam(optimize_test="no")  # type: ignore[arg-type] # the point
     assert MemParam(exclude_blob="fc*").exclude_blob == ("fc*",)  # type: ignore[arg-type] # as a file
 
