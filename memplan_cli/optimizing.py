@@ -7,17 +7,17 @@ outputs takes the target's name.
 
 from __future__ import annotations
 
-import os
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from memplan_cli.comparing import Compared, compare_models, compare_under
 from memplan_cli.errors import ModelError, RuntimeUnavailableError
+from memplan_cli.output_files import OutputFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from memplan_cli.comparing import Check
     from memplan_cli.modelfile import ModelFile
@@ -70,6 +70,15 @@ class Optimized:
     plan: Plan
     model: Path | None
     plan_file: Path | None
+    data_files: tuple[Path, ...] = ()
+    """The weights that were brought beside the model."""
+
+    @property
+    def written(self) -> tuple[Path, ...]:
+        """Every file that was written."""
+        return tuple(
+            path for path in (self.model, *self.data_files, self.plan_file) if path is not None
+        )
 
     @property
     def passed(self) -> bool:
@@ -101,21 +110,6 @@ def refuse_overwriting(model: Path, targets: Targets) -> None:
         raise ModelError(f"the model and its plan cannot both be {targets.model}")
 
 
-def _refuse_weights(rewriting: Rewriting) -> None:
-    """Refuse targets that are a file of the model's weights, here or where they go."""
-    targets = (rewriting.targets.model, rewriting.targets.plan)
-    for name in rewriting.file.data_files:
-        data = {
-            (folder / name).resolve()
-            for folder in (rewriting.file.path.parent, targets[0].parent)
-        }
-        for path in targets:
-            if path.resolve() in data:
-                raise ModelError(
-                    f"{path} is where the model's weights are", hint="name another file"
-                )
-
-
 def write_unproved(rewriting: Rewriting) -> Optimized:
     """Write the model and its plan without running anything.
 
@@ -131,8 +125,8 @@ def write_unproved(rewriting: Rewriting) -> Optimized:
     if left:
         name = rewriting.targets.model.name
         plan = warned(plan, f"{left[0]} is not there: {name} needs it beside it to run")
-    with _Files(rewriting) as files:
-        done = files.finish(plan)
+    with OutputFiles(rewriting) as files:
+        done = _finished(rewriting, files, plan)
         files.forget()
         return done
 
@@ -169,9 +163,9 @@ def best_trial(trials: Sequence[Trial]) -> Optimized:
     if not within:
         return Optimized(trials[0].rewriting.planned.plan, None, None)
     with ExitStack() as stack:
-        tried: list[tuple[_Files, Plan]] = []
+        tried: list[tuple[OutputFiles, Plan]] = []
         for trial in within:
-            files = stack.enter_context(_Files(trial.rewriting))
+            files = stack.enter_context(OutputFiles(trial.rewriting))
             # All trials have one original: what is known of it need not be found again.
             known = next((p.report.runtime for _, p in tried if p.report.runtime), None)
             tried.append((files, _tried(trial, files, known)))
@@ -179,13 +173,18 @@ def best_trial(trials: Sequence[Trial]) -> Optimized:
         if not passed:
             return Optimized(tried[0][1], None, None)
         files, plan = min(passed, key=lambda found: _cost(found[1]))
-        done = files.finish(plan)
+        done = _finished(trials[0].rewriting, files, plan)
         for other, _ in tried:
             other.forget()
         return done
 
 
-def _tried(trial: Trial, files: _Files, known: RuntimeFacts | None) -> Plan:
+def _finished(rewriting: Rewriting, files: OutputFiles, plan: Plan) -> Optimized:
+    written, data_files = files.finish(plan)
+    return Optimized(written, rewriting.targets.model, rewriting.targets.plan, data_files)
+
+
+def _tried(trial: Trial, files: OutputFiles, known: RuntimeFacts | None) -> Plan:
     from memplan_cli.onnx_io.files import staged
 
     rewriting = trial.rewriting
@@ -283,63 +282,6 @@ def _measured(
     except RuntimeUnavailableError as error:
         return None, (f"the runtime's memory was not measured: {error}",)
     return bound(account.facts, plan.report.donated.pairs), account.warnings
-
-
-class _Files:
-    """The files of one rewriting: its weights go along, and go again if it fails."""
-
-    def __init__(self, rewriting: Rewriting) -> None:
-        from memplan_cli.onnx_io.external_data import copy_along
-        from memplan_cli.onnx_io.notes import donation_note
-        from memplan_cli.onnx_io.write import written_model
-
-        _refuse_weights(rewriting)
-        self._targets = rewriting.targets
-        planned = rewriting.planned
-        notes = {**rewriting.notes, **donation_note(planned.plan.report.donated.pairs)}
-        self.data = written_model(rewriting.file.model, planned.program, planned.plan, notes)
-        self._created = copy_along(
-            rewriting.file.data_files,
-            rewriting.file.path.parent,
-            rewriting.targets.model.parent,
-            own=next(iter(rewriting.file.data_files), "") if rewriting.original else "",
-        )
-        self._done = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        from memplan_cli.onnx_io.external_data import remove
-
-        if not self._done:
-            remove(self._created)
-
-    def forget(self) -> None:
-        """Let the weights of an earlier version go: it has been replaced."""
-        from memplan_cli.onnx_io.external_data import forget
-
-        forget(self._created)
-
-    def finish(self, plan: Plan) -> Optimized:
-        """Give both files their names."""
-        from memplan_cli.onnx_io.files import write_files
-
-        text = _seen_from(self._targets.plan.parent, plan).encoded()
-        write_files({self._targets.plan: text, self._targets.model: self.data})
-        self._done = True
-        return Optimized(plan, self._targets.model, self._targets.plan)
-
-
-def _seen_from(folder: Path, plan: Plan) -> Plan:
-    """Return a plan that names its model from a folder: the same wherever somebody stands."""
-    model = plan.report.model
-    with suppress(ValueError):  # on another drive there is no way from here to there
-        path = Path(os.path.relpath(Path(model.path).absolute(), folder.absolute()))
-        return plan.with_report(
-            replace(plan.report, model=replace(model, path=path.as_posix()))
-        )
-    return plan
 
 
 def _say_nothing(text: str) -> None:

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memplan_cli.errors import RuntimeUnavailableError
+from memplan_cli.errors import RuntimeUnavailableError, SettingsError
 from memplan_cli.evidence import CPU, CUDA
 from memplan_cli.modelfile import ModelFile, plan_model, source_of
 from memplan_cli.optimizing import (
@@ -25,6 +25,8 @@ from memplan_cli.optimizing import (
     warned,
     write_unproved,
 )
+from memplan_cli.output_files import refuse_weights
+from memplan_cli.own_weights import FUSED, UNFUSED, dump_name, refuse_foreign_weights
 from memplan_cli.sizes import size_of
 
 if TYPE_CHECKING:
@@ -52,12 +54,21 @@ def optimize_for_target(
 
     Raises:
         RuntimeUnavailableError: the provider or the weights are not there.
+        SettingsError: the models were to be compared on another provider.
+        ModelError: a file is in the way or cannot be written.
     """
     from memplan_cli.runtime.fusions import costly_fusions
     from memplan_cli.runtime.measure import Trial as RunTrial
     from memplan_cli.runtime.session import resolve_provider
 
+    allowed = ("auto", settings.target, PROVIDERS[settings.target])
+    if check is not None and check.provider not in allowed:
+        raise SettingsError(
+            f"a model for {settings.target} is proved there, not on {check.provider}",
+            hint="leave the provider out",
+        )
     provider = resolve_provider(settings.target)
+    refuse_weights(file, targets)
     with tempfile.TemporaryDirectory(prefix="memplan-offline-") as folder:
         progress("letting the runtime optimise the graph")
         trial = None
@@ -94,7 +105,9 @@ class _Dumps:
         """Dump and plan the graph in which some fusions are left out."""
         from memplan_cli.runtime.offline import optimise_offline
 
-        name = _dump_name(self.file, self.targets, ".unfused" if fusions else "")
+        taken = self.file.data_files
+        name = dump_name(self.targets.model, taken, UNFUSED if fusions else FUSED)
+        refuse_foreign_weights(self.targets.model, [f"{name}.data"])
         dump = self.folder / name
         if self.trial is None:
             optimise_offline(self.file.path, dump, self.provider, fusions=fusions)
@@ -118,17 +131,6 @@ def _pack(model: Path, dump: Path, trial: RunTrial, fusions: Sequence[str] = ())
     except RuntimeUnavailableError:
         dump.with_name(f"{dump.name}.data").unlink(missing_ok=True)
         optimise_offline(model, dump, fusions=fusions)
-
-
-def _dump_name(file: ModelFile, targets: Targets, kind: str) -> str:
-    """Return the name of the dump, whose weights go beside the target as ``<name>.data``.
-
-    The model's own weights may have that name, and all graphs compete side by side.
-    """
-    stem, suffix = targets.model.stem + kind, targets.model.suffix
-    if f"{stem}{suffix}.data" in file.data_files:
-        return f"{stem}.offline{suffix}"
-    return f"{stem}{suffix}"
 
 
 def runtime_aliasing(provider: str) -> Aliasing:

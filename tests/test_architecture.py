@@ -96,6 +96,8 @@ LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
                 "modelfile",
                 "targeting",
                 "optimizing",
+                "output_files",
+                "own_weights",
                 "comparing",
                 "donating",
                 "proving",

@@ -126,7 +126,8 @@ def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
     if done.model is None:
         output.note(f"memplan: {_why_not(done.plan)}: nothing was written")
         raise SystemExit(1)
-    output.note(f"memplan: wrote {done.model} and {done.plan_file}")
+    *first, last = done.written
+    output.note(f"memplan: wrote {', '.join(map(str, first))} and {last}")
     if settings_out is not None:
         _write_settings(settings_out, done)
         output.note(f"memplan: wrote {settings_out}")

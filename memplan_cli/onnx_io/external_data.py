@@ -18,7 +18,7 @@ from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.weights import check_tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from onnx import ModelProto, TensorProto
 
@@ -122,13 +122,13 @@ def missing(names: Sequence[str], folder: Path) -> tuple[str, ...]:
 
 
 def copy_along(
-    names: Sequence[str], source: Path, target: Path, own: str = ""
+    names: Sequence[str], source: Path, target: Path, own: Collection[str] = ()
 ) -> tuple[Path, ...]:
     """Bring data files from one folder to another; return what was created.
 
-    Files that are missing at the source are left out: the caller says so. A file of the
-    name ``own`` belongs to an earlier version of the same output and is put aside: `remove`
-    puts it back, `forget` lets it go.
+    Files that are missing at the source are left out: the caller says so. Those of ``own``
+    belong to an earlier version of the same output and are put aside: `remove` puts them
+    back, `forget` lets them go.
 
     Raises:
         ModelError: another file of the same name is in the way, or a copy failed.
@@ -141,7 +141,7 @@ def copy_along(
             if not (source / name).is_file():
                 continue
             place = target / name
-            if name == own and place.exists():
+            if name in own and place.exists():
                 place.replace(_aside(place))
                 created.append(place)
             created.extend(p for p in _bring(source / name, place) if p not in created)

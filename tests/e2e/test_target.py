@@ -11,7 +11,7 @@ import onnx.parser
 import pytest
 from onnx import numpy_helper
 
-from memplan_cli import Check, Settings, api, optimizing, targeting
+from memplan_cli import Check, Settings, api, output_files, targeting
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.runtime import facts
@@ -58,7 +58,7 @@ def test_an_earlier_output_keeps_its_weights_where_a_new_one_fails(
     out = tmp_path / "net.onnx"
     api.optimize(samples / "branchy_cnn.onnx", CPU, out=out, check=None)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    monkeypatch.setattr(optimizing._Files, "finish", broken)
+    monkeypatch.setattr(output_files.OutputFiles, "finish", broken)
     with pytest.raises(KeyboardInterrupt):
         api.optimize(samples / "train_mlp.onnx", CPU, out=out, check=None)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

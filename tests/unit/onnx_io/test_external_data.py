@@ -114,7 +114,7 @@ def test_data_of_an_earlier_version_is_put_back_or_let_go(
     saved(there, model)
     for end, left in ((remove, earlier), (forget, DATA)):
         (there / "a.bin").write_bytes(earlier)
-        created = copy_along(data_files(model), here, there, own="a.bin")
+        created = copy_along(data_files(model), here, there, own=("a.bin",))
         assert (there / "a.bin").read_bytes() == DATA
         end(created)
         assert files(there) - {"model.onnx"} == {"a.bin"}
@@ -134,7 +134,7 @@ def test_data_of_an_earlier_version_is_put_back_where_copying_fails(
 
     monkeypatch.setattr(external_data, "_clone", full)
     with pytest.raises(ModelError, match="No space left"):
-        copy_along(data_files(model), here, there, own="a.bin")
+        copy_along(data_files(model), here, there, own=("a.bin",))
     assert files(there) - {"model.onnx"} == {"a.bin"}
     assert (there / "a.bin").read_bytes() == b"earlier"
 
