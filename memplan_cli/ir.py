@@ -104,7 +104,7 @@ class Op(NamedTuple):
     @property
     def is_random(self) -> bool:
         """Whether two runs of this op may give different values for the same inputs."""
-        if any(op.is_random for body in self.bodies for op in body.ops):
+        if self.bodies and any(op.is_random for body in self.bodies for op in body.ops):
             return True
         if self.domain:
             return False

@@ -16,7 +16,7 @@ from memplan_cli.allocators.naive import naive
 from memplan_cli.allocators.pool import pool_levels
 from memplan_cli.analysis.aliasing import SHARE_NOTHING, SHARE_SAFELY
 from memplan_cli.analysis.liveness import Timeline
-from memplan_cli.analysis.storage import Storage, storage_of
+from memplan_cli.analysis.storage import Measured, Storage, storage_of
 from memplan_cli.errors import InvalidLayoutError
 from memplan_cli.problem import (
     Buffer,
@@ -53,6 +53,7 @@ class Needs:
         pinned: Those of them that keep storage of their own for the whole run.
         alignment: Bytes, or None for the default, which tiny models may go below.
         time_limit: Seconds that may cut the search for a layout short.
+        measured: What was measured before, of this program or another.
     """
 
     program: Program
@@ -60,11 +61,18 @@ class Needs:
     pinned: Mapping[VarId, str] = field(default_factory=dict)
     alignment: int | None = None
     time_limit: float | None = None
+    measured: Measured | None = field(default=None, repr=False, compare=False)
 
     @cached_property
     def timeline(self) -> Timeline:
         """The program on the clock, put there once however many ask."""
-        return Timeline(self.program)
+        return Timeline(self.program) if self._known is None else self._known.timeline
+
+    @cached_property
+    def _known(self) -> Measured | None:
+        """What was measured, if that is of what has to be placed."""
+        known, wanted = self.measured, (self.program, self.sizes, self.pinned)
+        return known if known is not None and known.is_of(*wanted) else None
 
     @property
     def live(self) -> Mapping[VarId, LiveRange]:
@@ -77,6 +85,8 @@ class Needs:
         Views and safe in-place results share at level 2; below, every var has its own.
         """
         aliasing = SHARE_SAFELY if level == 2 else SHARE_NOTHING
+        if self._known is not None and self._known.aliasing is aliasing:
+            return self._known.storage
         return storage_of(self.program, self.sizes, self.pinned, aliasing, self.timeline)
 
 

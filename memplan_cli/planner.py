@@ -135,6 +135,7 @@ def _placed(
         scope.pinned,
         settings.alignment,
         settings.time_limit,
+        chosen.ordering.measured,
     )
     if left_alone:
         # What is live counts shared bytes once, although nothing shares here.

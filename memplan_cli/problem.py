@@ -19,9 +19,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from operator import add
-from typing import TYPE_CHECKING, NamedTuple, NewType
+from typing import TYPE_CHECKING, Any, NamedTuple, NewType, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,6 +33,13 @@ BufferId = NewType("BufferId", str)
 
 # What a large model has hundreds of thousands of is a named tuple: as frozen as a dataclass,
 # and made in half the time.
+
+Row = TypeVar("Row", bound=tuple[Any, ...])
+
+
+def rows(kind: type[Row], fields: Iterable[tuple[Any, ...]]) -> Iterator[Row]:
+    """Yield named tuples of one kind from all their fields, in half the time of calls."""
+    return map(partial(tuple.__new__, kind), fields)
 
 
 class LiveRange(NamedTuple):

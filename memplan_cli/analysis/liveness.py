@@ -10,15 +10,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple
 
-from memplan_cli.ir import captures
-from memplan_cli.problem import LiveRange
+from memplan_cli.ir import VarId, captures
+from memplan_cli.problem import LiveRange, rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from memplan_cli.ir import Block, Op, Program, VarId
+    from memplan_cli.ir import Block, Op, Program
+
+_OMITTED = VarId("")
+"""What an op reads or makes where the file leaves an input or output out."""
 
 
 class Step(NamedTuple):
@@ -59,6 +63,11 @@ def steps(program: Program) -> tuple[Step, ...]:
 
 def _collect(block: Block, tick: int, found: list[Step]) -> int:
     """Append the steps of a block that begins at a tick, and return the tick after it."""
+    if not any(op.bodies for op in block.ops):  # most blocks, and all large ones
+        end = tick + len(block.ops)
+        ticks = range(tick, end)
+        found += rows(Step, zip(ticks, ticks, repeat(block), block.ops, strict=False))
+        return end
     for op in block.ops:
         if not op.bodies:
             found.append(Step(tick, tick, block, op))
@@ -97,10 +106,8 @@ def live_ranges(
     """
     first: dict[VarId, int] = dict.fromkeys(program.body.inputs, 0)
     last = first.copy()
-    end = 0
     for step in steps(program) if clock is None else clock:
-        start, stop, _, op = step
-        end = max(end, stop)
+        start, _, _, op = step
         if not op.bodies:  # nearly every op: reads and writes at one tick
             for var in (*op.inputs, *op.outputs):
                 if var not in first:
@@ -113,14 +120,15 @@ def live_ranges(
         for tick, var in _step_accesses(step):
             first[var] = min(first.get(var, tick), tick)
             last[var] = max(last.get(var, tick), tick)
+    end = max(duration(program) - 1, 0)
     for var in program.body.outputs:
         first.setdefault(var, end)
         last[var] = max(last.get(var, 0), end)
-    return {
-        var: LiveRange(start, stop + 1)
-        for (var, start), stop in zip(first.items(), last.values(), strict=True)
-        if var
-    }
+    ends = [tick + 1 for tick in last.values()]
+    ranges = rows(LiveRange, zip(first.values(), ends, strict=True))
+    live = dict(zip(first, ranges, strict=True))
+    live.pop(_OMITTED, None)
+    return live
 
 
 def _step_accesses(step: Step) -> Iterator[tuple[int, VarId]]:

@@ -82,11 +82,11 @@ def overwritten(block: Block) -> Mapping[VarId, VarId]:
 def _kept_in_turn(op: Op) -> tuple[str, ...]:
     """Name the kinds of ops that this one must not overtake."""
     kinds = ("random",) if op.is_random else ()
-    if op.type.startswith("Sequence") or any(
-        inner.type.startswith("Sequence")
-        for body in op.bodies
-        for block in blocks(body)
-        for inner in block.ops
-    ):
+    if op.type.startswith("Sequence") or (op.bodies and _holds_sequence_ops(op)):
         kinds = (*kinds, "sequence")
     return kinds
+
+
+def _holds_sequence_ops(op: Op) -> bool:
+    inside = [inner for body in op.bodies for block in blocks(body) for inner in block.ops]
+    return any(inner.type.startswith("Sequence") for inner in inside)

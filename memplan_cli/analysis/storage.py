@@ -6,11 +6,13 @@ one definition, used by both.
 
 from __future__ import annotations
 
+from collections import defaultdict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from memplan_cli.analysis.aliasing import SHARE_SAFELY, Aliasing, share_storage
 from memplan_cli.analysis.liveness import Timeline, duration
-from memplan_cli.problem import Buffer, BufferId, LiveRange, Problem, lower_bound
+from memplan_cli.problem import Buffer, BufferId, LiveRange, Problem, lower_bound, rows
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -50,16 +52,16 @@ def storage_of(
         home = {var: home.get(var, BufferId(var)) for var in sizes}
         whole_run = LiveRange(0, max(duration(program), 1))
         ranges.update(dict.fromkeys(alone, whole_run))
-    units: dict[str, list[Buffer]] = {}
+    units: dict[str, list[tuple[Any, ...]]] = {}
     for var, size in sizes.items():
         owner = home[var]
         if str(owner) != var:
             continue
         facts = program.vars[var]
-        shape: Any = facts.shape or ()  # what has a size has no dim that is not known
-        buffer = Buffer(owner, size.coefficient, ranges[owner], facts.dtype, shape)
+        shape = facts.shape or ()  # what has a size has no dim that is not known
+        buffer = owner, size.coefficient, ranges[owner], facts.dtype, shape
         units.setdefault(size.unit if size.symbols else "1", []).append(buffer)
-    return home, {unit: tuple(buffers) for unit, buffers in units.items()}
+    return home, {unit: tuple(rows(Buffer, fields)) for unit, fields in units.items()}
 
 
 def _ranges(
@@ -67,12 +69,50 @@ def _ranges(
 ) -> dict[Any, LiveRange]:
     """Return when each buffer is live: from its first var's birth to its last one's death."""
     ranges: dict[Any, LiveRange] = dict(live)  # a buffer's id is that of its first var
-    spans: dict[BufferId, list[int]] = {}
+    others: defaultdict[BufferId, list[LiveRange]] = defaultdict(list)
     for var, owner in home.items():
         if str(owner) != var:
-            spans.setdefault(owner, [*ranges[owner]]).extend(live[var])
-    ranges.update((owner, LiveRange(min(ends), max(ends))) for owner, ends in spans.items())
+            others[owner].append(live[var])
+    for owner, found in others.items():
+        starts, ends = zip(ranges[owner], *found, strict=True)
+        ranges[owner] = LiveRange(min(starts), max(ends))
     return ranges
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A program on the clock, and its storage where some operators share bytes."""
+
+    timeline: Timeline
+    sizes: Mapping[VarId, Size]
+    pinned: frozenset[VarId]
+    aliasing: Aliasing
+    storage: Storage
+
+    @property
+    def live_peak(self) -> int:
+        """The most bytes of intermediates live at one tick, all sizes being numbers."""
+        _, units = self.storage
+        return lower_bound(Problem(units.get("1", ())))
+
+    def is_of(
+        self, program: Program, sizes: Mapping[VarId, Size], pinned: Collection[VarId]
+    ) -> bool:
+        """Whether this very program was measured, with these very sizes."""
+        same = self.timeline.program is program and self.sizes is sizes
+        return same and self.pinned == frozenset(pinned)
+
+
+def measured(
+    program: Program,
+    sizes: Mapping[VarId, Size],
+    pinned: Collection[VarId] = (),
+    aliasing: Aliasing = SHARE_SAFELY,
+) -> Measured:
+    """Return `storage_of` a program with what it was made from, for those who need it too."""
+    timeline = Timeline(program)
+    storage = storage_of(program, sizes, pinned, aliasing, timeline)
+    return Measured(timeline, sizes, frozenset(pinned), aliasing, storage)
 
 
 def live_peak(
@@ -85,5 +125,4 @@ def live_peak(
 
     What shares bytes counts once, what is pinned counts at every tick.
     """
-    _, units = storage_of(program, sizes, pinned, aliasing)
-    return lower_bound(Problem(units.get("1", ())))
+    return measured(program, sizes, pinned, aliasing).live_peak

@@ -14,7 +14,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.aliasing import SHARE_SAFELY, Aliasing
-from memplan_cli.analysis.storage import live_peak, storage_of
+from memplan_cli.analysis.storage import Measured, measured
 from memplan_cli.ir import VarId, walk
 from memplan_cli.problem import Problem, lower_bound
 from memplan_cli.sizes import symbols_of
@@ -87,14 +87,17 @@ def best_order(  # noqa: PLR0913 - the planner's settings, one by one, all with 
     else:
         peaks, chosen = top.solution.peaks, top.solution.chosen
         programs.setdefault(chosen, replace(program, body=top.block))
-    # The search has measured with its own tables: what it found is measured again.
-    peaks = {**peaks, chosen: meter.peak(programs[chosen])} if chosen != "file" else peaks
+    known = None
+    if chosen != "file":
+        # The search has measured with its own tables: what it found is measured again.
+        known = meter.measured(programs[chosen])
+        peaks = {**peaks, chosen: meter.peak_of(known)}
     if peaks[chosen] >= peaks["file"] or _worse_elsewhere(program, programs[chosen], meter):
         chosen = "file"
     if meter.symbolic:
-        return Ordering(programs[chosen], {}, chosen, None, proved=False)
+        return Ordering(programs[chosen], {}, chosen, None, proved=False, measured=known)
     proved = peaks[chosen] <= top.least
-    return Ordering(programs[chosen], peaks, chosen, top.least, proved)
+    return Ordering(programs[chosen], peaks, chosen, top.least, proved, known)
 
 
 def _scaled(work: int, program: Program) -> int:
@@ -121,11 +124,19 @@ class _Meter:
         """Whether peaks are only samples."""
         return any(size.symbols for size in self.sizes.values())
 
+    def measured(self, program: Program) -> Measured:
+        """Return what is live in a program, in sizes as they are."""
+        return measured(program, self.sizes, self.pinned, self.aliasing)
+
     def peak(self, program: Program) -> int:
         """Return `live_peak`, with numbers in place of the sizes."""
+        return self.peak_of(self.measured(program))
+
+    def peak_of(self, found: Measured) -> int:
+        """Return `peak` of what has been measured."""
         if not self.symbolic:
-            return live_peak(program, self.sizes, self.pinned, self.aliasing)
-        _, units = storage_of(program, self.sizes, self.pinned, self.aliasing)
+            return found.live_peak
+        _, units = found.storage
         buffers = (buffer for unit in units.values() for buffer in unit)
         sized = (b._replace(size=self.numbers[VarId(b.id)]) for b in buffers)
         return lower_bound(Problem(tuple(sized)))

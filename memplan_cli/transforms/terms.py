@@ -5,7 +5,7 @@ A run that keeps the order of the file needs these two, and loads no search.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.aliasing import SHARE_SAFELY, Aliasing
@@ -13,6 +13,7 @@ from memplan_cli.analysis.aliasing import SHARE_SAFELY, Aliasing
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from memplan_cli.analysis.storage import Measured
     from memplan_cli.ir import Program, VarId
     from memplan_cli.sizes import Size
 
@@ -39,6 +40,8 @@ class Ordering:
         chosen: The method whose order it is.
         bound: No order of the program has a smaller peak; None where not computed.
         proved: Whether the chosen order meets the bound.
+        measured: What is live in some order, where a search has measured it; see
+            `Measured.is_of`.
     """
 
     program: Program
@@ -46,3 +49,4 @@ class Ordering:
     chosen: str
     bound: int | None
     proved: bool
+    measured: Measured | None = field(default=None, repr=False, compare=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from builders import block, ids, op, program, var_sizes
 from memplan_cli import placing
 from memplan_cli.allocators.pool import Matching, pool_levels
+from memplan_cli.analysis.storage import measured
 from memplan_cli.errors import InvalidLayoutError
 from memplan_cli.ir import VarId
 from memplan_cli.placing import Needs, place_apart, place_levels
@@ -136,3 +138,19 @@ def test_a_slot_that_is_handed_on_too_soon_is_caught_at_every_level(
     monkeypatch.setattr(placing, "pool_levels", one_slot_for_all)
     with pytest.raises(InvalidLayoutError, match="a slot is taken before it is free: a, b"):
         place_levels(needs(CHAIN, a=8, b=8, c=8, d=8))
+
+
+def test_what_was_measured_is_used_for_that_very_program_and_level() -> None:
+    wanted = needs(CHAIN, a=8, b=8, c=8, d=8)
+    known = measured(wanted.program, wanted.sizes, wanted.pinned)
+    told = replace(wanted, measured=known)
+    assert told.storage(2) is known.storage
+    assert told.timeline is known.timeline
+    assert told.storage(1) is not known.storage
+    for other in (
+        replace(told, program=program(CHAIN, sizes={"a": 8})),
+        replace(told, sizes=dict(wanted.sizes)),
+        replace(told, pinned={VarId("a"): "test"}),
+    ):
+        assert other.storage(2) is not known.storage
+        assert other.timeline is not known.timeline

@@ -190,25 +190,36 @@ class _Builder:
             return ()
         if op.outputs[0] not in self._tensor:
             return ()
-        sources = [op.inputs[p] for p in positions if p < len(op.inputs)]
-        found = [
-            self._tensor[facts.roots[var]]
-            for var in dict.fromkeys(sources)
-            if facts.roots.get(var) in self._tensor and self._may_replace(op, var, positions)
-        ]
-        return tuple([tensor for tensor in found if tensor not in outliving])
+        shown = [facts.roots.get(var) for var in op.inputs]
+        found = []
+        for position in positions:
+            root = shown[position] if position < len(shown) else None
+            if root is None or root not in self._tensor:
+                continue
+            tensor = self._tensor[root]
+            if tensor not in outliving and self._may_replace(op, position, positions, shown):
+                found.append(tensor)
+        return tuple(found)
 
-    def _may_replace(self, op: Op, var: VarId, positions: Sequence[int]) -> bool:
-        """Whether an input, if it dies there, may give its bytes to the first output."""
-        sizes, roots, inputs = self._facts.sizes, self._facts.roots, op.inputs
+    def _may_replace(
+        self, op: Op, position: int, positions: Sequence[int], shown: Sequence[VarId | None]
+    ) -> bool:
+        """Whether an input, if it dies there, may give its bytes to the first output.
+
+        ``shown`` are the roots of all inputs. An input that stands at several positions is
+        asked about at the first of them.
+        """
+        sizes, inputs = self._facts.sizes, op.inputs
+        var, root = inputs[position], shown[position]
         if sizes[var] != sizes[op.outputs[0]]:
             return False
-        if len(inputs) == 1:
+        if shown.count(root) == 1:
             return True
         # Read again elsewhere, it would be read after the first write.
-        if not all(at in positions for at, read in enumerate(inputs) if read == var):
+        same = [at for at, other in enumerate(shown) if other == root]
+        if not all(inputs[at] == var and at in positions for at in same):
             return False
-        return sum(roots.get(other) == roots[var] for other in set(inputs)) == 1
+        return position == min(same, key=positions.index)
 
 
 def _mentioned(op: Op) -> Iterable[VarId]:

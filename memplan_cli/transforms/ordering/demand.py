@@ -154,7 +154,8 @@ class _Run:
     def _paying(self, first: int) -> list[int]:
         """Run an op and some behind it if they leave no more live than there was."""
         allowed = self._live + self._how.slack
-        if self._live + self._change(first) > allowed and not self._enables(first):
+        alone = self._change(first)
+        if self._live + alone > allowed and not self._enables(first):
             return []
         ran: list[int] = []
         ready = [first]
@@ -162,7 +163,7 @@ class _Run:
         before = self._live
         while ready and len(ran) < _REACH and looks < _LOOKS:
             looks += len(ready)
-            changes = [self._change(op) for op in ready]
+            changes = [self._change(op) for op in ready] if ran else [alone]
             change = min(changes)
             op = ready.pop(changes.index(change))
             if not self._fits(op, change):

@@ -1,5 +1,7 @@
 """From blocks to integers: what ops with bodies take, and who may replace whom."""
 
+from dataclasses import replace
+
 from memplan_cli.analysis.aliasing import SHARE_SAFELY
 from memplan_cli.ir import Block, Op, Origin, Program, Var, VarId
 from memplan_cli.sizes import Size
@@ -80,3 +82,31 @@ def test_views_are_one_tensor_with_what_they_show() -> None:
     assert graph.opens == ((0,), (), ())
     assert graph.touches == ((0,), (0,), (0,))
     assert graph.uses == (3,)
+
+
+def test_an_input_read_twice_is_replaced_once_and_only_where_both_places_may_be() -> None:
+    made = [op(at, "Conv", "x", name) for at, name in enumerate("ab")]
+    vars_ = [VarId(name) for name in "aba"]
+    sizes = dict.fromkeys("abyz", Size(4))
+    for kind, inputs, replaced in (
+        ("Add", vars_[:1] * 2, (0,)),
+        ("Add", vars_[:2], (0, 1)),
+        ("Sum", vars_, (1,)),  # reads a once more, after its first write
+    ):
+        reader = Op("n2", kind, tuple(inputs), (VarId("y"),), source=2)
+        graph = task_graph(block_of(*made, reader, results=()), facts_of(**sizes), {})
+        assert graph.replaces[2] == replaced, (kind, inputs)
+
+
+def test_what_two_inputs_show_is_replaced_by_neither() -> None:
+    block = block_of(
+        op(0, "Conv", "x", "a"),
+        op(1, "Reshape", "a", "v"),
+        Op("n2", "Add", (VarId("a"), VarId("v")), (VarId("y"),), source=2),
+        results=(),
+    )
+    facts = replace(
+        facts_of(a=Size(4), v=Size(4), y=Size(4)),
+        roots={VarId("a"): VarId("a"), VarId("v"): VarId("a"), VarId("y"): VarId("y")},
+    )
+    assert task_graph(block, facts, {}).replaces == ((), (), ())
