@@ -15,8 +15,10 @@ from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
 from memplan_cli.bounds import at_most
+from memplan_cli.dims import parse_dim
 from memplan_cli.errors import PlanError, SettingsError
 from memplan_cli.maxima import live_peak_text
+from memplan_cli.polynomials import total as added
 from memplan_cli.print_log import refusals
 from memplan_cli.problem import Buffer, BufferId, LiveRange, Problem, lower_bound
 from memplan_cli.sizes import size_of
@@ -25,6 +27,7 @@ from memplan_cli.totals import expression, number
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from memplan_cli.amounts import Memory
     from memplan_cli.bounds import Bounds
     from memplan_cli.plan import Placement, Plan
     from memplan_cli.sizes import Size
@@ -40,7 +43,7 @@ def check_numbers(plan: Plan) -> None:
         PlanError: naming the number, what is said and what it comes to.
     """
     _check_sizes(plan)
-    counted = chain(_settings(plan), _arenas(plan), _counts(plan), _totals(plan))
+    counted = chain(_settings(plan), _arenas(plan), _counts(plan), _totals(plan), _rows(plan))
     for name, said, comes_to in counted:
         if said != comes_to:
             raise PlanError(f"{name} is said to be {said}, the plan comes to {comes_to}")
@@ -165,7 +168,7 @@ def _totals(plan: Plan) -> Iterator[Claim]:
         ("naive", memory.naive, naive),
         ("planned", memory.planned, planned),
         (f"the bytes of level {level}", report.levels[level], planned),
-        ("total", memory.total, _total(plan)),
+        ("total", memory.total, _total(memory, report.donated.bytes)),
     ]
     if naive is None:
         claims.append(("live_peak", memory.live_peak, None))
@@ -182,6 +185,10 @@ def _totals(plan: Plan) -> Iterator[Claim]:
         counted["live_peak"] = _live_peak_text(plan)
     for name, text in counted.items():
         yield f"{name} in symbols", report.symbolic.get(name, text), text
+    if {"inputs", "outputs", "total"} <= report.symbolic.keys() and not report.donated.pairs:
+        terms = [parse_dim(report.symbolic[name]) for name in ("inputs", "outputs")]
+        terms += [{(): memory.weights}, parse_dim(counted["planned"] or "")]
+        yield "total in symbols", parse_dim(report.symbolic["total"]), added(terms)
     if memory.live_peak is not None and memory.order_proved:
         yield "order_bound of a proved order", memory.order_bound, memory.live_peak
     if _is_left_alone(plan):
@@ -196,12 +203,19 @@ def by_arena_unit(plan: Plan) -> dict[str, int]:
     return found
 
 
-def _total(plan: Plan) -> int | None:
-    memory = plan.report.memory
+def _total(memory: Memory, donated: int) -> int | None:
     if memory.inputs is None or memory.outputs is None or memory.planned is None:
         return None
-    kept = memory.weights + memory.inputs + memory.outputs + memory.planned
-    return kept - plan.report.donated.bytes
+    return memory.weights + memory.inputs + memory.outputs + memory.planned - donated
+
+
+def _rows(plan: Plan) -> Iterator[Claim]:
+    """Yield the total of each binding's row; what else it says is another plan's."""
+    for row in plan.report.profiles:
+        # What donated pairs save there, the file does not say.
+        if not plan.report.donated.pairs:
+            where = ", ".join(f"{name}={value}" for name, value in row.dims.items())
+            yield f"total at {where[:120]}", row.memory.total, _total(row.memory, 0)
 
 
 def _live_peak(plan: Plan) -> int:
@@ -217,6 +231,8 @@ def _live_peak_text(plan: Plan) -> str | None:
 def _limits(plan: Plan) -> Iterator[tuple[str, int, int, int]]:
     """Yield numbers that cannot be counted, with what they are never below or above."""
     report, memory = plan.report, plan.report.memory
+    for row in report.profiles:
+        yield from _ladder(f" at {', '.join(map(str, row.dims.values()))[:120]}", row.memory)
     if memory.inputs is not None and memory.outputs is not None:
         most = min(memory.inputs, memory.outputs)
         yield "donated bytes", 0, report.donated.bytes, most
@@ -224,8 +240,7 @@ def _limits(plan: Plan) -> Iterator[tuple[str, int, int, int]]:
         return
     apart = _apart(plan.tensors)
     yield "live_peak", 0, memory.live_peak, min(apart, memory.planned)
-    if memory.order_bound is not None:
-        yield "order_bound", 0, memory.order_bound, memory.live_peak
+    yield from _ladder("", memory)
     levels = [report.levels[level] for level in "210"]
     for name, said in zip("210", levels, strict=True):
         least = memory.live_peak if name == "2" and report.level == 2 else 0
@@ -235,6 +250,15 @@ def _limits(plan: Plan) -> Iterator[tuple[str, int, int, int]]:
     for (name, low), (_, high) in pairwise(zip("210", levels, strict=True)):
         if low is not None and high is not None:
             yield f"the bytes of level {name}", 0, low, high
+
+
+def _ladder(where: str, memory: Memory) -> Iterator[tuple[str, int, int, int]]:
+    """Yield what is never above the next: order_bound, live_peak, planned, naive."""
+    steps = [("order_bound", memory.order_bound), ("live_peak", memory.live_peak)]
+    steps += [("planned", memory.planned), ("naive", memory.naive)]
+    known = [(name, size) for name, size in steps if size is not None]
+    for (name, low), (_, high) in pairwise(known):
+        yield name + where, 0, low, high
 
 
 def _apart(tensors: Iterable[Placement]) -> int:

@@ -142,6 +142,33 @@ def test_expressions_are_counted_again_too(tmp_path: Path) -> None:
             read(tmp_path, in_report("symbolic", name, to="2*batch"), SYMBOLIC)
 
 
+def test_a_total_of_symbols_is_added_up_again(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match="total in symbols is said to be"):
+        read(tmp_path, in_report("symbolic", "total", to="2*batch"), SYMBOLIC)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"total": 9}, "total at batch=2 is said to be 9"),
+        ({"live_peak": 10**6}, "live_peak at 2 is said to be 1000000"),
+        ({"planned": 10**6, "total": None, "inputs": None}, "planned at 2 is said to be"),
+        ({"order_bound": 10**6}, "order_bound at 2 is said to be 1000000"),
+    ],
+)
+def test_the_row_of_a_binding_adds_up(
+    change: dict[str, int], named: str, tmp_path: Path
+) -> None:
+    text = SYMBOLIC.replace("MatMul", "Add")
+    alone = json.loads(plan_of_text(text.replace("batch", "2")).dumps())
+    row = {"dims": {"batch": 2}, "memory": alone["report"]["memory"]}
+    bounds = Settings(bounds={"batch": (1, 3)})
+    read(tmp_path, in_report("profiles", to=[row]), text, bounds)
+    row["memory"] |= change
+    with pytest.raises(PlanError, match=named):
+        read(tmp_path, in_report("profiles", to=[row]), text, bounds)
+
+
 @pytest.mark.parametrize("level", [0, 1])
 def test_a_slot_is_handed_on_as_the_level_says(level: Level, tmp_path: Path) -> None:
     def change(data: dict[str, Any]) -> None:
