@@ -27,8 +27,15 @@ if TYPE_CHECKING:
 SEARCHABLE = 6_000
 """Buffers of the largest piece that is searched; a step looks at all of them."""
 
-FITTED = 20_000
-"""Buffers of the largest piece of which cores are searched and what sticks out is fitted in."""
+CORED = 20_000
+"""Buffers of the largest piece of which cores are searched."""
+
+SPREAD = 0.02
+"""Gap, as a share of the bound, above which no few buffers decide in a piece too large to be
+searched whole."""
+
+EJECTED = 500_000
+"""Buffers of the largest piece in which what sticks out is fitted in."""
 
 QUADRATIC = 1_500
 """Buffers of the largest piece on which strategies that look at all pairs are tried."""
@@ -45,8 +52,8 @@ BOXES = 0.4
 CORES = 0.2
 """Share of the work for searching cores, where the gap is worth it."""
 
-EJECTING = 0.3
-"""Share of what is left then for throwing out what is in the way."""
+EJECTING = 0.6
+"""Share of what is left then for throwing out what is in the way: begun anew it gains little."""
 
 LEAST = 0.1
 """Share of the work that the long search may do, however small the gap is; where the gap
@@ -88,9 +95,10 @@ class Lowering:
             best = reach(self._searcher(), best, budget)
         if best.height > best.bound and not gluing.is_over():
             best = _glued(self.piece, best, gluing, self.progress)
-        for share in (CORES, EJECTING):
-            if self._is_fitted(best) and not budget.is_enough(best):
-                best = self._fitted(best, budget, share)
+        if self._has_cores(best) and not budget.is_enough(best):
+            best = self._cored(best, budget)
+        if self._is_fitted(best) and not budget.is_enough(best):
+            best = self._ejected(best, budget)
         if best.height > best.bound and QUICK < len(self.piece.size) <= QUADRATIC:
             found = _greediest(self.piece, best.placement, best.bound)
             best = _lower(self.piece, best, found)
@@ -107,7 +115,7 @@ class Lowering:
 
             best = shrink(self._searcher(), best, part)
         elif self._is_fitted(best):
-            best = self._fitted(best, part, EJECTING)
+            best = self._ejected(best, part)
         budget.charge(part.spent)
         return best
 
@@ -120,25 +128,38 @@ class Lowering:
         self.progress(f"searching for a lower layout of {len(self.piece.size)} buffers")
         return self._known
 
-    def _fitted(self, best: Found, budget: Budget, share: float) -> Found:
-        """Search cores, or throw out what is in the way, with a share of the work."""
+    def _cored(self, best: Found, budget: Budget) -> Found:
+        """Search the few buffers that decide, and fit the others around them."""
         from memplan_cli.allocators.cores import lowered_by_cores
-        from memplan_cli.allocators.ejecting import lowered
         from memplan_cli.allocators.exact import prepare
 
         prepare(self.progress)
         self.progress(f"fitting {len(self.piece.size)} buffers around those that decide")
-        part = budget.share(share * best.worth)
-        lower = lowered_by_cores if share == CORES else lowered
-        best = lower(self.piece, best, part)
+        part = budget.share(CORES * best.worth)
+        best = lowered_by_cores(self.piece, best, part)
+        budget.charge(part.spent)
+        return best
+
+    def _ejected(self, best: Found, budget: Budget) -> Found:
+        """Throw out what is in the way of what sticks out."""
+        from memplan_cli.allocators.ejecting import lowered
+
+        self.progress(f"fitting in what sticks out of {len(self.piece.size)} buffers")
+        part = budget.share(EJECTING * best.worth)
+        best = lowered(self.piece, best, part)
         budget.charge(part.spent)
         return best
 
     def _is_searchable(self) -> bool:
         return len(self.piece.size) <= SEARCHABLE and _is_countable(self.piece)
 
+    def _has_cores(self, best: Found) -> bool:
+        few = len(self.piece.size) <= CORED
+        spread = len(self.piece.size) > SEARCHABLE and best.height > (1 + SPREAD) * best.bound
+        return few and not spread and self._is_fitted(best)
+
     def _is_fitted(self, best: Found) -> bool:
-        few = len(self.piece.size) <= FITTED
+        few = len(self.piece.size) <= EJECTED
         return few and best.worth > LEAST and _is_countable(self.piece)
 
 
