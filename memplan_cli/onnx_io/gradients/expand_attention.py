@@ -32,6 +32,7 @@ def attention(call: Call) -> None:
             f"Attention {node.name or node.output[0]!r} has past keys, several outputs, a"
             " window or operands of several types: it has no gradient rule for that"
         )
+    _refuse_short_mask(call)
     q, k, v = (_heads(call, i) for i in range(3))
     width = _head_width(call)
     scale = call.attribute("scale", 1 / math.sqrt(width))
@@ -39,7 +40,7 @@ def attention(call: Call) -> None:
     turned = tape.emit("Transpose", k, perm=[0, 1, 3, 2])
     scores = _masked(call, _capped(call, tape.emit("MatMul", scaled, turned)))
     weights = tape.emit("Softmax", scores, axis=-1)
-    result = tape.emit("MatMul", weights, v)
+    result = _where_seen(call, tape.emit("MatMul", weights, v))
     if tape.rank(call.input(0)) == 3:
         result = tape.emit("Transpose", result, perm=[0, 2, 1, 3])
         result = tape.emit("Reshape", result, tape.ints(0, 0, -1))
@@ -102,19 +103,59 @@ _LEAST = {
 
 
 def _masked(call: Call, scores: str) -> str:
+    """Add the mask and the causal one; what is not seen gets a finite number, however small.
+
+    Minus infinity would make nothing of a row that sees no key at all.
+    """
     tape, mask = call.tape, call.input(3)
     dtype = tape.dtype(call.input(0))
     least = _LEAST[dtype]
     if mask and tape.dtype(mask) == TensorProto.BOOL:
         scores = tape.emit("Where", mask, scores, tape.constant(least, dtype))
     elif mask:
-        scores = tape.emit("Add", scores, mask)
+        finite = tape.emit("Max", mask, tape.constant(least / 2, dtype))
+        scores = tape.emit("Add", scores, finite)
     if not call.attribute("is_causal", 0):
         return scores
-    axis = 1 if tape.rank(call.input(0)) == 3 else 2
+    return tape.emit("Where", _causal(call), scores, tape.constant(least, dtype))
+
+
+def _causal(call: Call) -> str:
+    axis = 1 if call.tape.rank(call.input(0)) == 3 else 2
     rows, columns = (
-        tape.sizes(call.input(i), "the causal mask is a constant")[axis] for i in (0, 1)
+        call.tape.sizes(call.input(i), "the causal mask is a constant")[axis] for i in (0, 1)
     )
-    seen = np.tril(np.ones((rows, columns), bool))
-    allowed = tape.constant(seen, TensorProto.BOOL)
-    return tape.emit("Where", allowed, scores, tape.constant(least, dtype))
+    return call.tape.constant(np.tril(np.ones((rows, columns), bool)), TensorProto.BOOL)
+
+
+def _where_seen(call: Call, result: str) -> str:
+    """Give 0 for queries that see no key: all are masked, by minus infinity or by false."""
+    tape, mask = call.tape, call.input(3)
+    if not mask:
+        return result
+    dtype = tape.dtype(call.input(0))
+    zero, never = tape.constant(0, dtype), tape.constant(-math.inf, dtype)
+    if tape.dtype(mask) == TensorProto.BOOL:
+        mask = tape.emit("Where", mask, zero, never)
+    if call.attribute("is_causal", 0):
+        mask = tape.emit("Where", _causal(call), mask, never)
+    best = tape.emit("ReduceMax", mask, tape.ints(-1), keepdims=1)
+    return tape.emit("Where", tape.emit("Greater", best, never), result, zero)
+
+
+def _refuse_short_mask(call: Call) -> None:
+    """Stop where a mask is shorter than the keys, which since opset 24 hides the rest of them."""
+    tape, mask = call.tape, call.input(3)
+    if not mask or tape.opset < _PADDED_MASKS:
+        return
+    keys = tape.shape(call.input(1))[-2]
+    length = tape.shape(mask)[-1]
+    if isinstance(length, int) and length != keys:
+        raise ModelError(
+            f"the mask of Attention {call.node.name or call.output()!r} is for {length} of"
+            f" {keys} keys: it has no gradient rule for that"
+        )
+
+
+_PADDED_MASKS = 24
+"""The opset from which a short mask is continued by what is not seen, never repeated."""

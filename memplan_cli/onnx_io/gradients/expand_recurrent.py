@@ -201,10 +201,12 @@ _ACTIVATIONS = {
     name.lower(): name
     for name in (
         *("Elu", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid"),
-        *("Softplus", "Softsign", "Tanh", "ThresholdedRelu"),
+        *("Softplus", "Softsign", "Tanh"),
     )
 }
-"""Activations that are operators too, by their names in lower case: case does not matter."""
+"""Activations that are operators with the same defaults, by names in lower case.
+
+ThresholdedRelu is none: without a number of its own ONNX Runtime takes 0, the operator 1."""
 
 
 def _named(call: Call) -> list[str]:

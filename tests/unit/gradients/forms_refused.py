@@ -59,6 +59,12 @@ REFUSED: Forms = {
     "Attention-window": form(
         f"y = Attention<{_HEADS}, left_window_size=1>(q, k, v)", how={"opset": 25}, **_QKV
     ),
+    "Attention-short-mask": form(
+        f"y = Attention<{_HEADS}>(q, k, v, m)", m=(3, 2), how={"opset": 24}, **_QKV
+    ),
+    "Attention-mask-of-one": form(
+        f"y = Attention<{_HEADS}>(q, k, v, m)", m=(3, 1), how={"opset": 24}, **_QKV
+    ),
     "Attention-of-two-types": form(
         f"y = Attention<{_HEADS}>(q, k, v)",
         q=(1, 3, 4),
@@ -79,6 +85,12 @@ REFUSED: Forms = {
             (
                 "shifted",
                 'activation_beta=[0.3], activations=["HardSigmoid", "Tanh", "Tanh"]',
+                "",
+                _RECURRENT,
+            ),
+            (
+                "thresholded",
+                'activations=["Sigmoid", "ThresholdedRelu", "Tanh"]',
                 "",
                 _RECURRENT,
             ),

@@ -10,6 +10,7 @@ from memplan_cli.onnx_io.gradients.train_step import Statistics
 from unit.gradients.forms import above, fixed, form, single
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
     from unit.gradients.forms import Forms
@@ -73,18 +74,34 @@ RECURRENCES: Forms = {
     "GRU-softplus": _recurrence(
         "GRU", f'{_WIDTH}, activations=["Sigmoid", "Softplus"]', "x, w, r"
     ),
+    "GRU-lower-case": _recurrence(
+        "GRU", f'{_WIDTH}, activations=["sigmoid", "tanh"]', "x, w, r"
+    ),
     "GRU-elu": _recurrence("GRU", f'{_WIDTH}, activations=["Sigmoid", "Elu"]', "x, w, r"),
 }
 
 _Q3 = {"q": (2, 3, 4), "k": (2, 3, 4), "v": (2, 3, 6)}
 _Q4 = {"q": (1, 2, 3, 4), "k": (1, 2, 5, 4), "v": (1, 2, 5, 3)}
 _SEEN = np.array([[True, False, True], [True, True, True], [False, True, True]])
+_BLIND = np.array([[False, True, True], [False, False, False], [False, True, True]])
+"""The second query sees no key; the first none that a causal mask lets it see. Both give 0
+in the runtime's own kernel, which is for float32; in float64 it runs an older definition."""
+
+_INFINITE = np.where(_BLIND, 0.1, -np.inf).astype(np.float32)
+_SINGLE = {name: single(2, 3, 4, seed=seed) for seed, name in enumerate("qkv")}
+
 _HEADS = "q_num_heads=2, kv_num_heads=2"
+
+
+def _varied(given: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the mask's name where it is varied: infinities have no neighbours."""
+    return ("m",) if isinstance(given.get("m"), tuple) else ()
+
 
 ATTENTION: Forms = {
     f"Attention-{name}-{opset}": form(
         f"y = Attention<{how}>(q, k, v{', m' if 'm' in given else ''})",
-        how={"opset": opset},
+        how={"opset": opset, "wanted": ("q", "k", "v", *_varied(given))},
         **given,
     )
     for opset in (23, 24)
@@ -98,6 +115,15 @@ ATTENTION: Forms = {
         ("masked-heads", _HEADS, {**_Q3, "m": (2, 1, 3, 3)}),
         ("masked-capped", f"{_HEADS}, softcap=0.4", {**_Q3, "m": (3, 3)}),
         ("masked-causal", f"{_HEADS}, is_causal=1", {**_Q3, "m": (3, 3)}),
+        ("blind", _HEADS, {**_SINGLE, "m": _BLIND}),
+        ("blind-causal", f"{_HEADS}, is_causal=1", {**_SINGLE, "m": _BLIND}),
+        ("blind-at-infinity", _HEADS, {**_SINGLE, "m": _INFINITE}),
+        (
+            "blind-at-infinity-causal",
+            f"{_HEADS}, is_causal=1",
+            {**_SINGLE, "m": _INFINITE},
+        ),
+        ("scaled-to-0", f"{_HEADS}, scale=0.0", _Q3),
         ("four", "scale=0.5", _Q4),
         ("four-causal", "is_causal=1", _Q4),
         ("shared", "scale=0.5", {"q": (1, 4, 2, 2), "k": (1, 2, 3, 2), "v": (1, 2, 3, 2)}),
