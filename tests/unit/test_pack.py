@@ -124,7 +124,7 @@ def test_a_folder_that_is_not_there_is_an_error_of_ours(given: Path, tmp_path: P
     out = tmp_path / "none" / "out.csv"
     result = CliRunner().invoke(main, ["pack", str(given), "-o", str(out)])
     assert result.exit_code == 2
-    assert f"{out} cannot be written" in result.stderr
+    assert f"there is no folder {out.parent}" in result.stderr
 
 
 def test_a_layout_that_is_not_safe_is_refused(
