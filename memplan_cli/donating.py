@@ -73,7 +73,7 @@ def with_donation(
     )
 
 
-def bound(facts: RuntimeFacts, pairs: tuple[tuple[str, str], ...]) -> RuntimeFacts:
+def with_binding(facts: RuntimeFacts, pairs: tuple[tuple[str, str], ...]) -> RuntimeFacts:
     """Return facts whose settings say what to bind to the buffer of which input."""
     if not pairs or facts.settings is None:
         return facts

@@ -40,14 +40,14 @@ class RuntimeSettings:
 
         ``io_binding`` is there only where something is bound.
         """
-        bound: dict[str, Setting] = dict(sorted(self.io_binding.items()))
+        io_binding: dict[str, Setting] = dict(sorted(self.io_binding.items()))
         return {
             "session": dict(sorted(self.session.items())),
             "session_config": dict(sorted(self.session_config.items())),
             "arena": dict(sorted(self.arena.items())),
             "provider": dict(sorted(self.provider.items())),
             "run_config": dict(sorted(self.run_config.items())),
-            **({"io_binding": bound} if bound else {}),
+            **({"io_binding": io_binding} if io_binding else {}),
         }
 
     @classmethod

@@ -274,14 +274,14 @@ def _measured(
     plan: Plan, pair: Pair, tell: Callable[[str], None]
 ) -> tuple[RuntimeFacts | None, Sequence[str]]:
     """Return the runtime's side, and warnings; not to be measured is one, and no failure."""
-    from memplan_cli.donating import bound
+    from memplan_cli.donating import with_binding
     from memplan_cli.runtime.facts import runtime_account
 
     try:
         account = runtime_account(pair, tell)
     except RuntimeUnavailableError as error:
         return None, (f"the runtime's memory was not measured: {error}",)
-    return bound(account.facts, plan.report.donated.pairs), account.warnings
+    return with_binding(account.facts, plan.report.donated.pairs), account.warnings
 
 
 def _say_nothing(text: str) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, cast
 
 from memplan_cli.comparing import Check, compare_models
-from memplan_cli.donating import Donation, bound, with_donation
+from memplan_cli.donating import Donation, with_binding, with_donation
 from memplan_cli.errors import ModelError, PlanError, SettingsError
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def prove(
         or bool(donation.pairs or plan.report.recompute.nodes),
         timeout=check.timeout,
     )
-    return Proof(verdict, bound(runtime_account(pair).facts, donation.pairs))
+    return Proof(verdict, with_binding(runtime_account(pair).facts, donation.pairs))
 
 
 def refuse_foreign(notes: Mapping[str, str], planned: Path) -> None:
@@ -177,8 +177,7 @@ def _replayed(
 
     trial = Trial(provider=check.provider, dims=dims, timeout=check.timeout)
     found = replay(planned, plan, trial)
-    notes = [f"replay: {found.bound} tensors bound at their offsets"]
-    notes += [f"replay: {name} not bound: {why}" for name, why in found.unbound.items()]
+    notes = [f"replay: {said}" for said in found.extent.described()]
     notes += [f"replay: {found.reason}"] if found.reason else []
     notes += [f"replay: {note}" for note in found.notes]
     return replace(

@@ -45,6 +45,40 @@ _ROUNDING = (
 
 
 @dataclass(frozen=True, slots=True)
+class Extent:
+    """How much of a plan a replay shows.
+
+    Attributes:
+        placed: tensors at the top that lay at their offsets.
+        pinned: those of them that live on, and were looked at again in the end.
+        in_bodies: tensors in bodies of If, Loop and Scan: the runtime runs a body as a
+            whole, in memory of its own, and their places are poisoned after it.
+        empty: tensors at the top without bytes, which lie nowhere.
+        left_out: tensors that have no place, with the reason.
+    """
+
+    placed: int = 0
+    pinned: int = 0
+    in_bodies: int = 0
+    empty: int = 0
+    left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def described(self) -> Iterator[str]:
+        """Yield what was shown and what was not, a sentence each."""
+        everything = self.placed + self.in_bodies + self.empty + len(self.left_out)
+        again = f", {self.pinned} excluded ones looked at again in the end"
+        yield f"{self.placed} of {everything} tensors at their offsets{again * bool(self.pinned)}"
+        if self.in_bodies:
+            yield (
+                f"{self.in_bodies} tensors in bodies of If, Loop or Scan not shown: the runtime "
+                "ran each body as a whole, in memory of its own, and their places were poisoned"
+            )
+        if self.empty:
+            yield f"{self.empty} tensors without bytes"
+        yield from (f"{name} has no place: {why}" for name, why in self.left_out.items())
+
+
+@dataclass(frozen=True, slots=True)
 class Replayed:
     """What became of a replay.
 
@@ -53,16 +87,14 @@ class Replayed:
         differences: outputs that are not those of the whole graph, excluded tensors that
             were overwritten.
         reason: the rule that the plan breaks, or why the replay could not run.
-        unbound: tensors that were not bound in an arena, with the reason.
-        bound: how many tensors at the top lay in an arena.
+        extent: which tensors lay where the plan says.
         notes: what else to know.
     """
 
     status: str
     differences: tuple[Difference, ...] = ()
     reason: str = ""
-    unbound: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    bound: int = 0
+    extent: Extent = dataclasses.field(default_factory=Extent)
     notes: tuple[str, ...] = ()
 
 
@@ -110,7 +142,8 @@ def _replayed(model: Path, plan: Plan, trial: Trial) -> Replayed:
     provider = resolve_provider(trial.provider)
     given = trial.specs
     chosen = feed_specs(load_model(model), trial.dims) if given is None else given
-    places, unbound = _places(model, plan, trial.dims)
+    places, left_out = _places(model, plan, trial.dims)
+    extent = _extent(places, left_out)
     with tempfile.TemporaryDirectory(prefix="memplan-replay-") as folder:
         job: dict[str, object] = {
             "model": str(model),
@@ -134,12 +167,22 @@ def _replayed(model: Path, plan: Plan, trial: Trial) -> Replayed:
             outcome = _against_own_memory(job, places, trial.timeout)
             notes = (_ROUNDING,)
     if not outcome.ok:
-        return Replayed("failed", reason=f"{outcome.how}: {outcome.reason}", unbound=unbound)
+        return Replayed("failed", reason=f"{outcome.how}: {outcome.reason}", extent=extent)
     entries = outcome.result["differences"]
     found = tuple(Difference(**entry) for entry in entries)  # type: ignore[attr-defined]
-    bound = sum(not place.block for place in places)
-    status = "failed" if found else "passed"
-    return Replayed(status, found, unbound=unbound, bound=bound, notes=notes)
+    return Replayed("failed" if found else "passed", found, extent=extent, notes=notes)
+
+
+def _extent(places: Sequence[Place], left_out: Mapping[str, str]) -> Extent:
+    top = [place for place in places if not place.block]
+    placed = [place for place in top if place.bytes]
+    return Extent(
+        placed=len(placed),
+        pinned=sum(place.pinned for place in placed),
+        in_bodies=len(places) - len(top),
+        empty=len(top) - len(placed),
+        left_out=left_out,
+    )
 
 
 def _plain(job: Mapping[str, object]) -> dict[str, object]:
@@ -185,25 +228,26 @@ def _heights(plan: Plan, dims: Mapping[str, int]) -> Iterator[tuple[str, int]]:
 
 def _number(dim: int | str, dims: Mapping[str, int]) -> int | None:
     known = canonical_dim(dim) if isinstance(dim, str) else dim
-    bound = bind_dim(known, dims)
-    return bound if isinstance(bound, int) else None
+    value = bind_dim(known, dims)
+    return value if isinstance(value, int) else None
 
 
 def _places(
     model: Path, plan: Plan, dims: Mapping[str, int]
 ) -> tuple[list[Place], dict[str, str]]:
-    """Return every tensor with numbers for symbols, and those that cannot be bound."""
+    """Return every tensor with numbers for symbols, and those without a place."""
     units = {arena.id: _number(arena.unit, dims) for arena in plan.arenas}
     nodes = _node_at(model)
     ends = _ends(plan)
     found: list[Place] = []
-    unbound = {refusal.name: refusal.reason for refusal in plan.report.unplanned}
+    # What is excluded is among the refusals and has a place all the same.
+    left_out = {r.name: r.reason for r in plan.report.unplanned if r.name not in plan.by_id}
     for tensor in plan.tensors:
         unit = units[tensor.arena]
         shape = tuple(_number(dim, dims) for dim in tensor.shape)
         known = tuple(dim for dim in shape if dim is not None)
         if unit is None or len(known) < len(shape):
-            unbound[tensor.id] = "its size needs the value of a dim that was not given"
+            left_out[tensor.id] = "its size needs the value of a dim that was not given"
             continue
         found.append(
             Place(
@@ -220,7 +264,7 @@ def _places(
                 owner=_owner(tensor),
             )
         )
-    return found, unbound
+    return found, left_out
 
 
 def _ends(plan: Plan) -> dict[str, int]:

@@ -49,7 +49,8 @@ class Row:
         found = self.result
         apart = any(note.startswith("offsets") for note in found.notes)
         note = found.reason or ("aligned alike" if apart else "")
-        cells = [self.model, self.level, found.status, found.bound, len(found.unbound)]
+        extent = found.extent
+        cells = [self.model, self.level, found.status, extent.placed, len(extent.left_out)]
         return "| " + " | ".join(map(str, [*cells, len(found.differences), note])) + " |"
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from memplan_cli import api
 from memplan_cli.runtime.measure import Trial
-from memplan_cli.runtime.replay import replay, replay_unchecked
+from memplan_cli.runtime.replay import Extent, replay, replay_unchecked
 from memplan_cli.settings import Settings
 
 Level = Literal[0, 1, 2]
@@ -54,6 +54,12 @@ SMALL = """g (float[3,5] x) => (float[3,5] y)
     { b = Cast <to = 16> (x)  c = Cast <to = 1> (b)  e = Cast <to = 17> (c)  f = Cast <to = 1> (e)
       i = Cast <to = 22> (f)  j = Cast <to = 1> (i)  y = Sum (c, f, j) }"""
 
+EMPTY = """g (float[0,4] e, float[2,4] x) => (float[2,4] y)
+    { a = Neg(e)  b = Neg(x)  y = Concat <axis = 0> (a, b) }"""
+
+COMPARED = """g (string[3] s, float[3] x) => (float[3] y)
+    { n = Equal(s, s)  a = Exp(x)  b = Where(n, a, x)  f = Neg(b)  y = Exp(f) }"""
+
 
 def planned(folder: Path, text: str, settings: Settings) -> tuple[Path, Plan]:
     model = folder / "model.onnx"
@@ -68,7 +74,7 @@ def test_a_plan_holds_at_every_level(tmp_path: Path, text: str, level: Level) ->
     model, plan = planned(tmp_path, text, replace(Settings(), level=level))
     result = replay(model, plan, ON_CPU)
     assert (result.status, result.differences, result.reason) == ("passed", (), "")
-    assert result.bound >= 3, "tensors really lay in the arena"
+    assert result.extent.placed >= 3, "tensors really lay in the arena"
 
 
 def test_types_that_numpy_does_not_know_lie_in_the_arena_too(tmp_path: Path) -> None:
@@ -76,28 +82,66 @@ def test_types_that_numpy_does_not_know_lie_in_the_arena_too(tmp_path: Path) -> 
     dtypes = {tensor.name: tensor.dtype for tensor in plan.tensors}
     assert (dtypes["b"], dtypes["e"], dtypes["i"]) == ("bfloat16", "float8e4m3fn", "int4")
     result = replay(model, plan, ON_CPU)
-    assert (result.status, result.reason, result.unbound) == ("passed", "", {})
-    assert result.bound == len(plan.tensors)
+    assert (result.status, result.reason, result.extent.left_out) == ("passed", "", {})
+    assert result.extent.placed == len(plan.tensors)
 
 
 def test_a_symbolic_plan_holds_at_the_dims_given(tmp_path: Path) -> None:
     model, plan = planned(tmp_path, DYNAMIC, Settings())
     for batch in (1, 7):
         result = replay(model, plan, Trial(provider="cpu", dims={"batch": batch}))
-        assert (result.status, result.bound > 0) == ("passed", True)
+        assert (result.status, result.extent.placed > 0) == ("passed", True)
 
 
-def test_without_dims_a_symbolic_tensor_is_listed_as_unbound(tmp_path: Path) -> None:
+def test_without_dims_a_symbolic_tensor_is_listed_as_left_out(tmp_path: Path) -> None:
     model, plan = planned(tmp_path, DYNAMIC, Settings())
     result = replay(model, plan, ON_CPU)
-    assert "a" in result.unbound
+    assert "a" in result.extent.left_out
 
 
-def test_strings_are_listed_as_unbound(tmp_path: Path) -> None:
+def test_strings_are_listed_as_left_out(tmp_path: Path) -> None:
     model, plan = planned(tmp_path, WORDS, Settings())
     result = replay(model, plan, ON_CPU)
     assert (result.status, result.reason) == ("passed", "")
-    assert "u" in result.unbound
+    assert "u" in result.extent.left_out
+
+
+def test_what_is_excluded_is_in_its_place_and_is_not_said_to_have_none(tmp_path: Path) -> None:
+    settings = replace(Settings(), exclude=("c", "d"))
+    model, plan = planned(tmp_path, FLAT, settings)
+    assert {refusal.name for refusal in plan.report.unplanned} == {"c", "d"}
+    found = replay(model, plan, ON_CPU).extent
+    assert found == Extent(placed=len(plan.tensors), pinned=2)
+    every = len(plan.tensors)
+    said = f"{every} of {every} tensors at their offsets, 2 excluded ones looked at again"
+    assert [line.startswith(said) for line in found.described()] == [True]
+
+
+def test_what_runs_in_bodies_is_said_not_to_be_shown(tmp_path: Path) -> None:
+    model, plan = planned(tmp_path, NESTED, Settings())
+    inside = sum(bool(tensor.block) for tensor in plan.tensors)
+    found = replay(model, plan, ON_CPU).extent
+    assert inside > 0
+    assert found == Extent(placed=len(plan.tensors) - inside, in_bodies=inside)
+    first, second = found.described()
+    assert first == f"{found.placed} of {len(plan.tensors)} tensors at their offsets"
+    assert second.startswith(f"{inside} tensors in bodies of If, Loop or Scan not shown")
+
+
+def test_tensors_without_bytes_lie_nowhere(tmp_path: Path) -> None:
+    model, plan = planned(tmp_path, EMPTY, Settings())
+    result = replay(model, plan, ON_CPU)
+    assert (result.status, result.reason) == ("passed", "")
+    assert (result.extent.placed, result.extent.empty) == (1, 1)
+    assert list(result.extent.described())[1] == "1 tensors without bytes"
+
+
+def test_an_excluded_result_of_an_op_on_strings_is_looked_at_too(tmp_path: Path) -> None:
+    settings = replace(Settings(), level=1, exclude=("n",))
+    model, plan = planned(tmp_path, COMPARED, settings)
+    assert replay(model, plan, ON_CPU).status == "passed"
+    result = replay_unchecked(model, clash(plan, "n", "f"), ON_CPU)
+    assert [d.output for d in result.differences if "excluded" in d.reason] == ["n"]
 
 
 def clash(plan: Plan, first: str, second: str) -> Plan:

@@ -37,7 +37,6 @@ class _Replay:
     places: Mapping[str, Place]
     values: dict[str, Any]
     digests: dict[str, str] = field(default_factory=dict)
-    unbound: list[str] = field(default_factory=list)
 
     def step(self, node: NodeProto) -> None:
         """Run one op: inputs and outputs lie where the plan says."""
@@ -59,7 +58,12 @@ class _Replay:
         for name, value in zip(names, binding.get_outputs(), strict=True):
             if not self._is_bound(name):
                 self.values[name] = value
-            elif self.places[name].pinned:
+        self._remember(names)
+
+    def _remember(self, names: list[str]) -> None:
+        """Keep what pinned tensors are when they are made: they must be so in the end."""
+        for name in names:
+            if self._is_bound(name) and self.places[name].pinned:
                 self.digests[name] = self._digest(self.places[name])
 
     def _copy_through(self, session: Any, reads: tuple[str, ...], names: list[str]) -> None:  # noqa: ANN401 - ONNX Runtime has no types
@@ -71,6 +75,7 @@ class _Replay:
                 self.arenas[place.arena].write(place.offset, np.asarray(value).tobytes())
             else:
                 self.values[name] = _value(value)
+        self._remember(names)
 
     def _is_bound(self, name: str) -> bool:
         return name in self.places and self.places[name].bytes > 0
