@@ -140,11 +140,11 @@ def write_proved(
         RuntimeUnavailableError: the original cannot run here, so nothing can be shown.
         ModelError: a file cannot be written.
     """
-    return best_trial([Trial(rewriting, check, progress or _say_nothing)])
+    return best_candidate([Candidate(rewriting, check, progress or _say_nothing)])
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class Candidate:
     """A rewriting to be proved and measured."""
 
     rewriting: Rewriting
@@ -152,28 +152,28 @@ class Trial:
     tell: Callable[[str], None]
 
 
-def best_trial(trials: Sequence[Trial]) -> Optimized:
+def best_candidate(candidates: Sequence[Candidate]) -> Optimized:
     """Prove and measure each rewriting; write the one that needs least, if one passes.
 
     Raises:
         RuntimeUnavailableError: the original cannot run here, so nothing can be shown.
         ModelError: a file cannot be written.
     """
-    within = [t for t in trials if t.rewriting.planned.plan.report.recompute.met]
+    within = [c for c in candidates if c.rewriting.planned.plan.report.recompute.met]
     if not within:
-        return Optimized(trials[0].rewriting.planned.plan, None, None)
+        return Optimized(candidates[0].rewriting.planned.plan, None, None)
     with ExitStack() as stack:
         tried: list[tuple[OutputFiles, Plan]] = []
-        for trial in within:
-            files = stack.enter_context(OutputFiles(trial.rewriting))
-            # All trials have one original: what is known of it need not be found again.
+        for candidate in within:
+            files = stack.enter_context(OutputFiles(candidate.rewriting))
+            # All candidates have one original: what is known of it need not be found again.
             known = next((p.report.runtime for _, p in tried if p.report.runtime), None)
-            tried.append((files, _tried(trial, files, known)))
+            tried.append((files, _tried(candidate, files, known)))
         passed = [(files, plan) for files, plan in tried if _passed(plan)]
         if not passed:
             return Optimized(tried[0][1], None, None)
         files, plan = min(passed, key=lambda found: _cost(found[1]))
-        done = _finished(trials[0].rewriting, files, plan)
+        done = _finished(candidates[0].rewriting, files, plan)
         for other, _ in tried:
             other.forget()
         return done
@@ -184,20 +184,20 @@ def _finished(rewriting: Rewriting, files: OutputFiles, plan: Plan) -> Optimized
     return Optimized(written, rewriting.targets.model, rewriting.targets.plan, data_files)
 
 
-def _tried(trial: Trial, files: OutputFiles, known: RuntimeFacts | None) -> Plan:
+def _tried(candidate: Candidate, files: OutputFiles, known: RuntimeFacts | None) -> Plan:
     from memplan_cli.onnx_io.files import staged
 
-    rewriting = trial.rewriting
+    rewriting = candidate.rewriting
     plan = rewriting.planned.plan
     with staged(rewriting.targets.model, files.data) as path:
-        trial.tell("running both models")
-        found = _compared(rewriting, path, trial.check)
+        candidate.tell("running both models")
+        found = _compared(rewriting, path, candidate.check)
         notes = tuple(_by_name(note, rewriting, path) for note in found.verdict.notes)
         verdict = replace(found.verdict, notes=notes)
         plan = plan.with_report(replace(plan.report, validation=verdict))
         if not verdict.passed:
             return plan
-        facts, doubts = _measured(plan, _pair(trial, path, found, known), trial.tell)
+        facts, doubts = _measured(plan, _pair(candidate, path, found, known), candidate.tell)
         plan = plan.with_report(replace(plan.report, runtime=facts))
         return warned(plan, *(_by_name(doubt, rewriting, path) for doubt in doubts), *notes)
 
@@ -254,11 +254,13 @@ def warned(plan: Plan, *warnings: str) -> Plan:
     return plan.with_report(replace(plan.report, warnings=everything))
 
 
-def _pair(trial: Trial, path: Path, found: Compared, known: RuntimeFacts | None) -> Pair:
+def _pair(
+    candidate: Candidate, path: Path, found: Compared, known: RuntimeFacts | None
+) -> Pair:
     """Return what is measured: the original, and the trial file as it may be run."""
     from memplan_cli.runtime.facts import Pair
 
-    rewriting, check = trial.rewriting, trial.check
+    rewriting, check = candidate.rewriting, candidate.check
     return Pair(
         rewriting.compared_with,
         path,

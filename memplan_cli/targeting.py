@@ -17,11 +17,11 @@ from memplan_cli.errors import RuntimeUnavailableError, SettingsError
 from memplan_cli.evidence import CPU, CUDA
 from memplan_cli.modelfile import ModelFile, plan_model, source_of
 from memplan_cli.optimizing import (
+    Candidate,
     Optimized,
     Rewriting,
     Targets,
-    Trial,
-    best_trial,
+    best_candidate,
     warned,
     write_unproved,
 )
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.analysis.aliasing import Aliasing
     from memplan_cli.comparing import Check
-    from memplan_cli.runtime.measure import Trial as RunTrial
+    from memplan_cli.runtime.measure import Trial
     from memplan_cli.settings import Settings
 
 PROVIDERS = {"cpu": CPU, "cuda": CUDA}
@@ -58,7 +58,7 @@ def optimize_for_target(
         ModelError: a file is in the way or cannot be written.
     """
     from memplan_cli.runtime.fusions import costly_fusions
-    from memplan_cli.runtime.measure import Trial as RunTrial
+    from memplan_cli.runtime.measure import Trial
     from memplan_cli.runtime.session import resolve_provider
 
     allowed = ("auto", settings.target, PROVIDERS[settings.target])
@@ -73,7 +73,7 @@ def optimize_for_target(
         progress("letting the runtime optimise the graph")
         trial = None
         if check is not None and provider == CPU:
-            trial = RunTrial(dims=settings.dims, timeout=check.timeout)
+            trial = Trial(dims=settings.dims, timeout=check.timeout)
         dumps = _Dumps(file, settings, targets, Path(folder), provider, trial)
         fused = dumps.without(())
         if check is None:
@@ -87,7 +87,7 @@ def optimize_for_target(
             graphs.append(dumps.without(fusions))
         if _may_need_less(portable, fused, provider):
             graphs.append(portable)
-        return best_trial([Trial(rewriting, check, progress) for rewriting in graphs])
+        return best_candidate([Candidate(rewriting, check, progress) for rewriting in graphs])
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class _Dumps:
     targets: Targets
     folder: Path
     provider: str
-    trial: RunTrial | None
+    trial: Trial | None
 
     def without(self, fusions: Sequence[str]) -> Rewriting:
         """Dump and plan the graph in which some fusions are left out."""
@@ -116,7 +116,7 @@ class _Dumps:
         return _fused(self.file, dump, self.settings, self.targets, self.provider)
 
 
-def _pack(model: Path, dump: Path, trial: RunTrial, fusions: Sequence[str] = ()) -> None:
+def _pack(model: Path, dump: Path, trial: Trial, fusions: Sequence[str] = ()) -> None:
     """Dump with packed weights in the file, and without where the runtime fails with them.
 
     Such files crash ONNX Runtime 1.31.1 on some models (a swin transformer): only one that

@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING
 
 import onnx
 
+from collection_inputs import specs_from_json
 from function_graphs import drawn_functions
 from memplan_cli.errors import MemplanError
 from memplan_cli.evidence import Peaks, RuntimeSettings
 from memplan_cli.runtime.executed import executed_run, write_dump
-from memplan_cli.runtime.inputs import specs_from_json
 from memplan_cli.runtime.measure import Trial, measure, record
 from memplan_cli.runtime.predict import Executed, needs_run, predict
 from memplan_cli.runtime.profile import peaks_of

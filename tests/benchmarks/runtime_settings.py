@@ -23,6 +23,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from collection_inputs import specs_from_json
 from memplan_cli import Check, Settings, api
 from memplan_cli.analysis.storage import live_peak
 from memplan_cli.evidence import CPU, Peaks, RuntimeSettings
@@ -30,7 +31,6 @@ from memplan_cli.ir import Origin
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.runtime.compare import Comparison, compare
 from memplan_cli.runtime.facts import best_settings
-from memplan_cli.runtime.inputs import specs_from_json
 from memplan_cli.runtime.measure import Trial, measure
 from memplan_cli.runtime.offline import offline_program
 from memplan_cli.sizes import size_of

@@ -7,10 +7,11 @@ import onnx
 import onnx.parser
 import pytest
 
+from collection_inputs import specs_from_json
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.feeds import FeedSpec, default_dims, feed_specs
 from memplan_cli.onnx_io.runnable import random_ops
-from memplan_cli.runtime.inputs import draw, draw_all, specs_from_json
+from memplan_cli.runtime.inputs import draw, draw_all
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
