@@ -17,13 +17,16 @@ if TYPE_CHECKING:
 
 def text(found: Recommendation, model: str) -> str:
     """Return the session as Python, what it needs as comments on top."""
-    return "\n".join((*_comments(found), settings_snippet(found.settings, model)))
+    return "\n".join(
+        (*_comments(found), settings_snippet(found.settings, model, found.provider))
+    )
 
 
 def as_json(found: Recommendation, model: str) -> str:
     """Return the options in the contract's layout, with what they need."""
     content = {
         "model": model,
+        "provider": found.provider,
         "settings": found.settings.to_json(),
         "predicted": found.predicted.to_json(),
         "observed": found.observed.to_json() if found.observed else None,

@@ -138,15 +138,22 @@ def _doubts(graph: Executed, provider: str) -> Iterator[str]:
 def best_settings(
     model: Path, dims: Mapping[str, int], trial: Trial | None = None, provider: str = CPU
 ) -> Recommendation:
-    """Return the settings for a model as it is; measured where a trial is given.
+    """Return the settings for a model as it is; measured where a trial is given, on its provider.
 
     Raises:
-        RuntimeUnavailableError: weights are missing, or the model does not load.
+        RuntimeUnavailableError: weights or the provider are missing, or the model does not
+            load.
     """
     if trial is None:
         executed = executed_graph(model, DEFAULTS, dims, provider)
         return recommend_unmeasured(executed, RuntimeSettings(), provider)
-    trial = replace(trial, dims=dims)
+    provider = resolve_provider(trial.provider)
+    return replace(
+        _measured_best(model, replace(trial, dims=dims), provider), provider=provider
+    )
+
+
+def _measured_best(model: Path, trial: Trial, provider: str) -> Recommendation:
     executed = executed_run(model, DEFAULTS, trial, provider)
     found = recommend(model, executed, RuntimeSettings(), trial)
     return (

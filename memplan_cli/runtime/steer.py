@@ -48,13 +48,15 @@ class Recommendation:
     """Settings, and what they do.
 
     ``predicted.held`` leaves weights out; ``observed.held`` has them in, as the contract
-    asks. ``observed`` is None where the model was not run.
+    asks. ``observed`` is None where the model was not run. ``provider`` is whose settings
+    these are.
     """
 
     settings: RuntimeSettings
     predicted: Peaks
     observed: Peaks | None = None
     notes: tuple[str, ...] = ()
+    provider: str = CPU
 
     @property
     def measured(self) -> Peaks:
