@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
-from operator import add
+from operator import add, itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, NewType, TypeVar
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def align(size: int, alignment: int) -> int:
 
 
 def pressure(problem: Problem) -> Iterator[tuple[int, int]]:
-    """Yield ``(tick, bytes live from that tick on)`` wherever the number changes."""
+    """Return ``(tick, bytes live from that tick on)`` wherever the number changes."""
     deltas: dict[int, int] = {}
     alignment, known = problem.alignment, deltas.get
     for _, size, (start, end), _, _ in problem.buffers:
@@ -110,12 +110,12 @@ def pressure(problem: Problem) -> Iterator[tuple[int, int]]:
         deltas[start] = known(start, 0) + padded
         deltas[end] = known(end, 0) - padded
     ticks = sorted(deltas)
-    yield from zip(ticks, accumulate([deltas[tick] for tick in ticks]), strict=True)
+    return zip(ticks, accumulate([deltas[tick] for tick in ticks]), strict=True)
 
 
 def lower_bound(problem: Problem) -> int:
     """Return the most bytes live at one tick, sizes aligned: no layout can be shorter."""
-    return max((live for _, live in pressure(problem)), default=0)
+    return max(map(itemgetter(1), pressure(problem)), default=0)
 
 
 def violations(problem: Problem, layout: Layout) -> tuple[Violation, ...]:

@@ -71,14 +71,15 @@ def reduce(problem: Problem) -> Reduction:
     """Divide a problem into pieces; an optimum of each is an optimum of the whole."""
     alignment = problem.alignment
     solid = [b for b in problem.buffers if b.size > 0 and b.live.start < b.live.end]
-    unit = gcd(*(align(b.size, alignment) for b in solid)) or 1
+    sizes = [align(b.size, alignment) for b in solid]
+    unit = gcd(*sizes) or 1
     rest = [b for b in problem.buffers if b.size <= 0 or b.live.start >= b.live.end]
     floor = max((align(b.size, alignment) for b in rest), default=0)
-    pieces = tuple(_pieces(solid, alignment, unit))
+    pieces = tuple(_pieces(solid, [size // unit for size in sizes]))
     return Reduction(pieces, unit, tuple(b.id for b in rest), floor)
 
 
-def _pieces(solid: Sequence[Buffer], alignment: int, unit: int) -> Iterable[Piece]:
+def _pieces(solid: Sequence[Buffer], units: Sequence[int]) -> Iterable[Piece]:
     # At one tick ends come before starts: an even key ends, an odd one starts.
     events = sorted(
         [(2 * b.live.end, index) for index, b in enumerate(solid)]
@@ -99,39 +100,38 @@ def _pieces(solid: Sequence[Buffer], alignment: int, unit: int) -> Iterable[Piec
         shrunk = True
         live -= 1
         if not live:
-            yield _piece(solid, members, (first, last), (alignment, unit))
+            yield _piece(solid, units, members, (first, last))
             members, section, shrunk = [], 0, False
 
 
 def _piece(
     solid: Sequence[Buffer],
+    units: Sequence[int],
     members: Sequence[int],
     ranges: tuple[Sequence[int], Sequence[int]],
-    scale: tuple[int, int],
 ) -> Piece:
-    (first, last), (alignment, unit) = ranges, scale
-    size = tuple(align(solid[i].size, alignment) // unit for i in members)
-    start, end = tuple(first[i] for i in members), tuple(last[i] for i in members)
+    first, last = ranges
+    size = tuple([units[i] for i in members])
+    start, end = tuple([first[i] for i in members]), tuple([last[i] for i in members])
     change = [0] * (max(end) + 1)
-    for a, b, units in zip(start, end, size, strict=True):
-        change[a] += units
-        change[b] -= units
-    ids = tuple(solid[i].id for i in members)
+    for a, b, much in zip(start, end, size, strict=True):
+        change[a] += much
+        change[b] -= much
+    ids = tuple([solid[i].id for i in members])
     return Piece(ids, start, end, size, tuple(accumulate(change[:-1])))
 
 
 def height_of(piece: Piece, placement: Placement) -> int:
     """Return the top of the highest buffer, in units."""
-    return max(o + s for o, s in zip(placement, piece.size, strict=True))
+    return max([o + s for o, s in zip(placement, piece.size, strict=True)])
 
 
 def assemble(reduction: Reduction, placements: Iterable[Placement]) -> Mapping[BufferId, int]:
     """Return the offsets in the arena that the pieces' placements stand for, in bytes."""
     offsets: dict[BufferId, int] = dict.fromkeys(reduction.weightless, 0)
     for piece, placement in zip(reduction.pieces, placements, strict=True):
-        offsets.update(
-            (i, o * reduction.unit) for i, o in zip(piece.ids, placement, strict=True)
-        )
+        scaled = [offset * reduction.unit for offset in placement]
+        offsets.update(zip(piece.ids, scaled, strict=True))
     return offsets
 
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
     from memplan_cli.transforms.ordering.graph import TaskGraph
 
+_NONE = -1
+"""Stands for no op."""
+
 
 def local_bounds(graph: TaskGraph) -> list[int]:
     """Return for each op what it reads and makes itself: a bound on any order's peak."""
@@ -63,14 +66,21 @@ class CutBounds:
         self._graph = graph
         self._resident = graph.resident()
         self._readers: list[list[int]] = [[] for _ in graph.weight]
-        self._opener = [-1] * len(graph.weight)
+        openers = [_NONE] * len(graph.weight)
         for op, touched in enumerate(graph.touches):
             opened = graph.opens[op]
             for tensor in touched:
                 if tensor in opened:
-                    self._opener[tensor] = op
+                    openers[tensor] = op
                 else:
                     self._readers[tensor].append(op)
+        facts = zip(openers, self._readers, graph.weight, graph.outlives, strict=True)
+        self._tensors = [
+            (opener, readers, weight, outlives)
+            for opener, readers, weight, outlives in facts
+            # What nobody reads is live at its opener's step alone, if not for ever.
+            if weight and (readers or (opener != _NONE and outlives))
+        ]
 
     def at(
         self, op: int, work: int, before: Sequence[int] = (), after: Sequence[int] = ()
@@ -94,11 +104,9 @@ class CutBounds:
         graph = self._graph
         split = _Split(graph, side)
         least = self._resident + graph.need[op]
-        for tensor, weight in enumerate(graph.weight):
-            readers = self._readers[tensor]
-            opener = self._opener[tensor]
-            if weight and (readers or opener >= 0):
-                least += split.tensor(opener, readers, weight, graph.outlives[tensor])
+        for opener, readers, weight, outlives in self._tensors:
+            if opener == _NONE or side[opener] is not False:
+                least += split.tensor(opener, readers, weight, outlives)
         if replaced >= 0:
             saved = graph.saved[op]
             others = [reader for reader in self._readers[replaced] if reader != op]
@@ -124,13 +132,11 @@ class _Split:
     def tensor(self, opener: int, readers: list[int], weight: int, outlives: bool) -> int:  # noqa: FBT001 - a fact of the tensor, not a way to behave
         """Charge a tensor where its opener is before the op and some reader is not.
 
+        The opener is not one that is surely behind the op: its tensor is not live there.
         What is sure is returned, the rest goes into the network.
         """
-        before = opener < 0 or self._side[opener]
-        if before:
+        if opener == _NONE or self._side[opener]:
             return weight if outlives else self.unless_before(readers, weight)
-        if before is False:
-            return 0
         if outlives or any(self._side[reader] is False for reader in readers):
             self.network.edge(self._node[opener], SINK, weight)
         else:

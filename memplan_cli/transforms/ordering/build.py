@@ -163,7 +163,8 @@ class _Builder:
         opened = [self._open(var) for var in op.outputs]
         self.opens.append(tuple([tensor for tensor in opened if tensor is not None]))
         roots, tensor = self._facts.roots, self._tensor
-        found = {tensor.get(roots.get(var, var), _NONE) for var in _mentioned(op)}
+        mentioned = _mentioned(op) if op.bodies else op.inputs + op.outputs
+        found = {tensor.get(roots.get(var, var), _NONE) for var in mentioned}
         found.discard(_NONE)
         return tuple(sorted(found)) if len(found) > 1 else tuple(found)
 
@@ -223,8 +224,7 @@ class _Builder:
 
 
 def _mentioned(op: Op) -> Iterable[VarId]:
-    if not op.bodies:
-        return op.inputs + op.outputs
+    """Return what an op with bodies reads and makes, and what is read and made in them."""
     inside = [block for body in op.bodies for block in blocks(body)]
     found = [*op.inputs, *op.outputs, *(var for block in inside for var in block.outputs)]
     found += [var for block in inside for inner in block.ops for var in inner.inputs]

@@ -171,7 +171,7 @@ class _Clusters:
         graph = self.graph
 
         def row(sets: list[set[int]]) -> tuple[tuple[int, ...], ...]:
-            return tuple([_sorted(sets[op]) for op in ids])
+            return tuple([_sorted(sets[op]) if sets[op] else () for op in ids])
 
         def edges(sets: list[set[int]]) -> tuple[tuple[int, ...], ...]:
             return tuple([_sorted([number[other] for other in sets[op]]) for op in ids])

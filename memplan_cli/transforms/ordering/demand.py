@@ -58,7 +58,8 @@ def longest_path(graph: TaskGraph) -> list[int]:
     """Return the ops of a path with the most ops; of equals the one first in the file."""
     below = [0] * graph.size
     for op in reversed(range(graph.size)):
-        below[op] = max((below[succ] + 1 for succ in graph.succs[op]), default=0)
+        if graph.succs[op]:
+            below[op] = 1 + max([below[succ] for succ in graph.succs[op]])
     heads = [op for op in range(graph.size) if not graph.preds[op]]
     path = []
     while heads:

@@ -57,16 +57,17 @@ class Network:
 
     def levels(self) -> tuple[list[int], int]:
         """Return each node's distance from the source (-1: none), and the work done."""
-        level = [-1] * len(self.edges)
+        heads, room, edges = self.heads, self.room, self.edges
+        level = [-1] * len(edges)
         level[SOURCE] = 0
         queue, seen = [SOURCE], 0
         for node in queue:
-            for edge in self.edges[node]:
-                head = self.heads[edge]
-                if level[head] < 0 and self.room[edge]:
-                    level[head] = level[node] + 1
-                    queue.append(head)
-            seen += len(self.edges[node])
+            following = level[node] + 1
+            for edge in edges[node]:
+                if room[edge] and level[heads[edge]] < 0:
+                    level[heads[edge]] = following
+                    queue.append(heads[edge])
+            seen += len(edges[node])
         return level, seen
 
     def reaching_sink(self) -> list[bool]:
