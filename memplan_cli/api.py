@@ -6,7 +6,6 @@ Nothing here prints or exits. A check that fails is a result; what cannot work r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,9 +22,12 @@ from memplan_cli.optimizing import (
     write_unproved,
 )
 from memplan_cli.profiles import at_largest, plan_profiles
+from memplan_cli.progress import Progress, silent
 from memplan_cli.settings import Settings
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
     from memplan_cli.plan import Plan
     from memplan_cli.profiles import Profiles
     from memplan_cli.proving import Extra, Proof
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.steer import Recommendation
     from memplan_cli.simulating import Simulated
 
-Progress = Callable[[str], None]
 
 FilePath = Path | str
 """Where a file is, as a path or as text."""
@@ -95,7 +96,7 @@ def optimize(  # noqa: PLR0913 - what the command takes, by name
     elif settings.target != "portable":
         from memplan_cli.targeting import optimize_for_target
 
-        return optimize_for_target(file, settings, targets, check, progress or _say_nothing)
+        return optimize_for_target(file, settings, targets, check, progress or silent)
     else:
         planned = plan_model(file, settings, progress)
     written = Rewriting(file, planned, settings, targets)
@@ -223,7 +224,3 @@ def doctor() -> Diagnosis:
     from memplan_cli.runtime.doctor import diagnose
 
     return diagnose()
-
-
-def _say_nothing(text: str) -> None:
-    del text

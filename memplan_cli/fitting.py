@@ -7,7 +7,6 @@ guess until one value fits and the next does not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,10 +30,11 @@ from memplan_cli.settings import Settings
 from memplan_cli.totals import input_bytes, output_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from memplan_cli.fit import Point
     from memplan_cli.plan import Plan
-
-Progress = Callable[[str], None]
+    from memplan_cli.progress import Progress
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ Nothing here prints or exits. A gate that fails is a result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from glob import glob, has_magic
 from importlib import metadata
@@ -17,17 +16,18 @@ from memplan_cli.diff import compare
 from memplan_cli.errors import ModelError, PlanError, SettingsError
 from memplan_cli.gate import NO_INCREASE, RuleBook, Rules, judge, rules_from, worth_recording
 from memplan_cli.plan_file import read_plan
+from memplan_cli.progress import Progress, silent
 from memplan_cli.provenance import doubts
 from memplan_cli.settings_file import layers, load_settings, read_overrides
 from memplan_cli.snapshot import snapshot_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from memplan_cli.diff import Difference
     from memplan_cli.gate import Verdict
     from memplan_cli.plan import Plan
     from memplan_cli.snapshot import Snapshot
-
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +257,7 @@ def planned(
     """
     config = None if config is None else Path(config)
     plan, found = _planned(Path(path), config, overrides or {}, progress)
-    tell = warn or _say_nothing
+    tell = warn or silent
     for warning in (*plan.report.warnings, *found):
         tell(f"warning: {path}: {warning}")
     return plan
@@ -280,10 +280,6 @@ def _planned(
     return api.plan(path, load_settings(path, config, overrides), progress), ()
 
 
-def _say_nothing(text: str) -> None:
-    del text
-
-
 def diff(
     before: Plan, after: Plan, names: tuple[str, str] = ("before", "after")
 ) -> Difference:
@@ -299,7 +295,7 @@ def _snapshot(
     if found:
         raise PlanError(found[0], hint="run `memplan optimize` again, or gate the model")
     for warning in plan.report.warnings:
-        (warn or _say_nothing)(f"warning: {model}: {warning}")
+        (warn or silent)(f"warning: {model}: {warning}")
     return snapshot_of(plan, name, installed_runtime())
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.comparing import Compared, compare_models, compare_under
 from memplan_cli.errors import ModelError, RuntimeUnavailableError
 from memplan_cli.output_files import OutputFiles
+from memplan_cli.progress import silent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -140,7 +141,7 @@ def write_proved(
         RuntimeUnavailableError: the original cannot run here, so nothing can be shown.
         ModelError: a file cannot be written.
     """
-    return best_candidate([Candidate(rewriting, check, progress or _say_nothing)])
+    return best_candidate([Candidate(rewriting, check, progress or silent)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +285,3 @@ def _measured(
     except RuntimeUnavailableError as error:
         return None, (f"the runtime's memory was not measured: {error}",)
     return with_binding(account.facts, plan.report.donated.pairs), account.warnings
-
-
-def _say_nothing(text: str) -> None:
-    del text

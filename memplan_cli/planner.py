@@ -6,7 +6,6 @@ allocate each, refuse any layout with violations, say what it all comes to.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -30,7 +29,7 @@ from memplan_cli.sizes import symbols_of
 from memplan_cli.transforms.terms import Terms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from memplan_cli.analysis.dataflow import Dataflow
     from memplan_cli.analysis.phase import Phases
@@ -38,11 +37,10 @@ if TYPE_CHECKING:
     from memplan_cli.placing import Placed
     from memplan_cli.plan import Plan
     from memplan_cli.plan_of import Source
+    from memplan_cli.progress import Progress
     from memplan_cli.scheduling import Runtime, Schedule
     from memplan_cli.scope import Scope
     from memplan_cli.settings import Settings
-
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ nothing of intervals, and with them the one plan is checked as a stranger's woul
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING
@@ -26,12 +26,11 @@ if TYPE_CHECKING:
     from memplan_cli.modelfile import ModelFile
     from memplan_cli.plan import Placement, Plan
     from memplan_cli.planner import Planned
+    from memplan_cli.progress import Progress
     from memplan_cli.settings import Settings
 
 Profiles = Mapping[str, Sequence[int]]
 """Values of each symbol: ``{"batch": (1, 8, 32)}``."""
-
-Progress = Callable[[str], None]
 
 
 def bindings(profiles: Profiles) -> tuple[Mapping[str, int], ...]:

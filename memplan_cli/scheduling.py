@@ -6,7 +6,6 @@ the settings ask, and what they found out is handed to the report.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -22,15 +21,15 @@ from memplan_cli.sizes import size_of
 from memplan_cli.transforms.terms import Ordering
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from memplan_cli.analysis.phase import Phases
     from memplan_cli.ir import Program, VarId
+    from memplan_cli.progress import Progress
     from memplan_cli.settings import Settings
     from memplan_cli.sizes import Size
     from memplan_cli.transforms.terms import Terms
 
-Progress = Callable[[str], None]
 
 _WORTH = 6
 """A search that gained less than one part in two to the power of so many is the last one."""

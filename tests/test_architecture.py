@@ -39,6 +39,7 @@ LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
                 "conform",
                 "evidence",
                 "quantities",
+                "progress",
             ]
         ),
     ),

@@ -15,6 +15,7 @@ from memplan_cli.allocators.lowering import Lowering, cheapest
 from memplan_cli.allocators.naive import naive
 from memplan_cli.allocators.pieces import height_of, layout_of, reduce
 from memplan_cli.allocators.pool import level0, level1
+from memplan_cli.progress import silent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -66,7 +67,7 @@ def portfolio(  # noqa: PLR0913 - knobs by keyword, each with a default
     bound = max(reduction.load * reduction.unit, reduction.floor)
     if best.height > max(bound, enough) and work > 0:
         budget = Budget(work, deadline, enough=enough // reduction.unit)
-        found, bound = _searched(reduction, cheap, budget, progress or _silent)
+        found, bound = _searched(reduction, cheap, budget, progress or silent)
         best = min([found, *known], key=lambda layout: layout.height)
     return replace(best, proved=best.height <= bound)
 
@@ -75,12 +76,8 @@ def exact(problem: Problem) -> Layout:
     """Search for the lowest layout, starting from what the cheap strategies find."""
     reduction = reduce(problem)
     cheap = [cheapest(piece, reduction.load) for piece in reduction.pieces]
-    found, bound = _searched(reduction, cheap, Budget(DEFAULT_WORK), _silent)
+    found, bound = _searched(reduction, cheap, Budget(DEFAULT_WORK), silent)
     return replace(found, proved=found.height <= bound)
-
-
-def _silent(_text: str) -> None:
-    """Show nothing."""
 
 
 def _searched(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.evidence import CPU, UNOPTIMISED, RuntimeSettings
+from memplan_cli.progress import silent
 from memplan_cli.report import RuntimeFacts
 from memplan_cli.runtime.compare import Comparison, compare
 from memplan_cli.runtime.executed import executed_graph, executed_run
@@ -89,7 +90,7 @@ def runtime_account(pair: Pair, progress: Callable[[str], None] | None = None) -
         RuntimeUnavailableError: weights or the provider are missing, or a model does not
             run here.
     """
-    tell = progress or _say_nothing
+    tell = progress or silent
     provider = resolve_provider(pair.provider)
     trial = Trial(provider=pair.provider, dims=pair.dims, timeout=pair.timeout)
     predicted, observed, warnings = _original(pair, trial, provider, tell)
@@ -261,7 +262,3 @@ def _worse_by_default(before: Peaks, after: Peaks) -> tuple[str, ...]:
         f"peak, the original {old}: run it with the settings of this report"
     )
     return (warning,)
-
-
-def _say_nothing(text: str) -> None:
-    del text

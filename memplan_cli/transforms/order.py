@@ -17,6 +17,7 @@ from memplan_cli.analysis.aliasing import SHARE_SAFELY, Aliasing
 from memplan_cli.analysis.storage import Measured, measured
 from memplan_cli.ir import VarId, walk
 from memplan_cli.problem import Problem, lower_bound
+from memplan_cli.progress import silent
 from memplan_cli.sizes import symbols_of
 from memplan_cli.transforms.ordering.build import (
     Inner,
@@ -75,7 +76,7 @@ def best_order(  # noqa: PLR0913 - the planner's settings, one by one, all with 
     """
     meter = _Meter(sizes, pinned, aliasing, _numbers(sizes, SAMPLE))
     facts = storage_facts(program, sizes, meter.numbers, pinned, aliasing)
-    tell = progress or _say_nothing
+    tell = progress or silent
     effort = Effort(_scaled(work, program), time_limit)
     top = _arrange(program.body, facts, lambda graph: solve(graph, effort, tell))
     programs = {"file": program}
@@ -104,10 +105,6 @@ def _scaled(work: int, program: Program) -> int:
     """Return the budget for a program: one step costs more where there are more ops."""
     count = sum(1 for _ in walk(program.body))
     return work if count <= _FULL_WORK else max(work // 20, work * _FULL_WORK // count)
-
-
-def _say_nothing(line: str) -> None:
-    del line
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from operator import sub
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.cost import total_cost
+from memplan_cli.progress import silent
 from memplan_cli.transforms.order import DEFAULT_WORK, best_order
 from memplan_cli.transforms.recomputing.bound import Bound, number
 from memplan_cli.transforms.recomputing.solve import Solver, Trial
@@ -93,7 +94,7 @@ def auto(
         budget: Bytes that `live_peak` may take; None for the knee of the trade-off curve.
         tell: Told in a line what was found so far.
     """
-    search = _Search(program, terms, phases, tell or _say_nothing)
+    search = _Search(program, terms, phases, tell or silent)
     if budget is None:
         search.descend()
         chosen = _knee(search.curve())
@@ -116,10 +117,6 @@ def auto(
         budget,
         bound,
     )
-
-
-def _say_nothing(line: str) -> None:
-    del line
 
 
 class _Search:
