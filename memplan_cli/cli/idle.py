@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 from click.core import ParameterSource
 
 from memplan_cli.errors import SettingsError
 
-
-def is_given(name: str) -> bool:
-    """Whether the running command's option was given, whatever its value."""
-    source = click.get_current_context().get_parameter_source(name)
-    return source not in (None, ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 
-def refuse_idle(names: tuple[str, ...], why: str, hint: str) -> None:
+def given(names: Collection[str]) -> tuple[str, ...]:
+    """Return the options of the running command that were given, of the parameters named."""
+    context = click.get_current_context()
+    return tuple(
+        max(param.opts, key=len)
+        for param in context.command.params
+        if param.name in names
+        and context.get_parameter_source(param.name)
+        not in (None, ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
+    )
+
+
+def refuse_idle(names: Collection[str], why: str, hint: str) -> None:
     """Refuse options of the running command that nothing would take up.
 
     Args:
@@ -25,7 +36,5 @@ def refuse_idle(names: tuple[str, ...], why: str, hint: str) -> None:
     Raises:
         SettingsError: one of them was given.
     """
-    for param in click.get_current_context().command.params:
-        if param.name in names and is_given(param.name or ""):
-            option = max(param.opts, key=len)
-            raise SettingsError(f"{option} {why}", hint=hint)
+    for option in given(names):
+        raise SettingsError(f"{option} {why}", hint=hint)

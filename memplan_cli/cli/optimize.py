@@ -16,7 +16,7 @@ from memplan_cli.cli.common import (
     settings_options,
     timeout_option,
 )
-from memplan_cli.cli.idle import is_given, refuse_idle
+from memplan_cli.cli.idle import given, refuse_idle
 from memplan_cli.cli.outputs import TargetFile, refuse_targets
 from memplan_cli.cli.profiles import several_dims
 from memplan_cli.errors import SettingsError
@@ -104,9 +104,12 @@ def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
     from memplan_cli.renderers import render
 
     if not validate:
-        idle = ("provider", "timeout", "settings_out")
-        refuse_idle(idle, "needs the models to be run", "leave --no-validate out")
-    if target not in ("portable", provider) and is_given("provider"):
+        refuse_idle(("settings_out",), "needs the models to be run", "leave --no-validate out")
+        for option in given(("provider", "timeout")):
+            output.note(
+                f"memplan: {option} changes nothing: with --no-validate nothing is run"
+            )
+    if target != "portable" and provider not in (target, "auto"):
         raise SettingsError(
             f"--target {target} runs both models on its own provider, not on {provider}",
             hint="leave --provider out",

@@ -57,7 +57,8 @@ def settings(  # noqa: PLR0913 - one parameter an option, as click wants it
     from memplan_cli.renderers.settings import RENDERERS
 
     if not measure:
-        refuse_idle(("provider", "timeout"), "needs the model to be run", "add --measure")
+        idle = ("timeout",) if provider in ("auto", "cpu") else ("provider", "timeout")
+        refuse_idle(idle, "needs the model to be run", "add --measure")  # predicted for CPU
     refuse_targets({"-o": out}, (model,))
     output.progress("predicting what the runtime will need")
     check = Check(provider=provider, timeout=timeout) if measure else None

@@ -36,17 +36,17 @@ def as_json(found: Recommendation, model: str) -> str:
 
 
 def _comments(found: Recommendation) -> Iterator[str]:
-    yield f"# predicted: {_peaks(found.predicted)}"
+    yield f"# predicted: {_peaks(found.predicted, 'held, weights aside')}"
     if found.observed:
-        yield f"# observed: {_peaks(found.observed)}"
+        yield f"# observed: {_peaks(found.observed, 'held')}"
     yield from (f"# {note}" for note in found.notes)
 
 
-def _peaks(peaks: Peaks) -> str:
+def _peaks(peaks: Peaks, held: str) -> str:
     named = {
         "first run peak": peaks.first_run_peak,
         "steady peak": peaks.steady_peak,
-        "held": peaks.held,
+        held: peaks.held,
     }
     return ", ".join(
         f"{name} {'not known' if size is None else format_size(size)}"

@@ -1,4 +1,4 @@
-"""No option is taken that would do nothing: what is given has an effect, or is refused."""
+"""No option does nothing without a word: what is given has an effect, or it is said."""
 
 from __future__ import annotations
 
@@ -21,13 +21,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("optimize a.onnx --no-validate --provider cpu", "--provider needs the models"),
-        ("optimize a.onnx --no-validate --provider auto", "--provider needs the models"),
-        ("optimize a.onnx --no-validate --timeout 3", "--timeout needs the models"),
         ("optimize a.onnx --no-validate --settings-out s.py", "--settings-out needs the"),
         ("optimize a.onnx --target cpu --provider cuda", "not on cuda"),
-        ("optimize a.onnx --target cpu --provider auto", "not on auto"),
-        ("settings a.onnx --provider cpu", "add --measure"),
+        ("settings a.onnx --provider cuda", "add --measure"),
         ("settings a.onnx --timeout 3", "add --measure"),
         ("fit free.onnx --memory 1GB --dim batch=? --provider cpu", "add --confirm"),
         ("sweep a.onnx --scheduler here:1 --jobs 2", "--jobs is for processes here"),
@@ -47,6 +43,8 @@ def test_an_option_that_nothing_takes_up_is_refused(words: str, said: str) -> No
     [
         "optimize a.onnx --provider cpu --timeout 300",
         "optimize a.onnx --target cpu --provider cpu",
+        "optimize a.onnx --target cpu --provider auto",
+        "settings a.onnx --provider cpu",
         "optimize a.onnx --no-validate",
         "settings a.onnx --measure --provider cpu --timeout 300",
         "fit free.onnx --memory 1GB --dim batch=?",
@@ -55,6 +53,15 @@ def test_an_option_that_nothing_takes_up_is_refused(words: str, said: str) -> No
 def test_options_that_do_something_are_taken(words: str) -> None:
     done = memplan(*words.split())
     assert done.exit_code == 0, done.output
+
+
+@pytest.mark.parametrize("option", ["--provider cpu", "--timeout 3"])
+def test_where_nothing_is_run_it_is_said_of_options_that_are_about_running(
+    option: str,
+) -> None:
+    done = memplan(*f"optimize a.onnx --no-validate {option}".split())
+    assert done.exit_code == 0, done.output
+    assert f"{option.split(maxsplit=1)[0]} changes nothing" in done.stderr
 
 
 @pytest.mark.parametrize(
