@@ -152,6 +152,7 @@ def _refuse_settings_out(
     target = out or model.with_name(f"{model.stem}.memplan.onnx")
     targets = {
         "-o": target,
+        "its weights": target.with_name(f"{target.name}.data"),
         "--plan": plan_file or target.with_suffix(".json"),
         "--settings-out": path,
         "the JSON of --settings-out": path.with_suffix(".json"),

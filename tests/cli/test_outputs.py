@@ -75,6 +75,10 @@ def test_the_newest_plan_is_read_too() -> None:
         ("optimize a.onnx -o x.onnx --settings-out x.onnx", "--settings-out and -o"),
         ("optimize a.onnx --plan x.py --settings-out x.py", "--settings-out and --plan"),
         ("optimize a.onnx -o x.onnx --settings-out x.py", "the JSON of --settings-out and"),
+        (
+            "optimize a.onnx -o x.onnx --settings-out x.onnx.data",
+            "--settings-out and its weights",
+        ),
         ("optimize a.onnx --settings-out x.json", "the JSON is written beside it"),
         ("train-step a.onnx --loss y --gradients -o x --state x", "--state and -o"),
     ],
