@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import gc
+import os
+import sys
+from typing import TYPE_CHECKING
 
 from memplan_cli.cli import main as run
 from memplan_cli.onnx_io.messages import ALONE
+
+if TYPE_CHECKING:
+    from typing import TextIO
 
 _ALLOCATIONS = 20_000_000
 
@@ -23,7 +29,25 @@ def main() -> None:
     try:
         run()
     finally:
+        for stream in (sys.stdout, sys.stderr):
+            _let_go(stream)
         gc.freeze()
+
+
+def _let_go(stream: TextIO | None) -> None:
+    """See that what could not be written is not tried again at the very end.
+
+    Python flushes once more when a process ends, and where that fails its exit code is 120,
+    whatever ours was.
+    """
+    if stream is None or stream.closed:
+        return
+    try:
+        stream.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 if __name__ == "__main__":

@@ -104,7 +104,9 @@ def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
     from memplan_cli.renderers import render
 
     if not validate:
-        refuse_idle(("settings_out",), "needs the models to be run", "leave --no-validate out")
+        # Nobody may believe that a GPU was used; the rest is harmless, and said.
+        idle = ("settings_out", "provider") if provider == "cuda" else ("settings_out",)
+        refuse_idle(idle, "needs the models to be run", "leave --no-validate out")
         for option in given(("provider", "timeout")):
             output.note(
                 f"memplan: {option} changes nothing: with --no-validate nothing is run"

@@ -287,7 +287,7 @@ def run(make: Make) -> Outcome:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         words = make(folder)
-        before = {p for place in (folder, SAMPLES) for p in place.rglob("*")}
+        before = _files(folder)
         started = time.perf_counter()
         try:
             done = subprocess.run(
@@ -301,13 +301,19 @@ def run(make: Make) -> Outcome:
             printed = ""
             code, message = -1, f"still running after {4 * SECONDS} s"
         seconds = time.perf_counter() - started
-        fresh = {p for place in (folder, SAMPLES) for p in place.rglob("*")} - before
+        fresh = _files(folder) - before
         written = tuple(sorted(p.name for p in fresh))
         for path in fresh:
             if path.is_relative_to(SAMPLES):
                 path.unlink()
         clean = message.replace(str(folder), "FOLDER").replace(str(SAMPLES), "sample_models")
         return Outcome(code, clean.strip(), seconds, written, printed)
+
+
+def _files(folder: Path) -> set[Path]:
+    """Return what lies in a folder and beside the samples, less what Python leaves there."""
+    found = (path for place in (folder, SAMPLES) for path in place.rglob("*"))
+    return {path for path in found if "__pycache__" not in path.parts}
 
 
 def main() -> int:
