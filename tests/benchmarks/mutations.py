@@ -231,6 +231,8 @@ MUTATIONS = (
              "        self._order_alone()\n        if self._keeps_for_nothing(budget):\n            return\n", "", _RECOMPUTED),
     Mutation("the search asks first where tries ended", "memplan_cli/allocators/exact.py",
              "later >= 0 and later % _BLAMING == 0", "False", "tests/unit/allocators/test_cores.py"),
+    Mutation("what could not be written is not tried again at the end", "memplan_cli/__main__.py",
+             "            _let_go(stream)\n", "            pass\n", "tests/cli/test_terminal.py"),
 )  # fmt: skip
 
 

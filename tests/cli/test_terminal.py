@@ -74,6 +74,8 @@ def test_help_needs_nothing_heavy() -> None:
 def spawn(words: str, redirect: str, **env: str) -> tuple[int, str]:
     """Run a command in a shell with its output redirected; exit code and what is left."""
     code = "from memplan_cli.__main__ import main; main()"
+    # What Python holds back until the end is where things go wrong: let it do so.
+    usual = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     done = subprocess.run(
         [
             "bash",
@@ -82,7 +84,7 @@ def spawn(words: str, redirect: str, **env: str) -> tuple[int, str]:
             sys.executable,
             code,
         ],
-        env={**os.environ, **env},
+        env={**usual, **env},
         capture_output=True,
         text=True,
         check=False,
