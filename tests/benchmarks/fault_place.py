@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -84,4 +86,6 @@ def judged(ending: Ending, code: int, says: str, wrong: list[str]) -> Ending:
         faults.append("an exception that is none of memplan's")
     lines = [line for line in ending.said.splitlines() if line.startswith("Error")]
     said = lines[-1] if lines else ending.said.splitlines()[-1] if ending.said else ""
+    somewhere = re.escape(str(Path(tempfile.gettempdir()) / tempfile.gettempprefix()))
+    said = re.sub(rf"{somewhere}\w+", "FOLDER", said)
     return replace(ending, said=said, wrong=tuple(faults))
