@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from pathlib import Path
 
+    from memplan_cli.comparing import Compared
     from memplan_cli.evidence import Validation
     from memplan_cli.plan import Plan
     from memplan_cli.report import RuntimeFacts
@@ -65,11 +66,7 @@ def prove(
     plan = _own_plan(planned, notes.get("digest")) if has_plan else None
     first, second = bindings_inside(plan, default_dims(model))
     dims = {**_dims(plan), **first}
-    found = compare_models(original, planned, check, dims)
-    if found.verdict.passed and second != first:
-        again = compare_models(original, planned, check, {**dims, **second})
-        if not again.verdict.passed or again.as_written:
-            found = again
+    found = _compared(original, planned, check, (dims, {**dims, **second}))
     donation = Donation(donated_pairs(model), offline=is_offline(model))
     verdict = with_donation(found.verdict, (original, planned), donation, check, dims)
     if plan is not None and "replay" in extras:
@@ -87,6 +84,24 @@ def prove(
         timeout=check.timeout,
     )
     return Proof(verdict, with_binding(runtime_account(pair).facts, donation.pairs))
+
+
+def _compared(
+    original: Path,
+    planned: Path,
+    check: Check,
+    bindings: tuple[Mapping[str, int], Mapping[str, int]],
+) -> Compared:
+    """Compare at the first binding, and at the second where it is another one.
+
+    Returns what says most: a failure, or that both had to run as they are written.
+    """
+    first, second = bindings
+    found = compare_models(original, planned, check, first)
+    if second == first or not found.verdict.passed:
+        return found
+    again = compare_models(original, planned, check, second)
+    return again if again.as_written or not again.verdict.passed else found
 
 
 def refuse_foreign(notes: Mapping[str, str], planned: Path) -> None:

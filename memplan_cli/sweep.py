@@ -172,8 +172,8 @@ def found_models(paths: Sequence[Path]) -> tuple[Path, ...]:
     found: dict[Path, None] = {}
     for path in paths:
         if path.is_dir():
-            inside = sorted(path.rglob("*.onnx"))
-            inside = [file for file in inside if _original(file) not in inside]
+            there = set(path.rglob("*.onnx"))
+            inside = sorted(file for file in there if _original(file) not in there)
         elif has_magic(str(path)) and not path.exists():
             inside = sorted(map(Path, glob(str(path), recursive=True)))  # noqa: PTH207 - an absolute pattern too
         else:

@@ -1,10 +1,13 @@
-"""Random packing problems for hypothesis."""
+"""Random packing problems for hypothesis, and what tests of allocators ask of a piece."""
 
 from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from memplan_cli.problem import Buffer, BufferId, LiveRange, Problem
+from memplan_cli.allocators.budget import Found
+from memplan_cli.allocators.lowering import cheapest
+from memplan_cli.allocators.pieces import Piece, height_of, reduce
+from memplan_cli.problem import Buffer, BufferId, Layout, LiveRange, Problem, violations
 
 
 @st.composite
@@ -72,3 +75,19 @@ def full_problems(draw: st.DrawFn) -> Problem:
             if i not in left_out
         )[:9]
     )
+
+
+def heaviest(problem: Problem) -> Piece:
+    return max(reduce(problem).pieces, key=lambda piece: piece.load)
+
+
+def start_of(piece: Piece) -> Found:
+    placement = cheapest(piece, piece.load)
+    return Found(placement, height_of(piece, placement), piece.load)
+
+
+def is_safe(piece: Piece, found: Found) -> bool:
+    columns = zip(piece.ids, piece.start, piece.end, piece.size, strict=True)
+    buffers = tuple(Buffer(i, size, LiveRange(start, end)) for i, start, end, size in columns)
+    offsets = dict(zip(piece.ids, found.placement, strict=True))
+    return violations(Problem(buffers), Layout(offsets, found.height)) == ()

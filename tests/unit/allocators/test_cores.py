@@ -17,7 +17,7 @@ from memplan_cli.allocators.ejecting import lowered, settle, settled
 from memplan_cli.allocators.exact import Answer, Searcher
 from memplan_cli.allocators.filling import NOWHERE, fill
 from memplan_cli.allocators.lowering import cheapest
-from memplan_cli.allocators.pieces import Piece, assemble, height_of, layout_of, reduce
+from memplan_cli.allocators.pieces import Piece, assemble, layout_of, reduce
 from memplan_cli.problem import (
     Buffer,
     BufferId,
@@ -27,7 +27,7 @@ from memplan_cli.problem import (
     lower_bound,
     violations,
 )
-from packing_problems import full_problems, problems
+from packing_problems import full_problems, heaviest, is_safe, problems, start_of
 
 DATA = Path(__file__).parents[2] / "data"
 
@@ -42,22 +42,6 @@ def read(name: str) -> Problem:
             for index, (lower, upper, size) in enumerate(rows)
         )
     )
-
-
-def heaviest(problem: Problem) -> Piece:
-    return max(reduce(problem).pieces, key=lambda piece: piece.load)
-
-
-def start_of(piece: Piece) -> Found:
-    placement = cheapest(piece, piece.load)
-    return Found(placement, height_of(piece, placement), piece.load)
-
-
-def is_safe(piece: Piece, found: Found) -> bool:
-    columns = zip(piece.ids, piece.start, piece.end, piece.size, strict=True)
-    buffers = tuple(Buffer(i, size, LiveRange(start, end)) for i, start, end, size in columns)
-    offsets = dict(zip(piece.ids, found.placement, strict=True))
-    return violations(Problem(buffers), Layout(offsets, found.height)) == ()
 
 
 def test_a_training_step_of_few_large_and_many_small_buffers_reaches_its_bound() -> None:

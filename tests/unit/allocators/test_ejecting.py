@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.packing_instances import crowded, square, thinned
-from memplan_cli.allocators.budget import Budget, Found
+from memplan_cli.allocators.budget import Budget
 from memplan_cli.allocators.crowd import (
     WORK,
     crowd_of,
@@ -19,7 +19,6 @@ from memplan_cli.allocators.crowd import (
 from memplan_cli.allocators.ejecting import lowered, settle
 from memplan_cli.allocators.filling import NOWHERE
 from memplan_cli.allocators.greedy import by_birth, by_size, lowest, place
-from memplan_cli.allocators.lowering import cheapest
 from memplan_cli.allocators.meeting import WORK as LOOKS
 from memplan_cli.allocators.meeting import (
     lives_of,
@@ -30,27 +29,11 @@ from memplan_cli.allocators.meeting import (
     unplaced,
 )
 from memplan_cli.allocators.pieces import Piece, height_of, reduce
-from memplan_cli.problem import Buffer, BufferId, Layout, LiveRange, Problem, violations
-from packing_problems import full_problems, problems
+from memplan_cli.problem import BufferId, Problem
+from packing_problems import full_problems, heaviest, is_safe, problems, start_of
 
 if TYPE_CHECKING:
     from random import Random
-
-
-def heaviest(problem: Problem) -> Piece:
-    return max(reduce(problem).pieces, key=lambda piece: piece.load)
-
-
-def start_of(piece: Piece) -> Found:
-    placement = cheapest(piece, piece.load)
-    return Found(placement, height_of(piece, placement), piece.load)
-
-
-def is_safe(piece: Piece, found: Found) -> bool:
-    columns = zip(piece.ids, piece.start, piece.end, piece.size, strict=True)
-    buffers = tuple(Buffer(i, size, LiveRange(start, end)) for i, start, end, size in columns)
-    offsets = dict(zip(piece.ids, found.placement, strict=True))
-    return violations(Problem(buffers), Layout(offsets, found.height)) == ()
 
 
 def check_meetings(piece: Piece, placement: list[int]) -> None:
