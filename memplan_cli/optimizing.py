@@ -221,7 +221,7 @@ def _cost(plan: Plan) -> tuple[bool, int]:
 
     Weights in the arena count: one graph may map from its file what another packs at load.
     """
-    from memplan_cli.runtime.facts import is_slower
+    from memplan_cli.runtime.timing import is_slower
 
     if plan.report.runtime is None:
         return True, 0

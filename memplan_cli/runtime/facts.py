@@ -33,20 +33,13 @@ from memplan_cli.runtime.steer import (
     recommend_unmeasured,
     total_of,
 )
+from memplan_cli.runtime.timing import Timed, is_slower, second_look
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from memplan_cli.evidence import Peaks
-
-SLOWEST = 1.05
-"""How much longer than under the defaults a run may take for the sake of memory."""
-
-
-_CLOCK = 0.1
-"""Milliseconds that two medians of short runs differ by on a busy machine."""
-
 
 _WORTH = 0.98
 """Share that must be left of what is saved before optimisation is taken back."""
@@ -102,6 +95,12 @@ def runtime_account(pair: Pair, progress: Callable[[str], None] | None = None) -
         warnings += _worse_by_default(predicted, predict(after, DEFAULTS, provider))
     loading = load_cost(pair.written, provider)
     warnings += (str(loading),) if loading else ()
+    observed, *times = second_look(
+        Timed(pair.original, DEFAULTS, observed),
+        *(Timed(pair.written, option.settings, option.measured) for option in options),
+        trial=trial,
+    )
+    options = [replace(o, observed=peaks) for o, peaks in zip(options, times, strict=True)]
     best = better_of(options, partial(is_slower, before=observed))
     facts = RuntimeFacts(
         name="onnxruntime",
@@ -205,7 +204,12 @@ def _as_good(
     model: Path, found: Recommendation, other: Recommendation, trial: Trial
 ) -> Recommendation | None:
     """Return the other settings if they are no slower and give the bits of the defaults."""
-    if is_slower(other.measured, found.measured):
+    before, after = second_look(
+        Timed(model, found.settings, found.measured),
+        Timed(model, other.settings, other.measured),
+        trial=trial,
+    )
+    if is_slower(after, before):
         return None
     how = Comparison(
         provider=trial.provider,
@@ -221,18 +225,6 @@ def _is_smaller(after: Peaks, before: Peaks) -> bool:
     """Whether the first run needs less beyond what is worth another optimisation level."""
     now, then = after.first_run_peak, before.first_run_peak
     return now is not None and then is not None and now < _WORTH * then
-
-
-def is_slower(after: Peaks, before: Peaks) -> bool:
-    """Whether a run takes more than five per cent longer than before, beyond doubt.
-
-    Processor time decides where both have it and work is done by the processor alone: on a
-    busy machine the clock shows how busy it is.
-    """
-    if after.effort is not None and before.effort is not None:
-        return after.effort > max(SLOWEST * before.effort, before.effort + _CLOCK)
-    now, then = after.milliseconds or 0.0, before.milliseconds or 0.0
-    return now > max(SLOWEST * then, then + _CLOCK)
 
 
 def runtime_version() -> str:

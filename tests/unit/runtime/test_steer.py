@@ -12,7 +12,6 @@ from memplan_cli.onnx_io.read import read_program
 from memplan_cli.onnx_io.readers import unread_outputs, with_readers
 from memplan_cli.runtime.bfc import ArenaRules
 from memplan_cli.runtime.chunk import best_arena, one_chunk
-from memplan_cli.runtime.facts import is_slower
 from memplan_cli.runtime.predict import Executed, predict
 from memplan_cli.runtime.profile import NodeEvent, Recording
 from memplan_cli.runtime.requests import Request, held_after, most_in_use
@@ -126,18 +125,6 @@ def test_the_option_with_least_memory_in_time_is_taken() -> None:
     assert better_of(both, lambda peaks: (peaks.milliseconds or 0) > 1.05) is large_fast
     assert better_of(both, lambda _: False) is small_slow
     assert better_of(both, lambda _: True) is large_fast, "all are slow: then the fastest"
-
-
-def timed(milliseconds: float, effort: float | None) -> Peaks:
-    return Peaks(1, 1, milliseconds=milliseconds, effort=effort)
-
-
-def test_processor_time_decides_who_is_slower_and_else_the_clock() -> None:
-    assert not is_slower(timed(30.0, 10.2), timed(10.0, 10.0)), "the machine was busy"
-    assert is_slower(timed(10.0, 13.0), timed(30.0, 10.0))
-    assert is_slower(timed(30.0, None), timed(10.0, 10.0))
-    assert not is_slower(timed(10.4, None), timed(10.0, None))
-    assert not is_slower(timed(0.09, 0.09), timed(0.01, 0.01)), "clocks are no finer"
 
 
 def test_the_snippet_is_python_and_sets_each_option_in_its_scope() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from memplan_cli.evidence import CPU, Peaks, RuntimeSettings, Validation
-from memplan_cli.runtime import facts
+from memplan_cli.runtime import facts, timing
 from memplan_cli.runtime.measure import Trial
 from memplan_cli.runtime.steer import Recommendation
 
@@ -42,6 +42,11 @@ class _Runtime:
         patch.setattr(facts, "recommend_unmeasured", lambda *_: Recommendation(OFF, peaks))
         patch.setattr(facts, "recommend", lambda *_: Recommendation(OFF, peaks, observed))
         patch.setattr(facts, "compare", lambda *_: verdict)
+        patch.setattr(timing, "measure", self._again)
+
+    def _again(self, _: Path, settings: RuntimeSettings, __: Trial) -> Peaks:
+        effort = self.effort if settings == OFF else 10.0
+        return Peaks(None, None, milliseconds=1.0, effort=effort)
 
 
 def _answer(runtime: _Runtime, patch: pytest.MonkeyPatch) -> Recommendation | None:
