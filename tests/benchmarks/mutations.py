@@ -233,6 +233,12 @@ MUTATIONS = (
              "later >= 0 and later % _BLAMING == 0", "False", "tests/unit/allocators/test_cores.py"),
     Mutation("what could not be written is not tried again at the end", "memplan_cli/__main__.py",
              "            _let_go(stream)\n", "            pass\n", "tests/cli/test_terminal.py"),
+    Mutation("who seems slower is timed again", "memplan_cli/runtime/timing.py",
+             "if not any(is_slower(other.peaks, before.peaks) for other in others):", "if others:", "tests/unit/runtime/test_timing.py"),
+    Mutation("of two times the shorter one stays", "memplan_cli/runtime/timing.py",
+             "else min(one, other)", "else max(one, other)", "tests/unit/runtime/test_timing.py"),
+    Mutation("what is slower is turned down", "memplan_cli/runtime/facts.py",
+             "    if is_slower(after, before):\n        return None\n", "", "tests/unit/runtime/test_unoptimised_settings.py"),
 )  # fmt: skip
 
 
