@@ -87,8 +87,12 @@ def _scales(call: Call, sizes: tuple[int, ...], steps: tuple[int, ...]) -> list[
     return found
 
 
+_HALF = np.float32(0.5)
+"""Of its own type: beside Python's numbers, numpy 1 makes a float32 a float64."""
+
+
 def _half_pixel(spec: Axis, step: np.float32) -> np.float32:
-    return (step + 0.5) / spec.scale - 0.5
+    return (step + _HALF) / spec.scale - _HALF
 
 
 def _pytorch_half_pixel(spec: Axis, step: np.float32) -> np.float32:
@@ -96,13 +100,15 @@ def _pytorch_half_pixel(spec: Axis, step: np.float32) -> np.float32:
 
 
 def _symmetric(spec: Axis, step: np.float32) -> np.float32:
-    exact = spec.scale * spec.size
-    offset = spec.size / 2 * (1 - spec.steps / exact)
+    size, steps = np.float32(spec.size), np.float32(spec.steps)
+    offset = size * _HALF * (np.float32(1) - steps / (spec.scale * size))
     return offset + _half_pixel(spec, step)
 
 
 def _align_corners(spec: Axis, step: np.float32) -> np.float32:
-    return step * (spec.size - 1) / (spec.steps - 1) if spec.steps > 1 else np.float32(0)
+    if spec.steps == 1:
+        return np.float32(0)
+    return step * np.float32(spec.size - 1) / np.float32(spec.steps - 1)
 
 
 def _asymmetric(spec: Axis, step: np.float32) -> np.float32:

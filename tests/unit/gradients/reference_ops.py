@@ -215,6 +215,21 @@ class LpNormalization(OpRun):  # type: ignore[misc]  # onnx has no types
         return (x / norm,)
 
 
+class OneHot(OpRun):  # type: ignore[misc]  # onnx has no types
+    """onnx's own, up to 1.19, puts what is out of range within it."""
+
+    op_domain = ""
+
+    def _run(
+        self, indices: Array, depth: Array, values: Array, axis: int = -1
+    ) -> tuple[Array]:
+        count = int(np.ravel(depth)[0])
+        whole = np.asarray(indices).astype(np.int64)
+        places = np.where(whole < 0, whole + count, whole)
+        hot = np.stack([places == place for place in range(count)], axis=axis)
+        return (np.where(hot, values[1], values[0]).astype(values.dtype),)
+
+
 class MaxPool(OpRun):  # type: ignore[misc]  # onnx has no types
     """onnx's own counts indices of few axes wrongly."""
 
@@ -253,5 +268,6 @@ OPERATORS = [
     LpNormalization,
     MaxPool,
     MeanVarianceNormalization,
+    OneHot,
     *RECURRENCES,
 ]

@@ -29,8 +29,26 @@ if TYPE_CHECKING:
 FORMS: Forms = {**ARITHMETIC, **LAYERS, **MOVES, **SPELT_OUT}
 
 
+UNTRUE_IN_1_28 = frozenset(
+    {
+        "AveragePool-ceil-1-18",
+        "AveragePool-ceil-padded-1-18",
+        "Slice-nothing-at-run-time",
+        "Slice-nothing-down-at-run-time",
+        "Slice-nothing-strided-at-run-time",
+    }
+)
+"""What ONNX Runtime 1.28.0 computes otherwise than 1.31.1 does.
+
+It divides by the part of a window beyond the padding too, and a ReduceSum that is to reduce
+no axis reduces what is empty to one number.
+"""
+
+
 @pytest.mark.parametrize("name", FORMS)
 def test_gradient_agrees_with_what_the_runtime_computes(name: str) -> None:
+    if name in UNTRUE_IN_1_28 and ort.__version__.startswith("1.28."):
+        pytest.skip(f"ONNX Runtime {ort.__version__} computes it wrongly")
     check_by_runtime(FORMS[name])
 
 
