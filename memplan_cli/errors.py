@@ -37,3 +37,7 @@ class InvalidLayoutError(PlanError):
 
 class RuntimeUnavailableError(MemplanError):
     """The provider asked for is not there, or could not run the model."""
+
+
+class RuntimeTimeoutError(RuntimeUnavailableError):
+    """A run was given up: it took longer than the seconds that it had."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from memplan_cli.cli.common import Output, printable
-from memplan_cli.errors import MemplanError
+from memplan_cli.errors import MemplanError, RuntimeTimeoutError
 from memplan_cli.version import VERSION
 
 if TYPE_CHECKING:
@@ -52,9 +52,6 @@ _LONGEST = 1000
 
 _INTERRUPTED = 130
 """What a shell says of a program that Ctrl-C ended: 128 + SIGINT."""
-
-_TIMED_OUT = "no answer within"
-"""What `runtime.worker` says of a process that was ended by ``--timeout``."""
 
 
 class _Failure(click.ClickException):
@@ -109,7 +106,7 @@ class _Commands(click.Group):
             raise SystemExit(_INTERRUPTED) from None
         except MemplanError as error:
             _show_traceback(ctx)
-            told = _in_time(ctx) if _TIMED_OUT in str(error) else error.hint
+            told = _in_time(ctx) if isinstance(error, RuntimeTimeoutError) else error.hint
             hint = f"\nHint: {told}" if told else ""
             raise _Failure(f"{_told(str(error))}{_told(hint)}") from error
         except (click.ClickException, click.Abort, click.exceptions.Exit, BrokenPipeError):

@@ -262,7 +262,7 @@ def _verdict(
 ) -> Validation:
     if not outcome.ok:
         note = f"the rewritten model does not run ({outcome.how}): {outcome.reason}"
-        if outcome.how == "timeout":
+        if outcome.timed_out:
             note += ", and --timeout gives more"
         return Validation("failed", provider, bit_identical=False, notes=(note,))
     found = _differences(outcome.result)

@@ -17,9 +17,9 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from memplan_cli.errors import MemplanError, RuntimeUnavailableError
+from memplan_cli.errors import MemplanError, RuntimeTimeoutError, RuntimeUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,15 +56,15 @@ _PR_SET_PDEATHSIG = 1
 """Linux's ``prctl``: the signal that a process gets when its parent ends."""
 
 
+How = Literal["ok", "error", "crash", "timeout"]
+"""``error`` is an exception in the child; a ``crash`` is a child that died."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a job: its result, or how it failed and why.
+    """What became of a job: its result, or how it failed and why."""
 
-    ``how`` is ``ok``, ``error`` (an exception), ``crash`` (the process died) or
-    ``timeout``.
-    """
-
-    how: str
+    how: How
     result: Json
     reason: str = ""
 
@@ -73,15 +73,23 @@ class Outcome:
         """Whether there is a result."""
         return self.how == "ok"
 
+    @property
+    def timed_out(self) -> bool:
+        """Whether the process was ended for want of time."""
+        return self.how == "timeout"
+
     def require(self, what: str) -> Json:
         """Return the result.
 
         Raises:
-            RuntimeUnavailableError: there is none; the message starts with ``what``.
+            RuntimeTimeoutError: there is none, for want of time.
+            RuntimeUnavailableError: there is none for another reason. Either message starts
+                with ``what``.
         """
         if self.ok:
             return self.result
-        raise RuntimeUnavailableError(
+        failure = RuntimeTimeoutError if self.timed_out else RuntimeUnavailableError
+        raise failure(
             f"{what}: {self.reason}",
             hint="`memplan doctor` shows what works here; --no-validate leaves the "
             "runtime out.",

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from memplan_cli.errors import RuntimeUnavailableError
+from memplan_cli.errors import RuntimeTimeoutError, RuntimeUnavailableError
 from memplan_cli.evidence import CPU
 from memplan_cli.runtime import worker
 from memplan_cli.runtime.worker import run_job
@@ -66,6 +66,8 @@ def test_a_hang_is_a_failed_result_after_the_timeout(tmp_path: Path) -> None:
     outcome = spawn_with("hangs", tmp_path, 1)
     assert outcome.how == "timeout"
     assert "within 1 s" in outcome.reason
+    with pytest.raises(RuntimeTimeoutError, match="cannot: no answer within 1 s"):
+        outcome.require("cannot")
 
 
 def answering(folder: Path, expression: str) -> str:
