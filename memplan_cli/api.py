@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.comparing import Check
 from memplan_cli.errors import ModelError, PlanError, SettingsError
+from memplan_cli.file_names import PLAN_SUFFIX, plan_beside, written_beside
 from memplan_cli.modelfile import plan_model, read_model
 from memplan_cli.optimizing import (
     Optimized,
@@ -41,8 +42,6 @@ FilePath = Path | str
 
 DEFAULT_CHECK = Check()
 """Both models on the best provider there is, two runs, bit for bit."""
-
-PLAN_SUFFIX = ".memplan.json"
 
 
 def plan(
@@ -86,8 +85,8 @@ def optimize(  # noqa: PLR0913 - what the command takes, by name
     for path in (model, *([] if out is None else [Path(out)])):
         if path.is_dir():
             raise ModelError(f"{path} is a folder", hint="name a file")
-    target = model.with_name(f"{model.stem}.memplan.onnx") if out is None else Path(out)
-    targets = Targets(target, Path(plan_file or target.with_suffix(".json")))
+    target = written_beside(model) if out is None else Path(out)
+    targets = Targets(target, Path(plan_file or plan_beside(target)))
     refuse_overwriting(model, targets)
     file = read_model(model)
     if profiles:

@@ -34,6 +34,13 @@ def dump_name(output: Path, taken: Collection[str], kind: str = FUSED) -> str:
     return f"{output.stem}{kind}.offline{output.suffix}" if f"{name}.data" in taken else name
 
 
+def possible_weights(output: Path) -> tuple[str, ...]:
+    """Return every name that `dump_name` can lead to for the weights of an output, sorted."""
+    kinds = (FUSED, UNFUSED)
+    names = {f"{dump_name(output, (), kind)}.data" for kind in kinds}
+    return tuple(sorted(names | {f"{dump_name(output, names, kind)}.data" for kind in kinds}))
+
+
 def own_weights(output: Path) -> tuple[str, ...]:
     """Return the files beside an output, written earlier, that came and go with it.
 
@@ -42,11 +49,8 @@ def own_weights(output: Path) -> tuple[str, ...]:
     from memplan_cli.onnx_io.load import load_model
     from memplan_cli.onnx_io.notes import is_offline
 
-    kinds = (FUSED, UNFUSED)
-    names = {f"{dump_name(output, (), kind)}.data" for kind in kinds}
-    names |= {f"{dump_name(output, names, kind)}.data" for kind in kinds}
     # Reading a large model takes its time, and there is nearly never anything to find.
-    there = {name for name in names if output.with_name(name).exists()}
+    there = {name for name in possible_weights(output) if output.with_name(name).exists()}
     if not there or not output.is_file():
         return ()
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan_cli.errors import ModelError
+from memplan_cli.file_names import written_with
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +31,7 @@ def doubts(plan: Plan, path: Path) -> Iterator[str]:
             digest = plan.report.model.sha256
         if digest != plan.report.model.sha256:
             yield f"{original} is not the model that {path} is about: its digest is another"
-    written = path.with_suffix(".onnx")
+    written = written_with(path)
     if written != path and written.is_file():
         digest = _digest_in(written) or plan.digest
         if digest != plan.digest:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, cast
 from memplan_cli.comparing import Check, compare_models
 from memplan_cli.donating import Donation, with_binding, with_donation
 from memplan_cli.errors import ModelError, PlanError, SettingsError
+from memplan_cli.file_names import plan_beside
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -62,7 +63,7 @@ def prove(
     model = load_model(planned)
     notes = read_notes(model)
     refuse_foreign(notes, planned)
-    has_plan = bool(extras) or _plan_file(planned).exists()
+    has_plan = bool(extras) or plan_beside(planned).exists()
     plan = _own_plan(planned, notes.get("digest")) if has_plan else None
     first, second = bindings_inside(plan, default_dims(model))
     dims = {**_dims(plan), **first}
@@ -117,11 +118,6 @@ def refuse_foreign(notes: Mapping[str, str], planned: Path) -> None:
         )
 
 
-def _plan_file(planned: Path) -> Path:
-    """Return where `optimize` writes a model's plan if nobody says where."""
-    return planned.with_suffix(".json")
-
-
 def _own_plan(planned: Path, digest: str | None) -> Plan:
     """Read the plan beside a written model.
 
@@ -130,7 +126,7 @@ def _own_plan(planned: Path, digest: str | None) -> Plan:
     """
     from memplan_cli.plan_file import read_plan
 
-    plan = read_plan(_plan_file(planned))
+    plan = read_plan(plan_beside(planned))
     if plan.digest != digest:
         raise PlanError(
             f"the plan beside {planned} is another model's: its digest is not the one that "

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.errors import MemplanError, ModelError, SettingsError
+from memplan_cli.file_names import original_of
 from memplan_cli.untrusted import refuse_endless
 
 if TYPE_CHECKING:
@@ -173,7 +174,7 @@ def found_models(paths: Sequence[Path]) -> tuple[Path, ...]:
     for path in paths:
         if path.is_dir():
             there = set(path.rglob("*.onnx"))
-            inside = sorted(file for file in there if _original(file) not in there)
+            inside = sorted(file for file in there if original_of(file) not in there)
         elif has_magic(str(path)) and not path.exists():
             inside = sorted(map(Path, glob(str(path), recursive=True)))  # noqa: PTH207 - an absolute pattern too
         else:
@@ -182,12 +183,6 @@ def found_models(paths: Sequence[Path]) -> tuple[Path, ...]:
             raise ModelError(f"there is no *.onnx in {path}")
         found.update(dict.fromkeys(inside))
     return tuple(found)
-
-
-def _original(path: Path) -> Path | None:
-    """Return the model that a file was written from, if its name says so."""
-    name = path.name.removesuffix(".memplan.onnx")
-    return None if name == path.name else path.with_name(f"{name}.onnx")
 
 
 def do_job(job: Job) -> Row:

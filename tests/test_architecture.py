@@ -97,6 +97,7 @@ LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
                 "modelfile",
                 "targeting",
                 "optimizing",
+                "file_names",
                 "output_files",
                 "own_weights",
                 "comparing",

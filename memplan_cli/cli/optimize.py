@@ -146,16 +146,19 @@ def _refuse_settings_out(
     Raises:
         MemplanError: the file, or the JSON beside it, cannot be written there.
     """
+    from memplan_cli.file_names import plan_beside, written_beside
+    from memplan_cli.own_weights import possible_weights
+
     if path.suffix == ".json":
         raise SettingsError(
             "--settings-out takes a file of Python; the JSON is written beside it",
             hint=f"name it {path.with_suffix('.py').name}",
         )
-    target = out or model.with_name(f"{model.stem}.memplan.onnx")
+    target = out or written_beside(model)
     targets = {
         "-o": target,
-        "its weights": target.with_name(f"{target.name}.data"),
-        "--plan": plan_file or target.with_suffix(".json"),
+        **{f"its weights {name}": target.with_name(name) for name in possible_weights(target)},
+        "--plan": plan_file or plan_beside(target),
         "--settings-out": path,
         "the JSON of --settings-out": path.with_suffix(".json"),
     }

@@ -59,7 +59,7 @@ def validate(  # noqa: PLR0913 - one parameter an option, as click wants it
     check = Check(provider, runs, rtol, atol, timeout)
     asked: dict[Extra, bool] = {"replay": replay, "measure": measure}
     extras = tuple(extra for extra, wanted in asked.items() if wanted)
-    original = original or _original_of(planned)
+    original = original or _named_by(planned)
     _refuse_itself(planned, original)
     proof = api.validate(planned, original, check, extras)
     say(RENDERERS[form](proof))
@@ -81,19 +81,21 @@ def _refuse_itself(planned: Path, original: Path) -> None:
         )
 
 
-def _original_of(planned: Path) -> Path:
+def _named_by(planned: Path) -> Path:
     """Return the file that ``optimize`` made this one from, by its default name.
 
     Raises:
         ModelError: there is no such file, or its name does not say.
     """
     from memplan_cli.errors import ModelError
+    from memplan_cli.file_names import original_of
 
     if not planned.exists():
         raise ModelError(f"there is no file {planned}")
-    if not planned.name.endswith(".memplan.onnx"):
+    original = original_of(planned)
+    if original is None:
         raise ModelError(
             f"{planned} does not say which model it was made from",
             hint="name it with --original",
         )
-    return planned.with_name(planned.name.removesuffix(".memplan.onnx") + ".onnx")
+    return original

@@ -75,9 +75,17 @@ def test_the_newest_plan_is_read_too() -> None:
         ("optimize a.onnx -o x.onnx --settings-out x.onnx", "--settings-out and -o"),
         ("optimize a.onnx --plan x.py --settings-out x.py", "--settings-out and --plan"),
         ("optimize a.onnx -o x.onnx --settings-out x.py", "the JSON of --settings-out and"),
-        (
-            "optimize a.onnx -o x.onnx --settings-out x.onnx.data",
-            "--settings-out and its weights",
+        *(
+            (
+                f"optimize a.onnx -o x.onnx --settings-out {name}.data",
+                f"and its weights {name}",
+            )
+            for name in (
+                "x.onnx",
+                "x.unfused.onnx",
+                "x.offline.onnx",
+                "x.unfused.offline.onnx",
+            )
         ),
         ("optimize a.onnx --settings-out x.json", "the JSON is written beside it"),
         ("train-step a.onnx --loss y --gradients -o x --state x", "--state and -o"),
