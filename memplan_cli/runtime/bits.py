@@ -10,11 +10,14 @@ import numpy as np
 from memplan_cli.evidence import Difference
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
 _CHUNK = 1 << 20
+_NOISE_MARGIN = 4.0
+"""What a provider cannot repeat itself, the rewritten model need not repeat better."""
+
 _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
@@ -54,6 +57,19 @@ def difference(
         beyond += count - excused
         farthest = max(farthest, distance)
     return Difference(name, elements, farthest, beyond) if elements else None
+
+
+def differences(result: Mapping[str, Any]) -> tuple[Difference, ...]:
+    """Return what a job has found to differ; nothing where it has no result."""
+    return tuple(Difference(**entry) for entry in result.get("differences", ()))
+
+
+def widened(asked: Tolerance, noise: Sequence[Difference]) -> Tolerance:
+    """Widen a tolerance to what the provider itself does not repeat, ``noise``."""
+    if not noise:
+        return asked
+    widest = _NOISE_MARGIN * max(item.max_abs_diff for item in noise)
+    return Tolerance(asked.rtol, max(asked.atol, widest))
 
 
 def _pieces(

@@ -20,8 +20,9 @@ from memplan_cli.onnx_io.interface import other_inputs
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.runnable import missing_weights, random_ops
 from memplan_cli.onnx_io.seeding import seeded_twins
-from memplan_cli.runtime.bits import Tolerance
+from memplan_cli.runtime.bits import Tolerance, differences, widened
 from memplan_cli.runtime.session import deterministic, resolve_provider
+from memplan_cli.runtime.session_job import SessionJob
 from memplan_cli.runtime.worker import DEFAULT_TIMEOUT, Outcome, run_job
 
 if TYPE_CHECKING:
@@ -32,9 +33,6 @@ _DRAWN = "random ops had seeds in copies of both models, of which the first runs
 _CHANGING = (
     "a run of the original changes the next one: the first runs, which repeat, were compared"
 )
-
-# What a provider cannot repeat itself, the rewritten model need not repeat better.
-_NOISE_MARGIN = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +150,7 @@ def _at_dims(
     what = f"{original} does not run at {_text(dims) or 'its dims'}"
     with tempfile.TemporaryDirectory(prefix="memplan-outputs-") as folder:
         base = _kept(original, how, specs, folder).require(what)
-        noise, drawn = _differences(base), random_ops(model)
+        noise, drawn = differences(base), random_ops(model)
         if not noise:
             return _against(base, rewritten, how, specs, folder)
         if drawn:
@@ -177,8 +175,8 @@ def _against(
     folder: str,
 ) -> Validation:
     """Run the rewritten model against what lies in the folder."""
-    noise = _differences(base)
-    tolerance = _tolerance(how.tolerance, noise)
+    noise = differences(base)
+    tolerance = widened(how.tolerance, noise)
     job = _job(rewritten, how, how.rewritten_settings, specs)
     job |= {"tolerance": [tolerance.rtol, tolerance.atol], "outputs": base["outputs"]}
     second = run_job("outputs", {**job, "folder": folder, "save": False}, timeout=how.timeout)
@@ -221,30 +219,10 @@ def _job(
     settings: RuntimeSettings,
     specs: tuple[FeedSpec, ...],
 ) -> dict[str, object]:
-    exact = deterministic(how.provider)
-    return {
-        "model": str(model),
-        "settings": settings.updated(exact).to_json(),
-        "provider": how.provider,
-        "specs": [dataclasses.asdict(spec) for spec in specs],
-        "seed": how.seed,
-        "runs": how.runs,
-        "outputs": [],
-        "tolerance": [how.tolerance.rtol, how.tolerance.atol],
-    }
-
-
-def _differences(result: Mapping[str, object]) -> tuple[Difference, ...]:
-    found = result["differences"]
-    return tuple(Difference(**entry) for entry in found)  # type: ignore[attr-defined]
-
-
-def _tolerance(asked: Tolerance, noise: tuple[Difference, ...]) -> Tolerance:
-    """Widen the tolerance to what the provider itself does not repeat."""
-    if not noise:
-        return asked
-    widest = _NOISE_MARGIN * max(item.max_abs_diff for item in noise)
-    return Tolerance(asked.rtol, max(asked.atol, widest))
+    exact = settings.updated(deterministic(how.provider))
+    job = SessionJob(model, how.provider, specs, exact, how.seed).to_json()
+    job |= {"runs": how.runs, "outputs": []}
+    return job | {"tolerance": [how.tolerance.rtol, how.tolerance.atol]}
 
 
 def _random(
@@ -265,7 +243,7 @@ def _verdict(
         if outcome.timed_out:
             note += ", and --timeout gives more"
         return Validation("failed", provider, bit_identical=False, notes=(note,))
-    found = _differences(outcome.result)
+    found = differences(outcome.result)
     notes = (
         [] if tolerance.exact else [f"tolerance rtol={tolerance.rtol} atol={tolerance.atol}"]
     )

@@ -19,13 +19,14 @@ from memplan_cli.onnx_io.feeds import FeedSpec, feed_specs
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.runnable import random_ops
 from memplan_cli.onnx_io.seeding import seeded_twins
-from memplan_cli.runtime.bits import Tolerance
+from memplan_cli.runtime.bits import differences, widened
 from memplan_cli.runtime.compare import require_weights
 from memplan_cli.runtime.session import deterministic, resolve_provider
+from memplan_cli.runtime.session_job import SessionJob
 from memplan_cli.runtime.worker import run_job
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Mapping
 
     from memplan_cli.evidence import RuntimeSettings
     from memplan_cli.runtime.compare import Comparison
@@ -106,8 +107,8 @@ def _steps(original: Path, written: Path, pairs: Pairs, how: Comparison) -> Dona
         tolerance = how.tolerance
         if provider != CPU:
             again = {**job, "way": "fed", "then": "against", "folder": folder}
-            noise = _differences(run_job("donated", again, timeout=how.timeout).result)
-            tolerance = _widened(tolerance, noise)
+            noise = differences(run_job("donated", again, timeout=how.timeout).result)
+            tolerance = widened(tolerance, noise)
         job = _job(written, how.rewritten_settings, how, pairs)
         second = run_job(
             "donated",
@@ -121,7 +122,7 @@ def _steps(original: Path, written: Path, pairs: Pairs, how: Comparison) -> Dona
             timeout=how.timeout,
         )
     return DonatedSteps(
-        _differences(second.result),
+        differences(second.result),
         second.reason,
         tuple(first["not_finite"]),  # type: ignore[arg-type]
     )
@@ -168,23 +169,7 @@ def _scaled(spec: FeedSpec, state: Collection[str]) -> FeedSpec:
 
 def _job(model: Path, settings: RuntimeSettings, how: Comparison, pairs: Pairs) -> Json:
     assert how.specs is not None  # noqa: S101 - both callers fill it in
-    return {
-        "model": str(model),
-        "settings": settings.updated(deterministic(how.provider)).to_json(),
-        "provider": how.provider,
-        "specs": [dataclasses.asdict(spec) for spec in how.specs],
-        "seed": how.seed,
-        "pairs": [list(pair) for pair in pairs],
-        "tolerance": [how.tolerance.rtol, how.tolerance.atol],
-    }
-
-
-def _differences(result: Mapping[str, object]) -> tuple[Difference, ...]:
-    return tuple(Difference(**entry) for entry in result.get("differences", ()))  # type: ignore[attr-defined]
-
-
-def _widened(asked: Tolerance, noise: Sequence[Difference]) -> Tolerance:
-    """Excuse what the provider itself does not repeat, four times over."""
-    if not noise:
-        return asked
-    return Tolerance(asked.rtol, max(asked.atol, 4 * max(d.max_abs_diff for d in noise)))
+    exact = settings.updated(deterministic(how.provider))
+    job = SessionJob(model, how.provider, how.specs, exact, how.seed).to_json()
+    job |= {"pairs": [list(pair) for pair in pairs]}
+    return job | {"tolerance": [how.tolerance.rtol, how.tolerance.atol]}

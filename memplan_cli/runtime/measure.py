@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from memplan_cli.onnx_io.load import load_model
 from memplan_cli.runtime.compare import require_weights
 from memplan_cli.runtime.profile import NodeEvent, Recording, peaks_of
 from memplan_cli.runtime.session import resolve_provider
+from memplan_cli.runtime.session_job import SessionJob
 from memplan_cli.runtime.worker import DEFAULT_TIMEOUT, Outcome, run_job
 
 if TYPE_CHECKING:
@@ -93,14 +94,7 @@ def _run(
     chosen = trial.specs
     if chosen is None:
         chosen = feed_specs(load_model(model), trial.dims)
-    job = {
-        "model": str(model),
-        "settings": settings.to_json(),
-        "provider": provider,
-        "specs": [asdict(spec) for spec in chosen],
-        "seed": trial.seed,
-        "runs": trial.runs,
-        "timing_runs": trial.timing_runs,
-        **more,
-    }
+    session = SessionJob(model, provider, chosen, settings, trial.seed)
+    runs = {"runs": trial.runs, "timing_runs": trial.timing_runs}
+    job = {**session.to_json(), **runs, **more}
     return run_job("measure", job, timeout=trial.timeout)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import reduce
 from operator import xor
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,9 @@ from memplan_cli.onnx_io.asked_shapes import numbered
 from memplan_cli.onnx_io.feeds import feed_specs
 from memplan_cli.onnx_io.files import staged
 from memplan_cli.onnx_io.load import load_model
+from memplan_cli.runtime.session_job import SessionJob
 from memplan_cli.runtime.tensor_bytes import bytes_of
+from memplan_cli.runtime.type_names import dtype_of
 from memplan_cli.runtime.worker import run_job
 
 if TYPE_CHECKING:
@@ -27,8 +29,6 @@ if TYPE_CHECKING:
 
     from memplan_cli.ir import Op, Program
     from memplan_cli.runtime.measure import Trial
-
-_NAMES: Mapping[str, str] = {"float": "float32", "double": "float64"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +85,10 @@ def observe(model: Path, program: Program, trial: Trial, provider: str) -> Obser
     proto = load_model(model)
     copy = numbered(proto)
     specs = feed_specs(proto, trial.dims) if trial.specs is None else trial.specs
-    job = {
-        "provider": provider,
-        "specs": [asdict(spec) for spec in specs],
-        "seed": trial.seed,
-    }
     # Beside the model: only there may a session read its external data.
     with staged(model, copy.data) as file:
-        outcome = run_job("observed", {**job, "model": str(file)}, timeout=trial.timeout)
+        job = SessionJob(file, provider, specs, seed=trial.seed)
+        outcome = run_job("observed", job.to_json(), timeout=trial.timeout)
     found: Any = outcome.require(f"{model} could not be run for its sizes")["nodes"]
     known = copy.writes
     return sorted_out(
@@ -151,7 +147,7 @@ def _note(
     if len(names) != len(wrote):
         return
     for var, (kind, shape) in zip(names, wrote, strict=True):
-        size = bytes_of(_NAMES.get(kind, kind), tuple(shape), {})
+        size = bytes_of(dtype_of(kind), tuple(shape), {})
         if size is not None:
             written[var].append(Written(size, reduce(xor, shape, 0)))
 

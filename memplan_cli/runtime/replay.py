@@ -22,10 +22,12 @@ from memplan_cli.onnx_io.read import read_program
 from memplan_cli.onnx_io.runnable import random_ops
 from memplan_cli.onnx_io.seeding import write_seeded
 from memplan_cli.plan import check
+from memplan_cli.runtime.bits import differences
 from memplan_cli.runtime.compare import require_weights
 from memplan_cli.runtime.measure import Trial
 from memplan_cli.runtime.places import Place
 from memplan_cli.runtime.session import deterministic, resolve_provider
+from memplan_cli.runtime.session_job import SessionJob
 from memplan_cli.runtime.worker import Outcome, run_job
 from memplan_cli.sizes import bind_dim, canonical_dim
 
@@ -142,21 +144,13 @@ def _replayed(model: Path, plan: Plan, trial: Trial) -> Replayed:
     provider = resolve_provider(trial.provider)
     given = trial.specs
     chosen = feed_specs(load_model(model), trial.dims) if given is None else given
+    settings = UNOPTIMISED.updated(deterministic(provider))
     places, left_out = _places(model, plan, trial.dims)
     extent = _extent(places, left_out)
     with tempfile.TemporaryDirectory(prefix="memplan-replay-") as folder:
-        job: dict[str, object] = {
-            "model": str(model),
-            "settings": UNOPTIMISED.updated(deterministic(provider)).to_json(),
-            "provider": provider,
-            "specs": [dataclasses.asdict(spec) for spec in chosen],
-            "seed": trial.seed,
-            "runs": 1,
-            "save": True,
-            "folder": folder,
-            "outputs": [],
-            "tolerance": [0.0, 0.0],
-        }
+        job = SessionJob(model, provider, chosen, settings, trial.seed).to_json()
+        job |= {"runs": 1, "outputs": [], "tolerance": [0.0, 0.0]}
+        job |= {"save": True, "folder": folder}
         whole = run_job("outputs", job, timeout=trial.timeout).require(f"{model} does not run")
         job |= {"outputs": whole["outputs"], "save": False}
         job |= _plain({"places": places})
@@ -168,8 +162,7 @@ def _replayed(model: Path, plan: Plan, trial: Trial) -> Replayed:
             notes = (_ROUNDING,)
     if not outcome.ok:
         return Replayed("failed", reason=f"{outcome.how}: {outcome.reason}", extent=extent)
-    entries = outcome.result["differences"]
-    found = tuple(Difference(**entry) for entry in entries)  # type: ignore[attr-defined]
+    found = differences(outcome.result)
     return Replayed("failed" if found else "passed", found, extent=extent, notes=notes)
 
 

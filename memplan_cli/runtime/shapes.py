@@ -8,7 +8,6 @@ neither, so what starts a process is imported where one is started.
 from __future__ import annotations
 
 import tempfile
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from memplan_cli.onnx_io.checked import read_checked
 from memplan_cli.onnx_io.read import Loaded
 from memplan_cli.onnx_io.shapes import Bindings
 from memplan_cli.polynomials import names_in, spelled_atom
+from memplan_cli.runtime.type_names import dtype_of
 from memplan_cli.sizes import BITS, size_of
 
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ MOST_NODES = 4000
 """Above this a session takes longer to load than all of the planning."""
 
 _LOAD_TIMEOUT = 120.0
-
-_NAMES: Mapping[str, str] = {"float": "float32", "double": "float64"}
 
 Known = dict[str, tuple[str, "Shape"]]
 
@@ -144,7 +142,7 @@ def inferred_shapes(
     types: Any = outcome.result["types"]
     found: Known = {}
     for name, (kind, dims) in types.items():
-        dtype = _dtype(kind.removeprefix("tensor(").removesuffix(")"))
+        dtype = dtype_of(kind)
         # No dims can mean a scalar or that not even the rank is known: the runtime says
         # the same of both, and a scalar that is none would be planned in four bytes.
         if dtype in BITS and name in names and dims:
@@ -159,10 +157,6 @@ def _dim(dim: Dim, symbols: frozenset[str]) -> Dim:
     return dim if dim and names_in(parse_dim(dim)) <= symbols else None
 
 
-def _dtype(word: str) -> str:
-    return _NAMES.get(word, word)
-
-
 def observed_shapes(model: ModelProto, path: Path, dims: Mapping[str, int]) -> Known:
     """Run a model once and return the largest shape seen of every value, by its id.
 
@@ -174,25 +168,22 @@ def observed_shapes(model: ModelProto, path: Path, dims: Mapping[str, int]) -> K
     from memplan_cli.onnx_io.files import staged
     from memplan_cli.runtime.compare import require_weights
     from memplan_cli.runtime.session import resolve_provider
+    from memplan_cli.runtime.session_job import SessionJob
     from memplan_cli.runtime.worker import run_job
 
     require_weights(path, "give the shapes with --shape")
     copy = numbered(model)
-    job = {
-        "provider": resolve_provider("auto"),
-        "specs": [asdict(spec) for spec in feed_specs(model, dims)],
-        "seed": 0,
-    }
+    provider, specs = resolve_provider("auto"), feed_specs(model, dims)
     # Beside the model: only there may a session read its external data.
     with staged(path, copy.data) as file:
-        outcome = run_job("observed", {**job, "model": str(file)})
+        outcome = run_job("observed", SessionJob(file, provider, specs).to_json())
     result: Any = outcome.require(f"{path} could not be run for its shapes")["nodes"]
     found: dict[str, tuple[str, Shape]] = {}
     for node, read, written in result:
         for names, seen in ((copy.reads.get(node), read), (copy.writes.get(node), written)):
             if names is not None and len(names) == len(seen):
                 for name, (kind, shape) in zip(names, seen, strict=True):
-                    _widen(found, name, (_dtype(kind), tuple(shape)))
+                    _widen(found, name, (dtype_of(kind), tuple(shape)))
     return {name: facts for name, facts in found.items() if facts[0] in BITS}
 
 

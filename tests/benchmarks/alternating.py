@@ -10,20 +10,18 @@ import json
 import subprocess
 import sys
 import time
-from dataclasses import asdict
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from memplan_cli.evidence import RuntimeSettings
+from memplan_cli.evidence import CPU, RuntimeSettings
 from memplan_cli.onnx_io.feeds import feed_specs
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.runtime.inputs import draw_all
-from memplan_cli.runtime.jobs.outputs import specs as read_specs
-from memplan_cli.runtime.session import make_session, run_options
+from memplan_cli.runtime.session import run_options
+from memplan_cli.runtime.session_job import SessionJob
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from memplan_cli.onnx_io.feeds import FeedSpec
 
@@ -50,9 +48,8 @@ def alternate(
     """
     model = next(iter(trials.values()))[0]
     chosen = specs if specs is not None else feed_specs(load_model(model), dims)
-    job = [asdict(spec) for spec in chosen]
     workers = {
-        name: _started({"model": str(path), "settings": settings, "specs": job})
+        name: _started(SessionJob(path, CPU, chosen, RuntimeSettings.from_json(settings)))
         for name, (path, settings) in trials.items()
     }
     try:
@@ -81,12 +78,12 @@ def _rounds(workers: Mapping[str, subprocess.Popen[str]]) -> dict[str, float]:
     return {name: median(found) for name, found in times.items()}
 
 
-def _started(job: Mapping[str, Any]) -> subprocess.Popen[str]:
+def _started(job: SessionJob) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "tests.benchmarks.alternating"]
     worker = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
     )
-    _say(worker, json.dumps(job))
+    _say(worker, json.dumps(job.to_json()))
     return worker
 
 
@@ -110,10 +107,8 @@ def _answer(worker: subprocess.Popen[str]) -> float:
 
 def main() -> None:
     """Load one model, and run it each time a line comes in."""
-    job = json.loads(sys.stdin.readline())
-    settings = RuntimeSettings.from_json(job["settings"])
-    feed = draw_all(read_specs(job["specs"]))
-    session = make_session(Path(job["model"]), settings, "CPUExecutionProvider")
+    job = SessionJob.from_json(json.loads(sys.stdin.readline()))
+    session, feed, settings = job.session(), job.feed(), job.settings
     for _ in range(WARM):
         session.run(None, feed, run_options(settings))
     print(0.0, flush=True)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from memplan_cli.errors import RuntimeUnavailableError
-from memplan_cli.evidence import CPU, RuntimeSettings
+from memplan_cli.evidence import CPU
 from memplan_cli.runtime.bits import Tolerance
-from memplan_cli.runtime.inputs import draw_all
-from memplan_cli.runtime.jobs.outputs import against, save, specs
-from memplan_cli.runtime.session import make_session, run_options
+from memplan_cli.runtime.jobs.outputs import against, save
+from memplan_cli.runtime.session import run_options
+from memplan_cli.runtime.session_job import SessionJob
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -63,12 +63,12 @@ class _Steps:
     """A session, and the state that goes from step to step: ``pairs`` maps new to old."""
 
     def __init__(self, job: Json) -> None:
-        self.settings = RuntimeSettings.from_json(job["settings"])  # type: ignore[arg-type]
-        self.provider = str(job["provider"])
+        asked = SessionJob.from_json(job)
+        self.settings, self.provider = asked.settings, asked.provider
         self.pairs: Mapping[str, str] = {new: old for old, new in job["pairs"]}  # type: ignore[attr-defined]
-        self.session = make_session(Path(str(job["model"])), self.settings, self.provider)
+        self.session = asked.session()
         self.names = [output.name for output in self.session.get_outputs()]
-        self.feed: Feed = draw_all(specs(job["specs"]), seed=int(str(job["seed"])))
+        self.feed: Feed = asked.feed()
 
     def step(self) -> dict[str, Any]:
         """Run once and return the outputs by name."""

@@ -7,14 +7,10 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.evidence import RuntimeSettings
 from memplan_cli.runtime.session import make_session
+from memplan_cli.runtime.type_names import dtype_of
 
 if TYPE_CHECKING:
     from memplan_cli.runtime.worker import Json
-
-_TYPES = {
-    "float": "float32",
-    "double": "float64",
-}
 
 
 def run(job: Json) -> Json:
@@ -38,8 +34,7 @@ def run(job: Json) -> Json:
     found: dict[str, object] = {}
     if job.get("shapes"):
         for output in session.get_outputs():
-            kind = output.type.removeprefix("tensor(").removesuffix(")")
             if output.type.startswith("tensor("):
                 shape = [dim if isinstance(dim, int | str) else None for dim in output.shape]
-                found[output.name] = [_TYPES.get(kind, kind), shape]
+                found[output.name] = [dtype_of(output.type), shape]
     return {"shapes": found}

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memplan_cli.evidence import RuntimeSettings
-from memplan_cli.runtime.inputs import draw_all
-from memplan_cli.runtime.jobs.outputs import specs
 from memplan_cli.runtime.profile import read_profile
-from memplan_cli.runtime.session import make_session, run_options
+from memplan_cli.runtime.session import run_options
+from memplan_cli.runtime.session_job import SessionJob
 
 if TYPE_CHECKING:
     from memplan_cli.runtime.inputs import Feed
@@ -32,29 +31,26 @@ def run(job: Json) -> Json:
     Times come from a second session: the profiler itself costs time. It shares nothing
     with the first but, where the arena is the environment's, that arena.
     """
-    settings = RuntimeSettings.from_json(job["settings"])  # type: ignore[arg-type]
-    feed = draw_all(specs(job["specs"]), seed=int(str(job["seed"])))
-    model, provider = Path(str(job["model"])), str(job["provider"])
+    asked = SessionJob.from_json(job)
+    feed = asked.feed()
     with tempfile.TemporaryDirectory(prefix="memplan-profile-") as folder:
-        profiled = settings.updated(
-            RuntimeSettings(
-                session={"enable_profiling": True, "profile_file_prefix": f"{folder}/profile"}
-            )
+        profiled = RuntimeSettings(
+            session={"enable_profiling": True, "profile_file_prefix": f"{folder}/profile"}
         )
         statistics = Path(folder) / "workspace.csv"
         if job.get("workspace"):
             entry = {"session.collect_node_memory_stats_to_file": str(statistics)}
             profiled = profiled.updated(RuntimeSettings(session_config=entry))
         before = time.perf_counter()
-        session = make_session(model, profiled, provider)
+        session = asked.session(profiled)
         loading = time.perf_counter() - before
-        _repeat(session, feed, settings, int(str(job["runs"])))
+        _repeat(session, feed, asked.settings, int(str(job["runs"])))
         profile = Path(session.end_profiling())
         recording = read_profile(json.loads(profile.read_text(encoding="utf-8")))
         # The statistics are written when the session goes.
         del session
         workspace = _workspace(statistics)
-    times, effort = _times(job, settings, feed)
+    times, effort = _times(asked, feed, int(str(job["timing_runs"])))
     runs = [[asdict(event) for event in run] for run in recording.runs]
     return {
         "runs": runs,
@@ -77,14 +73,11 @@ def _workspace(statistics: Path) -> dict[str, int]:
     return found
 
 
-def _times(
-    job: Json, settings: RuntimeSettings, feed: Feed
-) -> tuple[list[float], list[float]]:
-    """Return the milliseconds of each run, and those of the processor."""
-    count = int(str(job["timing_runs"]))
+def _times(asked: SessionJob, feed: Feed, count: int) -> tuple[list[float], list[float]]:
+    """Return the milliseconds of ``count`` runs or more, and those of the processor."""
     if not count:
         return [], []
-    session = make_session(Path(str(job["model"])), settings, str(job["provider"]))
+    session, settings = asked.session(), asked.settings
     # The first two runs grow the arena and make the memory pattern.
     _repeat(session, feed, settings, 2)
     times, effort = _repeat(session, feed, settings, count)

@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memplan_cli.evidence import RuntimeSettings
-from memplan_cli.runtime.inputs import draw_all
-from memplan_cli.runtime.jobs.outputs import specs
-from memplan_cli.runtime.session import make_session
+from memplan_cli.runtime.session_job import SessionJob
 
 if TYPE_CHECKING:
     from memplan_cli.runtime.worker import Json
@@ -26,12 +24,13 @@ def run(job: Json) -> Json:
 
     ``read`` and ``written`` are lists of ``[type, dims]``.
     """
-    feed = draw_all(specs(job["specs"]), seed=int(str(job["seed"])))
+    asked = SessionJob.from_json(job)
+    feed = asked.feed()
     with tempfile.TemporaryDirectory(prefix="memplan-shapes-") as folder:
         settings = _AS_WRITTEN.updated(
             RuntimeSettings(session={"profile_file_prefix": f"{folder}/profile"})
         )
-        session = make_session(Path(str(job["model"])), settings, str(job["provider"]))
+        session = asked.session(settings)
         session.run(None, feed)
         profile = Path(session.end_profiling())
         events = json.loads(profile.read_text(encoding="utf-8"))

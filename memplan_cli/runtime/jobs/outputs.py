@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from memplan_cli.evidence import Difference, RuntimeSettings
-from memplan_cli.onnx_io.feeds import FeedSpec
+from memplan_cli.evidence import Difference
 from memplan_cli.runtime.bits import Tolerance, difference
-from memplan_cli.runtime.inputs import draw_all
-from memplan_cli.runtime.session import make_session, run_options
+from memplan_cli.runtime.session import run_options
+from memplan_cli.runtime.session_job import SessionJob
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,10 +28,8 @@ def run(job: Json) -> Json:
     against them: what differs there, the model cannot repeat. Without, every run is held
     against what another model left in the folder.
     """
-    settings = RuntimeSettings.from_json(job["settings"])  # type: ignore[arg-type]
-    provider, folder = str(job["provider"]), Path(str(job["folder"]))
-    session = make_session(Path(str(job["model"])), settings, provider)
-    feed = draw_all(specs(job["specs"]), seed=int(str(job["seed"])))
+    asked, folder = SessionJob.from_json(job), Path(str(job["folder"]))
+    session, feed = asked.session(), asked.feed()
     names = job["outputs"] or [output.name for output in session.get_outputs()]
     known = {output.name for output in session.get_outputs()}
     wanted = [str(name) for name in names if name in known]  # type: ignore[attr-defined]
@@ -40,7 +37,7 @@ def run(job: Json) -> Json:
     found = [Difference(name, 0, 0.0, 1, "there is no such output") for name in missing]
     tolerance = Tolerance(*map(float, job["tolerance"]))  # type: ignore[call-overload]
     for number in range(int(str(job["runs"]))):
-        values = session.run(wanted, feed, run_options(settings))
+        values = session.run(wanted, feed, run_options(asked.settings))
         if job["save"] and number == 0:
             save(folder, wanted, wanted, values)
         else:
@@ -51,14 +48,6 @@ def run(job: Json) -> Json:
         "differences": [dataclasses.asdict(item) for item in _worst(found)],
         "providers": session.get_providers(),
     }
-
-
-def specs(entries: Any) -> tuple[FeedSpec, ...]:  # noqa: ANN401 - JSON
-    """Read feed specs from a job."""
-    return tuple(
-        FeedSpec(**{**e, "shape": tuple(e["shape"]), "values": tuple(e["values"])})
-        for e in entries
-    )
 
 
 def save(folder: Path, numbered: list[str], names: list[str], values: list[Any]) -> None:

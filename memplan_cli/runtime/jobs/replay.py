@@ -13,11 +13,12 @@ from memplan_cli.evidence import CPU, UNOPTIMISED, Difference
 from memplan_cli.onnx_io.one_op import Cutter
 from memplan_cli.onnx_io.types import element_type
 from memplan_cli.runtime.bits import Tolerance
-from memplan_cli.runtime.inputs import draw_all
-from memplan_cli.runtime.jobs.outputs import against, save, specs
+from memplan_cli.runtime.jobs.outputs import against, save
 from memplan_cli.runtime.memory import DeviceMemory, HostMemory, Memory
 from memplan_cli.runtime.places import Place
 from memplan_cli.runtime.session import deterministic, make_session
+from memplan_cli.runtime.session_job import SessionJob
+from memplan_cli.runtime.type_names import word_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from onnx import NodeProto
 
     from memplan_cli.runtime.worker import Json
-
-_TYPES = {"float32": "float", "float64": "double"}
 
 
 @dataclass(slots=True)
@@ -83,11 +82,11 @@ class _Replay:
     def _type(self, name: str) -> str:
         if self._is_bound(name):
             dtype = self.places[name].dtype
-            return f"tensor({_TYPES.get(dtype, dtype)})"
+            return f"tensor({word_of(dtype)})"
         value = self.values[name]
         if isinstance(value, list):
             dtype = str(value[0].dtype) if value else "float32"
-            return f"seq(tensor({_TYPES.get(dtype, dtype)}))"
+            return f"seq(tensor({word_of(dtype)}))"
         return "tensor(string)" if _is_plain(value) else str(value.data_type())
 
     def _bind_input(self, binding: Any, name: str) -> None:  # noqa: ANN401 - ONNX Runtime has no types
@@ -171,11 +170,11 @@ def run(job: Json) -> Json:
 
     ``dies`` of a tensor is the index of the node at the top after which it is poisoned.
     """
-    provider = str(job["provider"])
+    asked = SessionJob.from_json(job)
     entries: Any = job["places"]
     places = [Place(**{**entry, "shape": tuple(entry["shape"])}) for entry in entries]
-    replay = _start(job, provider, [place for place in places if not place.block])
-    feed = draw_all(specs(job["specs"]), seed=int(str(job["seed"])))
+    replay = _start(asked, job["arenas"], [place for place in places if not place.block])
+    feed = asked.feed()
     replay.values.update({name: _value(value) for name, value in feed.items()})
     doomed: dict[int, list[Place]] = {}
     for place in places:
@@ -195,12 +194,11 @@ def run(job: Json) -> Json:
     return {"differences": [asdict(item) for item in (*found, *replay.overwritten())]}
 
 
-def _start(job: Json, provider: str, places: list[Place]) -> _Replay:
-    heights: Any = job["arenas"]
-    kind = HostMemory if provider == CPU else DeviceMemory
+def _start(asked: SessionJob, heights: Any, places: list[Place]) -> _Replay:  # noqa: ANN401 - JSON
+    kind = HostMemory if asked.provider == CPU else DeviceMemory
     arenas = {name: kind(height) for name, height in heights.items()}
-    cutter = Cutter.of(Path(str(job["model"])))
-    return _Replay(cutter, provider, arenas, {place.name: place for place in places}, {})
+    cutter = Cutter.of(asked.model)
+    return _Replay(cutter, asked.provider, arenas, {place.name: place for place in places}, {})
 
 
 def _value(value: Any) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
