@@ -59,14 +59,6 @@ class DonatedSteps:
         return not self.failure and not any(item.beyond for item in self.differences)
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
-    """A process's memory in two steps, in bytes; None where the system does not say."""
-
-    before: int | None
-    peak: int | None
-
-
 def donated_steps(
     original: Path, written: Path, pairs: Pairs, how: Comparison
 ) -> DonatedSteps:
@@ -126,27 +118,6 @@ def _steps(original: Path, written: Path, pairs: Pairs, how: Comparison) -> Dona
         second.reason,
         tuple(first["not_finite"]),  # type: ignore[arg-type]
     )
-
-
-def held_by_steps(model: Path, pairs: Pairs, way: str, how: Comparison) -> Held:
-    """Return the memory of a process that takes two steps.
-
-    Args:
-        model: Runs under ``how.rewritten_settings``.
-        pairs: Inputs, and the outputs that replace them.
-        way: ``donated``: one buffer a pair. ``swapped``: two, used in turns. ``fed``: the
-            runtime makes new ones, which are fed to the next step.
-        how: Where to run, and the inputs.
-
-    Raises:
-        RuntimeUnavailableError: it does not run.
-    """
-    require_weights(model)
-    specs = how.specs if how.specs is not None else step_specs(model, how.dims, pairs)
-    how = dataclasses.replace(how, provider=resolve_provider(how.provider), specs=specs)
-    job = _job(model, how.rewritten_settings, how, pairs)
-    done = run_job("donated", {**job, "way": way, "then": "measure"}, timeout=how.timeout)
-    return Held(**done.require(f"{model} takes no two steps"))  # type: ignore[arg-type]
 
 
 def step_specs(model: Path, dims: Mapping[str, int], pairs: Pairs) -> tuple[FeedSpec, ...]:

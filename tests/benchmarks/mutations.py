@@ -205,7 +205,7 @@ MUTATIONS = (
     Mutation("random ops keep their turns", DONATE,
              "            self._after[first].add(second)\n", "            pass\n", _DONATED),
     Mutation("two donated steps use one buffer a pair", _BOUND,
-             "        if name in self.pairs:\n            self._binding", "        if False:\n            self._binding",
+             "        if name in self.pairs:\n            self.binding", "        if False:\n            self.binding",
              _STEPS),
     Mutation("the second step reads the first one's values", _BOUND,
              "self.feed |= {old: values[new] for new, old in self.pairs.items()}", "del values", _STEPS),

@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, Any
 from memplan_cli import Settings, api
 from memplan_cli.evidence import CPU, RuntimeSettings
 from memplan_cli.runtime.compare import Comparison, compare
-from memplan_cli.runtime.donated import donated_steps, held_by_steps
+from memplan_cli.runtime.donated import donated_steps
 from memplan_cli.runtime.measure import Trial
 from memplan_cli.runtime.offline import RUN_AS_WRITTEN, offline_program
 from memplan_cli.runtime.predict import Executed
 from memplan_cli.runtime.steer import recommend
+from steps_memory import WAYS, held_by_steps
 
 from .alternating import alternate
 from .runtime_settings import specs_of
@@ -189,7 +190,7 @@ def donation(model: Path, folder: Path) -> Json:
     steps = donated_steps(model, out, pairs, BITS)
     best = best_as_written(out, model.stem)
     how = replace(BITS, rewritten_settings=best.settings)
-    held = {way: held_by_steps(out, pairs, way, how) for way in ("donated", "swapped", "fed")}
+    held = {way: held_by_steps(out, pairs, way, how) for way in WAYS}
     return {
         "asked": len(pairs) + len(report.donated.refused),
         "pairs": len(pairs),

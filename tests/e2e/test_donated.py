@@ -25,13 +25,13 @@ from memplan_cli.runtime.donated import (
     STATE_SCALE,
     DonatedSteps,
     donated_steps,
-    held_by_steps,
     step_specs,
 )
 from memplan_cli.runtime.inputs import draw_all
 from memplan_cli.runtime.offline import RUN_AS_WRITTEN
 from memplan_cli.transforms import donate
 from memplan_cli.transforms.donate import Donations
+from steps_memory import WAYS, held_by_steps
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -140,7 +140,7 @@ def test_a_donated_pair_takes_less_memory_than_two_buffers(tmp_path: Path) -> No
     wide = READ_FIRST.replace("4,4", "2048,2048").replace("MatMul", "Add")
     path = save(tmp_path, wide)
     peaks = {}
-    for way in ("donated", "swapped", "fed"):
+    for way in WAYS:
         held = held_by_steps(path, PAIRS, way, ON_CPU)
         assert held.before is not None
         assert held.peak is not None

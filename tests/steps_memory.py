@@ -1,0 +1,122 @@
+"""How much memory does a process take for two steps, by where their new values lie?
+
+python tests/steps_memory.py FOLDER     the child's side of `held_by_steps`
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnxruntime as ort
+
+from memplan_cli.runtime.donated import step_specs
+from memplan_cli.runtime.jobs.donated import STEPS, BoundSteps, Steps
+from memplan_cli.runtime.session import deterministic, resolve_provider
+from memplan_cli.runtime.session_job import SessionJob
+from memplan_cli.runtime.worker import run_script
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from memplan_cli.runtime.compare import Comparison
+    from memplan_cli.runtime.donated import Pairs
+    from memplan_cli.runtime.worker import Json
+
+
+@dataclass(frozen=True)
+class Held:
+    """A process's memory in two steps, in bytes; None where the system does not say."""
+
+    before: int | None
+    peak: int | None
+
+
+def held_by_steps(model: Path, pairs: Pairs, way: str, how: Comparison) -> Held:
+    """Return the memory of a process that takes two steps in one of `WAYS`."""
+    provider = resolve_provider(how.provider)
+    specs = how.specs if how.specs is not None else step_specs(model, how.dims, pairs)
+    settings = how.rewritten_settings.updated(deterministic(provider))
+    job = SessionJob(model, provider, specs, settings, how.seed).to_json()
+    job |= {"pairs": [list(pair) for pair in pairs], "way": way}
+    done = run_script([__file__], job, timeout=how.timeout)
+    return Held(**done.require(f"{model} takes no two steps"))  # type: ignore[arg-type]
+
+
+class SwappedSteps(BoundSteps):
+    """Each pair has two buffers, read and written in turns: what needs no donation."""
+
+    def __init__(self, job: Json) -> None:
+        self.written: dict[str, Any] = {}
+        super().__init__(job)
+
+    def bind_output(self, name: str) -> None:
+        if name not in self.pairs:
+            super().bind_output(name)
+            return
+        twin = np.empty_like(self.buffers[self.pairs[name]].numpy())
+        self.written[name] = ort.OrtValue.ortvalue_from_numpy(twin, self.device, 0)
+        self.binding.bind_ortvalue_output(name, self.written[name])
+
+    def take_over(self, values: Mapping[str, Any]) -> None:
+        """Read from now on what was written, and write where it was read."""
+        del values
+        for new, old in self.pairs.items():
+            self.written[new], self.buffers[old] = self.buffers[old], self.written[new]
+            self.binding.bind_ortvalue_input(old, self.buffers[old])
+            self.binding.bind_ortvalue_output(new, self.written[new])
+
+
+WAYS: Mapping[str, Callable[[Json], Steps]] = {
+    "donated": BoundSteps,
+    "swapped": SwappedSteps,
+    "fed": Steps,
+}
+"""One buffer a pair; two, used in turns; new ones of the runtime's, fed to the next step."""
+
+
+def measured(steps: Steps) -> dict[str, int | None]:
+    """Return the process's memory before the steps and at most during them, in bytes."""
+    forget_peak()
+    before = status("VmRSS")
+    for _ in range(STEPS):
+        if isinstance(steps, BoundSteps):
+            steps.advance()
+            steps.take_over({})
+        else:
+            steps.take_over(steps.step())
+    return {"before": before, "peak": status("VmHWM")}
+
+
+def forget_peak() -> None:
+    """Let the high-water mark of this process begin anew (proc(5), ``clear_refs``)."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    except OSError:
+        return
+
+
+def status(key: str) -> int | None:
+    """Return a line of ``/proc/self/status`` in bytes; None where there is none."""
+    try:
+        text = Path("/proc/self/status").read_text(encoding="ascii")
+    except OSError:
+        return None
+    return next(
+        (int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith(key)),
+        None,
+    )
+
+
+def main(folder: Path) -> None:
+    job = json.loads((folder / "job.json").read_text())
+    answer = {"how": "ok", "result": measured(WAYS[job["way"]](job)), "reason": ""}
+    (folder / "result.json").write_text(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
