@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.evidence import CPU
 from memplan_cli.quantities import format_size
+from memplan_cli.renderers.facts import size_or_dash
 from memplan_cli.runtime.snippet import binding_lines
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def profile_rows(report: Report) -> tuple[tuple[str, ...], ...]:
         (
             ", ".join(f"{name}={value}" for name, value in row.dims.items()),
             *map(
-                _cell,
+                size_or_dash,
                 (
                     row.memory.inputs,
                     row.memory.outputs,
@@ -100,7 +101,3 @@ def donated_code(report: Report) -> tuple[str, ...]:
     )
     pairs = '{made: given for given, made in plan["report"]["donated"]["pairs"]}'
     return (*lines, *filter(None, binding_lines(pairs, provider)))
-
-
-def _cell(size: int | None) -> str:
-    return "-" if size is None else format_size(size)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 from memplan_cli.quantities import format_change, format_share, format_size
 from memplan_cli.renderers.escape import markdown, markdown_prose, shortened, terminal
+from memplan_cli.renderers.json_text import document
 from memplan_cli.renderers.markdown import table
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def text(found: Difference) -> str:
 
 def as_json(found: Difference) -> str:
     """Return everything as JSON, plain ASCII."""
-    return json.dumps(found.to_json(), indent=2, ensure_ascii=True) + "\n"
+    return document(found.to_json())
 
 
 def as_markdown(found: Difference) -> str:

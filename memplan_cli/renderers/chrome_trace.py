@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from memplan_cli.renderers.escape import terminal
+from memplan_cli.renderers.escape import per_unit, terminal
 from memplan_cli.timeline import curve, held, moments
 
 if TYPE_CHECKING:
@@ -52,10 +52,9 @@ def _events(plan: Plan) -> Iterator[Json]:
         yield {**shared, "ph": "b", "ts": item.first, "args": facts}
         yield {**shared, "ph": "e", "ts": item.last}
     for arena in plan.arenas:
-        unit = "" if arena.unit == "1" else f" x {terminal(arena.unit)}"
         for tick, size in curve(plan, arena):
             yield {
-                "name": f"live bytes{unit}",
+                "name": f"live bytes{per_unit(arena.unit)}",
                 "ph": "C",
                 "ts": tick,
                 "pid": _NODES,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 from memplan_cli.renderers.escape import terminal
+from memplan_cli.renderers.json_text import document
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +20,7 @@ def text(found: Diagnosis) -> str:
 
 def as_json(found: Diagnosis) -> str:
     """Return everything as JSON, plain ASCII."""
-    return json.dumps(found.to_json(), indent=2, ensure_ascii=True) + "\n"
+    return document(found.to_json())
 
 
 def _lines(found: Diagnosis) -> Iterator[str]:

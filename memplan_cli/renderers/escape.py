@@ -42,6 +42,11 @@ def shortened(text: str, width: int) -> str:
     return f"{shown[:head]}…{shown[len(shown) - (width - 1 - head) :]}"
 
 
+def per_unit(unit: str) -> str:
+    """Return what stands behind a coefficient: `` x batch*seq``; of a number, nothing."""
+    return "" if unit == "1" else f" x {terminal(unit)}"
+
+
 def html(text: str) -> str:
     """Return text for HTML elements and quoted attributes."""
     return xml(text)

@@ -229,26 +229,27 @@ def evidence_rows(runtime: RuntimeFacts | None) -> tuple[Evidence, ...]:
         )
         for name, meaning in MEASURES.items()
     )
-    return tuple(row for row in rows if set(row.cells[1:-1]) != {_size(None)})
+    return tuple(row for row in rows if set(row.cells[1:-1]) != {size_or_dash(None)})
 
 
 def _predicted(peaks: Peaks | None, name: str) -> str:
     """Return a prediction: of the arena, it leaves the weights out."""
     if peaks is None or name == "held":
-        return _size(None)
-    return _size(peaks.held if name == "held, weights aside" else getattr(peaks, name))
+        return size_or_dash(None)
+    return size_or_dash(peaks.held if name == "held, weights aside" else getattr(peaks, name))
 
 
 def _observed(peaks: Peaks | None, name: str) -> str:
     if peaks is None:
-        return _size(None)
+        return size_or_dash(None)
     if name != "held, weights aside":
-        return _size(getattr(peaks, name))
+        return size_or_dash(getattr(peaks, name))
     known = peaks.held is not None and peaks.weights is not None
-    return _size((peaks.held or 0) - (peaks.weights or 0) if known else None)
+    return size_or_dash((peaks.held or 0) - (peaks.weights or 0) if known else None)
 
 
-def _size(size: int | None) -> str:
+def size_or_dash(size: int | None) -> str:
+    """Return a size for people; a dash where there is none."""
     return "-" if size is None else format_size(size)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan_cli.quantities import format_size
+from memplan_cli.renderers.columns import aligned
 from memplan_cli.renderers.escape import terminal
 from memplan_cli.totals import expression
 
@@ -48,10 +49,7 @@ def _lines(fit: Fit) -> Iterator[str]:
 def _table(fit: Fit) -> Iterator[str]:
     rows = [("", *fit.unknown, "needs", "with one more")]
     rows += [_row(fit, point) for point in fit.points]
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    for row in rows:
-        cells = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-        yield "  ".join(cells).rstrip()
+    yield from (line.rstrip() for line in aligned(rows))
     if len(fit.points) == 1:
         yield f"  {_parts(fit.points[0].need)}"
 

@@ -1,4 +1,4 @@
-"""The report as JSON: the contract's layout, plain ASCII, nothing else."""
+"""Results as JSON, plain ASCII, nothing else; the report in the contract's layout."""
 
 from __future__ import annotations
 
@@ -9,14 +9,19 @@ from memplan_cli.print_log import print_log
 
 if TYPE_CHECKING:
     from memplan_cli.plan import Plan
+    from memplan_cli.report import Json
+
+
+def document(content: Json) -> str:
+    """Return JSON for people and programs alike: indented, a newline at its end."""
+    return json.dumps(content, indent=2, ensure_ascii=True) + "\n"
 
 
 def render(plan: Plan) -> str:
     """Return the report of a plan as JSON."""
-    return json.dumps(plan.report.to_json(), indent=2, ensure_ascii=True) + "\n"
+    return document(plan.report.to_json())
 
 
 def render_logged(plan: Plan) -> str:
     """Return the report with the lines of ``--print-log`` as one more key."""
-    data = {**plan.report.to_json(), "print_log": list(print_log(plan))}
-    return json.dumps(data, indent=2, ensure_ascii=True) + "\n"
+    return document({**plan.report.to_json(), "print_log": list(print_log(plan))})

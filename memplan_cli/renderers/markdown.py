@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from memplan_cli.plan import Plan
+    from memplan_cli.report import Report
 
 MOST_ROWS = 20
 
@@ -68,12 +69,25 @@ def _parts(plan: Plan) -> Iterator[str]:
     report = plan.report
     yield f"## Memory of {markdown(report.model.path or 'model')}"
     yield f"**{markdown_prose(verdict(report))}** ({headline(report)})"
+    yield from _numbers(report)
+    yield from _peak(plan)
+    yield from _wide(plan)
+    yield from _asked_for(plan)
+    yield from _runtime(plan)
+    yield from _refusals(plan)
+    if report.warnings:
+        yield "### Warnings"
+        yield "\n".join(f"- {markdown_prose(warning)}" for warning in report.warnings)
+
+
+def _numbers(report: Report) -> Iterator[str]:
+    """Yield the intermediates' memory and the whole model's; sizes may hold its symbols."""
     yield table(
         ("intermediates", ">bytes", ">saved", "", "meaning"),
         (
             (
                 f"**{row.name}**" if row.chosen else row.name,
-                _size(row.size),
+                markdown_prose(row.size),
                 row.saved,
                 row.certainty,
                 row.definition,
@@ -84,34 +98,31 @@ def _parts(plan: Plan) -> Iterator[str]:
     yield table(
         ("whole model", ">bytes", "", "meaning"),
         (
-            (row.name, _size(row.size), row.certainty, row.definition)
+            (row.name, markdown_prose(row.size), row.certainty, row.definition)
             for row in total_rows(report)
         ),
     )
     if lines := certainty_lines(report):
         yield "; ".join(lines)
-    yield from _peak(plan)
-    yield from _wide(plan)
-    yield from _asked_for(plan)
-    yield from _runtime(plan)
+
+
+def _refusals(plan: Plan) -> Iterator[str]:
     rows = refused(plan)
-    if rows:
-        yield "### Not reused, and why"
-        yield table(
-            (">tensors", ">bytes", "reason", "for example"),
+    if not rows:
+        return
+    yield "### Not reused, and why"
+    yield table(
+        (">tensors", ">bytes", "reason", "for example"),
+        (
             (
-                (
-                    str(row.count),
-                    format_size(row.bytes) if row.bytes else "-",
-                    markdown_prose(row.reason),
-                    ", ".join(markdown(name) for name in row.examples),
-                )
-                for row in rows[:MOST_ROWS]
-            ),
-        )
-    if report.warnings:
-        yield "### Warnings"
-        yield "\n".join(f"- {markdown_prose(warning)}" for warning in report.warnings)
+                str(row.count),
+                format_size(row.bytes) if row.bytes else "-",
+                markdown_prose(row.reason),
+                ", ".join(markdown(name) for name in row.examples),
+            )
+            for row in rows[:MOST_ROWS]
+        ),
+    )
 
 
 def _peak(plan: Plan) -> Iterator[str]:
@@ -171,8 +182,3 @@ def _runtime(plan: Plan) -> Iterator[str]:
         yield "### Settings of the written model"
         yield "\n".join(f"- {markdown(line)}" for line in lines)
     yield markdown_prose(validation_line(plan.report))
-
-
-def _size(text: str) -> str:
-    """Return a size; one in the model's own symbols is its text, so it is escaped."""
-    return markdown_prose(text)

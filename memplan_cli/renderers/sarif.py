@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from memplan_cli.gate import MEANINGS, Finding
 from memplan_cli.quantities import format_change
 from memplan_cli.renderers.escape import shortened, terminal
+from memplan_cli.renderers.json_text import document
 from memplan_cli.version import VERSION
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def sarif(verdicts: tuple[Verdict, ...]) -> str:
             }
         ],
     }
-    return json.dumps(log, indent=2, ensure_ascii=True) + "\n"
+    return document(log)
 
 
 def _driver() -> Json:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 from memplan_cli.quantities import format_size
+from memplan_cli.renderers.json_text import document
 from memplan_cli.runtime.snippet import settings_snippet
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def as_json(found: Recommendation, model: str) -> str:
         "observed": found.observed.to_json() if found.observed else None,
         "notes": list(found.notes),
     }
-    return json.dumps(content, indent=2) + "\n"
+    return document(content)
 
 
 def _comments(found: Recommendation) -> Iterator[str]:

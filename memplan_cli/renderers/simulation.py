@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 from memplan_cli.quantities import format_size
+from memplan_cli.renderers.json_text import document
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -39,7 +39,7 @@ def as_json(found: Simulated) -> str:
             for run in found.simulations
         ],
     }
-    return json.dumps(content, indent=2) + "\n"
+    return document(content)
 
 
 RENDERERS: Mapping[str, Callable[[Simulated], str]] = {"text": text, "json": as_json}

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 from memplan_cli.quantities import format_share, format_size
-from memplan_cli.renderers.escape import markdown, markdown_prose, shortened, terminal
+from memplan_cli.renderers.columns import aligned
+from memplan_cli.renderers.escape import (
+    markdown,
+    markdown_prose,
+    per_unit,
+    shortened,
+    terminal,
+)
+from memplan_cli.renderers.json_text import document
 from memplan_cli.renderers.markdown import table
 from memplan_cli.snapshot import known_share
 
@@ -30,7 +37,7 @@ def peak_text(story: PeakStory) -> str:
 
 def peak_json(story: PeakStory) -> str:
     """Return the live set at the peak as JSON."""
-    return json.dumps(story.to_json(), indent=2, ensure_ascii=True) + "\n"
+    return document(story.to_json())
 
 
 def peak_markdown(story: PeakStory) -> str:
@@ -64,7 +71,7 @@ def tensor_text(story: TensorStory) -> str:
 
 def tensor_json(story: TensorStory) -> str:
     """Return one tensor's story as JSON."""
-    return json.dumps(story.to_json(), indent=2, ensure_ascii=True) + "\n"
+    return document(story.to_json())
 
 
 def tensor_markdown(story: TensorStory) -> str:
@@ -75,8 +82,7 @@ def tensor_markdown(story: TensorStory) -> str:
 
 
 def _size(size: int, story: PeakStory) -> str:
-    unit = "" if story.unit == "1" else f" x {terminal(story.unit)}"
-    return format_size(size) + unit
+    return format_size(size) + per_unit(story.unit)
 
 
 def _partial(story: PeakStory) -> str:
@@ -99,14 +105,7 @@ def _peak_lines(story: PeakStory) -> Iterator[str]:
         )
         for row in story.rows[:MOST_ROWS]
     ]
-    widths = [max(len(row[k]) for row in (heads, *cells)) for k in range(len(heads))]
-    numbers = (1, 2, 5)
-    for row in (heads, *cells):
-        padded = (
-            cell.rjust(width) if k in numbers else cell.ljust(width)
-            for k, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        yield f"  {'  '.join(padded)}".rstrip()
+    yield from (f"  {line}".rstrip() for line in aligned((heads, *cells), left=(0, 3, 4)))
     left = len(story.rows) - MOST_ROWS
     if left > 0:
         rest = sum(row.bytes for row in story.rows[MOST_ROWS:])
@@ -128,8 +127,8 @@ def _advice(story: PeakStory) -> str:
 def _tensor_lines(story: TensorStory) -> Iterator[str]:
     place = story.place
     dims = ",".join(str(dim) for dim in place.shape)
-    unit = "" if story.unit == "1" else f" x {story.unit}"
-    yield terminal(f"{place.id}: {place.dtype} [{dims}], {format_size(place.bytes)}{unit}")
+    size = f"{format_size(place.bytes)}{per_unit(story.unit)}"
+    yield terminal(f"{place.id}: {place.dtype} [{dims}], {size}")
     where = f"arena {place.arena} at offset {place.offset}"
     slot = "" if place.slot is None else f", slot {place.slot}"
     yield f"  lies in {where}{slot}, steps {place.first} to {place.last - 1}"

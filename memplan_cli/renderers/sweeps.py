@@ -6,7 +6,9 @@ import json
 from typing import TYPE_CHECKING
 
 from memplan_cli.quantities import format_size
+from memplan_cli.renderers.columns import aligned
 from memplan_cli.renderers.escape import csv_row, terminal
+from memplan_cli.renderers.json_text import document
 from memplan_cli.sweep import COLUMNS, NUMBERS, SCHEMA
 
 if TYPE_CHECKING:
@@ -21,12 +23,10 @@ def text(rows: Sequence[Row]) -> str:
     """Return a table, one line a row, sizes for people."""
     table: list[tuple[str, ...]] = [("model", "dims", "nodes", "coverage", *_SHOWN)]
     table += [_cells(row) for row in rows]
-    widths = [max(len(line[at]) for line in table) for at in range(len(table[0]))]
-    lines = []
-    for line, row in zip(table, (None, *rows), strict=True):
-        left = [line[at].ljust(widths[at]) for at in (0, 1)]
-        right = [cell.rjust(width) for cell, width in zip(line[2:], widths[2:], strict=True)]
-        lines.append(terminal(("  ".join([*left, *right]) + _remark(row)).rstrip()))
+    lines = [
+        terminal(f"{line}{_remark(row)}".rstrip())
+        for line, row in zip(aligned(table, left=(0, 1)), (None, *rows), strict=True)
+    ]
     bad = sum(not row.passed for row in rows)
     count = "1 row" if len(rows) == 1 else f"{len(rows)} rows"
     lines.append(count + (f", {bad} failed" if bad else ""))
@@ -61,8 +61,8 @@ def dims_text(row: Row) -> str:
 
 def as_json(rows: Sequence[Row]) -> str:
     """Return one document with all rows."""
-    document = {"schema": SCHEMA, "rows": [row.to_json() for row in rows]}
-    return json.dumps(document, indent=2) + "\n"
+    content = {"schema": SCHEMA, "rows": [row.to_json() for row in rows]}
+    return document(content)
 
 
 def as_lines(rows: Sequence[Row]) -> str:

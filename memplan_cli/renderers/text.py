@@ -23,7 +23,7 @@ from memplan_cli.renderers.asked import (
     recompute_line,
 )
 from memplan_cli.renderers.bars import bars, sampled
-from memplan_cli.renderers.escape import shortened, terminal
+from memplan_cli.renderers.escape import per_unit, shortened, terminal
 from memplan_cli.renderers.facts import (
     certainty_lines,
     evidence_rows,
@@ -165,8 +165,8 @@ def _live_bytes(plan: Plan, width: int) -> Iterator[RenderableType]:
     if not lines or arena is None:
         return
     peak = max(size for _, size in points)
-    unit = "" if arena.unit == "1" else f" x {terminal(arena.unit)}"
-    where = f"highest {format_size(peak)}{unit} at step {peak_tick(points)} of {end}"
+    highest = f"{format_size(peak)}{per_unit(arena.unit)}"
+    where = f"highest {highest} at step {peak_tick(points)} of {end}"
     content = Group(Text("\n".join(lines), style="cyan"), Text(where, style="dim"))
     yield titled("Live bytes over time", content)
 

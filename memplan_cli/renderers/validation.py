@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 from memplan_cli.renderers.escape import terminal
 from memplan_cli.renderers.facts import evidence_rows
+from memplan_cli.renderers.json_text import document
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -30,7 +30,7 @@ def as_json(proof: Proof) -> str:
     """
     content = proof.validation.to_json()
     content["runtime"] = proof.runtime.to_json() if proof.runtime else None
-    return json.dumps(content, indent=2, ensure_ascii=True) + "\n"
+    return document(content)
 
 
 def _memory(runtime: RuntimeFacts | None) -> Iterator[str]:

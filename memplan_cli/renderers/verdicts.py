@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 from memplan_cli.quantities import format_change, format_size
@@ -15,6 +14,7 @@ from memplan_cli.renderers.escape import (
     shortened,
     terminal,
 )
+from memplan_cli.renderers.json_text import document
 from memplan_cli.renderers.junit import junit
 from memplan_cli.renderers.markdown import table
 from memplan_cli.renderers.sarif import sarif
@@ -47,7 +47,7 @@ def as_json(verdicts: tuple[Verdict, ...]) -> str:
         "passed": all(verdict.passed for verdict in verdicts),
         "models": [verdict.to_json() for verdict in verdicts],
     }
-    return json.dumps(data, indent=2, ensure_ascii=True) + "\n"
+    return document(data)
 
 
 def as_markdown(verdicts: tuple[Verdict, ...]) -> str:
