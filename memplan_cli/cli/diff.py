@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from memplan_cli.cli.common import Chosen, output_options, say, settings_options
+from memplan_cli.cli.chosen import Chosen, settings_options
+from memplan_cli.cli.common import format_option, output_options, say
 
 if TYPE_CHECKING:
     from memplan_cli.cli.common import Output
@@ -19,7 +20,7 @@ FORMATS = ("text", "json", "markdown", "html")
 @click.argument("before", metavar="A", type=click.Path(path_type=Path))
 @click.argument("after", metavar="B", type=click.Path(path_type=Path))
 @settings_options
-@click.option("--format", "form", type=click.Choice(FORMATS), default="text")
+@format_option(*FORMATS)
 @output_options
 def diff(before: Path, after: Path, *, settings: Chosen, form: str, output: Output) -> None:
     """Say what changed from A to B, models or plans, and which tensors did it.

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from memplan_cli.cli.common import output_options, say
+from memplan_cli.cli.common import format_option, output_options, say
 
 if TYPE_CHECKING:
     from memplan_cli.cli.common import Output
 
 
 @click.command()
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
+@format_option("text", "json")
 @output_options
 def doctor(*, form: str, output: Output) -> None:
     """Say what is installed, which providers really work, and what is in conflict.

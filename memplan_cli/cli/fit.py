@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from memplan_cli.cli.chosen import Chosen, settings_options
 from memplan_cli.cli.common import (
-    Chosen,
+    format_option,
     model_argument,
     output_options,
     provider_option,
     say,
-    settings_options,
 )
 from memplan_cli.cli.idle import refuse_idle
 from memplan_cli.cli.profiles import open_dims
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @click.option("--overhead", metavar="SIZE", help="The runtime's own share; default 64MiB.")
 @click.option("--confirm", is_flag=True, help="Run the answer and hold it against SIZE.")
 @provider_option
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
+@format_option("text", "json")
 @open_dims
 @settings_options
 @output_options

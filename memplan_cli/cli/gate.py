@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from memplan_cli.cli.common import Chosen, output_options, say, settings_options
+from memplan_cli.cli.chosen import Chosen, settings_options
+from memplan_cli.cli.common import format_option, output_options, say
 from memplan_cli.cli.outputs import refuse_targets, result_option
 from memplan_cli.errors import SettingsError
 
@@ -43,7 +44,7 @@ FORMATS = ("text", "json", "markdown", "github", "junit", "sarif")
 @click.option("--ratchet", is_flag=True, default=None, help="A gain must be recorded.")
 @click.option("--update-baseline", is_flag=True, help="Record these numbers.")
 @settings_options
-@click.option("--format", "form", type=click.Choice(FORMATS), default="text")
+@format_option(*FORMATS)
 @result_option
 @click.option(
     "--write", "more", multiple=True, metavar="FORMAT=FILE", help="Write another format too."

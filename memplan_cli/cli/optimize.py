@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from memplan_cli.cli.chosen import Chosen, settings_options
 from memplan_cli.cli.common import (
-    Chosen,
+    format_option,
     model_argument,
     output_options,
     provider_option,
     say,
-    settings_options,
     timeout_option,
 )
 from memplan_cli.cli.idle import given, refuse_idle
@@ -74,7 +74,7 @@ def _why_not(plan: Plan) -> str:
 @provider_option
 @timeout_option
 @click.option("--print-log", is_flag=True, help="One line for each tensor that reuses memory.")
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
+@format_option("text", "json")
 @output_options
 def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
     model: Path,

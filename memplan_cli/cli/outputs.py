@@ -1,4 +1,4 @@
-"""Which files may a command write? Looked at before any work is done, not after it.
+"""Where may a result go? Looked at before any work is done, and written there after it.
 
 ``-`` is standard output where the result is text, and no file anywhere: nobody who types it
 wants a file of that name (``./-`` is one).
@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from memplan_cli.cli.common import say
 from memplan_cli.errors import ModelError, SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from memplan_cli.cli.common import Output
 
 _STDOUT = "-"
 
@@ -61,6 +64,21 @@ class ResultFile(TargetFile):
 result_option = click.option(
     "-o", "--output", "out", type=ResultFile(), help="File to write; - is standard output."
 )
+
+
+def deliver(text: str, out: Path | None, output: Output) -> None:
+    """Print a result, or write it into the file that was asked for and name that.
+
+    Raises:
+        ModelError: it cannot be written.
+    """
+    if out is None:
+        say(text)
+        return
+    from memplan_cli.onnx_io.files import write_files
+
+    write_files({out: text.encode()})
+    output.note(f"memplan: wrote {out}")
 
 
 def refuse_targets(targets: Mapping[str, Path | None], read: Iterable[Path] = ()) -> None:

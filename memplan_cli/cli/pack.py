@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from memplan_cli.cli.common import Finite, output_options, say
+from memplan_cli.cli.common import Finite, format_option, output_options, say
 from memplan_cli.cli.outputs import TargetFile, refuse_targets
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     metavar="S",
     help="Seconds after which the search stops.",
 )
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
+@format_option("text", "json")
 @output_options
 def pack(  # noqa: PLR0913 - one parameter an option, as click wants it
     problem: Path,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import wraps
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from memplan_cli.cli.common import whole
+from memplan_cli.cli.words import whole
 from memplan_cli.errors import SettingsError
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+if TYPE_CHECKING:
+    from memplan_cli.cli.common import Command
 
 _OPEN = "=?"
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from memplan_cli.cli.common import Chosen, output_options, say, settings_options
-from memplan_cli.cli.outputs import refuse_targets, result_option
+from memplan_cli.cli.chosen import Chosen, settings_options
+from memplan_cli.cli.common import format_option, output_options
+from memplan_cli.cli.outputs import deliver, refuse_targets, result_option
 from memplan_cli.cli.profiles import several_dims
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ FORMATS = (
 @several_dims
 @settings_options
 @click.option("--print-log", is_flag=True, help="One line for each tensor that reuses memory.")
-@click.option("--format", "form", type=click.Choice(FORMATS), default="text")
+@format_option(*FORMATS)
 @result_option
 @output_options
 def report(  # noqa: PLR0913 - one parameter an option, as click wants it
@@ -52,7 +53,6 @@ def report(  # noqa: PLR0913 - one parameter an option, as click wants it
     """
     from memplan_cli import api
     from memplan_cli.errors import SettingsError
-    from memplan_cli.onnx_io.files import write_files
     from memplan_cli.profiles import for_all
     from memplan_cli.renderers import render
     from memplan_cli.renderers.html import Beside
@@ -74,8 +74,4 @@ def report(  # noqa: PLR0913 - one parameter an option, as click wants it
         beside = Beside(label, api.plan(path, replace(kept, checkpoints=(), donate={})))
     color = output.color and out is None
     text = render(plan, form, color=color, print_log=print_log, beside=beside)
-    if out is None:
-        say(text)
-        return
-    write_files({out: text.encode()})
-    output.note(f"memplan: wrote {out}")
+    deliver(text, out, output)

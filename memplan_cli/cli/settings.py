@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 import click
 
 from memplan_cli.cli.common import (
+    dim_option,
+    format_option,
     model_argument,
     output_options,
-    parse_dims,
     provider_option,
-    say,
     timeout_option,
 )
 from memplan_cli.cli.idle import refuse_idle
-from memplan_cli.cli.outputs import refuse_targets, result_option
+from memplan_cli.cli.outputs import deliver, refuse_targets, result_option
+from memplan_cli.cli.words import parse_dims
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,12 +26,12 @@ if TYPE_CHECKING:
 
 @click.command()
 @model_argument
-@click.option("--dim", "dims", multiple=True, metavar="NAME=N", help="Bind a symbolic dim.")
+@dim_option
 @click.option("--measure", is_flag=True, help="Run the model and let measurement decide.")
 @provider_option
 @timeout_option
 @result_option
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
+@format_option("text", "json")
 @output_options
 def settings(  # noqa: PLR0913 - one parameter an option, as click wants it
     model: Path,
@@ -53,7 +54,6 @@ def settings(  # noqa: PLR0913 - one parameter an option, as click wants it
     """
     from memplan_cli import api
     from memplan_cli.comparing import Check
-    from memplan_cli.onnx_io.files import write_files
     from memplan_cli.renderers.settings import RENDERERS
 
     if not measure:
@@ -63,9 +63,4 @@ def settings(  # noqa: PLR0913 - one parameter an option, as click wants it
     output.progress("predicting what the runtime will need")
     check = Check(provider=provider, timeout=timeout) if measure else None
     found = api.settings(model, parse_dims(dims), check)
-    text = RENDERERS[form](found, str(model))
-    if out is None:
-        say(text)
-        return
-    write_files({out: text.encode()})
-    output.note(f"memplan: wrote {out}")
+    deliver(RENDERERS[form](found, str(model)), out, output)

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 import click
 
 from memplan_cli.cli.common import (
+    dim_option,
+    format_option,
     model_argument,
     output_options,
-    parse_dims,
     say,
     timeout_option,
 )
+from memplan_cli.cli.words import parse_dims
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,9 +33,9 @@ ALLOCATORS = ("bfc", "best-fit", "bfc-exact", "ort")
     multiple=True,
     help="Which to simulate; repeatable; default: all of them.",
 )
-@click.option("--dim", "dims", multiple=True, metavar="NAME=N", help="Bind a symbolic dim.")
+@dim_option
 @timeout_option
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
+@format_option("text", "json")
 @output_options
 def simulate(  # noqa: PLR0913 - one parameter an option, as click wants it
     model: Path,

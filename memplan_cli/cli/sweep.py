@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from memplan_cli.cli.common import Chosen, output_options, say, settings_options
+from memplan_cli.cli.chosen import Chosen, settings_options
+from memplan_cli.cli.common import format_option, output_options
 from memplan_cli.cli.idle import refuse_idle
-from memplan_cli.cli.outputs import TargetFile, refuse_targets, result_option
+from memplan_cli.cli.outputs import TargetFile, deliver, refuse_targets, result_option
 from memplan_cli.cli.profiles import profile_dims
 
 if TYPE_CHECKING:
@@ -32,8 +33,7 @@ if TYPE_CHECKING:
     metavar="FILE.jsonl",
     help="Keep each row here, and do not do again what is in it.",
 )
-@click.option("--format", "form", type=click.Choice(["text", "json", "jsonl", "csv"]),
-              default="text")  # fmt: skip
+@format_option("text", "json", "jsonl", "csv")
 @result_option
 @profile_dims
 @settings_options
@@ -61,7 +61,6 @@ def sweep(  # noqa: PLR0913 - one parameter an option, as click wants it
     memplan sweep 'zoo/*.onnx' --resume rows.jsonl --format csv -o table.csv
     """
     from memplan_cli import sweep as sweeping
-    from memplan_cli.onnx_io.files import write_files
     from memplan_cli.renderers.sweeps import RENDERERS
 
     if scheduler is not None:
@@ -77,12 +76,7 @@ def sweep(  # noqa: PLR0913 - one parameter an option, as click wants it
         output.progress(f"{len(heard)} of {len(todo)}: {row.model}")
 
     rows = sweeping.sweep(todo, _runner(jobs, scheduler), resume=resume, heard=hear)
-    rendered = RENDERERS[form](rows)
-    if out is None:
-        say(rendered)
-    else:
-        write_files({out: rendered.encode()})
-        output.note(f"memplan: wrote {out}")
+    deliver(RENDERERS[form](rows), out, output)
     raise SystemExit(0 if all(row.passed for row in rows) else 1)
 
 

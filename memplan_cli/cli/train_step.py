@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from memplan_cli.cli.common import Finite, model_argument, output_options, printable, say
+from memplan_cli.cli.common import (
+    Finite,
+    format_option,
+    model_argument,
+    output_options,
+    printable,
+    say,
+)
 from memplan_cli.cli.outputs import TargetFile, refuse_targets
 
 if TYPE_CHECKING:
@@ -52,7 +59,7 @@ if TYPE_CHECKING:
 @click.option(
     "--state", type=TargetFile(), help="Write the first value of each in.* here (.npz)."
 )
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
+@format_option("text", "json")
 @output_options
 def train_step(  # noqa: PLR0913 - one parameter an option, as click wants it
     model: Path,

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from memplan_cli.cli.common import Finite, output_options, provider_option, say, timeout_option
+from memplan_cli.cli.common import (
+    Finite,
+    format_option,
+    output_options,
+    provider_option,
+    say,
+    timeout_option,
+)
 
 if TYPE_CHECKING:
     from memplan_cli.cli.common import Output
@@ -30,7 +37,7 @@ _TOLERANCE = Finite(0)
 )
 @click.option("--atol", type=_TOLERANCE, default=0.0, show_default=True)
 @timeout_option
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
+@format_option("text", "json")
 @output_options
 def validate(  # noqa: PLR0913 - one parameter an option, as click wants it
     planned: Path,

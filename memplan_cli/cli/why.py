@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from memplan_cli.cli.common import Chosen, output_options, say, settings_options
+from memplan_cli.cli.chosen import Chosen, settings_options
+from memplan_cli.cli.common import format_option, output_options, say
 
 if TYPE_CHECKING:
     from memplan_cli.cli.common import Output
@@ -19,7 +20,7 @@ FORMATS = ("text", "json", "markdown")
 @click.argument("path", metavar="MODEL|PLAN", type=click.Path(path_type=Path))
 @click.option("--tensor", metavar="NAME", help="The story of one tensor.")
 @settings_options
-@click.option("--format", "form", type=click.Choice(FORMATS), default="text")
+@format_option(*FORMATS)
 @output_options
 def why(
     path: Path, *, tensor: str | None, settings: Chosen, form: str, output: Output
