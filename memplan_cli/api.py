@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.comparing import Check
 from memplan_cli.errors import ModelError, PlanError, SettingsError
+from memplan_cli.evidence import DEFAULT_TIMEOUT
 from memplan_cli.file_names import PLAN_SUFFIX, plan_beside, written_beside
 from memplan_cli.modelfile import plan_model, read_model
 from memplan_cli.optimizing import (
@@ -204,7 +205,7 @@ def simulate(
     model: FilePath,
     dims: Mapping[str, int],
     allocators: Sequence[str],
-    timeout: float = DEFAULT_CHECK.timeout,
+    timeout: float = DEFAULT_TIMEOUT,
 ) -> Simulated:
     """Return what dynamic allocators need for one real run, beside the static plan.
 

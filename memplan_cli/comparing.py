@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from memplan_cli.evidence import DEFAULT_TIMEOUT
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -21,7 +23,7 @@ class Check:
     runs: int = 2
     rtol: float = 0.0
     atol: float = 0.0
-    timeout: float = 600.0
+    timeout: float = DEFAULT_TIMEOUT
 
 
 @dataclass(frozen=True, slots=True)

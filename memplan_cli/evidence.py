@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 
 Setting = str | int | bool
 
+DEFAULT_TIMEOUT = 600.0
+"""Seconds that a process with a session may take, where nobody says another limit."""
+
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
 

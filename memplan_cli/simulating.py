@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from memplan_cli.comparing import Check
+from memplan_cli.evidence import DEFAULT_TIMEOUT
 from memplan_cli.settings import Settings
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def simulate_model(
     path: Path,
     dims: Mapping[str, int],
     allocators: Sequence[str],
-    timeout: float = Check().timeout,
+    timeout: float = DEFAULT_TIMEOUT,
 ) -> Simulated:
     """Run a model once, then let each allocator serve that run's requests.
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.errors import ModelError, RuntimeUnavailableError
-from memplan_cli.evidence import Difference, RuntimeSettings, Validation
+from memplan_cli.evidence import DEFAULT_TIMEOUT, Difference, RuntimeSettings, Validation
 from memplan_cli.onnx_io.feeds import FeedSpec, default_dims, feed_specs
 from memplan_cli.onnx_io.interface import other_inputs
 from memplan_cli.onnx_io.load import load_model
@@ -23,7 +23,7 @@ from memplan_cli.onnx_io.seeding import seeded_twins
 from memplan_cli.runtime.bits import Tolerance, differences, widened
 from memplan_cli.runtime.session import deterministic, resolve_provider
 from memplan_cli.runtime.session_job import SessionJob
-from memplan_cli.runtime.worker import DEFAULT_TIMEOUT, Outcome, run_job
+from memplan_cli.runtime.worker import Outcome, run_job
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -19,7 +19,7 @@ from memplan_cli.runtime.compare import require_weights
 from memplan_cli.runtime.node_index import by_index
 from memplan_cli.runtime.observed import observe
 from memplan_cli.runtime.predict import Executed, needs_run
-from memplan_cli.runtime.worker import DEFAULT_TIMEOUT, run_job
+from memplan_cli.runtime.worker import run_job
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -104,7 +104,7 @@ def write_dump(model: Path, out: Path, settings: RuntimeSettings, provider: str 
         "provider": provider,
         "out": str(out),
     }
-    run_job("dump", job, timeout=DEFAULT_TIMEOUT).require(f"{model} does not load")
+    run_job("dump", job).require(f"{model} does not load")
     distinct = with_distinct_names(load_model(out))
     if distinct is not None:
         out.write_bytes(distinct.SerializeToString())

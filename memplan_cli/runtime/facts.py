@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from memplan_cli.errors import RuntimeUnavailableError
-from memplan_cli.evidence import CPU, UNOPTIMISED, RuntimeSettings
+from memplan_cli.evidence import CPU, DEFAULT_TIMEOUT, UNOPTIMISED, RuntimeSettings
 from memplan_cli.progress import silent
 from memplan_cli.report import RuntimeFacts
 from memplan_cli.runtime.compare import Comparison, compare
@@ -64,7 +64,7 @@ class Pair:
     provider: str = "auto"
     dims: Mapping[str, int] = field(default_factory=dict)
     as_written: bool = False
-    timeout: float = 600.0
+    timeout: float = DEFAULT_TIMEOUT
     known: RuntimeFacts | None = None
 
 

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import TYPE_CHECKING
 
-from memplan_cli.evidence import CPU
+from memplan_cli.evidence import CPU, DEFAULT_TIMEOUT
 from memplan_cli.onnx_io.feeds import FeedSpec, feed_specs
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.runtime.compare import require_weights
 from memplan_cli.runtime.profile import NodeEvent, Recording, peaks_of
 from memplan_cli.runtime.session import resolve_provider
 from memplan_cli.runtime.session_job import SessionJob
-from memplan_cli.runtime.worker import DEFAULT_TIMEOUT, Outcome, run_job
+from memplan_cli.runtime.worker import Outcome, run_job
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from memplan_cli.errors import MemplanError, RuntimeTimeoutError, RuntimeUnavailableError
+from memplan_cli.evidence import DEFAULT_TIMEOUT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,8 +40,6 @@ JOBS: Mapping[str, str] = {
     "observed": "memplan_cli.runtime.jobs.observed",
 }
 """Each module has ``run(job) -> result``; it is imported in the child only."""
-
-DEFAULT_TIMEOUT = 600.0
 
 _TAIL = 1200
 
