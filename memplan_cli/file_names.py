@@ -1,20 +1,28 @@
-"""What are a written model and its plan called? Named here, and read back from a name here.
+"""Which files does a name mean? Models as users name them; what is written beside them.
 
 Names say where to look, never what a file holds: that is for its digest (`provenance`).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from glob import glob, has_magic
+from pathlib import Path
 
 WRITTEN_SUFFIX = ".memplan.onnx"
 """How the name of a written model ends, where nobody has named it."""
 
 PLAN_SUFFIX = ".memplan.json"
 """How the name of its plan ends then."""
+
+
+def matched(path: Path) -> tuple[Path, ...]:
+    """Return what a path means, in order: itself, or the files that a glob matches.
+
+    A file may be named with brackets: globs are only what is no file.
+    """
+    if path.exists() or not has_magic(str(path)):
+        return (path,)
+    return tuple(sorted(map(Path, glob(str(path), recursive=True))))  # noqa: PTH207 - absolute ones too
 
 
 def written_beside(model: Path) -> Path:

@@ -27,7 +27,7 @@ from memplan_cli.plan_of import Source
 from memplan_cli.planner import make_plan
 from memplan_cli.selection import free_dims
 from memplan_cli.settings import Settings
-from memplan_cli.totals import input_bytes, output_bytes
+from memplan_cli.totals import input_bytes, output_bytes, summed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -108,13 +108,10 @@ class _Search:
     def of(
         cls, path: Path, request: Request, settings: Settings, progress: Progress | None
     ) -> _Search:
+        from memplan_cli.modelfile import load_program
         from memplan_cli.onnx_io.load import load_model
-        from memplan_cli.onnx_io.shapes import Bindings
-        from memplan_cli.runtime.shapes import read_completely, read_observed
 
-        model = load_model(path)
-        read = read_observed if settings.profile_shapes else read_completely
-        loaded = read(model, path, Bindings(settings.dims, settings.shapes))
+        loaded = load_program(load_model(path), path, settings)
         _check_symbols(loaded.program, request.unknown, settings)
         planned = make_plan(loaded.program, settings, _SOURCE, progress=progress)
         _refuse_unknown(planned.plan)
@@ -191,21 +188,19 @@ def _totals(program: Program, plan: Plan, settings: Settings) -> dict[str, int]:
     outputs = output_bytes(program, settings.bounds)
     if inputs is None or outputs is None:
         return {}
-    found = {"1": plan.report.memory.weights}
+    weights = {"1": plan.report.memory.weights}
     heights = {arena.unit: arena.height for arena in plan.arenas}
-    for part in (inputs, outputs, heights):
-        for unit, value in part.items():
-            found[unit] = found.get(unit, 0) + value
-    return dict(sorted(found.items()))
+    return dict(sorted(summed(weights, inputs, outputs, heights).items()))
 
 
 def _run(model: Path, point: Point, provider: str, settings: Settings) -> Confirmation:
     from memplan_cli.evidence import RuntimeSettings
+    from memplan_cli.runtime.chunk import EXACT_UNSPLIT
     from memplan_cli.runtime.measure import Trial, measure
     from memplan_cli.runtime.session import resolve_provider
 
     dims = {**settings.dims, **point.dims}
     where = resolve_provider(provider)
-    exact = RuntimeSettings(arena={"arena_extend_strategy": "kSameAsRequested"})
+    exact = RuntimeSettings(arena=EXACT_UNSPLIT)
     peaks = measure(model, exact, Trial(where, dims, runs=2, timing_runs=0))
     return Confirmation(dims, where, peaks.held or 0, point.need.inputs)

@@ -6,7 +6,6 @@ Nothing here prints or exits. A gate that fails is a result.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from glob import glob, has_magic
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from memplan_cli.baseline import DEFAULT_NAME, dumps, key_of, read_baseline
 from memplan_cli.diff import compare
 from memplan_cli.errors import ModelError, PlanError, SettingsError
+from memplan_cli.file_names import matched
 from memplan_cli.gate import NO_INCREASE, RuleBook, Rules, judge, rules_from, worth_recording
 from memplan_cli.plan_file import read_plan
 from memplan_cli.progress import Progress, silent
@@ -116,14 +116,10 @@ def expanded(models: tuple[Path, ...]) -> tuple[Path, ...]:
     """
     found: dict[Path, None] = {}
     for model in models:
-        # A file may be named with brackets: globs are only what is no file.
-        if model.exists() or not has_magic(str(model)):
-            found[model] = None
-            continue
-        matched = sorted(glob(str(model), recursive=True))  # noqa: PTH207 - absolute ones too
-        if not matched:
+        meant = matched(model)
+        if not meant:
             raise ModelError(f"no file matches {model}")
-        found.update((Path(name), None) for name in matched)
+        found.update(dict.fromkeys(meant))
     return tuple(found)
 
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from onnx import ModelProto, TensorProto  # noqa: TID251 - types only; onnx_io makes them
 
+    from memplan_cli.onnx_io.read import Loaded
     from memplan_cli.plan_of import Source
     from memplan_cli.planner import Planned
     from memplan_cli.settings import Settings
@@ -59,6 +60,19 @@ def read_model(path: Path) -> ModelFile:
     return file
 
 
+def load_program(model: ModelProto, path: Path, settings: Settings) -> Loaded:
+    """Return the program of a model, read from ``path``, with the sizes that settings give.
+
+    Raises:
+        MemplanError: the model or a setting is wrong.
+    """
+    from memplan_cli.onnx_io.shapes import Bindings
+    from memplan_cli.runtime.shapes import read_completely, read_observed
+
+    read = read_observed if settings.profile_shapes else read_completely
+    return read(model, path, Bindings(settings.dims, settings.shapes))
+
+
 def plan_model(
     file: ModelFile, settings: Settings, progress: Callable[[str], None] | None = None
 ) -> Planned:
@@ -67,12 +81,9 @@ def plan_model(
     Raises:
         MemplanError: the model or a setting is wrong.
     """
-    from memplan_cli.onnx_io.shapes import Bindings
     from memplan_cli.planner import make_plan
-    from memplan_cli.runtime.shapes import read_completely, read_observed
 
-    read = read_observed if settings.profile_shapes else read_completely
-    loaded = read(file.model, file.path, Bindings(settings.dims, settings.shapes))
+    loaded = load_program(file.model, file.path, settings)
     source = source_of(file, loaded.warnings)
     return make_plan(loaded.program, settings, source, progress=progress)
 

@@ -10,19 +10,18 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from glob import glob, has_magic
 from hashlib import sha256
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.errors import MemplanError, ModelError, SettingsError
-from memplan_cli.file_names import original_of
+from memplan_cli.file_names import matched, original_of
 from memplan_cli.untrusted import refuse_endless
 
 if TYPE_CHECKING:
     from memplan_cli.ir import Shape
     from memplan_cli.modelfile import ModelFile
+    from memplan_cli.profiles import Profiles
     from memplan_cli.report import Json, Report
 
 SCHEMA = "memplan.sweep/1"
@@ -113,10 +112,6 @@ class Row:
         )
 
 
-Profiles = Mapping[str, Sequence[int]]
-"""Values to try of each symbol: ``{"batch": (1, 8, 32)}``."""
-
-
 def jobs_of(
     paths: Sequence[Path],
     profiles: Profiles,
@@ -129,13 +124,13 @@ def jobs_of(
         ModelError: a path names no model.
         SettingsError: the settings that all of them share are wrong.
     """
+    from memplan_cli.profiles import bindings
+
     _judge(overrides, config)
     single = {name: values for name, values in profiles.items() if len(set(values)) == 1}
-    bindings: list[dict[str, int | str]] = [
-        dict(zip(profiles, values, strict=True)) for values in product(*profiles.values())
-    ]
+    found: list[Mapping[str, int | str]] = [*bindings(profiles)]
     if len(single) < len(profiles):
-        bindings.append(
+        found.append(
             {
                 name: values[0] if name in single else f"{min(values)}..{max(values)}"
                 for name, values in profiles.items()
@@ -145,7 +140,7 @@ def jobs_of(
     return tuple(
         Job(str(model), dims, where, overrides)
         for model in found_models(paths)
-        for dims in bindings
+        for dims in found
     )
 
 
@@ -172,13 +167,10 @@ def found_models(paths: Sequence[Path]) -> tuple[Path, ...]:
     """
     found: dict[Path, None] = {}
     for path in paths:
+        inside = matched(path)
         if path.is_dir():
             there = set(path.rglob("*.onnx"))
-            inside = sorted(file for file in there if original_of(file) not in there)
-        elif has_magic(str(path)) and not path.exists():
-            inside = sorted(map(Path, glob(str(path), recursive=True)))  # noqa: PTH207 - an absolute pattern too
-        else:
-            inside = [path]
+            inside = tuple(sorted(file for file in there if original_of(file) not in there))
         if not inside:
             raise ModelError(f"there is no *.onnx in {path}")
         found.update(dict.fromkeys(inside))

@@ -16,7 +16,8 @@ from memplan_cli.cli.profiles import profile_dims
 
 if TYPE_CHECKING:
     from memplan_cli.cli.common import Output
-    from memplan_cli.sweep import Profiles, Row, Runner
+    from memplan_cli.profiles import Profiles
+    from memplan_cli.sweep import Row, Runner
 
 
 @click.command()
