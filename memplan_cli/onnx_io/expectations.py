@@ -38,7 +38,6 @@ class Rule:
     values: tuple[int, ...] = ()
 
 
-# These give on the values of an input at these positions, changed in shape at most.
 _MOVES: Mapping[str, tuple[int, ...]] = {
     "Cast": (0,),
     "CastLike": (0,),
@@ -67,9 +66,10 @@ _MOVES: Mapping[str, tuple[int, ...]] = {
     "Concat": tuple(range(64)),
     "Min": tuple(range(8)),
 }
+"""Ops that give on the values of inputs at these positions, changed in shape at most."""
 
-# A value that stays above zero through these stays above zero.
 _KEEPS_SIGN = frozenset({"Add", "Mul", "Div", "Sum", "Max", "ReduceSum", "ReduceMean"})
+"""Ops that give something above zero where their inputs are."""
 
 _COUNTS: Mapping[tuple[str, int], tuple[int, ...]] = {
     ("TopK", 1): (1,),
@@ -93,6 +93,7 @@ _COUNTS: Mapping[tuple[str, int], tuple[int, ...]] = {
 }
 
 _SHAPES = frozenset({("Reshape", 1), ("Expand", 1), ("ConstantOfShape", 0), ("Resize", 3)})
+"""Op and position of a shape: its values are the dims of the op's result."""
 
 _POSITIVE = frozenset(
     {
@@ -106,7 +107,6 @@ _POSITIVE = frozenset(
     }
 )
 
-# Op and position of an index -> position of what it indexes.
 _INDEXED: Mapping[tuple[str, int], int] = {
     ("Gather", 1): 0,
     ("GatherElements", 1): 0,
@@ -125,6 +125,7 @@ _INDEXED: Mapping[tuple[str, int], int] = {
     ("RNN", 4): 0,
     ("ReverseSequence", 1): 0,
 }
+"""Op and position of an index -> position of what it indexes."""
 
 
 class Trace:

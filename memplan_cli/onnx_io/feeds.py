@@ -44,12 +44,12 @@ class FeedSpec:
     container: str = "tensor"
 
 
-# Bytes are quantised data and may be anything; wider integers are masks more often.
 _WHOLE_RANGE: Mapping[str, tuple[str, int, int]] = {
     "bool": ("integers", 0, 2),
     "int8": ("integers", -128, 128),
     "uint8": ("integers", 0, 256),
 }
+"""Bytes are quantised data and may be anything; wider integers are masks more often."""
 
 
 def feed_specs(model: ModelProto, dims: Mapping[str, int]) -> tuple[FeedSpec, ...]:

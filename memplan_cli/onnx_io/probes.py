@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from onnx import NodeProto, TensorProto
+    from onnx import NodeProto
 
     from memplan_cli.ir import Attribute
 
@@ -24,12 +24,11 @@ Values = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """An input: a tensor of a shape, or small constant values."""
+    """An input of the model, or a constant where it has ``values``."""
 
     dtype: str = "float32"
     shape: tuple[int, ...] = (4, 8)
     values: Values | None = None
-    scalar: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +68,12 @@ _POINTWISE = Operand(shape=(16, 16, 1, 1))
 _BOOL = Operand("bool")
 _LONG = Operand("int64")
 _DOUBLE = Operand("float64")
+_PLACES = Operand("int64", values=(0,) * 32)
+_NONE = Operand(shape=(0,), values=())
 
 
 def _longs(*values: int) -> Operand:
-    return Operand("int64", values=values)
+    return Operand("int64", (len(values),), values)
 
 
 def _op(
@@ -173,15 +174,15 @@ ONE_OPS: tuple[OneOp, ...] = (
     _op("Concat", _X, axis=0),
     _op("Split", _X, axis=0, num_outputs=1),
     _op("Gather", _X, _longs(0, 1, 2, 3)),
-    _op("GatherElements", _X, Operand("int64", values=(0,) * 32), axis=0),
-    _op("ScatterElements", _X, Operand("int64", values=(0,) * 32), _X, axis=0),
-    _op("Scatter", _X, Operand("int64", values=(0,) * 32), _X, opset=10, axis=0),
+    _op("GatherElements", _X, _PLACES, axis=0),
+    _op("ScatterElements", _X, _PLACES, _X, axis=0),
+    _op("Scatter", _X, _PLACES, _X, opset=10, axis=0),
     _op("TensorScatter", Operand(shape=(1, 4, 8)), Operand(shape=(1, 2, 8)), _longs(0), opset=24),
     _op("BitCast", result="int32", opset=26, to=6),
     OneOp("TreeEnsembleRegressor", (Operand(shape=(4, 1)),), _LEAF, "ai.onnx.ml"),
-    _op("ScatterND", _X, Operand("int64", values=(0, 1)), Operand(shape=(2, 8))),
+    _op("ScatterND", _X, Operand("int64", (2, 1), (0, 1)), Operand(shape=(2, 8))),
     _op("Where", _BOOL, _X, _X),
-    _op("CumSum", _X, Operand("int64", values=(0,), scalar=True)),
+    _op("CumSum", _X, Operand("int64", (), (0,))),
     _op("ReduceSum", Operand(shape=(4, 1)), _longs(1)),
     _op("ReduceMean", Operand(shape=(4, 1)), _longs(1)),
     _op("ReduceMax", Operand(shape=(4, 1)), _longs(1)),
@@ -199,7 +200,7 @@ ONE_OPS: tuple[OneOp, ...] = (
     _op("GroupNormalization", _IMAGE, *(Operand(shape=(8,)),) * 2, num_groups=2),
     _op("LayerNormalization", _X, Operand(shape=(8,)), Operand(shape=(8,))),
     _op("LRN", _IMAGE, size=3),
-    _op("Resize", _IMAGE, Operand(values=()), Operand(values=()), _longs(1, 8, 6, 6)),
+    _op("Resize", _IMAGE, _NONE, _NONE, _longs(1, 8, 6, 6)),
     _op("DepthToSpace", Operand(shape=(1, 4, 3, 3)), blocksize=1),
     _op("SpaceToDepth", Operand(shape=(1, 4, 3, 3)), blocksize=1),
     *(_op(name, _X, _X, result="bool") for name in ("Equal", "Less", "Greater")),
@@ -250,25 +251,24 @@ def _model(op: OneOp, position: int, *, kept: bool) -> bytes:
     for index, operand in enumerate(op.operands):
         name = f"in{index}"
         names.append(name)
-        if operand.values is not None:
-            weights.append(_constant(name, operand))
-            continue
         element = _element(operand.dtype)
+        if operand.values is not None:
+            weights.append(helper.make_tensor(name, element, operand.shape, operand.values))
+            continue
         inputs.append(helper.make_tensor_value_info(f"x{index}", element, operand.shape))
-        kind = "Not" if operand.dtype == "bool" else "Neg"
-        nodes.append(helper.make_node(kind, [f"x{index}"], [name]))
+        nodes.append(_copy(f"x{index}", name, operand.dtype))
     # Only the input in question dies at the op: the others are read again at the end.
     results = ["r", *(f"r{output}" for _, output in op.later)]
     nodes.append(helper.make_node(op.type, names, results, domain=op.domain, name="probe",
                                   **op.attributes))  # fmt: skip
-    nodes.append(helper.make_node("Not" if op.result == "bool" else "Neg", ["r"], ["y"]))
+    nodes.append(_copy("r", "y", op.result))
     outputs = [helper.make_value_info("y", _typed(op.result))]
     for index, operand in enumerate(op.operands):
         if operand.values is None and (kept or index != position):
-            nodes.append(_reader(names[index], f"y{index}", operand))
+            nodes.append(_copy(names[index], f"y{index}", operand.dtype))
             outputs.append(helper.make_value_info(f"y{index}", _typed(operand.dtype)))
     graph = helper.make_graph(nodes, "probe", inputs, outputs, weights)
-    domains = {"": op.opset, "ai.onnx.ml": 3, "com.microsoft": 1, "com.microsoft.nchwc": 1}
+    domains = {"": op.opset, "ai.onnx.ml": 3, "com.microsoft": 1, _NCHWC: 1}
     opsets = [helper.make_opsetid(name, version) for name, version in domains.items()]
     model: bytes = helper.make_model(
         graph, opset_imports=opsets, ir_version=10
@@ -276,22 +276,11 @@ def _model(op: OneOp, position: int, *, kept: bool) -> bytes:
     return model
 
 
-def _reader(name: str, result: str, operand: Operand) -> NodeProto:
+def _copy(name: str, result: str, dtype: str) -> NodeProto:
+    """Return a node that reads a tensor and allocates one like it."""
     from onnx import helper
 
-    return helper.make_node("Not" if operand.dtype == "bool" else "Neg", [name], [result])
-
-
-def _constant(name: str, operand: Operand) -> TensorProto:
-    from onnx import helper
-
-    values = operand.values or ()
-    shape = [] if operand.scalar else [len(values)]
-    if len(values) == 32:
-        shape = [4, 8]
-    if values == (0, 1):
-        shape = [2, 1]
-    return helper.make_tensor(name, _element(operand.dtype), shape, values)
+    return helper.make_node("Not" if dtype == "bool" else "Neg", [name], [result])
 
 
 def _element(dtype: str) -> int:
