@@ -144,11 +144,8 @@ def _increase(name: str, old: TensorFacts, new: TensorFacts, after: Snapshot) ->
         reason = f"grew from {format_size(old.bytes)} to {format_size(new.bytes)}"
         return Change(name, Kind.GREW, effect, reason)
     if new.read_by != old.read_by or new.steps > old.steps:
-        reason = f"lives until {_node(new.read_by)}, {new.steps} steps; before until "
-        reason += f"{_node(old.read_by)}, {old.steps} steps"
-        return Change(name, Kind.LONGER, effect, reason)
-    reason = f"unchanged, but the peak is at {_node(after.peak_node)} now"
-    return Change(name, Kind.ENTERED, effect, reason)
+        return Change(name, Kind.LONGER, effect, _lives(old, new))
+    return Change(name, Kind.ENTERED, effect, _elsewhere(after))
 
 
 def _decrease(name: str, old: TensorFacts, new: TensorFacts, after: Snapshot) -> Change:
@@ -157,11 +154,17 @@ def _decrease(name: str, old: TensorFacts, new: TensorFacts, after: Snapshot) ->
         reason = f"shrank from {format_size(old.bytes)} to {format_size(new.bytes)}"
         return Change(name, Kind.SHRANK, effect, reason)
     if new.steps < old.steps:
-        reason = f"lives until {_node(new.read_by)}, {new.steps} steps; before until "
-        reason += f"{_node(old.read_by)}, {old.steps} steps"
-        return Change(name, Kind.SHORTER, effect, reason)
-    reason = f"unchanged, but the peak is at {_node(after.peak_node)} now"
-    return Change(name, Kind.LEFT, effect, reason)
+        return Change(name, Kind.SHORTER, effect, _lives(old, new))
+    return Change(name, Kind.LEFT, effect, _elsewhere(after))
+
+
+def _lives(old: TensorFacts, new: TensorFacts) -> str:
+    now = f"lives until {_node(new.read_by)}, {new.steps} steps"
+    return f"{now}; before until {_node(old.read_by)}, {old.steps} steps"
+
+
+def _elsewhere(after: Snapshot) -> str:
+    return f"unchanged, but the peak is at {_node(after.peak_node)} now"
 
 
 def _node(name: str) -> str:

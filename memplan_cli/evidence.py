@@ -17,6 +17,16 @@ DEFAULT_TIMEOUT = 600.0
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
 
+OPTION_ENUMS: Mapping[str, str] = {
+    "execution_order": "ExecutionOrder",
+    "graph_optimization_level": "GraphOptimizationLevel",
+    "execution_mode": "ExecutionMode",
+}
+"""Attributes of ``SessionOptions`` that take a member of an enum of ONNX Runtime's."""
+
+EXTEND_STRATEGIES: Mapping[str, int] = {"kNextPowerOfTwo": 0, "kSameAsRequested": 1}
+"""``arena_extend_strategy``, which ``OrtArenaCfg`` takes as a number."""
+
 
 @dataclass(frozen=True, slots=True)
 class RuntimeSettings:

@@ -49,8 +49,10 @@ EXACT: Mapping[str, Setting] = {
     "arena_extend_strategy": "kSameAsRequested",
     "max_dead_bytes_per_chunk": 1,
 }
+"""Regions as large as what was asked for, and whatever is left of a chunk is split off."""
 
-_EXACT_UNSPLIT: Mapping[str, Setting] = {"arena_extend_strategy": "kSameAsRequested"}
+EXACT_UNSPLIT: Mapping[str, Setting] = {"arena_extend_strategy": "kSameAsRequested"}
+"""The same regions, their chunks split by the runtime's own rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,7 @@ def rounded(size: float) -> int:
 def best_arena(requests: Sequence[Request]) -> ArenaChoice:
     """Return the arena settings under which these requests hold least."""
     # Splitting every chunk wins nearly always, but not always.
-    exact = [_choice(requests, arena) for arena in (EXACT, _EXACT_UNSPLIT)]
+    exact = [_choice(requests, arena) for arena in (EXACT, EXACT_UNSPLIT)]
     best = min(exact, key=lambda choice: choice.held)
     lowest = most_in_use(requests)
     trials = max(4, min(_MOST_TRIALS, _WORK // max(len(requests), 1)))

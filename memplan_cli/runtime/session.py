@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from memplan_cli.errors import RuntimeUnavailableError, SettingsError
-from memplan_cli.evidence import CPU, CUDA, RuntimeSettings
+from memplan_cli.evidence import CPU, CUDA, EXTEND_STRATEGIES, OPTION_ENUMS, RuntimeSettings
 from memplan_cli.runtime.worker import run_job
 
 if TYPE_CHECKING:
@@ -34,14 +34,6 @@ DETERMINISTIC_CUDA = DETERMINISTIC.updated(
 )
 
 _PROBE_TIMEOUT = 120.0
-
-_ENUMS: Mapping[str, str] = {
-    "execution_order": "ExecutionOrder",
-    "graph_optimization_level": "GraphOptimizationLevel",
-    "execution_mode": "ExecutionMode",
-}
-
-_EXTEND: Mapping[str, int] = {"kNextPowerOfTwo": 0, "kSameAsRequested": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +127,8 @@ def session_options(settings: RuntimeSettings) -> Any:  # noqa: ANN401 - ONNX Ru
     options = ort.SessionOptions()
     options.log_severity_level = 3
     for key, value in settings.session.items():
-        if key in _ENUMS:
-            setattr(options, key, getattr(getattr(ort, _ENUMS[key]), str(value)))
+        if key in OPTION_ENUMS:
+            setattr(options, key, getattr(getattr(ort, OPTION_ENUMS[key]), str(value)))
         else:
             setattr(options, key, value)
     for key, value in settings.session_config.items():
@@ -158,7 +150,7 @@ def register_arena(arena: Mapping[str, Setting]) -> None:
     """Register the CPU arena of this process; it lasts until the process ends."""
     import onnxruntime as ort
 
-    config = {key: _EXTEND.get(str(value), value) for key, value in arena.items()}
+    config = {key: EXTEND_STRATEGIES.get(str(value), value) for key, value in arena.items()}
     # The dictionary form refuses keys it does not know, which is what we want.
     memory = ort.OrtMemoryInfo(
         "Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT

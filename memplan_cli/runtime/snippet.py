@@ -5,27 +5,19 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from memplan_cli.evidence import CPU
+from memplan_cli.evidence import CPU, EXTEND_STRATEGIES, OPTION_ENUMS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from memplan_cli.evidence import RuntimeSettings, Setting
 
-_ENUMS = {
-    "execution_order": "ExecutionOrder",
-    "graph_optimization_level": "GraphOptimizationLevel",
-    "execution_mode": "ExecutionMode",
-}
-
-_EXTEND = {"kNextPowerOfTwo": 0, "kSameAsRequested": 1}
-
 
 def settings_snippet(settings: RuntimeSettings, model: str, provider: str = CPU) -> str:
     """Return Python that creates the session and runs it, each option in its scope."""
     lines = ["import onnxruntime as ort", "", "options = ort.SessionOptions()"]
     for key, value in sorted(settings.session.items()):
-        enum = _ENUMS.get(key)
+        enum = OPTION_ENUMS.get(key)
         text = f"ort.{enum}.{value}" if enum else repr(value)
         lines.append(f"options.{key} = {text}")
     for key, entry in sorted(settings.session_config.items()):
@@ -91,7 +83,7 @@ def _pretty(outputs: Mapping[str, str]) -> str:
 
 def _cpu_arena(settings: RuntimeSettings) -> list[str]:
     """On CPU the arena belongs to the process: one registration, before any session."""
-    keys = {k: _EXTEND.get(str(v), v) for k, v in sorted(settings.arena.items())}
+    keys = {k: EXTEND_STRATEGIES.get(str(v), v) for k, v in sorted(settings.arena.items())}
     return [
         "# The arena belongs to the process: register it once, before the first session.",
         "memory = ort.OrtMemoryInfo(",

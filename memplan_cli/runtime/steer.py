@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.evidence import CPU, Peaks, RuntimeSettings
-from memplan_cli.runtime.chunk import EXACT, ArenaChoice, best_arena, one_chunk, rounded
+from memplan_cli.runtime.chunk import (
+    EXACT,
+    EXACT_UNSPLIT,
+    ArenaChoice,
+    best_arena,
+    one_chunk,
+    rounded,
+)
 from memplan_cli.runtime.ledger import UnknownBytesError
 from memplan_cli.runtime.measure import Trial, measure, record, workspace_of
 from memplan_cli.runtime.order import ORDERS
@@ -40,7 +47,11 @@ _OWN_INITIALIZERS = {"session.use_device_allocator_for_initializers": "1"}
 _GROWTH = (1.03, 1.08, 1.15, 1.3)
 """Larger first regions to try where kernels' workspace did not fit into the first one."""
 
+_ROOM = (1.1, 1.25, 1.5)
+"""First regions to try where sizes depend on data, as multiples of the peak measured."""
+
 _ENDLESS = 1 << 62
+"""Bytes that no arena holds: the last attempt is never one too many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,15 +182,12 @@ def _best(
     for settings in _variants(executed, base):
         requests = requests_of(model_of(executed, settings, provider), workspace)
         # The CUDA arena cannot be told its first region from Python.
-        choice = best_arena(requests) if provider == CPU else ArenaChoice(EXACT_ON_CUDA, 0)
+        choice = best_arena(requests) if provider == CPU else ArenaChoice(EXACT_UNSPLIT, 0)
         chosen = settings.updated(
             RuntimeSettings(arena=choice.arena, session_config=_OWN_INITIALIZERS)
         )
         found.append(_Candidate(chosen, predict(executed, settings, provider), choice))
     return min(found, key=lambda candidate: candidate.score)
-
-
-EXACT_ON_CUDA: Mapping[str, str] = {"arena_extend_strategy": "kSameAsRequested"}
 
 
 def _variants(executed: Executed, base: RuntimeSettings) -> Iterator[RuntimeSettings]:
@@ -240,9 +248,9 @@ def _by_measurement(model: Path, base: RuntimeSettings, trial: Trial) -> Recomme
     first = _tuned(base)
     found = [(_score(measure(model, first, quick)), first)]
     peak = found[0][0][1]
-    for factor in (1.1, 1.25, 1.5):
-        size = -(-int(peak * factor) // 256) * 256
-        settings = dataclasses.replace(first, arena=one_chunk(size))
+    for factor in _ROOM:
+        arena = one_chunk(rounded(peak * factor))
+        settings = dataclasses.replace(first, arena=arena)
         found.append((_score(measure(model, settings, quick)), settings))
     _, chosen = min(found, key=lambda item: item[0])
     note = "sizes depend on data: chosen among a few settings by measuring each"
