@@ -32,10 +32,11 @@ if TYPE_CHECKING:
 
     from memplan_cli.plan import Plan
     from memplan_cli.profiles import Profiles
-    from memplan_cli.proving import Extra, Proof
+    from memplan_cli.proof import Proof
+    from memplan_cli.proving import Extra
     from memplan_cli.runtime.doctor import Diagnosis
+    from memplan_cli.runtime.simulate import Simulated
     from memplan_cli.runtime.steer import Recommendation
-    from memplan_cli.simulating import Simulated
 
 
 FilePath = Path | str

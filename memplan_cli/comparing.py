@@ -17,7 +17,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """How a written model is proved: where it runs, and what counts as equal."""
+    """How a written model is proved: where it runs, and what counts as equal.
+
+    Attributes:
+        provider: ``auto``, ``cpu`` or ``cuda``.
+        runs: of each model, on the same inputs.
+        rtol, atol: what is excused, ``|got - wanted| <= atol + rtol * |wanted|``; two zeros
+            ask for the same bits.
+        timeout: seconds for each process that runs a model.
+    """
 
     provider: str = "auto"
     runs: int = 2

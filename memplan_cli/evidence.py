@@ -17,6 +17,9 @@ DEFAULT_TIMEOUT = 600.0
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
 
+PROVIDERS: Mapping[str, str] = {"cpu": CPU, "cuda": CUDA}
+"""What users call a provider -> ONNX Runtime's name of it."""
+
 OPTION_ENUMS: Mapping[str, str] = {
     "execution_order": "ExecutionOrder",
     "graph_optimization_level": "GraphOptimizationLevel",

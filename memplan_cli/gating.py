@@ -6,7 +6,6 @@ Nothing here prints or exits. A gate that fails is a result.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -309,10 +308,8 @@ def refuse_idle(paths: tuple[Path, ...], given: tuple[str, ...]) -> None:
 
 
 def installed_runtime() -> str:
-    """Return the name and version of the runtime that is installed, without importing it."""
-    for name in ("onnxruntime-gpu", "onnxruntime"):
-        try:
-            return f"onnxruntime {metadata.version(name)}"
-        except metadata.PackageNotFoundError:
-            continue
-    return ""
+    """Return the name and version of the runtime that is installed, or nothing."""
+    from memplan_cli.runtime.installed import runtime_version
+
+    version = runtime_version()
+    return f"onnxruntime {version}" if version else ""

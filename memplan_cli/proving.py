@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, cast
 
 from memplan_cli.comparing import Check, compare_models
 from memplan_cli.donating import Donation, with_binding, with_donation
 from memplan_cli.errors import ModelError, PlanError, SettingsError
 from memplan_cli.file_names import plan_beside
+from memplan_cli.proof import Proof
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -17,22 +18,8 @@ if TYPE_CHECKING:
     from memplan_cli.comparing import Compared
     from memplan_cli.evidence import Validation
     from memplan_cli.plan import Plan
-    from memplan_cli.report import RuntimeFacts
 
 Extra = Literal["replay", "measure"]
-
-
-@dataclass(frozen=True, slots=True)
-class Proof:
-    """The verdict on a written model; ``runtime`` where it was measured too."""
-
-    validation: Validation
-    runtime: RuntimeFacts | None = None
-
-    @property
-    def passed(self) -> bool:
-        """Whether everything that was asked for holds."""
-        return self.validation.passed
 
 
 def prove(

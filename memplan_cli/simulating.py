@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.evidence import DEFAULT_TIMEOUT
@@ -12,16 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from memplan_cli.runtime.simulate import Simulation
-
-
-@dataclass(frozen=True, slots=True)
-class Simulated:
-    """What each allocator needs, and what the static plan of the model needs."""
-
-    planned: int | None
-    simulations: tuple[Simulation, ...]
-    warnings: tuple[str, ...] = ()
+    from memplan_cli.runtime.simulate import Simulated
 
 
 def simulate_model(
@@ -44,7 +35,7 @@ def simulate_model(
     from memplan_cli.runtime.predict import Executed, needs_run
     from memplan_cli.runtime.session import resolve_provider
     from memplan_cli.runtime.shapes import read_observed
-    from memplan_cli.runtime.simulate import simulate
+    from memplan_cli.runtime.simulate import Simulated, simulate
 
     file = read_model(path)
     loaded = read_observed(file.model, path, Bindings(dims, {}))

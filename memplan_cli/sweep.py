@@ -16,23 +16,14 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.errors import MemplanError, ModelError, SettingsError
 from memplan_cli.file_names import matched, original_of
+from memplan_cli.sweep_rows import NUMBERS, Row, append_row, kept_rows
 from memplan_cli.untrusted import refuse_endless
 
 if TYPE_CHECKING:
     from memplan_cli.ir import Shape
     from memplan_cli.modelfile import ModelFile
     from memplan_cli.profiles import Profiles
-    from memplan_cli.report import Json, Report
-
-SCHEMA = "memplan.sweep/1"
-
-NUMBERS = (
-    "nodes", "intermediates", "coverage", "weights", "inputs", "outputs", "naive", "live_peak",
-    "planned", "total",
-)  # fmt: skip
-"""Columns with a number, or None where it is not known; bytes from ``weights`` on."""
-
-COLUMNS = ("model", "dims", "status", *NUMBERS, "error")
+    from memplan_cli.report import Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,55 +52,6 @@ class Job:
             content = ""
         said = [self.model, content, self.config, dict(self.dims), dict(self.overrides)]
         return sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """What became of one job; ``error`` says why there are no numbers."""
-
-    key: str
-    model: str
-    dims: Mapping[str, int | str]
-    status: str
-    numbers: Mapping[str, float | None] = field(default_factory=dict)
-    error: str = ""
-
-    @property
-    def passed(self) -> bool:
-        """Whether there are numbers."""
-        return self.status == "ok"
-
-    @property
-    def partial(self) -> bool:
-        """Whether sizes are missing, so that totals, where there are any, say too little."""
-        return (self.numbers.get("coverage") or 0) < 1 if self.passed else False
-
-    def to_json(self) -> Json:
-        """Return the layout of one line of ``memplan.sweep/1``."""
-        return {
-            "schema": SCHEMA,
-            "key": self.key,
-            "model": self.model,
-            "dims": dict(self.dims),
-            "status": self.status,
-            "partial": self.partial,
-            **{name: self.numbers.get(name) for name in NUMBERS},
-            "error": self.error,
-        }
-
-    @classmethod
-    def from_json(cls, data: Json) -> Row:
-        """Read what `to_json` wrote.
-
-        Raises:
-            KeyError: it is something else.
-        """
-        if data["schema"] != SCHEMA:
-            raise KeyError(data["schema"])
-        numbers = {name: data[name] for name in NUMBERS}
-        return cls(
-            data["key"], data["model"], data["dims"], data["status"], numbers, data["error"]
-        )
 
 
 def jobs_of(
@@ -271,47 +213,12 @@ def sweep(
         SettingsError: the file is no file of rows, or cannot be written.
     """
     keys = [job.key for job in jobs]
-    rows = {} if resume is None else _kept(resume)
+    rows = {} if resume is None else kept_rows(resume)
     left = [at for at, key in enumerate(keys) if key not in rows]
     for place, row in runner([jobs[at] for at in left]):
         rows[keys[left[place]]] = row
         if resume is not None:
-            _append(resume, row)
+            append_row(resume, row)
         if heard is not None:
             heard(row)
     return tuple(rows[key] for key in keys)
-
-
-_START = b'{"coverage": '
-"""How each row begins, keys being sorted: only the half of one may be taken away."""
-
-
-def _kept(path: Path) -> dict[str, Row]:
-    """Read the rows of a file; half a line at its end is what a kill left, and goes."""
-    if not path.exists():
-        return {}
-    refuse_endless(path, SettingsError)
-    try:
-        data = path.read_bytes()
-        whole = data[: data.rfind(b"\n") + 1]
-        rows = [Row.from_json(json.loads(line)) for line in whole.splitlines() if line.strip()]
-        half = data[len(whole) :]
-        if half[: len(_START)] != _START[: len(half)]:
-            raise ValueError("no row begins so")  # noqa: TRY301 - whose file this is, nobody knows
-        if half:
-            path.write_bytes(whole)
-    except OSError as error:
-        raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise SettingsError(
-            f"{path} is no file of sweep rows", hint="name a new file, or that of a sweep"
-        ) from error
-    return {row.key: row for row in rows}
-
-
-def _append(path: Path, row: Row) -> None:
-    try:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row.to_json(), sort_keys=True) + "\n")
-    except OSError as error:
-        raise SettingsError(f"{path} cannot be written: {error.strerror}") from error

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.errors import RuntimeUnavailableError
-from memplan_cli.sweep import Job, Row, do_job, failed
+from memplan_cli.sweep import Job, do_job, failed
+from memplan_cli.sweep_rows import Row
 
 if TYPE_CHECKING:
     from typing import Any

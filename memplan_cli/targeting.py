@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.errors import RuntimeUnavailableError, SettingsError
-from memplan_cli.evidence import CPU, CUDA
+from memplan_cli.evidence import CPU, PROVIDERS
 from memplan_cli.modelfile import ModelFile, plan_model, source_of
 from memplan_cli.optimizing import (
     Candidate,
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from memplan_cli.comparing import Check
     from memplan_cli.runtime.measure import Trial
     from memplan_cli.settings import Settings
-
-PROVIDERS = {"cpu": CPU, "cuda": CUDA}
 
 _READERS_COST = 256
 """Bytes that the shape of a tensor takes in an arena."""
@@ -190,7 +188,7 @@ def _planned(
     original: ModelFile, dump: ModelFile, settings: Settings, targets: Targets, provider: str
 ) -> Rewriting:
     from memplan_cli.planner import make_plan
-    from memplan_cli.runtime.facts import runtime_version
+    from memplan_cli.runtime.facts import required_version
     from memplan_cli.runtime.offline import offline_metadata, offline_program
     from memplan_cli.runtime.settle import settled
     from memplan_cli.scheduling import Runtime
@@ -207,5 +205,5 @@ def _planned(
         settings,
         targets,
         original=original.path,
-        notes=offline_metadata(runtime_version(), provider),
+        notes=offline_metadata(required_version(), provider),
     )

@@ -104,13 +104,7 @@ def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
     from memplan_cli.renderers import render
 
     if not validate:
-        # Nobody may believe that a GPU was used; the rest is harmless, and said.
-        idle = ("settings_out", "provider") if provider == "cuda" else ("settings_out",)
-        refuse_idle(idle, "needs the models to be run", "leave --no-validate out")
-        for option in given(("provider", "timeout")):
-            output.note(
-                f"memplan: {option} changes nothing: with --no-validate nothing is run"
-            )
+        _judge_idle(provider, output)
     if target != "portable" and provider not in (target, "auto"):
         raise SettingsError(
             f"--target {target} runs both models on its own provider, not on {provider}",
@@ -136,6 +130,18 @@ def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
     if settings_out is not None:
         _write_settings(settings_out, done)
         output.note(f"memplan: wrote {settings_out}")
+
+
+def _judge_idle(provider: str, output: Output) -> None:
+    """Refuse or note options that do nothing where nothing is run.
+
+    Raises:
+        SettingsError: somebody could believe that a GPU was used, or waits for settings.
+    """
+    idle = ("settings_out", "provider") if provider == "cuda" else ("settings_out",)
+    refuse_idle(idle, "needs the models to be run", "leave --no-validate out")
+    for option in given(("provider", "timeout")):
+        output.note(f"memplan: {option} changes nothing: with --no-validate nothing is run")
 
 
 def _refuse_settings_out(

@@ -17,7 +17,8 @@ from memplan_cli.cli.profiles import profile_dims
 if TYPE_CHECKING:
     from memplan_cli.cli.common import Output
     from memplan_cli.profiles import Profiles
-    from memplan_cli.sweep import Row, Runner
+    from memplan_cli.sweep import Runner
+    from memplan_cli.sweep_rows import Row
 
 
 @click.command()

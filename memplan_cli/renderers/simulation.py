@@ -10,7 +10,7 @@ from memplan_cli.renderers.json_text import document
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from memplan_cli.simulating import Simulated
+    from memplan_cli.runtime.simulate import Simulated
 
 
 def text(found: Simulated) -> str:

@@ -9,12 +9,12 @@ from memplan_cli.quantities import format_size
 from memplan_cli.renderers.columns import aligned
 from memplan_cli.renderers.escape import csv_row, terminal
 from memplan_cli.renderers.json_text import document
-from memplan_cli.sweep import COLUMNS, NUMBERS, SCHEMA
+from memplan_cli.sweep_rows import COLUMNS, NUMBERS, SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from memplan_cli.sweep import Row
+    from memplan_cli.sweep_rows import Row
 
 _SHOWN = ("weights", "naive", "planned", "total")
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from memplan_cli.evidence import Difference, Peaks, Validation
-    from memplan_cli.proving import Proof
+    from memplan_cli.proof import Proof
     from memplan_cli.report import RuntimeFacts
 
 MOST_DIFFERENCES = 20

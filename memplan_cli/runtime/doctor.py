@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import platform
 from dataclasses import dataclass
-from importlib import metadata
 
 from memplan_cli.evidence import CPU, CUDA
+from memplan_cli.runtime.installed import version_of
 from memplan_cli.runtime.session import ProviderProbe, probe_provider
 
 _WHEELS = (
@@ -68,13 +68,8 @@ def diagnose() -> Diagnosis:
 
 def installed_versions() -> tuple[tuple[str, str], ...]:
     """Return ``(package, version)`` of what is installed, in a fixed order."""
-    found = []
-    for package in _PACKAGES:
-        try:
-            found.append((package, metadata.version(package)))
-        except metadata.PackageNotFoundError:
-            continue
-    return tuple(found)
+    found = ((package, version_of(package)) for package in _PACKAGES)
+    return tuple((package, version) for package, version in found if version)
 
 
 def find_problems(

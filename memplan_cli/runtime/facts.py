@@ -19,6 +19,7 @@ from memplan_cli.report import RuntimeFacts
 from memplan_cli.runtime.compare import Comparison, compare
 from memplan_cli.runtime.executed import executed_graph, executed_run
 from memplan_cli.runtime.fusions import costly_fusions, without
+from memplan_cli.runtime.installed import runtime_version
 from memplan_cli.runtime.loading import load_cost
 from memplan_cli.runtime.measure import Trial, measure
 from memplan_cli.runtime.offline import RUN_AS_WRITTEN, offline_program
@@ -104,7 +105,7 @@ def runtime_account(pair: Pair, progress: Callable[[str], None] | None = None) -
     best = better_of(options, partial(is_slower, before=observed))
     facts = RuntimeFacts(
         name="onnxruntime",
-        version=runtime_version(),
+        version=required_version(),
         provider=provider,
         predicted={"original": predicted, "optimized": best.predicted},
         observed={"original": observed, "optimized": best.measured},
@@ -227,16 +228,16 @@ def _is_smaller(after: Peaks, before: Peaks) -> bool:
     return now is not None and then is not None and now < _WORTH * then
 
 
-def runtime_version() -> str:
-    """Return the version of the installed runtime, whichever wheel it came from."""
-    from importlib.metadata import PackageNotFoundError, version
+def required_version() -> str:
+    """Return the version of the installed runtime.
 
-    for name in ("onnxruntime-gpu", "onnxruntime"):
-        try:
-            return version(name)
-        except PackageNotFoundError:
-            continue
-    raise RuntimeUnavailableError("ONNX Runtime is not installed")
+    Raises:
+        RuntimeUnavailableError: there is none.
+    """
+    version = runtime_version()
+    if not version:
+        raise RuntimeUnavailableError("ONNX Runtime is not installed")
+    return version
 
 
 def _as_written(pair: Pair, trial: Trial, provider: str) -> Recommendation:

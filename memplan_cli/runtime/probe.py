@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memplan_cli.evidence import CPU
-from memplan_cli.runtime.doctor import installed_versions
+from memplan_cli.runtime.installed import runtime_version
 from memplan_cli.runtime.session import resolve_provider
 from memplan_cli.runtime.worker import run_job
 
@@ -64,8 +64,7 @@ def load_table(provider: str = CPU) -> InPlaceTable:
 def version_warning(provider: str = CPU) -> str | None:
     """Return what to say where the installed runtime is not the one that was probed."""
     table = load_table(provider)
-    versions = dict(installed_versions())
-    found = versions.get("onnxruntime-gpu") or versions.get("onnxruntime") or "none"
+    found = runtime_version() or "none"
     if not table.version:
         return f"no in-place table was ever probed for {provider}: all ops taken to allocate"
     if found != table.version:

@@ -9,7 +9,14 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from memplan_cli.errors import RuntimeUnavailableError, SettingsError
-from memplan_cli.evidence import CPU, CUDA, EXTEND_STRATEGIES, OPTION_ENUMS, RuntimeSettings
+from memplan_cli.evidence import (
+    CPU,
+    CUDA,
+    EXTEND_STRATEGIES,
+    OPTION_ENUMS,
+    PROVIDERS,
+    RuntimeSettings,
+)
 from memplan_cli.runtime.worker import run_job
 
 if TYPE_CHECKING:
@@ -17,8 +24,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from memplan_cli.evidence import Setting
-
-PROVIDERS: Mapping[str, str] = {"cpu": CPU, "cuda": CUDA, CPU: CPU, CUDA: CUDA}
 
 DETERMINISTIC = RuntimeSettings(
     session={
@@ -34,6 +39,7 @@ DETERMINISTIC_CUDA = DETERMINISTIC.updated(
 )
 
 _PROBE_TIMEOUT = 120.0
+"""Seconds for a session of one op; the first on CUDA loads all of its libraries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +52,7 @@ class ProviderProbe:
 
 
 def resolve_provider(wanted: str) -> str:
-    """Return the execution provider to use for ``auto``, ``cpu`` or ``cuda``.
+    """Return the execution provider to use for ``auto``, ``cpu``, ``cuda`` or its own name.
 
     ``auto`` is CUDA where a session really gets it, else CPU.
 
@@ -56,11 +62,11 @@ def resolve_provider(wanted: str) -> str:
     """
     if wanted == "auto":
         return CUDA if probe_provider(CUDA).works else CPU
-    if wanted not in PROVIDERS:
+    if wanted not in (*PROVIDERS, *PROVIDERS.values()):
         raise SettingsError(
             f"unknown provider {wanted!r}", hint="Choose one of auto, cpu, cuda."
         )
-    provider = PROVIDERS[wanted]
+    provider = PROVIDERS.get(wanted, wanted)
     if provider == CPU:
         return CPU
     probe = probe_provider(provider)

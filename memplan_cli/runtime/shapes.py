@@ -32,6 +32,7 @@ MOST_NODES = 4000
 """Above this a session takes longer to load than all of the planning."""
 
 _LOAD_TIMEOUT = 120.0
+"""Seconds to load a model of at most `MOST_NODES`; without an answer, sizes stay unknown."""
 
 Known = dict[str, tuple[str, "Shape"]]
 

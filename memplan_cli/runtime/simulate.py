@@ -52,6 +52,18 @@ class Simulation:
         return (self.held - self.live) / self.held if self.held else 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """What each allocator needs, and what the static plan of the model needs, in bytes.
+
+    ``planned`` is None where sizes in the plan are not numbers.
+    """
+
+    planned: int | None
+    simulations: tuple[Simulation, ...]
+    warnings: tuple[str, ...] = ()
+
+
 def best_fit(requests: Sequence[Request]) -> int:
     """One region without an end, the tightest gap first, free neighbours joined."""
     arena = Arena(ArenaRules(initial=_ENDLESS, max_dead_bytes=1))

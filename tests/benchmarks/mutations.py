@@ -146,7 +146,7 @@ MUTATIONS = (
              "if values not in (_values(tensor, bits), 0):", "if False:", "tests/unit/onnx_io/test_weights.py"),
     Mutation("a file holds no more weights than bytes", "memplan_cli/onnx_io/weights.py",
              "if sum(map(_bytes, inside)) <= size:", "if True:", "tests/unit/onnx_io/test_weights.py"),
-    Mutation("only half a row is taken from a file of rows", "memplan_cli/sweep.py",
+    Mutation("only half a row is taken from a file of rows", "memplan_cli/sweep_rows.py",
              "if half[: len(_START)] != _START[: len(half)]:", "if False:", "tests/unit/test_sweep.py"),
     Mutation("functions that call themselves are refused", "memplan_cli/onnx_io/functions.py",
              "if endless is not None:", "if False:", "tests/unit/onnx_io"),

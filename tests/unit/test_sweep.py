@@ -20,7 +20,8 @@ from memplan_cli import api
 from memplan_cli.errors import ModelError, SettingsError
 from memplan_cli.renderers.sweeps import RENDERERS
 from memplan_cli.settings import Settings
-from memplan_cli.sweep import Job, Row, do_job, failed, found_models, jobs_of, sweep
+from memplan_cli.sweep import Job, do_job, failed, found_models, jobs_of, sweep
+from memplan_cli.sweep_rows import Row
 from memplan_cli.sweep_runners import in_processes, on_cluster, one_by_one
 
 REPOSITORY = Path(__file__).parents[2]

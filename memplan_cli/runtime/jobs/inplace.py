@@ -18,7 +18,6 @@ from memplan_cli.runtime.session import make_session
 if TYPE_CHECKING:
     from memplan_cli.runtime.worker import Json
 
-# Neither the pattern nor the freelist: what is left is the kernel's own declaration.
 _PLAIN = RuntimeSettings(
     session={
         "graph_optimization_level": "ORT_DISABLE_ALL",
@@ -28,6 +27,7 @@ _PLAIN = RuntimeSettings(
         "enable_profiling": True,
     }
 )
+"""Neither the pattern nor the freelist: what is left is the kernel's own declaration."""
 
 
 def run(job: Json) -> Json:

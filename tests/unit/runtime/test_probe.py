@@ -30,14 +30,14 @@ def test_the_stored_table_is_what_the_runtime_answers() -> None:
 
 def test_the_probed_version_gives_no_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     version = load_table(CPU).version
-    monkeypatch.setattr(probe, "installed_versions", lambda: (("onnxruntime", version),))
+    monkeypatch.setattr(probe, "runtime_version", lambda: version)
     assert version_warning(CPU) is None
 
 
 def test_another_version_is_a_warning_that_says_what_to_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(probe, "installed_versions", lambda: (("onnxruntime", "9.9.9"),))
+    monkeypatch.setattr(probe, "runtime_version", lambda: "9.9.9")
     warning = version_warning(CPU)
     assert warning is not None
     assert "9.9.9" in warning
