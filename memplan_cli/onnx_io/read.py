@@ -5,10 +5,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
 from sys import intern
 from typing import TYPE_CHECKING
 
+from memplan_cli.analysis.topological import inverted, nearest_order
 from memplan_cli.errors import ModelError
 from memplan_cli.ir import Block, Op, Origin, Program, Var, VarId
 from memplan_cli.onnx_io.declared import (
@@ -255,27 +255,13 @@ def _sorted_rows(graph: GraphProto, outer: Mapping[str, object]) -> Sequence[Row
         needs = {maker[n] for n in _reads(reads, bodies) if n in maker and n not in outer}
         in_order = in_order and all(need < index for need in needs)
         waits.append(needs)
-    return rows if in_order else [rows[index] for index in _kahn(waits, graph)]
+    return rows if in_order else [rows[index] for index in _makers_first(waits, graph)]
 
 
-def _kahn(waits: list[set[int]], graph: GraphProto) -> list[int]:
-    readers: list[list[int]] = [[] for _ in waits]
-    for index, needs in enumerate(waits):
-        for need in needs:
-            readers[need].append(index)
-    left = [len(needs) for needs in waits]
-    ready = [index for index, count in enumerate(left) if not count]
-    heapify(ready)
-    order: list[int] = []
-    while ready:
-        index = heappop(ready)
-        order.append(index)
-        for reader in readers[index]:
-            left[reader] -= 1
-            if not left[reader]:
-                heappush(ready, reader)
-    if len(order) < len(waits):
-        stuck = next(index for index, count in enumerate(left) if count)
+def _makers_first(needs: Sequence[Iterable[int]], graph: GraphProto) -> list[int]:
+    order = nearest_order(inverted(needs))
+    if len(order) < len(needs):
+        stuck = min(set(range(len(needs))).difference(order))
         node = graph.node[stuck]
         raise ModelError(
             f"the graph has a cycle through node {_short(node.name or node.op_type)!r}"

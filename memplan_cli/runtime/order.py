@@ -5,9 +5,9 @@ A node's index is its place in the file, as long as the graph is loaded as it is
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
+from memplan_cli.analysis.topological import inverted, nearest_order
 from memplan_cli.ir import Block, captures
 
 if TYPE_CHECKING:
@@ -59,28 +59,13 @@ def default_order(block: Block) -> Order:
 
 def priority_order(block: Block) -> Order:
     """``ExecutionOrder.PRIORITY_BASED``: file order, but Shape and Size when ready."""
-    edges = _edges(block)
-    readers: list[list[int]] = [[] for _ in edges]
-    for index, producers in enumerate(edges):
-        for producer in producers:
-            readers[producer].append(index)
-    left = [len(producers) for producers in edges]
-    ready = [_key(block, index) for index, count in enumerate(left) if not count]
-    heapify(ready)
-    order: list[int] = []
-    while ready:
-        _, index = heappop(ready)
-        order.append(index)
-        for reader in readers[index]:
-            left[reader] -= 1
-            if not left[reader]:
-                heappush(ready, _key(block, reader))
-    return tuple(block.ops[index] for index in order)
+    ops = block.ops
 
+    def rank(index: int) -> int:
+        return 0 if ops[index].type in _EAGER and not ops[index].domain else 1
 
-def _key(block: Block, index: int) -> tuple[bool, int]:
-    op = block.ops[index]
-    return not (op.type in _EAGER and not op.domain), index
+    order = nearest_order(inverted(_edges(block)), rank)
+    return tuple(ops[index] for index in order)
 
 
 def file_order(block: Block) -> Order:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.aliasing import IN_PLACE, STANDARD_DOMAINS, VIEWS
 from memplan_cli.analysis.dataflow import Dataflow, dataflow
+from memplan_cli.analysis.topological import nearest_order
 from memplan_cli.errors import SettingsError
 from memplan_cli.transforms.recomputing.values import repeatable
 
@@ -212,19 +212,5 @@ class _Order:
         """Return the program in the order nearest to its own that keeps all edges."""
         if not self._moved:
             return program
-        waiting = [0] * len(self._after)
-        for after in self._after:
-            for at in after:
-                waiting[at] += 1
-        ready = [at for at, count in enumerate(waiting) if not count]
-        heapify(ready)
-        order: list[int] = []
-        while ready:
-            at = heappop(ready)
-            order.append(at)
-            for later in self._after[at]:
-                waiting[later] -= 1
-                if not waiting[later]:
-                    heappush(ready, later)
-        ops = program.body.ops
-        return replace(program, body=replace(program.body, ops=tuple(ops[at] for at in order)))
+        ops = tuple(program.body.ops[at] for at in nearest_order(self._after))
+        return replace(program, body=replace(program.body, ops=ops))

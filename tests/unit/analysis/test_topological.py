@@ -1,0 +1,22 @@
+"""Orders of a graph of indices: nearest to the one that is there, or by a rank."""
+
+from __future__ import annotations
+
+from memplan_cli.analysis.topological import inverted, nearest_order
+
+
+def test_nodes_in_order_stay_where_they_are() -> None:
+    assert nearest_order([[1, 2], [3], [3], []]) == [0, 1, 2, 3]
+
+
+def test_a_node_moves_behind_what_it_needs_and_no_further() -> None:
+    needs = [[2], [], [], [0]]
+    assert nearest_order(inverted(needs)) == [1, 2, 0, 3]
+
+
+def test_of_those_that_may_go_the_least_rank_goes_first() -> None:
+    assert nearest_order([[], [], [0]], rank=lambda at: -at) == [2, 1, 0]
+
+
+def test_a_circle_and_what_follows_it_is_left_out() -> None:
+    assert nearest_order([[], [2], [1, 3], []]) == [0]
