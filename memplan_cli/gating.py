@@ -83,7 +83,7 @@ def gate(
     recorded = {place: dict(entries) for place, entries in earlier.items()}
     for case in cases:
         known = earlier[case.place]
-        snapshot = _snapshot(case.model, case.key, request, (progress, warn))
+        snapshot = _snapshot(case, request, progress, warn)
         rules = case.terms.in_force(case.key, compared=bool(known))
         verdict = _verdict(snapshot, known.get(case.key), rules, request)
         if verdict.recorded:
@@ -252,10 +252,13 @@ def planned(
     """
     config = None if config is None else Path(config)
     plan, found = _planned(Path(path), config, overrides or {}, progress)
-    tell = warn or silent
-    for warning in (*plan.report.warnings, *found):
-        tell(f"warning: {path}: {warning}")
+    _warn(path, (*plan.report.warnings, *found), warn)
     return plan
+
+
+def _warn(path: Path | str, warnings: Sequence[str], warn: Progress | None) -> None:
+    for warning in warnings:
+        (warn or silent)(f"warning: {path}: {warning}")
 
 
 def _planned(
@@ -283,15 +286,18 @@ def diff(
 
 
 def _snapshot(
-    model: Path, name: str, request: Request, told: tuple[Progress | None, Progress | None]
+    case: _Case, request: Request, progress: Progress | None, warn: Progress | None
 ) -> Snapshot:
-    progress, warn = told
-    plan, found = _planned(model, request.config_file, request.overrides, progress)
+    """Return the numbers of a case.
+
+    Raises:
+        PlanError: a plan in a file is not that of the models beside it.
+    """
+    plan, found = _planned(case.model, request.config_file, request.overrides, progress)
     if found:
         raise PlanError(found[0], hint="run `memplan optimize` again, or gate the model")
-    for warning in plan.report.warnings:
-        (warn or silent)(f"warning: {model}: {warning}")
-    return snapshot_of(plan, name, installed_runtime())
+    _warn(case.model, plan.report.warnings, warn)
+    return snapshot_of(plan, case.key, installed_runtime())
 
 
 def refuse_idle(paths: tuple[Path, ...], given: tuple[str, ...]) -> None:

@@ -25,6 +25,7 @@ from memplan_cli.renderers.asked import (
 from memplan_cli.renderers.bars import bars, sampled
 from memplan_cli.renderers.escape import per_unit, shortened, terminal
 from memplan_cli.renderers.facts import (
+    EVIDENCE_HEADER,
     certainty_lines,
     evidence_rows,
     headline,
@@ -236,17 +237,9 @@ def _runtime(plan: Plan) -> Iterator[RenderableType]:
     runtime = plan.report.runtime
     rows = evidence_rows(runtime)
     if runtime is not None and rows:
-        table = grid(
-            "", ">original: predicted", ">observed", ">optimized: predicted", ">observed"
-        )
+        table = grid(*EVIDENCE_HEADER[:-1])
         for row in rows:
-            table.add_row(
-                Text(row.name.replace("_", " ")),
-                Text(row.predicted_original),
-                Text(row.observed_original),
-                Text(row.predicted_optimized),
-                Text(row.observed_optimized),
-            )
+            table.add_row(*map(Text, row.cells[:-1]))
         words = "\n".join(f"{row.name.replace('_', ' ')}: {row.definition}" for row in rows)
         name = f"{runtime.name} {runtime.version}, {runtime.provider}"
         yield titled(

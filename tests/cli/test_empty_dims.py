@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import onnx
 import pytest
-from click.testing import CliRunner
 
 from builders import parse
-from memplan_cli.cli import main
 from memplan_cli.renderers import RENDERERS
 from memplan_cli.renderers.facts import verdict
 from memplan_cli.report import Report
-
-if TYPE_CHECKING:
-    from click.testing import Result
+from story import memplan
 
 BATCH = """g (float[batch,8] x) => (float[batch,8] y) {
     a = Relu(x) b = Neg(a) c = Exp(b) d = Add(c, a) y = Exp(d) }"""
@@ -38,12 +33,8 @@ def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         onnx.save(parse(text), f"{name}.onnx")
 
 
-def run(*words: object) -> Result:
-    return CliRunner().invoke(main, [str(word) for word in words])
-
-
 def done(*words: object) -> str:
-    result = run(*words)
+    result = memplan(*words)
     assert result.exit_code == 0, result.output
     return result.stdout
 
@@ -99,7 +90,7 @@ def test_a_gate_measures_growth_from_nothing() -> None:
     gate = ("gate", "batch.onnx", "--baseline", "base.json", "--max-increase", "2%")
     done(*gate, "--dim", "batch=0", "--update-baseline")
     done(*gate, "--dim", "batch=0", "--max-memory", "0")
-    grown = run(*gate, "--dim", "batch=1")
+    grown = memplan(*gate, "--dim", "batch=1")
     assert grown.exit_code == 1
     assert "grew from 0 B to 64 B" in grown.stdout
 

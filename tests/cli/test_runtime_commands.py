@@ -8,28 +8,21 @@ from typing import TYPE_CHECKING
 
 import onnx
 import pytest
-from click.testing import CliRunner
 
-from memplan_cli.cli import main
 from memplan_cli.plan_file import read_plan
 from memplan_cli.runtime import probe
+from story import memplan
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from click.testing import Result
-
-
-def run(*words: object) -> Result:
-    return CliRunner().invoke(main, [str(word) for word in words])
-
 
 def test_settings_are_python_that_runs_and_json_with_every_scope(samples: Path) -> None:
     model = samples / "branchy_cnn.onnx"
-    snippet = run("settings", model)
+    snippet = memplan("settings", model)
     assert snippet.exit_code == 0
     compile(snippet.stdout, "settings.py", "exec")
-    found = json.loads(run("settings", model, "--format", "json").stdout)
+    found = json.loads(memplan("settings", model, "--format", "json").stdout)
     assert set(found["settings"]) == {
         "session",
         "session_config",
@@ -41,7 +34,7 @@ def test_settings_are_python_that_runs_and_json_with_every_scope(samples: Path) 
 
 
 def test_simulated_allocators_need_at_least_what_is_live(samples: Path) -> None:
-    done = run("simulate", samples / "branchy_cnn.onnx", "--format", "json")
+    done = memplan("simulate", samples / "branchy_cnn.onnx", "--format", "json")
     assert done.exit_code == 0
     found = json.loads(done.stdout)
     assert found["planned"] > 0
@@ -59,12 +52,12 @@ def test_validate_replays_and_measures_what_optimize_wrote(
 ) -> None:
     model, out = samples / "train_mlp.onnx", tmp_path / "net.onnx"
     settings = tmp_path / "settings.py"
-    written = run("optimize", model, "-o", out, "--settings-out", settings, "--quiet")
+    written = memplan("optimize", model, "-o", out, "--settings-out", settings, "--quiet")
     assert written.exit_code == 0
     compile(settings.read_text(), "settings.py", "exec")
     assert json.loads(settings.with_suffix(".json").read_text())["session"]
     words = ("validate", out, "--original", model, "--replay", "--measure")
-    done = run(*words, "--format", "json")
+    done = memplan(*words, "--format", "json")
     assert done.exit_code == 0
     found = json.loads(done.stdout)
     assert found["replay"] == "passed"
@@ -75,9 +68,9 @@ def test_a_plan_of_another_model_is_not_replayed(samples: Path, tmp_path: Path) 
     one, other = tmp_path / "one.onnx", tmp_path / "other.onnx"
     for out, level in ((one, 2), (other, 1)):
         model = samples / "train_mlp.onnx"
-        run("optimize", model, "-o", out, "--level", level, "--no-validate", "--quiet")
+        memplan("optimize", model, "-o", out, "--level", level, "--no-validate", "--quiet")
     other.with_suffix(".json").replace(one.with_suffix(".json"))
-    done = run("validate", one, "--original", samples / "train_mlp.onnx", "--replay")
+    done = memplan("validate", one, "--original", samples / "train_mlp.onnx", "--replay")
     assert done.exit_code == 2
     assert "another model's" in done.stderr
 
@@ -87,21 +80,21 @@ def test_a_plan_that_does_not_say_its_dims_is_refused(
     samples: Path, tmp_path: Path, stated: dict[str, object]
 ) -> None:
     original, out = samples / "train_mlp.onnx", tmp_path / "out.onnx"
-    run("optimize", original, "-o", out, "--no-validate", "--quiet")
+    memplan("optimize", original, "-o", out, "--no-validate", "--quiet")
     plan = replace(read_plan(out.with_suffix(".json")), settings=stated)
     out.with_suffix(".json").write_text(plan.dumps(), encoding="utf-8")
     model = onnx.load(out)
     (entry,) = [e for e in model.metadata_props if e.key == "pkg.memplan.plan"]
     entry.value = f"digest={plan.digest}"
     onnx.save(model, out)
-    done = run("validate", out, "--original", original, "--replay")
+    done = memplan("validate", out, "--original", original, "--replay")
     assert done.exit_code == 2
     assert "do not say the values of its dims" in done.stderr
 
 
 def test_settings_out_without_a_run_is_a_usage_error(samples: Path, tmp_path: Path) -> None:
     words = ("--no-validate", "--settings-out", tmp_path / "s.py")
-    done = run("optimize", samples / "train_mlp.onnx", "-o", tmp_path / "o.onnx", *words)
+    done = memplan("optimize", samples / "train_mlp.onnx", "-o", tmp_path / "o.onnx", *words)
     assert done.exit_code == 2
     assert list(tmp_path.iterdir()) == []
 
@@ -114,7 +107,7 @@ def test_validate_says_what_is_missing_or_out_of_range(samples: Path, tmp_path: 
         ((samples / "train_mlp.onnx", "--rtol", "-1"), "-1.0 is not in the range"),
         ((samples / "train_mlp.onnx", "--atol", "-1"), "-1.0 is not in the range"),
     ):
-        done = run("validate", *words)
+        done = memplan("validate", *words)
         assert done.exit_code == 2
         assert said in done.stderr
         assert done.stdout == ""
@@ -125,12 +118,12 @@ def test_predictions_for_another_runtime_than_the_one_probed_are_doubted(
 ) -> None:
     monkeypatch.setattr(probe, "runtime_version", lambda: "9.9.9")
     out = tmp_path / "net.onnx"
-    assert run("optimize", samples / "train_mlp.onnx", "-o", out, "--quiet").exit_code == 0
+    assert memplan("optimize", samples / "train_mlp.onnx", "-o", out, "--quiet").exit_code == 0
     warnings = read_plan(out.with_suffix(".json")).report.warnings
     assert any("installed is 9.9.9" in warning for warning in warnings)
 
 
 def test_settings_for_a_dim_that_is_none_are_refused(samples: Path) -> None:
-    done = run("settings", samples / "dynamic_batch.onnx", "--dim", "batsch=8")
+    done = memplan("settings", samples / "dynamic_batch.onnx", "--dim", "batsch=8")
     assert done.exit_code == 2
     assert "no dim is called 'batsch'. did you mean 'batch'?" in done.stderr

@@ -48,7 +48,7 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def memplan(*words: str | Path) -> Result:
+def memplan(*words: object) -> Result:
     """Run a command in this process: its exit code, stdout and stderr."""
     done = CliRunner().invoke(command_line.main, [str(word) for word in words])
     if done.exception is not None and not isinstance(done.exception, SystemExit):

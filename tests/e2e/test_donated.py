@@ -10,10 +10,8 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from click.testing import CliRunner
 
 from memplan_cli import Check, Settings, optimize
-from memplan_cli.cli import main
 from memplan_cli.errors import ModelError
 from memplan_cli.evidence import RuntimeSettings, Validation
 from memplan_cli.ir import Program, VarId
@@ -32,6 +30,7 @@ from memplan_cli.runtime.offline import RUN_AS_WRITTEN
 from memplan_cli.transforms import donate
 from memplan_cli.transforms.donate import Donations
 from steps_memory import WAYS, held_by_steps
+from story import memplan
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -171,7 +170,7 @@ def test_the_settings_as_python_bind_what_they_say(tmp_path: Path, samples: Path
     model, snippet = samples / "train_mlp.onnx", tmp_path / "session.py"
     words = ["-o", str(tmp_path / "net.onnx"), "--donate", "in.*=new.*", "--quiet"]
     words += ["--settings-out", str(snippet), "--provider", "cpu"]
-    assert CliRunner().invoke(main, ["optimize", str(model), *words]).exit_code == 0
+    assert memplan("optimize", str(model), *words).exit_code == 0
     names: dict[str, Any] = runpy.run_path(str(snippet))
     inputs: Any = draw_all(step_specs(model, {}, tuple(names["donated"].items())))
     plain, state = names["session"], {name: array.copy() for name, array in inputs.items()}
@@ -209,12 +208,12 @@ def test_validate_takes_two_donated_steps(text: str, code: int, tmp_path: Path) 
         model.metadata_props.add(key=key, value=value)
     onnx.save(model, planned)
     words = ["validate", str(planned), "--original", str(source), "--provider", "cpu"]
-    done = CliRunner().invoke(main, [*words, "--format", "json"])
+    done = memplan(*words, "--format", "json")
     assert done.exit_code == code
     verdict = json.loads(done.stdout)
     assert verdict["donated"] == ("failed" if code else "passed")
     assert [item["output"] for item in verdict["differences"]] == ["y@1", "y@2"] * code
-    assert "donated pair in one buffer" in CliRunner().invoke(main, words).stdout
+    assert "donated pair in one buffer" in memplan(*words).stdout
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", '[["in_w", "nothing"]]', '[["x", "y", "z"]]'])

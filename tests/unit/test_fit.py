@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from memplan_cli.errors import SettingsError, UnknownSizeError
 from memplan_cli.fit import LARGEST_DIM, Need, Question, frontier, largest, on_expressions
 from memplan_cli.fitting import Request, bind_program, fit
 from memplan_cli.settings import Settings
+from story import memplan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -159,9 +159,8 @@ def test_binding_a_program_is_binding_the_model() -> None:
 
 
 def command(*arguments: str) -> tuple[int, str]:
-    from memplan_cli.cli import main
 
-    result = CliRunner().invoke(main, ["fit", *arguments])
+    result = memplan("fit", *arguments)
     return result.exit_code, result.stdout
 
 
@@ -183,9 +182,8 @@ def test_the_command_ends_with_one_when_nothing_fits() -> None:
 
 
 def test_a_command_without_an_open_dim_is_wrong() -> None:
-    from memplan_cli.cli import main
 
-    result = CliRunner().invoke(main, ["fit", str(SAMPLE), "--memory", "1GiB"])
+    result = memplan("fit", str(SAMPLE), "--memory", "1GiB")
     assert result.exit_code == 2
     assert "=?" in result.output
 

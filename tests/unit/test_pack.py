@@ -6,11 +6,9 @@ import tracemalloc
 from typing import TYPE_CHECKING
 
 import pytest
-from click.testing import CliRunner
 
 from benchmarks.packing_instances import square
 from memplan_cli.allocators import portfolio
-from memplan_cli.cli import main
 from memplan_cli.errors import InvalidLayoutError, ModelError
 from memplan_cli.pack import LONGEST_LINE, Packed, layout_csv, pack, read_problem
 from memplan_cli.problem import (
@@ -22,6 +20,7 @@ from memplan_cli.problem import (
     lower_bound,
     violations,
 )
+from story import memplan
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -122,7 +121,7 @@ def test_what_is_written_is_the_problem_and_its_offsets(given: Path, tmp_path: P
 
 def test_a_folder_that_is_not_there_is_an_error_of_ours(given: Path, tmp_path: Path) -> None:
     out = tmp_path / "none" / "out.csv"
-    result = CliRunner().invoke(main, ["pack", str(given), "-o", str(out)])
+    result = memplan("pack", str(given), "-o", str(out))
     assert result.exit_code == 2
     assert f"there is no folder {out.parent}" in result.stderr
 
@@ -139,7 +138,7 @@ def test_a_layout_that_is_not_safe_is_refused(
 
 
 def test_json_is_what_the_contract_says(given: Path) -> None:
-    result = CliRunner().invoke(main, ["pack", str(given), "--format", "json"])
+    result = memplan("pack", str(given), "--format", "json")
     found = json.loads(result.stdout)
     assert found.pop("seconds") >= 0
     assert found == {
@@ -153,7 +152,7 @@ def test_json_is_what_the_contract_says(given: Path) -> None:
 
 
 def test_text_gives_height_bound_and_proof(given: Path) -> None:
-    lines = CliRunner().invoke(main, ["pack", str(given)]).stdout.splitlines()
+    lines = memplan("pack", str(given)).stdout.splitlines()
     words = dict(line.split(maxsplit=1) for line in lines if not line.startswith("lower"))
     assert (words["buffers"], words["height"], words["proved"]) == ("2", "96", "yes")
     assert "lower bound  96" in lines
@@ -161,7 +160,7 @@ def test_text_gives_height_bound_and_proof(given: Path) -> None:
 
 def test_offsets_are_written_on_request(given: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.csv"
-    assert CliRunner().invoke(main, ["pack", str(given), "-o", str(out)]).exit_code == 0
+    assert memplan("pack", str(given), "-o", str(out)).exit_code == 0
     rows = [line.split(",") for line in out.read_text().splitlines()[1:]]
     offsets = {BufferId(row[0]): int(row[4]) for row in rows}
     assert violations(read_problem(given), Layout(offsets, 96)) == ()
@@ -172,9 +171,7 @@ def test_capacity_decides_the_exit_code(
     given: Path, tmp_path: Path, capacity: str, code: int
 ) -> None:
     out = tmp_path / "out.csv"
-    result = CliRunner().invoke(
-        main, ["pack", str(given), "-o", str(out), "--capacity", capacity]
-    )
+    result = memplan("pack", str(given), "-o", str(out), "--capacity", capacity)
     assert result.exit_code == code
     assert out.exists() == (code == 0), "a layout that does not fit is not written"
     assert ("(no layout fits)" in result.stdout) == (code == 1), "96 is proved"
@@ -185,9 +182,7 @@ def test_what_was_not_found_is_not_said_to_be_impossible(tmp_path: Path) -> None
     rows = [f"{b.id},{b.live.start},{b.live.end},{b.size}" for b in square(300, 1).buffers]
     given.write_text("\n".join(["id,lower,upper,size", *rows]))
     bound = str(lower_bound(square(300, 1)))
-    result = CliRunner().invoke(
-        main, ["pack", str(given), "--capacity", bound, "--time-limit", "0"]
-    )
+    result = memplan("pack", str(given), "--capacity", bound, "--time-limit", "0")
     assert result.exit_code == 1
     assert "(no layout found that fits)" in result.stdout
 
@@ -207,9 +202,7 @@ def test_odd_but_sound_files_are_packed_and_written_in_place(
 ) -> None:
     given.write_text(f"id,lower,upper,size\n{rows}")
     problem = read_problem(given)
-    result = CliRunner().invoke(
-        main, ["pack", str(given), "-o", str(given), "--format", "json"]
-    )
+    result = memplan("pack", str(given), "-o", str(given), "--format", "json")
     assert result.exit_code == 0
     assert json.loads(result.stdout)["height"] == height
     assert given.read_text().startswith("id,lower,upper,size,offset\n")
@@ -220,7 +213,7 @@ def test_a_link_that_is_written_to_stays_a_link(given: Path, tmp_path: Path) -> 
     link, target = tmp_path / "link.csv", tmp_path / "target.csv"
     target.write_text("old")
     link.symlink_to(target)
-    assert CliRunner().invoke(main, ["pack", str(given), "-o", str(link)]).exit_code == 0
+    assert memplan("pack", str(given), "-o", str(link)).exit_code == 0
     assert link.is_symlink()
     assert read_problem(target) == read_problem(given)
 
@@ -230,7 +223,7 @@ def test_a_pipe_is_written_into_and_stays_a_pipe(given: Path, tmp_path: Path) ->
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     try:
-        assert CliRunner().invoke(main, ["pack", str(given), "-o", str(pipe)]).exit_code == 0
+        assert memplan("pack", str(given), "-o", str(pipe)).exit_code == 0
         assert os.read(reader, 1000).startswith(b"id,lower,upper,size,offset\na,0,3,64,")
     finally:
         os.close(reader)
@@ -238,7 +231,7 @@ def test_a_pipe_is_written_into_and_stays_a_pipe(given: Path, tmp_path: Path) ->
 
 
 def test_help_has_an_example() -> None:
-    assert "memplan pack problem.csv" in CliRunner().invoke(main, ["pack", "--help"]).stdout
+    assert "memplan pack problem.csv" in memplan("pack", "--help").stdout
 
 
 def test_pack_is_the_portfolio(given: Path) -> None:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx
 import pytest
-from click.testing import CliRunner
 
 from builders import parse
 from memplan_cli import api, profiles
-from memplan_cli.cli import main
 from memplan_cli.errors import InvalidLayoutError, SettingsError
 from memplan_cli.modelfile import plan_model, read_model
 from memplan_cli.plan_file import read_plan
@@ -21,9 +19,7 @@ from memplan_cli.profiles import for_all, plan_profiles
 from memplan_cli.renderers import render
 from memplan_cli.schemas import schema_text
 from memplan_cli.settings import Settings
-
-if TYPE_CHECKING:
-    from click.testing import Result
+from story import memplan
 
 SAMPLE = Path(__file__).parents[2] / "sample_models" / "dynamic_batch.onnx"
 TWO = """g (float[batch,seq,8] x, float[8,8] w) => (float[batch,seq,8] z) {
@@ -41,12 +37,8 @@ def two(tmp_path: Path) -> Path:
     return path
 
 
-def run(*words: object) -> Result:
-    return CliRunner().invoke(main, [str(word) for word in words])
-
-
 def refusal(*words: object) -> str:
-    result = run(*words)
+    result = memplan(*words)
     assert result.exit_code == 2, result.output
     return result.output
 
@@ -124,7 +116,7 @@ def test_what_runs_again_is_checked_at_each_binding_too(tmp_path: Path) -> None:
 
 def test_optimize_writes_one_model_and_the_rows_are_in_its_plan(tmp_path: Path) -> None:
     out = tmp_path / "net.onnx"
-    result = run("optimize", SAMPLE, "--dim", "batch=1,8,32", "--no-validate", "-o", out,
+    result = memplan("optimize", SAMPLE, "--dim", "batch=1,8,32", "--no-validate", "-o", out,
                  "--format", "json", "--quiet")  # fmt: skip
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout)
@@ -170,8 +162,8 @@ def test_the_rows_are_shown(form: str) -> None:
 
 
 def test_a_value_that_is_given_twice_is_one_value() -> None:
-    twice = run("report", SAMPLE, "--dim", "batch=8,8", "--format", "json", "--quiet")
-    once = run("report", SAMPLE, "--dim", "batch=8", "--format", "json", "--quiet")
+    twice = memplan("report", SAMPLE, "--dim", "batch=8,8", "--format", "json", "--quiet")
+    once = memplan("report", SAMPLE, "--dim", "batch=8", "--format", "json", "--quiet")
     assert twice.stdout == once.stdout
 
 
@@ -211,7 +203,9 @@ def test_a_graph_of_one_provider_is_for_one_size() -> None:
 
 
 def test_a_plan_is_for_the_dims_that_it_was_made_for(tmp_path: Path) -> None:
-    assert run("optimize", SAMPLE, "--no-validate", "-o", tmp_path / "a.onnx").exit_code == 0
+    assert (
+        memplan("optimize", SAMPLE, "--no-validate", "-o", tmp_path / "a.onnx").exit_code == 0
+    )
     said = refusal("report", tmp_path / "a.json", "--dim", "batch=1,8")
     assert "--dim decides a plan, and this is one already" in said
 

@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from memplan_cli import api
 from memplan_cli.errors import ModelError, SettingsError
@@ -23,6 +22,7 @@ from memplan_cli.settings import Settings
 from memplan_cli.sweep import Job, do_job, failed, found_models, jobs_of, sweep
 from memplan_cli.sweep_rows import Row
 from memplan_cli.sweep_runners import in_processes, on_cluster, one_by_one
+from story import memplan
 
 REPOSITORY = Path(__file__).parents[2]
 SAMPLES = REPOSITORY / "sample_models"
@@ -189,15 +189,14 @@ def test_rows_come_out_as_table_lines_and_csv() -> None:
 def test_the_command_writes_rows_and_says_by_its_exit_code_if_one_failed(
     tmp_path: Path,
 ) -> None:
-    from memplan_cli.cli import main
 
     bad = tmp_path / "bad.onnx"
     bad.write_bytes(b"nonsense")
     options = ["--jobs", "1", "--format", "jsonl", "--order", "keep", "--dim", "batch=1,2"]
-    good = CliRunner().invoke(main, ["sweep", str(DYNAMIC), *options])
+    good = memplan("sweep", str(DYNAMIC), *options)
     assert good.exit_code == 0
     assert [json.loads(s)["dims"]["batch"] for s in good.stdout.splitlines()] == [1, 2, "1..2"]
-    both = CliRunner().invoke(main, ["sweep", str(DYNAMIC), str(bad), *options])
+    both = memplan("sweep", str(DYNAMIC), str(bad), *options)
     assert both.exit_code == 1
     assert len(both.stdout.splitlines()) == 6
 
