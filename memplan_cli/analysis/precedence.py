@@ -14,7 +14,7 @@ from memplan_cli.analysis.dataflow import op_reads
 from memplan_cli.ir import VarId, blocks
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from memplan_cli.ir import Block, Op
 
@@ -52,7 +52,7 @@ def predecessors(block: Block) -> Edges:
     return tuple(preds)
 
 
-def successors(preds: Sequence[Sequence[int]]) -> Edges:
+def successors(preds: Sequence[Iterable[int]]) -> Edges:
     """Return which ops have to follow each op, ascending."""
     succs: list[list[int]] = [[] for _ in preds]
     for op, before in enumerate(preds):

@@ -6,16 +6,7 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
-
-
-def inverted(needs: Sequence[Iterable[int]]) -> list[list[int]]:
-    """Return for each node, ascending, the nodes that need it."""
-    after: list[list[int]] = [[] for _ in needs]
-    for at, before in enumerate(needs):
-        for need in before:
-            after[need].append(at)
-    return after
+    from collections.abc import Callable, Collection, Sequence
 
 
 def nearest_order(

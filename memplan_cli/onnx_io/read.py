@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from sys import intern
 from typing import TYPE_CHECKING
 
-from memplan_cli.analysis.topological import inverted, nearest_order
+from memplan_cli.analysis.precedence import successors
+from memplan_cli.analysis.topological import nearest_order
 from memplan_cli.errors import ModelError
 from memplan_cli.ir import Block, Op, Origin, Program, Var, VarId
 from memplan_cli.onnx_io.declared import (
@@ -259,7 +260,7 @@ def _sorted_rows(graph: GraphProto, outer: Mapping[str, object]) -> Sequence[Row
 
 
 def _makers_first(needs: Sequence[Iterable[int]], graph: GraphProto) -> list[int]:
-    order = nearest_order(inverted(needs))
+    order = nearest_order(successors(needs))
     if len(order) < len(needs):
         stuck = min(set(range(len(needs))).difference(order))
         node = graph.node[stuck]

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan_cli.analysis.topological import inverted, nearest_order
+from memplan_cli.analysis.precedence import successors
+from memplan_cli.analysis.topological import nearest_order
 from memplan_cli.ir import Block, captures
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def priority_order(block: Block) -> Order:
     def rank(index: int) -> int:
         return 0 if ops[index].type in _EAGER and not ops[index].domain else 1
 
-    order = nearest_order(inverted(_edges(block)), rank)
+    order = nearest_order(successors(_edges(block)), rank)
     return tuple(ops[index] for index in order)
 
 

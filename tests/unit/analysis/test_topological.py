@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from memplan_cli.analysis.topological import inverted, nearest_order
+from memplan_cli.analysis.precedence import successors
+from memplan_cli.analysis.topological import nearest_order
 
 
 def test_nodes_in_order_stay_where_they_are() -> None:
@@ -11,7 +12,7 @@ def test_nodes_in_order_stay_where_they_are() -> None:
 
 def test_a_node_moves_behind_what_it_needs_and_no_further() -> None:
     needs = [[2], [], [], [0]]
-    assert nearest_order(inverted(needs)) == [1, 2, 0, 3]
+    assert nearest_order(successors(needs)) == [1, 2, 0, 3]
 
 
 def test_of_those_that_may_go_the_least_rank_goes_first() -> None:
