@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 SCHEMA = "memplan.baseline/1"
 DEFAULT_NAME = "memplan.baseline.json"
 _LARGEST = 256 * 2**20
+"""Bytes of a file that is read; one model takes some hundred thousand at most."""
 
 
 def read_baseline(path: Path) -> dict[str, Snapshot]:

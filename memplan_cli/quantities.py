@@ -34,6 +34,7 @@ LARGEST = 2**63 - 1
 _QUANTITY = re.compile(r"([0-9][0-9_]*(?:\.[0-9]+)?)\s*([A-Za-z]*)", re.ASCII)
 _PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*%", re.ASCII)
 _LONGEST = 40
+"""Characters of a size that are looked at, and shown."""
 
 
 @dataclass(frozen=True, slots=True)

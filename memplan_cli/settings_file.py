@@ -27,6 +27,7 @@ _LARGEST_FILE = 16 * 2**20
 """Bytes; a prototxt may be a whole net."""
 
 _LARGEST_YAML = 2**18
+"""Characters; a settings file has some hundred."""
 
 FILE_NAMES = ("memplan.yaml", "memplan.yml")
 

@@ -18,6 +18,7 @@ _MOST_NODES = 10_000
 """Values a file may come to once its aliases are followed."""
 
 _DEEPEST = 20
+"""Tables and lists inside one another, more than any setting has."""
 
 _TAG = "tag:yaml.org,2002:"
 _TEXT_TAGS = ("str", "timestamp", "value", "merge", "binary")

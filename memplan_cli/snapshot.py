@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from memplan_cli.report import Json, Report
 
 MOST_TENSORS = 500
+"""Tensors of a model in a baseline, so that people can read it in a pull request."""
+
 SMALLEST_SHARE = 1000
 """A tensor below a thousandth of the peak explains nothing, unless it is live there."""
 

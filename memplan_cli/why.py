@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from memplan_cli.timeline import Held
 
 MOST_FOLLOWERS = 20
+"""Tensors that are named as taking over one tensor's memory."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,7 @@ _LONGEST = 80
 """Characters of a name in a message."""
 
 _MOST_DIMS = 12
+"""Dims of a shape in a message."""
 
 
 class Contradiction(NamedTuple):

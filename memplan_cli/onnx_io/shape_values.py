@@ -23,6 +23,7 @@ _LONGEST = 64
 """Elements above which a vector is data and no shape."""
 
 _MOST_AXES = 8
+"""Elements above which a vector of floats is no scales of a Resize."""
 
 _SINGLE = 1
 """TensorProto's number for float32, the only type that a Resize takes its scales in."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from onnx import GraphProto, TensorProto
 
 _MOST = 2**63 - 1
+"""What fits 64 bits: no tensor has more bytes."""
 
 _LOOKED_AT = 1 << 20
 """Bytes up to which data in the file is counted."""

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from memplan_cli.snapshot import Snapshot
 
 MOST_CHANGES = 25
+"""Tensors that a comparison names."""
+
+MOST_IN_VERDICT = 10
+"""Tensors that a gate names of one model, in every format but JSON."""
 
 
 def text(found: Difference) -> str:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _LONGEST_NAME = 1000
+"""Characters of a name that are shown."""
 
 
 def terminal(text: str) -> str:

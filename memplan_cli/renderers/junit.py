@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan_cli.renderers.changes import change_line
+from memplan_cli.renderers.changes import MOST_IN_VERDICT, change_line
 from memplan_cli.renderers.escape import xml
 
 if TYPE_CHECKING:
     from memplan_cli.gate import Result, Verdict
-
-MOST_CHANGES = 10
 
 
 def junit(verdicts: tuple[Verdict, ...]) -> str:
@@ -54,7 +52,7 @@ def _case(verdict: Verdict, metric: str, results: list[Result]) -> str:
         return f"{head}/>\n"
     lines = [result.message for result in results]
     if verdict.difference is not None:
-        lines += [change_line(c) for c in verdict.difference.changes[:MOST_CHANGES]]
+        lines += [change_line(c) for c in verdict.difference.changes[:MOST_IN_VERDICT]]
     body = "\n".join(xml(line) for line in lines)
     first = results[0]
     failure = f'<failure type="{first.finding.value}" message="{xml(first.message)}">'

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from memplan_cli.report import Report
 
 MOST_ROWS = 20
+"""Rows of each table, so that a report stays a page."""
 
 
 def render(plan: Plan) -> str:

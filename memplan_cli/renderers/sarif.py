@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from memplan_cli.gate import MEANINGS, Finding
 from memplan_cli.quantities import format_change
+from memplan_cli.renderers.changes import MOST_IN_VERDICT
 from memplan_cli.renderers.escape import shortened, terminal
 from memplan_cli.renderers.json_text import document
 from memplan_cli.version import VERSION
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from memplan_cli.gate import Result, Verdict
     from memplan_cli.report import Json
 
-MOST_CHANGES = 10
 _RULES = tuple(Finding)
 
 
@@ -65,7 +65,7 @@ def _result(verdict: Verdict, result: Result) -> Json:
     lines = [terminal(result.message)]
     lines += [
         f"{format_change(change.effect)} {shortened(change.tensor, 60)}: {terminal(change.reason)}"
-        for change in changes[:MOST_CHANGES]
+        for change in changes[:MOST_IN_VERDICT]
     ]
     location: Json = {
         "physicalLocation": {"artifactLocation": {"uri": quote(model, errors="replace")}}
@@ -73,7 +73,7 @@ def _result(verdict: Verdict, result: Result) -> Json:
     if changes:
         location["logicalLocations"] = [
             {"name": terminal(change.tensor), "kind": "variable"}
-            for change in changes[:MOST_CHANGES]
+            for change in changes[:MOST_IN_VERDICT]
         ]
     return {
         "ruleId": result.finding.value,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from memplan_cli.why import PeakStory, TensorStory
 
 MOST_ROWS = 20
+"""Tensors of the peak that are listed; JSON has all."""
 
 _LOWERS = (
     "peak without: the highest the live bytes would come if the tensor were kept only while "

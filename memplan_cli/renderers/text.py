@@ -48,7 +48,11 @@ if TYPE_CHECKING:
     from memplan_cli.renderers.facts import Row
 
 MOST_TENSORS = 12
+"""Rows of a table of tensors."""
+
 MOST_REASONS = 8
+"""Rows of the table of refusals."""
+
 MOST_COLUMNS = 100
 """A bar wider than this says no more."""
 LONGEST_NUMBER = 24

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from memplan_cli.report import RuntimeFacts
 
 MOST_DIFFERENCES = 20
+"""Outputs that are named; JSON has all."""
 
 
 def text(proof: Proof) -> str:

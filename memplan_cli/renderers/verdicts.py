@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan_cli.quantities import format_change, format_size
-from memplan_cli.renderers.changes import change_line, changes_table
+from memplan_cli.renderers.changes import MOST_IN_VERDICT, change_line, changes_table
 from memplan_cli.renderers.escape import (
     github,
     github_property,
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from memplan_cli.gate import Result, Verdict
 
-MOST_CHANGES = 10
 MOST_ANNOTATIONS = 10
 """What GitHub shows of one kind in one step."""
 
@@ -96,8 +95,10 @@ def _lines(verdict: Verdict) -> Iterator[str]:
     difference = verdict.difference
     if difference is None or (verdict.passed and not verdict.recorded):
         return
-    yield from (f"      {change_line(change)}" for change in difference.changes[:MOST_CHANGES])
-    left = len(difference.changes) - MOST_CHANGES
+    yield from (
+        f"      {change_line(change)}" for change in difference.changes[:MOST_IN_VERDICT]
+    )
+    left = len(difference.changes) - MOST_IN_VERDICT
     if left > 0:
         yield f"      and {left} more tensors"
     yield from (f"      {terminal(note)}" for note in difference.notes[:1])
@@ -150,7 +151,7 @@ def _markdown_section(verdict: Verdict) -> str:
             )
         )
     if verdict.difference is not None and verdict.difference.changes and not verdict.passed:
-        parts.append(changes_table(verdict.difference, MOST_CHANGES))
+        parts.append(changes_table(verdict.difference, MOST_IN_VERDICT))
     return "\n\n".join(parts)
 
 

@@ -16,9 +16,12 @@ if TYPE_CHECKING:
     from memplan_cli.evidence import Setting
 
 CHUNK = 256
+"""Bytes that every request is rounded up to a multiple of."""
+
 _DEFAULT_INITIAL = 1 << 20
 _DEFAULT_DEAD = 128 << 20
 _DEFAULT_MOST = 1 << 30
+"""Bytes; these three are what ``OrtArenaCfg`` has where nothing is set (1.31.1)."""
 
 
 @dataclass(frozen=True, slots=True)

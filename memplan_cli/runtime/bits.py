@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _CHUNK = 1 << 20
+"""Elements that are compared at a time."""
+
 _NOISE_MARGIN = 4.0
 """What a provider cannot repeat itself, the rewritten model need not repeat better."""
 

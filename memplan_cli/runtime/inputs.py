@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     Feed = dict[str, Array | list[Array]]
 
 _SEQUENCE_LENGTH = 2
+"""Tensors in an input that is a sequence."""
 
 
 def draw_all(specs: Iterable[FeedSpec], *, seed: int = 0) -> Feed:

@@ -13,6 +13,7 @@ POISON = 0xFF
 _HOST_TO_DEVICE, _DEVICE_TO_HOST = 1, 2
 
 _PAGE = 4096
+"""Bytes; arenas begin at a multiple of it."""
 
 
 class Memory(Protocol):

@@ -11,6 +11,7 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 
 ALIGNMENT = 256
+"""Bytes that sizes in a pattern's block are rounded up to a multiple of."""
 
 
 @dataclass(slots=True)

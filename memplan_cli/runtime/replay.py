@@ -38,7 +38,10 @@ if TYPE_CHECKING:
 
 
 _ALIGNMENT = 64
+"""Bytes; at multiples of it kernels add in one order."""
+
 _PAGE = 4096
+"""Bytes; what an address is modulo this decides how kernels peel their loops."""
 
 _ROUNDING = (
     "offsets that are no multiples of 64 make some kernels add in another order: the outputs "

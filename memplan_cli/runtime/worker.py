@@ -42,6 +42,7 @@ JOBS: Mapping[str, str] = {
 """Each module has ``run(job) -> result``; it is imported in the child only."""
 
 _TAIL = 1200
+"""Characters of a log or an error that are handed on, the last or the first."""
 
 _QUIET: Mapping[str, str] = {"ORT_DISABLE_TELEMETRY": "1"}
 """ONNX Runtime 1.31's wheels send events to their maker and leave files in the folder for

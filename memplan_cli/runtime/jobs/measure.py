@@ -23,6 +23,7 @@ _LEAST_TIMED = 200.0
 """Milliseconds to spend on timing at least, where runs are short."""
 
 _MOST_RUNS = 500
+"""Timed runs that are enough, however short they are."""
 
 
 def run(job: Json) -> Json:
