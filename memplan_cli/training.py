@@ -95,6 +95,9 @@ def apply_gradients(gradients: Backward, optimizer: Optimizer | None = None) -> 
 
     The step is built again from the model: its updates then stand right behind their
     gradients, which die at once.
+
+    Raises:
+        MemplanError: as `backward`.
     """
     chosen = optimizer or Optimizer()
     return make_train_step(gradients.model, replace(gradients.recipe, optimizer=chosen))
@@ -139,13 +142,20 @@ def minimize(  # noqa: PLR0913 - the ancestor's own arguments, by name
         no_grad_set: Names and globs of parameters to leave as they are.
         checkpoints: Tensors that recomputation keeps.
         recompute: Makes a step that keeps little more than the checkpoints.
+
+    Raises:
+        MemplanError: as `backward` and `apply_optimize`.
     """
     gradients = backward(model, loss, parameter_list, no_grad_set, checkpoints)
     return apply_optimize(gradients, optimizer, recompute)
 
 
 def load(path: Path) -> NoReturn:
-    """Refuse, as the ancestor's optimizer did: its state is the step's inputs."""
+    """Refuse, as the ancestor's optimizer did: its state is the step's inputs.
+
+    Raises:
+        MemplanError: always, saying what to do instead.
+    """
     raise MemplanError(
         f"load is not supported: {path} was not read",
         hint="an optimizer keeps nothing; feed its state to the step's in.* inputs",

@@ -15,7 +15,11 @@ _OPEN = "=?"
 
 
 def open_dims(command: Command) -> Command:
-    """Take ``NAME=?`` out of ``--dim``; the command gets the names as ``unknown``."""
+    """Take ``NAME=?`` out of ``--dim``; the command gets the names as ``unknown``.
+
+    Raises:
+        SettingsError: when it is called, without such a word or with a dim said twice.
+    """
 
     @wraps(command)
     def run(*args: object, dims: tuple[str, ...], **options: object) -> Any:  # noqa: ANN401 - as the command
@@ -33,7 +37,11 @@ def open_dims(command: Command) -> Command:
 
 
 def several_dims(command: Command) -> Command:
-    """Let ``--dim`` have several values; the command gets those as ``profiles``."""
+    """Let ``--dim`` have several values; the command gets those as ``profiles``.
+
+    Raises:
+        SettingsError: when it is called, with a dim said twice or a value that is none.
+    """
 
     @wraps(command)
     def run(*args: object, dims: tuple[str, ...], **options: object) -> Any:  # noqa: ANN401 - as the command
@@ -60,7 +68,11 @@ def several_dims(command: Command) -> Command:
 
 
 def profile_dims(command: Command) -> Command:
-    """Take all of ``--dim``, several values each; the command gets them as ``profiles``."""
+    """Take all of ``--dim``, several values each; the command gets them as ``profiles``.
+
+    Raises:
+        SettingsError: as `several_dims`.
+    """
 
     @wraps(command)
     def run(*args: object, dims: tuple[str, ...], **options: object) -> Any:  # noqa: ANN401 - as the command

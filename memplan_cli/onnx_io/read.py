@@ -111,7 +111,11 @@ class _Scope:
     types: Mapping[str, Facts]
 
     def result(self, name: str) -> VarId:
-        """Return the var that the block gives under a name."""
+        """Return the var that the block gives under a name.
+
+        Raises:
+            ModelError: nothing in it, or around it, defines the name.
+        """
         if not name or name not in self.names:
             what = f"block {_short(self.path)!r}" if self.path else "the graph"
             raise ModelError(f"{what} gives {_short(name)!r}, which nothing defines")

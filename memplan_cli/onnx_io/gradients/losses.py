@@ -82,6 +82,9 @@ def softmax_cross_entropy(graph: GraphProto, given: Comparison) -> str:
     """Mean of -log softmax(result)[label]; a final Softmax of the model is taken out first.
 
     Classes are on axis 1 of images ([N, C, H, W] and more), else on the last axis.
+
+    Raises:
+        SettingsError: the labels are no whole numbers.
     """
     rank = len(given.shape)
     axis = 1 if rank >= 4 else rank - 1

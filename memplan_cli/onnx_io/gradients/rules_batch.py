@@ -30,6 +30,9 @@ def batch_normalization(call: Call) -> Gradients:
     """Y = x^ S + B over all but axis 1: dS = sum of dY x^, dB = sum of dY.
 
     In use, m and s are given: dX = dY S / s, dm = -dB S / s, d(s^2) = -dS S / (2 s^2).
+
+    Raises:
+        ModelError: X has no channels, or not all inputs are of one element type.
     """
     refuse_several_types(call)
     if call.tape.rank(call.input(0)) < 2:

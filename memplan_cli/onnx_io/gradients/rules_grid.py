@@ -19,6 +19,9 @@ def affine_grid(call: Call) -> Gradients:
 
     B, the places themselves, is the grid of the identity: whatever the runtime takes for
     them where an axis has one place, the gradient takes too.
+
+    Raises:
+        UnknownShapeError: theta [N, 2, 3] or [N, 3, 4] does not say which of both it is.
     """
     tape, theta, size = call.tape, call.input(0), call.input(1)
     rows = tape.shape(theta)[1]

@@ -59,6 +59,9 @@ def gather_nd(call: Call) -> Gradients:
     """Y = slices of X by tuples of indices: dX = dY added at these slices.
 
     The tuples are turned into numbers of slices, as rows of [slices, elements].
+
+    Raises:
+        UnknownShapeError: the sizes of X or the length of a tuple are not known.
     """
     tape, x, index = call.tape, call.input(0), call.input(1)
     sizes = tape.sizes(x, "its indices are turned into row numbers")

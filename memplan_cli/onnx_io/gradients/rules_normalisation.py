@@ -152,7 +152,11 @@ def lp_normalization(call: Call) -> Gradients:
 
 
 def refuse_several_types(call: Call) -> None:
-    """Stop where X, scale or statistics are of different element types."""
+    """Stop where X, scale or statistics are of different element types.
+
+    Raises:
+        ModelError: naming the node.
+    """
     types = {call.tape.dtype(name) for name in call.node.input if name} - {0}
     if len(types) > 1:
         raise ModelError(

@@ -27,6 +27,9 @@ def max_pool(call: Call) -> Gradients:
 
     Windows overlap, so indices repeat: ScatterElements adds them in order, where ScatterND
     races on the CPU provider.
+
+    Raises:
+        UnknownShapeError: the pool saves its indices in column-major order.
     """
     tape, x = call.tape, call.input(0)
     if call.attribute("storage_order", 0):
@@ -88,6 +91,9 @@ _POOLS_OF_BFLOAT16 = 22
 def local_response(call: Call) -> Gradients:
     """Y = X S^-b, S = k + a/n sum of X^2 over n channels: with P the same sum reversed,
     dX = dY S^-b - 2ab/n X P(dY Y / S).
+
+    Raises:
+        ModelError: X is of bfloat16, of which no pool takes means before opset 22.
     """  # noqa: D205 - one formula
     tape, x = call.tape, call.input(0)
     if tape.dtype(x) == TensorProto.BFLOAT16 and tape.opset < _POOLS_OF_BFLOAT16:

@@ -36,7 +36,11 @@ def expand(call: Call) -> Gradients:
 
 
 def tile(call: Call) -> Gradients:
-    """Y = X in r copies along each axis: dX = dY as [r, n, ...], summed over the r."""
+    """Y = X in r copies along each axis: dX = dY as [r, n, ...], summed over the r.
+
+    Raises:
+        UnknownShapeError: the sizes of X are not known, or the repeats are not constant.
+    """
     tape, x = call.tape, call.input(0)
     repeats = call.constant_input(1)
     if repeats is None:
@@ -108,6 +112,9 @@ def pad(call: Call) -> Gradients:
     """Y = X with a margin: dX = dY without it; copies in the margin (reflect, edge, wrap) add up.
 
     A trained value of the margin gets what dX does not.
+
+    Raises:
+        UnknownShapeError: the margin is of zeros or a value, and is not constant.
     """
     tape, x = call.tape, call.input(0)
     pads = call.constant_input(1)
