@@ -51,6 +51,11 @@ def bind_dim(dim: Dim, dims: Mapping[str, int]) -> Dim:
         return None
 
 
+def binding_text(dims: Mapping[str, int]) -> str:
+    """Return values of symbols for a message: ``batch=8, seq=128``."""
+    return ", ".join(f"{name}={value}" for name, value in dims.items())
+
+
 def canonical_dim(text: str) -> int | str:
     """Return one spelling for all equal expressions: ``seq*batch`` -> ``batch*seq``."""
     return as_dim(parse_dim(text))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memplan_cli.dims import bind_dim
+from memplan_cli.dims import bind_dim, binding_text
 from memplan_cli.errors import ModelError, SettingsError, UnknownSizeError
 from memplan_cli.fit import (
     DEFAULT_OVERHEAD,
@@ -128,7 +128,7 @@ class _Search:
         key = tuple(sorted(dims.items()))
         if key not in self.known:
             if self.progress:
-                self.progress(f"planning {', '.join(f'{n}={v}' for n, v in key)}")
+                self.progress(f"planning {binding_text(dict(key))}")
             self.known[key] = self._planned(dims)
         return self.known[key]
 

@@ -13,7 +13,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from memplan_cli.amounts import Profile
-from memplan_cli.dims import bind_dim
+from memplan_cli.dims import bind_dim, binding_text
 from memplan_cli.errors import InvalidLayoutError, SettingsError
 from memplan_cli.ir import VarId
 from memplan_cli.modelfile import plan_model
@@ -80,7 +80,7 @@ def plan_profiles(
     rows = []
     for dims in bindings(profiles):
         if progress:
-            progress(f"planning {', '.join(f'{name}={dims[name]}' for name in dims)}")
+            progress(f"planning {binding_text(dims)}")
         own = replace(settings, dims={**settings.dims, **dims})
         alone = plan_model(file, own, progress).plan
         check(_bound(shared, alone, {**settings.dims, **dims}))
@@ -104,10 +104,9 @@ def _bound(shared: Planned, alone: Plan, dims: Mapping[str, int]) -> Plan:
             tensors.append(tensor)
             continue
         if size > tensor.bytes:
-            where = ", ".join(f"{name}={value}" for name, value in dims.items())
             raise InvalidLayoutError(
                 f"the plan has {tensor.bytes} bytes for {tensor.id[:120]!r}, which takes "
-                f"{size} at {where}"
+                f"{size} at {binding_text(dims)}"
             )
         tensors.append(tensor._replace(bytes=size))
     return replace(plan, tensors=tuple(tensors))

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from memplan_cli.cli.common import Command, dim_option
 from memplan_cli.cli.words import parse_bounds, parse_dims, parse_pairs, parse_shapes
+from memplan_cli.settings import OrderChoice, PhaseChoice, RecomputeChoice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -31,7 +32,7 @@ _SETTINGS = (
         "--expose", is_flag=True, default=None, help="Excluded tensors become outputs."
     ),
     click.option(
-        "--phase", type=click.Choice(["auto", "train", "test"]), help="Overrule the phase."
+        "--phase", type=click.Choice(get_args(PhaseChoice)), help="Overrule the phase."
     ),
     click.option(
         "--skip-grads/--no-skip-grads", default=None, help="Gradients keep own memory."
@@ -46,11 +47,11 @@ _SETTINGS = (
         "--profile-shapes", is_flag=True, default=None, help="Run once, see what data decides."
     ),
     click.option(
-        "--order", type=click.Choice(["keep", "auto"]), help="Reorder the nodes or not."
+        "--order", type=click.Choice(get_args(OrderChoice)), help="Reorder the nodes or not."
     ),
     click.option(
         "--recompute",
-        type=click.Choice(["none", "checkpoints", "auto"]),
+        type=click.Choice(get_args(RecomputeChoice)),
         help="Run ops again instead of keeping what they gave.",
     ),
     click.option(

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import click
 
 from memplan_cli.errors import ModelError
-from memplan_cli.evidence import DEFAULT_TIMEOUT
+from memplan_cli.evidence import DEFAULT_TIMEOUT, PROVIDERS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -84,7 +84,7 @@ model_argument = click.argument("model", type=click.Path(path_type=Path))
 
 provider_option = click.option(
     "--provider",
-    type=click.Choice(["auto", "cpu", "cuda"]),
+    type=click.Choice(["auto", *PROVIDERS]),
     default="auto",
     show_default=True,
     help="Where to run; cuda never falls back.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import click
 
@@ -21,6 +21,7 @@ from memplan_cli.cli.outputs import TargetFile, refuse_targets
 from memplan_cli.cli.profiles import several_dims
 from memplan_cli.errors import SettingsError
 from memplan_cli.quantities import format_size
+from memplan_cli.settings import TargetChoice
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from memplan_cli.optimizing import Optimized
     from memplan_cli.plan import Plan
     from memplan_cli.profiles import Profiles
-    from memplan_cli.settings import TargetChoice
 
 
 def _why_not(plan: Plan) -> str:
@@ -60,7 +60,7 @@ def _why_not(plan: Plan) -> str:
 @settings_options
 @click.option(
     "--target",
-    type=click.Choice(["portable", "cpu", "cuda"]),
+    type=click.Choice(get_args(TargetChoice)),
     default="portable",
     show_default=True,
     help="Order the graph as it is, or as this runtime optimises it for a provider.",

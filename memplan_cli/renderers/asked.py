@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from memplan_cli.dims import binding_text
 from memplan_cli.evidence import CPU
 from memplan_cli.quantities import format_size
 from memplan_cli.renderers.facts import size_or_dash
@@ -51,7 +52,7 @@ def profile_rows(report: Report) -> tuple[tuple[str, ...], ...]:
     """Return, for each binding, its dims and sizes in the order of `PROFILE_COLUMNS`."""
     return tuple(
         (
-            ", ".join(f"{name}={value}" for name, value in row.dims.items()),
+            binding_text(row.dims),
             *map(
                 size_or_dash,
                 (

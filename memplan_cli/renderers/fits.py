@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from memplan_cli.dims import binding_text
 from memplan_cli.quantities import format_size
 from memplan_cli.renderers.columns import aligned
 from memplan_cli.renderers.escape import terminal
@@ -28,7 +29,7 @@ def _lines(fit: Fit) -> Iterator[str]:
     if fit.points:
         yield from _table(fit)
     elif fit.least is not None:
-        smallest = ", ".join(f"{name}=1" for name in fit.unknown)
+        smallest = binding_text(dict.fromkeys(fit.unknown, 1))
         yield f"nothing fits: {smallest} needs {format_size(fit.least.total + fit.overhead)}"
         yield f"  {_parts(fit.least)}"
     else:
@@ -38,7 +39,7 @@ def _lines(fit: Fit) -> Iterator[str]:
         yield f"one plan for all values: {expression(fit.expressions)} bytes"
     seen = fit.confirmed
     if seen is not None:
-        dims = ", ".join(f"{name}={value}" for name, value in seen.dims.items())
+        dims = binding_text(seen.dims)
         total = seen.total(fit.overhead)
         verdict = "fits" if total <= fit.memory else "does not fit"
         yield f"run on {seen.provider} with {dims}: {format_size(total)}, {verdict}"

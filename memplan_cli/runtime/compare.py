@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memplan_cli.dims import binding_text
 from memplan_cli.errors import ModelError, RuntimeUnavailableError
 from memplan_cli.evidence import DEFAULT_TIMEOUT, Difference, RuntimeSettings, Validation
 from memplan_cli.onnx_io.feeds import FeedSpec, default_dims, feed_specs
@@ -273,4 +274,4 @@ def _merged(first: Validation, second: Validation) -> Validation:
 
 
 def _text(dims: Mapping[str, int]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in sorted(dims.items()))
+    return binding_text(dict(sorted(dims.items())))

@@ -1,0 +1,65 @@
+"""Options whose choices are spelled out, so that help needs no renderer: are they all there?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+import pytest
+
+from memplan_cli.cli import main
+from memplan_cli.onnx_io.gradients.losses import LOSSES
+from memplan_cli.onnx_io.gradients.optimisers import OPTIMISERS
+from memplan_cli.renderers import (
+    RENDERERS,
+    changes,
+    diagnosis,
+    settings,
+    simulation,
+    stories,
+    sweeps,
+    validation,
+    verdicts,
+)
+from memplan_cli.runtime.simulate import ALLOCATORS, RUNTIME
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def choices(command: str, option: str) -> set[str]:
+    found = main.get_command(click.Context(main), command)
+    assert found is not None
+    (kind,) = (param.type for param in found.params if param.name == option)
+    assert isinstance(kind, click.Choice)
+    return set(kind.choices)
+
+
+@pytest.mark.parametrize(
+    ("command", "table"),
+    [
+        ("report", RENDERERS),
+        ("gate", verdicts.RENDERERS),
+        ("diff", (*changes.RENDERERS, "html")),
+        ("why", stories.PEAK_RENDERERS),
+        ("why", stories.TENSOR_RENDERERS),
+        ("sweep", sweeps.RENDERERS),
+        ("settings", settings.RENDERERS),
+        ("simulate", simulation.RENDERERS),
+        ("validate", validation.RENDERERS),
+        ("doctor", diagnosis.RENDERERS),
+    ],
+)
+def test_every_format_that_there_is_can_be_asked_for(
+    command: str, table: Iterable[str]
+) -> None:
+    assert choices(command, "form") == set(table)
+
+
+def test_every_loss_and_update_rule_can_be_asked_for() -> None:
+    assert choices("train-step", "loss_fn") == set(LOSSES)
+    assert choices("train-step", "optimizer") == set(OPTIMISERS)
+
+
+def test_every_allocator_can_be_simulated() -> None:
+    assert choices("simulate", "allocators") == {*ALLOCATORS, RUNTIME}
