@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.allocators import portfolio
 from memplan_cli.allocators.naive import naive
 from memplan_cli.allocators.pool import pool_levels
+from memplan_cli.allocators.portfolio import DEFAULT_WORK
 from memplan_cli.analysis.aliasing import SHARE_NOTHING, SHARE_SAFELY
 from memplan_cli.analysis.liveness import Timeline
 from memplan_cli.analysis.storage import Measured, Storage, storage_of
@@ -139,14 +140,32 @@ class Placed:
         return tuple(self.lay_out())
 
 
-def place_levels(needs: Needs) -> tuple[Placed, Placed, Placed]:
+Levels = tuple[Placed, Placed, Placed]
+"""The answers of levels 0, 1 and 2."""
+
+
+def place_levels(needs: Needs, work: int = DEFAULT_WORK) -> Levels:
     """Place everything at levels 0, 1 and 2.
+
+    Args:
+        needs: What has to be placed, and how.
+        work: How much may be searched for each arena; nothing that takes long with 0.
 
     Raises:
         InvalidLayoutError: an allocator gave a layout that is not safe.
     """
     level0, level1 = _pooled(needs)
-    return level0, level1, _in_arenas(needs, _Goal(needs, level1))
+    return level0, level1, _in_arenas(needs, _Goal(needs, level1), work)
+
+
+def place_again(needs: Needs, levels: Levels, work: int) -> Levels:
+    """Place everything at level 2 again, with other work, beside the other levels known.
+
+    Raises:
+        InvalidLayoutError: an allocator gave a layout that is not safe.
+    """
+    level0, level1, _ = levels
+    return level0, level1, _in_arenas(needs, _Goal(needs, level1), work)
 
 
 def place_level(needs: Needs, level: int) -> Placed:
@@ -157,7 +176,7 @@ def place_level(needs: Needs, level: int) -> Placed:
     """
     if level < 2:
         return _pooled(needs)[level]
-    return _in_arenas(needs, _Goal(needs))
+    return _in_arenas(needs, _Goal(needs), DEFAULT_WORK)
 
 
 def place_apart(needs: Needs) -> Placed:
@@ -241,11 +260,11 @@ class _Goal:
         return sure or height <= self.pooled.heights[unit]
 
 
-def _in_arenas(needs: Needs, goal: _Goal) -> Placed:
+def _in_arenas(needs: Needs, goal: _Goal, work: int) -> Placed:
     storage = home, units = needs.storage(2)
     arenas, fallen_back = [], set()
     for unit, buffers in sorted(units.items()):
-        arena = _arena(unit, buffers, needs, goal)
+        arena = _arena(unit, buffers, needs, goal, work)
         if not goal.allows(unit, arena.layout.height):
             (arena,) = (pool for pool in goal.pooled.arenas if pool.unit == unit)
             fallen_back.add(unit)
@@ -260,7 +279,9 @@ def _in_arenas(needs: Needs, goal: _Goal) -> Placed:
     return _placed(storage, home, arenas)
 
 
-def _arena(unit: str, buffers: tuple[Buffer, ...], needs: Needs, goal: _Goal) -> PlacedArena:
+def _arena(
+    unit: str, buffers: tuple[Buffer, ...], needs: Needs, goal: _Goal, work: int
+) -> PlacedArena:
     """Pack one arena; with no alignment asked for, a coarse one must not cost memory.
 
     Padding every tensor of a model of a few small ones can take more than reuse saves:
@@ -272,7 +293,8 @@ def _arena(unit: str, buffers: tuple[Buffer, ...], needs: Needs, goal: _Goal) ->
         bound = lower_bound(problem)
         # A bound above the goal cannot be packed below it: do not try.
         if alignment == 1 or needs.alignment or goal.allows(unit, bound):
-            layout = portfolio(problem, time_limit=needs.time_limit, pools=False)
+            limit = needs.time_limit
+            layout = portfolio(problem, work=work, time_limit=limit, pools=False)
             if alignment == 1 or needs.alignment or goal.allows(unit, layout.height):
                 return _checked(PlacedArena(unit, problem, layout, bound))
         alignment //= 2

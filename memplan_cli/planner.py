@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from memplan_cli.analysis.dataflow import dataflow
 from memplan_cli.analysis.dry_run import dry_run
 from memplan_cli.analysis.phase import find_phases
+from memplan_cli.analysis.storage import measured
 from memplan_cli.errors import SettingsError
+from memplan_cli.loosening import place_in_better_order
 from memplan_cli.placing import Needs, place_apart, place_level, place_levels
 from memplan_cli.plan import check
 from memplan_cli.plan_of import Decided, plan_of
@@ -34,7 +36,8 @@ if TYPE_CHECKING:
     from memplan_cli.analysis.dataflow import Dataflow
     from memplan_cli.analysis.phase import Phases
     from memplan_cli.ir import Program
-    from memplan_cli.placing import Placed
+    from memplan_cli.loosening import InOrder
+    from memplan_cli.placing import Levels, Placed
     from memplan_cli.plan import Plan
     from memplan_cli.plan_of import Source
     from memplan_cli.progress import Progress
@@ -139,7 +142,7 @@ def _placed(
         # What is live counts shared bytes once, although nothing shares here.
         placed = replace(place_apart(needs), storage=needs.storage(settings.level))
         return chosen, needs, _Answer(placed, (placed.heights,) * 3, placed)
-    levels = place_levels(needs)
+    chosen, needs, levels = _in_better_order(chosen, needs, settings)
     before = levels[settings.level]
     if chosen.ordering.program is not program:
         kept = replace(needs, program=program, sizes=scope.sizes)
@@ -151,6 +154,41 @@ def _placed(
             before = levels[settings.level]
     heights = tuple(level.heights for level in levels)
     return chosen, needs, _Answer(levels[settings.level], heights, before)
+
+
+def _in_better_order(
+    chosen: Schedule, needs: Needs, settings: Settings
+) -> tuple[Schedule, Needs, Levels]:
+    """Place everything in the chosen order, or in a looser one that is packed lower.
+
+    Seconds of a limit are one search's, and an order that something else depends on stays.
+    """
+    looser = chosen.ordering.looser
+    bound_to = settings.level < 2 or settings.time_limit is not None
+    if looser is None or bound_to or not _is_free(chosen, settings):
+        return chosen, needs, place_levels(needs)
+
+    def loosened() -> Needs:
+        known = measured(looser(), needs.sizes, needs.pinned, aliasing_of(settings.level))
+        return replace(needs, program=known.timeline.program, measured=known)
+
+    found = place_in_better_order(needs, loosened)
+    if found.needs is needs:
+        return chosen, needs, found.levels
+    return _in_looser_order(chosen, found), found.needs, found.levels
+
+
+def _in_looser_order(chosen: Schedule, found: InOrder) -> Schedule:
+    """Take the looser order for the one that was chosen: a method's peak is that of both."""
+    ordering, peak = chosen.ordering, found.placed.live_peak
+    ordering = replace(
+        ordering,
+        program=found.needs.program,
+        candidates={**ordering.candidates, ordering.chosen: peak},
+        proved=peak == ordering.bound,
+        measured=found.needs.measured,
+    )
+    return replace(chosen, ordering=ordering)
 
 
 def _over_budget(chosen: Schedule, placed: Placed) -> Iterator[str]:

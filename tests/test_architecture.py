@@ -62,6 +62,7 @@ LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
                 "scheduling",
                 "scope",
                 "placing",
+                "loosening",
                 "figures",
                 "recomputed",
                 "maxima",

@@ -29,8 +29,10 @@ from memplan_cli.transforms.ordering.build import (
 )
 from memplan_cli.transforms.ordering.candidates import CANDIDATES
 from memplan_cli.transforms.ordering.certify import cut_bound
+from memplan_cli.transforms.ordering.divide import divide
 from memplan_cli.transforms.ordering.effort import Effort
-from memplan_cli.transforms.ordering.solve import Solution, solve
+from memplan_cli.transforms.ordering.solve import STRAIGHTEN, Solution, solve
+from memplan_cli.transforms.ordering.straighten import loosen
 from memplan_cli.transforms.terms import Ordering
 
 if TYPE_CHECKING:
@@ -48,6 +50,9 @@ SAMPLE = 64
 
 _FULL_WORK = 1000
 """Programs with more ops get less of the budget, down to a twentieth."""
+
+_PARTING = 50_000
+"""Work for lowering the worst steps of an order op by op: a twentieth of a second."""
 
 _OTHER_SAMPLES = (1, 1024)
 """With these too, a new order must not be worse than the file's."""
@@ -80,7 +85,7 @@ def best_order(  # noqa: PLR0913 - the planner's settings, one by one, all with 
     effort = Effort(_scaled(work, program), time_limit)
     top = _arrange(program.body, facts, lambda graph: solve(graph, effort, tell))
     programs = {"file": program}
-    if any(op.bodies for op in program.body.ops):
+    if nested := any(op.bodies for op in program.body.ops):
         programs |= _arrangements(program, facts)
         programs["searched"] = replace(program, body=top.block)
         peaks = {name: meter.peak(other) for name, other in programs.items()}
@@ -98,7 +103,22 @@ def best_order(  # noqa: PLR0913 - the planner's settings, one by one, all with 
     if meter.symbolic:
         return Ordering(programs[chosen], {}, chosen, None, proved=False, measured=known)
     proved = peaks[chosen] <= top.least
-    return Ordering(programs[chosen], peaks, chosen, top.least, proved, known)
+    looser = None
+    if chosen != "file" and not nested:
+        found = top.solution
+        looser = partial(_loosened, program, found.graph, found.unstraightened, found.bound)
+    return Ordering(programs[chosen], peaks, chosen, top.least, proved, known, looser)
+
+
+def _loosened(program: Program, graph: TaskGraph, order: Order, bound: int) -> Program:
+    """Return a program in the order that was found, put back only where that costs nothing.
+
+    The worst steps are lowered before: in the search the ops of a cluster could not part.
+    """
+    parted = divide(graph, order, bound, Effort(_PARTING))
+    loose = loosen(graph, parted.order, Effort(STRAIGHTEN))
+    ops = tuple([program.body.ops[op] for op in loose])
+    return replace(program, body=replace(program.body, ops=ops))
 
 
 def _scaled(work: int, program: Program) -> int:

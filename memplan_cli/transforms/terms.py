@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.analysis.aliasing import SHARE_SAFELY, Aliasing
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from memplan_cli.analysis.storage import Measured
     from memplan_cli.ir import Program, VarId
@@ -42,6 +42,8 @@ class Ordering:
         proved: Whether the chosen order meets the bound.
         measured: What is live in some order, where a search has measured it; see
             `Measured.is_of`.
+        looser: Makes the program in an order that leaves more room beside the fullest steps,
+            mostly of no higher peak, and is less like the file's; None where there is none.
     """
 
     program: Program
@@ -50,3 +52,4 @@ class Ordering:
     bound: int | None
     proved: bool
     measured: Measured | None = field(default=None, repr=False, compare=False)
+    looser: Callable[[], Program] | None = field(default=None, repr=False, compare=False)

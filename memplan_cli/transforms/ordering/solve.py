@@ -50,7 +50,7 @@ _LEAST_WORTH = 15
 _IDLE = 2
 """After so many tries that have not helped, the best order is left as it is."""
 
-_STRAIGHTEN = 300_000
+STRAIGHTEN = 300_000
 """Work for putting ops back to their place in the file."""
 
 
@@ -67,6 +67,8 @@ class Solution:
     """Peaks and orders of the clusters, worth improving."""
     looked_at: Order = field(default_factory=list)
     """The order whose heavy ops were looked at last, for a bound."""
+    unstraightened: Order = field(default_factory=list)
+    """The best order before it was straightened; empty where that is the file's."""
 
     _certificate: Certificate | None = None
 
@@ -137,7 +139,8 @@ def solve(graph: TaskGraph, effort: Effort, tell: Callable[[str], None]) -> Solu
         method(found, small, effort)
         tell(f"order: {found.peak} bytes by {found.chosen}, none below {found.bound}")
     if found.chosen != "file":
-        found.order = straighten(graph, found.order, found.peak, Effort(_STRAIGHTEN))
+        found.unstraightened = found.order
+        found.order = straighten(graph, found.order, found.peak, Effort(STRAIGHTEN))
         found.peaks[found.chosen] = peak(graph, found.order)
     return found
 

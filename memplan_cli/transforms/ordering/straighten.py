@@ -1,24 +1,43 @@
-"""Give an order back as much of the file's order as it can have at no cost."""
+"""Give an order back as much of the file's order as it can have at no cost.
+
+A span of consecutive ops may always be sorted by place in the file, since the file's order
+respects every edge, and what comes after it does not notice. Spans are halved until they can
+be, the first ones first, or the effort ends.
+
+What that may cost is either anything up to the peak, so that the order is as near to the file's
+as it can be, or nothing anywhere: no span gets heavier than it was. The second leaves more room
+beside the fullest steps, and places for the tensors are found more easily.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from memplan_cli.transforms.ordering.graph import trace
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from memplan_cli.transforms.ordering.effort import Effort
     from memplan_cli.transforms.ordering.graph import Order, TaskGraph
 
 
 def straighten(graph: TaskGraph, order: Order, peak: int, effort: Effort) -> Order:
-    """Sort spans of an order by place in the file wherever its peak stays what it is.
+    """Sort spans of an order by place in the file wherever no step takes more than ``peak``."""
+    return _straightened(graph, order, lambda _, __: peak, effort)
 
-    A span of consecutive ops may always be sorted, since the file's order respects every
-    edge, and what comes after it does not notice. Spans are halved until they can be, the
-    first ones first, or the effort ends.
-    """
-    run = _Run(graph, peak)
+
+def loosen(graph: TaskGraph, order: Order, effort: Effort) -> Order:
+    """Sort spans of an order by place in the file wherever none gets heavier than it was."""
+    steps, _, _ = trace(graph, order)
+    return _straightened(graph, order, lambda begin, end: max(steps[begin:end]), effort)
+
+
+def _straightened(
+    graph: TaskGraph, order: Order, limit: Callable[[int, int], int], effort: Effort
+) -> Order:
+    """Sort spans wherever no step takes more than the limit of its span."""
+    run = _Run(graph)
     straight: Order = []
     spans = [(0, graph.size)]
     while spans:
@@ -31,7 +50,7 @@ def straighten(graph: TaskGraph, order: Order, peak: int, effort: Effort) -> Ord
             continue
         go_on = effort.left > 0 and effort.in_time
         effort.spend(end - begin)
-        if go_on and run.takes(by_file):
+        if go_on and run.takes(by_file, limit(begin, end)):
             straight += by_file
         elif go_on and end - begin > 2:
             middle = (begin + end) // 2
@@ -45,15 +64,15 @@ def straighten(graph: TaskGraph, order: Order, peak: int, effort: Effort) -> Ord
 class _Run:
     """What is live after the ops that have their place."""
 
-    def __init__(self, graph: TaskGraph, limit: int) -> None:
-        self._graph, self._limit = graph, limit
+    def __init__(self, graph: TaskGraph) -> None:
+        self._graph = graph
         self._left = list(graph.uses)
         self._live = graph.start
         self._taken = graph.taken
 
-    def takes(self, ops: Sequence[int]) -> bool:
+    def takes(self, ops: Sequence[int], limit: int) -> bool:
         """Run ops if every step stays within the limit."""
-        done = self._run(ops, self._limit)
+        done = self._run(ops, limit)
         if done == len(ops):
             return True
         for op in ops[:done]:
