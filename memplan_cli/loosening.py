@@ -41,14 +41,16 @@ class InOrder:
         """Return the same with level 2 placed again."""
         return InOrder(self.needs, place_again(self.needs, self.levels, work))
 
-    def reaches(self, bound: int) -> bool:
-        """Whether every arena is proved, at the alignment that is asked for, and none higher."""
+    @property
+    def is_aligned(self) -> bool:
+        """Whether every arena has the alignment that is asked for."""
         asked = self.needs.alignment or DEFAULT_ALIGNMENT
+        return all(arena.problem.alignment == asked for arena in self.placed.arenas)
+
+    def reaches(self, bound: int) -> bool:
+        """Whether every arena is proved, and none is higher than a bound."""
         arenas = self.placed.arenas
-        return all(arena.layout.proved for arena in arenas) and all(
-            arena.problem.alignment == asked and arena.layout.height <= bound
-            for arena in arenas
-        )
+        return all(arena.layout.proved and arena.layout.height <= bound for arena in arenas)
 
 
 def place_in_better_order(needs: Needs, looser: Callable[[], Needs]) -> InOrder:
@@ -62,12 +64,14 @@ def place_in_better_order(needs: Needs, looser: Callable[[], Needs]) -> InOrder:
         InvalidLayoutError: an allocator gave a layout that is not safe.
     """
     chosen = InOrder(needs, place_levels(needs, 0))
+    if not chosen.is_aligned:
+        return chosen.again(DEFAULT_WORK)
     bound = max((arena.bound for arena in chosen.placed.arenas), default=0)
     if chosen.reaches(bound):
         return chosen
     wanted = looser()
     other = InOrder(wanted, place_levels(wanted, 0))
-    if other.placed.live_peak > chosen.placed.live_peak:
+    if other.placed.live_peak > chosen.placed.live_peak or not other.is_aligned:
         return chosen.again(DEFAULT_WORK)
     if other.reaches(bound):
         return other

@@ -13,7 +13,9 @@ from memplan_cli.allocators import portfolio
 from memplan_cli.allocators.portfolio import DEFAULT_WORK
 from memplan_cli.loosening import LITTLE_WORK, place_in_better_order
 from memplan_cli.placing import Needs
-from memplan_cli.settings import Settings
+from memplan_cli.settings import DEFAULT_ALIGNMENT, Settings
+from memplan_cli.transforms.order import best_order
+from memplan_cli.transforms.ordering.divide import Divided
 
 if TYPE_CHECKING:
     from memplan_cli.ir import Program
@@ -21,7 +23,9 @@ if TYPE_CHECKING:
     from memplan_cli.transforms.ordering.effort import Effort
     from memplan_cli.transforms.ordering.graph import Order, TaskGraph
 
-SIZES = dict.fromkeys(("p1", "p2"), 6400) | dict.fromkeys(("a1", "a2"), 2560)
+SIZES = {"p1": 6400, "p2": 6400, "a1": 2560, "a2": 2560} | dict.fromkeys(
+    ("q1", "q2", "s", "b1", "b2"), 64
+)
 
 FILE = block(
     "x",
@@ -39,6 +43,7 @@ FILE = block(
 )
 STRAIGHT = [0, 2, 1, 3, 4, 5, 6, 7, 8, 9]
 LOOSE = [0, 2, 1, 3, 4, 5, 7, 6, 8, 9]
+HIGH = [0, 1, 2, 3, 4, 5, 7, 6, 8, 9]
 
 
 def in_order(order: list[int]) -> Program:
@@ -58,6 +63,8 @@ class Packer:
     def __init__(self, straight: int, loose: int) -> None:
         self.enough = {False: straight, True: loose}
         self.gap = {False: 64, True: 64}
+        self.setback = 0
+        """By how much more a search with all the work misses."""
         self.tries: list[tuple[str, int]] = []
 
     def __call__(
@@ -67,9 +74,9 @@ class Packer:
         is_loose = live["a1"].end <= live["a2"].start
         self.tries.append(("loose" if is_loose else "straight", work))
         layout = portfolio(problem, time_limit=time_limit, pools=pools)
-        if work >= self.enough[is_loose]:
+        if work >= self.enough[is_loose] or problem.alignment != DEFAULT_ALIGNMENT:
             return layout
-        gap = self.gap[is_loose]
+        gap = self.gap[is_loose] + (self.setback if work == DEFAULT_WORK else 0)
         lifted = {buffer: offset + gap for buffer, offset in layout.offsets.items()}
         return replace(layout, offsets=lifted, height=layout.height + gap, proved=False)
 
@@ -134,6 +141,61 @@ def test_where_neither_is_at_the_bound_the_chosen_order_stays_unless_it_is_talle
     assert place_in_better_order(wanted, lambda: other).needs is other
     packed.gap[True] = 192
     assert place_in_better_order(wanted, lambda: other).needs is wanted
+
+
+def test_what_a_search_with_more_work_does_not_find_again_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    packed = packer(monkeypatch, DEFAULT_WORK + 1, DEFAULT_WORK + 1)
+    packed.setback = 64
+    (arena,) = place_in_better_order(needs(STRAIGHT), lambda: needs(LOOSE)).placed.arenas
+    assert arena.layout.height == arena.bound + 64
+
+
+def test_an_order_of_a_higher_live_peak_is_not_packed_further(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    packed = packer(monkeypatch, straight=DEFAULT_WORK + 1, loose=0)
+    wanted = needs(STRAIGHT)
+    assert place_in_better_order(wanted, lambda: needs(HIGH)).needs is wanted
+    assert packed.tries == [("straight", 0), ("loose", 0), ("straight", DEFAULT_WORK)]
+
+
+def test_a_height_is_proved_by_the_search_that_rules_out_all_below(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    packed = packer(monkeypatch, straight=LITTLE_WORK, loose=DEFAULT_WORK)
+    packed.gap[False] = 0
+    found = place_in_better_order(needs(STRAIGHT), lambda: needs(LOOSE))
+    assert [arena.layout.proved for arena in found.placed.arenas] == [True]
+    assert packed.tries[-1] == ("straight", LITTLE_WORK)
+
+
+def test_an_alignment_is_given_up_only_after_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = packer(monkeypatch, straight=LITTLE_WORK, loose=LITTLE_WORK)
+    packed.gap = {False: 1 << 20, True: 1 << 20}  # above any pool: the alignment is halved
+    wanted, other = (replace(needs(order), alignment=None) for order in (STRAIGHT, LOOSE))
+    found = place_in_better_order(wanted, never)
+    assert [arena.problem.alignment for arena in found.placed.arenas] == [DEFAULT_ALIGNMENT]
+    packed.gap[False] = 64
+    found = place_in_better_order(wanted, lambda: other)
+    assert found.needs is wanted
+    assert packed.tries[-1] == ("straight", DEFAULT_WORK)
+    assert [arena.problem.alignment for arena in found.placed.arenas] == [DEFAULT_ALIGNMENT]
+
+
+def test_before_an_order_is_loosened_its_worst_steps_are_lowered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def divide(_: TaskGraph, order: Order, bound: int, __: Effort) -> Divided:
+        assert sorted(order) == sorted(LOOSE)
+        return Divided(LOOSE, 0, bound)
+
+    made = in_order(list(range(10)))
+    found = best_order(made, var_sizes(made))
+    monkeypatch.setattr("memplan_cli.transforms.order.divide", divide)
+    assert found.looser is not None
+    assert found.looser().body.ops == in_order(LOOSE).body.ops
 
 
 @pytest.fixture
