@@ -80,7 +80,7 @@ def best_order(  # noqa: PLR0913 - the planner's settings, one by one, all with 
         progress: Told in a line what was found so far.
     """
     meter = _Meter(sizes, pinned, aliasing, _numbers(sizes, SAMPLE))
-    facts = storage_facts(program, sizes, meter.numbers, pinned, aliasing)
+    facts = meter.facts(program)
     tell = progress or silent
     effort = Effort(_scaled(work, program), time_limit)
     top = _arrange(program.body, facts, lambda graph: solve(graph, effort, tell))
@@ -106,15 +106,17 @@ def best_order(  # noqa: PLR0913 - the planner's settings, one by one, all with 
     looser = None
     if chosen != "file" and not nested:
         found = top.solution
-        looser = partial(_loosened, program, found.graph, found.unstraightened, found.bound)
+        looser = partial(_loosened, program, meter, found.unstraightened, found.bound)
     return Ordering(programs[chosen], peaks, chosen, top.least, proved, known, looser)
 
 
-def _loosened(program: Program, graph: TaskGraph, order: Order, bound: int) -> Program:
+def _loosened(program: Program, meter: _Meter, order: Order, bound: int) -> Program:
     """Return a program in the order that was found, put back only where that costs nothing.
 
-    The worst steps are lowered before: in the search the ops of a cluster could not part.
+    The worst steps are lowered before: in the search the ops of a cluster could not part. The
+    graph is made again: kept until then, it would lie beside all that is placed, mostly in vain.
     """
+    graph = task_graph(program.body, meter.facts(program), {})
     parted = divide(graph, order, bound, Effort(_PARTING))
     loose = loosen(graph, parted.order, Effort(STRAIGHTEN))
     ops = tuple([program.body.ops[op] for op in loose])
@@ -135,6 +137,10 @@ class _Meter:
     pinned: Collection[VarId]
     aliasing: Aliasing
     numbers: Mapping[VarId, int]
+
+    def facts(self, program: Program) -> Storage:
+        """Return what is known of a program's vars, with numbers in place of the sizes."""
+        return storage_facts(program, self.sizes, self.numbers, self.pinned, self.aliasing)
 
     @property
     def symbolic(self) -> bool:
