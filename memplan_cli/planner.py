@@ -300,7 +300,7 @@ def _estimate(program: Program, scope: Scope, kind: str, flow: Dataflow) -> Mapp
     """
     if kind == "train" or any(op.bodies for op in program.body.ops):
         return {}
-    if any(size.symbols for size in scope.sizes.values()):
+    if scope.unplanned or any(size.symbols for size in scope.sizes.values()):
         return {}
     found = dry_run(program, scope.sizes, flow)
     return {"raw": found.raw, "optimized": found.optimised}
