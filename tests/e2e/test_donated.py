@@ -84,6 +84,21 @@ def test_an_unsafe_pair_is_caught(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("order", ["read first", "written first"])
+def test_state_of_a_type_that_numpy_does_not_know_takes_steps_too(
+    order: str, tmp_path: Path
+) -> None:
+    write = "s = Mul(x, lr) n = Sub(w, s) new_w = Cast <to = 16> (n)"
+    read = "v = Cast <to = 1> (in_w) y = MatMul(x, v)"
+    parts = {"read first": (read, write), "written first": (write, read)}[order]
+    signature = SIGNATURE.replace("float[4,4] in_w", "bfloat16[4,4] in_w")
+    signature = signature.replace("float[4,4] new_w", "bfloat16[4,4] new_w")
+    text = f"{signature} {{ w = Cast <to = 1> (in_w) {' '.join(parts)} }}"
+    found = steps(tmp_path, text)
+    assert not found.failure
+    assert found.passed == (order == "read first")
+
+
+@pytest.mark.parametrize("order", ["read first", "written first"])
 def test_steps_that_draw_random_numbers_draw_the_same(order: str, tmp_path: Path) -> None:
     calm = {"read first": READ_FIRST, "written first": WRITTEN_FIRST}[order]
     model = onnx.parser.parse_model(HEAD + calm)

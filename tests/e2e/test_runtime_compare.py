@@ -149,6 +149,27 @@ def test_sequences_and_strings_are_compared_element_by_element(tmp_path: Path) -
     assert compare(path, other, ON_CPU).status == "failed"
 
 
+FOREIGN = """g (bfloat16[2,3] h, float8e5m2[3] e, int4[3,5] q) =>
+        (float[2,3] y, bfloat16[2,3] z, float8e5m2[3] f, int4[3,5] p, bfloat16[2,3] h)
+    <float s = {0.5}>
+    { a = Cast <to = 1> (h)  b = Neg(a)  z = Cast <to = 16> (b)  y = Abs(b)
+      c = Cast <to = 1> (e)  d = Neg(c)  f = Cast <to = 19> (d)
+      w = DequantizeLinear(q, s)  v = Neg(w)  p = QuantizeLinear <output_dtype = 22> (v, s) }"""
+
+
+def test_inputs_and_outputs_of_types_that_numpy_does_not_know_are_compared(
+    tmp_path: Path,
+) -> None:
+    path = save(tmp_path, "a", FOREIGN)
+    got = compare(path, path, ON_CPU)
+    assert (got.status, got.bit_identical) == ("passed", True)
+    other = save(tmp_path, "b", FOREIGN.replace("v = Neg(w)", "v = Abs(w)"))
+    wrong = compare(path, other, ON_CPU)
+    assert [item.output for item in wrong.differences] == ["p"]
+    assert wrong.max_abs_diff is not None
+    assert 0 < wrong.max_abs_diff <= 15, "in numbers of four bits, not in bytes"
+
+
 def test_a_model_with_other_inputs_is_no_original(tmp_path: Path) -> None:
     other = CHAIN.replace("float[batch,4] x", "float[batch,4] left, float[batch,4] right")
     other = other.replace("Relu(x)", "Add(left, right)")

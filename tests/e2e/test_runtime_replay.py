@@ -86,6 +86,15 @@ def test_types_that_numpy_does_not_know_lie_in_the_arena_too(tmp_path: Path) -> 
     assert result.extent.placed == len(plan.tensors)
 
 
+def test_inputs_and_outputs_of_such_types_are_replayed_too(tmp_path: Path) -> None:
+    text = """g (bfloat16[3,5] x, int4[3,5] q) => (bfloat16[3,5] y, int4[3,5] p, bfloat16[3,5] x)
+        <float s = {0.5}>
+        { a = Cast <to = 1> (x)  b = Neg(a)  y = Cast <to = 16> (b)
+          w = DequantizeLinear(q, s)  v = Neg(w)  p = QuantizeLinear <output_dtype = 22> (v, s) }"""
+    path, plan = planned(tmp_path, text, Settings())
+    assert replay(path, plan, ON_CPU).status == "passed"
+
+
 def test_a_symbolic_plan_holds_at_the_dims_given(tmp_path: Path) -> None:
     model, plan = planned(tmp_path, DYNAMIC, Settings())
     for batch in (1, 7):

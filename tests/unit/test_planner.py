@@ -236,7 +236,9 @@ def test_what_training_takes_is_estimated_of_flat_forward_models_of_known_sizes_
     body = "<body = b (int64 i, bool on, float[4] v) => (bool go, float[4] w) "
     body += "{ go = Identity(on) w = Exp(v) }>"
     nested = f"g (float[4] x, int64 n, bool c) => (float[4] z) {{ z = Loop (n, c, x) {body} }}"
-    words = "g (string[2] x) => (string[2] z) { a = StringConcat(x, x) z = StringConcat(a, x) }"
+    words = (
+        "g (string[2] x) => (string[2] z) { a = StringConcat(x, x) z = StringConcat(a, x) }"
+    )
     for text in (nested, flat.replace("4", "batch"), words):
         assert not plan_of_text(text).report.training_estimate
 

@@ -10,10 +10,14 @@ import numpy as np
 
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.evidence import CPU
+from memplan_cli.onnx_io.raw_values import array_dtype
 from memplan_cli.runtime.bits import Tolerance
 from memplan_cli.runtime.jobs.outputs import against, save
+from memplan_cli.runtime.running import FOREIGN, array_of, ort_value
+from memplan_cli.runtime.running import run as run_session
 from memplan_cli.runtime.session import run_options
 from memplan_cli.runtime.session_job import SessionJob
+from memplan_cli.runtime.type_names import dtype_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -69,7 +73,7 @@ class Steps:
 
     def step(self) -> dict[str, Any]:
         """Run once and return the outputs by name."""
-        values = self.session.run(self.names, self.feed, run_options(self.settings))
+        values = run_session(self.session, self.names, self.feed, run_options(self.settings))
         return dict(zip(self.names, values, strict=True))
 
     def take_over(self, values: Mapping[str, Any]) -> None:
@@ -82,20 +86,32 @@ class BoundSteps(Steps):
 
     def __init__(self, job: Json) -> None:
         super().__init__(job)
-        import onnxruntime as ort
-
         self.device = "cpu" if self.provider == CPU else "cuda"
-        plain = [name for name, value in self.feed.items() if not _is_tensor(value)]
+        plain = [name for name, value in self.feed.items() if not self._can_bind(value)]
         if plain:
-            raise RuntimeUnavailableError(f"the input {plain[0]} is no tensor of numbers")
-        of = ort.OrtValue.ortvalue_from_numpy
-        self.buffers = {name: of(value, self.device, 0) for name, value in self.feed.items()}
+            raise RuntimeUnavailableError(
+                f"the input {plain[0]} is no tensor of numbers that numpy knows"
+            )
+        self.buffers = {name: self._buffer(value) for name, value in self.feed.items()}
         self.feed = {}
         self.binding = self.session.io_binding()
         for name, buffer in self.buffers.items():
             self.binding.bind_ortvalue_input(name, buffer)
         for name in self.names:
             self.bind_output(name)
+
+    def _can_bind(self, value: Any) -> bool:  # noqa: ANN401 - an array or a list of them
+        """Whether an input is a tensor, of a type that goes to where the provider computes."""
+        return _is_tensor(value) and (
+            self.device == "cpu" or array_dtype(value) not in FOREIGN
+        )
+
+    def _buffer(self, value: Any) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
+        import onnxruntime as ort
+
+        if self.device == "cpu":
+            return ort_value(value, array_dtype(value))
+        return ort.OrtValue.ortvalue_from_numpy(value, self.device, 0)
 
     def bind_output(self, name: str) -> None:
         """Bind an output: to the buffer of the input that it replaces, if there is one."""
@@ -107,7 +123,11 @@ class BoundSteps(Steps):
     def step(self) -> dict[str, Any]:
         """Run once and return copies of the outputs by name."""
         self.advance()
-        copies = self.binding.copy_outputs_to_cpu()
+        found = self.binding.get_outputs()
+        if any(dtype_of(value.data_type()) in FOREIGN for value in found):
+            copies = [array_of(value) for value in found]
+        else:
+            copies = self.binding.copy_outputs_to_cpu()
         return dict(zip(self.names, copies, strict=True))
 
     def advance(self) -> None:

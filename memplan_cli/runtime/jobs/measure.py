@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from memplan_cli.evidence import RuntimeSettings
 from memplan_cli.runtime.profile import read_profile
+from memplan_cli.runtime.running import run as run_session
 from memplan_cli.runtime.session import run_options
 from memplan_cli.runtime.session_job import SessionJob
 
@@ -99,7 +100,7 @@ def _repeat(
     times, effort = [], []
     for _ in range(runs):
         before, worked = time.perf_counter(), time.process_time()
-        outputs = session.run(None, feed, run_options(settings))
+        outputs = run_session(session, None, feed, run_options(settings))
         times.append(1000 * (time.perf_counter() - before))
         effort.append(1000 * (time.process_time() - worked))
         # Outputs lie in the arena: kept, they would count in the next run.

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memplan_cli.evidence import RuntimeSettings
+from memplan_cli.runtime.running import run as run_session
 from memplan_cli.runtime.session_job import SessionJob
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def run(job: Json) -> Json:
             RuntimeSettings(session={"profile_file_prefix": f"{folder}/profile"})
         )
         session = asked.session(settings)
-        session.run(None, feed)
+        run_session(session, None, feed)
         profile = Path(session.end_profiling())
         events = json.loads(profile.read_text(encoding="utf-8"))
     return {"nodes": [entry for event in events if (entry := _entry(event))]}

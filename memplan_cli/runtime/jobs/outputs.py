@@ -10,6 +10,7 @@ import numpy as np
 
 from memplan_cli.evidence import Difference
 from memplan_cli.runtime.bits import Tolerance, difference
+from memplan_cli.runtime.running import run as run_session
 from memplan_cli.runtime.session import run_options
 from memplan_cli.runtime.session_job import SessionJob
 
@@ -37,7 +38,7 @@ def run(job: Json) -> Json:
     found = [Difference(name, 0, 0.0, 1, "there is no such output") for name in missing]
     tolerance = Tolerance(*map(float, job["tolerance"]))  # type: ignore[call-overload]
     for number in range(int(str(job["runs"]))):
-        values = session.run(wanted, feed, run_options(asked.settings))
+        values = run_session(session, wanted, feed, run_options(asked.settings))
         if job["save"] and number == 0:
             save(folder, wanted, wanted, values)
         else:

@@ -11,11 +11,13 @@ import numpy as np
 
 from memplan_cli.evidence import CPU, UNOPTIMISED, Difference
 from memplan_cli.onnx_io.one_op import Cutter
+from memplan_cli.onnx_io.raw_values import array_dtype, unpacked
 from memplan_cli.onnx_io.types import element_type
 from memplan_cli.runtime.bits import Tolerance
 from memplan_cli.runtime.jobs.outputs import against, save
 from memplan_cli.runtime.memory import DeviceMemory, HostMemory, Memory
 from memplan_cli.runtime.places import Place
+from memplan_cli.runtime.running import FOREIGN, array_of, ort_value
 from memplan_cli.runtime.session import deterministic, make_session
 from memplan_cli.runtime.session_job import SessionJob
 from memplan_cli.runtime.type_names import word_of
@@ -67,7 +69,7 @@ class _Replay:
 
     def _copy_through(self, session: Any, reads: tuple[str, ...], names: list[str]) -> None:  # noqa: ANN401 - ONNX Runtime has no types
         """Run an op on strings or sequences, which cannot be bound; copy what can be."""
-        feed = {name: self.result(name, {}) for name in reads}
+        feed = {name: self.result(name) for name in reads}
         for name, value in zip(names, session.run(names, feed), strict=True):
             if self._is_bound(name):
                 place = self.places[name]
@@ -138,16 +140,16 @@ class _Replay:
             if self._digest(self.places[name]) != digest
         ]
 
-    def result(self, name: str, feed: Mapping[str, Any]) -> Any:  # noqa: ANN401 - array or list
-        """Return an output of the graph as numpy has it."""
-        if name in feed:
-            return feed[name]
+    def result(self, name: str) -> Any:  # noqa: ANN401 - array or list
+        """Return a value as numpy has it."""
         if self._is_bound(name):
             place = self.places[name]
             data = self.arenas[place.arena].read(place.offset, place.bytes)
+            if place.dtype in FOREIGN:
+                return unpacked(data, place.dtype, place.shape)
             return np.frombuffer(data, place.dtype).reshape(place.shape)
         value = self.values[name]
-        return value if _is_plain(value) else value.numpy()
+        return value if _is_plain(value) else array_of(value)
 
 
 def _without(span: tuple[int, int], holes: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
@@ -186,7 +188,7 @@ def run(job: Json) -> Json:
     wanted = [str(name) for name in job["outputs"]]  # type: ignore[attr-defined]
     weights = replay.cutter.weights
     names = [name for name in wanted if name not in weights]
-    values = [replay.result(name, feed) for name in names]
+    values = [replay.result(name) for name in names]
     if job["save"]:
         save(Path(str(job["folder"])), wanted, names, values)
         return {"differences": []}
@@ -203,11 +205,9 @@ def _start(asked: SessionJob, heights: Any, places: list[Place]) -> _Replay:  # 
 
 def _value(value: Any) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
     """Return a value as the runtime's own; strings and sequences stay as they are."""
-    import onnxruntime as ort
-
     if isinstance(value, list) or value.dtype.kind in "OUS":
         return value
-    return ort.OrtValue.ortvalue_from_numpy(value)
+    return ort_value(value, array_dtype(value))
 
 
 def _is_plain(value: Any) -> bool:  # noqa: ANN401 - ONNX Runtime has no types
