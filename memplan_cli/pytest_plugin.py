@@ -26,6 +26,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from memplan_cli.errors import MemplanError
+
 if TYPE_CHECKING:
     from memplan_cli.plan import Plan
     from memplan_cli.report import Report
@@ -77,14 +79,12 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
 
     A mark without a model holds for every model of the test, whoever names it.
     """
-    checks = _checks(item)
-    named = [limit for limit in checks.limits if limit.model is not None]
-    for at, limit in enumerate(checks.limits):
-        for other in named if limit.model is None else [limit]:
-            dims = {**other.dims, **limit.dims}
-            path = item.config.rootpath / str(other.model)
-            _held_against(replace(limit, dims=dims), path)
-            checks.done.add(at)
+    try:
+        checks = _checks(item)
+        _hold_named(checks, item.config.rootpath)
+    except MemplanError as error:
+        hint = f"\nHint: {error.hint}" if error.hint else ""
+        pytest.fail(f"{_MARK}: {error}{hint}", pytrace=False)
     yield
     idle = [limit for at, limit in enumerate(checks.limits) if at not in checks.done]
     if idle:
@@ -92,6 +92,20 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
             f"{_MARK} of {idle[0].written} checked nothing: name a model, or use the "
             "onnx_memory fixture"
         )
+
+
+def _hold_named(checks: _Checks, root: Path) -> None:
+    """Hold the models that marks name against their limits.
+
+    Raises:
+        MemplanError: a model, a limit or a dim is wrong, or a size is not known.
+    """
+    named = [limit for limit in checks.limits if limit.model is not None]
+    for at, limit in enumerate(checks.limits):
+        for other in named if limit.model is None else [limit]:
+            dims = {**other.dims, **limit.dims}
+            _held_against(replace(limit, dims=dims), root / str(other.model))
+            checks.done.add(at)
 
 
 @pytest.fixture
