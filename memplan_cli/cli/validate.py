@@ -105,4 +105,9 @@ def _named_by(planned: Path) -> Path:
             f"{planned} does not say which model it was made from",
             hint="name it with --original",
         )
+    if not original.exists():
+        raise ModelError(
+            f"there is no file {original}, the default for the model that it was made from",
+            hint="name that model with --original",
+        )
     return original

@@ -100,7 +100,10 @@ def test_settings_out_without_a_run_is_a_usage_error(samples: Path, tmp_path: Pa
 
 
 def test_validate_says_what_is_missing_or_out_of_range(samples: Path, tmp_path: Path) -> None:
+    alone = tmp_path / "alone.memplan.onnx"
+    alone.write_bytes((samples / "train_mlp.onnx").read_bytes())
     for words, said in (
+        ((alone,), "name that model with --original"),
         ((tmp_path / "none.onnx",), "there is no file"),
         ((tmp_path / "none.memplan.onnx",), "there is no file"),
         ((samples / "train_mlp.onnx",), "does not say which model it was made from"),
