@@ -85,6 +85,10 @@ def read_config(path: Path) -> Partial:
     return read_yaml(text, str(path))
 
 
+_SINGULAR = {"checkpoints": "checkpoint", "dims": "dim", "shapes": "shape"}
+"""Keys that hold several, and the options that give one."""
+
+
 def read_overrides(overrides: Mapping[str, object]) -> Partial:
     """Return what options set, judged as files are; None means that one was not given.
 
@@ -94,7 +98,7 @@ def read_overrides(overrides: Mapping[str, object]) -> Partial:
     excluded = given.pop("exclude", ())
     values = {}
     for key, value in given.items():
-        at = Place(f"--{key.removeprefix('gate.').replace('_', '-')}")
+        at = Place(f"--{_SINGULAR.get(key, key.removeprefix('gate.').replace('_', '-'))}")
         values.update(read_table(_dotted(key, as_value(value, at))))
     if excluded:
         values["exclude"] = names(as_value(excluded, Place("--exclude")))

@@ -209,6 +209,8 @@ def test_what_options_set_is_judged_like_a_file() -> None:
         read_overrides({"level": 3})
     with pytest.raises(SettingsError, match="--levl: unknown key 'levl'"):
         read_overrides({"levl": 3})
+    with pytest.raises(SettingsError, match=r"^--shape: expected a number from 0"):
+        read_overrides({"shapes": {"x": [-1, 4]}})
     with pytest.raises(SettingsError, match=r"--mem-param\.optimize-test: expected true"):
         read_overrides({"mem_param.optimize_test": "no"})
 
