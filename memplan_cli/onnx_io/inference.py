@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.onnx_io.load import subgraphs
 from memplan_cli.onnx_io.messages import compiled, messages
+from memplan_cli.onnx_io.misread import MISREAD, infer_rightly
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,6 +69,13 @@ def answered(data: bytes) -> ModelProto | None:
 
 
 def _inferred(data: bytes) -> ModelProto:
+    if not any(kind.encode() in data for kind in MISREAD):
+        return _said(data)
+    model = messages().ModelProto.FromString(data)
+    return infer_rightly(model, lambda changed: _said(changed.SerializeToString()))
+
+
+def _said(data: bytes) -> ModelProto:
     # By position: check no types, be lenient, propagate the values of shapes.
     found = compiled().shape_inference.infer_shapes(data, False, False, True)  # noqa: FBT003
     inferred: ModelProto = messages().ModelProto.FromString(found)

@@ -131,8 +131,12 @@ def inferred_shapes(
 ) -> tuple[Known, str]:
     """Return what a session says of the named values of the top block, or why there is none."""
     from memplan_cli.onnx_io.asked_shapes import question
+    from memplan_cli.onnx_io.misread import misread_values
     from memplan_cli.runtime.worker import run_job
 
+    names = names - misread_values(model.graph)
+    if not names:
+        return {}, ""
     asked = question(model, bindings, names)
     with tempfile.TemporaryDirectory(prefix="memplan-shapes-") as folder:
         file = Path(folder) / "model.onnx"

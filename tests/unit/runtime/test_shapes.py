@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import onnx
+import onnx.parser
 import pytest
 
 from memplan_cli.errors import RuntimeUnavailableError, SettingsError
@@ -152,3 +154,14 @@ def test_a_name_that_the_runtime_made_up_is_no_dim() -> None:
     assert [_dim(dim, known) for dim in ("batch", "2*batch", "unk__3", "", -1, 4, None)] == [
         "batch", "2*batch", None, None, None, 4, None,
     ]  # fmt: skip
+
+
+def test_the_runtimes_inference_is_not_believed_where_it_misreads(tmp_path: Path) -> None:
+    text = """<ir_version: 12, opset_import: ["" : 23]>
+        g (float[n,6,s,8] q, float[n,2,t,8] k, float[n,2,t,8] v,
+           float[n,2,u,8] pk, float[n,2,u,8] pv) => (float[n,6,s,m] y)
+        { r, a, b, w = Attention(q, k, v, , pk, pv)  e = Relu(w)  y = Neg(e) }"""
+    model = onnx.parser.parse_model(text)
+    onnx.save(model, tmp_path / "m.onnx")
+    program = read_completely(model, tmp_path / "m.onnx", Bindings()).program
+    assert {"w", "e"} <= set(missing_sizes(program)), "the past's length is not 0"
