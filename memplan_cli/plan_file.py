@@ -20,6 +20,7 @@ from memplan_cli.plan import (
     Release,
     check,
 )
+from memplan_cli.plan_blocks import check_blocks
 from memplan_cli.plan_clock import check_clock
 from memplan_cli.plan_numbers import check_numbers
 from memplan_cli.report import Json, Report
@@ -60,6 +61,7 @@ def checked_plan(data: Any) -> Plan:  # noqa: ANN401 - untrusted JSON
     check(plan)
     check_numbers(plan)
     check_clock(plan)
+    check_blocks(plan)
     return plan
 
 

@@ -57,6 +57,14 @@ def moments(plan: Plan) -> tuple[Moment, ...]:
     return tuple(sorted(found, key=lambda moment: moment.start))
 
 
+def owners(plan: Plan) -> Mapping[str, Moment]:
+    """Return the node that owns each body, by the body's path."""
+    orders = {order.block: order.nodes for order in plan.order}
+    found = {(moment.block, moment.node): moment for moment in moments(plan)}
+    bodies = _bodies(orders).items()
+    return {path: found[node] for node, paths in bodies for path in paths if node in found}
+
+
 def nodes_at(plan: Plan) -> Mapping[int, str]:
     """Return the label of the node at each tick: its first and its last one."""
     found = {}

@@ -72,6 +72,7 @@ LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
                 "plan_file",
                 "plan_numbers",
                 "plan_clock",
+                "plan_blocks",
                 "plan_text",
                 "report",
                 "plan",

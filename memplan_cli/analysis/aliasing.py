@@ -1,9 +1,10 @@
 """Which vars share their bytes? Views always may; a result may replace what dies there.
 
-Both rules are tables of operators. A wrong entry corrupts data in silence, so an entry is
-a statement about the operator's definition (every result element depends on the input
-element at the same place, or the result *is* the input), and the replay runs each of them
-on top of its input.
+What an If gives is the result of the branch that ran: the branches' own results share the
+bytes of its output. All rules are tables of operators. A wrong entry corrupts data in
+silence, so an entry is a statement about the operator's definition (every result element
+depends on the input element at the same place, or the result *is* the input, or that of a
+body), and the replay runs each of them on top of its input.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from memplan_cli.analysis.branches import find_places
 from memplan_cli.analysis.liveness import live_ranges, steps
 from memplan_cli.problem import BufferId
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
+    from memplan_cli.analysis.branches import Choice, Places
     from memplan_cli.analysis.liveness import Step
     from memplan_cli.ir import Op, Program, VarId
     from memplan_cli.problem import LiveRange
@@ -55,21 +58,29 @@ IN_PLACE: Mapping[str, tuple[int, ...]] = {
 }  # fmt: skip
 """Operator -> positions of the inputs that its first output may replace."""
 
+BRANCHES: frozenset[str] = frozenset({"If"})
+"""One of the bodies is run, once, and its results are those of the op."""
+
 STANDARD_DOMAINS = frozenset({"", "ai.onnx"})
 
 
 @dataclass(frozen=True, slots=True)
 class Aliasing:
-    """The two tables, so that a caller may plan with another set of operators."""
+    """The tables, so that a caller may plan with another set of operators."""
 
     views: Collection[str]
     in_place: Mapping[str, tuple[int, ...]]
+    branches: Collection[str] = frozenset()
+
+    def runs_one(self, op: Op) -> bool:
+        """Whether an op runs one of its bodies, and gives what that gives."""
+        return op.type in self.branches and op.domain in STANDARD_DOMAINS
 
 
 SHARE_NOTHING = Aliasing(frozenset(), {})
 """Levels 0 and 1: every var has storage of its own."""
 
-SHARE_SAFELY = Aliasing(VIEWS, IN_PLACE)
+SHARE_SAFELY = Aliasing(VIEWS, IN_PLACE, BRANCHES)
 """Level 2."""
 
 
@@ -90,11 +101,16 @@ def share_storage(
         live: The program's live ranges, if the caller has them.
         clock: The program's steps, if the caller has them.
     """
-    if not aliasing.views and not aliasing.in_place:
+    if not aliasing.views and not aliasing.in_place and not aliasing.branches:
         return dict(zip(sizes, map(BufferId, sizes), strict=True))
     clock = steps(program) if clock is None else clock
     groups = _Groups(live_ranges(program, clock) if live is None else live, sizes)
     _unite_views(aliasing, clock, groups)
+    if any(step.op.bodies and aliasing.runs_one(step.op) for step in clock):
+        places = find_places(program, aliasing.runs_one)
+        for choice in places.choices:
+            _unite_branches(choice, places, groups)
+        groups.remember(places)
     for step in clock:
         positions = aliasing.in_place.get(step.op.type)
         if positions and (source := _replaced(step, positions, groups)) is not None:
@@ -119,6 +135,35 @@ def _unite_views(aliasing: Aliasing, clock: Iterable[Step], groups: _Groups) -> 
         groups.unite(base, result)
 
 
+def _unite_branches(choice: Choice, places: Places, groups: _Groups) -> None:
+    """Let the results that branches have made themselves share the bytes of the op's own.
+
+    What a branch only hands on (a capture, a constant, or a view of one) is copied: others
+    may read it, and it may be there when the other branch makes its result.
+    """
+    op, number = choice.op, groups.number
+    roots = [
+        [groups.root(number[var]) if var in number else None for var in body.outputs]
+        for body in op.bodies
+    ]
+    for position, var in enumerate(op.outputs):
+        given = number.get(var)
+        if given is None:
+            continue
+        sharing = []
+        for results, place in zip(roots, choice.bodies, strict=True):
+            root = results[position] if position < len(results) else None
+            if root is None or groups.sizes[root] != groups.sizes[given]:
+                continue
+            # Bytes that are two of the results would have to be those of two outputs.
+            if results.count(root) == 1 and places.is_inside(groups.vars[root], place):
+                sharing.append(root)
+        for root in sharing[1:]:
+            groups.unite(sharing[0], root)
+        if sharing:
+            groups.unite(sharing[0], given)
+
+
 class _Groups:
     """Union-find over vars, each by its number; a group's root is its oldest var."""
 
@@ -128,6 +173,9 @@ class _Groups:
         self.sizes = tuple(sizes.values())
         self.end = [live[var][1] for var in sizes]
         """When a group dies, by its root."""
+        self._live = live
+        self._places: Places | None = None
+        self._members: dict[int, list[int]] = {}
         self._parent = list(range(len(sizes)))
 
     def root(self, at: int) -> int:
@@ -140,9 +188,46 @@ class _Groups:
 
     def unite(self, older: int, younger: int) -> None:
         old, young = self.root(older), self.root(younger)
-        if old != young:
-            self._parent[young] = old
-            self.end[old] = max(self.end[old], self.end[young])
+        if old == young:
+            return
+        if self._places is not None:
+            # What replaces an input may share the bytes of another branch's older result.
+            if self._start(young) < self._start(old):
+                old, young = young, old
+            self._members[old] += self._members.pop(young)
+        self._parent[young] = old
+        self.end[old] = max(self.end[old], self.end[young])
+
+    def remember(self, places: Places) -> None:
+        """Keep the members of each group from now on: some have branches' results in them."""
+        self._places = places
+        for at in range(len(self.vars)):
+            self._members.setdefault(self.root(at), []).append(at)
+
+    def may_follow(self, older: int, younger: int, start: int) -> bool:
+        """Whether a group that dies at a tick may give its bytes to one with a result there.
+
+        A result of a branch has in its group what other branches made before: that must be
+        dead whenever the older group is in use, or never be made in the same run.
+        """
+        places = self._places
+        if places is None:
+            return True
+        others = self._members[self.root(younger)]
+        before = [other for other in others if self._start(other) < start]
+        return all(
+            self._start(one) >= self._end(other)
+            or self._start(other) >= self._end(one)
+            or places.never_meet(self.vars[one], self.vars[other])
+            for other in before
+            for one in self._members[self.root(older)]
+        )
+
+    def _start(self, at: int) -> int:
+        return self._live[self.vars[at]].start
+
+    def _end(self, at: int) -> int:
+        return self._live[self.vars[at]].end
 
     def homes(self) -> dict[VarId, BufferId]:
         ids = [BufferId(var) for var in self.vars]
@@ -178,7 +263,9 @@ def _replaced(step: Step, positions: Sequence[int], groups: _Groups) -> int | No
             continue
         if groups.sizes[source] is not size and groups.sizes[source] != size:
             continue
-        if len(inputs) == 1 or not _is_read_elsewhere(op, position, positions, root, groups):
+        if len(inputs) > 1 and _is_read_elsewhere(op, position, positions, root, groups):
+            continue
+        if groups.may_follow(root, result, start):
             return source
     return None
 

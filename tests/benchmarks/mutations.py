@@ -46,6 +46,9 @@ _DONATED = "tests/unit/transforms/test_donate.py"
 _BOUND = "memplan_cli/runtime/jobs/donated.py"
 _STEPS = "tests/e2e/test_donated.py::test_an_unsafe_pair_is_caught tests/e2e/test_donated.py::test_a_step_that_starts_from_the_old_values_again_is_caught tests/e2e/test_donated.py::test_a_donated_pair_takes_less_memory_than_two_buffers"
 
+_BRANCHES = "tests/unit/test_branches.py tests/property/test_branches.py"
+BLOCKS = "memplan_cli/plan_blocks.py"
+
 CONTRADICTIONS = "memplan_cli/onnx_io/contradictions.py"
 _DECLARED = "tests/unit/onnx_io/test_contradictions.py tests/unit/onnx_io/test_checked.py"
 
@@ -73,6 +76,28 @@ MUTATIONS = (
     Mutation("only standard operators share bytes", ALIASING,
              "if op.domain not in STANDARD_DOMAINS or not op.inputs or not op.outputs:",
              "if not op.inputs or not op.outputs:", _CORE),
+    Mutation("what a branch only hands on is copied", ALIASING,
+             "results.count(root) == 1 and places.is_inside(groups.vars[root], place)",
+             "results.count(root) == 1", _BRANCHES),
+    Mutation("a branch's result is of one output", ALIASING, "if results.count(root) == 1 and ", "if ", _BRANCHES),
+    Mutation("a branch's result has its output's size", ALIASING,
+             "if root is None or groups.sizes[root] != groups.sizes[given]:", "if root is None:", _BRANCHES),
+    Mutation("what a branch replaces is not read beside another's result", ALIASING,
+             "if groups.may_follow(root, result, start):", "if True:", _BRANCHES),
+    Mutation("only branches of one op never meet", "memplan_cli/analysis/branches.py",
+             "return here[0] == there[0] and here[1] >= 0 and there[1] >= 0",
+             "return here[1] >= 0 and there[1] >= 0", _BRANCHES),
+    Mutation("bodies that may all run may meet", "memplan_cli/analysis/branches.py",
+             "return here[0] == there[0] and here[1] >= 0 and there[1] >= 0",
+             "return here[0] == there[0]", _BRANCHES),
+    Mutation("an order counts a branch's result and its output once", "memplan_cli/transforms/ordering/build.py",
+             " and v not in facts.given]", "]", "tests/unit/transforms/test_order_build.py"),
+    Mutation("a plan's tensor stays in its body", BLOCKS,
+             "if tensor.first < owner.start or tensor.last > owner.end + 1:", "if False:", "tests/unit/test_plan_blocks.py"),
+    Mutation("a plan's loop gives nothing on its body's bytes", BLOCKS,
+             "if _any_within(births.get(owner.block, ()), owner.start, owner.end):", "if False:", "tests/unit/test_plan_blocks.py"),
+    Mutation("a plan's output takes one result of a branch", BLOCKS,
+             "if results > 1 and given:", "if False:", "tests/unit/test_plan_blocks.py"),
     Mutation("what is pinned lives for the whole run", STORAGE,
              "ranges.update(dict.fromkeys(alone, whole_run))", "pass", _CORE + " tests/unit/test_scope.py"),
     Mutation("what is pinned shares nothing", STORAGE,
@@ -173,6 +198,8 @@ MUTATIONS = (
              "return max(self.peak, budget), -self.work, self.peak", _RECOMPUTED),
     Mutation("what cannot be made beside a value is kept", f"{RECOMPUTING}/bound.py",
              "if self._takes(at, self._again[value]) + beside > room:", "if False:", _BRUTE),
+    Mutation("a branch may replace what the bound counts", f"{RECOMPUTING}/bound.py",
+             "made = () if _runs_one(op) else op.outputs", "made = op.outputs", _BRUTE),
     Mutation("the bound counts no input twice", f"{RECOMPUTING}/bound.py",
              "                if need not in free:\n", "                if True:\n", _BRUTE),
     Mutation("in place, an output takes no more", f"{RECOMPUTING}/bound.py",

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
 from builders import program
 from memplan_cli.analysis.aliasing import IN_PLACE, VIEWS
-from memplan_cli.ir import Block, Op, VarId
-
-if TYPE_CHECKING:
-    from memplan_cli.ir import Program
+from memplan_cli.ir import Block, Op, Program, VarId, blocks
 
 ONE_INPUT = sorted(kind for kind, positions in IN_PLACE.items() if positions == (0,))
 TWO_INPUTS = sorted(kind for kind, positions in IN_PLACE.items() if positions == (0, 1))
@@ -125,6 +121,35 @@ def random_program(seed: int) -> Program:
     inputs = tuple(maker.var() for _ in range(rng.randint(1, 3)))
     top = maker.block(inputs, [], 0)
     return program(top, sizes=maker.sizes)
+
+
+def as_read(made: Program) -> Program:
+    """Return a program whose vars go by their block's path, as those of a file do."""
+    ids = {
+        var: VarId(f"{inner.path}/{var}" if inner.path else var)
+        for inner in blocks(made.body)
+        for var in (*inner.inputs, *(var for each in inner.ops for var in each.outputs))
+    }
+
+    def named(variables: tuple[VarId, ...]) -> tuple[VarId, ...]:
+        return tuple(ids.get(var, var) for var in variables)
+
+    def moved(inner: Block) -> Block:
+        ops = tuple(
+            each._replace(
+                inputs=named(each.inputs),
+                outputs=named(each.outputs),
+                bodies=tuple(map(moved, each.bodies)),
+            )
+            for each in inner.ops
+        )
+        return Block(named(inner.inputs), named(inner.outputs), ops, inner.path)
+
+    vars_ = {
+        ids[var]: facts._replace(id=ids[var], name=var, block=ids[var].removesuffix(var)[:-1])
+        for var, facts in made.vars.items()
+    }
+    return Program(made.name, moved(made.body), vars_)
 
 
 def programs() -> st.SearchStrategy[Program]:

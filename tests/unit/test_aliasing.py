@@ -274,7 +274,7 @@ def test_a_branch_may_write_over_what_no_later_op_reads() -> None:
         block("", "s", op("s <- x")),
     )
     top = block("c x", "z", op("a <- x"), op("y <- c", *branches, kind="If"), op("z <- y"))
-    assert groups(top) == {"a t"}
+    assert groups(top) == {"a t", "r s y"}
 
 
 def test_a_table_of_the_callers_is_obeyed() -> None:

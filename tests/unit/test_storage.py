@@ -67,13 +67,15 @@ def test_live_peak_counts_no_inputs_and_no_outputs() -> None:
 def test_branches_do_not_add_up() -> None:
     branches = block("", "a", op("a <- x")), block("", "b", op("b <- x"))
     top = block("c x", "z", op("y <- c", *branches, kind="If"), op("z <- y"))
-    assert peak(top, a=10, b=10, y=10) == 30, "results last to the end of their owner"
+    assert peak(top, a=10, b=10, y=10) == 10, "one of them is made, and it is the output"
+    assert peak(top, a=10, b=11, y=12) == 33, "results last to the end of their owner"
     inner = (
         block("", "a", op("t <- x"), op("a <- t")),
         block("", "b", op("u <- x"), op("b <- u")),
     )
     top = block("c x", "z", op("y <- c", *inner, kind="If"), op("z <- y"))
-    assert peak(top, t=50, u=50, a=1, b=1, y=1) == 52
+    assert peak(top, t=50, u=50, a=1, b=1, y=1) == 51
+    assert peak(top, t=50, u=50, a=1, b=2, y=3) == 53
 
 
 def test_a_program_that_plans_nothing_needs_nothing() -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.aliasing import STANDARD_DOMAINS, Aliasing, share_storage
+from memplan_cli.analysis.branches import find_places
 from memplan_cli.analysis.precedence import predecessors, successors
 from memplan_cli.ir import VarId, blocks
 from memplan_cli.problem import LiveRange
@@ -27,7 +28,8 @@ class Storage:
     """What is known of the vars before any order is chosen.
 
     ``roots`` gives the var whose bytes each planned var's view shows (itself, mostly);
-    ``sizes`` decides who may share, ``numbers`` what it costs.
+    ``given`` are those of them whose bytes a branch's result brought. ``sizes`` decides who
+    may share, ``numbers`` what it costs.
     """
 
     roots: Mapping[VarId, VarId]
@@ -35,6 +37,7 @@ class Storage:
     numbers: Mapping[VarId, int]
     in_place: Mapping[str, tuple[int, ...]]
     pinned: int
+    given: Collection[VarId] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +68,21 @@ def storage_facts(
     always = dict.fromkeys(sharing, LiveRange(0, 1))
     homes = share_storage(program, sharing, views, always) if views.views else {}
     roots = {var: VarId(homes.get(var, var)) for var in sharing}
+    given: frozenset[VarId] = frozenset()
+    if aliasing.branches and any(op.bodies for op in program.body.ops):
+        homes = share_storage(program, sharing, replace(aliasing, in_place={}), always)
+        given = frozenset(v for v, root in roots.items() if root == v and str(homes[v]) != v)
+        places = find_places(program, aliasing.runs_one)
+        # A result that lies where another branch made its own takes no more than that.
+        free = (var for var in given if places.never_meet(var, VarId(homes[var])))
+        numbers = {**numbers, **dict.fromkeys(free, 0)}
     return Storage(
         roots,
         sizes,
         numbers,
         aliasing.in_place,
         sum(numbers[var] for var in alone if var in numbers),
+        given,
     )
 
 
@@ -141,7 +153,8 @@ def least_taken(op: Op, facts: Storage, bodies: Sequence[Inner]) -> int:
 
 
 def _results(op: Op, facts: Storage) -> int:
-    return sum(facts.numbers[var] for var in op.outputs if facts.roots.get(var) == var)
+    own = [v for v in op.outputs if facts.roots.get(v) == v and v not in facts.given]
+    return sum(facts.numbers[var] for var in own)
 
 
 class _Builder:

@@ -84,6 +84,8 @@ class Bound:
         """Whether making a value, and keeping it until it is read, takes more than ``room``."""
         values = self._values
         at = values.made[value]
+        if _runs_one(values.flow.ops[at]):
+            return False
         readers = [
             time
             for time in values.reads[value]
@@ -166,7 +168,13 @@ class _Cut:
 
 
 def _touched(values: Values, op: Op, at: int) -> set[int]:
-    return {values.of[v] for v in (*values.flow.reads[at], *op.outputs) if v in values.of}
+    # What a branch reads can be gone, or overwritten, when the op's results are made.
+    made = () if _runs_one(op) else op.outputs
+    return {values.of[v] for v in (*values.flow.reads[at], *made) if v in values.of}
+
+
+def _runs_one(op: Op) -> bool:
+    return bool(op.bodies) and not op.repeats
 
 
 def _touched_again(values: Values, value: int) -> set[int]:

@@ -2,9 +2,12 @@
 
 from dataclasses import replace
 
+import builders
 from memplan_cli.analysis.aliasing import SHARE_SAFELY
+from memplan_cli.analysis.storage import live_peak
 from memplan_cli.ir import Block, Op, Origin, Program, Var, VarId
 from memplan_cli.sizes import Size
+from memplan_cli.transforms.order import best_order
 from memplan_cli.transforms.ordering.build import (
     Inner,
     Storage,
@@ -110,3 +113,22 @@ def test_what_two_inputs_show_is_replaced_by_neither() -> None:
         roots={VarId("a"): VarId("a"), VarId("v"): VarId("a"), VarId("y"): VarId("y")},
     )
     assert task_graph(block, facts, {}).replaces == ((), (), ())
+
+
+def test_a_branch_s_result_is_counted_once_with_the_output() -> None:
+    """Estimates of an If whose branches share with it are what its plan takes."""
+    then = builders.block("", "r", builders.op("t <- x"), builders.op("r <- t"))
+    other = builders.block("", "s", builders.op("u <- x"), builders.op("s <- u"))
+    choice = builders.op("y <- x", then, other, kind="If")
+    top = builders.block("x", "z", choice, builders.op("z <- y"))
+    tested = builders.program(top, sizes={"t": 5, "u": 6, "r": 20, "s": 20, "y": 20})
+    sizes = builders.var_sizes(tested)
+    numbers = {var: size.coefficient for var, size in sizes.items()}
+    facts = storage_facts(tested, sizes, numbers, (), SHARE_SAFELY)
+    assert facts.given == {"s", "y"}
+    assert (facts.numbers[VarId("s")], facts.numbers[VarId("y")]) == (0, 20)
+    found = best_order(tested, sizes)
+    assert found.candidates[found.chosen] == live_peak(tested, sizes) == 26
+    assert (
+        most_taken(tested.body.ops[0], facts, [Inner(0, 25, 20, 0), Inner(0, 6, 0, 0)]) == 26
+    )

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from builders import block, op, var_sizes
+from builders import program as nested
 from memplan_cli.analysis.storage import live_peak
 from memplan_cli.ir import Program, VarId
 from memplan_cli.transforms.recomputing.bound import Bound
 from memplan_cli.transforms.recomputing.build import build
 from memplan_cli.transforms.recomputing.values import find_values
+from memplan_cli.transforms.terms import Terms
 from unit.transforms.recompute_programs import fitted, program, terms
 
 
@@ -126,3 +129,39 @@ def test_the_bound_counts_what_is_pinned_once() -> None:
     tested = program("x", "z", ("Tanh", "x", "a100"), ("MatMul", "a100 x", "b10"),
                      ("MatMul", "b10 x", "z"))  # fmt: skip
     assert Bound(tested, terms(tested, "a100")).least == 110
+
+
+def test_what_a_branch_reads_may_be_gone_when_the_ifs_output_is_there() -> None:
+    """Nor is what the If makes made beside all that its branches read."""
+    tops = (
+        block(
+            "x c", "z", op("a <- x"),
+            op("y <- c", block("", "r", op("r <- a", kind="Relu")), block("", "s", op("s <- x")),
+               kind="If"),
+            op("z <- y"),
+        ),
+        block(
+            "x c", "z", op("a <- x"),
+            op("y <- c", block("", "r", op("r <- a", kind="Relu")), block("", "s", op("s <- x")),
+               kind="If"),
+            op("b <- x"), op("z <- y b"),
+        ),
+    )  # fmt: skip
+    for top, peak in zip(tops, (100, 101), strict=True):
+        tested = nested(top, sizes={"a": 100, "r": 100, "s": 100, "y": 100, "b": 1})
+        sizes = var_sizes(tested)
+        assert live_peak(tested, sizes) == peak
+        bound = Bound(tested, Terms(sizes))
+        assert bound.least <= peak
+        assert not bound.excludes(peak)
+        assert bound.below(peak) <= peak
+
+
+def test_an_ifs_output_that_is_kept_keeps_nothing_out_by_what_its_branches_read() -> None:
+    small = block("", "r", op("t <- a"), op("r <- t")), block("", "s", op("s <- x"))
+    top = block("x c", "z", op("a <- x"), op("y <- c", *small, kind="If"), op("z <- y"))
+    tested = nested(top, sizes={"a": 100, "t": 1, "r": 50, "s": 50, "y": 50})
+    sizes = var_sizes(tested)
+    peak = live_peak(tested, sizes)
+    assert peak == 101
+    assert not Bound(tested, Terms(sizes)).excludes(peak)
