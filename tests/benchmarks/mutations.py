@@ -92,6 +92,8 @@ MUTATIONS = (
              "return here[0] == there[0]", _BRANCHES),
     Mutation("an order counts a branch's result and its output once", "memplan_cli/transforms/ordering/build.py",
              " and v not in facts.given]", "]", "tests/unit/transforms/test_order_build.py"),
+    Mutation("a replayed branch writes no output while it runs", "memplan_cli/runtime/jobs/replay.py",
+             "if node.op_type not in BRANCHES:", "if True:", "tests/e2e/test_runtime_replay.py"),
     Mutation("a plan's tensor stays in its body", BLOCKS,
              "if tensor.first < owner.start or tensor.last > owner.end + 1:", "if False:", "tests/unit/test_plan_blocks.py"),
     Mutation("a plan's loop gives nothing on its body's bytes", BLOCKS,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from memplan_cli.analysis.aliasing import BRANCHES
 from memplan_cli.evidence import CPU, UNOPTIMISED, Difference
 from memplan_cli.onnx_io.one_op import Cutter
 from memplan_cli.onnx_io.raw_values import array_dtype, unpacked
@@ -23,7 +24,7 @@ from memplan_cli.runtime.session_job import SessionJob
 from memplan_cli.runtime.type_names import word_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from onnx import NodeProto
 
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 class _Replay:
     cutter: Cutter
     provider: str
+    memory: Callable[[int], Memory]
+    """Makes memory of so many bytes where the provider computes."""
     arenas: Mapping[str, Memory]
     places: Mapping[str, Place]
     values: dict[str, Any]
@@ -53,13 +56,29 @@ class _Replay:
         binding = session.io_binding()
         for name in reads:
             self._bind_input(binding, name)
+        aside = self._aside(node, names)
         for name in names:
-            self._bind_output(binding, name)
+            self._bind_output(binding, name, aside.get(name))
         session.run_with_iobinding(binding)
+        for name, memory in aside.items():
+            place = self.places[name]
+            self.arenas[place.arena].write(place.offset, memory.read(0, place.bytes))
         for name, value in zip(names, binding.get_outputs(), strict=True):
             if not self._is_bound(name):
                 self.values[name] = value
         self._remember(names)
+
+    def _aside(self, node: NodeProto, names: list[str]) -> dict[str, Memory]:
+        """Return memory for what is written to its place when the node has run.
+
+        A plan's If gives its outputs when the branch is done, and they may lie on what the
+        branch read. The runtime runs a branch in an order of its own, and writes results of
+        it as outputs while others still read.
+        """
+        if node.op_type not in BRANCHES:
+            return {}
+        bound = [name for name in names if self._is_bound(name)]
+        return {name: self.memory(self.places[name].bytes) for name in bound}
 
     def _remember(self, names: list[str]) -> None:
         """Keep what pinned tensors are when they are made: they must be so in the end."""
@@ -97,20 +116,20 @@ class _Replay:
             return
         binding.bind_input(name, *self._memory_of(name))
 
-    def _bind_output(self, binding: Any, name: str) -> None:  # noqa: ANN401 - ONNX Runtime has no types
+    def _bind_output(self, binding: Any, name: str, aside: Memory | None) -> None:  # noqa: ANN401 - ONNX Runtime has no types
         if not self._is_bound(name):
             binding.bind_output(name, "cpu")
             return
-        binding.bind_output(name, *self._memory_of(name))
+        binding.bind_output(name, *self._memory_of(name, aside))
 
-    def _memory_of(self, name: str) -> tuple[object, ...]:
+    def _memory_of(self, name: str, aside: Memory | None = None) -> tuple[object, ...]:
         """Return a tensor's device, its number, type, shape and address, for a binding.
 
         The type goes by ONNX's number for it: numpy knows no int4 and no float8.
         """
         place = self.places[name]
-        memory = self.arenas[place.arena]
-        address = memory.address + place.offset
+        memory = aside or self.arenas[place.arena]
+        address = memory.address + (0 if aside else place.offset)
         return memory.device, 0, element_type(place.dtype), place.shape, address
 
     def bury(self, node: NodeProto, dead: list[Place]) -> None:
@@ -197,10 +216,11 @@ def run(job: Json) -> Json:
 
 
 def _start(asked: SessionJob, heights: Any, places: list[Place]) -> _Replay:  # noqa: ANN401 - JSON
-    kind = HostMemory if asked.provider == CPU else DeviceMemory
-    arenas = {name: kind(height) for name, height in heights.items()}
+    memory = HostMemory if asked.provider == CPU else DeviceMemory
+    arenas = {name: memory(height) for name, height in heights.items()}
     cutter = Cutter.of(asked.model)
-    return _Replay(cutter, asked.provider, arenas, {place.name: place for place in places}, {})
+    placed = {place.name: place for place in places}
+    return _Replay(cutter, asked.provider, memory, arenas, placed, {})
 
 
 def _value(value: Any) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
