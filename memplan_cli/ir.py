@@ -75,6 +75,11 @@ class Var(NamedTuple):
 _NO_ATTRIBUTES: Mapping[str, Attribute] = {}
 
 
+def label(name: str, kind: str, source: int) -> str:
+    """Return what a node is called: its name, or its type and index where it has none."""
+    return name or f"{kind}#{source}"
+
+
 class Op(NamedTuple):
     """A node. ``inputs`` and ``outputs`` keep their positions; an omitted one is ``""``.
 
@@ -99,7 +104,7 @@ class Op(NamedTuple):
     @property
     def label(self) -> str:
         """The name to show: the node's, or its type and index where it has none."""
-        return self.name or f"{self.type}#{self.source}"
+        return label(self.name, self.type, self.source)
 
     @property
     def is_random(self) -> bool:

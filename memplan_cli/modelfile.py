@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto  # noqa: TID251 - types only; onnx_io makes them
 
     from memplan_cli.onnx_io.read import Loaded
+    from memplan_cli.onnx_io.shelf import Shelved
     from memplan_cli.plan_of import Source
     from memplan_cli.planner import Planned
     from memplan_cli.settings import Settings
@@ -22,14 +23,26 @@ class ModelFile:
     """A model in memory, without its external data, and where it came from."""
 
     path: Path
-    model: ModelProto = field(repr=False)
+    shelf: Shelved = field(repr=False)
     external: tuple[TensorProto, ...] = field(init=False, repr=False, compare=False)
     """The tensors whose data lies in other files: looked for once, asked for often."""
 
     def __post_init__(self) -> None:
-        from memplan_cli.onnx_io.external_data import external_tensors
+        from memplan_cli.onnx_io.external_data import external_copies
 
-        object.__setattr__(self, "external", tuple(external_tensors(self.model)))
+        object.__setattr__(self, "external", external_copies(self.shelf.model))
+
+    @classmethod
+    def of(cls, path: Path, model: ModelProto) -> Self:
+        """Return a file whose model was parsed already."""
+        from memplan_cli.onnx_io.shelf import Shelved
+
+        return cls(path, Shelved(model, path))
+
+    @property
+    def model(self) -> ModelProto:
+        """The model; a large one may be parsed for it."""
+        return self.shelf.model
 
     @property
     def data_files(self) -> tuple[str, ...]:
@@ -54,7 +67,7 @@ def read_model(path: Path) -> ModelFile:
     from memplan_cli.onnx_io.load import load_model
     from memplan_cli.onnx_io.weights import check_sums
 
-    file = ModelFile(path, load_model(path))
+    file = ModelFile.of(path, load_model(path))
     check_external(file.external, path.parent)
     check_sums(file.model.graph, path.stat().st_size)
     return file
@@ -83,8 +96,9 @@ def plan_model(
     """
     from memplan_cli.planner import make_plan
 
-    loaded = load_program(file.model, file.path, settings)
+    loaded = load_program(file.shelf, file.path, settings)
     source = source_of(file, loaded.warnings)
+    file.shelf.let_go()
     return make_plan(loaded.program, settings, source, progress=progress)
 
 

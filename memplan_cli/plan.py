@@ -8,11 +8,13 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli import plan_text
+from memplan_cli.columns import cells
 from memplan_cli.errors import InvalidLayoutError
 from memplan_cli.problem import Buffer, BufferId, Layout, LiveRange, Problem, violations
+from memplan_cli.spool import spooled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from memplan_cli.report import Json, Report
 
@@ -68,7 +70,7 @@ class BlockOrder:
     """The nodes of one block in the planned order: names, or ``#index`` in the file."""
 
     block: str
-    nodes: tuple[str, ...]
+    nodes: Sequence[str]
 
 
 class Release(NamedTuple):
@@ -88,8 +90,8 @@ class Plan:
     settings: Json
     order: tuple[BlockOrder, ...]
     arenas: tuple[ArenaFacts, ...]
-    tensors: tuple[Placement, ...]
-    releases: tuple[Release, ...]
+    tensors: Sequence[Placement]
+    releases: Sequence[Release]
     report: Report = field(repr=False)
 
     @cached_property
@@ -156,22 +158,22 @@ class Plan:
             before = b","
         yield b"\n}\n"
 
-    def _fields(self) -> Iterator[tuple[bytes, Sequence[bytes]]]:
+    def _fields(self) -> Iterator[tuple[bytes, Iterable[bytes]]]:
         """Yield every field of the plan file with its text."""
         lists = self._lists
         for name, value in replace(self, order=(), tensors=(), releases=()).to_json().items():
             yield name.encode(), lists.get(name) or [plan_text.utf8(plan_text.small(value))]
 
     @cached_property
-    def _lists(self) -> Mapping[str, Sequence[bytes]]:
-        """The text of the long lists, in parts."""
+    def _lists(self) -> Mapping[str, Iterable[bytes]]:
+        """The text of the long lists, in parts: the digest needs it, and then the file."""
         lists = {
             "order": plan_text.orders(self.order),
             "tensors": plan_text.placements(self.tensors),
             "releases": plan_text.release_lines(self.releases),
         }
         return {
-            name: tuple(map(plan_text.utf8, plan_text.listed(items)))
+            name: spooled(map(plan_text.utf8, plan_text.listed(items)))
             for name, items in lists.items()
         }
 
@@ -182,14 +184,6 @@ def check(plan: Plan) -> None:
     Raises:
         InvalidLayoutError: tensors overlap, stick out, or share bytes without reason.
     """
-    if len(plan.by_id) != len(plan.tensors):
-        raise InvalidLayoutError("the plan places one tensor twice")
-    end = max((tensor.last for tensor in plan.tensors), default=0)
-    for tensor in plan.tensors:
-        if tensor.pinned is not None and (tensor.first, tensor.last) != (0, end):
-            raise InvalidLayoutError(
-                f"tensor {tensor.id[:120]!r} is pinned and does not last the whole run"
-            )
     for problem, layout in plan.problems:
         found = violations(problem, layout)
         if found:
@@ -198,46 +192,97 @@ def check(plan: Plan) -> None:
 
 
 def _problems(plan: Plan) -> Iterator[tuple[Problem, Layout]]:
-    arenas = {arena.id: arena for arena in plan.arenas}
+    arenas = {arena.id for arena in plan.arenas}
     if len(arenas) != len(plan.arenas):
         raise InvalidLayoutError("two arenas have one id")
-    groups: dict[int, dict[BufferId, list[Placement]]] = {arena: {} for arena in arenas}
-    for identity, tensor in plan.by_id.items():
-        if tensor.arena not in groups:
-            raise InvalidLayoutError(f"tensor {identity!r} lies in no arena of the plan")
-        owner = identity if tensor.alias_of is None else _owner(plan, tensor)
-        groups[tensor.arena].setdefault(BufferId(owner), []).append(tensor)
-    for arena in plan.arenas:
-        members = groups[arena.id]
-        buffers = tuple([_united(owner, tensors) for owner, tensors in members.items()])
-        offsets = {owner: tensors[0].offset for owner, tensors in members.items()}
-        yield Problem(buffers, arena.alignment), Layout(offsets, arena.height)
-
-
-def _united(owner: BufferId, tensors: Sequence[Placement]) -> Buffer:
-    """Return the buffer of tensors that share their bytes."""
-    if len(tensors) == 1:
-        return Buffer(owner, tensors[0].bytes, LiveRange(tensors[0].first, tensors[0].last))
-    return Buffer(
-        owner,
-        max([tensor.bytes for tensor in tensors]),
-        LiveRange(min([t.first for t in tensors]), max([t.last for t in tensors])),
+    _refuse_odd(plan.tensors)
+    spans: dict[int, dict[BufferId, _Span]] = {arena: {} for arena in arenas}
+    offsets: dict[int, dict[BufferId, int]] = {arena: {} for arena in arenas}
+    owners = _owners(plan.tensors)
+    looked_at = (
+        "name",
+        "block",
+        "bytes",
+        "arena",
+        "offset",
+        "first",
+        "last",
+        "alias_of",
+        "pinned",
     )
-
-
-def _owner(plan: Plan, tensor: Placement) -> str:
-    """Return the tensor whose bytes an alias shares."""
-    owner = plan.by_id.get(tensor.alias_of or "")
-    if owner is None or owner.alias_of is not None:
-        raise InvalidLayoutError(
-            f"tensor {tensor.id!r} shares the bytes of {tensor.alias_of!r}, which has none"
-        )
-    if (
-        (owner.arena, owner.offset, owner.bytes) != (tensor.arena, tensor.offset, tensor.bytes)
-        or tensor.pinned
-        or owner.pinned
+    for name, block, size, arena, offset, first, last, alias_of, pinned in cells(
+        plan.tensors, *looked_at
     ):
-        raise InvalidLayoutError(
-            f"tensor {tensor.id!r} shares the bytes of {owner.id!r} but lies elsewhere"
+        owner = BufferId(f"{block}/{name}" if block else name)
+        if arena not in arenas:
+            raise InvalidLayoutError(f"tensor {owner!r} lies in no arena of the plan")
+        if alias_of is not None:
+            _refuse_apart(owner, alias_of, (arena, offset, size, pinned), owners)
+            owner = BufferId(alias_of)
+        known = spans[arena].get(owner)
+        if known is None:
+            spans[arena][owner] = size, first, last
+            offsets[arena][owner] = offset
+        else:
+            most, start, end = known
+            spans[arena][owner] = max(size, most), min(first, start), max(last, end)
+    for arena in plan.arenas:
+        buffers = [
+            Buffer(owner, size, LiveRange(first, last))
+            for owner, (size, first, last) in spans.pop(arena.id).items()
+        ]
+        yield (
+            Problem(tuple(buffers), arena.alignment),
+            Layout(offsets[arena.id], arena.height),
         )
-    return owner.id
+
+
+_Span = tuple[int, int, int]
+"""Bytes, and the ticks of birth and death, of what shares them."""
+
+
+def _refuse_odd(tensors: Sequence[Placement]) -> None:
+    """Refuse a tensor that is there twice, and a pinned one that does not last."""
+    names = cells(tensors, "name", "block")
+    identities = {f"{block}/{name}" if block else name for name, block in names}
+    if len(identities) != len(tensors):
+        raise InvalidLayoutError("the plan places one tensor twice")
+    end = max((last for (last,) in cells(tensors, "last")), default=0)
+    for at, (first, last, pinned) in enumerate(cells(tensors, "first", "last", "pinned")):
+        if pinned is not None and (first, last) != (0, end):
+            raise InvalidLayoutError(
+                f"tensor {tensors[at].id[:120]!r} is pinned and does not last the whole run"
+            )
+
+
+_Lie = tuple[int, int, int, "str | None"]
+"""A tensor's arena, offset and bytes, and why it is pinned."""
+
+
+def _owners(tensors: Sequence[Placement]) -> Mapping[str, _Lie | None]:
+    """Return where those lie whose bytes others share; None where they share others' bytes."""
+    shared = {alias_of for (alias_of,) in cells(tensors, "alias_of")}
+    shared.discard(None)
+    if not shared:
+        return {}
+    looked_at = "name", "block", "arena", "offset", "bytes", "pinned", "alias_of"
+    return {
+        identity: None if alias_of is not None else (arena, offset, size, pinned)
+        for name, block, arena, offset, size, pinned, alias_of in cells(tensors, *looked_at)
+        if (identity := f"{block}/{name}" if block else name) in shared
+    }
+
+
+def _refuse_apart(
+    tensor: str, alias_of: str, lie: _Lie, owners: Mapping[str, _Lie | None]
+) -> None:
+    """Refuse a tensor that does not lie where the one lies whose bytes it shares."""
+    owner = owners.get(alias_of)
+    if owner is None:
+        raise InvalidLayoutError(
+            f"tensor {tensor!r} shares the bytes of {alias_of!r}, which has none"
+        )
+    if owner[:3] != lie[:3] or owner[3] or lie[3]:
+        raise InvalidLayoutError(
+            f"tensor {tensor!r} shares the bytes of {alias_of!r} but lies elsewhere"
+        )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.amounts import Memory
 from memplan_cli.bounds import at_most
+from memplan_cli.columns import Columns, Made, column, numbers
 from memplan_cli.figures import BOUND, EXACT, OBSERVED, PARTIAL, UNKNOWN, weakest
 from memplan_cli.ir import VarId, blocks, intermediates
 from memplan_cli.maxima import live_peak_text
@@ -29,7 +31,7 @@ from memplan_cli.totals import (
 from memplan_cli.version import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from memplan_cli.analysis.phase import Phases
     from memplan_cli.ir import Program
@@ -81,7 +83,7 @@ class Decided:
 
 def plan_of(decided: Decided) -> Plan:
     """Write decisions down as a plan."""
-    tensors = tuple(_placements(decided))
+    tensors = _placements(decided)
     refused = sum(1 for _ in refusals(tensors))
     return Plan(
         version=VERSION,
@@ -128,12 +130,12 @@ def settings_json(settings: Settings) -> Json:
     }
 
 
-def _releases(needs: Needs) -> tuple[Release, ...]:
+def _releases(needs: Needs) -> Sequence[Release]:
     planned = needs.sizes.keys() - needs.pinned.keys() if needs.pinned else needs.sizes
     return releases(needs.timeline, planned)
 
 
-def _placements(decided: Decided) -> Iterator[Placement]:
+def _placements(decided: Decided) -> Sequence[Placement]:
     needs, placed = decided.needs, decided.placed
     arenas = {arena.unit: (index, arena) for index, arena in enumerate(placed.arenas)}
     live, pinned, vars_ = needs.live, needs.pinned, decided.program.vars
@@ -143,39 +145,53 @@ def _placements(decided: Decided) -> Iterator[Placement]:
         for buffer in arena.problem.buffers
         if VarId(buffer.id) in pinned
     }
-    for identity, size in needs.sizes.items():
-        var, home = vars_[identity], placed.home[identity]
-        index, arena = arenas[size.unit if size.symbols else "1"]
-        first, last = lasting[home] if identity in pinned else live[identity]
-        shape: Any = var.shape or ()  # what has a size has no dim that is not known
-        yield Placement(
-            var.name,
-            var.block,
-            var.dtype,
-            shape,
-            size.coefficient,
-            index,
-            arena.layout.offsets[home],
-            arena.slots.get(home),
-            first,
-            last,
-            None if str(home) == identity else home,
-            pinned.get(identity),
-        )
+    known = [vars_[identity] for identity in needs.sizes]
+    homes = [placed.home[identity] for identity in needs.sizes]
+    places = [arenas[size.unit if size.symbols else "1"] for size in needs.sizes.values()]
+    ranges = [
+        lasting[home] if identity in pinned else live[identity]
+        for identity, home in zip(needs.sizes, homes, strict=True)
+    ]
+    lying = list(zip([arena for _, arena in places], homes, strict=True))
+    return Columns(
+        Placement,
+        [var.name for var in known],
+        column([var.block for var in known]),
+        column([var.dtype for var in known]),
+        column([var.shape or () for var in known]),
+        numbers(size.coefficient for size in needs.sizes.values()),
+        numbers(index for index, _ in places),
+        numbers(arena.layout.offsets[home] for arena, home in lying),
+        column([arena.slots.get(home) for arena, home in lying]),
+        numbers(first for first, _ in ranges),
+        numbers(last for _, last in ranges),
+        column(
+            [None if v.id == str(home) else home for v, home in zip(known, homes, strict=True)]
+        ),
+        column([pinned.get(identity) for identity in needs.sizes]),
+    )
+
+
+class _Entry(NamedTuple):
+    """A node in an order: its name if no other has it, and its index in the file."""
+
+    name: str
+    source: int
 
 
 def _orders(program: Program) -> Iterator[BlockOrder]:
     for block in blocks(program.body):
-        seen: dict[str, int] = {}
-        for op in block.ops:
-            seen[op.name] = seen.get(op.name, 0) + 1
-        yield BlockOrder(
-            block.path,
-            tuple(
-                op.name if op.name and seen[op.name] == 1 else f"#{op.source}"
-                for op in block.ops
-            ),
-        )
+        count = Counter(op.name for op in block.ops)
+        names = [op.name if count[op.name] == 1 else "" for op in block.ops]
+        if all(names):
+            yield BlockOrder(block.path, tuple(names))
+        else:
+            sources = numbers(op.source for op in block.ops)
+            yield BlockOrder(block.path, Made(_entry, Columns(_Entry, column(names), sources)))
+
+
+def _entry(node: _Entry) -> str:
+    return node.name or f"#{node.source}"
 
 
 def _report(decided: Decided, reuses: int) -> Report:

@@ -12,12 +12,20 @@ from itertools import islice
 from json.encoder import encode_basestring as quoted
 from typing import TYPE_CHECKING
 
+from memplan_cli.columns import cells
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from memplan_cli.plan import BlockOrder, Placement, Release
 
 _PART = 1000
+
+_PLACEMENT = (
+    "name", "block", "dtype", "shape", "bytes", "arena", "offset", "slot", "first", "last",
+    "alias_of", "pinned",
+)  # fmt: skip
+"""The fields of a tensor's line, in their order."""
 
 _ENCODE = json.JSONEncoder(ensure_ascii=False).encode
 
@@ -48,15 +56,16 @@ def listed(items: Iterable[str]) -> Iterator[str]:
 def orders(blocks: Iterable[BlockOrder]) -> Iterator[str]:
     """Yield the text of each block's order."""
     for order in blocks:
-        yield _ENCODE({"block": order.block, "nodes": order.nodes})
+        nodes = ", ".join(map(quoted, order.nodes))
+        yield f'{{"block": {quoted(order.block)}, "nodes": [{nodes}]}}'
 
 
-def placements(tensors: Iterable[Placement]) -> Iterator[str]:
+def placements(tensors: Sequence[Placement]) -> Iterator[str]:
     """Yield the text of each tensor's place."""
     kinds: dict[tuple[str, str, tuple[int | str, ...], int], str] = {}
     for (
         name, block, dtype, shape, size, arena, offset, slot, first, last, alias, pinned,
-    ) in tensors:  # fmt: skip
+    ) in cells(tensors, *_PLACEMENT):  # fmt: skip
         kind = kinds.get((block, dtype, shape, size))
         if kind is None:
             kind = kinds[block, dtype, shape, size] = (
@@ -71,8 +80,8 @@ def placements(tensors: Iterable[Placement]) -> Iterator[str]:
         )
 
 
-def release_lines(releases: Iterable[Release]) -> Iterator[str]:
+def release_lines(releases: Sequence[Release]) -> Iterator[str]:
     """Yield the text of what is let go after each node."""
-    for release in releases:
-        names = ", ".join(map(quoted, release.tensors))
-        yield f'{{"step": {release.step}, "node": {quoted(release.node)}, "tensors": [{names}]}}'
+    for step, node, tensors in cells(releases, "step", "node", "tensors"):
+        names = ", ".join(map(quoted, tensors))
+        yield f'{{"step": {step}, "node": {quoted(node)}, "tensors": [{names}]}}'

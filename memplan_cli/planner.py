@@ -14,6 +14,7 @@ from memplan_cli.analysis.dry_run import dry_run
 from memplan_cli.analysis.phase import find_phases
 from memplan_cli.analysis.storage import measured
 from memplan_cli.errors import SettingsError
+from memplan_cli.heap import give_back
 from memplan_cli.loosening import place_in_better_order
 from memplan_cli.placing import Needs, place_apart, place_level, place_levels
 from memplan_cli.plan import check
@@ -75,7 +76,25 @@ def make_plan(
         SettingsError: an exclusion or the loss names no tensor of the model.
         InvalidLayoutError: an allocator broke its promise.
     """
+    decided = _decided(program, settings, source, runtime, progress)
+    program, plan = decided.program, plan_of(decided)
+    del decided  # of a large program, most of what is in memory
+    give_back(len(program.vars))
+    check(plan)
+    give_back(len(program.vars))
+    return Planned(program, plan)
+
+
+def _decided(
+    program: Program,
+    settings: Settings,
+    source: Source,
+    runtime: Runtime | None,
+    progress: Progress | None,
+) -> Decided:
+    """Decide everything; how it is written down, and whether it is safe, is for others."""
     phases, scope, estimate = _looked_at(program, settings, source)
+    give_back(len(program.vars))
     terms = Terms(scope.sizes, frozenset(scope.pinned), aliasing_of(settings.level))
     refusal = tuple(_left_alone(settings, phases))
     if refusal:
@@ -86,8 +105,9 @@ def make_plan(
             chosen = for_runtime(program, terms, chosen, runtime, settings)
         chosen = with_donations(chosen, terms, settings)
     chosen, needs, answer = _placed(program, scope, chosen, settings, left_alone=bool(refusal))
+    give_back(len(program.vars))
     over = (*_over_budget(chosen, answer.placed), *_lost_alignment(settings, answer.placed))
-    decided = Decided(
+    return Decided(
         source=source,
         settings=settings,
         phases=phases,
@@ -101,8 +121,6 @@ def make_plan(
         warnings=(*refusal, *_notes(program, settings), *chosen.warnings, *over),
         estimate=estimate,
     )
-    check(plan := plan_of(decided))
-    return Planned(chosen.ordering.program, plan)
 
 
 def _looked_at(

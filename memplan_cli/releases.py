@@ -3,26 +3,48 @@
 from __future__ import annotations
 
 from itertools import groupby
-from operator import itemgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.analysis.liveness import deaths
+from memplan_cli.columns import Columns, Groups, Made, column, numbers
+from memplan_cli.ir import label
 from memplan_cli.plan import Release
 
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Container, Sequence
 
     from memplan_cli.analysis.liveness import Timeline
-    from memplan_cli.ir import VarId
+    from memplan_cli.ir import Op, VarId
 
 
-def releases(timeline: Timeline, planned: Container[VarId]) -> tuple[Release, ...]:
+class _Node(NamedTuple):
+    """What a label is made of: the plan shall not keep the program."""
+
+    name: str
+    type: str
+    source: int
+
+
+def releases(timeline: Timeline, planned: Container[VarId]) -> Sequence[Release]:
     """Return, in order of execution, the planned tensors that die after each node."""
     last = deaths(timeline)
-    # No two ops end at one tick.
-    ends = sorted([(step.end, var) for var, step in last.items() if var in planned])
-    found = []
-    for tick, dying in groupby(ends, itemgetter(0)):
-        names = tuple([var for _, var in dying])
-        found.append(Release(tick, last[names[0]].op.label, names))
-    return tuple(found)
+    dying = [var for var in last if var in planned]
+    dying.sort(key=last.__getitem__)
+    ticks = numbers(tick for tick, _ in groupby(dying, last.__getitem__))
+    tensors = Groups(sorted(group) for _, group in groupby(dying, last.__getitem__))
+    ops = [timeline.ending[tick] for tick in ticks]
+    return Columns(Release, ticks, _labels(ops), tensors)
+
+
+def _labels(ops: Sequence[Op]) -> Sequence[str]:
+    """Return the label of each op; those that nodes without a name need are made when read."""
+    names = [op.name for op in ops]
+    if all(names):
+        return names
+    sources = numbers(op.source for op in ops)
+    parts = Columns(_Node, column(names), column([op.type for op in ops]), sources)
+    return Made(_label, parts)
+
+
+def _label(node: _Node) -> str:
+    return label(*node)

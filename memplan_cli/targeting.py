@@ -164,7 +164,7 @@ def _fused(
     from memplan_cli.onnx_io.same_graph import graph_differences
 
     model = load_model(dump)
-    plain = _planned(file, ModelFile(dump, model), settings, targets, provider)
+    plain = _planned(file, ModelFile.of(dump, model), settings, targets, provider)
     vars_ = plain.planned.program.vars.values()
     sizes = {v.name: size_of(v.shape, v.dtype) for v in vars_ if not v.block}
     worth = [
@@ -176,7 +176,7 @@ def _fused(
         return plain
     copy = dump.with_name(f"{dump.stem}.read{dump.suffix}")
     copy.write_bytes(with_readers(model, worth).SerializeToString())
-    read = _planned(file, ModelFile(copy, load_model(copy)), settings, targets, provider)
+    read = _planned(file, ModelFile.of(copy, load_model(copy)), settings, targets, provider)
     if graph_differences(model, read.file.model) or not _may_need_less(read, plain, provider):
         return plain
     note = f"{len(worth)} outputs that nobody reads are read by a Shape node, which frees them"

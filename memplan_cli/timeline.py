@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from memplan_cli.problem import Problem, pressure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from memplan_cli.plan import ArenaFacts, Placement, Plan
     from memplan_cli.problem import Buffer
@@ -118,7 +118,7 @@ def _without_padding(buffers: tuple[Buffer, ...]) -> tuple[tuple[int, int], ...]
 def _moments(
     block: str,
     tick: int,
-    orders: Mapping[str, tuple[str, ...]],
+    orders: Mapping[str, Sequence[str]],
     bodies: Mapping[tuple[str, str], list[str]],
 ) -> Iterator[Moment]:
     for node in orders.get(block, ()):
@@ -133,8 +133,10 @@ def _moments(
         tick = end + 1
 
 
-def _bodies(orders: Mapping[str, tuple[str, ...]]) -> dict[tuple[str, str], list[str]]:
+def _bodies(orders: Mapping[str, Sequence[str]]) -> dict[tuple[str, str], list[str]]:
     """Return the bodies of each ``(block, node)``; a body's path names its owner."""
+    if len(orders) == 1:
+        return {}
     nodes = {block: frozenset(names) for block, names in orders.items()}
     found: dict[tuple[str, str], list[str]] = {}
     for path in orders:

@@ -40,6 +40,9 @@ LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
                 "evidence",
                 "quantities",
                 "progress",
+                "columns",
+                "spool",
+                "heap",
             ]
         ),
     ),

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.branches import find_places
-from memplan_cli.analysis.liveness import live_ranges, steps
+from memplan_cli.analysis.liveness import live_ranges, steps, timed
 from memplan_cli.problem import BufferId
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from memplan_cli.analysis.branches import Choice, Places
     from memplan_cli.analysis.liveness import Step
@@ -105,22 +105,23 @@ def share_storage(
         return dict(zip(sizes, map(BufferId, sizes), strict=True))
     clock = steps(program) if clock is None else clock
     groups = _Groups(live_ranges(program, clock) if live is None else live, sizes)
-    _unite_views(aliasing, clock, groups)
-    if any(step.op.bodies and aliasing.runs_one(step.op) for step in clock):
+    ops = [op for _, _, op in timed(clock)]
+    _unite_views(aliasing, ops, groups)
+    if any(op.bodies and aliasing.runs_one(op) for op in ops):
         places = find_places(program, aliasing.runs_one)
         for choice in places.choices:
             _unite_branches(choice, places, groups)
         groups.remember(places)
-    for step in clock:
-        positions = aliasing.in_place.get(step.op.type)
-        if positions and (source := _replaced(step, positions, groups)) is not None:
-            groups.unite(source, groups.number[step.op.outputs[0]])
+    for tick, _, op in timed(clock):
+        positions = aliasing.in_place.get(op.type)
+        if positions and (source := _replaced(op, tick, positions, groups)) is not None:
+            groups.unite(source, groups.number[op.outputs[0]])
     return groups.homes()
 
 
-def _unite_views(aliasing: Aliasing, clock: Iterable[Step], groups: _Groups) -> None:
-    views = [step.op for step in clock if step.op.type in aliasing.views]
-    owners = [step.op for step in clock if step.op.bodies]
+def _unite_views(aliasing: Aliasing, ops: Sequence[Op], groups: _Groups) -> None:
+    views = [op for op in ops if op.type in aliasing.views]
+    owners = [op for op in ops if op.bodies]
     carried = {v for op in owners if op.repeats for body in op.bodies for v in body.outputs}
     received = {v for op in owners for body in op.bodies for v in body.inputs}
     for op in views:
@@ -244,9 +245,8 @@ def _view(op: Op, groups: _Groups) -> tuple[int, int] | None:
     return None
 
 
-def _replaced(step: Step, positions: Sequence[int], groups: _Groups) -> int | None:
-    """Return the first input that dies at this op and whose memory its result may take."""
-    start, _, _, op = step
+def _replaced(op: Op, start: int, positions: Sequence[int], groups: _Groups) -> int | None:
+    """Return the first input that dies at an op's tick and whose memory its result may take."""
     number, inputs = groups.number, op.inputs
     result = number.get(op.outputs[0]) if op.outputs else None
     if result is None or op.domain not in STANDARD_DOMAINS:

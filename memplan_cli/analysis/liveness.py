@@ -8,10 +8,11 @@ memory), and nobody behind this module hears of If, Loop or Scan.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, overload
 
 from memplan_cli.ir import VarId, captures
 from memplan_cli.problem import LiveRange, rows
@@ -44,7 +45,7 @@ class Timeline:
     program: Program
 
     @cached_property
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> Sequence[Step]:
         """Every op of every block with its ticks, in order of their start."""
         return steps(self.program)
 
@@ -53,9 +54,50 @@ class Timeline:
         """The live range of every var."""
         return live_ranges(self.program, self.steps)
 
+    @cached_property
+    def ending(self) -> Mapping[int, Op] | Sequence[Op]:
+        """The op whose last tick a tick is: no two end at one."""
+        if isinstance(self.steps, _Straight):
+            return self.program.body.ops
+        return {step.end: step.op for step in self.steps}
 
-def steps(program: Program) -> tuple[Step, ...]:
+
+class _Straight(Sequence[Step]):
+    """The steps of a block without bodies: an op's tick is its place, and nothing is stored."""
+
+    def __init__(self, block: Block) -> None:
+        self._block, self.ops = block, block.ops
+
+    def __len__(self) -> int:
+        return len(self.ops)
+
+    @overload
+    def __getitem__(self, at: int) -> Step: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Step]: ...
+    def __getitem__(self, at: int | slice) -> Step | Sequence[Step]:
+        if isinstance(at, slice):
+            return tuple(self)[at]
+        tick = range(len(self))[at]
+        return Step(tick, tick, self._block, self.ops[at])
+
+    def __iter__(self) -> Iterator[Step]:
+        ticks = range(len(self))
+        return rows(Step, zip(ticks, ticks, repeat(self._block), self.ops, strict=False))
+
+
+def timed(clock: Sequence[Step]) -> Iterable[tuple[int, int, Op]]:
+    """Yield the first and the last tick of each step, and its op."""
+    if isinstance(clock, _Straight):
+        ticks = range(len(clock))
+        return zip(ticks, ticks, clock.ops, strict=True)
+    return ((start, end, op) for start, end, _, op in clock)
+
+
+def steps(program: Program) -> Sequence[Step]:
     """Return every op of every block with its ticks, in order of their start."""
+    if not any(op.bodies for op in program.body.ops):  # nearly all large programs
+        return _Straight(program.body)
     found: list[Step] = []
     _collect(program.body, 0, found)
     return tuple(found)
@@ -95,7 +137,7 @@ def _duration(block: Block) -> int:
 
 
 def live_ranges(
-    program: Program, clock: Iterable[Step] | None = None
+    program: Program, clock: Sequence[Step] | None = None
 ) -> dict[VarId, LiveRange]:
     """Return the half-open live range of every var that the program touches.
 
@@ -106,8 +148,7 @@ def live_ranges(
     """
     first: dict[VarId, int] = dict.fromkeys(program.body.inputs, 0)
     last = first.copy()
-    for step in steps(program) if clock is None else clock:
-        start, _, _, op = step
+    for start, end, op in timed(steps(program) if clock is None else clock):
         if not op.bodies:  # nearly every op: reads and writes at one tick
             for var in (*op.inputs, *op.outputs):
                 if var not in first:
@@ -117,13 +158,13 @@ def live_ranges(
                 elif first[var] > start:
                     first[var] = start
             continue
-        for tick, var in _step_accesses(step):
+        for tick, var in _accesses(op, start, end):
             first[var] = min(first.get(var, tick), tick)
             last[var] = max(last.get(var, tick), tick)
-    end = max(duration(program) - 1, 0)
+    final = max(duration(program) - 1, 0)
     for var in program.body.outputs:
-        first.setdefault(var, end)
-        last[var] = max(last.get(var, 0), end)
+        first.setdefault(var, final)
+        last[var] = max(last.get(var, 0), final)
     ends = [tick + 1 for tick in last.values()]
     ranges = rows(LiveRange, zip(first.values(), ends, strict=True))
     live = dict(zip(first, ranges, strict=True))
@@ -131,13 +172,12 @@ def live_ranges(
     return live
 
 
-def _step_accesses(step: Step) -> Iterator[tuple[int, VarId]]:
+def _accesses(op: Op, start: int, end: int) -> Iterator[tuple[int, VarId]]:
     """Yield (tick, var) for every read and write of one op, its bodies' edges included.
 
     A body that repeats reads its captures and inputs again on the next turn, and may
     append to the op's outputs on every turn: all of them last the whole op.
     """
-    op, start, end = step.op, step.start, step.end
     yield from ((start, var) for var in op.inputs)
     yield from ((end, var) for var in op.outputs)
     for body in op.bodies:
@@ -150,27 +190,25 @@ def _step_accesses(step: Step) -> Iterator[tuple[int, VarId]]:
         yield from ((end, var) for body in op.bodies for var in captures(body))
 
 
-def deaths(timeline: Timeline) -> Mapping[VarId, Step]:
-    """Return the op after which each var can be released, in the var's own block.
+def deaths(timeline: Timeline) -> Mapping[VarId, int]:
+    """Return the last tick of the op after which each var can be released, in its own block.
 
     That is later than the end of its live range only where the last reader is inside a
     branch that may not be taken: releasing there would leak the var on the other branch.
     A var that the graph gives, or that crosses the end of its body, is not in the table.
     """
-    clock = timeline.steps
-    if any(step.op.bodies for step in clock):
+    if not isinstance(timeline.steps, _Straight):
         return _nested_deaths(timeline)
     live, kept = timeline.live, set(timeline.program.body.outputs)
-    # Without bodies, the step of each tick is the one at its place.
     return {
-        var: clock[live[var][1] - 1]
-        for step in clock
-        for var in step.op.outputs
+        var: live[var][1] - 1
+        for op in timeline.program.body.ops
+        for var in op.outputs
         if var and var not in kept
     }
 
 
-def _nested_deaths(timeline: Timeline) -> Mapping[VarId, Step]:
+def _nested_deaths(timeline: Timeline) -> Mapping[VarId, int]:
     owners: dict[str, Step] = {}
     last: dict[VarId, Step] = {}
     home: dict[VarId, str] = {}
@@ -197,7 +235,7 @@ def _nested_deaths(timeline: Timeline) -> Mapping[VarId, Step]:
             # What a body hands out without having made it is still its maker's.
             kept.update(var for var in body.outputs if home.get(var) == body.path)
             kept.update(body.inputs)
-    return {var: step for var, step in last.items() if var and var not in kept}
+    return {var: step.end for var, step in last.items() if var and var not in kept}
 
 
 def _release_after(

@@ -7,27 +7,33 @@ model, and nothing of them is ever a message. Bodies are small: theirs are merge
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cache
-from itertools import islice
+from itertools import chain, islice
 from json.encoder import encode_basestring as quoted
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from memplan_cli.analysis.liveness import steps
+from memplan_cli.analysis.liveness import steps, timed
+from memplan_cli.columns import Groups, cells
 from memplan_cli.onnx_io.load import subgraphs
 from memplan_cli.onnx_io.messages import messages
 from memplan_cli.onnx_io.notes import PREFIX
 from memplan_cli.onnx_io.types import element_type
 from memplan_cli.onnx_io.wire import Entries, Field, head
+from memplan_cli.plan import Placement
+from memplan_cli.spool import Parts, spooled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 
     from memplan_cli.analysis.liveness import Step
     from memplan_cli.ir import Block, Op, Program
-    from memplan_cli.plan import Placement, Plan
+    from memplan_cli.plan import Plan, Release
 
 _PART = 1000
 """Nodes or values whose bytes are kept as one part."""
@@ -35,8 +41,10 @@ _PART = 1000
 
 def annotated(
     model: ModelProto, program: Program, plan: Plan, metadata: Mapping[str, str]
-) -> Sequence[bytes]:
+) -> Iterable[bytes]:
     """Return the bytes of a model with its plan in the metadata of nodes and values, in parts.
+
+    They can be gone through more than once.
 
     Args:
         model: Its nodes are in the program's order; it is not changed.
@@ -45,19 +53,24 @@ def annotated(
         metadata: What is written into the metadata of the model itself.
     """
     graph, notes = model.graph, _Notes.of(program, plan)
-    values = _Values(notes, "")
+    values = _Values(notes, "", graph)
     value_info = Field(type(graph).VALUE_INFO_FIELD_NUMBER)
-    declared = _joined(
-        value_info(value.SerializeToString(deterministic=True) + values.entries(value.name))
-        for value in graph.value_info
+    declared = spooled(
+        _joined(
+            value_info(
+                value.SerializeToString(deterministic=True) + values.entries(value.name)
+            )
+            for value in graph.value_info
+        )
     )
     around = _Around.of(model, values, metadata)
     node_field = Field(type(graph).NODE_FIELD_NUMBER)
     nodes = _joined(map(node_field, _noted(graph, program.body, notes)))
     added = _joined(map(value_info, values.undeclared()))
-    inside = [*nodes, around.graph, *declared, *added, around.graph_end]
+    inside = spooled(chain(nodes, [around.graph], declared, added, [around.graph_end]))
     size = sum(map(len, inside))
-    return [around.start + head(type(model).GRAPH_FIELD_NUMBER, size), *inside, around.end]
+    start = around.start + head(type(model).GRAPH_FIELD_NUMBER, size)
+    return Parts([start], inside, [around.end])
 
 
 class _Around(NamedTuple):
@@ -97,16 +110,11 @@ def _say(model: ModelProto, key: str, value: str) -> None:
     model.metadata_props.add(key=key, value=value)
 
 
-def _joined(pieces: Iterable[bytes]) -> Sequence[bytes]:
-    """Join many small pieces into parts: with their notes, 65,000 nodes are 17 megabytes.
-
-    One buffer for all would be copied as it grows, a list of the pieces takes half as much
-    again.
-    """
-    left, parts = iter(pieces), []
+def _joined(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Join many small pieces into parts: with their notes, 65,000 nodes are 17 megabytes."""
+    left = iter(pieces)
     while part := b"".join(islice(left, _PART)):
-        parts.append(part)
-    return parts
+        yield part
 
 
 def _taken_after(message: ModelProto | GraphProto, field: int) -> bytes:
@@ -125,46 +133,76 @@ class _Notes:
     """A plan, sorted by where it is written down."""
 
     steps: Mapping[str, Sequence[Step]]
-    tensors: Mapping[str, Mapping[str, Placement]]
-    dying: Mapping[int, Sequence[str]]
+    plan: Plan
+    inside: Mapping[str, Sequence[Placement]]
+    """The tensors of each block; nothing where they are all at the top."""
+    unplanned: AbstractSet[str]
+    """What the graph is given and gives: nearly always all that it declares."""
+    dying: _Dying
     shapes_hold: bool
     """Whether the shapes are the model's own, and not those of one set of bindings."""
 
-    def entries(self, step: Step) -> bytes:
-        """Return the notes of an op's node."""
+    def entries(self, start: int, end: int) -> bytes:
+        """Return the notes of an op's node, by its first tick and its last one."""
         step_entry, release_entry = _node_entries()
-        entries = step_entry.number(step.start)
-        if step.end in self.dying:
-            names = ", ".join(map(quoted, self.dying[step.end]))
-            entries += release_entry(f"[{names}]")
+        entries = step_entry.number(start)
+        dying = self.dying.after(end)
+        if dying:
+            entries += release_entry(f"[{', '.join(map(quoted, dying))}]")
         return entries
+
+    def tensors(self, path: str) -> Sequence[Placement]:
+        """Return the tensors of a block, in the order of the plan."""
+        return self.inside.get(path, ()) if self.inside else self.plan.tensors
 
     @classmethod
     def of(cls, program: Program, plan: Plan) -> _Notes:
-        by_block: dict[str, list[Step]] = {}
-        for step in steps(program):
-            by_block.setdefault(step.block.path, []).append(step)
-        tensors: dict[str, dict[str, Placement]] = {}
-        for tensor in plan.tensors:
-            tensors.setdefault(tensor.block, {})[tensor.name] = tensor
+        clock = steps(program)
+        by_block: dict[str, Sequence[Step]] = {program.body.path: clock}
+        inside: dict[str, list[Placement]] = {}
+        if any(op.bodies for op in program.body.ops):
+            by_path: dict[str, list[Step]] = {}
+            for step in clock:
+                by_path.setdefault(step.block.path, []).append(step)
+            by_block.update(by_path)
+            for tensor in plan.tensors:
+                inside.setdefault(tensor.block, []).append(tensor)
         bound = ("dims", "shapes", "profile_shapes")
-        return cls(
-            by_block,
-            tensors,
-            {release.step: release.tensors for release in plan.releases},
-            not any(plan.settings.get(name) for name in bound),
-        )
+        shapes_hold = not any(plan.settings.get(name) for name in bound)
+        ends = {*program.body.inputs, *program.body.outputs}
+        unplanned = {program.vars[var].name for var in ends}
+        return cls(by_block, plan, inside, unplanned, _Dying(plan.releases), shapes_hold)
+
+
+class _Dying:
+    """The names that are let go of after each node, by its last tick."""
+
+    def __init__(self, releases: Sequence[Release]) -> None:
+        self._ticks = array("q")
+        self._names = Groups(self._read(releases))
+
+    def _read(self, releases: Sequence[Release]) -> Iterator[Sequence[str]]:
+        for tick, names in cells(releases, "step", "tensors"):  # in order of execution
+            self._ticks.append(tick)
+            yield names
+
+    def after(self, tick: int) -> Sequence[str]:
+        """Return the names that a tick is the last one of."""
+        at = bisect_left(self._ticks, tick)
+        is_there = at < len(self._ticks) and self._ticks[at] == tick
+        return self._names.at(at) if is_there else ()
 
 
 def _noted(graph: GraphProto, block: Block, notes: _Notes) -> Iterator[bytes]:
     """Yield the bytes of each node of the top graph with its notes and those of its bodies."""
-    for node, step in zip(graph.node, notes.steps.get(block.path, ()), strict=True):
+    clock = timed(notes.steps.get(block.path, ()))
+    for node, (start, end, op) in zip(graph.node, clock, strict=True):
         whole = node
-        if step.op.bodies:
+        if op.bodies:
             whole = type(node)()
             whole.CopyFrom(node)
-            _annotate_bodies(whole, step.op, notes)
-        yield whole.SerializeToString(deterministic=True) + notes.entries(step)
+            _annotate_bodies(whole, op, notes)
+        yield whole.SerializeToString(deterministic=True) + notes.entries(start, end)
 
 
 def _annotate_bodies(node: NodeProto, op: Op, notes: _Notes) -> None:
@@ -172,8 +210,8 @@ def _annotate_bodies(node: NodeProto, op: Op, notes: _Notes) -> None:
         for inner, step in zip(graph.node, notes.steps.get(block.path, ()), strict=True):
             if step.op.bodies:
                 _annotate_bodies(inner, step.op, notes)
-            inner.MergeFromString(notes.entries(step))
-        values = _Values(notes, block.path)
+            inner.MergeFromString(notes.entries(step.start, step.end))
+        values = _Values(notes, block.path, graph)
         for value in (*graph.value_info, *graph.input, *graph.output):
             value.MergeFromString(values.entries(value.name))
         value_info = Field(type(graph).VALUE_INFO_FIELD_NUMBER)
@@ -183,9 +221,14 @@ def _annotate_bodies(node: NodeProto, op: Op, notes: _Notes) -> None:
 class _Values:
     """The notes of a block's values: each is given once, what is left nobody declares."""
 
-    def __init__(self, notes: _Notes, path: str) -> None:
-        self._notes = notes
-        self._left = dict(notes.tensors.get(path, {}))
+    def __init__(self, notes: _Notes, path: str, graph: GraphProto) -> None:
+        self._notes, self._path = notes, path
+        declared = (*graph.value_info, *graph.input, *graph.output)
+        self._declared = {value.name for value in declared}
+        asked = self._declared - notes.unplanned if not path else self._declared
+        self._left = (
+            {t.name: t for t in notes.tensors(path) if t.name in asked} if asked else {}
+        )
         self._place = _Places(_place_entries())
 
     def entries(self, name: str) -> bytes:
@@ -194,24 +237,27 @@ class _Values:
         return b"" if tensor is None else self._place(tensor)
 
     def undeclared(self) -> Iterator[bytes]:
-        """Yield a ValueInfoProto with notes for each value that was not asked for."""
+        """Yield a ValueInfoProto with notes for each value that the graph does not declare."""
         types: dict[tuple[str, tuple[int | str, ...]], bytes] = {}
         named = Field(messages().ValueInfoProto.NAME_FIELD_NUMBER)
-        for name, tensor in self._left.items():
-            _, _, dtype, shape, *_ = tensor
+        for place in cells(self._notes.tensors(self._path), *Placement._fields):
+            name, _, dtype, shape, *_ = place
+            if name in self._declared:
+                continue
             kind = types.get((dtype, shape))
             if kind is None:
-                kind = types[dtype, shape] = _typed(tensor, self._notes).SerializeToString()
-            yield named(name.encode()) + kind + self._place(tensor)
+                typed = _typed(dtype, shape, self._notes)
+                kind = types[dtype, shape] = typed.SerializeToString()
+            yield named(name.encode()) + kind + self._place(place)
 
 
-def _typed(tensor: Placement, notes: _Notes) -> ValueInfoProto:
+def _typed(dtype: str, shape: Sequence[int | str], notes: _Notes) -> ValueInfoProto:
     """Return a value without a name, of a tensor's type."""
     value: ValueInfoProto = messages().ValueInfoProto()
     kind = value.type.tensor_type
-    kind.elem_type = element_type(tensor.dtype)
+    kind.elem_type = element_type(dtype)
     kind.shape.SetInParent()
-    for dim in tensor.shape:
+    for dim in shape:
         # A runtime believes what it reads: a batch that was bound for the plan only
         # would be folded into the graph.
         if dim == "?" or not notes.shapes_hold:
@@ -243,8 +289,9 @@ class _Places:
         arena, self._offset, size, self._first, self._last, self._alias = entries
         self._arena, self._size = cache(arena.number), cache(size.number)  # there are few
 
-    def __call__(self, tensor: Placement) -> bytes:
-        _, _, _, _, size, arena, offset, _, first, last, alias_of, _ = tensor
+    def __call__(self, place: tuple[Any, ...]) -> bytes:
+        """Return the entries for all fields of a placement."""
+        _, _, _, _, size, arena, offset, _, first, last, alias_of, _ = place
         entries = (
             self._arena(arena)
             + self._offset.number(offset)

@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.contradictions import contradictions
 from memplan_cli.onnx_io.read import Loaded, read_program
+from memplan_cli.onnx_io.shelf import on_shelf
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
     from memplan_cli.onnx_io.shapes import Bindings
+    from memplan_cli.onnx_io.shelf import Shelved
 
 
-def read_checked(model: ModelProto, bindings: Bindings) -> Loaded:
+def read_checked(model: ModelProto | Shelved, bindings: Bindings) -> Loaded:
     """Turn a model into a program that goes by no type which its nodes contradict.
 
     Where a declared type is wrong, inference finds the right one and a warning names it.
@@ -23,13 +25,14 @@ def read_checked(model: ModelProto, bindings: Bindings) -> Loaded:
     Raises:
         ModelError: as `read_program`; or types that cannot all be right, whichever is.
     """
-    loaded = read_program(model, bindings)
-    wrong = contradictions(model, loaded.program)
+    shelf = on_shelf(model)
+    loaded = read_program(shelf, bindings)
+    wrong = contradictions(shelf.model, loaded.program)
     if not wrong:
         return loaded
     doubted = frozenset(found.var.name for found in wrong)
-    again = read_program(model, replace(bindings, doubted=doubted))
-    left = contradictions(model, again.program)
+    again = read_program(shelf, replace(bindings, doubted=doubted))
+    left = contradictions(shelf.model, again.program)
     if left:
         raise ModelError(
             f"the types of the model cannot all be right: {left[0]}",

@@ -35,6 +35,20 @@ def external_tensors(model: ModelProto) -> Iterator[TensorProto]:
             yield tensor
 
 
+def external_copies(model: ModelProto) -> tuple[TensorProto, ...]:
+    """Return copies of these tensors: a part of a message keeps all of it in memory.
+
+    Raises:
+        ModelError: as `external_tensors`.
+    """
+    found = []
+    for tensor in external_tensors(model):
+        copy = type(tensor)()
+        copy.CopyFrom(tensor)
+        found.append(copy)
+    return tuple(found)
+
+
 def tensors_of(model: ModelProto) -> Iterator[TensorProto]:
     """Yield the tensors in a model's weights and attributes, each node looked at once."""
     waiting = [model.graph]

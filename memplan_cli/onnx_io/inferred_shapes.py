@@ -16,20 +16,25 @@ from memplan_cli.onnx_io.given_shapes import (
     unused_dims,
 )
 from memplan_cli.onnx_io.load import graphs
+from memplan_cli.onnx_io.messages import messages
 from memplan_cli.onnx_io.nested_shapes import OWNERS, declare, infer_nested
 from memplan_cli.onnx_io.shape_arithmetic import shapes_of_targets
 from memplan_cli.onnx_io.shape_repairs import add_masks, forget_invented
+from memplan_cli.onnx_io.shelf import on_shelf
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TypeProto
 
     from memplan_cli.onnx_io.shapes import Bindings
+    from memplan_cli.onnx_io.shelf import Shelved
 
 _ROUNDS = 64
 """A network of this many layers, each shaped by what the one before came to."""
 
 
-def infer(model: ModelProto, bindings: Bindings) -> tuple[ModelProto, tuple[str, ...]]:
+def infer(
+    model: ModelProto | Shelved, bindings: Bindings
+) -> tuple[ModelProto, tuple[str, ...]]:
     """Return a light copy of a model with every shape that can be inferred, and warnings.
 
     Nodes keep their order and index. Big weights appear as graph inputs. A dim that only
@@ -38,9 +43,12 @@ def infer(model: ModelProto, bindings: Bindings) -> tuple[ModelProto, tuple[str,
     Raises:
         SettingsError: a shape given contradicts the model, or names no value of it.
     """
-    kinds = {node.op_type for node in model.graph.node}
+    shelf = on_shelf(model)
+    del model
+    kinds = {node.op_type for node in shelf.model.graph.node}
     nested = not kinds.isdisjoint(OWNERS)
-    light = light_copy(model)
+    light = light_copy(shelf.model)
+    shelf.let_go()
     name_free_dims(light)
     unused = unused_dims(light, bindings.dims)
     said = dims_from_shapes(light, bindings.shapes)
@@ -65,7 +73,7 @@ def infer(model: ModelProto, bindings: Bindings) -> tuple[ModelProto, tuple[str,
         # As bytes: the copy is given up before inference makes two more.
         data = light.SerializeToString()
         del light
-        inferred = inference.of_bytes(data, type(model))
+        inferred = inference.of_bytes(data, messages().ModelProto)
     return inferred, (*dict.fromkeys((*inference.warnings, *unused)),)
 
 

@@ -26,7 +26,19 @@ def load_model(path: Path) -> ModelProto:
     Raises:
         ModelError: it is missing, no file, empty, no protobuf, or holds no graph.
     """
-    model = load_as_written(path)
+    return _inlined(load_as_written(path), path)
+
+
+def load_again(path: Path) -> ModelProto:
+    """Parse a file that `load_model` took before.
+
+    Raises:
+        ModelError: as `load_model`, but for what only a look at all names finds.
+    """
+    return _inlined(_parsed(path), path)
+
+
+def _inlined(model: ModelProto, path: Path) -> ModelProto:
     if model.functions:
         endless = why_endless(model)
         if endless:
@@ -48,6 +60,12 @@ def load_as_written(path: Path) -> ModelProto:
     Raises:
         ModelError: as `load_model`.
     """
+    model = _parsed(path)
+    _refuse_broken_text(model, path)
+    return model
+
+
+def _parsed(path: Path) -> ModelProto:
     model: ModelProto = messages().ModelProto()
     data = _read_bytes(path)
     try:
@@ -60,7 +78,6 @@ def load_as_written(path: Path) -> ModelProto:
     if not model.HasField("graph") or not model.opset_import:
         missing = "no opset" if model.HasField("graph") else "no graph"
         raise ModelError(f"{path} is not an ONNX model: it has {missing}")
-    _refuse_broken_text(model, path)
     return model
 
 

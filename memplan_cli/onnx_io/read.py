@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.analysis.precedence import successors
 from memplan_cli.analysis.topological import nearest_order
 from memplan_cli.errors import ModelError
+from memplan_cli.heap import give_back
 from memplan_cli.ir import Block, Op, Origin, Program, Var, VarId
 from memplan_cli.onnx_io.declared import (
     UNKNOWN,
@@ -20,6 +21,7 @@ from memplan_cli.onnx_io.declared import (
 )
 from memplan_cli.onnx_io.load import graphs, subgraphs
 from memplan_cli.onnx_io.shapes import Bindings
+from memplan_cli.onnx_io.shelf import on_shelf
 from memplan_cli.onnx_io.types import dtype_name
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.ir import Attribute, Shape
     from memplan_cli.onnx_io.declared import Facts
+    from memplan_cli.onnx_io.shelf import Shelved
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,7 @@ class Loaded:
     warnings: tuple[str, ...] = ()
 
 
-def read_program(model: ModelProto, bindings: Bindings | None = None) -> Loaded:
+def read_program(model: ModelProto | Shelved, bindings: Bindings | None = None) -> Loaded:
     """Turn a model into a program.
 
     Where the file gives every value numbers for dims, ONNX inference is left out: it keeps
@@ -48,22 +51,32 @@ def read_program(model: ModelProto, bindings: Bindings | None = None) -> Loaded:
     Raises:
         ModelError: a value is read that nothing defines, defined twice, or needs itself.
     """
-    bindings = bindings or Bindings()
-    types = declared_types(model.graph)
-    if bindings == Bindings() and declares_enough(model.graph, types):
-        program = _program(model, model.graph, types)
-        if leaves_nothing_to_infer(program):
-            return Loaded(program)
+    shelf, bindings = on_shelf(model), bindings or Bindings()
+    del model
+    if bindings == Bindings() and (program := _declared(shelf.model)) is not None:
+        return Loaded(program)
     from memplan_cli.onnx_io.inferred_shapes import infer
 
-    inferred, warnings = infer(model, bindings)
+    inferred, warnings = infer(shelf, bindings)
     types = declared_types(inferred.graph)
     # Inference leaves nodes alone but for the types in their bodies: without any, a large
     # graph need not be there twice while it is read.
     nested = any(any(subgraphs(node)) for node in inferred.graph.node if node.attribute)
-    graph = (inferred if nested else model).graph
+    graph = inferred.graph if nested else None
     del inferred
-    return Loaded(_program(model, graph, types), warnings)
+    give_back(len(types))
+    model = shelf.model
+    return Loaded(_program(model, graph or model.graph, types), warnings)
+
+
+def _declared(model: ModelProto) -> Program | None:
+    """Return the program of a model that declares all there is to infer."""
+    types = declared_types(model.graph)
+    if declares_enough(model.graph, types):
+        program = _program(model, model.graph, types)
+        if leaves_nothing_to_infer(program):
+            return program
+    return None
 
 
 def _program(model: ModelProto, graph: GraphProto, types: Mapping[str, Facts]) -> Program:

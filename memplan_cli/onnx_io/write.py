@@ -12,6 +12,7 @@ from operator import is_not
 from typing import TYPE_CHECKING
 
 from memplan_cli.errors import InvalidLayoutError, SettingsError
+from memplan_cli.heap import give_back
 from memplan_cli.ir import Origin
 from memplan_cli.onnx_io.annotate import annotated
 from memplan_cli.onnx_io.load import graphs, subgraphs
@@ -21,7 +22,7 @@ from memplan_cli.onnx_io.types import element_type
 from memplan_cli.selection import select
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 
@@ -35,8 +36,10 @@ ties a graph to the runtime that has optimised it, in whatever order its nodes a
 
 def written_model(
     model: ModelProto, program: Program, plan: Plan, notes: Mapping[str, str] | None = None
-) -> Sequence[bytes]:
+) -> Iterable[bytes]:
     """Return the bytes of the annotated model, in parts; the same plan gives the same bytes.
+
+    They can be gone through more than once.
 
     Args:
         model: The model that was planned.
@@ -51,6 +54,7 @@ def written_model(
     found = graph_differences(model, rewritten)
     if found:
         raise InvalidLayoutError(f"the rewritten graph is another one: {found[0]}")
+    give_back(len(model.graph.node))
     metadata = {f"{PREFIX}plan": _plan_note(plan), **dict(sorted((notes or {}).items()))}
     return annotated(rewritten, program, plan, metadata)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
+from memplan_cli.columns import cells
 from memplan_cli.quantities import format_size
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ HEADER = ("tensor", ">bytes", "shape")
 
 def wide_tensors(plan: Plan) -> Wide | None:
     """Return the float32 intermediates, the largest first; None where no float is shorter."""
-    if not any(tensor.dtype in _HALF for tensor in plan.tensors):
+    if not any(dtype in _HALF for (dtype,) in cells(plan.tensors, "dtype")):
         return None
     wide = [tensor for tensor in plan.tensors if tensor.dtype == _WIDE]
     if not wide:

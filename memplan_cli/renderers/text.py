@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from memplan_cli.columns import cells
 from memplan_cli.quantities import format_share, format_size
 from memplan_cli.renderers.asked import (
     PROFILE_COLUMNS,
@@ -40,11 +41,11 @@ from memplan_cli.renderers.precision import HEADER, wide_tensors
 from memplan_cli.timeline import curve, main_arena, nodes_at, peak_tick
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from rich.console import RenderableType
 
-    from memplan_cli.plan import Plan
+    from memplan_cli.plan import Placement, Plan
     from memplan_cli.renderers.facts import Row
 
 MOST_TENSORS = 12
@@ -176,6 +177,13 @@ def _live_bytes(plan: Plan, width: int) -> Iterator[RenderableType]:
     yield titled("Live bytes over time", content)
 
 
+def _named(plan: Plan, names: Collection[str]) -> Iterator[Placement]:
+    """Yield the tensors of some names."""
+    for at, (name, block) in enumerate(cells(plan.tensors, "name", "block")):
+        if (f"{block}/{name}" if block else name) in names:
+            yield plan.tensors[at]
+
+
 def _peak(plan: Plan, width: int) -> Iterator[RenderableType]:
     peak = plan.report.peak
     if peak is None or not peak.tensors:
@@ -184,8 +192,10 @@ def _peak(plan: Plan, width: int) -> Iterator[RenderableType]:
     nodes = nodes_at(plan)
     room = max((width - 34) // 3, 12)
     table = grid("tensor", ">bytes", ">share", "made by", "last read by")
+    shown = frozenset(name for name, _ in peak.tensors[:MOST_TENSORS])
+    places = {tensor.id: tensor for tensor in _named(plan, shown)}
     for name, size in peak.tensors[:MOST_TENSORS]:
-        place = plan.by_id.get(name)
+        place = places.get(name)
         made = read = ""
         if place is not None and place.pinned:
             made, read = "(whole run)", place.pinned

@@ -17,6 +17,7 @@ from memplan_cli.ir import intermediates
 from memplan_cli.onnx_io.checked import read_checked
 from memplan_cli.onnx_io.read import Loaded
 from memplan_cli.onnx_io.shapes import Bindings
+from memplan_cli.onnx_io.shelf import on_shelf
 from memplan_cli.polynomials import names_in, spelled_atom
 from memplan_cli.runtime.type_names import dtype_of
 from memplan_cli.sizes import BITS, size_of
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from memplan_cli.ir import Dim, Program, Shape, VarId
+    from memplan_cli.onnx_io.shelf import Shelved
 
 MOST_NODES = 4000
 """Above this a session takes longer to load than all of the planning."""
@@ -37,24 +39,26 @@ _LOAD_TIMEOUT = 120.0
 Known = dict[str, tuple[str, "Shape"]]
 
 
-def read_completely(model: ModelProto, path: Path, bindings: Bindings) -> Loaded:
+def read_completely(model: ModelProto | Shelved, path: Path, bindings: Bindings) -> Loaded:
     """Read a model; where sizes are missing, ask the runtime's inference for them."""
-    loaded = read_checked(model, bindings)
+    shelf = on_shelf(model)
+    del model
+    loaded = read_checked(shelf, bindings)
     missing = missing_sizes(loaded.program)
     if not missing or len(loaded.program.body.ops) > MOST_NODES:
         return loaded
     known, failure = inferred_shapes(
-        model, bindings, {loaded.program.vars[v].name for v in missing}
+        shelf.model, bindings, {loaded.program.vars[v].name for v in missing}
     )
     if failure:
         note = (
             f"{len(missing)} sizes are unknown and ONNX Runtime cannot load {path.name} to say"
         )
         return Loaded(loaded.program, (*loaded.warnings, f"{note}: {failure}"))
-    return _read_with(model, bindings, known, missing, "come from ONNX Runtime's inference")
+    return _read_with(shelf, bindings, known, missing, "come from ONNX Runtime's inference")
 
 
-def read_observed(model: ModelProto, path: Path, bindings: Bindings) -> Loaded:
+def read_observed(model: ModelProto | Shelved, path: Path, bindings: Bindings) -> Loaded:
     """Read a model; where sizes are missing, run it once and look.
 
     Raises:
@@ -63,20 +67,22 @@ def read_observed(model: ModelProto, path: Path, bindings: Bindings) -> Loaded:
     """
     from memplan_cli.onnx_io.feeds import default_dims
 
-    loaded = read_checked(model, bindings)
+    shelf = on_shelf(model)
+    del model
+    loaded = read_checked(shelf, bindings)
     unknown = (*missing_sizes(loaded.program), *_unbound(loaded.program))
     if not unknown:
         return loaded
-    free = sorted(set(default_dims(model)) - set(bindings.dims))
+    free = sorted(set(default_dims(shelf.model)) - set(bindings.dims))
     if free:
         raise SettingsError(
             f"a run has numbers for all dims, and {free[0]!r} has none",
             hint=f"bind it: --dim {free[0]}=8",
         )
-    known = observed_shapes(model, path, bindings.dims)
+    known = observed_shapes(shelf.model, path, bindings.dims)
     dims = {**_seen_dims(loaded.program, known), **bindings.dims}
     text = "were seen in one run on drawn inputs; other data may need more"
-    return _read_with(model, Bindings(dims, bindings.shapes), known, unknown, text)
+    return _read_with(shelf, Bindings(dims, bindings.shapes), known, unknown, text)
 
 
 def _unbound(program: Program) -> tuple[VarId, ...]:
@@ -104,9 +110,9 @@ def _seen_dims(program: Program, known: Known) -> dict[str, int]:
 
 
 def _read_with(
-    model: ModelProto, bindings: Bindings, known: Known, before: Sequence[VarId], how: str
+    shelf: Shelved, bindings: Bindings, known: Known, before: Sequence[VarId], how: str
 ) -> Loaded:
-    loaded = read_checked(model, Bindings(bindings.dims, bindings.shapes, known))
+    loaded = read_checked(shelf, Bindings(bindings.dims, bindings.shapes, known))
     after = set(missing_sizes(loaded.program))
     gained = [var for var in before if var not in after]
     if not gained:

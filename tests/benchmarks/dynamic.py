@@ -87,7 +87,7 @@ def planned(case: Case, dims: Mapping[str, int], model: ModelProto | None = None
     """Plan a case in the order of its file."""
     path = SHARED / f"{case.name}.onnx"
     settings = Settings(dims=dims, order="keep")
-    return plan_model(ModelFile(path, model or load_model(path)), settings).plan
+    return plan_model(ModelFile.of(path, model or load_model(path)), settings).plan
 
 
 def found_wrong(case: Case, plan: Plan, dims: Dims) -> list[str]:
@@ -216,7 +216,9 @@ def _bounded() -> int:
     case = next(case for case in CASES if case.name == "moe_sparse")
     path = SHARED / f"{case.name}.onnx"
     settings = Settings(bounds=dict(case.ranges), order="keep")
-    height = plan_model(ModelFile(path, load_model(path)), settings).plan.report.memory.planned
+    height = plan_model(
+        ModelFile.of(path, load_model(path)), settings
+    ).plan.report.memory.planned
     assert height is not None
     return height
 

@@ -85,7 +85,7 @@ def _planned(model: onnx.ModelProto) -> tuple[onnx.ModelProto, Planned]:
         path = Path(folder) / "model.onnx"
         path.write_bytes(model.SerializeToString())
         loaded = load_model(path)
-        return loaded, plan_model(ModelFile(path, loaded), Settings(allow_partial=True))
+        return loaded, plan_model(ModelFile.of(path, loaded), Settings(allow_partial=True))
 
 
 def _in_the_planned_order(model: onnx.ModelProto, rng: random.Random) -> Rewritten:

@@ -139,8 +139,9 @@ def test_every_tick_belongs_to_one_op(made: Program) -> None:
 def test_nothing_is_read_after_its_release(made: Program, seed: int) -> None:
     """And on every path: a var that is released was made, whichever branch was taken."""
     after: dict[str, list[VarId]] = {}
-    for var, step in deaths(Timeline(made)).items():
-        after.setdefault(step.op.name, []).append(var)
+    timeline = Timeline(made)
+    for var, tick in deaths(timeline).items():
+        after.setdefault(timeline.ending[tick].name, []).append(var)
     there = {var for var in made.vars if not made.vars[var].origin.value.endswith("op")}
     _release(made.body, after, there, random.Random(seed))
     assert there >= set(made.body.outputs)
@@ -157,8 +158,9 @@ def test_without_bodies_a_var_is_released_by_the_last_op_that_mentions_it(
     last = {var: op.name for op in flat for var in (*op.inputs, *op.outputs) if var in there}
     for var in (*made.body.inputs, *made.body.outputs):
         last.pop(var, None)
-    found = deaths(Timeline(replace(made, body=top)))
-    assert {var: step.op.name for var, step in found.items()} == last
+    timeline = Timeline(replace(made, body=top))
+    found = deaths(timeline).items()
+    assert {var: timeline.ending[tick].name for var, tick in found} == last
 
 
 def _release(

@@ -13,8 +13,8 @@ def ranges_of(top: Block, weights: str = "") -> dict[str, LiveRange]:
 
 
 def deaths_of(top: Block, weights: str = "") -> dict[str, str]:
-    found = deaths(Timeline(program(top, weights=weights)))
-    return {str(var): step.op.name for var, step in found.items()}
+    timeline = Timeline(program(top, weights=weights))
+    return {str(var): timeline.ending[tick].name for var, tick in deaths(timeline).items()}
 
 
 LOOP = op("y <- n x", block("i c", "r", op("t <- c w"), op("r <- t i")), kind="Loop")
