@@ -36,7 +36,7 @@ class InOrder:
     @property
     def placed(self) -> Placed:
         """The answer of level 2."""
-        return self.levels[2]
+        return self.levels.placed
 
     def again(self, work: int) -> InOrder:
         """Return the same with level 2 placed again."""
@@ -64,14 +64,14 @@ def place_in_better_order(needs: Needs, looser: Callable[[], Needs]) -> InOrder:
     Raises:
         InvalidLayoutError: an allocator gave a layout that is not safe.
     """
-    chosen = InOrder(needs, place_levels(needs, 0))
+    chosen = InOrder(needs, place_levels(needs, 2, 0))
     if not chosen.is_aligned:
         return chosen.again(DEFAULT_WORK)
     bound = max((arena.bound for arena in chosen.placed.arenas), default=0)
     if chosen.reaches(bound):
         return chosen
     wanted = looser()
-    other = InOrder(wanted, place_levels(wanted, 0))
+    other = InOrder(wanted, place_levels(wanted, 2, 0))
     if other.placed.live_peak > chosen.placed.live_peak or not other.is_aligned:
         return chosen.again(DEFAULT_WORK)
     if other.reaches(bound):

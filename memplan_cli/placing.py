@@ -7,9 +7,10 @@ taller than level 1's pool, the pool is the answer.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.allocators import portfolio
 from memplan_cli.allocators.naive import naive
@@ -19,6 +20,7 @@ from memplan_cli.analysis.aliasing import SHARE_NOTHING, SHARE_SAFELY
 from memplan_cli.analysis.liveness import Timeline
 from memplan_cli.analysis.storage import Measured, Storage, storage_of
 from memplan_cli.errors import InvalidLayoutError
+from memplan_cli.heap import give_back
 from memplan_cli.problem import (
     Buffer,
     BufferId,
@@ -32,13 +34,16 @@ from memplan_cli.problem import (
 from memplan_cli.settings import DEFAULT_ALIGNMENT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from memplan_cli.allocators.pool import Matching
     from memplan_cli.ir import Program, VarId
     from memplan_cli.problem import LiveRange, Violation
     from memplan_cli.sizes import Size
 
+
+Heights = Mapping[str, int]
+"""The height of each arena by unit."""
 
 Curve = tuple[tuple[int, int], ...]
 """Ticks, and the bytes that are live from each of them on."""
@@ -140,12 +145,16 @@ class Placed:
         return tuple(self.lay_out())
 
 
-Levels = tuple[Placed, Placed, Placed]
-"""The answers of levels 0, 1 and 2."""
+class Levels(NamedTuple):
+    """What each level comes to, and the answer of the one that was asked for."""
+
+    placed: Placed
+    heights: tuple[Heights, Heights, Heights]
+    """The height of each arena by unit, at levels 0, 1 and 2."""
 
 
-def place_levels(needs: Needs, work: int = DEFAULT_WORK) -> Levels:
-    """Place everything at levels 0, 1 and 2.
+def place_levels(needs: Needs, level: int, work: int = DEFAULT_WORK) -> Levels:
+    """Place everything at levels 0, 1 and 2, and keep the answer of one of them.
 
     Args:
         needs: What has to be placed, and how.
@@ -154,8 +163,16 @@ def place_levels(needs: Needs, work: int = DEFAULT_WORK) -> Levels:
     Raises:
         InvalidLayoutError: an allocator gave a layout that is not safe.
     """
-    level0, level1 = _pooled(needs)
-    return level0, level1, _in_arenas(needs, _Goal(needs, level1), work)
+    pooled = _pooled(needs)
+    low, middle = (placed.heights for placed in pooled)
+    if level < 2:
+        placed, top = pooled[level], _in_arenas(needs, _Goal(needs, middle), work).heights
+    else:
+        del pooled  # made again where level 2 falls back on one of them
+        give_back(len(needs.sizes))
+        placed = _in_arenas(needs, _Goal(needs, middle), work)
+        top = placed.heights
+    return Levels(placed, (low, middle, top))
 
 
 def place_again(needs: Needs, levels: Levels, work: int) -> Levels:
@@ -164,8 +181,9 @@ def place_again(needs: Needs, levels: Levels, work: int) -> Levels:
     Raises:
         InvalidLayoutError: an allocator gave a layout that is not safe.
     """
-    level0, level1, _ = levels
-    return level0, level1, _in_arenas(needs, _Goal(needs, level1), work)
+    low, middle, _ = levels.heights
+    placed = _in_arenas(needs, _Goal(needs, middle), work)
+    return Levels(placed, (low, middle, placed.heights))
 
 
 def place_level(needs: Needs, level: int) -> Placed:
@@ -238,12 +256,13 @@ class _Goal:
     """What an arena may not be taller than: level 1, matched only where it is in doubt."""
 
     needs: Needs
-    known: Placed | None = None
+    known: Heights | None = None
+    """The heights of level 1, where it was matched already."""
 
     @cached_property
     def pooled(self) -> Placed:
         """The answer of level 1."""
-        return self.known or _pooled(self.needs)[1]
+        return _pooled(self.needs)[1]
 
     @cached_property
     def _least(self) -> Mapping[str, int]:
@@ -256,8 +275,9 @@ class _Goal:
 
     def allows(self, unit: str, height: int) -> bool:
         """Whether level 1 takes as much for a unit, or more."""
-        sure = self.known is None and height <= self._least[unit]
-        return sure or height <= self.pooled.heights[unit]
+        if self.known is not None:
+            return height <= self.known[unit]
+        return height <= self._least[unit] or height <= self.pooled.heights[unit]
 
 
 def _in_arenas(needs: Needs, goal: _Goal, work: int) -> Placed:

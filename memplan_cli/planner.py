@@ -161,17 +161,16 @@ def _placed(
         placed = replace(place_apart(needs), storage=needs.storage(settings.level))
         return chosen, needs, _Answer(placed, (placed.heights,) * 3, placed)
     chosen, needs, levels = _in_better_order(chosen, needs, settings)
-    before = levels[settings.level]
+    before = levels.placed
     if chosen.ordering.program is not program:
         kept = replace(needs, program=program, sizes=scope.sizes)
         before = place_level(kept, settings.level)
-        found = levels[settings.level]
+        found = levels.placed
         if _is_free(chosen, settings) and _is_worse(found, before):
             chosen = _in_the_files_order(program, chosen, found)
-            needs, levels = kept, place_levels(kept)
-            before = levels[settings.level]
-    heights = tuple(level.heights for level in levels)
-    return chosen, needs, _Answer(levels[settings.level], heights, before)
+            needs, levels = kept, place_levels(kept, settings.level)
+            before = levels.placed
+    return chosen, needs, _Answer(levels.placed, levels.heights, before)
 
 
 def _in_better_order(
@@ -184,7 +183,7 @@ def _in_better_order(
     looser = chosen.ordering.looser
     bound_to = settings.level < 2 or settings.time_limit is not None
     if looser is None or bound_to or not _is_free(chosen, settings):
-        return chosen, needs, place_levels(needs)
+        return chosen, needs, place_levels(needs, settings.level)
 
     def loosened() -> Needs:
         known = measured(looser(), needs.sizes, needs.pinned, aliasing_of(settings.level))

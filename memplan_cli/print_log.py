@@ -9,10 +9,14 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from itertools import chain, groupby, islice
+from operator import attrgetter, le
 from typing import TYPE_CHECKING
 
+from memplan_cli.columns import cells
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from memplan_cli.plan import Placement, Plan
 
@@ -80,8 +84,14 @@ def reuses(tensors: Sequence[Placement]) -> Iterator[Reuse]:
             yield pools.setdefault(tensor.arena, _Pool()).take(tensor)
 
 
-def _by_birth(tensors: Sequence[Placement]) -> list[Placement]:
-    return sorted(tensors, key=_birth)
+def _by_birth(tensors: Sequence[Placement]) -> Iterable[Placement]:
+    births = [first for (first,) in cells(tensors, "first")]
+    if not all(map(le, births, islice(births, 1, None))):
+        return sorted(tensors, key=_birth)
+    # In the order of the file only those that are born together have to change places:
+    # no two rows of a large plan need be there at once.
+    groups = groupby(tensors, attrgetter("first"))
+    return chain.from_iterable(sorted(together, key=_birth) for _, together in groups)
 
 
 def _birth(tensor: Placement) -> tuple[int, str]:

@@ -11,6 +11,7 @@ from memplan_cli.problem import Buffer, BufferId, LiveRange
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from memplan_cli.placing import Needs, Placed
     from memplan_cli.plan import Plan
     from memplan_cli.settings import Settings
     from memplan_cli.sizes import Size
@@ -79,6 +80,13 @@ def var_sizes(made: Program, *without: str) -> dict[VarId, Size]:
     return {
         var: size for var, size in found.items() if size is not None and var not in without
     }
+
+
+def placed_at_each_level(needs: Needs) -> list[Placed]:
+    """Return the answers of levels 0, 1 and 2."""
+    from memplan_cli.placing import place_levels
+
+    return [place_levels(needs, level).placed for level in range(3)]
 
 
 def buffer(name: str, size: int, start: int, end: int, dtype: str = "int8") -> Buffer:

@@ -6,6 +6,7 @@ An op with bodies counts as one node that also reads what its bodies capture.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from memplan_cli.ir import captures
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from memplan_cli.ir import Block, Op, VarId
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Dataflow:
     """Edges between the ops of one block, each op named by its index in the schedule."""
 
@@ -24,7 +25,15 @@ class Dataflow:
     reads: tuple[tuple[VarId, ...], ...]
     """What each op reads, once each, captures of its bodies included."""
     producer: Mapping[VarId, int]
-    readers: Mapping[VarId, Sequence[int]]
+
+    @cached_property
+    def readers(self) -> Mapping[VarId, Sequence[int]]:
+        """The ops that read each var; large, and no matter where nothing is trained."""
+        found: dict[VarId, list[int]] = {}
+        for at, variables in enumerate(self.reads):
+            for var in variables:
+                found.setdefault(var, []).append(at)
+        return found
 
     def ancestors(self, targets: Iterable[VarId]) -> frozenset[int]:
         """Return the ops that the targets need."""
@@ -55,11 +64,7 @@ def dataflow(block: Block) -> Dataflow:
     """Return the edges between the ops of a block."""
     reads = tuple(op_reads(op) for op in block.ops)
     producer = {var: at for at, op in enumerate(block.ops) for var in op.outputs if var}
-    readers: dict[VarId, list[int]] = {}
-    for at, variables in enumerate(reads):
-        for var in variables:
-            readers.setdefault(var, []).append(at)
-    return Dataflow(block.ops, reads, producer, readers)
+    return Dataflow(block.ops, reads, producer)
 
 
 def op_reads(op: Op) -> tuple[VarId, ...]:

@@ -9,6 +9,7 @@ Xiong et al. (Temporal Segment Networks, 2016).
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ from memplan_cli.sizes import size_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from collections.abc import Set as AbstractSet
 
     from memplan_cli.ir import Op, Program, VarId
     from memplan_cli.sizes import Size
@@ -112,6 +114,7 @@ class _Layers:
 
     def __init__(self, program: Program, sizes: Mapping[VarId, Size], flow: Dataflow) -> None:
         self.flow = flow
+        self._readers = Counter(chain.from_iterable(flow.reads))
         self.kept = frozenset(program.body.outputs)
         known = sizes.get
         self._sizes = {
@@ -124,12 +127,14 @@ class _Layers:
         """The size of each blob."""
         self.opened_by: list[VarId] = []
         """The first var of each blob."""
+        self._alone: list[_Blobs] = []
+        """Each blob alone, as most ops read and write it."""
         self.home: dict[VarId, int] = {}
         self.made: list[_Blobs] = []
         """The blobs that each op writes, those it shares included."""
         for op in flow.ops:
             made = [self._home(op, var) for var in op.outputs if var in self._sizes]
-            self.made.append(tuple(dict.fromkeys(made) if made[1:] else made))
+            self.made.append(self._once_each(made))
         self.read = [self._blobs(reads) for reads in flow.reads]
         """The blobs that each op reads."""
         self.held = list(map(self._held_for, flow.ops, flow.reads, self.made, self.read))
@@ -142,6 +147,7 @@ class _Layers:
             blob = len(self.bytes)
             self.bytes.append(self._sizes[var])
             self.opened_by.append(var)
+            self._alone.append((blob,))
         self.home[var] = blob
         return blob
 
@@ -150,8 +156,12 @@ class _Layers:
         if not vars_:
             return ()
         home = self.home
-        found = [home[v] for v in vars_ if v in home]
-        return tuple(dict.fromkeys(found) if found[1:] else found)
+        return self._once_each([home[v] for v in vars_ if v in home])
+
+    def _once_each(self, blobs: list[int]) -> _Blobs:
+        if len(blobs) == 1:
+            return self._alone[blobs[0]]
+        return tuple(dict.fromkeys(blobs))
 
     def _held_for(
         self, op: Op, reads: tuple[VarId, ...], made: _Blobs, read: _Blobs
@@ -180,7 +190,7 @@ class _Layers:
 
     def _may_be_overwritten(self, op: Op, base: VarId) -> bool:
         """Whether only this op reads a value, and no backward step wants it."""
-        if len(self.flow.readers[base]) > 1 or op.inputs.count(base) > 1:
+        if self._readers[base] > 1 or op.inputs.count(base) > 1:
             return False
         if self.opened_by[self.home[base]] != base:
             return False
@@ -243,7 +253,7 @@ class _Run:
                 self.slots.give(self._data[blob])
 
 
-def _trainable(program: Program, flow: Dataflow) -> frozenset[VarId]:
+def _trainable(program: Program, flow: Dataflow) -> AbstractSet[VarId]:
     """Return the vars that ops make and that have a gradient."""
     weights = {
         var.id
@@ -251,14 +261,16 @@ def _trainable(program: Program, flow: Dataflow) -> frozenset[VarId]:
         if var.origin is Origin.WEIGHT and is_float(var) and elements(var) != 1
         if size_of(var.shape, var.dtype) is not None
     }
-    found = set(weights)
+    found, vars_ = set(weights), program.vars
     kinds: dict[str, bool] = {}
     for var in program.vars.values():  # many vars, few types
         if var.dtype not in kinds:
             kinds[var.dtype] = is_float(var)
-    floats = {identity for identity, var in program.vars.items() if kinds[var.dtype]}
     for op, reads in zip(flow.ops, flow.reads, strict=True):
         if op.type in WITHOUT_GRADIENT or found.isdisjoint(reads):
             continue
-        found.update(floats.intersection(op.outputs))
-    return frozenset(found - weights)
+        for made in op.outputs:
+            if made and kinds[vars_[made].dtype]:
+                found.add(made)
+    found -= weights
+    return found

@@ -26,7 +26,7 @@ from memplan_cli.plan import Placement
 from memplan_cli.spool import Parts, spooled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
@@ -85,11 +85,8 @@ class _Around(NamedTuple):
     @classmethod
     def of(cls, model: ModelProto, values: _Values, metadata: Mapping[str, str]) -> _Around:
         """Annotate inputs, outputs and the model in a copy, which is let go at once."""
-        rest = type(model)()
-        rest.CopyFrom(model)
+        rest = _without_rows(model)
         graph = rest.graph
-        graph.ClearField("node")
-        graph.ClearField("value_info")
         for value in (*graph.input, *graph.output):
             value.MergeFromString(values.entries(value.name))
         graph_end = _taken_after(graph, type(graph).VALUE_INFO_FIELD_NUMBER)
@@ -99,6 +96,37 @@ class _Around(NamedTuple):
             _say(rest, key, said)
         end = _taken_after(rest, type(model).GRAPH_FIELD_NUMBER)
         return cls(rest.SerializeToString(deterministic=True), middle, graph_end, end)
+
+
+def _without_rows(model: ModelProto) -> ModelProto:
+    """Return a copy of a model but for the nodes and values of its top graph."""
+    from google.protobuf.unknown_fields import (  # type: ignore[import-untyped]
+        UnknownFieldSet,
+    )
+
+    rest = type(model)()
+    if any(len(UnknownFieldSet(message)) for message in (model, model.graph)):
+        rest.CopyFrom(model)  # what this version of onnx has no name for goes along
+        rest.graph.ClearField("node")
+        rest.graph.ClearField("value_info")
+        return rest
+    _copy(model, rest, ("graph",))
+    rest.graph.SetInParent()
+    _copy(model.graph, rest.graph, ("node", "value_info"))
+    return rest
+
+
+def _copy(
+    source: ModelProto | GraphProto, target: ModelProto | GraphProto, without: Collection[str]
+) -> None:
+    """Copy the fields of a message that are set, but for some."""
+    for descriptor, value in source.ListFields():
+        if descriptor.name in without:
+            continue
+        if isinstance(value, (int, str, bytes)):
+            setattr(target, descriptor.name, value)
+        else:
+            getattr(target, descriptor.name).MergeFrom(value)
 
 
 def _say(model: ModelProto, key: str, value: str) -> None:

@@ -239,11 +239,11 @@ def _label(node: Node) -> str:
 
 def _unordered(graph: GraphProto, outside: frozenset[str]) -> Iterator[str]:
     """Yield what is read before it is made, or made twice, in a graph and its bodies."""
-    there = {"", *outside}
-    there.update(value.name for value in graph.input)
-    there.update(tensor.name for tensor in graph.initializer)
-    there.update(sparse.values.name for sparse in graph.sparse_initializer)
-    made: set[str] = set()
+    given = {"", *(value.name for value in graph.input)}
+    given.update(tensor.name for tensor in graph.initializer)
+    given.update(sparse.values.name for sparse in graph.sparse_initializer)
+    there = {*outside, *given}
+    hiding: set[str] = set()  # made under a name that is there without it
     for node in graph.node:
         if not there.issuperset(node.input[:]):
             where = node.name or node.op_type
@@ -252,11 +252,12 @@ def _unordered(graph: GraphProto, outside: frozenset[str]) -> Iterator[str]:
         for _, body in subgraphs(node) if node.attribute else ():
             yield from _unordered(body, frozenset(there))
         for name in node.output[:]:
-            if name in made:
-                yield f"{name[:80]!r} is made twice"
-            if name:
-                made.add(name)
+            if name not in there:
                 there.add(name)
+            elif name not in hiding and (name in given or name in outside):
+                hiding.add(name)
+            elif name:
+                yield f"{name[:80]!r} is made twice"
     for value in graph.output:
         if not value.name or value.name not in there:
             yield f"the output {value.name[:80]!r} is not made"

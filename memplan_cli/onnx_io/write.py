@@ -51,6 +51,7 @@ def written_model(
         InvalidLayoutError: the rewritten graph would compute something else (our bug).
     """
     rewritten = rewrite(model, program, _to_expose(program, plan))
+    give_back(len(model.graph.node))
     found = graph_differences(model, rewritten)
     if found:
         raise InvalidLayoutError(f"the rewritten graph is another one: {found[0]}")

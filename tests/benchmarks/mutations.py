@@ -64,7 +64,7 @@ MUTATIONS = (
     Mutation("a body's results are read when its owner ends", LIVENESS,
              "        yield from ((end, var) for var in body.outputs)\n", "", _CORE),
     Mutation("the graph's results live to the end", LIVENESS,
-             "        last[var] = max(last.get(var, 0), end)\n", "", _CORE),
+             "        last[var] = max(last.get(var, 0), final)\n", "", _CORE),
     Mutation("an in-place input must die there", ALIASING,
              "        if groups.end[root] != start + 1:\n            continue\n", "", _CORE),
     Mutation("an in-place result has its input's size", ALIASING,

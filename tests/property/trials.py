@@ -6,8 +6,8 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from builders import var_sizes
-from memplan_cli.placing import Needs, place_levels
+from builders import placed_at_each_level, var_sizes
+from memplan_cli.placing import Needs
 from property.corruptions import corrupted
 from property.replay import Arena, ClobberedError, run
 
@@ -67,7 +67,7 @@ def tried(seed: int, made: Program) -> Tried:
     """Replay a program at the three levels; raises where a layout as planned fails."""
     needs = Needs(made, var_sizes(made), alignment=None)
     held = caught = reached = unreached = 0
-    for level, placed in enumerate(place_levels(needs)):
+    for level, placed in enumerate(placed_at_each_level(needs)):
         spans = spans_of(placed, needs)
         replay(made, spans, seed)
         held += 1

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builders import block, ids, op, program, var_sizes
+from builders import block, ids, op, placed_at_each_level, program, var_sizes
 from memplan_cli import placing
 from memplan_cli.allocators.pool import Matching, pool_levels
 from memplan_cli.analysis.storage import measured
@@ -29,7 +29,7 @@ def needs(top: Block, alignment: int | None = 1, pinned: str = "", **sizes: int)
 
 
 def heights(wanted: Needs) -> tuple[int, ...]:
-    return tuple(placed.heights.get("1", 0) for placed in place_levels(wanted))
+    return tuple(found.get("1", 0) for found in place_levels(wanted, 2).heights)
 
 
 def test_level_0_hands_a_slot_to_a_twin() -> None:
@@ -48,21 +48,21 @@ def test_level_2_packs_bytes() -> None:
 def test_a_level_is_never_worse_than_the_one_below_when_padding_costs_a_lot() -> None:
     tiny = needs(CHAIN, alignment=None, a=1, b=2, c=3, d=4)
     assert heights(tiny) == (10, 10, 8)
-    assert place_levels(tiny)[2].arenas[0].problem.alignment == 4
+    assert place_levels(tiny, 2).placed.arenas[0].problem.alignment == 4
 
 
 def test_the_default_alignment_is_kept_where_it_costs_nothing() -> None:
     large = needs(CHAIN, alignment=None, a=128, b=256, c=128, d=64)
-    (arena,) = place_levels(large)[2].arenas
+    (arena,) = place_levels(large, 2).placed.arenas
     assert arena.problem.alignment == 64
     assert all(offset % 64 == 0 for offset in arena.layout.offsets.values())
 
 
 def test_an_alignment_that_was_asked_for_is_kept_or_the_pool_is_the_answer() -> None:
-    (arena,) = place_levels(needs(CHAIN, alignment=64, a=1, b=2, c=3, d=4))[2].arenas
+    (arena,) = place_levels(needs(CHAIN, alignment=64, a=1, b=2, c=3, d=4), 2).placed.arenas
     assert arena.slots, "slots are memory of their own: no offset to align"
     assert arena.layout.height == 10
-    (arena,) = place_levels(needs(CHAIN, alignment=4, a=4, b=8, c=4, d=8))[2].arenas
+    (arena,) = place_levels(needs(CHAIN, alignment=4, a=4, b=8, c=4, d=8), 2).placed.arenas
     assert arena.problem.alignment == 4
     assert not arena.slots
 
@@ -72,7 +72,7 @@ def test_a_fall_back_to_the_pool_shares_no_bytes_between_views() -> None:
         "x", "z", op("a <- x"), op("b <- a", kind="Reshape"), op("c <- b"), op("z <- c")
     )
     wanted = needs(top, alignment=4096, a=8, b=8, c=8)
-    placed = place_levels(wanted)[2]
+    placed = place_levels(wanted, 2).placed
     assert placed.arenas[0].slots
     assert set(placed.home.values()) == set(placed.arenas[0].layout.offsets)
 
@@ -84,7 +84,7 @@ def test_left_apart_every_var_has_bytes_of_its_own() -> None:
 
 
 def test_a_pinned_vars_memory_is_nobodys_else() -> None:
-    for placed in place_levels(needs(CHAIN, pinned="b", a=8, b=8, c=8, d=8)):
+    for placed in placed_at_each_level(needs(CHAIN, pinned="b", a=8, b=8, c=8, d=8)):
         (arena,) = placed.arenas
         at = arena.layout.offsets[placed.home[VarId("b")]]
         others = [o for b, o in arena.layout.offsets.items() if b != "b"]
@@ -99,14 +99,14 @@ def test_each_unit_has_an_arena_of_its_own() -> None:
         VarId("c"): Size(8, ("n",)),
         VarId("d"): Size(8),
     }
-    for placed in place_levels(Needs(made, sizes, alignment=1)):
+    for placed in placed_at_each_level(Needs(made, sizes, alignment=1)):
         assert [arena.unit for arena in placed.arenas] == ["1", "n"]
         assert placed.heights["1"] == 8, "b is dead when d is made"
         assert set(placed.home) == set(sizes)
 
 
 def test_nothing_to_place_is_no_arena() -> None:
-    for placed in place_levels(needs(block("x", "z", op("z <- x")))):
+    for placed in placed_at_each_level(needs(block("x", "z", op("z <- x")))):
         assert placed.arenas == ()
         assert placed.heights == {}
 
@@ -123,7 +123,7 @@ def test_an_allocator_that_breaks_its_promise_is_caught(
 
     monkeypatch.setattr(placing, "portfolio", everything_at_once)
     with pytest.raises(InvalidLayoutError, match="overlap in time and in memory"):
-        place_levels(needs(CHAIN, a=8, b=8, c=8, d=8))
+        place_levels(needs(CHAIN, a=8, b=8, c=8, d=8), 2)
 
 
 @pytest.mark.parametrize("level", [0, 1])
@@ -137,7 +137,7 @@ def test_a_slot_that_is_handed_on_too_soon_is_caught_at_every_level(
 
     monkeypatch.setattr(placing, "pool_levels", one_slot_for_all)
     with pytest.raises(InvalidLayoutError, match="a slot is taken before it is free: a, b"):
-        place_levels(needs(CHAIN, a=8, b=8, c=8, d=8))
+        place_levels(needs(CHAIN, a=8, b=8, c=8, d=8), 2)
 
 
 def test_what_was_measured_is_used_for_that_very_program_and_level() -> None:
