@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Sequence
 from itertools import pairwise, repeat
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from memplan_cli.problem import Row, rows
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 Item = TypeVar("Item")
-Source = TypeVar("Source")
 
 
 class _Lazy(Sequence[Item]):
@@ -100,21 +99,21 @@ class Same(_Lazy[Item]):
         return self._item
 
 
-class Made(_Lazy[Item], Generic[Source, Item]):
-    """What a function says of each item of a sequence."""
+class Made(_Lazy[Item]):
+    """What a function says of the items at each place of some sequences, equally long."""
 
-    def __init__(self, function: Callable[[Source], Item], items: Sequence[Source]) -> None:
-        self._function, self._items = function, items
+    def __init__(self, function: Callable[..., Item], *parts: Sequence[Any]) -> None:
+        self._function, self._parts = function, parts
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self._parts[0])
 
     def __iter__(self) -> Iterator[Item]:
-        return map(self._function, self._items)
+        return map(self._function, *self._parts)
 
     def at(self, place: int) -> Item:
         """Return what the function says of one item."""
-        return self._function(self._items[place])
+        return self._function(*[part[place] for part in self._parts])
 
 
 class Groups(_Lazy[tuple[Item, ...]]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from memplan_cli.amounts import Memory
 from memplan_cli.bounds import at_most
@@ -172,13 +172,6 @@ def _placements(decided: Decided) -> Sequence[Placement]:
     )
 
 
-class _Entry(NamedTuple):
-    """A node in an order: its name if no other has it, and its index in the file."""
-
-    name: str
-    source: int
-
-
 def _orders(program: Program) -> Iterator[BlockOrder]:
     for block in blocks(program.body):
         count = Counter(op.name for op in block.ops)
@@ -187,11 +180,12 @@ def _orders(program: Program) -> Iterator[BlockOrder]:
             yield BlockOrder(block.path, tuple(names))
         else:
             sources = numbers(op.source for op in block.ops)
-            yield BlockOrder(block.path, Made(_entry, Columns(_Entry, column(names), sources)))
+            yield BlockOrder(block.path, Made(_entry, column(names), sources))
 
 
-def _entry(node: _Entry) -> str:
-    return node.name or f"#{node.source}"
+def _entry(name: str, source: int) -> str:
+    """Return a node in an order: its name if no other has it, or its index in the file."""
+    return name or f"#{source}"
 
 
 def _report(decided: Decided, reuses: int) -> Report:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from itertools import chain, groupby, islice
-from operator import attrgetter, le
+from itertools import islice
+from operator import lt
 from typing import TYPE_CHECKING
 
 from memplan_cli.columns import cells
@@ -86,12 +86,9 @@ def reuses(tensors: Sequence[Placement]) -> Iterator[Reuse]:
 
 def _by_birth(tensors: Sequence[Placement]) -> Iterable[Placement]:
     births = [first for (first,) in cells(tensors, "first")]
-    if not all(map(le, births, islice(births, 1, None))):
-        return sorted(tensors, key=_birth)
-    # In the order of the file only those that are born together have to change places:
-    # no two rows of a large plan need be there at once.
-    groups = groupby(tensors, attrgetter("first"))
-    return chain.from_iterable(sorted(together, key=_birth) for _, together in groups)
+    if all(map(lt, births, islice(births, 1, None))):
+        return tensors  # as where the order is the file's: no two rows are there at once
+    return sorted(tensors, key=_birth)
 
 
 def _birth(tensor: Placement) -> tuple[int, str]:

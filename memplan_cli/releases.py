@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.liveness import deaths
 from memplan_cli.columns import Columns, Groups, Made, column, numbers
@@ -15,14 +15,6 @@ if TYPE_CHECKING:
 
     from memplan_cli.analysis.liveness import Timeline
     from memplan_cli.ir import Op, VarId
-
-
-class _Node(NamedTuple):
-    """What a label is made of: the plan shall not keep the program."""
-
-    name: str
-    type: str
-    source: int
 
 
 def releases(timeline: Timeline, planned: Container[VarId]) -> Sequence[Release]:
@@ -37,14 +29,12 @@ def releases(timeline: Timeline, planned: Container[VarId]) -> Sequence[Release]
 
 
 def _labels(ops: Sequence[Op]) -> Sequence[str]:
-    """Return the label of each op; those that nodes without a name need are made when read."""
+    """Return the label of each op, made when read where there are no names.
+
+    Of what they are made of alone: a plan must not keep its program.
+    """
     names = [op.name for op in ops]
     if all(names):
         return names
     sources = numbers(op.source for op in ops)
-    parts = Columns(_Node, column(names), column([op.type for op in ops]), sources)
-    return Made(_label, parts)
-
-
-def _label(node: _Node) -> str:
-    return label(*node)
+    return Made(label, column(names), column([op.type for op in ops]), sources)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import chain, islice
 from json.encoder import encode_basestring as quoted
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -246,37 +246,39 @@ def _annotate_bodies(node: NodeProto, op: Op, notes: _Notes) -> None:
         graph.MergeFromString(b"".join(map(value_info, values.undeclared())))
 
 
+_Row = tuple[Any, ...]
+"""The fields of a placement."""
+
+
 class _Values:
     """The notes of a block's values: each is given once, what is left nobody declares."""
 
     def __init__(self, notes: _Notes, path: str, graph: GraphProto) -> None:
-        self._notes, self._path = notes, path
-        declared = (*graph.value_info, *graph.input, *graph.output)
-        self._declared = {value.name for value in declared}
-        asked = self._declared - notes.unplanned if not path else self._declared
-        self._left = (
-            {t.name: t for t in notes.tensors(path) if t.name in asked} if asked else {}
-        )
+        self._notes = notes
+        self._rows = partial(cells, notes.tensors(path), *Placement._fields)
+        self._left: dict[str, _Row] | None = None
+        ends = {value.name for value in (*graph.input, *graph.output)}
+        # A large graph declares nothing else, or nearly everything.
+        if path or graph.value_info or not ends <= notes.unplanned:
+            self._left = {row[0]: row for row in self._rows()}
         self._place = _Places(_place_entries())
 
     def entries(self, name: str) -> bytes:
         """Return the notes of a value, if it has any that were not given yet."""
-        tensor = self._left.pop(name, None)
-        return b"" if tensor is None else self._place(tensor)
+        row = self._left.pop(name, None) if self._left else None
+        return b"" if row is None else self._place(row)
 
     def undeclared(self) -> Iterator[bytes]:
-        """Yield a ValueInfoProto with notes for each value that the graph does not declare."""
+        """Yield a ValueInfoProto with notes for each value that was not asked for."""
         types: dict[tuple[str, tuple[int | str, ...]], bytes] = {}
         named = Field(messages().ValueInfoProto.NAME_FIELD_NUMBER)
-        for place in cells(self._notes.tensors(self._path), *Placement._fields):
-            name, _, dtype, shape, *_ = place
-            if name in self._declared:
-                continue
+        for row in self._rows() if self._left is None else self._left.values():
+            name, _, dtype, shape, *_ = row
             kind = types.get((dtype, shape))
             if kind is None:
                 typed = _typed(dtype, shape, self._notes)
                 kind = types[dtype, shape] = typed.SerializeToString()
-            yield named(name.encode()) + kind + self._place(place)
+            yield named(name.encode()) + kind + self._place(row)
 
 
 def _typed(dtype: str, shape: Sequence[int | str], notes: _Notes) -> ValueInfoProto:
@@ -317,9 +319,8 @@ class _Places:
         arena, self._offset, size, self._first, self._last, self._alias = entries
         self._arena, self._size = cache(arena.number), cache(size.number)  # there are few
 
-    def __call__(self, place: tuple[Any, ...]) -> bytes:
-        """Return the entries for all fields of a placement."""
-        _, _, _, _, size, arena, offset, _, first, last, alias_of, _ = place
+    def __call__(self, row: _Row) -> bytes:
+        _, _, _, _, size, arena, offset, _, first, last, alias_of, _ = row
         entries = (
             self._arena(arena)
             + self._offset.number(offset)
