@@ -73,7 +73,7 @@ def read_model(path: Path) -> ModelFile:
     return file
 
 
-def load_program(model: ModelProto, path: Path, settings: Settings) -> Loaded:
+def load_program(model: ModelProto | Shelved, path: Path, settings: Settings) -> Loaded:
     """Return the program of a model, read from ``path``, with the sizes that settings give.
 
     Raises:
