@@ -158,6 +158,7 @@ def place_levels(needs: Needs, level: int, work: int = DEFAULT_WORK) -> Levels:
 
     Args:
         needs: What has to be placed, and how.
+        level: Whose answer is kept; of the others the heights are.
         work: How much may be searched for each arena; nothing that takes long with 0.
 
     Raises:
