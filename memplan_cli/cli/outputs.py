@@ -82,11 +82,11 @@ def deliver(text: str, out: Path | None, output: Output) -> None:
 
 
 def refuse_targets(targets: Mapping[str, Path | None], read: Iterable[Path] = ()) -> None:
-    """Refuse files that cannot be written, that are read, or that two things would go into.
+    """Refuse files that cannot be written, that are needed, or that two things would go into.
 
     Args:
         targets: what is written -> its file, None where it is not asked for.
-        read: what the command reads: models, plans, a baseline.
+        read: what the command reads: models, whose weights are needed too, plans, a baseline.
 
     Raises:
         ModelError: there is no such folder, a folder has the name, or no file can have it.
@@ -110,12 +110,23 @@ def refuse_targets(targets: Mapping[str, Path | None], read: Iterable[Path] = ()
                 f"{what}: {path} is the model itself or its plan, or another file that is read",
                 hint="name another file",
             )
+        for source in sources:
+            if place.exists() and _holds_weights(source, place):
+                raise SettingsError(
+                    f"{what}: weights of {source.name} lie in {path}", hint="name another file"
+                )
         if place in taken:
             raise SettingsError(
                 f"{what} and {taken[place]} would both go into {path}",
                 hint="name another file for one of them",
             )
         taken[place] = what
+
+
+def _holds_weights(model: Path, place: Path) -> bool:
+    from memplan_cli.onnx_io.external_data import holds_data_of
+
+    return holds_data_of(model, place)
 
 
 def _is_special(path: Path, what: str) -> bool:

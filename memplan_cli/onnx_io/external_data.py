@@ -11,10 +11,12 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+from mmap import ACCESS_READ, mmap
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from memplan_cli.errors import ModelError
+from memplan_cli.onnx_io.load import load_as_written
 from memplan_cli.onnx_io.weights import check_tensor
 
 if TYPE_CHECKING:
@@ -88,6 +90,22 @@ def locations(tensors: Iterable[TensorProto]) -> tuple[str, ...]:
             )
         found[location] = None
     return tuple(found)
+
+
+def holds_data_of(model: Path, place: Path) -> bool:
+    """Whether weights of a model lie in a file; what is no model has none.
+
+    Parsing takes its time, and is done only where the file's name is somewhere in the model.
+    """
+    try:
+        with model.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as text:
+            if text.find(place.name.encode()) < 0:
+                return False
+        named = locations(external_tensors(load_as_written(model)))
+    except (OSError, ValueError, ModelError):  # an empty file cannot be mapped
+        return False
+    there = (model.parent / name for name in named)
+    return any(path.exists() and path.samefile(place) for path in there)
 
 
 def check_external(tensors: Sequence[TensorProto], folder: Path) -> None:

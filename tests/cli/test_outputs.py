@@ -5,9 +5,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
+import onnx
+import onnx.parser
 import pytest
+from onnx import numpy_helper
 
 from story import GOOD, memplan, write
+
+WITH_WEIGHTS = """<ir_version: 10, opset_import: ["": 20]>
+    g (float[8] x) => (float y) { m = Mul(x, w) y = ReduceSum<keepdims = 0>(m) }"""
 
 PROBLEM = "id,lower,upper,size\na,0,2,10\nb,1,3,20\n"
 
@@ -52,6 +59,35 @@ def refused(*words: str, said: str) -> None:
 )
 def test_what_a_command_reads_is_never_written(words: str) -> None:
     refused(*words.split(), said="is the model itself or its plan, or")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "report m.onnx -o w.bin",
+        "settings m.onnx -o ./w.bin",
+        "sweep m.onnx --jobs 1 -o w.bin",
+        "gate m.onnx --max-memory 1GB -o w.bin",
+        "gate m.onnx --max-memory 1GB --write json=w.bin",
+        "optimize m.onnx --settings-out w.bin",
+        "train-step m.onnx --loss y --gradients -o w.bin",
+        "train-step m.onnx --loss y --gradients -o s.onnx --state w.bin",
+        "report m.onnx -o link.bin",
+    ],
+)
+def test_what_a_model_keeps_its_weights_in_is_never_written(words: str) -> None:
+    model = onnx.parser.parse_model(WITH_WEIGHTS)
+    weights = numpy_helper.from_array(np.ones(8, np.float32), "w")
+    model.graph.initializer.append(weights)
+    onnx.save(model, "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    Path("link.bin").symlink_to("w.bin")
+    refused(*words.split(), said="weights of m.onnx lie in")
+
+
+def test_a_file_that_the_model_only_names_is_written() -> None:
+    Path("y").write_text("a result of before")
+    assert memplan("report", "a.onnx", "-o", "y").exit_code == 0
+    assert "a result of before" not in Path("y").read_text()
 
 
 def test_a_link_to_the_model_is_the_model() -> None:
