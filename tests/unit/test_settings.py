@@ -98,7 +98,9 @@ def test_an_option_and_code_are_refused_in_the_same_words(name: str) -> None:
         read_overrides({name: SAMPLES[name]})
     with pytest.raises(SettingsError) as code:
         Settings(**{name: SAMPLES[name]})  # type: ignore[arg-type] # the point
-    option_name = {"checkpoints": "checkpoint", "dims": "dim", "shapes": "shape"}.get(name, name)
+    option_name = {"checkpoints": "checkpoint", "dims": "dim", "shapes": "shape"}.get(
+        name, name
+    )
     flag = f"--{option_name.replace('_', '-')}"
     assert str(option.value).removeprefix(flag) == str(code.value).removeprefix(name)
 
