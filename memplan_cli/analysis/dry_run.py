@@ -54,6 +54,10 @@ WITHOUT_GRADIENT = frozenset(
 )  # fmt: skip
 
 
+_SHARING = SHARE_SAFELY.views | SHARE_SAFELY.in_place.keys()
+"""Ops whose first result may share the memory of an input."""
+
+
 @dataclass(frozen=True, slots=True)
 class DryRun:
     """An estimate of the memory that training takes, in bytes.
@@ -127,41 +131,37 @@ class _Layers:
         """The size of each blob."""
         self.opened_by: list[VarId] = []
         """The first var of each blob."""
-        self._alone: list[_Blobs] = []
-        """Each blob alone, as most ops read and write it."""
         self.home: dict[VarId, int] = {}
-        self.made: list[_Blobs] = []
+        self.made = [self._written(op) for op in flow.ops]
         """The blobs that each op writes, those it shares included."""
-        for op in flow.ops:
-            made = [self._home(op, var) for var in op.outputs if var in self._sizes]
-            self.made.append(self._once_each(made))
-        self.read = [self._blobs(reads) for reads in flow.reads]
+        self.read = list(map(self._blobs, flow.reads))
         """The blobs that each op reads."""
         self.held = list(map(self._held_for, flow.ops, flow.reads, self.made, self.read))
         """The blobs whose data each op's backward step reads."""
 
-    def _home(self, op: Op, var: VarId) -> int:
-        """Return the blob that an op writes a var to: one that it shares, or a new one."""
-        blob = self._shared(op) if var == op.outputs[0] else None
-        if blob is None:
-            blob = len(self.bytes)
-            self.bytes.append(self._sizes[var])
-            self.opened_by.append(var)
-            self._alone.append((blob,))
-        self.home[var] = blob
-        return blob
+    def _written(self, op: Op) -> _Blobs:
+        """Return the blobs that an op writes: one that its first result shares, and new ones."""
+        made = []
+        for var in op.outputs:
+            if var not in self._sizes:
+                continue
+            blob = None
+            if op.type in _SHARING and var == op.outputs[0]:
+                blob = self._shared(op)
+            if blob is None:
+                blob = len(self.bytes)
+                self.bytes.append(self._sizes[var])
+                self.opened_by.append(var)
+            self.home[var] = blob
+            made.append(blob)
+        return tuple(made)
 
     def _blobs(self, vars_: tuple[VarId, ...]) -> _Blobs:
         """Return the blobs of some vars, once each."""
-        if not vars_:
-            return ()
-        home = self.home
-        return self._once_each([home[v] for v in vars_ if v in home])
-
-    def _once_each(self, blobs: list[int]) -> _Blobs:
-        if len(blobs) == 1:
-            return self._alone[blobs[0]]
-        return tuple(dict.fromkeys(blobs))
+        found = tuple(map(self.home.get, vars_))
+        if len(set(found)) == len(found) and None not in found:  # nearly always
+            return found  # type: ignore[return-value]
+        return tuple(dict.fromkeys(blob for blob in found if blob is not None))
 
     def _held_for(
         self, op: Op, reads: tuple[VarId, ...], made: _Blobs, read: _Blobs
@@ -173,11 +173,11 @@ class _Layers:
         return read if op.inputs is reads else self._blobs(op.inputs)
 
     def _shared(self, op: Op) -> int | None:
-        """Return the blob that an op's first result shares: a view's, an overwritten one."""
+        """Return the blob that a sharing op's first result shares: a view's, an overwritten one."""
         result = op.outputs[0]
         is_view = op.type in SHARE_SAFELY.views
-        positions = (0,) if is_view else SHARE_SAFELY.in_place.get(op.type, ())
-        if not positions or op.domain not in STANDARD_DOMAINS or result in self.kept:
+        positions = (0,) if is_view else SHARE_SAFELY.in_place[op.type]
+        if op.domain not in STANDARD_DOMAINS or result in self.kept:
             return None
         reads_no_input = op.type in READS_NOTHING or op.type in READS_RESULT
         for position in positions[: len(op.inputs)]:
@@ -223,27 +223,32 @@ class _Run:
                     self._release((blob,))
 
     def backward(self) -> None:
-        layers, gradients = self.layers, self.gradients
+        layers, gradients, sizes = self.layers, self.gradients, self.layers.bytes
         trained = {var: blob for var, blob in layers.home.items() if var in layers.trained}
+        # The gradient of a blob is whole until the layer that opened the blob.
+        whole_at = {
+            var: blob
+            for blob, var in enumerate(layers.opened_by)
+            if var in trained and var not in layers.kept
+        }
+        has_none = layers.trained.isdisjoint
         for op, reads, held in zip(
             reversed(layers.flow.ops),
             reversed(layers.flow.reads),
             reversed(layers.held),
             strict=True,
         ):
-            if layers.trained.isdisjoint(op.outputs):
+            if has_none(op.outputs):
                 continue
             for var in (*op.outputs, *reads):
-                blob = trained.get(var, -1)
-                if blob >= 0 and gradients[blob] < 0:
-                    gradients[blob] = self.slots.take(layers.bytes[blob])
-            self._release(held)
+                blob = trained.get(var)
+                if blob is not None and gradients[blob] < 0:
+                    gradients[blob] = self.slots.take(sizes[blob])
+            if held:
+                self._release(held)
             for var in op.outputs:
-                # The gradient of a blob is whole until the layer that opened the blob.
-                if var in trained and var not in layers.kept:
-                    blob = trained[var]
-                    if layers.opened_by[blob] == var:
-                        self.slots.give(gradients[blob])
+                if var in whole_at:
+                    self.slots.give(gradients[whole_at[var]])
 
     def _release(self, blobs: _Blobs) -> None:
         wanted = self._wanted
