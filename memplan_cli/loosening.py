@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan_cli.allocators.portfolio import DEFAULT_WORK
-from memplan_cli.placing import place_again, place_levels
+from memplan_cli.placing import place_level
 from memplan_cli.settings import DEFAULT_ALIGNMENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from memplan_cli.placing import Levels, Needs, Placed
+    from memplan_cli.placing import Needs, Placed
 
 LITTLE_WORK = DEFAULT_WORK // 6
 """Work of the first searches: of twelve generated training steps whose looser order is packed at
@@ -28,19 +28,14 @@ the order that was chosen, needs an eighth of the work."""
 
 @dataclass(frozen=True, slots=True)
 class InOrder:
-    """What has to be placed in an order, and where it lies at each level."""
+    """What has to be placed in an order, and where it lies at level 2."""
 
     needs: Needs
-    levels: Levels
-
-    @property
-    def placed(self) -> Placed:
-        """The answer of level 2."""
-        return self.levels.placed
+    placed: Placed
 
     def again(self, work: int) -> InOrder:
-        """Return the same with level 2 placed again."""
-        return InOrder(self.needs, place_again(self.needs, self.levels, work))
+        """Return the same, placed again with some work."""
+        return place_in_order(self.needs, work)
 
     @property
     def is_aligned(self) -> bool:
@@ -54,6 +49,15 @@ class InOrder:
         return all(arena.layout.proved and arena.layout.height <= bound for arena in arenas)
 
 
+def place_in_order(needs: Needs, work: int) -> InOrder:
+    """Place everything at level 2, with some work for each arena.
+
+    Raises:
+        InvalidLayoutError: an allocator gave a layout that is not safe.
+    """
+    return InOrder(needs, place_level(needs, 2, work))
+
+
 def place_in_better_order(needs: Needs, looser: Callable[[], Needs]) -> InOrder:
     """Place everything in the order of ``needs``, or in a looser one if it is packed lower.
 
@@ -64,14 +68,13 @@ def place_in_better_order(needs: Needs, looser: Callable[[], Needs]) -> InOrder:
     Raises:
         InvalidLayoutError: an allocator gave a layout that is not safe.
     """
-    chosen = InOrder(needs, place_levels(needs, 2, 0))
+    chosen = place_in_order(needs, 0)
     if not chosen.is_aligned:
         return chosen.again(DEFAULT_WORK)
     bound = max((arena.bound for arena in chosen.placed.arenas), default=0)
     if chosen.reaches(bound):
         return chosen
-    wanted = looser()
-    other = InOrder(wanted, place_levels(wanted, 2, 0))
+    other = place_in_order(looser(), 0)
     if other.placed.live_peak > chosen.placed.live_peak or not other.is_aligned:
         return chosen.again(DEFAULT_WORK)
     if other.reaches(bound):

@@ -153,13 +153,12 @@ class Levels(NamedTuple):
     """The height of each arena by unit, at levels 0, 1 and 2."""
 
 
-def place_levels(needs: Needs, level: int, work: int = DEFAULT_WORK) -> Levels:
+def place_levels(needs: Needs, level: int) -> Levels:
     """Place everything at levels 0, 1 and 2, and keep the answer of one of them.
 
     Args:
         needs: What has to be placed, and how.
         level: Whose answer is kept; of the others the heights are.
-        work: How much may be searched for each arena; nothing that takes long with 0.
 
     Raises:
         InvalidLayoutError: an allocator gave a layout that is not safe.
@@ -167,35 +166,42 @@ def place_levels(needs: Needs, level: int, work: int = DEFAULT_WORK) -> Levels:
     pooled = _pooled(needs)
     low, middle = (placed.heights for placed in pooled)
     if level < 2:
-        placed, top = pooled[level], _in_arenas(needs, _Goal(needs, middle), work).heights
+        placed, top = (
+            pooled[level],
+            _in_arenas(needs, _Goal(needs, middle), DEFAULT_WORK).heights,
+        )
     else:
         del pooled  # made again where level 2 falls back on one of them
         give_back(len(needs.sizes))
-        placed = _in_arenas(needs, _Goal(needs, middle), work)
+        placed = _in_arenas(needs, _Goal(needs, middle), DEFAULT_WORK)
         top = placed.heights
     return Levels(placed, (low, middle, top))
 
 
-def place_again(needs: Needs, levels: Levels, work: int) -> Levels:
-    """Place everything at level 2 again, with other work, beside the other levels known.
+def beside_pools(needs: Needs, placed: Placed) -> Levels:
+    """Return what each level comes to, where level 2 has its answer.
 
     Raises:
         InvalidLayoutError: an allocator gave a layout that is not safe.
     """
-    low, middle, _ = levels.heights
-    placed = _in_arenas(needs, _Goal(needs, middle), work)
+    low, middle = (pooled.heights for pooled in _pooled(needs))
     return Levels(placed, (low, middle, placed.heights))
 
 
-def place_level(needs: Needs, level: int) -> Placed:
+def place_level(needs: Needs, level: int, work: int = DEFAULT_WORK) -> Placed:
     """Place everything at one level.
+
+    Args:
+        needs: What has to be placed, and how.
+        level: 0, 1 or 2.
+        work: How much may be searched for each arena; nothing that takes long with 0.
 
     Raises:
         InvalidLayoutError: an allocator gave a layout that is not safe.
     """
     if level < 2:
         return _pooled(needs)[level]
-    return _in_arenas(needs, _Goal(needs), DEFAULT_WORK)
+    return _in_arenas(needs, _Goal(needs), work)
 
 
 def place_apart(needs: Needs) -> Placed:

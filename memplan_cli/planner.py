@@ -16,7 +16,13 @@ from memplan_cli.analysis.storage import measured
 from memplan_cli.errors import SettingsError
 from memplan_cli.heap import give_back
 from memplan_cli.loosening import place_in_better_order
-from memplan_cli.placing import Needs, place_apart, place_level, place_levels
+from memplan_cli.placing import (
+    Needs,
+    beside_pools,
+    place_apart,
+    place_level,
+    place_levels,
+)
 from memplan_cli.plan import check
 from memplan_cli.plan_of import Decided, plan_of
 from memplan_cli.scheduling import (
@@ -190,9 +196,10 @@ def _in_better_order(
         return replace(needs, program=known.timeline.program, measured=known)
 
     found = place_in_better_order(needs, loosened)
+    levels = beside_pools(found.needs, found.placed)
     if found.needs is needs:
-        return chosen, needs, found.levels
-    return _in_looser_order(chosen, found), found.needs, found.levels
+        return chosen, needs, levels
+    return _in_looser_order(chosen, found), found.needs, levels
 
 
 def _in_looser_order(chosen: Schedule, found: InOrder) -> Schedule:

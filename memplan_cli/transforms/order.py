@@ -106,17 +106,15 @@ def best_order(  # noqa: PLR0913 - the planner's settings, one by one, all with 
     looser = None
     if chosen != "file" and not nested:
         found = top.solution
-        looser = partial(_loosened, program, meter, found.unstraightened, found.bound)
+        looser = partial(_loosened, program, found.graph, found.unstraightened, found.bound)
     return Ordering(programs[chosen], peaks, chosen, top.least, proved, known, looser)
 
 
-def _loosened(program: Program, meter: _Meter, order: Order, bound: int) -> Program:
+def _loosened(program: Program, graph: TaskGraph, order: Order, bound: int) -> Program:
     """Return a program in the order that was found, put back only where that costs nothing.
 
-    The worst steps are lowered before: in the search the ops of a cluster could not part. The
-    graph is made again: kept until then, it would lie beside all that is placed, mostly in vain.
+    The worst steps are lowered before: in the search the ops of a cluster could not part.
     """
-    graph = task_graph(program.body, meter.facts(program), {})
     parted = divide(graph, order, bound, Effort(_PARTING))
     loose = loosen(graph, parted.order, Effort(STRAIGHTEN))
     ops = tuple([program.body.ops[op] for op in loose])
