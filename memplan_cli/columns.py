@@ -66,8 +66,9 @@ class Columns(_Lazy[Row]):
         return rows(self._kind, zip(*self._columns, strict=True))
 
     def cells(self, names: Iterable[str]) -> Iterator[tuple[Any, ...]]:
-        """Yield some fields of each row."""
-        return zip(*[self._columns[self._names.index(name)] for name in names], strict=True)
+        """Yield some fields of each row, all of them where none is named."""
+        wanted = [self._columns[self._names.index(name)] for name in names]
+        return zip(*(wanted or self._columns), strict=True)
 
     def at(self, place: int) -> Row:
         """Return the row at a place, made for whoever asks."""
@@ -75,9 +76,11 @@ class Columns(_Lazy[Row]):
 
 
 def cells(table: Sequence[Any], *names: str) -> Iterator[tuple[Any, ...]]:
-    """Yield some fields of each row of a table, sooner than whole rows."""
+    """Yield some fields of each row of a table, all of them by default, sooner than rows."""
     if isinstance(table, Columns):
         return table.cells(names)
+    if not names:
+        return iter(table)
     return zip(*[map(attrgetter(name), table) for name in names], strict=True)
 
 

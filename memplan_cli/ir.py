@@ -15,6 +15,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 VarId = NewType("VarId", str)
+
+
+def var_id(block: str, name: str) -> VarId:
+    """Return ``block/name``, or the name at the top: a var by its block's path and its name."""
+    return VarId(f"{block}/{name}" if block else name)
+
+
 """Unique in a program: the ONNX name at the top, ``<block path>/<name>`` in a body."""
 
 Dim = int | str | None

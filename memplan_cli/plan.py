@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from memplan_cli import plan_text
 from memplan_cli.columns import cells
 from memplan_cli.errors import InvalidLayoutError
+from memplan_cli.ir import var_id
 from memplan_cli.problem import Buffer, BufferId, Layout, LiveRange, Problem, violations
 from memplan_cli.spool import spooled
 
@@ -62,7 +63,7 @@ class Placement(NamedTuple):
     @property
     def id(self) -> str:
         """Return ``block/name``, or the name at the top."""
-        return f"{self.block}/{self.name}" if self.block else self.name
+        return var_id(self.block, self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +214,7 @@ def _problems(plan: Plan) -> Iterator[tuple[Problem, Layout]]:
     for name, block, size, arena, offset, first, last, alias_of, pinned in cells(
         plan.tensors, *looked_at
     ):
-        owner = BufferId(f"{block}/{name}" if block else name)
+        owner = BufferId(var_id(block, name))
         if arena not in arenas:
             raise InvalidLayoutError(f"tensor {owner!r} lies in no arena of the plan")
         if alias_of is not None:
@@ -244,7 +245,7 @@ _Span = tuple[int, int, int]
 def _refuse_odd(tensors: Sequence[Placement]) -> None:
     """Refuse a tensor that is there twice, and a pinned one that does not last."""
     names = cells(tensors, "name", "block")
-    identities = {f"{block}/{name}" if block else name for name, block in names}
+    identities = {var_id(block, name) for name, block in names}
     if len(identities) != len(tensors):
         raise InvalidLayoutError("the plan places one tensor twice")
     end = max((last for (last,) in cells(tensors, "last")), default=0)
@@ -269,7 +270,7 @@ def _owners(tensors: Sequence[Placement]) -> Mapping[str, _Lie | None]:
     return {
         identity: None if alias_of is not None else (arena, offset, size, pinned)
         for name, block, arena, offset, size, pinned, alias_of in cells(tensors, *looked_at)
-        if (identity := f"{block}/{name}" if block else name) in shared
+        if (identity := var_id(block, name)) in shared
     }
 
 

@@ -21,12 +21,6 @@ if TYPE_CHECKING:
 
 _PART = 1000
 
-_PLACEMENT = (
-    "name", "block", "dtype", "shape", "bytes", "arena", "offset", "slot", "first", "last",
-    "alias_of", "pinned",
-)  # fmt: skip
-"""The fields of a tensor's line, in their order."""
-
 _ENCODE = json.JSONEncoder(ensure_ascii=False).encode
 
 
@@ -65,7 +59,7 @@ def placements(tensors: Sequence[Placement]) -> Iterator[str]:
     kinds: dict[tuple[str, str, tuple[int | str, ...], int], str] = {}
     for (
         name, block, dtype, shape, size, arena, offset, slot, first, last, alias, pinned,
-    ) in cells(tensors, *_PLACEMENT):  # fmt: skip
+    ) in cells(tensors):  # fmt: skip
         kind = kinds.get((block, dtype, shape, size))
         if kind is None:
             kind = kinds[block, dtype, shape, size] = (

@@ -14,6 +14,7 @@ from operator import lt
 from typing import TYPE_CHECKING
 
 from memplan_cli.columns import cells
+from memplan_cli.ir import var_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -93,7 +94,7 @@ def _by_birth(tensors: Sequence[Placement]) -> Iterable[Placement]:
 
 def _birth(tensor: Placement) -> tuple[int, str]:
     name, block, _, _, _, _, _, _, first, _, _, _ = tensor
-    return first, f"{block}/{name}" if block else name
+    return first, var_id(block, name)
 
 
 def _why_nobody(tensor: Placement) -> str:

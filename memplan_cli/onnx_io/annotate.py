@@ -22,7 +22,6 @@ from memplan_cli.onnx_io.messages import messages
 from memplan_cli.onnx_io.notes import PREFIX
 from memplan_cli.onnx_io.types import element_type
 from memplan_cli.onnx_io.wire import Entries, Field, head
-from memplan_cli.plan import Placement
 from memplan_cli.spool import Parts, spooled
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.analysis.liveness import Step
     from memplan_cli.ir import Block, Op, Program
-    from memplan_cli.plan import Plan, Release
+    from memplan_cli.plan import Placement, Plan, Release
 
 _PART = 1000
 """Nodes or values whose bytes are kept as one part."""
@@ -255,7 +254,7 @@ class _Values:
 
     def __init__(self, notes: _Notes, path: str, graph: GraphProto) -> None:
         self._notes = notes
-        self._rows = partial(cells, notes.tensors(path), *Placement._fields)
+        self._rows = partial(cells, notes.tensors(path))
         self._left: dict[str, _Row] | None = None
         ends = {value.name for value in (*graph.input, *graph.output)}
         # A large graph declares nothing else, or nearly everything.

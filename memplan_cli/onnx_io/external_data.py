@@ -95,8 +95,11 @@ def locations(tensors: Iterable[TensorProto]) -> tuple[str, ...]:
 def holds_data_of(model: Path, place: Path) -> bool:
     """Whether weights of a model lie in a file; what is no model has none.
 
-    Parsing takes its time, and is done only where the file's name is somewhere in the model.
+    Runtimes take data from the model's own folder alone. Reading and parsing take their time:
+    they are done where the file is in there, and where its name is somewhere in the model.
     """
+    if not place.resolve().is_relative_to(model.parent.resolve()):
+        return False
     try:
         with model.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as text:
             if text.find(place.name.encode()) < 0:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.dims import bind_dim, canonical_dim, parse_dim, symbols_of
 from memplan_cli.errors import SettingsError
+from memplan_cli.ir import var_id
 from memplan_cli.onnx_io.load import graphs, subgraphs
 from memplan_cli.onnx_io.messages import messages
 from memplan_cli.onnx_io.shape_lattice import is_complete, merged, with_shape
@@ -188,7 +189,7 @@ def _add_found(top: GraphProto, bindings: Bindings) -> None:
         names = dict.fromkeys(v.name for v in graph.input)
         names |= dict.fromkeys(name for node in graph.node for name in node.output if name)
         for name in names:
-            found = bindings.known.get(f"{path}/{name}" if path else name)
+            found = bindings.known.get(var_id(path, name))
             if found is None or name in bindings.shapes:
                 continue
             kind = _typed(name, element_type(found[0]), found[1]).type

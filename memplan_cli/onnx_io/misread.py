@@ -14,7 +14,14 @@ from memplan_cli.onnx_io.load import graphs
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from onnx import GraphProto, ModelProto, NodeProto, TensorShapeProto, TypeProto
+    from onnx import (
+        GraphProto,
+        ModelProto,
+        NodeProto,
+        TensorShapeProto,
+        TypeProto,
+        ValueInfoProto,
+    )
 
     Dim = TensorShapeProto.Dimension
 
@@ -37,6 +44,20 @@ class _Touched(NamedTuple):
     original: NodeProto
 
 
+class _Level(NamedTuple):
+    """A graph, what it declares, and the types of what was inferred in it."""
+
+    graph: GraphProto
+    said: Mapping[str, ValueInfoProto]
+    types: Mapping[str, TypeProto]
+
+    @classmethod
+    def of(cls, graph: GraphProto, inferred: GraphProto) -> _Level:
+        said = {value.name: value for value in (*graph.value_info, *graph.output)}
+        found = (*inferred.input, *inferred.value_info, *inferred.output)
+        return cls(graph, said, {value.name: value.type for value in found})
+
+
 def infer_rightly(model: ModelProto, infer: Callable[[ModelProto], ModelProto]) -> ModelProto:
     """Infer a model, which is changed, so that no misreading gets into the answer.
 
@@ -51,8 +72,11 @@ def infer_rightly(model: ModelProto, infer: Callable[[ModelProto], ModelProto]) 
     ]
     inferred = infer(model)
     for _ in touched:
-        levels = tuple(zip(graphs(model.graph), graphs(inferred.graph), strict=True))
-        if not [entry for entry in touched if _say_scores(entry, *levels[entry.graph])]:
+        levels = tuple(
+            _Level.of(graph, answer)
+            for graph, answer in zip(graphs(model.graph), graphs(inferred.graph), strict=True)
+        )
+        if not [entry for entry in touched if _say_scores(entry, levels[entry.graph])]:
             break
         inferred = infer(model)
     found = tuple(graphs(inferred.graph))
@@ -100,20 +124,18 @@ def _reworded(node: NodeProto) -> NodeProto | None:
     return original
 
 
-def _say_scores(entry: _Touched, graph: GraphProto, inferred: GraphProto) -> bool:
+def _say_scores(entry: _Touched, level: _Level) -> bool:
     """Declare the scores of an Attention in a graph, if that is news."""
     node = entry.original
     if node.op_type != "Attention":
         return False
-    name = node.output[_SCORES]
-    said = {v.name: v for v in (*graph.value_info, *graph.output)}
+    name, said = node.output[_SCORES], level.said
     if name in said and said[name].type.tensor_type.HasField("shape"):
         return False
-    values = (*inferred.input, *inferred.value_info, *inferred.output)
-    made = _scores(node, {value.name: value.type for value in values})
+    made = _scores(node, level.types)
     if made is None:
         return False
-    value = said.get(name) or graph.value_info.add(name=name)
+    value = said.get(name) or level.graph.value_info.add(name=name)
     value.type.CopyFrom(made)
     return True
 

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from memplan_cli.columns import cells
+from memplan_cli.ir import var_id
 from memplan_cli.quantities import format_share, format_size
 from memplan_cli.renderers.asked import (
     PROFILE_COLUMNS,
@@ -180,7 +181,7 @@ def _live_bytes(plan: Plan, width: int) -> Iterator[RenderableType]:
 def _named(plan: Plan, names: Collection[str]) -> Iterator[Placement]:
     """Yield the tensors of some names."""
     for at, (name, block) in enumerate(cells(plan.tensors, "name", "block")):
-        if (f"{block}/{name}" if block else name) in names:
+        if var_id(block, name) in names:
             yield plan.tensors[at]
 
 
