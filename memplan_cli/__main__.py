@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from memplan_cli.cli import main as run
-from memplan_cli.onnx_io.messages import ALONE
+from memplan_cli.onnx_io.protobuf import ALONE
 
 if TYPE_CHECKING:
     from typing import TextIO

@@ -20,11 +20,17 @@ import onnxruntime as ort
 
 from memplan_cli.analysis.phase import find_phases
 from memplan_cli.analysis.storage import live_peak
-from memplan_cli.ir import intermediates
-from memplan_cli.onnx_io.read import read_program
-from memplan_cli.sizes import size_of
-from memplan_cli.training import LossFunction, Optimizer, TrainStep, first_feeds, minimize
-from memplan_cli.transforms.recomputing.auto import auto
+from memplan_cli.core.program import intermediates
+from memplan_cli.core.symbolic.sizes import size_of
+from memplan_cli.shapes.reading import read_program
+from memplan_cli.training.verbs import (
+    LossFunction,
+    Optimizer,
+    TrainStep,
+    first_feeds,
+    minimize,
+)
+from memplan_cli.transforms.rematerialization.auto import auto
 from memplan_cli.transforms.terms import Terms
 
 if TYPE_CHECKING:
@@ -32,7 +38,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from memplan_cli.ir import Program
+    from memplan_cli.core.program import Program
 
     Array = NDArray[Any]
     Feed = Callable[[int], dict[str, Array]]

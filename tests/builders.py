@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from memplan_cli.ir import Block, Op, Origin, Program, Var, VarId, blocks
-from memplan_cli.problem import Buffer, BufferId, LiveRange
+from memplan_cli.core.problem import Buffer, BufferId, LiveRange
+from memplan_cli.core.program import Block, Op, Origin, Program, Var, VarId, blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from memplan_cli.placing import Needs, Placed
-    from memplan_cli.plan import Plan
-    from memplan_cli.settings import Settings
-    from memplan_cli.sizes import Size
+    from memplan_cli.core.results.plan import Plan
+    from memplan_cli.core.symbolic.sizes import Size
+    from memplan_cli.planning.allocation import Needs, Placed
+    from memplan_cli.settings.settings import Settings
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1, "local" : 1]>\n'
 
@@ -71,8 +71,8 @@ def _placed(inner: Block, path: str) -> Block:
 
 def var_sizes(made: Program, *without: str) -> dict[VarId, Size]:
     """Return the sizes of a program's intermediates, those in ``without`` left out."""
-    from memplan_cli.ir import intermediates
-    from memplan_cli.sizes import size_of
+    from memplan_cli.core.program import intermediates
+    from memplan_cli.core.symbolic.sizes import size_of
 
     found = {
         var: size_of(made.vars[var].shape, made.vars[var].dtype) for var in intermediates(made)
@@ -84,7 +84,7 @@ def var_sizes(made: Program, *without: str) -> dict[VarId, Size]:
 
 def placed_at_each_level(needs: Needs) -> list[Placed]:
     """Return the answers of levels 0, 1 and 2."""
-    from memplan_cli.placing import place_levels
+    from memplan_cli.planning.allocation import place_levels
 
     return [place_levels(needs, level).placed for level in range(3)]
 
@@ -102,21 +102,21 @@ def parse(text: str, head: str = HEAD) -> Any:  # noqa: ANN401 - onnx has no typ
 
 def read(text: str, **bindings: Any) -> Program:  # noqa: ANN401 - as Bindings
     """Return the program of a model in ONNX text."""
-    from memplan_cli.onnx_io.read import read_program
-    from memplan_cli.onnx_io.shapes import Bindings
+    from memplan_cli.shapes.bindings import Bindings
+    from memplan_cli.shapes.reading import read_program
 
     return read_program(parse(text), Bindings(**bindings)).program
 
 
 def plan_of_text(text: str, settings: Settings | None = None) -> Plan:
     """Plan a model in ONNX text."""
-    from memplan_cli.settings import Settings
+    from memplan_cli.settings.settings import Settings
 
     return plan_program(read(text), settings or Settings())
 
 
 def plan_program(made: Program, settings: Settings) -> Plan:
-    from memplan_cli.plan_of import Source
-    from memplan_cli.planner import make_plan
+    from memplan_cli.planning.planner import make_plan
+    from memplan_cli.planning.record import Source
 
     return make_plan(made, settings, Source("model.onnx", "0" * 64, "1" * 64)).plan

@@ -29,7 +29,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def _equally_fast(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test of the whole goes by who takes longer: a busy machine says this and that."""
     if "e2e" in request.path.relative_to(ROOT).parts:
-        from memplan_cli.runtime import facts, timing
+        from memplan_cli.runtime import facts
+        from memplan_cli.runtime.measuring import timing
 
         for module in (facts, timing):
             monkeypatch.setattr(module, "is_slower", lambda *_, **__: False)

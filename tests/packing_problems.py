@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from memplan_cli.allocators.budget import Found
-from memplan_cli.allocators.lowering import cheapest
-from memplan_cli.allocators.pieces import Piece, height_of, reduce
-from memplan_cli.problem import Buffer, BufferId, Layout, LiveRange, Problem, violations
+from memplan_cli.core.problem import Buffer, BufferId, Layout, LiveRange, Problem, violations
+from memplan_cli.packing.budget import Found
+from memplan_cli.packing.lowering import cheapest
+from memplan_cli.packing.pieces import Piece, height_of, reduce
 
 
 @st.composite

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnxruntime as ort
 
-from memplan_cli.runtime.donated import step_specs
-from memplan_cli.runtime.jobs.donated import STEPS, BoundSteps, Steps
-from memplan_cli.runtime.session import deterministic, resolve_provider
-from memplan_cli.runtime.session_job import SessionJob
-from memplan_cli.runtime.worker import run_script
+from memplan_cli.runtime.proofs.donated import step_specs
+from memplan_cli.runtime.workers.jobs.donated import STEPS, BoundSteps, Steps
+from memplan_cli.runtime.workers.session import deterministic, resolve_provider
+from memplan_cli.runtime.workers.session_job import SessionJob
+from memplan_cli.runtime.workers.worker import run_script
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from memplan_cli.runtime.compare import Comparison
-    from memplan_cli.runtime.donated import Pairs
-    from memplan_cli.runtime.worker import Json
+    from memplan_cli.runtime.proofs.compare import Comparison
+    from memplan_cli.runtime.proofs.donated import Pairs
+    from memplan_cli.runtime.workers.worker import Json
 
 
 @dataclass(frozen=True)

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.branches import find_places
 from memplan_cli.analysis.liveness import live_ranges, steps, timed
-from memplan_cli.problem import BufferId
+from memplan_cli.core.problem import BufferId
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from memplan_cli.analysis.branches import Choice, Places
     from memplan_cli.analysis.liveness import Step
-    from memplan_cli.ir import Op, Program, VarId
-    from memplan_cli.problem import LiveRange
-    from memplan_cli.sizes import Size
+    from memplan_cli.core.problem import LiveRange
+    from memplan_cli.core.program import Op, Program, VarId
+    from memplan_cli.core.symbolic.sizes import Size
 
 VIEWS: frozenset[str] = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 """The first output holds the bytes of the first input, in the same order."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from memplan_cli.ir import Block, Op, Program, VarId
+    from memplan_cli.core.program import Block, Op, Program, VarId
 
 Place = tuple[tuple[int, int], ...]
 """The way from the top to a block: the index of each owner in its block, then which body.

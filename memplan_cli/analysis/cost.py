@@ -42,10 +42,10 @@ from math import log2, prod
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.aliasing import STANDARD_DOMAINS, VIEWS
-from memplan_cli.sizes import BITS
+from memplan_cli.core.symbolic.sizes import BITS
 
 if TYPE_CHECKING:
-    from memplan_cli.ir import Op, Program, Var, VarId
+    from memplan_cli.core.program import Op, Program, Var, VarId
 
 FLOPS_PER_BYTE = 8
 """What a core computes while it moves a byte: some 80 GFLOP/s against 10 GB/s."""

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from memplan_cli.ir import captures
+from memplan_cli.core.program import captures
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from memplan_cli.ir import Block, Op, VarId
+    from memplan_cli.core.program import Block, Op, VarId
 
 
 @dataclass(frozen=True)

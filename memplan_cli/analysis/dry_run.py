@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING
 from memplan_cli.analysis.aliasing import SHARE_SAFELY, STANDARD_DOMAINS
 from memplan_cli.analysis.dataflow import Dataflow, dataflow
 from memplan_cli.analysis.gradients import elements, is_float
-from memplan_cli.ir import Origin
-from memplan_cli.sizes import size_of
+from memplan_cli.core.program import Origin
+from memplan_cli.core.symbolic.sizes import size_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from collections.abc import Set as AbstractSet
 
-    from memplan_cli.ir import Op, Program, VarId
-    from memplan_cli.sizes import Size
+    from memplan_cli.core.program import Op, Program, VarId
+    from memplan_cli.core.symbolic.sizes import Size
 
 READS_NOTHING = frozenset(
     {

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Literal
 
-from memplan_cli.ir import Origin
+from memplan_cli.core.program import Origin
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from memplan_cli.analysis.dataflow import Dataflow
-    from memplan_cli.ir import Op, Program, Shape, Var, VarId
+    from memplan_cli.core.program import Op, Program, Shape, Var, VarId
 
 CARRIERS = frozenset(
     {"Cast", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}

@@ -14,13 +14,13 @@ from functools import cached_property
 from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple, overload
 
-from memplan_cli.ir import VarId, captures
-from memplan_cli.problem import LiveRange, rows
+from memplan_cli.core.problem import LiveRange, rows
+from memplan_cli.core.program import VarId, captures
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from memplan_cli.ir import Block, Op, Program
+    from memplan_cli.core.program import Block, Op, Program
 
 _OMITTED = VarId("")
 """What an op reads or makes where the file leaves an input or output out."""

@@ -19,13 +19,13 @@ from memplan_cli.analysis.gradients import (
     find_trained,
     is_float,
 )
+from memplan_cli.core.program import Origin
 from memplan_cli.errors import SettingsError
-from memplan_cli.ir import Origin
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-    from memplan_cli.ir import Op, Program, VarId
+    from memplan_cli.core.program import Op, Program, VarId
 
 Kind = Literal["train", "test"]
 Part = Literal["forward", "backward", "update"]

@@ -11,12 +11,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.dataflow import op_reads
-from memplan_cli.ir import VarId, blocks
+from memplan_cli.core.program import VarId, blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from memplan_cli.ir import Block, Op
+    from memplan_cli.core.program import Block, Op
 
 _NONE = -1
 """Stands for no op."""

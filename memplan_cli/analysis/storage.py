@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from memplan_cli.analysis.aliasing import SHARE_SAFELY, Aliasing, share_storage
 from memplan_cli.analysis.liveness import Timeline, duration
-from memplan_cli.problem import Buffer, BufferId, LiveRange, Problem, lower_bound, rows
+from memplan_cli.core.problem import Buffer, BufferId, LiveRange, Problem, lower_bound, rows
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from memplan_cli.ir import Program, VarId
-    from memplan_cli.sizes import Size
+    from memplan_cli.core.program import Program, VarId
+    from memplan_cli.core.symbolic.sizes import Size
 
 
 Storage = tuple[dict["VarId", BufferId], dict[str, tuple[Buffer, ...]]]

@@ -10,39 +10,57 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from memplan_cli.cli.common import Output, printable
+from memplan_cli.core.version import VERSION
 from memplan_cli.errors import MemplanError, RuntimeTimeoutError
-from memplan_cli.version import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "optimize": (
-        "memplan_cli.cli.optimize",
+        "memplan_cli.cli.commands.optimize",
         "Plan a model, write it in its best order, prove it.",
     ),
-    "report": ("memplan_cli.cli.report", "Show a plan, or plan a model and show that."),
-    "validate": ("memplan_cli.cli.validate", "Run a written model against its original."),
-    "gate": ("memplan_cli.cli.gate", "Fail when a model needs more memory than it may."),
-    "diff": ("memplan_cli.cli.diff", "Show what changed between two models or plans."),
-    "why": ("memplan_cli.cli.why", "Explain the peak, or one tensor."),
-    "fit": ("memplan_cli.cli.fit", "Find the largest value of a dim that fits."),
+    "report": (
+        "memplan_cli.cli.commands.report",
+        "Show a plan, or plan a model and show that.",
+    ),
+    "validate": (
+        "memplan_cli.cli.commands.validate",
+        "Run a written model against its original.",
+    ),
+    "gate": (
+        "memplan_cli.cli.commands.gate",
+        "Fail when a model needs more memory than it may.",
+    ),
+    "diff": (
+        "memplan_cli.cli.commands.diff",
+        "Show what changed between two models or plans.",
+    ),
+    "why": ("memplan_cli.cli.commands.why", "Explain the peak, or one tensor."),
+    "fit": ("memplan_cli.cli.commands.fit", "Find the largest value of a dim that fits."),
     "settings": (
-        "memplan_cli.cli.settings",
+        "memplan_cli.cli.commands.settings",
         "Give the runtime options that need least memory.",
     ),
     "simulate": (
-        "memplan_cli.cli.simulate",
+        "memplan_cli.cli.commands.simulate",
         "Show what dynamic allocators need for a run.",
     ),
     "train-step": (
-        "memplan_cli.cli.train_step",
+        "memplan_cli.cli.commands.train_step",
         "Make a training step of a forward model.",
     ),
-    "pack": ("memplan_cli.cli.pack", "Pack buffers of a CSV file into one arena."),
-    "sweep": ("memplan_cli.cli.sweep", "Plan many models, one row each."),
-    "doctor": ("memplan_cli.cli.doctor", "Say what is installed and what really works."),
-    "schema": ("memplan_cli.cli.schema", "Print the JSON schema of a file memplan writes."),
+    "pack": ("memplan_cli.cli.commands.pack", "Pack buffers of a CSV file into one arena."),
+    "sweep": ("memplan_cli.cli.commands.sweep", "Plan many models, one row each."),
+    "doctor": (
+        "memplan_cli.cli.commands.doctor",
+        "Say what is installed and what really works.",
+    ),
+    "schema": (
+        "memplan_cli.cli.commands.schema",
+        "Print the JSON schema of a file memplan writes.",
+    ),
 }
 """Command -> its module, which holds a function of that name, and one line of help."""
 
@@ -84,7 +102,7 @@ class _Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
-            from memplan_cli.selection import nearest
+            from memplan_cli.core.selection import nearest
 
             ctx.fail(f"there is no command {name!r}. {nearest(name, COMMANDS)}".strip())
         return super().resolve_command(ctx, args)

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 import click
 
+from memplan_cli.core.results.observations import DEFAULT_TIMEOUT, PROVIDERS
 from memplan_cli.errors import ModelError
-from memplan_cli.evidence import DEFAULT_TIMEOUT, PROVIDERS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

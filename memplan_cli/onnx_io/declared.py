@@ -5,7 +5,7 @@ from __future__ import annotations
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from memplan_cli.dims import canonical_dim
+from memplan_cli.core.symbolic.dims import canonical_dim
 from memplan_cli.onnx_io.types import type_name
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from onnx import GraphProto, ValueInfoProto
 
-    from memplan_cli.ir import Program, Shape
+    from memplan_cli.core.program import Program, Shape
 
 Facts = tuple[str, "Shape | None"]
 """A value's dtype in words, and its dims as far as they are known."""

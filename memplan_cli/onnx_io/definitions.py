@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from memplan_cli.onnx_io.messages import messages
+from memplan_cli.onnx_io.protobuf import messages
 from memplan_cli.onnx_io.types import element_type, type_name
 
 if TYPE_CHECKING:

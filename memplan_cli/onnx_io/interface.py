@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan_cli.dims import symbols_of
+from memplan_cli.core.symbolic.dims import symbols_of
 from memplan_cli.onnx_io.declared import read_shape
 from memplan_cli.onnx_io.load import graphs
 from memplan_cli.onnx_io.types import type_name
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from onnx import ModelProto, ValueInfoProto
 
-    from memplan_cli.ir import Shape
+    from memplan_cli.core.program import Shape
 
 _SHOWN = 5
 """Names in one message: models have up to thousands of inputs."""

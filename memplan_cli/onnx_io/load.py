@@ -8,10 +8,10 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.untrusted_files import refuse_endless
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.functions import why_endless
-from memplan_cli.onnx_io.messages import messages
-from memplan_cli.untrusted import refuse_endless
+from memplan_cli.onnx_io.protobuf import messages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.precedence import successors
 from memplan_cli.analysis.topological import nearest_order
+from memplan_cli.core.program import Block, Op, Origin, Program, Var, VarId
 from memplan_cli.errors import ModelError
-from memplan_cli.heap import give_back
-from memplan_cli.ir import Block, Op, Origin, Program, Var, VarId
 from memplan_cli.onnx_io.declared import (
     UNKNOWN,
     declared_types,
@@ -20,8 +19,6 @@ from memplan_cli.onnx_io.declared import (
     leaves_nothing_to_infer,
 )
 from memplan_cli.onnx_io.load import graphs, subgraphs
-from memplan_cli.onnx_io.shapes import Bindings
-from memplan_cli.onnx_io.shelf import on_shelf
 from memplan_cli.onnx_io.types import dtype_name
 
 if TYPE_CHECKING:
@@ -29,58 +26,35 @@ if TYPE_CHECKING:
 
     from onnx import GraphProto, ModelProto, NodeProto
 
-    from memplan_cli.ir import Attribute, Shape
+    from memplan_cli.core.program import Attribute, Shape
     from memplan_cli.onnx_io.declared import Facts
-    from memplan_cli.onnx_io.shelf import Shelved
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """A program, and what was noticed while reading it."""
-
-    program: Program
-    warnings: tuple[str, ...] = ()
-
-
-def read_program(model: ModelProto | Shelved, bindings: Bindings | None = None) -> Loaded:
-    """Turn a model into a program.
-
-    Where the file gives every value numbers for dims, ONNX inference is left out: it keeps
-    what is declared, even where it comes to other dims itself.
+def declared_program(model: ModelProto) -> Program | None:
+    """Return the program of a model that declares all there is to infer, else None.
 
     Raises:
         ModelError: a value is read that nothing defines, defined twice, or needs itself.
     """
-    shelf, bindings = on_shelf(model), bindings or Bindings()
-    del model
-    if bindings == Bindings() and (program := _declared(shelf.model)) is not None:
-        return Loaded(program)
-    from memplan_cli.onnx_io.inferred_shapes import infer
-
-    inferred, warnings = infer(shelf, bindings)
-    types = declared_types(inferred.graph)
-    # Inference leaves nodes alone but for the types in their bodies: without any, a large
-    # graph need not be there twice while it is read.
-    nested = any(any(subgraphs(node)) for node in inferred.graph.node if node.attribute)
-    graph = inferred.graph if nested else None
-    del inferred
-    give_back(len(types))
-    model = shelf.model
-    return Loaded(_program(model, graph or model.graph, types), warnings)
-
-
-def _declared(model: ModelProto) -> Program | None:
-    """Return the program of a model that declares all there is to infer."""
     types = declared_types(model.graph)
     if declares_enough(model.graph, types):
-        program = _program(model, model.graph, types)
+        program = program_of(model, model.graph, types)
         if leaves_nothing_to_infer(program):
             return program
     return None
 
 
-def _program(model: ModelProto, graph: GraphProto, types: Mapping[str, Facts]) -> Program:
-    """Return what the nodes of a graph say, with these types for what the top block defines."""
+def program_of(model: ModelProto, graph: GraphProto, types: Mapping[str, Facts]) -> Program:
+    """Turn a model into a program.
+
+    Args:
+        model: Whose initializers count.
+        graph: Its graph, or one with the same nodes and types for what their bodies define.
+        types: The type of each value of the top block.
+
+    Raises:
+        ModelError: a value is read that nothing defines, defined twice, or needs itself.
+    """
     reader = _Reader(_weights(model.graph), graph)
     scope: dict[str, VarId] = {}
     for name, (dtype, shape) in reader.weights.items():

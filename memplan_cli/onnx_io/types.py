@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from memplan_cli.onnx_io.messages import messages
+from memplan_cli.onnx_io.protobuf import messages
 
 if TYPE_CHECKING:
     from onnx import TypeProto

@@ -5,9 +5,9 @@ from __future__ import annotations
 import platform
 from dataclasses import dataclass
 
-from memplan_cli.evidence import CPU, CUDA
+from memplan_cli.core.results.observations import CPU, CUDA
 from memplan_cli.runtime.installed import version_of
-from memplan_cli.runtime.session import ProviderProbe, probe_provider
+from memplan_cli.runtime.workers.session import ProviderProbe, probe_provider
 
 _WHEELS = (
     "onnxruntime",

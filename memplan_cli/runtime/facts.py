@@ -12,20 +12,25 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.progress import silent
+from memplan_cli.core.results.observations import (
+    CPU,
+    DEFAULT_TIMEOUT,
+    UNOPTIMISED,
+    RuntimeSettings,
+)
+from memplan_cli.core.results.report import RuntimeFacts
 from memplan_cli.errors import RuntimeUnavailableError
-from memplan_cli.evidence import CPU, DEFAULT_TIMEOUT, UNOPTIMISED, RuntimeSettings
-from memplan_cli.progress import silent
-from memplan_cli.report import RuntimeFacts
-from memplan_cli.runtime.compare import Comparison, compare
-from memplan_cli.runtime.executed import executed_graph, executed_run
-from memplan_cli.runtime.fusions import costly_fusions, without
+from memplan_cli.runtime.graph.executed import executed_graph, executed_run
+from memplan_cli.runtime.graph.fusions import costly_fusions, without
+from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN, offline_program
 from memplan_cli.runtime.installed import runtime_version
-from memplan_cli.runtime.loading import load_cost
-from memplan_cli.runtime.measure import Trial, measure
-from memplan_cli.runtime.offline import RUN_AS_WRITTEN, offline_program
-from memplan_cli.runtime.predict import Executed, predict
+from memplan_cli.runtime.measuring.loading import load_cost
+from memplan_cli.runtime.measuring.measure import Trial, measure
+from memplan_cli.runtime.measuring.timing import Timed, is_slower, second_look
 from memplan_cli.runtime.probe import version_warning
-from memplan_cli.runtime.session import resolve_provider
+from memplan_cli.runtime.proofs.compare import Comparison, compare
+from memplan_cli.runtime.simulation.predict import Executed, predict
 from memplan_cli.runtime.steer import (
     DEFAULTS,
     Recommendation,
@@ -34,13 +39,13 @@ from memplan_cli.runtime.steer import (
     recommend_unmeasured,
     total_of,
 )
-from memplan_cli.runtime.timing import Timed, is_slower, second_look
+from memplan_cli.runtime.workers.session import resolve_provider
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from memplan_cli.evidence import Peaks
+    from memplan_cli.core.results.observations import Peaks
 
 _WORTH = 0.98
 """Share that must be left of what is saved before optimisation is taken back."""

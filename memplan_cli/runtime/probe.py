@@ -14,10 +14,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memplan_cli.evidence import CPU
+from memplan_cli.core.results.observations import CPU
 from memplan_cli.runtime.installed import runtime_version
-from memplan_cli.runtime.session import resolve_provider
-from memplan_cli.runtime.worker import run_job
+from memplan_cli.runtime.workers.session import resolve_provider
+from memplan_cli.runtime.workers.worker import run_job
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

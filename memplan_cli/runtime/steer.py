@@ -12,9 +12,13 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.results.observations import CPU, Peaks, RuntimeSettings
 from memplan_cli.errors import RuntimeUnavailableError
-from memplan_cli.evidence import CPU, Peaks, RuntimeSettings
-from memplan_cli.runtime.chunk import (
+from memplan_cli.runtime.measuring.measure import Trial, measure, record, workspace_of
+from memplan_cli.runtime.simulation.ledger import UnknownBytesError
+from memplan_cli.runtime.simulation.order import ORDERS
+from memplan_cli.runtime.simulation.predict import Executed, model_of, predict
+from memplan_cli.runtime.simulation.region import (
     EXACT,
     EXACT_UNSPLIT,
     ArenaChoice,
@@ -22,19 +26,15 @@ from memplan_cli.runtime.chunk import (
     one_chunk,
     rounded,
 )
-from memplan_cli.runtime.ledger import UnknownBytesError
-from memplan_cli.runtime.measure import Trial, measure, record, workspace_of
-from memplan_cli.runtime.order import ORDERS
-from memplan_cli.runtime.predict import Executed, model_of, predict
-from memplan_cli.runtime.requests import requests_of
-from memplan_cli.runtime.session import resolve_provider
+from memplan_cli.runtime.simulation.requests import requests_of
+from memplan_cli.runtime.workers.session import resolve_provider
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from memplan_cli.evidence import Setting
-    from memplan_cli.runtime.profile import Recording
+    from memplan_cli.core.results.observations import Setting
+    from memplan_cli.runtime.workers.profile import Recording
 
 DEFAULTS = RuntimeSettings()
 """What a user has who sets nothing."""

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from memplan_cli.analysis.storage import Measured
-    from memplan_cli.ir import Program, VarId
-    from memplan_cli.sizes import Size
+    from memplan_cli.core.program import Program, VarId
+    from memplan_cli.core.symbolic.sizes import Size
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,17 +13,17 @@ import time
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from memplan_cli.evidence import CPU, RuntimeSettings
-from memplan_cli.onnx_io.feeds import feed_specs
+from memplan_cli.core.results.observations import CPU, RuntimeSettings
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.runtime.session import run_options
-from memplan_cli.runtime.session_job import SessionJob
+from memplan_cli.onnx_io.runs.feeds import feed_specs
+from memplan_cli.runtime.workers.session import run_options
+from memplan_cli.runtime.workers.session_job import SessionJob
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from memplan_cli.onnx_io.feeds import FeedSpec
+    from memplan_cli.onnx_io.runs.feeds import FeedSpec
 
 LEAST_ROUNDS = 15
 MOST_ROUNDS = 400

@@ -16,20 +16,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memplan_cli.modelfile import ModelFile, plan_model
+from memplan_cli.core.problem import Buffer, BufferId, Layout, Problem, violations
+from memplan_cli.core.symbolic.sizes import size_of, unit_value
 from memplan_cli.onnx_io.load import graphs, load_model
-from memplan_cli.onnx_io.read import read_program
-from memplan_cli.onnx_io.shapes import Bindings
-from memplan_cli.problem import Buffer, BufferId, Layout, Problem, violations
-from memplan_cli.settings import Settings
-from memplan_cli.sizes import size_of, unit_value
+from memplan_cli.settings.settings import Settings
+from memplan_cli.shapes.bindings import Bindings
+from memplan_cli.shapes.reading import read_program
+from memplan_cli.workflows.files.model_file import ModelFile, plan_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from onnx import ModelProto
 
-    from memplan_cli.plan import Plan
+    from memplan_cli.core.results.plan import Plan
 
 ROOT = Path(__file__).parents[2]
 SHARED = ROOT.parent / "shared" / "models"
@@ -117,7 +117,7 @@ def found_wrong(case: Case, plan: Plan, dims: Dims) -> list[str]:
 
 def static_model(case: Case) -> ModelProto:
     """Return the model with numbers in its inputs and no shape that anything inferred."""
-    from memplan_cli.dims import bind_dim
+    from memplan_cli.core.symbolic.dims import bind_dim
 
     model = load_model(SHARED / f"{case.name}.onnx")
     dims = case.complete(case.bound)

@@ -24,7 +24,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.plan_file import read_plan
+from memplan_cli.planning.checking.plan_file import read_plan
 
 from . import faulty_runtimes
 from .cases import asked, cell, publish, run_all

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memplan_cli.runtime import worker
+from memplan_cli.runtime.workers import worker
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

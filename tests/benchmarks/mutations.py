@@ -35,22 +35,29 @@ class Mutation:
 
 
 LIVENESS, ALIASING = "memplan_cli/analysis/liveness.py", "memplan_cli/analysis/aliasing.py"
-PROBLEM, PLAN = "memplan_cli/problem.py", "memplan_cli/plan.py"
-POOL, STORAGE = "memplan_cli/allocators/pool.py", "memplan_cli/analysis/storage.py"
-SAME = "memplan_cli/onnx_io/same_graph.py"
-RECOMPUTING, DONATE = "memplan_cli/transforms/recomputing", "memplan_cli/transforms/donate.py"
-_CORE = "tests/unit/test_liveness.py tests/unit/test_aliasing.py tests/unit/test_storage.py tests/property/test_replay.py tests/property/test_liveness_brute_force.py"
-_RECOMPUTED = "tests/unit/transforms/test_recompute_auto.py tests/unit/transforms/test_recompute_checkpoints.py"
-_BRUTE = "tests/unit/transforms/test_recompute_bound.py tests/property/test_recompute.py"
-_DONATED = "tests/unit/transforms/test_donate.py"
-_BOUND = "memplan_cli/runtime/jobs/donated.py"
+PROBLEM, PLAN = "memplan_cli/core/problem.py", "memplan_cli/core/results/plan.py"
+POOL, STORAGE = "memplan_cli/packing/pools/pool.py", "memplan_cli/analysis/storage.py"
+SAME = "memplan_cli/onnx_io/writing/verify.py"
+RECOMPUTING, DONATE = (
+    "memplan_cli/transforms/rematerialization",
+    "memplan_cli/transforms/donation.py",
+)
+_CORE = "tests/analysis/test_liveness.py tests/analysis/test_aliasing.py tests/analysis/test_storage.py tests/planning/test_replay_properties.py tests/analysis/test_liveness_brute_force.py"
+_RECOMPUTED = (
+    "tests/transforms/test_recompute_auto.py tests/transforms/test_recompute_checkpoints.py"
+)
+_BRUTE = (
+    "tests/transforms/test_recompute_bound.py tests/transforms/test_recompute_properties.py"
+)
+_DONATED = "tests/transforms/test_donate.py"
+_BOUND = "memplan_cli/runtime/workers/jobs/donated.py"
 _STEPS = "tests/e2e/test_donated.py::test_an_unsafe_pair_is_caught tests/e2e/test_donated.py::test_a_step_that_starts_from_the_old_values_again_is_caught tests/e2e/test_donated.py::test_a_donated_pair_takes_less_memory_than_two_buffers"
 
-_BRANCHES = "tests/unit/test_branches.py tests/property/test_branches.py"
-BLOCKS = "memplan_cli/plan_blocks.py"
+_BRANCHES = "tests/analysis/test_branches.py tests/analysis/test_branch_properties.py"
+BLOCKS = "memplan_cli/planning/checking/blocks.py"
 
-CONTRADICTIONS = "memplan_cli/onnx_io/contradictions.py"
-_DECLARED = "tests/unit/onnx_io/test_contradictions.py tests/unit/onnx_io/test_checked.py"
+CONTRADICTIONS = "memplan_cli/shapes/contradictions.py"
+_DECLARED = "tests/shapes/test_contradictions.py tests/shapes/test_reading.py"
 
 MUTATIONS = (
     Mutation("a loop's inputs last the whole loop", LIVENESS,
@@ -91,53 +98,53 @@ MUTATIONS = (
              "return here[0] == there[0] and here[1] >= 0 and there[1] >= 0",
              "return here[0] == there[0]", _BRANCHES),
     Mutation("an order counts a branch's result and its output once", "memplan_cli/transforms/ordering/build.py",
-             " and v not in facts.given]", "]", "tests/unit/transforms/test_order_build.py"),
-    Mutation("a replayed branch writes no output while it runs", "memplan_cli/runtime/jobs/replay.py",
+             " and v not in facts.given]", "]", "tests/transforms/test_order_build.py"),
+    Mutation("a replayed branch writes no output while it runs", "memplan_cli/runtime/workers/jobs/replay.py",
              "if node.op_type not in BRANCHES:", "if True:", "tests/e2e/test_runtime_replay.py"),
     Mutation("a plan's tensor stays in its body", BLOCKS,
-             "if tensor.first < owner.start or tensor.last > owner.end + 1:", "if False:", "tests/unit/test_plan_blocks.py"),
+             "if tensor.first < owner.start or tensor.last > owner.end + 1:", "if False:", "tests/planning/test_checking_blocks.py"),
     Mutation("a plan's loop gives nothing on its body's bytes", BLOCKS,
-             "if _any_within(births.get(owner.block, ()), owner.start, owner.end):", "if False:", "tests/unit/test_plan_blocks.py"),
+             "if _any_within(births.get(owner.block, ()), owner.start, owner.end):", "if False:", "tests/planning/test_checking_blocks.py"),
     Mutation("a plan's output takes one result of a branch", BLOCKS,
-             "if results > 1 and given:", "if False:", "tests/unit/test_plan_blocks.py"),
+             "if results > 1 and given:", "if False:", "tests/planning/test_checking_blocks.py"),
     Mutation("what is pinned lives for the whole run", STORAGE,
-             "ranges.update(dict.fromkeys(alone, whole_run))", "pass", _CORE + " tests/unit/test_scope.py"),
+             "ranges.update(dict.fromkeys(alone, whole_run))", "pass", _CORE + " tests/planning/test_scope.py"),
     Mutation("what is pinned shares nothing", STORAGE,
              "if var not in alone} if alone else sizes", "} if alone else sizes",
-             _CORE + " tests/unit/test_scope.py"),
+             _CORE + " tests/planning/test_scope.py"),
     Mutation("the checker sees overlaps", PROBLEM,
-             "if place < len(live) and live[place] < top:", "if False:", "tests/unit/test_problem.py tests/unit/test_plan_file.py"),
+             "if place < len(live) and live[place] < top:", "if False:", "tests/core/test_problem.py tests/planning/test_plan_file.py"),
     Mutation("the checker sees what lies over its start", PROBLEM,
-             "if place and tops[live[place - 1]] > offset:", "if False:", "tests/unit/test_problem.py tests/unit/test_plan_file.py"),
+             "if place and tops[live[place - 1]] > offset:", "if False:", "tests/core/test_problem.py tests/planning/test_plan_file.py"),
     Mutation("the checker sees what sticks out", PROBLEM,
-             " or max(map(add, offsets, sizes)) > height", "", "tests/unit/test_problem.py tests/unit/test_plan_file.py"),
+             " or max(map(add, offsets, sizes)) > height", "", "tests/core/test_problem.py tests/planning/test_plan_file.py"),
     Mutation("the checker sees misaligned offsets", PROBLEM,
-             "return odd or min(offsets)", "return min(offsets)", "tests/unit/test_problem.py tests/unit/test_plan_file.py"),
+             "return odd or min(offsets)", "return min(offsets)", "tests/core/test_problem.py tests/planning/test_plan_file.py"),
     Mutation("the checker sees negative offsets", PROBLEM,
-             " or min(offsets) < 0", "", "tests/unit/test_problem.py tests/unit/test_plan_file.py"),
+             " or min(offsets) < 0", "", "tests/core/test_problem.py tests/planning/test_plan_file.py"),
     Mutation("a plan's alias must exist", PLAN,
-             "None if alias_of is not None else (arena", "(arena", "tests/unit/test_plan_file.py"),
+             "None if alias_of is not None else (arena", "(arena", "tests/planning/test_plan_file.py"),
     Mutation("a plan places a tensor once", PLAN,
-             "if len(identities) != len(tensors):", "if False:", "tests/unit/test_plan_file.py"),
+             "if len(identities) != len(tensors):", "if False:", "tests/planning/test_plan_file.py"),
     Mutation("level 0 matches shapes", POOL,
-             "return buffer.dtype, buffer.shape", "return buffer.dtype", "tests/unit/allocators tests/golden"),
+             "return buffer.dtype, buffer.shape", "return buffer.dtype", "tests/packing tests/golden"),
     Mutation("level 1 matches dtypes", POOL,
-             "return buffer.dtype\n", "return 0\n", "tests/unit/allocators tests/golden"),
+             "return buffer.dtype\n", "return 0\n", "tests/packing tests/golden"),
     Mutation("a slot is free only when its holder is dead", POOL,
-             ">> _SLOT_BITS <= start", ">> _SLOT_BITS <= start + 1", "tests/unit/allocators tests/property/test_allocators.py"),
+             ">> _SLOT_BITS <= start", ">> _SLOT_BITS <= start + 1", "tests/packing tests/packing/test_allocators.py"),
     Mutation("a slot is large enough", POOL,
-             "at = bisect_left(shelf, size << _SLOT_BITS)", "at = 0", "tests/unit/allocators tests/property/test_allocators.py"),
-    Mutation("a lost node is seen", SAME, "if node not in after)", "if False)", "tests/unit/onnx_io"),
-    Mutation("a new node is seen", SAME, "if node not in before and not fewer.allows(node)", "if False", "tests/unit/onnx_io"),
+             "at = bisect_left(shelf, size << _SLOT_BITS)", "at = 0", "tests/packing tests/packing/test_allocators.py"),
+    Mutation("a lost node is seen", SAME, "if node not in after)", "if False)", "tests/onnx_io tests/shapes"),
+    Mutation("a new node is seen", SAME, "if node not in before and not fewer.allows(node)", "if False", "tests/onnx_io tests/shapes"),
     Mutation("a node that runs twice is seen", SAME,
-             "            elif name:\n", "            elif False:\n", "tests/unit/onnx_io"),
+             "            elif name:\n", "            elif False:\n", "tests/onnx_io tests/shapes"),
     Mutation("a value read before it is made is seen", SAME,
-             "if not there.issuperset(node.input[:]):", "if False:", "tests/unit/onnx_io"),
+             "if not there.issuperset(node.input[:]):", "if False:", "tests/onnx_io tests/shapes"),
     Mutation("a copy leaves out optional outputs only", SAME,
-             "(not one and at in optional)", "not one", "tests/unit/onnx_io"),
-    Mutation("inference meets no node that it would crash on", "memplan_cli/onnx_io/inference.py",
+             "(not one and at in optional)", "not one", "tests/onnx_io tests/shapes"),
+    Mutation("inference meets no node that it would crash on", "memplan_cli/shapes/onnx_inference.py",
              "hidden = [node for node, typed in _risky(model.graph, frozenset()) if not typed]",
-             "hidden = list[NodeProto]()", "tests/unit/onnx_io"),
+             "hidden = list[NodeProto]()", "tests/onnx_io tests/shapes"),
     Mutation("declared numbers are compared", CONTRADICTIONS,
              "return made is not None and made >= 0 and made != held", "return False", _DECLARED),
     Mutation("a number declared for a free size is wrong", CONTRADICTIONS,
@@ -159,28 +166,28 @@ MUTATIONS = (
              "waiting = list[VarId]()", _DECLARED),
     Mutation("nobody asks about a declared result what would crash", CONTRADICTIONS,
              "if typed or op.type not in NEED_A_TYPE:", "if True:", _DECLARED),
-    Mutation("what is declared wrongly is not believed", "memplan_cli/onnx_io/checked.py",
+    Mutation("what is declared wrongly is not believed", "memplan_cli/shapes/reading.py",
              "doubted=doubted", "doubted=frozenset()", _DECLARED),
-    Mutation("declarations that cannot all be right are refused", "memplan_cli/onnx_io/checked.py",
+    Mutation("declarations that cannot all be right are refused", "memplan_cli/shapes/reading.py",
              "    if left:", "    if False:", _DECLARED),
-    Mutation("what is declared comes back only where inference agrees", "memplan_cli/onnx_io/doubted_shapes.py",
+    Mutation("what is declared comes back only where inference agrees", "memplan_cli/shapes/untrusted_annotations.py",
              "agrees(mine, kind) and ", "", _DECLARED),
     Mutation("a Constant is no declared type", "memplan_cli/onnx_io/read.py",
              "facts if held == UNKNOWN else held", "facts", _DECLARED),
-    Mutation("a weight has the data that its dims say", "memplan_cli/onnx_io/weights.py",
-             "if given not in (_bytes(tensor), 0):", "if False:", "tests/unit/onnx_io/test_weights.py"),
-    Mutation("a weight has the values that its dims say", "memplan_cli/onnx_io/weights.py",
-             "if values not in (_values(tensor, bits), 0):", "if False:", "tests/unit/onnx_io/test_weights.py"),
-    Mutation("a file holds no more weights than bytes", "memplan_cli/onnx_io/weights.py",
-             "if sum(map(_bytes, inside)) <= size:", "if True:", "tests/unit/onnx_io/test_weights.py"),
-    Mutation("only half a row is taken from a file of rows", "memplan_cli/sweep_rows.py",
-             "if half[: len(_START)] != _START[: len(half)]:", "if False:", "tests/unit/test_sweep.py"),
+    Mutation("a weight has the data that its dims say", "memplan_cli/onnx_io/weights/sizes.py",
+             "if given not in (_bytes(tensor), 0):", "if False:", "tests/onnx_io/test_weights.py"),
+    Mutation("a weight has the values that its dims say", "memplan_cli/onnx_io/weights/sizes.py",
+             "if values not in (_values(tensor, bits), 0):", "if False:", "tests/onnx_io/test_weights.py"),
+    Mutation("a file holds no more weights than bytes", "memplan_cli/onnx_io/weights/sizes.py",
+             "if sum(map(_bytes, inside)) <= size:", "if True:", "tests/onnx_io/test_weights.py"),
+    Mutation("only half a row is taken from a file of rows", "memplan_cli/reporting/findings/sweep_rows.py",
+             "if half[: len(_START)] != _START[: len(half)]:", "if False:", "tests/workflows/test_sweep.py"),
     Mutation("functions that call themselves are refused", "memplan_cli/onnx_io/functions.py",
-             "if endless is not None:", "if False:", "tests/unit/onnx_io"),
-    Mutation("the runtime sends nothing home", "memplan_cli/runtime/worker.py",
-             "**_QUIET, ", "", "tests/unit/runtime/test_worker.py"),
+             "if endless is not None:", "if False:", "tests/onnx_io tests/shapes"),
+    Mutation("the runtime sends nothing home", "memplan_cli/runtime/workers/worker.py",
+             "**_QUIET, ", "", "tests/runtime/test_worker.py"),
     Mutation("initializers are compared", SAME,
-             "if not _same_weights(old, new):", "if False:", "tests/unit/onnx_io"),
+             "if not _same_weights(old, new):", "if False:", "tests/onnx_io tests/shapes"),
     Mutation("random ops never run twice", f"{RECOMPUTING}/values.py",
              "        op.is_random\n        or op.bodies", "        op.bodies", _RECOMPUTED),
     Mutation("ops on sequences never run twice", f"{RECOMPUTING}/values.py",
@@ -238,36 +245,36 @@ MUTATIONS = (
              _STEPS),
     Mutation("the second step reads the first one's values", _BOUND,
              "self.feed |= {old: values[new] for new, old in self.pairs.items()}", "del values", _STEPS),
-    Mutation("each model of a gate has the rules of its own folder", "memplan_cli/gating.py",
+    Mutation("each model of a gate has the rules of its own folder", "memplan_cli/workflows/gate.py",
              "        if path.parent not in folders:\n", "        if not folders:\n            folders = dict.fromkeys((p.parent for p in paths), _terms(path, request))\n        if path.parent not in folders:\n", "tests/cli/test_gate.py"),
-    Mutation("no plan is gated whose model has changed", "memplan_cli/provenance.py",
+    Mutation("no plan is gated whose model has changed", "memplan_cli/workflows/files/provenance.py",
              "        if digest != plan.report.model.sha256:\n", "        if False:\n", "tests/cli/test_gate.py"),
-    Mutation("releases of a plan file are where tensors die", "memplan_cli/plan_clock.py",
-             "            if due[name] != release.step:\n", "            if False:\n", "tests/unit/test_plan_clock.py"),
-    Mutation("the order of a plan file has each node once", "memplan_cli/plan_clock.py",
-             "        if len(set(order.nodes)) < len(order.nodes):\n", "        if False:\n", "tests/unit/test_plan_clock.py"),
-    Mutation("a dim of 0 is a length", "memplan_cli/onnx_io/expectations.py",
-             "        else dim.dim_value  # 0 is", "        else dim.dim_value or None  # 0 is", "tests/cli/test_empty_dims.py tests/unit/onnx_io"),
-    Mutation("plans with bounds run inside of them", "memplan_cli/proving.py",
-             "            first[name] = at = min(max(usual[name], low), high)\n", "            first[name] = at = usual[name]\n", "tests/unit/test_proving.py"),
-    Mutation("weights of a target replace no foreign file", "memplan_cli/own_weights.py",
+    Mutation("releases of a plan file are where tensors die", "memplan_cli/planning/checking/clock.py",
+             "            if due[name] != release.step:\n", "            if False:\n", "tests/planning/test_checking_clock.py"),
+    Mutation("the order of a plan file has each node once", "memplan_cli/planning/checking/clock.py",
+             "        if len(set(order.nodes)) < len(order.nodes):\n", "        if False:\n", "tests/planning/test_checking_clock.py"),
+    Mutation("a dim of 0 is a length", "memplan_cli/onnx_io/runs/expectations.py",
+             "        else dim.dim_value  # 0 is", "        else dim.dim_value or None  # 0 is", "tests/cli/test_empty_dims.py tests/onnx_io tests/shapes"),
+    Mutation("plans with bounds run inside of them", "memplan_cli/workflows/validate.py",
+             "            first[name] = at = min(max(usual[name], low), high)\n", "            first[name] = at = usual[name]\n", "tests/workflows/test_validate.py"),
+    Mutation("weights of a target replace no foreign file", "memplan_cli/workflows/files/own_weights.py",
              "        if name not in own and (place.exists() or place.is_symlink()):\n", "        if False:\n", "tests/e2e/test_output_files.py tests/e2e/test_target.py"),
-    Mutation("names that the runtime counts are counted anew", "memplan_cli/onnx_io/node_names.py",
-             '            base = name = _COUNTED.sub("", node.name)\n', "            base = name = node.name\n", "tests/unit/onnx_io/test_node_names.py"),
-    Mutation("reductions without axes may reduce nothing", "memplan_cli/onnx_io/gradients/rules_reduction.py",
-             "        return () if empty else tuple(range(rank))\n", "        return tuple(range(rank))\n", "tests/unit/gradients/test_forms.py"),
+    Mutation("names that the runtime counts are counted anew", "memplan_cli/runtime/graph/node_names.py",
+             '            base = name = _COUNTED.sub("", node.name)\n', "            base = name = node.name\n", "tests/runtime/test_node_names.py"),
+    Mutation("reductions without axes may reduce nothing", "memplan_cli/training/rules/reduction.py",
+             "        return () if empty else tuple(range(rank))\n", "        return tuple(range(rank))\n", "tests/training/test_forms.py"),
     Mutation("a budget costs no memory that an order saves", f"{RECOMPUTING}/auto.py",
              "        self._order_alone()\n        if self._keeps_for_nothing(budget):\n            return\n", "", _RECOMPUTED),
-    Mutation("the search asks first where tries ended", "memplan_cli/allocators/exact.py",
-             "later >= 0 and later % _BLAMING == 0", "False", "tests/unit/allocators/test_cores.py"),
+    Mutation("the search asks first where tries ended", "memplan_cli/packing/search/exact.py",
+             "later >= 0 and later % _BLAMING == 0", "False", "tests/packing/test_cores.py"),
     Mutation("what could not be written is not tried again at the end", "memplan_cli/__main__.py",
              "            _let_go(stream)\n", "            pass\n", "tests/cli/test_terminal.py"),
-    Mutation("who seems slower is timed again", "memplan_cli/runtime/timing.py",
-             "if not any(is_slower(other.peaks, before.peaks) for other in others):", "if others:", "tests/unit/runtime/test_timing.py"),
-    Mutation("of two times the shorter one stays", "memplan_cli/runtime/timing.py",
-             "else min(one, other)", "else max(one, other)", "tests/unit/runtime/test_timing.py"),
+    Mutation("who seems slower is timed again", "memplan_cli/runtime/measuring/timing.py",
+             "if not any(is_slower(other.peaks, before.peaks) for other in others):", "if others:", "tests/runtime/test_timing.py"),
+    Mutation("of two times the shorter one stays", "memplan_cli/runtime/measuring/timing.py",
+             "else min(one, other)", "else max(one, other)", "tests/runtime/test_timing.py"),
     Mutation("what is slower is turned down", "memplan_cli/runtime/facts.py",
-             "    if is_slower(after, before):\n        return None\n", "", "tests/unit/runtime/test_unoptimised_settings.py"),
+             "    if is_slower(after, before):\n        return None\n", "", "tests/runtime/test_unoptimised_settings.py"),
 )  # fmt: skip
 
 

@@ -22,8 +22,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from memplan_cli.analysis.aliasing import SHARE_NOTHING, SHARE_SAFELY
-from memplan_cli.ir import Block, Op, Origin, Program, Var, VarId, intermediates
-from memplan_cli.sizes import Size, size_of
+from memplan_cli.core.program import Block, Op, Origin, Program, Var, VarId, intermediates
+from memplan_cli.core.symbolic.sizes import Size, size_of
 
 ROOT = Path(__file__).parents[2]
 SHARED = ROOT.parent / "shared" / "models"
@@ -97,7 +97,7 @@ class Row:
 
 def one(name: str, sharing: str) -> Row:
     """Order one model, or one generated graph (its name is its number of ops)."""
-    from memplan_cli.transforms.order import best_order
+    from memplan_cli.transforms.ordering.order import best_order
 
     program, sizes = generated(int(name)) if name.isdigit() else model(SHARED / f"{name}.onnx")
     started = time.process_time()
@@ -117,8 +117,8 @@ def one(name: str, sharing: str) -> Row:
 
 def model(path: Path) -> tuple[Program, dict[VarId, Size]]:
     from memplan_cli.onnx_io.load import load_model
-    from memplan_cli.onnx_io.read import read_program
-    from memplan_cli.onnx_io.shapes import Bindings
+    from memplan_cli.shapes.bindings import Bindings
+    from memplan_cli.shapes.reading import read_program
 
     bindings = Bindings(dims=DIMS.get(path.stem, {}))
     program = read_program(load_model(path), bindings).program
@@ -271,7 +271,7 @@ def document(
             *faults,
             "",
             "Against every order there is: 3,000 random graphs of up to nine ops, by",
-            "`pytest -m slow tests/property/test_order_brute_force.py`.",
+            "`pytest -m slow tests/transforms/test_order_brute_force.py`.",
             "",
             "## Models",
             "",

@@ -21,10 +21,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memplan_cli.allocators import ALLOCATORS, portfolio
-from memplan_cli.pack import read_problem
-from memplan_cli.problem import Problem, lower_bound, violations
-from memplan_cli.version import VERSION
+from memplan_cli.core.problem import Problem, lower_bound, violations
+from memplan_cli.core.version import VERSION
+from memplan_cli.packing import ALLOCATORS, portfolio
+from memplan_cli.packing.problem_file import read_problem
 
 from .packing_instances import FAMILIES, square
 from .packing_models import table as model_table
@@ -132,7 +132,7 @@ def cold() -> Iterator[str]:
     """Time whole processes: an easy problem, a hard one, a hard one on a new machine."""
     code = (
         "from tests.benchmarks.packing_instances import {f};"
-        "from memplan_cli.allocators import portfolio;"
+        "from memplan_cli.packing import portfolio;"
         "assert portfolio({f}({n}, {seed})).proved"
     )
     yield "## Whole processes\n"

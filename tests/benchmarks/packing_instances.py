@@ -10,7 +10,7 @@ from itertools import pairwise
 from random import Random
 from typing import TYPE_CHECKING
 
-from memplan_cli.problem import Buffer, BufferId, LiveRange, Problem
+from memplan_cli.core.problem import Buffer, BufferId, LiveRange, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

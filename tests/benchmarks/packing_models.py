@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
-from memplan_cli.allocators import portfolio
 from memplan_cli.cli import main as memplan
-from memplan_cli.problem import Layout, Problem, violations
+from memplan_cli.core.problem import Layout, Problem, violations
+from memplan_cli.packing import portfolio
 
 from .zoo import LIGHT, ROOT, SHARED, bindings
 
@@ -72,7 +72,7 @@ def packed(model: Path, order: str) -> Packed:
     dims = [word for dim in bindings(model) for word in ("--dim", dim)]
     with (
         tempfile.TemporaryDirectory() as folder,
-        patch("memplan_cli.placing.portfolio", noting),
+        patch("memplan_cli.planning.allocation.portfolio", noting),
         redirect_stdout(StringIO()),
     ):
         options = ["--no-validate", "--quiet", "--order", order, *dims]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from memplan_cli.problem import BufferId, Layout, Problem, lower_bound, violations
+from memplan_cli.core.problem import BufferId, Layout, Problem, lower_bound, violations
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

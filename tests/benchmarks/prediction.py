@@ -26,12 +26,12 @@ import onnx
 
 from collection_inputs import specs_from_json
 from function_graphs import drawn_functions
+from memplan_cli.core.results.observations import Peaks, RuntimeSettings
 from memplan_cli.errors import MemplanError
-from memplan_cli.evidence import Peaks, RuntimeSettings
-from memplan_cli.runtime.executed import executed_run, write_dump
-from memplan_cli.runtime.measure import Trial, measure, record
-from memplan_cli.runtime.predict import Executed, needs_run, predict
-from memplan_cli.runtime.profile import peaks_of
+from memplan_cli.runtime.graph.executed import executed_run, write_dump
+from memplan_cli.runtime.measuring.measure import Trial, measure, record
+from memplan_cli.runtime.simulation.predict import Executed, needs_run, predict
+from memplan_cli.runtime.workers.profile import peaks_of
 from shared_models import LIGHT, SHARED, with_random_weights
 
 from .in_process import keep_jobs_here

@@ -23,7 +23,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from memplan_cli.errors import MemplanError
-from memplan_cli.runtime.measure import Trial
+from memplan_cli.runtime.measuring.measure import Trial
 
 from .in_process import keep_jobs_here
 from .prediction import figures, rows_of

@@ -18,14 +18,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memplan_cli import Settings, api
-from memplan_cli.evidence import CPU, RuntimeSettings
-from memplan_cli.runtime.compare import Comparison, compare
-from memplan_cli.runtime.donated import donated_steps
-from memplan_cli.runtime.measure import Trial
-from memplan_cli.runtime.offline import RUN_AS_WRITTEN, offline_program
-from memplan_cli.runtime.predict import Executed
+from memplan_cli import Settings
+from memplan_cli.core.results.observations import CPU, RuntimeSettings
+from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN, offline_program
+from memplan_cli.runtime.measuring.measure import Trial
+from memplan_cli.runtime.proofs.compare import Comparison, compare
+from memplan_cli.runtime.proofs.donated import donated_steps
+from memplan_cli.runtime.simulation.predict import Executed
 from memplan_cli.runtime.steer import recommend
+from memplan_cli.workflows import api
 from steps_memory import WAYS, held_by_steps
 
 from .alternating import alternate

@@ -20,17 +20,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from memplan_cli import api
+from corruptions import nested_programs
 from memplan_cli.errors import MemplanError
-from memplan_cli.runtime.replay import Replayed, replay
-from memplan_cli.settings import Settings
-from property.corruptions import nested_programs
-from property.trials import tried
+from memplan_cli.runtime.proofs.replay import Replayed, replay
+from memplan_cli.settings.settings import Settings
+from memplan_cli.workflows import api
+from trials import tried
 
 from .prediction import every_name, fill, trial_of
 
 if TYPE_CHECKING:
-    from memplan_cli.runtime.measure import Trial
+    from memplan_cli.runtime.measuring.measure import Trial
 
 Level = Literal[0, 1, 2]
 LEVELS: tuple[Level, ...] = (0, 1, 2)

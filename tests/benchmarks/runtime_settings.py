@@ -24,25 +24,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collection_inputs import specs_from_json
-from memplan_cli import Check, Settings, api
+from memplan_cli import Check, Settings
 from memplan_cli.analysis.storage import live_peak
-from memplan_cli.evidence import CPU, Peaks, RuntimeSettings
-from memplan_cli.ir import Origin
+from memplan_cli.core.program import Origin
+from memplan_cli.core.results.observations import CPU, Peaks, RuntimeSettings
+from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.runtime.compare import Comparison, compare
 from memplan_cli.runtime.facts import best_settings
-from memplan_cli.runtime.measure import Trial, measure
-from memplan_cli.runtime.offline import offline_program
-from memplan_cli.sizes import size_of
-from memplan_cli.targeting import runtime_aliasing
-from memplan_cli.transforms.order import best_order
+from memplan_cli.runtime.graph.offline import offline_program
+from memplan_cli.runtime.measuring.measure import Trial, measure
+from memplan_cli.runtime.proofs.compare import Comparison, compare
+from memplan_cli.transforms.ordering.order import best_order
+from memplan_cli.workflows import api
+from memplan_cli.workflows.target import runtime_aliasing
 
 from .alternating import alternate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from memplan_cli.onnx_io.feeds import FeedSpec
+    from memplan_cli.onnx_io.runs.feeds import FeedSpec
 
 ROOT = Path(__file__).parents[2]
 MODELS = ROOT.parent / "shared" / "models"

@@ -29,10 +29,10 @@ import numpy as np
 import onnx
 
 from memplan_cli.errors import MemplanError
-from memplan_cli.modelfile import ModelFile, plan_model
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.onnx_io.write import written_model
-from memplan_cli.settings import Settings
+from memplan_cli.onnx_io.writing.write import written_model
+from memplan_cli.settings.settings import Settings
+from memplan_cli.workflows.files.model_file import ModelFile, plan_model
 
 from .in_process import keep_jobs_here
 from .suite_cases import Case, cases, names
@@ -41,7 +41,7 @@ from .suite_forced import copied, read_twice, shuffled
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from memplan_cli.planner import Planned
+    from memplan_cli.planning.planner import Planned
 
 ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "docs" / "measurements" / "suite.md"

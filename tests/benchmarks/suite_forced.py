@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from onnx import helper
 
 from memplan_cli.analysis.aliasing import SHARE_SAFELY
-from memplan_cli.ir import Block, Op, Program, VarId, captures, intermediates
-from memplan_cli.sizes import size_of
-from memplan_cli.transforms.recomputing.build import build
-from memplan_cli.transforms.recomputing.values import find_values, may_run_twice
+from memplan_cli.core.program import Block, Op, Program, VarId, captures, intermediates
+from memplan_cli.core.symbolic.sizes import size_of
+from memplan_cli.transforms.rematerialization.build import build
+from memplan_cli.transforms.rematerialization.values import find_values, may_run_twice
 
 if TYPE_CHECKING:
     import random

@@ -22,7 +22,7 @@ from typing import Any
 import onnx
 import onnxruntime
 
-from memplan_cli.version import VERSION
+from memplan_cli.core.version import VERSION
 
 ROOT = Path(__file__).parents[2]
 SHARED = ROOT.parent / "shared" / "models"

@@ -8,10 +8,8 @@ import click
 import pytest
 
 from memplan_cli.cli import main
-from memplan_cli.onnx_io.gradients.losses import LOSSES
-from memplan_cli.onnx_io.gradients.optimisers import OPTIMISERS
-from memplan_cli.renderers import (
-    RENDERERS,
+from memplan_cli.reporting import RENDERERS
+from memplan_cli.reporting.commands import (
     changes,
     diagnosis,
     settings,
@@ -21,7 +19,9 @@ from memplan_cli.renderers import (
     validation,
     verdicts,
 )
-from memplan_cli.runtime.simulate import ALLOCATORS, RUNTIME
+from memplan_cli.runtime.simulation.dynamic import ALLOCATORS, RUNTIME
+from memplan_cli.training.losses import LOSSES
+from memplan_cli.training.optimizers import OPTIMISERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

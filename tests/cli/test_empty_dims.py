@@ -9,9 +9,9 @@ import onnx
 import pytest
 
 from builders import parse
-from memplan_cli.renderers import RENDERERS
-from memplan_cli.renderers.facts import verdict
-from memplan_cli.report import Report
+from memplan_cli.core.results.report import Report
+from memplan_cli.reporting import RENDERERS
+from memplan_cli.reporting.plans.facts import verdict
 from story import memplan
 
 BATCH = """g (float[batch,8] x) => (float[batch,8] y) {

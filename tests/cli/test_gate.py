@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from memplan_cli.schemas import NAMES
+from memplan_cli.reporting.schemas import NAMES
 from story import GOOD, LONGER, memplan, write
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import onnx
 import pytest
 
-from memplan_cli.plan_file import read_plan
+from memplan_cli.planning.checking.plan_file import read_plan
 from memplan_cli.runtime import probe
 from story import memplan
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from memplan_cli.evidence import CUDA
-from memplan_cli.runtime.session import probe_provider
+from memplan_cli.core.results.observations import CUDA
+from memplan_cli.runtime.workers.session import probe_provider
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

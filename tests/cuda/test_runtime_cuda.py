@@ -10,17 +10,17 @@ import onnx.numpy_helper
 import onnx.parser
 import pytest
 
-from memplan_cli import api
-from memplan_cli.evidence import CUDA, RuntimeSettings
+from memplan_cli.core.results.observations import CUDA, RuntimeSettings
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.onnx_io.read import read_program
-from memplan_cli.runtime.compare import Comparison, compare
-from memplan_cli.runtime.measure import Trial, measure, record
-from memplan_cli.runtime.predict import Executed, predict
+from memplan_cli.runtime.measuring.measure import Trial, measure, record
 from memplan_cli.runtime.probe import probe_table
-from memplan_cli.runtime.replay import replay
-from memplan_cli.runtime.session import resolve_provider
-from memplan_cli.settings import Settings
+from memplan_cli.runtime.proofs.compare import Comparison, compare
+from memplan_cli.runtime.proofs.replay import replay
+from memplan_cli.runtime.simulation.predict import Executed, predict
+from memplan_cli.runtime.workers.session import resolve_provider
+from memplan_cli.settings.settings import Settings
+from memplan_cli.shapes.reading import read_program
+from memplan_cli.workflows import api
 
 if TYPE_CHECKING:
     from pathlib import Path

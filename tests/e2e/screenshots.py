@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from browser import Browser
-from memplan_cli import api
-from memplan_cli.renderers import html
-from memplan_cli.settings import Settings
+from memplan_cli.reporting.plans import html
+from memplan_cli.settings.settings import Settings
+from memplan_cli.workflows import api
 
 TARGET = Path(__file__).parents[2] / "docs" / "screenshots"
 MODELS = {"sd15_unet": "light", "train_bert_small_adam": "dark"}

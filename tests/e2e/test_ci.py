@@ -186,7 +186,15 @@ def test_the_pytest_plugin_limits_models(tmp_path: Path) -> None:
     write(tmp_path / "part.onnx", GAP)
     (tmp_path / "memplan.yaml").write_text("allow_partial: true\n")
     (tmp_path / "test_models.py").write_text(PLUGIN_TESTS)
-    command = [sys.executable, "-m", "pytest", "-p", "memplan_cli.pytest_plugin", "-rA", "-q"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "memplan_cli.cli.pytest_plugin",
+        "-rA",
+        "-q",
+    ]
     done = subprocess.run(
         [*command, "--strict-markers", "--rootdir", ".", "-p", "no:cacheprovider"],
         cwd=tmp_path,

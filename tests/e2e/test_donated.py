@@ -12,23 +12,23 @@ import onnx.parser
 import pytest
 
 from memplan_cli import Check, Settings, optimize
+from memplan_cli.core.program import Program, VarId
+from memplan_cli.core.results.observations import RuntimeSettings, Validation
 from memplan_cli.errors import ModelError
-from memplan_cli.evidence import RuntimeSettings, Validation
-from memplan_cli.ir import Program, VarId
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.onnx_io.notes import PREFIX, donated_pairs, donation_note
-from memplan_cli.runtime.compare import Comparison
-from memplan_cli.runtime.donated import (
+from memplan_cli.onnx_io.metadata import PREFIX, donated_pairs, donation_note
+from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN
+from memplan_cli.runtime.proofs.compare import Comparison
+from memplan_cli.runtime.proofs.donated import (
     RATE_SCALE,
     STATE_SCALE,
     DonatedSteps,
     donated_steps,
     step_specs,
 )
-from memplan_cli.runtime.inputs import draw_all
-from memplan_cli.runtime.offline import RUN_AS_WRITTEN
-from memplan_cli.transforms import donate
-from memplan_cli.transforms.donate import Donations
+from memplan_cli.runtime.workers.inputs import draw_all
+from memplan_cli.transforms import donation as donate
+from memplan_cli.transforms.donation import Donations
 from steps_memory import WAYS, held_by_steps
 from story import memplan
 

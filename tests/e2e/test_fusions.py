@@ -10,12 +10,13 @@ import onnx.parser
 import pytest
 from onnx import numpy_helper
 
-from memplan_cli import Check, Settings, api
-from memplan_cli.evidence import RuntimeSettings
+from memplan_cli import Check, Settings
+from memplan_cli.core.results.observations import RuntimeSettings
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.runtime.compare import Comparison, compare
-from memplan_cli.runtime.executed import write_dump
-from memplan_cli.runtime.fusions import FUSIONS, costly_fusions, without
+from memplan_cli.runtime.graph.executed import write_dump
+from memplan_cli.runtime.graph.fusions import FUSIONS, costly_fusions, without
+from memplan_cli.runtime.proofs.compare import Comparison, compare
+from memplan_cli.workflows import api
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from memplan_cli.cli.gate import FORMATS
+from memplan_cli.cli.commands.gate import FORMATS
 from story import GOOD, LONGER, SMALLER, memplan, write
 
 if TYPE_CHECKING:

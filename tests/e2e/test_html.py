@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from browser import CHROMIUM, Browser
-from memplan_cli.plan import ArenaFacts, BlockOrder, Placement, Plan
-from memplan_cli.plan_file import read_plan
-from memplan_cli.renderers import html
+from memplan_cli.core.results.placements import ArenaFacts, BlockOrder, Placement
+from memplan_cli.planning.checking.plan_file import read_plan
+from memplan_cli.reporting.plans import html
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from memplan_cli.core.results.plan import Plan
 
 PLANS = Path(__file__).parents[1] / "golden" / "renderers" / "plans"
 
@@ -87,7 +89,7 @@ def test_a_page_opens_without_a_complaint_and_asks_no_network(
 
 
 def names(plan: Plan) -> list[str]:
-    from memplan_cli.renderers.escape import terminal
+    from memplan_cli.reporting.escape import terminal
 
     return [json.dumps(terminal(tensor.id)) for tensor in plan.tensors]
 

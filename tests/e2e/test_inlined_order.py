@@ -15,16 +15,16 @@ import pytest
 from onnx import TensorProto, helper
 
 from function_graphs import DOMAIN, HEAD, drawn_functions
-from memplan_cli.ir import walk
+from memplan_cli.core.program import walk
 from memplan_cli.onnx_io.load import load_as_written, load_model
-from memplan_cli.onnx_io.read import read_program
-from memplan_cli.runtime.node_index import by_index
-from memplan_cli.runtime.order import ORDERS
+from memplan_cli.runtime.graph.node_index import by_index
+from memplan_cli.runtime.simulation.order import ORDERS
+from memplan_cli.shapes.reading import read_program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from memplan_cli.ir import Block, Op, Program
+    from memplan_cli.core.program import Block, Op, Program
 
 FUNCTIONS = (
     "three (a, b) => (c, d) { t = Exp(a)  u = m.two(b)  v = m.two(t)  c = Add(u, v)  d = m.one(u) }",

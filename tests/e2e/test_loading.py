@@ -10,12 +10,13 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from memplan_cli import Check, api
-from memplan_cli.onnx_io.inline import inline_bytes, with_external_data
+from memplan_cli import Check
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.runtime import loading
-from memplan_cli.runtime.compare import Comparison, compare
-from memplan_cli.runtime.loading import load_cost
+from memplan_cli.onnx_io.weights.inline import inline_bytes, with_external_data
+from memplan_cli.runtime.measuring import loading
+from memplan_cli.runtime.measuring.loading import load_cost
+from memplan_cli.runtime.proofs.compare import Comparison, compare
+from memplan_cli.workflows import api
 
 if TYPE_CHECKING:
     from pathlib import Path

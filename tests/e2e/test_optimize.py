@@ -13,8 +13,8 @@ import pytest
 
 from memplan_cli import Check, Settings, optimize
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.onnx_io.same_graph import graph_differences
-from memplan_cli.runtime.compare import Comparison, compare
+from memplan_cli.onnx_io.writing.verify import graph_differences
+from memplan_cli.runtime.proofs.compare import Comparison, compare
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = sorted(path.stem for path in (ROOT / "sample_models").glob("*.onnx"))
@@ -116,7 +116,7 @@ def test_nothing_is_written_when_the_outputs_differ(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Break the rewritten model between writing and proving it."""
-    from memplan_cli.onnx_io import write
+    from memplan_cli.onnx_io.writing import write
 
     source = tmp_path / "net.onnx"
     source.write_bytes((ROOT / "sample_models" / "train_mlp.onnx").read_bytes())

@@ -10,10 +10,12 @@ import onnx.parser
 import pytest
 from onnx import numpy_helper
 
-from memplan_cli import Check, Settings, api, targeting
+from memplan_cli import Check, Settings
 from memplan_cli.errors import ModelError, SettingsError
-from memplan_cli.own_weights import own_weights
-from memplan_cli.runtime import offline
+from memplan_cli.runtime.graph import offline
+from memplan_cli.workflows import api
+from memplan_cli.workflows import target as targeting
+from memplan_cli.workflows.files.own_weights import own_weights
 from story import GOOD, memplan, write
 
 CPU = Settings(target="cpu")

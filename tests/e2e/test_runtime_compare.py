@@ -7,10 +7,10 @@ import onnx
 import onnx.parser
 import pytest
 
+from memplan_cli.core.results.observations import CPU
 from memplan_cli.errors import ModelError, RuntimeUnavailableError
-from memplan_cli.evidence import CPU
-from memplan_cli.runtime.bits import Tolerance
-from memplan_cli.runtime.compare import Comparison, compare
+from memplan_cli.runtime.proofs.compare import Comparison, compare
+from memplan_cli.runtime.workers.bits import Tolerance
 
 if TYPE_CHECKING:
     from pathlib import Path

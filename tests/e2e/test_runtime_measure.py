@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 import onnx
 import onnx.parser
 
-from memplan_cli.evidence import RuntimeSettings
-from memplan_cli.runtime.measure import Trial, measure, record
+from memplan_cli.core.results.observations import RuntimeSettings
+from memplan_cli.runtime.measuring.measure import Trial, measure, record
 
 if TYPE_CHECKING:
     from pathlib import Path

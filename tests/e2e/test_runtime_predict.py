@@ -11,13 +11,13 @@ import onnx.numpy_helper
 import onnx.parser
 import pytest
 
-from memplan_cli.evidence import Peaks, RuntimeSettings
-from memplan_cli.onnx_io.feeds import FeedSpec
-from memplan_cli.onnx_io.read import read_program
-from memplan_cli.runtime.executed import executed_graph, executed_run
-from memplan_cli.runtime.measure import Trial, measure
-from memplan_cli.runtime.predict import Executed, predict
-from memplan_cli.simulating import simulate_model
+from memplan_cli.core.results.observations import Peaks, RuntimeSettings
+from memplan_cli.onnx_io.runs.feeds import FeedSpec
+from memplan_cli.runtime.graph.executed import executed_graph, executed_run
+from memplan_cli.runtime.measuring.measure import Trial, measure
+from memplan_cli.runtime.simulation.predict import Executed, predict
+from memplan_cli.shapes.reading import read_program
+from memplan_cli.workflows.simulate import simulate_model
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,17 +9,18 @@ import onnx
 import onnx.parser
 import pytest
 
-from memplan_cli import api
-from memplan_cli.runtime.measure import Trial
-from memplan_cli.runtime.replay import Extent, replay, replay_unchecked
-from memplan_cli.settings import Settings
+from memplan_cli.runtime.measuring.measure import Trial
+from memplan_cli.runtime.proofs.replay import Extent, replay, replay_unchecked
+from memplan_cli.settings.settings import Settings
+from memplan_cli.workflows import api
 
 Level = Literal[0, 1, 2]
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from memplan_cli.plan import Placement, Plan
+    from memplan_cli.core.results.placements import Placement
+    from memplan_cli.core.results.plan import Plan
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21]>\n'
 ON_CPU = Trial(provider="cpu")

@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from memplan_cli import Check, api
-from memplan_cli.baseline import read_baseline
+from memplan_cli import Check
 from memplan_cli.errors import RuntimeUnavailableError
-from memplan_cli.runtime import compare as comparisons
+from memplan_cli.reporting.findings.baseline import read_baseline
 from memplan_cli.runtime import facts
+from memplan_cli.runtime.proofs import compare as comparisons
+from memplan_cli.workflows import api
 from story import GOOD, memplan, write
 
 if TYPE_CHECKING:
     from typing import NoReturn
 
-    from memplan_cli.evidence import Validation
+    from memplan_cli.core.results.observations import Validation
     from memplan_cli.runtime.facts import Pair
 
 

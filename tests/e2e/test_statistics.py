@@ -9,10 +9,10 @@ import onnx
 import onnx.parser
 
 from memplan_cli import Settings, optimize
-from memplan_cli.evidence import CPU
-from memplan_cli.runtime.compare import Comparison, compare
-from memplan_cli.runtime.offline import RUN_AS_WRITTEN
-from memplan_cli.runtime.session import make_session
+from memplan_cli.core.results.observations import CPU
+from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN
+from memplan_cli.runtime.proofs.compare import Comparison, compare
+from memplan_cli.runtime.workers.session import make_session
 
 if TYPE_CHECKING:
     from pathlib import Path

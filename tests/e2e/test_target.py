@@ -11,20 +11,23 @@ import onnx.parser
 import pytest
 from onnx import numpy_helper
 
-from memplan_cli import Check, Settings, api, output_files, targeting
+from memplan_cli import Check, Settings
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.runtime import facts
-from memplan_cli.runtime import measure as measuring
-from memplan_cli.runtime.measure import Trial, measure
-from memplan_cli.runtime.session import probe_provider
+from memplan_cli.runtime.measuring import measure as measuring
+from memplan_cli.runtime.measuring.measure import Trial, measure
+from memplan_cli.runtime.workers.session import probe_provider
+from memplan_cli.workflows import api
+from memplan_cli.workflows import target as targeting
+from memplan_cli.workflows.files import output_files
 
 if TYPE_CHECKING:
     from pathlib import Path
     from typing import NoReturn
 
-    from memplan_cli.evidence import Peaks, RuntimeSettings
-    from memplan_cli.settings import TargetChoice
+    from memplan_cli.core.results.observations import Peaks, RuntimeSettings
+    from memplan_cli.settings.choices import TargetChoice
 
 CPU = Settings(target="cpu")
 

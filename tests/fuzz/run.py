@@ -34,13 +34,13 @@ LARGEST_SEED = 4096
 
 def read_model(data: bytes) -> None:
     """Load, plan and rewrite what parses; the runtime, a process of its own, is not asked."""
-    from memplan_cli.modelfile import read_model as read
-    from memplan_cli.modelfile import source_of
-    from memplan_cli.onnx_io.checked import read_checked
-    from memplan_cli.onnx_io.shapes import Bindings
-    from memplan_cli.onnx_io.write import written_model
-    from memplan_cli.planner import make_plan
-    from memplan_cli.settings import Settings
+    from memplan_cli.onnx_io.writing.write import written_model
+    from memplan_cli.planning.planner import make_plan
+    from memplan_cli.settings.settings import Settings
+    from memplan_cli.shapes.bindings import Bindings
+    from memplan_cli.shapes.reading import read_checked
+    from memplan_cli.workflows.files.model_file import read_model as read
+    from memplan_cli.workflows.files.model_file import source_of
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "m.onnx"
@@ -53,19 +53,19 @@ def read_model(data: bytes) -> None:
 
 
 def read_settings(data: bytes) -> None:
-    from memplan_cli.settings_file import read_yaml
+    from memplan_cli.settings.sources import read_yaml
 
     read_yaml(data.decode("utf-8", "replace"), "fuzz.yaml")
 
 
 def read_prototxt(data: bytes) -> None:
-    from memplan_cli.settings_file import read_prototxt as read
+    from memplan_cli.settings.sources import read_prototxt as read
 
     read(data.decode("utf-8", "replace"), "fuzz.prototxt")
 
 
 def read_toml(data: bytes) -> None:
-    from memplan_cli.settings_file import read_pyproject
+    from memplan_cli.settings.sources import read_pyproject
 
     read_pyproject(data.decode("utf-8", "replace"), "pyproject.toml")
 
@@ -73,9 +73,9 @@ def read_toml(data: bytes) -> None:
 def read_plan(data: bytes) -> None:
     """Read a plan, and draw what is accepted in every format."""
     from memplan_cli.errors import MemplanError
-    from memplan_cli.plan_file import read_plan as read
-    from memplan_cli.print_log import print_log
-    from memplan_cli.renderers import RENDERERS
+    from memplan_cli.planning.checking.plan_file import read_plan as read
+    from memplan_cli.planning.print_log import print_log
+    from memplan_cli.reporting import RENDERERS
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "p.json"
@@ -90,8 +90,8 @@ def read_plan(data: bytes) -> None:
 
 def read_baseline(data: bytes) -> None:
     """Read a baseline, and write what is accepted again."""
-    from memplan_cli.baseline import dumps
-    from memplan_cli.baseline import read_baseline as read
+    from memplan_cli.reporting.findings.baseline import dumps
+    from memplan_cli.reporting.findings.baseline import read_baseline as read
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "b.json"
@@ -100,7 +100,7 @@ def read_baseline(data: bytes) -> None:
 
 
 def read_csv(data: bytes) -> None:
-    from memplan_cli import pack
+    from memplan_cli.packing import problem_file as pack
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "p.csv"

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from memplan_cli import Settings, plan
-from memplan_cli.plan_file import plan_from_json
-from memplan_cli.renderers import render
+from memplan_cli.planning.checking.plan_file import plan_from_json
+from memplan_cli.reporting import render
 
 REPORTS = Path(__file__).parent / "reports"
 ROOT = Path(__file__).parents[2]

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 from memplan_cli.analysis.aliasing import STANDARD_DOMAINS, Aliasing, share_storage
 from memplan_cli.analysis.branches import find_places
 from memplan_cli.analysis.precedence import predecessors, successors
-from memplan_cli.ir import VarId, blocks
-from memplan_cli.problem import LiveRange
+from memplan_cli.core.problem import LiveRange
+from memplan_cli.core.program import VarId, blocks
 from memplan_cli.transforms.ordering.graph import TaskGraph
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from memplan_cli.ir import Block, Op, Program
-    from memplan_cli.sizes import Size
+    from memplan_cli.core.program import Block, Op, Program
+    from memplan_cli.core.symbolic.sizes import Size
 
 
 _NONE = -1

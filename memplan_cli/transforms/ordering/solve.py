@@ -6,17 +6,23 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from memplan_cli.transforms.ordering.beam import beam
-from memplan_cli.transforms.ordering.bound import local_bounds
-from memplan_cli.transforms.ordering.candidates import CANDIDATES
-from memplan_cli.transforms.ordering.certify import Certificate
-from memplan_cli.transforms.ordering.contract import Contracted, contract
-from memplan_cli.transforms.ordering.demand import NO_LIMIT, Sweep, Way, longest_path, sweep
-from memplan_cli.transforms.ordering.divide import divide
+from memplan_cli.transforms.ordering.bounds.bound import local_bounds
+from memplan_cli.transforms.ordering.bounds.certify import Certificate
 from memplan_cli.transforms.ordering.effort import Effort
-from memplan_cli.transforms.ordering.exact import best_first
 from memplan_cli.transforms.ordering.graph import moved, peak, trace
-from memplan_cli.transforms.ordering.straighten import straighten
+from memplan_cli.transforms.ordering.search.beam import beam
+from memplan_cli.transforms.ordering.search.contract import Contracted, contract
+from memplan_cli.transforms.ordering.search.demand import (
+    NO_LIMIT,
+    Sweep,
+    Way,
+    longest_path,
+    sweep,
+)
+from memplan_cli.transforms.ordering.search.divide import divide
+from memplan_cli.transforms.ordering.search.exact import best_first
+from memplan_cli.transforms.ordering.search.list_orders import CANDIDATES
+from memplan_cli.transforms.ordering.source_order import straighten
 
 if TYPE_CHECKING:
     from collections.abc import Callable

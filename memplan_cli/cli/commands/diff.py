@@ -1,0 +1,46 @@
+"""``memplan diff``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from memplan_cli.cli.common import format_option, output_options, say
+from memplan_cli.cli.options.chosen import Chosen, settings_options
+
+if TYPE_CHECKING:
+    from memplan_cli.cli.common import Output
+
+FORMATS = ("text", "json", "markdown", "html")
+
+
+@click.command()
+@click.argument("before", metavar="A", type=click.Path(path_type=Path))
+@click.argument("after", metavar="B", type=click.Path(path_type=Path))
+@settings_options
+@format_option(*FORMATS)
+@output_options
+def diff(before: Path, after: Path, *, settings: Chosen, form: str, output: Output) -> None:
+    """Say what changed from A to B, models or plans, and which tensors did it.
+
+    With --format html: the page of B, with A's live bytes laid over.
+
+    \b
+    memplan diff old.onnx new.onnx
+    memplan diff old.memplan.json new.memplan.json --format markdown
+    """
+    from memplan_cli.reporting.commands.changes import RENDERERS
+    from memplan_cli.reporting.plans.html import Beside, render
+    from memplan_cli.workflows import gate as gating
+
+    gating.refuse_idle((before, after), settings.given)
+    old, new = (
+        gating.planned(path, settings.config, settings.overrides, output.progress, output.note)
+        for path in (before, after)
+    )
+    if form == "html":
+        say(render(new, Beside(str(before), old)))
+        return
+    say(RENDERERS[form](gating.diff(old, new, (str(before), str(after)))))

@@ -1,0 +1,184 @@
+"""``memplan optimize``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, get_args
+
+import click
+
+from memplan_cli.cli.common import (
+    format_option,
+    model_argument,
+    output_options,
+    provider_option,
+    say,
+    timeout_option,
+)
+from memplan_cli.cli.options.chosen import Chosen, settings_options
+from memplan_cli.cli.options.outputs import TargetFile, refuse_targets
+from memplan_cli.cli.options.profiles import several_dims
+from memplan_cli.cli.options.unused import given, refuse_idle
+from memplan_cli.core.quantities import format_size
+from memplan_cli.errors import SettingsError
+from memplan_cli.settings.choices import TargetChoice
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from memplan_cli.cli.common import Output
+    from memplan_cli.core.results.plan import Plan
+    from memplan_cli.workflows.optimize import Optimized
+    from memplan_cli.workflows.profiles import Profiles
+
+
+def _why_not(plan: Plan) -> str:
+    """Return why a plan was not written."""
+    recompute = plan.report.recompute
+    if recompute.met or recompute.budget is None:
+        found = plan.report.validation
+        if found is not None and found.max_abs_diff is None and found.notes:
+            return found.notes[0]  # it does not run, and why
+        return "the rewritten model gives other outputs"
+    bound = (
+        ""
+        if recompute.bound is None
+        else f", and no order can take less than {format_size(recompute.bound)}"
+    )
+    best = plan.report.memory.live_peak or 0
+    return (
+        f"the budget of {format_size(recompute.budget)} cannot be met: the best found takes "
+        f"{format_size(best)}{bound}"
+    )
+
+
+@click.command()
+@model_argument
+@click.option("-o", "--output", "out", type=TargetFile(), help="File to write.")
+@click.option("--plan", "plan_file", type=TargetFile(), help="The plan's file.")
+@several_dims
+@settings_options
+@click.option(
+    "--target",
+    type=click.Choice(get_args(TargetChoice)),
+    default="portable",
+    show_default=True,
+    help="Order the graph as it is, or as this runtime optimises it for a provider.",
+)
+@click.option(
+    "--settings-out",
+    type=TargetFile(),
+    help="Write the runtime's settings as Python, and as JSON beside it.",
+)
+@click.option("--validate/--no-validate", default=True, help="Run both models and compare.")
+@provider_option
+@timeout_option
+@click.option("--print-log", is_flag=True, help="One line for each tensor that reuses memory.")
+@format_option("text", "json")
+@output_options
+def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
+    model: Path,
+    *,
+    out: Path | None,
+    plan_file: Path | None,
+    profiles: Profiles,
+    settings: Chosen,
+    target: TargetChoice,
+    settings_out: Path | None,
+    validate: bool,
+    provider: str,
+    timeout: float,
+    print_log: bool,
+    form: str,
+    output: Output,
+) -> None:
+    """Plan MODEL's memory, write it in the order that needs least, and prove it.
+
+    Writes <stem>.memplan.onnx and <stem>.memplan.json beside MODEL.
+
+    \b
+    memplan optimize model.onnx --level 1 --exclude fc1
+    """
+    from memplan_cli.reporting import render
+    from memplan_cli.workflows import api
+    from memplan_cli.workflows.compare import Check
+
+    if not validate:
+        _judge_idle(provider, output)
+    if target != "portable" and provider not in (target, "auto"):
+        raise SettingsError(
+            f"--target {target} runs both models on its own provider, not on {provider}",
+            hint="leave --provider out",
+        )
+    if settings_out is not None:
+        _refuse_settings_out(settings_out, model, out, plan_file)
+    done = api.optimize(
+        model,
+        replace(settings.load(model), target=target),
+        profiles=profiles,
+        out=out,
+        plan_file=plan_file,
+        check=Check(provider=provider, timeout=timeout) if validate else None,
+        progress=output.progress,
+    )
+    say(render(done.plan, form, color=output.color, print_log=print_log))
+    if done.model is None:
+        output.note(f"memplan: {_why_not(done.plan)}: nothing was written")
+        raise SystemExit(1)
+    *first, last = done.written
+    output.note(f"memplan: wrote {', '.join(map(str, first))} and {last}")
+    if settings_out is not None:
+        _write_settings(settings_out, done)
+        output.note(f"memplan: wrote {settings_out}")
+
+
+def _judge_idle(provider: str, output: Output) -> None:
+    """Refuse or note options that do nothing where nothing is run.
+
+    Raises:
+        SettingsError: somebody could believe that a GPU was used, or waits for settings.
+    """
+    idle = ("settings_out", "provider") if provider == "cuda" else ("settings_out",)
+    refuse_idle(idle, "needs the models to be run", "leave --no-validate out")
+    for option in given(("provider", "timeout")):
+        output.note(f"memplan: {option} changes nothing: with --no-validate nothing is run")
+
+
+def _refuse_settings_out(
+    path: Path, model: Path, out: Path | None, plan_file: Path | None
+) -> None:
+    """Refuse a place for the settings where this command reads or writes something else.
+
+    Raises:
+        MemplanError: the file, or the JSON beside it, cannot be written there.
+    """
+    from memplan_cli.workflows.files.file_names import plan_beside, written_beside
+    from memplan_cli.workflows.files.own_weights import possible_weights
+
+    if path.suffix == ".json":
+        raise SettingsError(
+            "--settings-out takes a file of Python; the JSON is written beside it",
+            hint=f"name it {path.with_suffix('.py').name}",
+        )
+    target = out or written_beside(model)
+    targets = {
+        "-o": target,
+        **{f"its weights {name}": target.with_name(name) for name in possible_weights(target)},
+        "--plan": plan_file or plan_beside(target),
+        "--settings-out": path,
+        "the JSON of --settings-out": path.with_suffix(".json"),
+    }
+    refuse_targets(targets, (model,))
+
+
+def _write_settings(path: Path, done: Optimized) -> None:
+    """Write the settings of the written model as Python, and as JSON beside it."""
+    from memplan_cli.core.files import write_files
+    from memplan_cli.reporting.snippet import settings_json, settings_snippet
+
+    runtime = done.plan.report.runtime
+    if runtime is None or runtime.settings is None:
+        raise SettingsError("the runtime's memory was not measured, so there are no settings")
+    snippet = settings_snippet(runtime.settings, str(done.model), runtime.provider)
+    content = settings_json(runtime.settings)
+    write_files({path: snippet.encode(), path.with_suffix(".json"): content.encode()})

@@ -1,0 +1,93 @@
+"""``memplan pack``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from memplan_cli.cli.common import Finite, format_option, output_options, say
+from memplan_cli.cli.options.outputs import TargetFile, refuse_targets
+
+if TYPE_CHECKING:
+    from memplan_cli.cli.common import Output
+    from memplan_cli.packing.problem_file import Packed
+
+
+@click.command()
+@click.argument("problem", type=click.Path(path_type=Path))
+@click.option(
+    "-o", "--output", "out", type=TargetFile(), help="Write the problem with its offsets."
+)
+@click.option(
+    "--capacity",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Bytes that are enough; exit 1 if it does not fit.",
+)
+@click.option(
+    "--time-limit",
+    type=Finite(0),
+    metavar="S",
+    help="Seconds after which the search stops.",
+)
+@format_option("text", "json")
+@output_options
+def pack(  # noqa: PLR0913 - one parameter an option, as click wants it
+    problem: Path,
+    *,
+    out: Path | None,
+    capacity: int | None,
+    time_limit: float | None,
+    form: str,
+    output: Output,
+) -> None:
+    """Pack the buffers of PROBLEM, a CSV file with the columns id,lower,upper,size.
+
+    A buffer is live from lower to upper, upper not included. Says how tall an arena they
+    need, the lower bound, and whether the height is proved to be the least there is.
+
+    \b
+    memplan pack problem.csv -o offsets.csv
+    memplan pack problem.csv --capacity 1048576 --time-limit 10
+    """
+    from memplan_cli.packing import problem_file as packing
+
+    refuse_targets({"-o": out})
+    packed = packing.pack(
+        packing.read_problem(problem),
+        capacity=capacity,
+        time_limit=time_limit,
+        progress=output.progress,
+    )
+    # A layout that was not good enough is no result: a script must not take it for one.
+    if out and packed.passed:
+        from memplan_cli.core.files import write_files
+
+        write_files({out: packing.layout_csv(packed).encode()})
+    say(json.dumps(packed.to_json()) if form == "json" else _text(packed))
+    if out:
+        output.note(
+            f"memplan: wrote {out}" if packed.passed else "memplan: nothing was written"
+        )
+    raise SystemExit(0 if packed.passed else 1)
+
+
+def _text(packed: Packed) -> str:
+    lines = [
+        f"buffers      {len(packed.problem.buffers)}",
+        f"height       {packed.layout.height}",
+        f"lower bound  {packed.lower_bound}",
+        f"proved       {'yes' if packed.layout.proved else 'no'}",
+    ]
+    if packed.capacity is not None:
+        lines.append(f"capacity     {packed.capacity} ({_verdict(packed)})")
+    return "\n".join([*lines, f"seconds      {packed.seconds:.3f}"])
+
+
+def _verdict(packed: Packed) -> str:
+    if packed.passed:
+        return "fits"
+    return "no layout fits" if packed.layout.proved else "no layout found that fits"

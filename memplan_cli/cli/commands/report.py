@@ -1,0 +1,77 @@
+"""``memplan report``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from memplan_cli.cli.common import format_option, output_options
+from memplan_cli.cli.options.chosen import Chosen, settings_options
+from memplan_cli.cli.options.outputs import deliver, refuse_targets, result_option
+from memplan_cli.cli.options.profiles import several_dims
+
+if TYPE_CHECKING:
+    from memplan_cli.cli.common import Output
+    from memplan_cli.workflows.profiles import Profiles
+
+FORMATS = (
+    "text", "json", "markdown", "html", "svg", "csv", "chrome-trace", "c-header", "tflm",
+    "minimalloc",
+)  # fmt: skip
+
+
+@click.command()
+@click.argument(
+    "path", metavar="[PLAN|MODEL]", required=False, type=click.Path(path_type=Path)
+)
+@several_dims
+@settings_options
+@click.option("--print-log", is_flag=True, help="One line for each tensor that reuses memory.")
+@format_option(*FORMATS)
+@result_option
+@output_options
+def report(  # noqa: PLR0913 - one parameter an option, as click wants it
+    path: Path | None,
+    *,
+    profiles: Profiles,
+    settings: Chosen,
+    print_log: bool,
+    form: str,
+    out: Path | None,
+    output: Output,
+) -> None:
+    """Show a plan, or plan a model in memory and show that.
+
+    Without an argument: the newest *.memplan.json of this folder.
+
+    \b
+    memplan report --print-log
+    memplan report model.onnx --format html -o report.html
+    """
+    from memplan_cli.errors import SettingsError
+    from memplan_cli.reporting import render
+    from memplan_cli.reporting.plans.html import Beside
+    from memplan_cli.workflows import api
+    from memplan_cli.workflows.profiles import for_all
+
+    is_model = path is not None and path.suffix != ".json"
+    if not is_model and (settings.given or profiles):
+        raise SettingsError(
+            f"--{[*settings.given, 'dim'][0]} decides a plan, and this is one already",
+            hint="name the model instead",
+        )
+    path = path or api.newest_plan(Path.cwd())
+    refuse_targets({"-o": out}, (path,))
+    chosen = settings.load(path) if is_model else None
+    plan = api.report(path, chosen, output.progress, profiles=profiles)
+    beside = None
+    if form == "html" and chosen and plan.report.chosen_order != "file":
+        kept = replace(for_all(chosen, profiles), order="keep", recompute="none", budget=None)
+        label = "in the order of the file"
+        beside = Beside(label, api.plan(path, replace(kept, checkpoints=(), donate={})))
+    color = output.color and out is None
+    text = render(plan, form, color=color, print_log=print_log, beside=beside)
+    deliver(text, out, output)

@@ -1,0 +1,66 @@
+"""``memplan settings``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from memplan_cli.cli.common import (
+    dim_option,
+    format_option,
+    model_argument,
+    output_options,
+    provider_option,
+    timeout_option,
+)
+from memplan_cli.cli.options.outputs import deliver, refuse_targets, result_option
+from memplan_cli.cli.options.unused import refuse_idle
+from memplan_cli.cli.options.words import parse_dims
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from memplan_cli.cli.common import Output
+
+
+@click.command()
+@model_argument
+@dim_option
+@click.option("--measure", is_flag=True, help="Run the model and let measurement decide.")
+@provider_option
+@timeout_option
+@result_option
+@format_option("text", "json")
+@output_options
+def settings(  # noqa: PLR0913 - one parameter an option, as click wants it
+    model: Path,
+    *,
+    dims: tuple[str, ...],
+    measure: bool,
+    provider: str,
+    timeout: float,
+    out: Path | None,
+    form: str,
+    output: Output,
+) -> None:
+    """Give the runtime options that make MODEL, as it is, need least memory.
+
+    The same outputs, by another execution order, reuse and arena; as Python to paste, or
+    as JSON.
+
+    \b
+    memplan settings model.onnx --measure -o settings.py
+    """
+    from memplan_cli.reporting.commands.settings import RENDERERS
+    from memplan_cli.workflows import api
+    from memplan_cli.workflows.compare import Check
+
+    if not measure:
+        idle = ("timeout",) if provider in ("auto", "cpu") else ("provider", "timeout")
+        refuse_idle(idle, "needs the model to be run", "add --measure")  # predicted for CPU
+    refuse_targets({"-o": out}, (model,))
+    output.progress("predicting what the runtime will need")
+    check = Check(provider=provider, timeout=timeout) if measure else None
+    found = api.settings(model, parse_dims(dims), check)
+    deliver(RENDERERS[form](found, str(model)), out, output)

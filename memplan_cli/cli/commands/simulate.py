@@ -1,0 +1,66 @@
+"""``memplan simulate``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from memplan_cli.cli.common import (
+    dim_option,
+    format_option,
+    model_argument,
+    output_options,
+    say,
+    timeout_option,
+)
+from memplan_cli.cli.options.words import parse_dims
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from memplan_cli.cli.common import Output
+
+ALLOCATORS = ("bfc", "best-fit", "bfc-exact", "ort")
+
+
+@click.command()
+@model_argument
+@click.option(
+    "--allocator",
+    "allocators",
+    type=click.Choice(ALLOCATORS),
+    multiple=True,
+    help="Which to simulate; repeatable; default: all of them.",
+)
+@dim_option
+@timeout_option
+@format_option("text", "json")
+@output_options
+def simulate(  # noqa: PLR0913 - one parameter an option, as click wants it
+    model: Path,
+    *,
+    allocators: tuple[str, ...],
+    dims: tuple[str, ...],
+    timeout: float,
+    form: str,
+    output: Output,
+) -> None:
+    """Show what dynamic allocators need for a run of MODEL, beside the static plan.
+
+    The model is run once to see its real shapes; each allocator then sees the requests
+    of that run one by one.
+
+    \b
+    memplan simulate model.onnx --allocator bfc --allocator best-fit
+    """
+    from memplan_cli.reporting.commands.simulation import RENDERERS
+    from memplan_cli.workflows import api
+
+    output.progress("running the model once to see its shapes")
+    found = api.simulate(
+        model, parse_dims(dims), tuple(dict.fromkeys(allocators)) or ALLOCATORS, timeout
+    )
+    for warning in found.warnings:
+        output.note(f"warning: {warning}")
+    say(RENDERERS[form](found))

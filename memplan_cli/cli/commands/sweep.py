@@ -1,0 +1,100 @@
+"""``memplan sweep``."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from memplan_cli.cli.common import format_option, output_options
+from memplan_cli.cli.options.chosen import Chosen, settings_options
+from memplan_cli.cli.options.outputs import (
+    TargetFile,
+    deliver,
+    refuse_targets,
+    result_option,
+)
+from memplan_cli.cli.options.profiles import profile_dims
+from memplan_cli.cli.options.unused import refuse_idle
+
+if TYPE_CHECKING:
+    from memplan_cli.cli.common import Output
+    from memplan_cli.reporting.findings.sweep_rows import Row
+    from memplan_cli.workflows.profiles import Profiles
+    from memplan_cli.workflows.sweeping.sweep import Runner
+
+
+@click.command()
+@click.argument(
+    "paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path)
+)
+@click.option(
+    "--jobs", type=click.IntRange(1), metavar="N", help="Processes; default: one a core."
+)
+@click.option("--scheduler", metavar="ADDRESS", help="Use this Dask cluster instead.")
+@click.option(
+    "--resume",
+    type=TargetFile(),
+    metavar="FILE.jsonl",
+    help="Keep each row here, and do not do again what is in it.",
+)
+@format_option("text", "json", "jsonl", "csv")
+@result_option
+@profile_dims
+@settings_options
+@output_options
+def sweep(  # noqa: PLR0913 - one parameter an option, as click wants it
+    paths: tuple[Path, ...],
+    *,
+    profiles: Profiles,
+    settings: Chosen,
+    jobs: int | None,
+    scheduler: str | None,
+    resume: Path | None,
+    form: str,
+    out: Path | None,
+    output: Output,
+) -> None:
+    """Plan many models at many bindings, one row each.
+
+    PATH is a model, a glob, or a folder that is searched. --dim takes several values here,
+    for a row each and one of a plan that holds for all of them. Failures are rows; exit
+    code 1 if there is one.
+
+    \b
+    memplan sweep models/ --dim batch=1,8,32 --order keep
+    memplan sweep 'zoo/*.onnx' --resume rows.jsonl --format csv -o table.csv
+    """
+    from memplan_cli.reporting.commands.sweeps import RENDERERS
+    from memplan_cli.workflows.sweeping import sweep as sweeping
+
+    if scheduler is not None:
+        refuse_idle(
+            ("jobs",), "is for processes here, and --scheduler has its own", "leave it out"
+        )
+    todo = sweeping.jobs_of(paths, profiles, settings.overrides, settings.config)
+    refuse_targets({"-o": out, "--resume": resume}, {Path(job.model) for job in todo})
+    heard: list[Row] = []
+
+    def hear(row: Row) -> None:
+        heard.append(row)
+        output.progress(f"{len(heard)} of {len(todo)}: {row.model}")
+
+    rows = sweeping.sweep(todo, _runner(jobs, scheduler), resume=resume, heard=hear)
+    deliver(RENDERERS[form](rows), out, output)
+    raise SystemExit(0 if all(row.passed for row in rows) else 1)
+
+
+def _runner(jobs: int | None, scheduler: str | None) -> Runner:
+    import os
+
+    from memplan_cli.workflows.sweeping import runners as sweep_runners
+
+    if scheduler is not None:
+        return partial(sweep_runners.on_cluster, address=scheduler)
+    count = jobs or len(os.sched_getaffinity(0))
+    if count == 1:
+        return sweep_runners.one_by_one
+    return partial(sweep_runners.in_processes, count=count)

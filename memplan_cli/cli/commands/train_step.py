@@ -1,0 +1,150 @@
+"""``memplan train-step``."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from memplan_cli.cli.common import (
+    Finite,
+    format_option,
+    model_argument,
+    output_options,
+    printable,
+    say,
+)
+from memplan_cli.cli.options.outputs import TargetFile, refuse_targets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from memplan_cli.cli.common import Output
+    from memplan_cli.training.train_step import TrainStep
+
+
+@click.command("train-step")
+@model_argument
+@click.option(
+    "-o", "--out", type=TargetFile(), required=True, help="The training step to write."
+)
+@click.option("--loss", metavar="NAME", help="The tensor that is the loss.")
+@click.option(
+    "--loss-fn",
+    type=click.Choice(["softmax-cross-entropy", "mse"]),
+    help="Put this loss behind the model's first output (or --output).",
+)
+@click.option("--labels", metavar="NAME", help="Input to compare with.")
+@click.option("--output", "result", metavar="NAME", help="Output to compare.")
+@click.option(
+    "--optimizer",
+    type=click.Choice(["sgd", "momentum", "adam", "adamw"]),
+    help="The update rule.",
+)
+@click.option("--gradients", is_flag=True, help="Give the gradients, not new values.")
+@click.option("--train", multiple=True, metavar="GLOB", help="Train these weights only.")
+@click.option("--freeze", multiple=True, metavar="GLOB", help="Leave these as they are.")
+@click.option("--running", is_flag=True, help="Batch norms use their running statistics.")
+@click.option("--weight-decay", type=Finite(0), help="Of the optimizer; adamw: 0.01.")
+@click.option(
+    "--checkpoint",
+    "checkpoints",
+    multiple=True,
+    metavar="NAME",
+    help="Keep these, run the rest again.",
+)
+@click.option("--budget", metavar="SIZE|N%", help="Run ops again until it fits in this.")
+@click.option(
+    "--state", type=TargetFile(), help="Write the first value of each in.* here (.npz)."
+)
+@format_option("text", "json")
+@output_options
+def train_step(  # noqa: PLR0913 - one parameter an option, as click wants it
+    model: Path,
+    *,
+    out: Path,
+    loss: str | None,
+    loss_fn: str | None,
+    labels: str | None,
+    result: str | None,
+    optimizer: str | None,
+    gradients: bool,
+    train: tuple[str, ...],
+    freeze: tuple[str, ...],
+    running: bool,
+    weight_decay: float | None,
+    checkpoints: tuple[str, ...],
+    budget: str | None,
+    state: Path | None,
+    form: str,
+    output: Output,
+) -> None:
+    """Turn the forward MODEL into a training step in standard ONNX operators.
+
+    Each trained weight W becomes an input in.W and an output new.W, the optimizer's state
+    likewise; learning_rate and step (from 1) are inputs, the loss is the first output.
+
+    \b
+    memplan train-step net.onnx -o step.onnx --loss-fn softmax-cross-entropy --optimizer adam
+    memplan train-step net.onnx -o grads.onnx --loss loss --gradients --freeze 'embed*'
+    """
+    _require((loss is None) != (loss_fn is None), "either --loss or --loss-fn")
+    _require((optimizer is None) == gradients, "either --optimizer or --gradients")
+    _require(bool(loss_fn) or not (labels or result), "--labels and --output with --loss-fn")
+    _require(bool(optimizer) or weight_decay is None, "--weight-decay with --optimizer")
+    refuse_targets({"-o": out, "--state": state}, (model,))
+    from memplan_cli.training.step_files import StepFiles, write_train_step
+    from memplan_cli.training.verbs import LossFunction, Optimizer, Recipe, Statistics
+
+    output.progress(f"reading {model}")
+    recipe = Recipe(
+        loss or LossFunction(str(loss_fn), labels or "labels", result or ""),
+        Optimizer(optimizer, weight_decay=weight_decay) if optimizer else None,
+        train,
+        freeze,
+        Statistics.RUNNING if running else Statistics.BATCH,
+    )
+    files = StepFiles(model, out, state)
+    step = write_train_step(recipe, files, _recompute(checkpoints, budget))
+    say(_RENDERERS[form](step, out))
+
+
+def _text(step: TrainStep, out: Path) -> str:
+    trained = f"{len(step.parameters)} parameters trained"
+    return printable(f"{out}: {len(step.model.graph.node)} nodes, {trained}, loss {step.loss}")
+
+
+def _json(step: TrainStep, out: Path) -> str:
+    document = {
+        "schema": "memplan.train-step/1",
+        "path": str(out),
+        "nodes": len(step.model.graph.node),
+        "parameters": [parameter.name for parameter in step.parameters],
+        "loss": step.loss,
+    }
+    return json.dumps(document)
+
+
+_RENDERERS: Mapping[str, Callable[[TrainStep, Path], str]] = {"text": _text, "json": _json}
+
+
+def _require(given: bool, words: str) -> None:  # noqa: FBT001 - the test itself, no mode
+    if not given:
+        raise click.UsageError(f"give {words}")
+
+
+def _recompute(
+    checkpoints: tuple[str, ...], budget: str | None
+) -> Callable[[TrainStep], TrainStep] | None:
+    """Return what makes the step smaller, or nothing where nobody asked."""
+    _require(not checkpoints or not budget, "either --checkpoint or --budget")
+    if not checkpoints and budget is None:
+        return None
+    from memplan_cli.settings.keys import Place, Value
+    from memplan_cli.settings.keys import budget as read_budget
+    from memplan_cli.workflows.recompute_step import recompute_step
+
+    allowed = None if budget is None else read_budget(Value(budget, Place("--budget")))
+    return lambda step: recompute_step(step, checkpoints, allowed)

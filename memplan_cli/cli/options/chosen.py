@@ -1,0 +1,133 @@
+"""What does the command line say about settings? The options that every planner takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import click
+
+from memplan_cli.cli.common import Command, dim_option
+from memplan_cli.cli.options.words import parse_bounds, parse_dims, parse_pairs, parse_shapes
+from memplan_cli.settings.choices import OrderChoice, PhaseChoice, RecomputeChoice
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from memplan_cli.settings.settings import Settings
+
+_SETTINGS = (
+    click.option(
+        "--config", type=click.Path(path_type=Path), help="Settings: YAML or prototxt."
+    ),
+    click.option(
+        "--level", type=int, help="0 same shape, 1 same dtype, 2 one arena (default)."
+    ),
+    click.option(
+        "--exclude", multiple=True, metavar="GLOB", help="Leave these tensors alone."
+    ),
+    click.option(
+        "--expose", is_flag=True, default=None, help="Excluded tensors become outputs."
+    ),
+    click.option(
+        "--phase", type=click.Choice(get_args(PhaseChoice)), help="Overrule the phase."
+    ),
+    click.option(
+        "--skip-grads/--no-skip-grads", default=None, help="Gradients keep own memory."
+    ),
+    click.option("--loss", metavar="NAME", help="The value that training minimises."),
+    dim_option,
+    click.option(
+        "--bounds", multiple=True, metavar="NAME=A..B", help="Plan for all values between."
+    ),
+    click.option("--shape", "shapes", multiple=True, metavar="NAME=D,D", help="Give a shape."),
+    click.option(
+        "--profile-shapes", is_flag=True, default=None, help="Run once, see what data decides."
+    ),
+    click.option(
+        "--order", type=click.Choice(get_args(OrderChoice)), help="Reorder the nodes or not."
+    ),
+    click.option(
+        "--recompute",
+        type=click.Choice(get_args(RecomputeChoice)),
+        help="Run ops again instead of keeping what they gave.",
+    ),
+    click.option(
+        "--checkpoint", "checkpoints", multiple=True, metavar="NAME", help="Tensor to keep."
+    ),
+    click.option("--budget", metavar="SIZE|N%", help="What --recompute auto has to fit in."),
+    click.option(
+        "--donate", multiple=True, metavar="INPUT=OUTPUT", help="Output may take its memory."
+    ),
+    click.option(
+        "--alignment", type=int, metavar="N", help="Bytes that offsets are multiples of."
+    ),
+    click.option("--time-limit", type=float, metavar="S", help="Cut the searches short."),
+    click.option("--allow-partial", is_flag=True, default=None, help="Totals despite gaps."),
+)
+
+
+_AS_GIVEN = (
+    "level", "exclude", "expose", "phase", "skip_grads", "loss", "order", "recompute",
+    "checkpoints", "budget", "alignment", "time_limit", "profile_shapes", "allow_partial",
+)  # fmt: skip
+"""Settings that the options give as they are: the settings themselves judge them."""
+
+_READ: Mapping[str, Callable[[tuple[str, ...]], Mapping[str, object]]] = {
+    "dims": parse_dims,
+    "bounds": parse_bounds,
+    "shapes": parse_shapes,
+    "donate": parse_pairs,
+}
+"""Settings that are tables, whose options give an entry each."""
+
+
+def settings_options(command: Command) -> Command:
+    """Add the options that make `Settings`; the command gets a `Chosen` as ``settings``."""
+
+    @wraps(command)
+    def run(*args: object, **options: Any) -> Any:  # noqa: ANN401 - as the command
+        overrides: dict[str, object] = {name: options.pop(name) for name in _AS_GIVEN}
+        for name, read in _READ.items():
+            overrides[name] = read(options.pop(name)) or None
+        overrides["checkpoints"] = overrides["checkpoints"] or None
+        config = options.pop("config")
+        return command(*args, settings=Chosen(config, overrides), **options)
+
+    for option in reversed(_SETTINGS):
+        run = option(run)
+    return run  # type: ignore[return-value]
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What the command line says about settings; files come in once a model is known."""
+
+    config: Path | None
+    overrides: Mapping[str, object]
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The options that were given, by name."""
+        words = {"config": self.config, **self.overrides}
+        return tuple(
+            _option(name, value) for name, value in words.items() if value not in (None, ())
+        )
+
+    def load(self, model: Path) -> Settings:
+        """Return the settings for a model, from files and options together."""
+        from memplan_cli.settings.sources import load_settings
+
+        return load_settings(model, self.config, self.overrides)
+
+
+_SINGULAR = {"dims": "dim", "shapes": "shape", "checkpoints": "checkpoint"}
+"""Settings that an option gives one by one."""
+
+
+def _option(name: str, value: object) -> str:
+    """Return the option that gives a setting a value, as the user wrote it."""
+    word = _SINGULAR.get(name, name).replace("_", "-")
+    return f"no-{word}" if value is False else word

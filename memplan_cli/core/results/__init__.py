@@ -1,0 +1,1 @@
+"""What memplan answers, as frozen data: the plan, its report, what a runtime was observed to do."""

@@ -1,0 +1,65 @@
+"""The rows of a plan: arenas, the place of each tensor, orders and releases."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from memplan_cli.core.program import var_id
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class ArenaFacts:
+    """One contiguous region; the integers are multiples of ``unit``."""
+
+    id: int
+    unit: str
+    height: int
+    lower_bound: int
+    alignment: int
+
+
+class Placement(NamedTuple):
+    """One tensor's place: bytes ``[offset, offset + bytes)`` for ticks ``[first, last)``.
+
+    ``slot`` is its slot's number at levels 0 and 1. ``alias_of`` names the tensor whose
+    bytes it shares, in the same block unless given as ``block/name``. ``pinned`` is why
+    it keeps storage of its own for the whole run.
+    """
+
+    name: str
+    block: str
+    dtype: str
+    shape: tuple[int | str, ...]
+    bytes: int
+    arena: int
+    offset: int
+    slot: int | None
+    first: int
+    last: int
+    alias_of: str | None = None
+    pinned: str | None = None
+
+    @property
+    def id(self) -> str:
+        """Return ``block/name``, or the name at the top."""
+        return var_id(self.block, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockOrder:
+    """The nodes of one block in the planned order: names, or ``#index`` in the file."""
+
+    block: str
+    nodes: Sequence[str]
+
+
+class Release(NamedTuple):
+    """Tensors that nothing needs after this node: the ancestor's delete op."""
+
+    step: int
+    node: str
+    tensors: tuple[str, ...]

@@ -1,0 +1,236 @@
+"""Everything decided about one model, as data and as JSON, and whether it is safe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.compact.columns import cells
+from memplan_cli.core.compact.spool import spooled
+from memplan_cli.core.problem import Buffer, BufferId, Layout, LiveRange, Problem, violations
+from memplan_cli.core.program import var_id
+from memplan_cli.core.results import plan_text
+from memplan_cli.errors import InvalidLayoutError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from memplan_cli.core.results.placements import ArenaFacts, BlockOrder, Placement, Release
+    from memplan_cli.core.results.report import Json, Report
+
+SCHEMA = "memplan.plan/1"
+
+_WITHOUT_REPORT = ("by_id", "problems", "_lists")
+"""What a plan works out once, if somebody asks, and without a look at its report."""
+
+MAX_BYTES = 1 << 62
+"""Sizes and offsets above this are no memory of any machine."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The whole answer for one model, in the layout of ``memplan.plan/1``."""
+
+    version: str
+    graph_sha256: str
+    settings: Json
+    order: tuple[BlockOrder, ...]
+    arenas: tuple[ArenaFacts, ...]
+    tensors: Sequence[Placement]
+    releases: Sequence[Release]
+    report: Report = field(repr=False)
+
+    @cached_property
+    def by_id(self) -> Mapping[str, Placement]:
+        """Every placement by ``block/name``."""
+        return {tensor.id: tensor for tensor in self.tensors}
+
+    @cached_property
+    def problems(self) -> tuple[tuple[Problem, Layout], ...]:
+        """Each arena as a packing problem and its answer, aliases united.
+
+        Raises:
+            InvalidLayoutError: a tensor or an alias names what is not there, or lies elsewhere.
+        """
+        return tuple(_problems(self))
+
+    @cached_property
+    def digest(self) -> str:
+        """Return the SHA-256 of all that was decided; what was measured is not in it."""
+        text = sha256()
+        for name, value in self._fields():
+            if name not in (b"report", b"producer"):
+                text.update(name + b": ")
+                for part in value:
+                    text.update(part)
+        return text.hexdigest()
+
+    def with_report(self, report: Report) -> Plan:
+        """Return the plan with more evidence; what was worked out without it is kept."""
+        fresh, known = replace(self, report=report), vars(self)
+        vars(fresh).update((name, known[name]) for name in _WITHOUT_REPORT if name in known)
+        return fresh
+
+    def to_json(self) -> Json:
+        """Return the layout of the contract."""
+        return {
+            "schema": SCHEMA,
+            "producer": {"name": "memplan", "version": self.version},
+            "model": {"sha256": self.report.model.sha256, "graph_sha256": self.graph_sha256},
+            "settings": self.settings,
+            "order": [{"block": o.block, "nodes": list(o.nodes)} for o in self.order],
+            "arenas": [
+                {k: getattr(arena, k) for k in arena.__slots__} for arena in self.arenas
+            ],
+            "tensors": [{**t._asdict(), "shape": list(t.shape)} for t in self.tensors],
+            "releases": [
+                {"step": r.step, "node": r.node, "tensors": list(r.tensors)}
+                for r in self.releases
+            ],
+            "unplanned": [{"name": r.name, "reason": r.reason} for r in self.report.unplanned],
+            "report": self.report.to_json(),
+        }
+
+    def dumps(self) -> str:
+        """Return the plan file's text: same plan, same bytes."""
+        return b"".join(self.encoded()).decode(errors="surrogatepass")
+
+    def encoded(self) -> Iterator[bytes]:
+        """Yield the plan file's bytes, piece by piece."""
+        before = b"{"
+        for name, value in self._fields():
+            yield before + b'\n "' + name + b'": '
+            yield from value
+            before = b","
+        yield b"\n}\n"
+
+    def _fields(self) -> Iterator[tuple[bytes, Iterable[bytes]]]:
+        """Yield every field of the plan file with its text."""
+        lists = self._lists
+        for name, value in replace(self, order=(), tensors=(), releases=()).to_json().items():
+            yield name.encode(), lists.get(name) or [plan_text.utf8(plan_text.small(value))]
+
+    @cached_property
+    def _lists(self) -> Mapping[str, Iterable[bytes]]:
+        """The text of the long lists, in parts: the digest needs it, and then the file."""
+        lists = {
+            "order": plan_text.orders(self.order),
+            "tensors": plan_text.placements(self.tensors),
+            "releases": plan_text.release_lines(self.releases),
+        }
+        return {
+            name: spooled(map(plan_text.utf8, plan_text.listed(items)))
+            for name, items in lists.items()
+        }
+
+
+def check(plan: Plan) -> None:
+    """Refuse a plan that is not safe to run.
+
+    Raises:
+        InvalidLayoutError: tensors overlap, stick out, or share bytes without reason.
+    """
+    for problem, layout in plan.problems:
+        found = violations(problem, layout)
+        if found:
+            names = ", ".join(repr(str(b)[:120]) for b in found[0].buffers[:4])
+            raise InvalidLayoutError(f"the plan is not safe: {found[0].reason}: {names}")
+
+
+def _problems(plan: Plan) -> Iterator[tuple[Problem, Layout]]:
+    arenas = {arena.id for arena in plan.arenas}
+    if len(arenas) != len(plan.arenas):
+        raise InvalidLayoutError("two arenas have one id")
+    _refuse_odd(plan.tensors)
+    spans: dict[int, dict[BufferId, _Span]] = {arena: {} for arena in arenas}
+    offsets: dict[int, dict[BufferId, int]] = {arena: {} for arena in arenas}
+    owners = _owners(plan.tensors)
+    looked_at = (
+        "name",
+        "block",
+        "bytes",
+        "arena",
+        "offset",
+        "first",
+        "last",
+        "alias_of",
+        "pinned",
+    )
+    for name, block, size, arena, offset, first, last, alias_of, pinned in cells(
+        plan.tensors, *looked_at
+    ):
+        owner = BufferId(var_id(block, name))
+        if arena not in arenas:
+            raise InvalidLayoutError(f"tensor {owner!r} lies in no arena of the plan")
+        if alias_of is not None:
+            _refuse_apart(owner, alias_of, (arena, offset, size, pinned), owners)
+            owner = BufferId(alias_of)
+        known = spans[arena].get(owner)
+        if known is None:
+            spans[arena][owner] = size, first, last
+            offsets[arena][owner] = offset
+        else:
+            most, start, end = known
+            spans[arena][owner] = max(size, most), min(first, start), max(last, end)
+    for arena in plan.arenas:
+        buffers = [
+            Buffer(owner, size, LiveRange(first, last))
+            for owner, (size, first, last) in spans.pop(arena.id).items()
+        ]
+        yield (
+            Problem(tuple(buffers), arena.alignment),
+            Layout(offsets[arena.id], arena.height),
+        )
+
+
+_Span = tuple[int, int, int]
+"""Bytes, and the ticks of birth and death, of what shares them."""
+
+
+def _refuse_odd(tensors: Sequence[Placement]) -> None:
+    """Refuse a tensor that is there twice, and a pinned one that does not last."""
+    names = cells(tensors, "name", "block")
+    identities = {var_id(block, name) for name, block in names}
+    if len(identities) != len(tensors):
+        raise InvalidLayoutError("the plan places one tensor twice")
+    end = max((last for (last,) in cells(tensors, "last")), default=0)
+    for at, (first, last, pinned) in enumerate(cells(tensors, "first", "last", "pinned")):
+        if pinned is not None and (first, last) != (0, end):
+            raise InvalidLayoutError(
+                f"tensor {tensors[at].id[:120]!r} is pinned and does not last the whole run"
+            )
+
+
+_Lie = tuple[int, int, int, "str | None"]
+"""A tensor's arena, offset and bytes, and why it is pinned."""
+
+
+def _owners(tensors: Sequence[Placement]) -> Mapping[str, _Lie | None]:
+    """Return where those lie whose bytes others share; None where they share others' bytes."""
+    shared = {alias_of for (alias_of,) in cells(tensors, "alias_of")}
+    shared.discard(None)
+    if not shared:
+        return {}
+    looked_at = "name", "block", "arena", "offset", "bytes", "pinned", "alias_of"
+    return {
+        identity: None if alias_of is not None else (arena, offset, size, pinned)
+        for name, block, arena, offset, size, pinned, alias_of in cells(tensors, *looked_at)
+        if (identity := var_id(block, name)) in shared
+    }
+
+
+def _refuse_apart(
+    tensor: str, alias_of: str, lie: _Lie, owners: Mapping[str, _Lie | None]
+) -> None:
+    """Refuse a tensor that does not lie where the one lies whose bytes it shares."""
+    owner = owners.get(alias_of)
+    if owner is None:
+        raise InvalidLayoutError(
+            f"tensor {tensor!r} shares the bytes of {alias_of!r}, which has none"
+        )
+    if owner[:3] != lie[:3] or owner[3] or lie[3]:
+        raise InvalidLayoutError(
+            f"tensor {tensor!r} shares the bytes of {alias_of!r} but lies elsewhere"
+        )

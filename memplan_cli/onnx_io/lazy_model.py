@@ -1,0 +1,67 @@
+"""A model that need not be in memory while nobody looks at it.
+
+Parsed, a graph takes thirteen times the bytes of its file, and planning needs none of them
+once the program is read. So a large one is let go of and parsed again for its writing, a
+fiftieth of the whole time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.compact.heap import LARGE, give_back
+from memplan_cli.errors import ModelError
+from memplan_cli.onnx_io.load import load_again
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from onnx import ModelProto
+
+_Stamp = tuple[int, int, int]
+
+
+class Shelved:
+    """A model, or the file that it can be parsed from again."""
+
+    def __init__(self, model: ModelProto, path: Path | None = None) -> None:
+        """Put a model on the shelf; without the file that it came from, it stays there."""
+        is_large = len(model.graph.node) >= LARGE
+        self._path = path if is_large else None
+        self._stamp = None if self._path is None else _stamp(self._path)
+        self._model: ModelProto | None = model
+
+    @property
+    def model(self) -> ModelProto:
+        """The model: whoever keeps it while it is let go of keeps its memory.
+
+        Raises:
+            ModelError: it was let go of, and its file is another one now.
+        """
+        if self._model is None and self._path is not None:
+            found = load_again(self._path)
+            if _stamp(self._path) != self._stamp:
+                raise ModelError(f"{self._path} changed while it was planned")
+            self._model = found
+        assert self._model is not None  # noqa: S101 - only what has a file is let go of
+        return self._model
+
+    def let_go(self) -> None:
+        """Let go of the model until somebody asks for it, if it is large."""
+        if self._path is not None and self._model is not None:
+            self._model = None
+            give_back()
+
+
+def on_shelf(model: ModelProto | Shelved) -> Shelved:
+    """Return a model as one that can be asked for it; one in memory alone stays there."""
+    return model if isinstance(model, Shelved) else Shelved(model)
+
+
+def _stamp(path: Path) -> _Stamp:
+    """Return what is another one where a file was written to or replaced."""
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {error.strerror}") from error
+    return found.st_ino, found.st_size, found.st_mtime_ns

@@ -1,0 +1,236 @@
+"""What do a model's ops expect of a value? Rules of each op, and who sees the values.
+
+An input that indexes must stay inside the axis it indexes, a square root wants no negative
+numbers, a repeat count must be small. A value is followed through ops that only move it
+around (and into bodies) until an op says what it expects.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from onnx import TensorProto, numpy_helper
+
+from memplan_cli.core.symbolic.sizes import bind_dim
+from memplan_cli.onnx_io.load import graphs, subgraphs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from onnx import GraphProto, NodeProto, TypeProto
+
+_LARGE = 2**31 - 1
+"""Stands for no limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What one op expects of one value.
+
+    Attributes:
+        kind: ``index`` (below ``high``), ``values`` (exactly ``values``) or ``positive``.
+    """
+
+    kind: str
+    high: int = _LARGE
+    values: tuple[int, ...] = ()
+
+
+_MOVES: Mapping[str, tuple[int, ...]] = {
+    "Cast": (0,),
+    "CastLike": (0,),
+    "Reshape": (0,),
+    "Unsqueeze": (0,),
+    "Squeeze": (0,),
+    "Flatten": (0,),
+    "Identity": (0,),
+    "Transpose": (0,),
+    "Expand": (0,),
+    "Slice": (0,),
+    "Split": (0,),
+    "Tile": (0,),
+    "Gather": (0,),
+    "GatherElements": (0,),
+    "GatherND": (0,),
+    "Pad": (0,),
+    "Where": (1, 2),
+    "Trilu": (0,),
+    "ScatterND": (0, 2),
+    "ScatterElements": (0, 2),
+    "Optional": (0,),
+    "OptionalGetElement": (0,),
+    "SequenceAt": (0,),
+    "SequenceConstruct": tuple(range(64)),
+    "Concat": tuple(range(64)),
+    "Min": tuple(range(8)),
+}
+"""Ops that give on the values of inputs at these positions, changed in shape at most."""
+
+_KEEPS_SIGN = frozenset({"Add", "Mul", "Div", "Sum", "Max", "ReduceSum", "ReduceMean"})
+"""Ops that give something above zero where their inputs are."""
+
+_COUNTS: Mapping[tuple[str, int], tuple[int, ...]] = {
+    ("TopK", 1): (1,),
+    ("Tile", 1): (1,),
+    ("Pad", 1): (0,),
+    ("Slice", 1): (0,),
+    ("Slice", 2): (_LARGE,),
+    ("Slice", 3): (0,),
+    ("Slice", 4): (1,),
+    ("Range", 0): (0,),
+    ("Range", 1): (8,),
+    ("Range", 2): (1,),
+    ("Loop", 0): (3,),
+    ("Loop", 1): (1,),
+    ("OneHot", 1): (8,),
+    ("Resize", 2): (1,),
+    ("CumSum", 1): (0,),
+    ("Trilu", 1): (0,),
+    ("Unsqueeze", 1): (0,),
+    ("Squeeze", 1): (0,),
+}
+
+_SHAPES = frozenset({("Reshape", 1), ("Expand", 1), ("ConstantOfShape", 0), ("Resize", 3)})
+"""Op and position of a shape: its values are the dims of the op's result."""
+
+_POSITIVE = frozenset(
+    {
+        ("Sqrt", 0),
+        ("Log", 0),
+        ("Pow", 0),
+        ("Pow", 1),
+        ("Div", 1),
+        ("Mod", 1),
+        ("BatchNormalization", 4),
+    }
+)
+
+_INDEXED: Mapping[tuple[str, int], int] = {
+    ("Gather", 1): 0,
+    ("GatherElements", 1): 0,
+    ("GatherND", 1): 0,
+    ("ScatterND", 1): 0,
+    ("ScatterElements", 1): 0,
+    ("Scatter", 1): 0,
+    ("ArrayFeatureExtractor", 1): 0,
+    ("SoftmaxCrossEntropyLoss", 1): 0,
+    ("NegativeLogLikelihoodLoss", 1): 0,
+    ("EmbedLayerNormalization", 0): 2,
+    ("EmbedLayerNormalization", 1): 4,
+    ("SequenceAt", 1): 0,
+    ("LSTM", 4): 0,
+    ("GRU", 4): 0,
+    ("RNN", 4): 0,
+    ("ReverseSequence", 1): 0,
+}
+"""Op and position of an index -> position of what it indexes."""
+
+
+class Trace:
+    """Who reads each value, in any block, and what shapes are known."""
+
+    def __init__(self, graph: GraphProto, dims: Mapping[str, int]) -> None:
+        self.readers: dict[str, list[tuple[NodeProto, int]]] = defaultdict(list)
+        self.shapes: dict[str, tuple[int | None, ...]] = {}
+        self.constants: dict[str, int] = {}
+        self._dims = dims
+        for block in graphs(graph):
+            self._add(block)
+
+    def _add(self, block: GraphProto) -> None:
+        for tensor in block.initializer:
+            self.shapes[tensor.name] = tuple(tensor.dims)
+            if tensor.dims in ([], [1]) and tensor.data_location != TensorProto.EXTERNAL:
+                self._add_constant(tensor)
+        for value in (*block.input, *block.value_info, *block.output):
+            if value.type.tensor_type.HasField("shape"):
+                shape = bound_shape(value.type.tensor_type, self._dims)
+                self.shapes.setdefault(value.name, shape)
+        for node in block.node:
+            for position, name in enumerate(node.input):
+                self.readers[name].append((node, position))
+            if node.op_type == "Constant":
+                for attribute in node.attribute:
+                    if attribute.name == "value":
+                        self.shapes[node.output[0]] = tuple(attribute.t.dims)
+
+    def _add_constant(self, tensor: TensorProto) -> None:
+        if tensor.data_type in (TensorProto.INT32, TensorProto.INT64):
+            self.constants[tensor.name] = int(numpy_helper.to_array(tensor).reshape(-1)[0])
+
+    def rules(self, name: str) -> Iterator[Rule]:
+        """Yield what every op that sees the values of ``name`` expects of them."""
+        seen: set[tuple[str, str]] = set()
+        todo = [(name, "same")]
+        while todo:
+            state = todo.pop()
+            if state in seen:
+                continue
+            seen.add(state)
+            for node, position in self.readers[state[0]]:
+                rule = self._rule(node, position)
+                if rule and (state[1] == "same" or rule.kind == "positive"):
+                    yield rule
+                todo += _onward(node, position, state[1])
+
+    def _rule(self, node: NodeProto, position: int) -> Rule | None:
+        key = (node.op_type, position)
+        rule = None
+        if key in _INDEXED:
+            rule = Rule("index", high=self._limit(node, _INDEXED[key]))
+        elif key == ("OneHot", 0):
+            rule = Rule("index", high=self.constants.get(node.input[1], 8))
+        elif key in _SHAPES:
+            shape = self.shapes.get(node.output[0], ())
+            known = tuple(dim for dim in shape if dim is not None)
+            rule = Rule("values", values=known if len(known) == len(shape) else (1,))
+        elif key in _COUNTS:
+            rule = Rule("values", values=_COUNTS[key])
+        elif key in _POSITIVE:
+            rule = Rule("positive")
+        return rule
+
+    def _limit(self, node: NodeProto, indexed: int) -> int:
+        """Return the length of what is indexed, or 1 where it is not known: 0 fits."""
+        shape = self.shapes.get(node.input[indexed])
+        if not shape:
+            return 1
+        axes: Sequence[int | None]
+        if node.op_type in ("GatherND", "ScatterND"):
+            depth = self.shapes.get(node.input[1], ())
+            axes = shape[: depth[-1]] if depth and depth[-1] else shape
+        elif node.op_type.endswith("Loss"):
+            axes = shape[1:2]
+        elif node.op_type == "ArrayFeatureExtractor":
+            axes = shape[-1:]
+        else:
+            axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
+            axes = (shape[axis],)
+        known = [dim for dim in axes if dim is not None]
+        return max(1, min(known)) if known and len(known) == len(axes) else 1
+
+
+def _onward(node: NodeProto, position: int, how: str) -> Iterator[tuple[str, str]]:
+    """Yield where a value goes from here: its copies, and results of the same sign."""
+    if position in _MOVES.get(node.op_type, ()):
+        yield from ((name, how) for name in node.output if name)
+    elif node.op_type in _KEEPS_SIGN:
+        yield from ((name, "sign") for name in node.output if name)
+    for _, body in subgraphs(node):
+        if position < len(body.input):
+            yield body.input[position].name, how
+
+
+def bound_shape(tensor: TypeProto.Tensor, dims: Mapping[str, int]) -> tuple[int | None, ...]:
+    """Return a type's dims with the symbols bound; None for what is no length then."""
+    bound = (
+        bind_dim(dim.dim_param, dims)
+        if dim.dim_param
+        else dim.dim_value  # 0 is a length: a cache of keys begins with none
+        if dim.HasField("dim_value")
+        else None
+        for dim in tensor.shape.dim
+    )
+    return tuple(dim if isinstance(dim, int) and dim >= 0 else None for dim in bound)

@@ -1,0 +1,130 @@
+"""Which values may a model be fed? Read from what its ops do with each input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from onnx import TensorProto, helper
+
+from memplan_cli.core.symbolic.sizes import symbols_of
+from memplan_cli.errors import ModelError
+from memplan_cli.onnx_io.runs.expectations import Trace, bound_shape
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from onnx import ModelProto, TypeProto, ValueInfoProto
+
+    from memplan_cli.onnx_io.runs.expectations import Rule
+
+
+@dataclass(frozen=True, slots=True)
+class FeedSpec:
+    """How to draw one input.
+
+    Attributes:
+        name: the graph input.
+        dtype: numpy's name, or ``str``.
+        shape: numbers only.
+        kind: ``normal`` (scaled by ``scale``), ``positive`` (its absolute value),
+            ``integers`` (``low <= value < high``), ``mask`` (0 or 1, the first of each row
+            1), ``values`` (exactly ``values``) or ``strings``.
+        container: ``tensor``, ``sequence`` or ``optional``.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    kind: str
+    low: int = 0
+    high: int = 2
+    scale: float = 1.0
+    values: tuple[int, ...] = ()
+    container: str = "tensor"
+
+
+_WHOLE_RANGE: Mapping[str, tuple[str, int, int]] = {
+    "bool": ("integers", 0, 2),
+    "int8": ("integers", -128, 128),
+    "uint8": ("integers", 0, 256),
+}
+"""Bytes are quantised data and may be anything; wider integers are masks more often."""
+
+
+def feed_specs(model: ModelProto, dims: Mapping[str, int]) -> tuple[FeedSpec, ...]:
+    """Return how to draw each graph input that is no initializer, in graph order.
+
+    Args:
+        model: its functions written out; its weights may be absent.
+        dims: values for symbolic dims; those it does not name get small ones.
+
+    Raises:
+        ModelError: an input has a type that cannot be fed (a map, say).
+    """
+    graph = model.graph
+    bound = {**default_dims(model), **dims}
+    trace = Trace(graph, bound)
+    weights = {tensor.name for tensor in graph.initializer}
+    return tuple(
+        _spec(value, bound, trace) for value in graph.input if value.name not in weights
+    )
+
+
+def default_dims(model: ModelProto) -> dict[str, int]:
+    """Return a small value for each symbol in the shapes of the graph inputs.
+
+    2 for what comes first, 64 for the sides of an image, else 8.
+    """
+    found: dict[str, int] = {}
+    weights = {tensor.name for tensor in model.graph.initializer}
+    for value in model.graph.input:
+        if value.name in weights:
+            continue
+        tensor = _tensor_type(value)[1]
+        rank = len(tensor.shape.dim)
+        for position, dim in enumerate(tensor.shape.dim):
+            usual = 2 if position == 0 else 64 if rank >= 4 and position >= 2 else 8
+            for symbol in sorted(symbols_of(dim.dim_param or None)):
+                found.setdefault(symbol, usual)
+    return found
+
+
+def _spec(value: ValueInfoProto, dims: Mapping[str, int], trace: Trace) -> FeedSpec:
+    container, tensor = _tensor_type(value)
+    shape = tuple(1 if dim is None else dim for dim in bound_shape(tensor, dims))
+    if tensor.elem_type == TensorProto.STRING:
+        return FeedSpec(value.name, "str", shape, "strings", container=container)
+    dtype = str(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    rules = tuple(trace.rules(value.name))
+    kind, low, high, values = _settled(dtype, rules)
+    return FeedSpec(value.name, dtype, shape, kind, low, high, 1.0, values, container)
+
+
+def _settled(dtype: str, rules: Sequence[Rule]) -> tuple[str, int, int, tuple[int, ...]]:
+    """Choose one way to draw that meets every rule."""
+    fixed = next((rule.values for rule in rules if rule.kind == "values"), None)
+    if fixed is not None:
+        return "values", 0, 0, fixed
+    positive = any(rule.kind == "positive" for rule in rules)
+    if not dtype.startswith(("int", "uint", "bool")):
+        return ("positive" if positive else "normal"), 0, 0, ()
+    limits = [rule.high for rule in rules if rule.kind == "index"]
+    if limits:
+        return "integers", 0, min(limits), ()
+    if positive:
+        return "integers", 1, 4, ()
+    kind, low, high = _WHOLE_RANGE.get(dtype, ("mask", 0, 2))
+    return kind, low, high, ()
+
+
+def _tensor_type(value: ValueInfoProto) -> tuple[str, TypeProto.Tensor]:
+    """Return what an input is of tensors, and the type of these."""
+    kind, container = value.type, "tensor"
+    if kind.HasField("optional_type"):
+        kind, container = kind.optional_type.elem_type, "optional"
+    if kind.HasField("sequence_type"):
+        kind, container = kind.sequence_type.elem_type, "sequence"
+    if not kind.HasField("tensor_type") and kind.WhichOneof("value") is not None:
+        raise ModelError(f"{value.name}: a {kind.WhichOneof('value')} cannot be fed")
+    return container, kind.tensor_type

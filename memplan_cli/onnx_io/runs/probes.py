@@ -1,0 +1,296 @@
+"""Models of one op each, made to see whether a runtime writes its result over an input.
+
+The input that is looked at is made by an op that must allocate (it reads a graph input,
+which nobody may overwrite), and the result is read by one more op, so that it is no graph
+output. With ``kept`` the input is read again later: then only an alias may share memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from onnx import NodeProto
+
+    from memplan_cli.core.program import Attribute
+
+_NCHWC = "com.microsoft.nchwc"
+
+Values = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """An input of the model, or a constant where it has ``values``."""
+
+    dtype: str = "float32"
+    shape: tuple[int, ...] = (4, 8)
+    values: Values | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OneOp:
+    """An op to probe, with inputs for which its result has the shape of its first one."""
+
+    type: str
+    operands: tuple[Operand, ...]
+    attributes: Mapping[str, Attribute]
+    domain: str = ""
+    result: str = "float32"
+    opset: int = 21
+    later: tuple[tuple[int, int], ...] = ()
+    """Inputs that a later output takes over, as the sources declare: asked whether so."""
+
+    @property
+    def key(self) -> str:
+        """The op as the tables name it: ``domain.type``, or the type alone."""
+        return f"{self.domain}.{self.type}" if self.domain else self.type
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """One question: may output 0.. of this op lie on input ``position``?"""
+
+    op: OneOp
+    position: int
+    kept: bool
+    model: bytes
+
+
+_X = Operand()
+_MATRIX = Operand(shape=(8, 8))
+_IMAGE = Operand(shape=(1, 8, 6, 6))
+_BLOCKED = Operand(shape=(1, 16, 6, 6))
+_POINTWISE = Operand(shape=(16, 16, 1, 1))
+_BOOL = Operand("bool")
+_LONG = Operand("int64")
+_DOUBLE = Operand("float64")
+_PLACES = Operand("int64", values=(0,) * 32)
+_NONE = Operand(shape=(0,), values=())
+
+
+def _longs(*values: int) -> Operand:
+    return Operand("int64", (len(values),), values)
+
+
+def _op(
+    name: str,
+    *operands: Operand,
+    domain: str = "",
+    result: str = "float32",
+    opset: int = 21,
+    **attributes: object,
+) -> OneOp:
+    return OneOp(name, operands or (_X,), attributes, domain, result, opset)  # type: ignore[arg-type]
+
+
+_UNARY = [
+    "Relu",
+    "Sigmoid",
+    "Tanh",
+    "LeakyRelu",
+    "Elu",
+    "Selu",
+    "Softplus",
+    "Softsign",
+    "HardSigmoid",
+    "HardSwish",
+    "ThresholdedRelu",
+    "Celu",
+    "Shrink",
+    "Mish",
+    "Softmax",
+    "LogSoftmax",
+    "Hardmax",
+    "Identity",
+    "Flatten",
+    "Abs",
+    "Neg",
+    "Exp",
+    "Log",
+    "Sqrt",
+    "Erf",
+    "Sin",
+    "Cos",
+    "Tan",
+    "Asin",
+    "Acos",
+    "Atan",
+    "Sinh",
+    "Cosh",
+    "Asinh",
+    "Acosh",
+    "Atanh",
+    "Gelu",
+    "Ceil",
+    "Floor",
+    "Round",
+    "Reciprocal",
+    "Sign",
+    "Clip",
+    "Dropout",
+    "Trilu",
+    "MeanVarianceNormalization",
+    "LpNormalization",
+]
+
+_BINARY = ["Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Mean", "Sum", "PRelu"]
+
+_LEAF: Mapping[str, Attribute] = {
+    "n_targets": 1,
+    **dict.fromkeys(("nodes_nodeids", "nodes_treeids", "nodes_featureids"), (0,)),
+    **dict.fromkeys(("nodes_truenodeids", "nodes_falsenodeids"), (0,)),
+    **dict.fromkeys(("target_ids", "target_nodeids", "target_treeids"), (0,)),
+    "nodes_values": (0.0,),
+    "nodes_modes": ("LEAF",),
+    "target_weights": (1.0,),
+}
+"""A forest of one leaf."""
+
+ONE_OPS: tuple[OneOp, ...] = (
+    *(_op(name) for name in _UNARY),
+    *(_op(name, _DOUBLE, result="float64") for name in _UNARY),
+    *(_op(name, _X, _X) for name in _BINARY),
+    _op("Mod", _X, _X, fmod=1),
+    _op("Not", _BOOL, result="bool"),
+    *(_op(name, _BOOL, _BOOL, result="bool") for name in ("And", "Or", "Xor")),
+    *(_op(name, _LONG, _LONG, result="int64") for name in ("BitwiseAnd", "BitwiseOr")),
+    _op("Reshape", _X, _longs(8, 4)),
+    _op("Squeeze", Operand(shape=(1, 4, 8)), _longs(0)),
+    _op("Unsqueeze", _X, _longs(0)),
+    _op("Cast", _X, to=1),
+    _op("Cast", Operand("int32"), to=1),
+    _op("Cast", _LONG, to=1),
+    _op("CastLike", _X, _X),
+    _op("Transpose", perm=(1, 0)),
+    _op("Transpose", _MATRIX, perm=(1, 0)),
+    _op("Expand", _X, _longs(4, 8)),
+    _op("Tile", _X, _longs(1, 1)),
+    _op("Slice", _X, _longs(0), _longs(4)),
+    _op("Pad", _X, _longs(0, 0, 0, 0)),
+    _op("Concat", _X, axis=0),
+    _op("Split", _X, axis=0, num_outputs=1),
+    _op("Gather", _X, _longs(0, 1, 2, 3)),
+    _op("GatherElements", _X, _PLACES, axis=0),
+    _op("ScatterElements", _X, _PLACES, _X, axis=0),
+    _op("Scatter", _X, _PLACES, _X, opset=10, axis=0),
+    _op("TensorScatter", Operand(shape=(1, 4, 8)), Operand(shape=(1, 2, 8)), _longs(0), opset=24),
+    _op("BitCast", result="int32", opset=26, to=6),
+    OneOp("TreeEnsembleRegressor", (Operand(shape=(4, 1)),), _LEAF, "ai.onnx.ml"),
+    _op("ScatterND", _X, Operand("int64", (2, 1), (0, 1)), Operand(shape=(2, 8))),
+    _op("Where", _BOOL, _X, _X),
+    _op("CumSum", _X, Operand("int64", (), (0,))),
+    _op("ReduceSum", Operand(shape=(4, 1)), _longs(1)),
+    _op("ReduceMean", Operand(shape=(4, 1)), _longs(1)),
+    _op("ReduceMax", Operand(shape=(4, 1)), _longs(1)),
+    _op("MatMul", _MATRIX, _MATRIX),
+    _op("Gemm", _MATRIX, _MATRIX, _MATRIX),
+    _op("Einsum", _MATRIX, equation="ij->ij"),
+    _op("Conv", _IMAGE, Operand(shape=(8, 8, 1, 1))),
+    _op("ConvTranspose", _IMAGE, Operand(shape=(8, 8, 1, 1))),
+    *(_op(name, _IMAGE, kernel_shape=(1, 1)) for name in ("MaxPool", "AveragePool", "LpPool")),
+    _op("GlobalAveragePool", Operand(shape=(1, 8, 1, 1))),
+    _op("BatchNormalization", _IMAGE, *(Operand(shape=(8,)),) * 4),
+    OneOp("BatchNormalization", (_IMAGE, *(Operand(shape=(8,)),) * 4), {"training_mode": 1},
+          later=((3, 1), (4, 2))),
+    _op("InstanceNormalization", _IMAGE, *(Operand(shape=(8,)),) * 2),
+    _op("GroupNormalization", _IMAGE, *(Operand(shape=(8,)),) * 2, num_groups=2),
+    _op("LayerNormalization", _X, Operand(shape=(8,)), Operand(shape=(8,))),
+    _op("LRN", _IMAGE, size=3),
+    _op("Resize", _IMAGE, _NONE, _NONE, _longs(1, 8, 6, 6)),
+    _op("DepthToSpace", Operand(shape=(1, 4, 3, 3)), blocksize=1),
+    _op("SpaceToDepth", Operand(shape=(1, 4, 3, 3)), blocksize=1),
+    *(_op(name, _X, _X, result="bool") for name in ("Equal", "Less", "Greater")),
+    _op("Gelu", domain="com.microsoft"),
+    _op("QuickGelu", domain="com.microsoft"),
+    _op("FastGelu", _X, Operand(shape=(8,)), domain="com.microsoft"),
+    _op("BiasGelu", _X, Operand(shape=(8,)), domain="com.microsoft"),
+    _op("FusedMatMul", _MATRIX, _MATRIX, domain="com.microsoft"),
+    _op("FusedGemm", _MATRIX, _MATRIX, _MATRIX, domain="com.microsoft", activation="Relu"),
+    _op("FusedConv", _IMAGE, Operand(shape=(8, 8, 1, 1)), domain="com.microsoft"),
+    _op(
+        "FusedConv",
+        _IMAGE,
+        Operand(shape=(8, 8, 1, 1)),
+        Operand(shape=(8,)),
+        _IMAGE,
+        domain="com.microsoft",
+    ),
+    _op("SkipLayerNormalization", *(Operand(shape=(1, 4, 8)),) * 2, Operand(shape=(8,)),
+        Operand(shape=(8,)), domain="com.microsoft"),
+    _op("SimplifiedLayerNormalization", _X, Operand(shape=(8,)), domain=""),
+    _op("TransposeMatMul", _MATRIX, _MATRIX, domain="com.microsoft"),
+    _op("ReorderInput", _BLOCKED, domain=_NCHWC),
+    _op("ReorderOutput", _BLOCKED, domain=_NCHWC, channels=16),
+    _op("Conv", _BLOCKED, _POINTWISE, domain=_NCHWC),
+    _op("Conv", _BLOCKED, _POINTWISE, Operand(shape=(16,)), _BLOCKED, domain=_NCHWC),
+    _op("MaxPool", _BLOCKED, kernel_shape=(1, 1), domain=_NCHWC),
+    _op("AveragePool", _BLOCKED, kernel_shape=(1, 1), domain=_NCHWC),
+    _op("GlobalAveragePool", Operand(shape=(1, 16, 1, 1)), domain=_NCHWC),
+    _op("Upsample", _BLOCKED, scales=(1, 1, 1, 1), domain=_NCHWC),
+)  # fmt: skip
+"""What is probed; an op that is not here, and in no table, is taken to allocate."""
+
+
+def probes() -> Iterator[Probe]:
+    """Yield both questions for every input of every op."""
+    for op in ONE_OPS:
+        for position, operand in enumerate(op.operands):
+            if operand.values is None:
+                for kept in (False, True):
+                    yield Probe(op, position, kept, _model(op, position, kept=kept))
+
+
+def _model(op: OneOp, position: int, *, kept: bool) -> bytes:
+    from onnx import helper
+
+    inputs, weights, nodes, names = [], [], [], []
+    for index, operand in enumerate(op.operands):
+        name = f"in{index}"
+        names.append(name)
+        element = _element(operand.dtype)
+        if operand.values is not None:
+            weights.append(helper.make_tensor(name, element, operand.shape, operand.values))
+            continue
+        inputs.append(helper.make_tensor_value_info(f"x{index}", element, operand.shape))
+        nodes.append(_copy(f"x{index}", name, operand.dtype))
+    # Only the input in question dies at the op: the others are read again at the end.
+    results = ["r", *(f"r{output}" for _, output in op.later)]
+    nodes.append(helper.make_node(op.type, names, results, domain=op.domain, name="probe",
+                                  **op.attributes))  # fmt: skip
+    nodes.append(_copy("r", "y", op.result))
+    outputs = [helper.make_value_info("y", _typed(op.result))]
+    for index, operand in enumerate(op.operands):
+        if operand.values is None and (kept or index != position):
+            nodes.append(_copy(names[index], f"y{index}", operand.dtype))
+            outputs.append(helper.make_value_info(f"y{index}", _typed(operand.dtype)))
+    graph = helper.make_graph(nodes, "probe", inputs, outputs, weights)
+    domains = {"": op.opset, "ai.onnx.ml": 3, "com.microsoft": 1, _NCHWC: 1}
+    opsets = [helper.make_opsetid(name, version) for name, version in domains.items()]
+    model: bytes = helper.make_model(
+        graph, opset_imports=opsets, ir_version=10
+    ).SerializeToString()
+    return model
+
+
+def _copy(name: str, result: str, dtype: str) -> NodeProto:
+    """Return a node that reads a tensor and allocates one like it."""
+    from onnx import helper
+
+    return helper.make_node("Not" if dtype == "bool" else "Neg", [name], [result])
+
+
+def _element(dtype: str) -> int:
+    from onnx import TensorProto
+
+    names = {"float32": "FLOAT", "float64": "DOUBLE"}
+    return int(TensorProto.DataType.Value(names.get(dtype, dtype.upper())))
+
+
+def _typed(dtype: str) -> object:
+    from onnx import helper
+
+    return helper.make_tensor_type_proto(_element(dtype), None)

@@ -1,0 +1,256 @@
+"""Where are the weights that a model keeps beside itself, and do they go along?
+
+Runtimes refuse data outside the model's own folder (a path with ``..``, an absolute one, a
+symbolic link), and the checker refuses hard links too. So a model written into another
+folder needs its data there: it is copied, as a clone of the same blocks where the file
+system can do that. A model written beside its source just refers to the same file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from mmap import ACCESS_READ, mmap
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from memplan_cli.errors import ModelError
+from memplan_cli.onnx_io.load import load_as_written
+from memplan_cli.onnx_io.weights.sizes import check_tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+    from onnx import ModelProto, TensorProto
+
+
+def external_tensors(model: ModelProto) -> Iterator[TensorProto]:
+    """Yield every tensor of a model whose data lies in another file.
+
+    Raises:
+        ModelError: the dims or the data of one, in the file or outside, cannot be right.
+    """
+    for tensor in tensors_of(model):
+        check_tensor(tensor)
+        if tensor.data_location == tensor.EXTERNAL:
+            yield tensor
+
+
+def external_copies(model: ModelProto) -> tuple[TensorProto, ...]:
+    """Return copies of these tensors: a part of a message keeps all of it in memory.
+
+    Raises:
+        ModelError: as `external_tensors`.
+    """
+    found = []
+    for tensor in external_tensors(model):
+        copy = type(tensor)()
+        copy.CopyFrom(tensor)
+        found.append(copy)
+    return tuple(found)
+
+
+def tensors_of(model: ModelProto) -> Iterator[TensorProto]:
+    """Yield the tensors in a model's weights and attributes, each node looked at once."""
+    waiting = [model.graph]
+    while waiting:
+        graph = waiting.pop()
+        yield from graph.initializer
+        for sparse in graph.sparse_initializer:
+            yield from (sparse.values, sparse.indices)
+        for node in graph.node:
+            attributes = node.attribute
+            if not attributes:
+                continue
+            for attribute in attributes:
+                if attribute.HasField("t"):
+                    yield attribute.t
+                if attribute.HasField("g"):
+                    waiting.append(attribute.g)
+                yield from attribute.tensors
+                waiting.extend(attribute.graphs)
+
+
+def locations(tensors: Iterable[TensorProto]) -> tuple[str, ...]:
+    """Return the files that tensors' data lies in, as the model names them, each once.
+
+    Raises:
+        ModelError: a name leads out of the model's folder.
+    """
+    found: dict[str, None] = {}
+    for tensor in tensors:
+        location = next((e.value for e in tensor.external_data if e.key == "location"), "")
+        path = PurePosixPath(location.replace("\\", "/"))
+        if not location or path.is_absolute() or ".." in path.parts or ":" in location[:2]:
+            raise ModelError(
+                f"tensor {tensor.name[:120]!r} keeps its data in {location[:200]!r}, which "
+                "is not inside the model's folder",
+                hint="runtimes refuse such a file; move the data beside the model",
+            )
+        found[location] = None
+    return tuple(found)
+
+
+def holds_data_of(model: Path, place: Path) -> bool:
+    """Whether weights of a model lie in a file; what is no model has none.
+
+    Runtimes take data from the model's own folder alone. Reading and parsing take their time:
+    they are done where the file is in there, and where its name is somewhere in the model.
+    """
+    if not place.resolve().is_relative_to(model.parent.resolve()):
+        return False
+    try:
+        with model.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as text:
+            if text.find(place.name.encode()) < 0:
+                return False
+        named = locations(external_tensors(load_as_written(model)))
+    except (OSError, ValueError, ModelError):  # an empty file cannot be mapped
+        return False
+    there = (model.parent / name for name in named)
+    return any(path.exists() and path.samefile(place) for path in there)
+
+
+def check_external(tensors: Sequence[TensorProto], folder: Path) -> None:
+    """Refuse data that lies outside the model's folder or is shorter than it says.
+
+    Data that is not there at all is no fault here: planning never needs it.
+
+    Raises:
+        ModelError: naming the tensor and the file.
+    """
+    sizes: dict[str, int] = {}
+    for name in locations(tensors):
+        path = folder / name
+        if path.is_symlink() or (path.exists() and not _inside(path, folder)):
+            raise ModelError(
+                f"{path} is a link out of the model's folder",
+                hint="runtimes refuse such a file; put the data itself beside the model",
+            )
+        if path.is_file():
+            sizes[name] = path.stat().st_size
+    for tensor in tensors:
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        size = sizes.get(entries["location"])
+        needed = _number(entries, "offset", tensor) + _number(entries, "length", tensor)
+        if size is not None and size < needed:
+            raise ModelError(
+                f"tensor {tensor.name[:120]!r} needs {needed} bytes of "
+                f"{folder / entries['location']}, which has {size}"
+            )
+
+
+def _inside(path: Path, folder: Path) -> bool:
+    return path.resolve().is_relative_to(folder.resolve())
+
+
+def _number(entries: Mapping[str, str], key: str, tensor: TensorProto) -> int:
+    text = entries.get(key, "0")
+    if not text.isdecimal() or len(text) > 19:
+        raise ModelError(f"tensor {tensor.name[:120]!r} has {text[:40]!r} as its data's {key}")
+    return int(text)
+
+
+def missing(names: Sequence[str], folder: Path) -> tuple[str, ...]:
+    """Return the data files that are not there."""
+    return tuple(name for name in names if not (folder / name).is_file())
+
+
+def copy_along(
+    names: Sequence[str], source: Path, target: Path, own: Collection[str] = ()
+) -> tuple[Path, ...]:
+    """Bring data files from one folder to another; return what was created.
+
+    Files that are missing at the source are left out: the caller says so. Those of ``own``
+    belong to an earlier version of the same output and are put aside: `remove` puts them
+    back, `forget` lets them go.
+
+    Raises:
+        ModelError: another file of the same name is in the way, or a copy failed.
+    """
+    if source.resolve() == target.resolve():
+        return ()
+    created: list[Path] = []
+    try:
+        for name in names:
+            if not (source / name).is_file():
+                continue
+            place = target / name
+            if name in own and place.exists():
+                place.replace(_aside(place))
+                created.append(place)
+            created.extend(p for p in _bring(source / name, place) if p not in created)
+    except BaseException:
+        remove(created)
+        raise
+    return tuple(created)
+
+
+def _aside(path: Path) -> Path:
+    """Return where a file waits while it is not known whether another takes its place."""
+    return path.with_name(f".{path.name}.{os.getpid()}.old")
+
+
+def forget(created: Sequence[Path]) -> None:
+    """Let go what `copy_along` put aside: the new version of the output counts."""
+    for path in created:
+        _aside(path).unlink(missing_ok=True)
+
+
+def remove(created: Sequence[Path]) -> None:
+    """Take back what `copy_along` created, files and folders, and put back what was there."""
+    for path in reversed(created):
+        if path.is_dir():
+            with contextlib.suppress(OSError):  # somebody else put a file there
+                path.rmdir()
+        else:
+            path.unlink(missing_ok=True)
+            if _aside(path).exists():
+                _aside(path).replace(path)
+
+
+def _bring(source: Path, target: Path) -> Iterator[Path]:
+    if target.exists():
+        if _same_bytes(source, target):
+            return
+        raise ModelError(
+            f"{target} is in the way: the model's weights have that name",
+            hint="write the model into another folder, or beside its source",
+        )
+    partial = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    fresh = [folder for folder in target.parents if not folder.exists()]
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        yield from reversed(fresh)
+        _clone(source, partial)
+        partial.replace(target)
+    except OSError as error:
+        raise ModelError(f"{target} cannot be written: {error.strerror}") from error
+    finally:
+        partial.unlink(missing_ok=True)
+    yield target
+
+
+def _clone(source: Path, target: Path) -> None:
+    """Copy a file, sharing its blocks where the file system can (Linux FICLONE)."""
+    ficlone = 0x40049409
+    with contextlib.suppress(ImportError, OSError):
+        import fcntl
+
+        with source.open("rb") as old, target.open("wb") as new:
+            fcntl.ioctl(new.fileno(), ficlone, old.fileno())
+            return
+    shutil.copyfile(source, target)
+
+
+def _same_bytes(one: Path, other: Path) -> bool:
+    if one.stat().st_size != other.stat().st_size:
+        return False
+    block = 1 << 20
+    with one.open("rb") as left, other.open("rb") as right:
+        while True:
+            a, b = left.read(block), right.read(block)
+            if a != b:
+                return False
+            if not a:
+                return True

@@ -1,0 +1,1 @@
+"""From a program and its plan to an annotated model file, verified."""

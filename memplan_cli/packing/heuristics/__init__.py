@@ -1,0 +1,1 @@
+"""Allocators that place each buffer once and never move it."""

@@ -1,0 +1,223 @@
+"""How is one piece lowered that the cheap strategies left above the lower bound?
+
+First what takes about a second: the search at the bound, gluing, and searching what decides
+with the rest fitted around it. Then the long search, with all the work that is left.
+
+numba and the compiled loops are loaded here, when a piece is lowered, and nowhere else: an
+easy model never pays for them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from memplan_cli.packing.budget import Budget, Found
+from memplan_cli.packing.heuristics.greedy import STRATEGIES, place
+from memplan_cli.packing.heuristics.pair import is_pairwise, pairwise
+from memplan_cli.packing.heuristics.skyline import best_sweep
+from memplan_cli.packing.pieces import assemble, height_of, reduce
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from memplan_cli.packing.pieces import Piece, Placement
+    from memplan_cli.packing.search.exact import Searcher
+
+SEARCHABLE = 6_000
+"""Buffers of the largest piece that is searched; a step looks at all of them."""
+
+CORED = 20_000
+"""Buffers of the largest piece of which cores are searched."""
+
+SPREAD = 0.02
+"""Gap, as a share of the bound, above which no few buffers decide in a piece too large to be
+searched whole."""
+
+EJECTED = 500_000
+"""Buffers of the largest piece in which what sticks out is fitted in."""
+
+QUADRATIC = 1_500
+"""Buffers of the largest piece on which strategies that look at all pairs are tried."""
+
+QUICK = 300
+"""Buffers up to which those strategies take less time than loading the search."""
+
+JOINING = 0.75
+"""Share of the work for gluing that goes into putting the boxes of one piece together."""
+
+BOXES = 0.4
+"""Share of what is left then for searching the boxes of one piece that are left over."""
+
+CORES = 0.2
+"""Share of the work for searching cores, where the gap is worth it."""
+
+EJECTING = 0.6
+"""Share of what is left then for throwing out what is in the way: begun anew it gains little."""
+
+LEAST = 0.1
+"""Share of the work that the long search may do, however small the gap is; where the gap
+deserves no more than that, nothing but the long search is tried."""
+
+
+def cheapest(piece: Piece, goal: int) -> Placement:
+    """Return the best of what takes little time, the first that reaches the goal if any."""
+    if is_pairwise(piece):
+        return pairwise(piece)
+    best = best_sweep(piece, goal)
+    return _greediest(piece, best, goal) if len(piece.size) <= QUICK else best
+
+
+def _greediest(piece: Piece, best: Placement, goal: int) -> Placement:
+    for order, choose in STRATEGIES.values():
+        if height_of(piece, best) <= goal:
+            break
+        found = place(piece, order(piece), choose)
+        if height_of(piece, found) < height_of(piece, best):
+            best = found
+    return best
+
+
+@dataclass(slots=True)
+class Lowering:
+    """One piece, and the memory of the search for it."""
+
+    piece: Piece
+    progress: Callable[[str], None]
+    _known: Searcher | None = field(default=None, init=False)
+
+    def quickly(self, best: Found, budgets: tuple[Budget, Budget]) -> Found:
+        """Lower a placement by all that ends soon; ``budgets`` are the search's and gluing's."""
+        budget, gluing = budgets
+        if self._is_searchable() and not budget.is_over():
+            from memplan_cli.packing.search.exact import reach
+
+            best = reach(self._searcher(), best, budget)
+        if best.height > best.bound and not gluing.is_over():
+            best = _glued(self.piece, best, gluing, self.progress)
+        if self._has_cores(best) and not budget.is_enough(best):
+            best = self._cored(best, budget)
+        if self._is_fitted(best) and not budget.is_enough(best):
+            best = self._ejected(best, budget)
+        if best.height > best.bound and QUICK < len(self.piece.size) <= QUADRATIC:
+            found = _greediest(self.piece, best.placement, best.bound)
+            best = _lower(self.piece, best, found)
+        return best
+
+    def thoroughly(self, best: Found, budgets: tuple[Budget, Budget]) -> Found:
+        """Lower a placement as far as the work allows."""
+        budget, _ = budgets
+        if budget.is_enough(best):
+            return best
+        part = budget.share(max(LEAST, best.worth))
+        if self._is_searchable():
+            from memplan_cli.packing.search.exact import shrink
+
+            best = shrink(self._searcher(), best, part)
+        elif self._is_fitted(best):
+            best = self._ejected(best, part)
+        budget.charge(part.spent)
+        return best
+
+    def _searcher(self) -> Searcher:
+        if self._known is None:
+            from memplan_cli.packing.search.exact import Searcher, prepare
+
+            prepare(self.progress)
+            self._known = Searcher(self.piece)
+        self.progress(f"searching for a lower layout of {len(self.piece.size)} buffers")
+        return self._known
+
+    def _cored(self, best: Found, budget: Budget) -> Found:
+        """Search the few buffers that decide, and fit the others around them."""
+        from memplan_cli.packing.bottleneck import lowered_by_cores
+        from memplan_cli.packing.search.exact import prepare
+
+        prepare(self.progress)
+        self.progress(f"fitting {len(self.piece.size)} buffers around those that decide")
+        part = budget.share(CORES * best.worth)
+        best = lowered_by_cores(self.piece, best, part)
+        budget.charge(part.spent)
+        return best
+
+    def _ejected(self, best: Found, budget: Budget) -> Found:
+        """Throw out what is in the way of what sticks out."""
+        from memplan_cli.packing.repair.ejection_chain import lowered
+
+        self.progress(f"fitting in what sticks out of {len(self.piece.size)} buffers")
+        part = budget.share(EJECTING * best.worth)
+        best = lowered(self.piece, best, part)
+        budget.charge(part.spent)
+        return best
+
+    def _is_searchable(self) -> bool:
+        return len(self.piece.size) <= SEARCHABLE and _is_countable(self.piece)
+
+    def _has_cores(self, best: Found) -> bool:
+        few = len(self.piece.size) <= CORED
+        spread = len(self.piece.size) > SEARCHABLE and best.height > (1 + SPREAD) * best.bound
+        return few and not spread and self._is_fitted(best)
+
+    def _is_fitted(self, best: Found) -> bool:
+        few = len(self.piece.size) <= EJECTED
+        return few and best.worth > LEAST and _is_countable(self.piece)
+
+
+def _is_countable(piece: Piece) -> bool:
+    # Compiled loops count in 64 bits and keep sentinels above every offset.
+    return sum(piece.size) < 1 << 58
+
+
+def _lower(piece: Piece, best: Found, placement: Placement) -> Found:
+    """Return the lower one of what was found and a placement."""
+    height = height_of(piece, placement)
+    return best if best.height <= height else replace(best, placement=placement, height=height)
+
+
+def _glued(
+    piece: Piece, best: Found, budget: Budget, progress: Callable[[str], None]
+) -> Found:
+    """Put a nearly full piece together as a puzzle; what does not fit is searched as boxes.
+
+    Nothing is learned about the bound: the boxes may be the wrong ones.
+    """
+    from memplan_cli.packing.reconstruction.series_parallel import (
+        MANY,
+        Gluer,
+        is_nearly_full,
+    )
+
+    if not is_nearly_full(piece):
+        return best
+    progress(f"putting {len(piece.size)} buffers together")
+    part = budget.share(JOINING)
+    gluer = Gluer(piece)
+    gluer.glue(part)
+    budget.charge(part.spent)
+    left = len(gluer.boxes.loose)
+    if left > max(MANY, len(piece.size) // 4):
+        return best  # what is hardly smaller than the piece is packed no better
+    boxes = reduce(gluer.rest())
+    few = budget if left <= MANY else Budget(0)
+    placements = [
+        _searched_boxes(inner, -(-best.bound // boxes.unit), few, progress)
+        for inner in boxes.pieces
+    ]
+    return _lower(piece, best, gluer.placement(assemble(boxes, placements)))
+
+
+def _searched_boxes(
+    piece: Piece, goal: int, budget: Budget, progress: Callable[[str], None]
+) -> Placement:
+    placement = cheapest(piece, goal)
+    best = Found(placement, height_of(piece, placement), max(goal, piece.load))
+    searchable = len(piece.size) <= SEARCHABLE and _is_countable(piece)
+    if best.height <= best.bound or budget.is_over() or not searchable:
+        return placement
+    from memplan_cli.packing.search.exact import Searcher, prepare, shrink
+
+    prepare(progress)
+    part = replace(budget.share(BOXES), enough=0)
+    found = shrink(Searcher(piece), best, part)
+    budget.charge(part.spent)
+    return found.placement

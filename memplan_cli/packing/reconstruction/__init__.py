@@ -1,0 +1,1 @@
+"""Series-parallel reconstruction of nearly full arenas from composite blocks."""

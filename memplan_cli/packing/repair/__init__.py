@@ -1,0 +1,1 @@
+"""Local search that repairs a layout by ejection chains."""

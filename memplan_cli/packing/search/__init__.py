@@ -1,0 +1,1 @@
+"""Exact search for a layout of a given height: branch and bound over skylines."""

@@ -1,0 +1,1 @@
+"""Plan files as untrusted input: types, ranges, overlaps and every number recomputed."""

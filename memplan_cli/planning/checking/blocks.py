@@ -1,0 +1,101 @@
+"""Do the tensors of a plan file keep to their blocks, and share bytes across them as they may?
+
+What a body makes is dead when its owner is done. It may share bytes with what its owner
+gives in one case: it is a branch's result, and the output is made at the owner's last step
+(an If's; a Loop's are there from its first step on). One output takes one result of a
+branch. That a tensor is a view, or replaces an input that dies, only the model can tell.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.results.timeline import owners
+from memplan_cli.errors import PlanError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from memplan_cli.core.results.placements import Placement
+    from memplan_cli.core.results.plan import Plan
+    from memplan_cli.core.results.timeline import Moment
+
+
+def check_blocks(plan: Plan) -> None:
+    """Refuse a plan whose tensors outlive their body, or share with what its owner gives.
+
+    Raises:
+        PlanError: naming the tensor.
+    """
+    if len(plan.order) < 2:
+        return
+    owned = owners(plan)
+    for tensor in plan.tensors:
+        owner = owned.get(tensor.block)
+        if owner is None or tensor.pinned:
+            continue
+        if tensor.first < owner.start or tensor.last > owner.end + 1:
+            raise PlanError(
+                f"tensor {tensor.id[:120]!r} lives from tick {tensor.first} to {tensor.last}, "
+                f"its body's node runs from {owner.start} to {owner.end}"
+            )
+    for tensors in _shared(plan):
+        _check_group(tensors, owned)
+
+
+def _shared(plan: Plan) -> Iterator[Sequence[Placement]]:
+    """Yield the tensors of each piece of memory that has some in several blocks."""
+    groups: dict[str, list[Placement]] = {}
+    for tensor in plan.tensors:
+        groups.setdefault(tensor.alias_of or tensor.id, []).append(tensor)
+    for tensors in groups.values():
+        if any(tensor.block != tensors[0].block for tensor in tensors):
+            yield tensors
+
+
+def _check_group(tensors: Sequence[Placement], owned: Mapping[str, Moment]) -> None:
+    """Refuse a group in which what an op gives is beside what no branch of it gives."""
+    births: dict[str, list[int]] = {}
+    for tensor in sorted(tensors, key=_birth):
+        births.setdefault(tensor.block, []).append(tensor.first)
+    for owner in _above(births, owned):
+        if _any_within(births.get(owner.block, ()), owner.start, owner.end):
+            shared = tensors[0].alias_of or tensors[0].id
+            raise PlanError(
+                f"what {owner.label[:120]!r} gives shares the bytes of {shared[:120]!r}, "
+                "which its body uses before that is made"
+            )
+    crossing = Counter(
+        [t.block for t in tensors if t.block in owned and t.last > owned[t.block].end]
+    )
+    for block, results in crossing.items():
+        owner = owned[block]
+        given = _any_within(births.get(owner.block, ()), owner.end, owner.end + 1)
+        if results > 1 and given:
+            raise PlanError(
+                f"tensors {[t.id[:120] for t in tensors if t.block == block][:4]} share the "
+                f"bytes of what {owner.label[:120]!r} gives: no more than one can be that"
+            )
+
+
+def _above(blocks: Iterable[str], owned: Mapping[str, Moment]) -> Iterator[Moment]:
+    """Yield the owners of some blocks and of those above them, once each."""
+    seen: set[str] = set()
+    for block in blocks:
+        here = block
+        while here in owned and here not in seen:
+            seen.add(here)
+            yield owned[here]
+            here = owned[here].block
+
+
+def _birth(tensor: Placement) -> int:
+    return tensor.first
+
+
+def _any_within(births: Sequence[int], start: int, end: int) -> bool:
+    """Whether any of some ascending ticks lies in ``[start, end)``."""
+    at = bisect_left(births, start)
+    return at < len(births) and births[at] < end

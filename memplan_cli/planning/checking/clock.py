@@ -1,0 +1,184 @@
+"""Does a plan file say what happens when, and always the same? Order, releases, peak.
+
+The order gives each node its ticks, tensors live between ticks, and what dies at a node is
+released behind it: three tellings of one clock, which have to agree. Which node makes a
+tensor only the model knows, so two nodes that release nothing may have changed places.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+from memplan_cli.core.problem import Problem, pressure
+from memplan_cli.core.results.report import Peak
+from memplan_cli.core.results.timeline import moments
+from memplan_cli.errors import PlanError
+from memplan_cli.planning.checking.numbers import counts_shared_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from memplan_cli.core.results.placements import Placement
+    from memplan_cli.core.results.plan import Plan
+    from memplan_cli.core.results.timeline import Moment
+
+
+def check_clock(plan: Plan) -> None:
+    """Refuse a plan whose order, lives, releases and peak are not those of one clock.
+
+    Raises:
+        PlanError: naming what does not agree.
+    """
+    _check_order(plan)
+    try:
+        clock = moments(plan)
+    except RecursionError as error:
+        raise PlanError("the plan's blocks are nested too deeply") from error
+    _check_lives(plan, clock)
+    entries = {order.block: frozenset(order.nodes) for order in plan.order}
+    named = [_Named(moment, entries[moment.block]) for moment in clock]
+    ends = {node.moment.end: node for node in named}
+    _check_releases(plan, ends)
+    _check_peak(plan, {**{node.moment.start: node for node in named}, **ends})
+
+
+class _Named(NamedTuple):
+    """A node on the clock, beside the names of its block."""
+
+    moment: Moment
+    entries: frozenset[str]
+
+    def is_called(self, label: str) -> bool:
+        """Whether a label is that of this node, which may be in the order by its index."""
+        node = self.moment.node
+        if label == node:
+            return True
+        if not node.startswith("#") or label in self.entries:
+            return False
+        # A name that several nodes have says less than an index: it may be any of them.
+        index = f"#{label.rpartition('#')[2]}"
+        return index == node or index not in self.entries
+
+
+def _check_order(plan: Plan) -> None:
+    blocks = Counter(order.block for order in plan.order)
+    for order in plan.order:
+        if blocks[order.block] > 1:
+            raise PlanError(f"the order has block {order.block[:120]!r} twice")
+        if len(set(order.nodes)) < len(order.nodes):
+            twice = Counter(order.nodes).most_common(1)[0][0]
+            raise PlanError(f"the order has node {twice[:120]!r} twice")
+
+
+def _check_lives(plan: Plan, clock: tuple[Moment, ...]) -> None:
+    nodes = sum(len(order.nodes) for order in plan.order)
+    if len(clock) != nodes:
+        raise PlanError(f"the order has {nodes} nodes, and {len(clock)} of them are reached")
+    end = max((moment.end for moment in clock), default=-1) + 1
+    for tensor in plan.tensors:
+        if tensor.last > end:
+            raise PlanError(
+                f"tensor {tensor.id[:120]!r} lives until tick {tensor.last}, "
+                f"the order ends at {end}"
+            )
+
+
+def _check_releases(plan: Plan, ends: Mapping[int, _Named]) -> None:
+    """Refuse a release before or after the last use, twice, or behind another node."""
+    due = _due(plan, [node.moment for node in ends.values()])
+    left = set(due)
+    before = -1
+    for release in plan.releases:
+        node = ends.get(release.step)
+        if node is None or not node.is_called(release.node):
+            there = repr(node.moment.node[:120]) if node else "that none does"
+            raise PlanError(
+                f"releases: {release.node[:120]!r} is said to end at step {release.step}, "
+                f"the order says {there}"
+            )
+        if release.step <= before:
+            raise PlanError(f"releases: step {release.step} comes too late, or twice")
+        before = release.step
+        for name in release.tensors:
+            if name not in left:
+                why = "is there twice" if name in due else "is pinned, or not planned"
+                raise PlanError(f"releases: tensor {name[:120]!r} {why}")
+            left.remove(name)
+            if due[name] != release.step:
+                raise PlanError(
+                    f"releases: tensor {name[:120]!r} is let go at step {release.step}, "
+                    f"it is last needed at {due[name]}"
+                )
+    # What crosses the end of a body is let go by whoever runs the body.
+    kept = sorted(name for name in left if not plan.by_id[name].block)
+    if kept:
+        raise PlanError(f"releases: tensor {kept[0][:120]!r} is never let go")
+
+
+def _due(plan: Plan, clock: Sequence[Moment]) -> dict[str, int]:
+    """Return the step behind which each tensor that is not pinned can be released.
+
+    The last reader may be in a body: what goes then, goes behind the node of its own block.
+    """
+    blocks: dict[str, dict[int, int]] = {}
+    for moment in clock:
+        ends = blocks.setdefault(moment.block, {})
+        ends.update(dict.fromkeys(range(moment.start, moment.end + 1), moment.end))
+    return {
+        tensor.id: blocks.get(tensor.block, {}).get(tensor.last - 1, -1)
+        for tensor in plan.tensors
+        if not tensor.pinned
+    }
+
+
+def _check_peak(plan: Plan, nodes: Mapping[int, _Named]) -> None:
+    said, memory = plan.report.peak, plan.report.memory
+    if memory.live_peak is None:
+        if said is not None:
+            raise PlanError("the report has a peak of bytes that are not known")
+        return
+    if said is not None and not _is_there(said, nodes):
+        raise PlanError(f"peak is said to be at {said.node[:120]!r}, step {said.step}")
+    if counts_shared_bytes(plan):
+        _compare_peaks(said, _peak(plan))
+    elif said is not None and sum(size for _, size in said.tensors) != memory.live_peak:
+        raise PlanError(f"the tensors at the peak are not {memory.live_peak} bytes")
+
+
+def _is_there(peak: Peak, nodes: Mapping[int, _Named]) -> bool:
+    node = nodes.get(peak.step)
+    return not peak.node if node is None else node.is_called(peak.node)
+
+
+def _compare_peaks(said: Peak | None, counted: Peak | None) -> None:
+    if said is None or counted is None:
+        if said is not counted:
+            raise PlanError("the report's peak is missing, or nothing is live")
+        return
+    if said.step != counted.step:
+        raise PlanError(
+            f"peak.step is said to be {said.step}, the plan comes to {counted.step}"
+        )
+    if sorted(said.tensors) != sorted(counted.tensors):
+        raise PlanError(f"peak.tensors are not those that are live at step {said.step}")
+
+
+def _peak(plan: Plan) -> Peak | None:
+    """Return the first step at which most bytes are live, as `totals.peak_of` does."""
+    buffers = [buffer for problem, _ in plan.problems for buffer in problem.buffers]
+    curve = pressure(Problem(tuple(buffers)))
+    tick, top = max(curve, key=lambda point: (point[1], -point[0]), default=(0, 0))
+    if not top:
+        return None
+    live = {b.id: b.size for b in buffers if b.live.start <= tick < b.live.end and b.size}
+    names: dict[str, tuple[int, str]] = {}
+    for tensor in plan.tensors:
+        owner = tensor.alias_of or tensor.id
+        if owner in live:
+            names[owner] = max(names.get(owner, (-2, "")), (_born(tensor, tick), tensor.id))
+    return Peak(tick, "", tuple((names[owner][1], size) for owner, size in live.items()))
+
+
+def _born(tensor: Placement, tick: int) -> int:
+    return tensor.first if tensor.first <= tick < tensor.last else -1

@@ -1,0 +1,144 @@
+"""What does it come to? The numbers of the contract, from a program and its buffers.
+
+A number exists only where every size in it is one; where sizes are expressions, the sum
+by unit is written out instead.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.program import Origin
+from memplan_cli.core.results.report import Peak
+from memplan_cli.core.symbolic.bounds import NO_BOUNDS, at_most
+from memplan_cli.core.symbolic.sizes import size_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from memplan_cli.core.problem import BufferId
+    from memplan_cli.core.program import Program, VarId
+    from memplan_cli.core.symbolic.bounds import Bounds
+    from memplan_cli.core.symbolic.sizes import Size
+    from memplan_cli.planning.allocation import Needs, Placed
+
+ByUnit = dict[str, int]
+"""Coefficients by unit: ``{"1": 64, "batch": 4096}`` is 64 + 4096*batch bytes."""
+
+
+def by_unit(sizes: Iterable[Size]) -> ByUnit:
+    """Add sizes up, unit by unit."""
+    total: ByUnit = {}
+    numbers = 0
+    for size in sizes:
+        if not size.symbols:
+            numbers += size.coefficient
+        elif size.coefficient:
+            total[size.unit] = total.get(size.unit, 0) + size.coefficient
+    return {**total, "1": numbers} if numbers else total
+
+
+def summed(*totals: Mapping[str, int]) -> ByUnit:
+    """Add sums up that are by unit already."""
+    found: ByUnit = {}
+    for total in totals:
+        for unit, value in total.items():
+            found[unit] = found.get(unit, 0) + value
+    return found
+
+
+def number(total: Mapping[str, int] | None) -> int | None:
+    """Return a sum as a number, or None where a symbol is in it."""
+    if total is None or any(unit != "1" and value for unit, value in total.items()):
+        return None
+    return total.get("1", 0)
+
+
+def expression(total: Mapping[str, int]) -> str:
+    """Return a sum as text: ``4096*batch + 64``."""
+    parts = [
+        f"{value}*{unit}" if unit != "1" else str(value)
+        for unit, value in sorted(total.items(), key=lambda item: (item[0] == "1", item[0]))
+        if value
+    ]
+    return " + ".join(parts) or "0"
+
+
+def weight_bytes(program: Program) -> int:
+    """Return the bytes of initializers and Constants whose size is known."""
+    return number(by_unit(size for size in _weights(program) if size is not None)) or 0
+
+
+def weights_are_known(program: Program) -> bool:
+    """Whether each initializer and Constant has a known size; strings have none."""
+    return None not in _weights(program)
+
+
+def _weights(program: Program) -> list[Size | None]:
+    weights = (v.id for v in program.vars.values() if v.origin is Origin.WEIGHT)
+    return _sizes(program, weights)
+
+
+def input_bytes(program: Program, bounds: Bounds = NO_BOUNDS) -> ByUnit | None:
+    """Return the bytes of the graph's inputs, or None where one's size is not known."""
+    return _complete(_sizes(program, program.body.inputs), bounds)
+
+
+def output_bytes(program: Program, bounds: Bounds = NO_BOUNDS) -> ByUnit | None:
+    """Return the bytes of what ops make for the graph's outputs; None as for inputs."""
+    made = (
+        var
+        for var in dict.fromkeys(program.body.outputs)
+        if program.vars[var].origin is Origin.OP
+    )
+    return _complete(_sizes(program, made), bounds)
+
+
+def _sizes(program: Program, vars_: Iterable[VarId]) -> list[Size | None]:
+    facts = (program.vars[var] for var in vars_)
+    return [size_of(var.shape, var.dtype) for var in facts]
+
+
+def _complete(sizes: list[Size | None], bounds: Bounds) -> ByUnit | None:
+    known = [at_most(size, bounds) for size in sizes if size is not None]
+    return by_unit(known) if len(known) == len(sizes) else None
+
+
+def peak_of(needs: Needs, placed: Placed) -> Peak | None:
+    """Return the first step at which most bytes are live, and whose they are.
+
+    A buffer goes by the youngest of its vars that is live there.
+    """
+    home, units = placed.storage
+    buffers = units.get("1", ())
+    top, peak = 0, -1
+    for tick, live in placed.curve:
+        if live > top:
+            top, peak = live, tick
+    if peak < 0:
+        return None
+    at_peak = {b.id: b.size for b in buffers if b.live.start <= peak < b.live.end and b.size}
+    names = _youngest(needs, home, at_peak, peak)
+    tensors = sorted(((names[b], size) for b, size in at_peak.items()), key=_largest_first)
+    step = next((s for s in needs.timeline.steps if peak in (s.start, s.end)), None)
+    return Peak(peak, step.op.label if step else "", tuple(tensors))
+
+
+def _largest_first(item: tuple[str, int]) -> tuple[int, str]:
+    return -item[1], item[0]
+
+
+def _youngest(
+    needs: Needs,
+    home: Mapping[VarId, BufferId],
+    buffers: Mapping[BufferId, int],
+    tick: int,
+) -> dict[BufferId, str]:
+    live = needs.live
+    names: dict[BufferId, tuple[int, str]] = {}
+    for var, buffer in home.items():
+        if buffer not in buffers or var in needs.pinned:
+            continue
+        born = live[var].start if live[var].start <= tick < live[var].end else -1
+        names[buffer] = max(names.get(buffer, (-2, "")), (born, var))
+    return {buffer: names[buffer][1] if buffer in names else str(buffer) for buffer in buffers}

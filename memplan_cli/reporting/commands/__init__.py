@@ -1,0 +1,1 @@
+"""Renderings of what the other commands find."""

@@ -1,0 +1,1 @@
+"""Comparisons of plans as data: snapshots, diffs, verdicts of a gate, explanations."""

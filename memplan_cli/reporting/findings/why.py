@@ -1,0 +1,240 @@
+"""Why does it need that much? The live set at the peak, and the story of one tensor."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.results.timeline import curve, held, main_arena, nodes_at, peak_tick
+from memplan_cli.errors import PlanError, SettingsError
+from memplan_cli.planning.print_log import reuses
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from memplan_cli.core.results.placements import Placement
+    from memplan_cli.core.results.plan import Plan
+    from memplan_cli.core.results.report import Json
+    from memplan_cli.core.results.timeline import Held
+
+MOST_FOLLOWERS = 20
+"""Tensors that are named as taking over one tensor's memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class AtPeak:
+    """One piece of memory that is in use at the peak.
+
+    Attributes:
+        tensor: the tensor that is live then (of several that share the bytes).
+        bytes: what it holds.
+        made_by: the node that wrote it, or why it is there for the whole run.
+        read_by: the node that keeps it alive.
+        waits: steps for which it is kept and not touched, as far as the plan shows.
+        peak_without: the highest the live bytes would come if it were kept only while
+            it is written and last read: the most that recomputing it could gain.
+    """
+
+    tensor: str
+    bytes: int
+    made_by: str
+    read_by: str
+    waits: int
+    peak_without: int
+
+
+@dataclass(frozen=True, slots=True)
+class PeakStory:
+    """The step at which most bytes are live, and whose they are, largest first."""
+
+    step: int
+    node: str
+    bytes: int
+    unit: str
+    rows: tuple[AtPeak, ...]
+    coverage: float = 1.0
+    """Share of the intermediates whose size is known; what has none is not in the rows."""
+
+    @property
+    def best(self) -> AtPeak | None:
+        """Return the row whose absence would lower the peak most, if any would."""
+        found = min(self.rows, key=lambda row: (row.peak_without, row.tensor), default=None)
+        return found if found is not None and found.peak_without < self.bytes else None
+
+    def to_json(self) -> Json:
+        """Return the story as data."""
+        names = AtPeak.__slots__
+        return {
+            "step": self.step,
+            "node": self.node,
+            "bytes": self.bytes,
+            "unit": self.unit,
+            "coverage": self.coverage,
+            "partial": self.coverage < 1.0,
+            "tensors": [{name: getattr(row, name) for name in names} for row in self.rows],
+            "lowers_most": self.best.tensor if self.best else None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class TensorStory:
+    """One tensor: who keeps it alive, what shares its memory, why it took none over.
+
+    Attributes:
+        place: where and when it lies.
+        unit: what its bytes and offset are multiples of.
+        made_by: the node that writes it.
+        read_by: the node that keeps it alive: after it, the tensor is dead.
+        shares: tensors on the same bytes, as views or in place.
+        held_by: of those, the one that keeps the bytes in use longest.
+        before: the tensor that held the memory just before, if there was one.
+        reason: why none did.
+        after: tensors that lie on some of these bytes later.
+        at_peak: whether it is live at the peak.
+    """
+
+    place: Placement
+    unit: str
+    made_by: str
+    read_by: str
+    shares: tuple[str, ...]
+    held_by: str
+    before: str | None
+    reason: str
+    after: tuple[str, ...]
+    at_peak: bool
+
+    def to_json(self) -> Json:
+        """Return the story as data."""
+        place = self.place._asdict()
+        story = {name: getattr(self, name) for name in self.__slots__ if name != "place"}
+        return {"tensor": {**place, "shape": list(self.place.shape)}, **story}
+
+
+def why_peak(plan: Plan) -> PeakStory:
+    """Return who is live at the peak, and what would lower it.
+
+    Raises:
+        PlanError: nothing is planned.
+    """
+    arena = main_arena(plan)
+    points = curve(plan, arena)
+    if arena is None or not points:
+        raise PlanError("nothing is planned, so there is no peak")
+    tick, nodes, live = peak_tick(points), nodes_at(plan), _Curve.of(points)
+    rows = [
+        _at_peak(item, tick, live, nodes)
+        for item in held(plan)
+        if item.owner.arena == arena.id and item.live_at(tick) and item.bytes
+    ]
+    return PeakStory(
+        step=tick,
+        node=nodes.get(tick, ""),
+        bytes=live.peak,
+        unit=arena.unit,
+        rows=tuple(sorted(rows, key=lambda row: (-row.bytes, row.tensor))),
+        coverage=plan.report.coverage,
+    )
+
+
+def why_tensor(plan: Plan, name: str) -> TensorStory:
+    """Return the story of one tensor.
+
+    Raises:
+        SettingsError: the plan holds no such tensor; the hint names the nearest, or why.
+    """
+    place = plan.by_id.get(name)
+    if place is None:
+        raise _unknown(plan, name)
+    nodes = nodes_at(plan)
+    (item,) = (h for h in held(plan) if place in h.members)
+    (found,) = (reuse for reuse in reuses(plan.tensors) if reuse.tensor == place)
+    longest = max(item.members, key=lambda tensor: (tensor.last, tensor.id))
+    peak = peak_tick(curve(plan, main_arena(plan)))
+    return TensorStory(
+        place=place,
+        unit=next(arena.unit for arena in plan.arenas if arena.id == place.arena),
+        made_by="" if place.pinned else nodes.get(place.first, ""),
+        read_by="" if place.pinned else nodes.get(place.last - 1, ""),
+        shares=tuple(tensor.id for tensor in item.members if tensor != place),
+        held_by=longest.id,
+        before=found.donor.id if found.donor else None,
+        reason=found.reason,
+        after=tuple(_followers(plan, item)[:MOST_FOLLOWERS]),
+        at_peak=place.first <= peak < place.last,
+    )
+
+
+def _unknown(plan: Plan, name: str) -> SettingsError:
+    refused = {refusal.name: refusal.reason for refusal in plan.report.unplanned}
+    if name in refused:
+        return SettingsError(f"{name!r} is not planned: {refused[name]}")
+    known = (*plan.by_id, *(other for other in refused if other not in plan.by_id))
+    close = [other for other in known if other.endswith(f"/{name}")][:3]
+    close = close or get_close_matches(name, known, n=3)
+    hint = (
+        "graph inputs, graph outputs and weights are never planned; see `report --format csv`"
+    )
+    if close:
+        hint = f"did you mean {', '.join(close)}?"
+    return SettingsError(f"the plan holds no tensor {name!r}", hint=hint)
+
+
+def _at_peak(item: Held, tick: int, live: _Curve, nodes: Mapping[int, str]) -> AtPeak:
+    now = max(
+        (tensor for tensor in item.members if tensor.first <= tick < tensor.last),
+        key=lambda tensor: (tensor.first, tensor.id),
+        default=item.owner,
+    )
+    pinned = now.pinned
+    return AtPeak(
+        tensor=now.id,
+        bytes=item.bytes,
+        made_by=f"whole run: {pinned}" if pinned else nodes.get(now.first, ""),
+        read_by="" if pinned else nodes.get(now.last - 1, ""),
+        waits=max(item.last - item.first - 2, 0),
+        peak_without=live.without(item),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Curve:
+    """Live bytes over time, and the most of them before and after each of its points."""
+
+    ticks: tuple[int, ...]
+    most_until: tuple[int, ...]
+    most_from: tuple[int, ...]
+    peak: int
+
+    @classmethod
+    def of(cls, points: Sequence[tuple[int, int]]) -> _Curve:
+        sizes = [size for _, size in points]
+        until = (0, *accumulate(sizes, max))
+        after = (*reversed((*accumulate(reversed(sizes), max),)), 0)
+        return cls(tuple(tick for tick, _ in points), until, after, max(sizes))
+
+    def without(self, item: Held) -> int:
+        """Return the peak if ``item`` were absent between its first and its last tick.
+
+        The curve is constant from one point to the next, so only stretches that lie wholly
+        between those two ticks are lower without it.
+        """
+        low = bisect_left(self.ticks, item.first + 1)
+        high = bisect_right(self.ticks, item.last - 1) - 1
+        # A peak outside of them is in one of the other two terms.
+        return max(self.most_until[low], self.most_from[high], self.peak - item.bytes)
+
+
+def _followers(plan: Plan, item: Held) -> list[str]:
+    low, high = item.owner.offset, item.owner.offset + item.bytes
+    return [
+        tensor.id
+        for tensor in sorted(plan.tensors, key=lambda tensor: (tensor.first, tensor.id))
+        if tensor.arena == item.owner.arena
+        and tensor.first >= item.last
+        and tensor.offset < high
+        and low < tensor.offset + tensor.bytes
+    ]

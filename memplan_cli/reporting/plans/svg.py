@@ -1,0 +1,129 @@
+"""The arena as a picture: address against time, the live bytes below, the peak marked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.quantities import format_size
+from memplan_cli.core.results.timeline import curve, held, main_arena, peak_tick
+from memplan_cli.reporting.escape import shortened, xml
+from memplan_cli.reporting.plans.facts import verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from memplan_cli.core.results.placements import ArenaFacts
+    from memplan_cli.core.results.plan import Plan
+    from memplan_cli.core.results.timeline import Held
+
+_LEFT, _TOP, _WIDTH, _MAP, _GAP, _CURVE = 84, 56, 1080, 420, 40, 120
+_HEIGHT = _TOP + _MAP + _GAP + _CURVE + 40
+
+_STYLE = (
+    "text{font:13px system-ui,sans-serif;fill:#222}.s{fill:#667}.t{font-weight:600;font-size:16px}"
+    ".f{fill:#f6f7f9;stroke:#c8ccd4}.c{fill:#4c78a8;fill-opacity:.35;stroke:#4c78a8}"
+    ".p{stroke:#d6336c;stroke-dasharray:4 3}rect.b{stroke:#fff;stroke-width:.5}"
+    "@media(prefers-color-scheme:dark){svg{background:#15171c}text{fill:#e6e8ee}.s{fill:#99a}"
+    ".f{fill:#1c1f26;stroke:#3a3f4b}rect.b{stroke:#15171c}}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    """From ticks and bytes to points on the page."""
+
+    ticks: int
+    bytes: int
+
+    def x(self, tick: int) -> str:
+        return f"{_LEFT + _WIDTH * tick / max(self.ticks, 1):.2f}"
+
+    def wide(self, ticks: int) -> str:
+        return f"{_WIDTH * ticks / max(self.ticks, 1):.2f}"
+
+    def y(self, address: int) -> str:
+        return f"{_TOP + _MAP - _MAP * address / max(self.bytes, 1):.2f}"
+
+    def tall(self, size: int) -> str:
+        return f"{_MAP * size / max(self.bytes, 1):.2f}"
+
+
+def render(plan: Plan) -> str:
+    """Return a picture of the plan's main arena as SVG."""
+    return "".join(_parts(plan))
+
+
+def hue(number: int) -> int:
+    """Return a colour's angle; neighbours in number are far apart on the wheel."""
+    return number * 137 % 360
+
+
+def _parts(plan: Plan) -> Iterator[str]:
+    full_width = _LEFT + _WIDTH + 20
+    name = plan.report.model.path or "model"
+    yield (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {full_width} {_HEIGHT}" '
+        f'role="img" aria-label="{xml(verdict(plan.report))}">\n<style>{_STYLE}</style>\n'
+        f'<text class="t" x="{_LEFT}" y="22">{xml(shortened(name, 110))}</text>\n'
+        f'<text class="s" x="{_LEFT}" y="42">{xml(verdict(plan.report))}</text>\n'
+    )
+    arena = main_arena(plan)
+    if arena is None or not arena.height:
+        yield f'<text x="{_LEFT}" y="80">nothing is planned</text>\n</svg>\n'
+        return
+    items = [item for item in held(plan) if item.owner.arena == arena.id and item.bytes]
+    points = curve(plan, arena)
+    scale = _Scale(max(item.last for item in items), arena.height)
+    yield _frame(_TOP, _MAP)
+    yield from (_box(item, number, scale) for number, item in enumerate(items))
+    yield from _labels(arena)
+    yield from _curve(points, scale, arena)
+    yield "</svg>\n"
+
+
+def _frame(top: int, height: int) -> str:
+    return f'<rect class="f" x="{_LEFT}" y="{top}" width="{_WIDTH}" height="{height}"/>\n'
+
+
+def _box(item: Held, number: int, scale: _Scale) -> str:
+    owner = item.owner
+    names = ", ".join(shortened(tensor.id, 60) for tensor in item.members[:4])
+    about = f"{names}: {item.bytes} bytes at {owner.offset}, steps {item.first} to {item.last}"
+    return (
+        f'<rect class="b" x="{scale.x(item.first)}" y="{scale.y(owner.offset + item.bytes)}" '
+        f'width="{scale.wide(item.last - item.first)}" height="{scale.tall(item.bytes)}" '
+        f'fill="hsl({hue(number)} 55% 60%)"><title>{xml(about)}</title></rect>\n'
+    )
+
+
+def _labels(arena: ArenaFacts) -> Iterator[str]:
+    unit = "" if arena.unit == "1" else f" x {shortened(arena.unit, 30)}"
+    for share in (0, 1, 2, 3, 4):
+        y = _TOP + _MAP - _MAP * share / 4 + 4
+        size = format_size(arena.height * share // 4)
+        yield f'<text class="s" x="{_LEFT - 6}" y="{y:.0f}" text-anchor="end">{size}</text>\n'
+    if unit:
+        yield f'<text class="s" x="{_LEFT}" y="{_TOP - 4}">bytes{xml(unit)}</text>\n'
+
+
+def _curve(
+    points: tuple[tuple[int, int], ...], scale: _Scale, arena: ArenaFacts
+) -> Iterator[str]:
+    top = _TOP + _MAP + _GAP
+    yield _frame(top, _CURVE)
+    base, path, last = top + _CURVE, [], 0
+    for tick, size in points:
+        path.append(f"H{scale.x(tick)}V{base - _CURVE * size / max(arena.height, 1):.2f}")
+        last = tick
+    yield f'<path class="c" d="M{_LEFT} {base}{"".join(path)}H{scale.x(last)}V{base}Z"/>\n'
+    at, most = peak_tick(points), max(size for _, size in points)
+    x = scale.x(at)
+    yield f'<line class="p" x1="{x}" x2="{x}" y1="{_TOP}" y2="{base}"/>\n'
+    label = f"most live: {format_size(most)} at step {at}"
+    yield f'<text class="s" x="{_LEFT}" y="{top - 8}">live bytes; {label}</text>\n'
+    yield f'<text class="s" x="{_LEFT}" y="{base + 18}">step 0</text>\n'
+    yield (
+        f'<text class="s" x="{_LEFT + _WIDTH}" y="{base + 18}" text-anchor="end">'
+        f"step {scale.ticks}</text>\n"
+    )

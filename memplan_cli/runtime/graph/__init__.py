@@ -1,0 +1,1 @@
+"""The graph that ONNX Runtime runs: its optimized form, its node indices, its fusions."""

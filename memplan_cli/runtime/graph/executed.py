@@ -1,0 +1,164 @@
+"""Which graph does the runtime really run? Its own dump, with its own shapes."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.program import Origin
+from memplan_cli.core.results.observations import CPU, UNOPTIMISED, RuntimeSettings
+from memplan_cli.core.symbolic.dims import canonical_dim
+from memplan_cli.onnx_io.load import load_as_written, load_model
+from memplan_cli.onnx_io.runs.runnable import with_every_output
+from memplan_cli.runtime.graph.distinct_names import with_distinct_names
+from memplan_cli.runtime.graph.node_index import by_index
+from memplan_cli.runtime.measuring.observed import observe
+from memplan_cli.runtime.proofs.compare import require_weights
+from memplan_cli.runtime.simulation.predict import Executed, needs_run
+from memplan_cli.runtime.workers.worker import run_job
+from memplan_cli.shapes.bindings import Bindings
+from memplan_cli.shapes.reading import read_program
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from memplan_cli.core.program import Program, Shape, VarId
+    from memplan_cli.runtime.measuring.measure import Trial
+
+    RuntimeShapes = Mapping[str, tuple[str, Shape]]
+
+
+def executed_graph(
+    model: Path,
+    settings: RuntimeSettings,
+    dims: Mapping[str, int],
+    provider: str = CPU,
+) -> Executed:
+    """Return the graph that a session with these settings runs, shapes included.
+
+    With optimisation off its ops stand by the index that the runtime gave them, and every
+    execution order can be predicted. Under optimisation nobody says that index, and the
+    dump stands in the order of ``ExecutionOrder.DEFAULT``; under PRIORITY_BASED that is
+    not the order of the run, unless the dump itself is loaded.
+
+    Raises:
+        RuntimeUnavailableError: weights are missing, or the model does not load.
+    """
+    return _executed(model, settings, dims, provider, None)
+
+
+def executed_run(
+    model: Path, settings: RuntimeSettings, trial: Trial, provider: str = CPU
+) -> Executed:
+    """Return the same; where a run decides branches, turns or sizes, with those of one run.
+
+    Predictions from it then hold for the feeds of that trial. The run is that of the dump,
+    so that every event is known to belong to one of its nodes.
+
+    Raises:
+        RuntimeUnavailableError: weights are missing, or the model does not run.
+    """
+    return _executed(model, settings, trial.dims, provider, trial)
+
+
+def _executed(
+    model: Path,
+    settings: RuntimeSettings,
+    dims: Mapping[str, int],
+    provider: str,
+    trial: Trial | None,
+) -> Executed:
+    require_weights(model)
+    level = settings.session.get("graph_optimization_level", "ORT_ENABLE_ALL")
+    with tempfile.TemporaryDirectory(prefix="memplan-dump-") as name:
+        dump = Path(name) / "dump.onnx"
+        write_dump(model, dump, settings, provider)
+        shapes = runtime_shapes(dump, provider)
+        graph = load_model(dump)
+        program = read_program(graph, Bindings(dims=dims, known=complete(shapes))).program
+        found = Executed(program, dims)
+        if trial and needs_run(found):
+            found = replace(found, observed=observe(dump, program, trial, provider))
+    ordered = level != "ORT_DISABLE_ALL"
+    if not ordered:
+        program = by_index(program, graph.graph, load_as_written(model))
+    seen = seen_shapes(program, shapes)
+    return replace(found, program=program, ordered=ordered, seen=seen)
+
+
+def write_dump(model: Path, out: Path, settings: RuntimeSettings, provider: str = CPU) -> None:
+    """Write the graph after the runtime's optimisation, weights beside it.
+
+    Raises:
+        RuntimeUnavailableError: the model does not load.
+    """
+    level = settings.session.get("graph_optimization_level", "ORT_ENABLE_ALL")
+    wanted = RuntimeSettings(
+        session={"graph_optimization_level": level}, session_config=settings.session_config
+    )
+    job = {
+        "model": str(model),
+        "settings": wanted.to_json(),
+        "provider": provider,
+        "out": str(out),
+    }
+    run_job("dump", job).require(f"{model} does not load")
+    distinct = with_distinct_names(load_model(out))
+    if distinct is not None:
+        out.write_bytes(distinct.SerializeToString())
+
+
+def runtime_shapes(model: Path, provider: str = CPU) -> RuntimeShapes:
+    """Return the shapes that the runtime infers for every value at the top of a model.
+
+    It loads a twin that gives every value as an output; the twin lies beside the model,
+    so that it finds the weights, and goes when it was read.
+
+    Raises:
+        RuntimeUnavailableError: the model does not load.
+    """
+    twin = model.with_name(f"{model.stem}.every-output.onnx")
+    try:
+        twin.write_bytes(with_every_output(load_model(model)))
+        job = {
+            "model": str(twin),
+            "settings": UNOPTIMISED.to_json(),
+            "provider": provider,
+            "shapes": True,
+        }
+        result = run_job("dump", job).require(f"{model} does not load")
+    finally:
+        twin.unlink(missing_ok=True)
+    shapes: dict[str, tuple[str, Shape]] = {}
+    for name, (dtype, shape) in result["shapes"].items():  # type: ignore[attr-defined]
+        dims = (canonical_dim(dim) if isinstance(dim, str) else dim for dim in shape)
+        shapes[name] = (dtype, tuple(dims))
+    return shapes
+
+
+def complete(shapes: RuntimeShapes) -> RuntimeShapes:
+    """Return the shapes that are sure to be known, every dim of them.
+
+    No dims can mean a scalar or that not even the rank is known: the runtime says the same
+    of both, and a tensor taken for a scalar would be counted with four bytes.
+    """
+    return {
+        name: (t, shape) for name, (t, shape) in shapes.items() if shape and None not in shape
+    }
+
+
+def seen_shapes(program: Program, shapes: RuntimeShapes) -> dict[VarId, Shape | None]:
+    """Return the shapes by which the runtime's planner goes, where it knows other ones.
+
+    What has no dims is a scalar only where ONNX inference knows that it is one.
+    """
+    found: dict[VarId, Shape | None] = {}
+    for var in program.vars.values():
+        if var.block or var.origin is not Origin.OP or var.name not in shapes:
+            continue
+        _, shape = shapes[var.name]
+        if shape != var.shape:
+            found[var.id] = shape or None
+    return found

@@ -1,0 +1,1 @@
+"""What ONNX Runtime really takes: memory, time and shapes observed in one run."""

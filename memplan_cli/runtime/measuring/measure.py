@@ -1,0 +1,100 @@
+"""How much memory does the runtime really take for a model under some settings?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.results.observations import CPU, DEFAULT_TIMEOUT
+from memplan_cli.onnx_io.load import load_model
+from memplan_cli.onnx_io.runs.feeds import FeedSpec, feed_specs
+from memplan_cli.runtime.proofs.compare import require_weights
+from memplan_cli.runtime.workers.profile import NodeEvent, Recording, peaks_of
+from memplan_cli.runtime.workers.session import resolve_provider
+from memplan_cli.runtime.workers.session_job import SessionJob
+from memplan_cli.runtime.workers.worker import Outcome, run_job
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from memplan_cli.core.results.observations import Peaks, RuntimeSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """How a model is measured.
+
+    Attributes:
+        provider: ``auto``, ``cpu`` or ``cuda``.
+        dims: values for symbolic dims; the others get small defaults.
+        runs: profiled runs; from the second on they are steady.
+        timing_runs: runs without profiler whose median is the time; 0 takes no time.
+        timeout: seconds for the whole process.
+        seed: of the inputs.
+        specs: how to draw the inputs; None reads it from the model.
+    """
+
+    provider: str = "auto"
+    dims: Mapping[str, int] = field(default_factory=dict)
+    runs: int = 3
+    timing_runs: int = 5
+    timeout: float = DEFAULT_TIMEOUT
+    seed: int = 0
+    specs: tuple[FeedSpec, ...] | None = None
+
+
+def measure(model: Path, settings: RuntimeSettings, trial: Trial | None = None) -> Peaks:
+    """Run a model in a process of its own and return what its arena did.
+
+    Raises:
+        RuntimeUnavailableError: weights or provider are missing, or it does not run.
+    """
+    recording = record(model, settings, trial)
+    peaks = peaks_of(recording, recording.milliseconds)
+    if not recording.effort or resolve_provider((trial or Trial()).provider) != CPU:
+        return peaks
+    return replace(peaks, effort=median(recording.effort))
+
+
+def record(model: Path, settings: RuntimeSettings, trial: Trial | None = None) -> Recording:
+    """Run a model in a process of its own and return every kernel's counters.
+
+    Raises:
+        RuntimeUnavailableError: weights or provider are missing, or it does not run.
+    """
+    trial = trial or Trial()
+    result = _run(model, settings, trial, {}).require(f"{model} could not be measured")
+    runs = tuple(tuple(NodeEvent(**e) for e in run) for run in result["runs"])  # type: ignore[attr-defined]
+    return Recording(runs, tuple(result["milliseconds"]), tuple(result["effort"]))  # type: ignore[arg-type]
+
+
+def workspace_of(
+    model: Path, settings: RuntimeSettings, trial: Trial | None = None
+) -> dict[str, int]:
+    """Return the bytes of workspace that each kernel asks for, by node, where it does.
+
+    The runtime's own statistics; they need the memory pattern off.
+
+    Raises:
+        RuntimeUnavailableError: weights or provider are missing, or it does not run.
+    """
+    quick = replace(trial or Trial(), runs=1, timing_runs=0)
+    outcome = _run(model, settings, quick, {"workspace": True})
+    result = outcome.require(f"{model} could not be measured")
+    return result["workspace"]  # type: ignore[return-value]
+
+
+def _run(
+    model: Path, settings: RuntimeSettings, trial: Trial, more: Mapping[str, object]
+) -> Outcome:
+    require_weights(model)
+    provider = resolve_provider(trial.provider)
+    chosen = trial.specs
+    if chosen is None:
+        chosen = feed_specs(load_model(model), trial.dims)
+    session = SessionJob(model, provider, chosen, settings, trial.seed)
+    runs = {"runs": trial.runs, "timing_runs": trial.timing_runs}
+    job = {**session.to_json(), **runs, **more}
+    return run_job("measure", job, timeout=trial.timeout)

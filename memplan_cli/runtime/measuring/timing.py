@@ -1,0 +1,72 @@
+"""Does one run take longer than another, beyond what a busy machine does to both?
+
+What is slower is turned down, so one unlucky moment could decide which file is written: who
+seems slower at first is timed again, and so is what it is held against.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from memplan_cli.runtime.measuring.measure import measure
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from memplan_cli.core.results.observations import Peaks, RuntimeSettings
+    from memplan_cli.runtime.measuring.measure import Trial
+
+SLOWEST = 1.05
+"""How much longer than under the defaults a run may take for the sake of memory."""
+
+_CLOCK = 0.1
+"""Milliseconds that two medians of short runs differ by on a busy machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A model under some settings, and what was measured of it."""
+
+    model: Path
+    settings: RuntimeSettings
+    peaks: Peaks
+
+
+def is_slower(after: Peaks, before: Peaks) -> bool:
+    """Whether a run takes more than five per cent longer than before, beyond doubt.
+
+    Processor time decides where both have it and work is done by the processor alone: on a
+    busy machine the clock shows how busy it is.
+    """
+    if after.effort is not None and before.effort is not None:
+        return after.effort > max(SLOWEST * before.effort, before.effort + _CLOCK)
+    now, then = after.milliseconds or 0.0, before.milliseconds or 0.0
+    return now > max(SLOWEST * then, then + _CLOCK)
+
+
+def second_look(before: Timed, *others: Timed, trial: Trial) -> tuple[Peaks, ...]:
+    """Return the peaks of all, timed again if one of the others seems slower.
+
+    Of two times the shorter one stays: whatever else runs on a machine only adds.
+
+    Raises:
+        RuntimeUnavailableError: a model that has run does not run again.
+    """
+    runs = (before, *others)
+    if not any(is_slower(other.peaks, before.peaks) for other in others):
+        return tuple(run.peaks for run in runs)
+    return tuple(_timed_again(run, trial) for run in runs)
+
+
+def _timed_again(run: Timed, trial: Trial) -> Peaks:
+    again = measure(run.model, run.settings, replace(trial, runs=1))
+    return replace(
+        run.peaks,
+        milliseconds=_shorter(run.peaks.milliseconds, again.milliseconds),
+        effort=_shorter(run.peaks.effort, again.effort),
+    )
+
+
+def _shorter(one: float | None, other: float | None) -> float | None:
+    return one if other is None or one is None else min(one, other)

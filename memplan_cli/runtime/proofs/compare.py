@@ -1,0 +1,282 @@
+"""Does the rewritten model give what the original gives, bit for bit?
+
+Both run in processes of their own, on the same seeded inputs, twice, at two sets of dims
+where a dim is free. The original's outputs lie in files while the other one runs, so that
+no process holds both.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.results.observations import (
+    DEFAULT_TIMEOUT,
+    Difference,
+    RuntimeSettings,
+    Validation,
+)
+from memplan_cli.core.symbolic.dims import binding_text
+from memplan_cli.errors import ModelError, RuntimeUnavailableError
+from memplan_cli.onnx_io.interface import other_inputs
+from memplan_cli.onnx_io.load import load_model
+from memplan_cli.onnx_io.runs.feeds import FeedSpec, default_dims, feed_specs
+from memplan_cli.onnx_io.runs.runnable import missing_weights, random_ops
+from memplan_cli.onnx_io.runs.seeding import seeded_twins
+from memplan_cli.runtime.workers.bits import Tolerance, differences, widened
+from memplan_cli.runtime.workers.session import deterministic, resolve_provider
+from memplan_cli.runtime.workers.session_job import SessionJob
+from memplan_cli.runtime.workers.worker import Outcome, run_job
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_DRAWN = "random ops had seeds in copies of both models, of which the first runs were compared"
+
+_CHANGING = (
+    "a run of the original changes the next one: the first runs, which repeat, were compared"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How two models are held against each other.
+
+    Attributes:
+        provider: ``auto``, ``cpu`` or ``cuda``.
+        dims: values for symbolic dims; the others get small defaults.
+        second_dims: the dims of the second shape; None chooses them where a dim is free.
+        runs: runs of each model in each shape.
+        timeout: seconds for each process.
+        tolerance: zero asks for the same bits.
+        seed: of the inputs.
+        specs: how to draw the inputs; None reads it from the original.
+        original_settings, rewritten_settings: on top of the deterministic settings. Both
+            should name the same optimisation level, unless the file already holds the
+            optimised graph.
+    """
+
+    provider: str = "auto"
+    dims: Mapping[str, int] = field(default_factory=dict)
+    second_dims: Mapping[str, int] | None = None
+    runs: int = 2
+    timeout: float = DEFAULT_TIMEOUT
+    tolerance: Tolerance = field(default_factory=Tolerance)
+    seed: int = 0
+    specs: tuple[FeedSpec, ...] | None = None
+    original_settings: RuntimeSettings = field(default_factory=RuntimeSettings)
+    rewritten_settings: RuntimeSettings = field(default_factory=RuntimeSettings)
+
+
+def compare(original: Path, rewritten: Path, how: Comparison | None = None) -> Validation:
+    """Run both models and compare every output of the original.
+
+    Raises:
+        RuntimeUnavailableError: the weights are not there, the provider is not, or the
+            original itself does not run. A rewritten model that does not run is a failed
+            check, not an error.
+        ModelError: it does not run because it takes other inputs than the original.
+    """
+    how = how or Comparison()
+    require_weights(original)
+    require_weights(rewritten)
+    provider = resolve_provider(how.provider)
+    how = dataclasses.replace(how, provider=provider)
+    first = _at_dims(original, rewritten, how, how.dims)
+    if first.status == "failed" and first.max_abs_diff is None:
+        _refuse_another(original, rewritten)
+    second_dims = _second_dims(original, how)
+    if second_dims is None or first.status != "passed":
+        return first
+    try:
+        second = _at_dims(original, rewritten, how, second_dims)
+    except RuntimeUnavailableError as error:
+        if how.second_dims is not None:
+            raise
+        note = f"one shape only: the original does not run at {_text(second_dims)} ({error})"
+        return dataclasses.replace(first, notes=(*first.notes, note))
+    return _merged(first, second)
+
+
+def require_weights(
+    path: Path, instead: str = "use --no-validate to leave the comparison out"
+) -> None:
+    """Refuse a model whose external data is not there: nothing could be shown with it.
+
+    ``instead`` is what the user may do if the data is not to be had.
+
+    Raises:
+        RuntimeUnavailableError: naming the file.
+    """
+    missing = missing_weights(path)
+    if missing:
+        raise RuntimeUnavailableError(
+            f"{path} cannot run: its weights file {missing[0]} is not in {path.parent}",
+            hint=f"Put the file there, or {instead}.",
+        )
+
+
+def _refuse_another(original: Path, rewritten: Path) -> None:
+    """Refuse an original that the rewritten model cannot have been made from.
+
+    Raises:
+        ModelError: one takes inputs that the other does not.
+    """
+    found = other_inputs(load_model(original), load_model(rewritten))
+    if found:
+        raise ModelError(
+            f"{rewritten} was not made from {original}: {'; '.join(found)}",
+            hint="name the model that it was made from with --original",
+        )
+
+
+def _second_dims(original: Path, how: Comparison) -> dict[str, int] | None:
+    """Return other values for the free dims; None where there is no free dim."""
+    if how.specs is not None:
+        return None
+    if how.second_dims is not None:
+        return {**how.dims, **how.second_dims}
+    usual = default_dims(load_model(original))
+    free = {name: value for name, value in usual.items() if name not in how.dims}
+    if not free:
+        return None
+    # Image sides stay multiples of 32: strides of real networks want that.
+    other = {name: value + (32 if value == 64 else 1) for name, value in free.items()}
+    return {**how.dims, **other}
+
+
+def _at_dims(
+    original: Path, rewritten: Path, how: Comparison, dims: Mapping[str, int]
+) -> Validation:
+    model = load_model(original)
+    specs = how.specs if how.specs is not None else feed_specs(model, dims)
+    what = f"{original} does not run at {_text(dims) or 'its dims'}"
+    with tempfile.TemporaryDirectory(prefix="memplan-outputs-") as folder:
+        base = _kept(original, how, specs, folder).require(what)
+        noise, drawn = differences(base), random_ops(model)
+        if not noise:
+            return _against(base, rewritten, how, specs, folder)
+        if drawn:
+            return _seeded(original, rewritten, how, specs) or _random(how, noise, drawn)
+        found = _first_runs(original, rewritten, how, specs, _CHANGING)
+        return found or _against(base, rewritten, how, specs, folder)
+
+
+def _kept(
+    original: Path, how: Comparison, specs: tuple[FeedSpec, ...], folder: str
+) -> Outcome:
+    """Run the original, and keep its outputs in a folder."""
+    job = _job(original, how, how.original_settings, specs)
+    return run_job("outputs", {**job, "folder": folder, "save": True}, timeout=how.timeout)
+
+
+def _against(
+    base: Mapping[str, object],
+    rewritten: Path,
+    how: Comparison,
+    specs: tuple[FeedSpec, ...],
+    folder: str,
+) -> Validation:
+    """Run the rewritten model against what lies in the folder."""
+    noise = differences(base)
+    tolerance = widened(how.tolerance, noise)
+    job = _job(rewritten, how, how.rewritten_settings, specs)
+    job |= {"tolerance": [tolerance.rtol, tolerance.atol], "outputs": base["outputs"]}
+    second = run_job("outputs", {**job, "folder": folder, "save": False}, timeout=how.timeout)
+    return _verdict(second, how.provider, tolerance, noise)
+
+
+def _seeded(
+    original: Path, rewritten: Path, how: Comparison, specs: tuple[FeedSpec, ...]
+) -> Validation | None:
+    """Compare the first runs of copies that draw the same numbers.
+
+    None where there are no such copies, or the original's does not repeat itself.
+    """
+    with tempfile.TemporaryDirectory(prefix="memplan-seeded-") as folder:
+        twins = seeded_twins(original, rewritten, Path(folder))
+        return _first_runs(*twins, how, specs, _DRAWN) if twins else None
+
+
+def _first_runs(
+    original: Path,
+    rewritten: Path,
+    how: Comparison,
+    specs: tuple[FeedSpec, ...],
+    note: str,
+) -> Validation | None:
+    """Compare the first run of each; None where the original's is not always the same."""
+    how = dataclasses.replace(how, runs=1)
+    alike = dataclasses.replace(how, rewritten_settings=how.original_settings)
+    with tempfile.TemporaryDirectory(prefix="memplan-first-runs-") as folder:
+        base = _kept(original, how, specs, folder).require("the original's first run")
+        if not _against(base, original, alike, specs, folder).bit_identical:
+            return None
+        found = _against(base, rewritten, how, specs, folder)
+    return dataclasses.replace(found, notes=(*found.notes, note))
+
+
+def _job(
+    model: Path,
+    how: Comparison,
+    settings: RuntimeSettings,
+    specs: tuple[FeedSpec, ...],
+) -> dict[str, object]:
+    exact = settings.updated(deterministic(how.provider))
+    job = SessionJob(model, how.provider, specs, exact, how.seed).to_json()
+    job |= {"runs": how.runs, "outputs": []}
+    return job | {"tolerance": [how.tolerance.rtol, how.tolerance.atol]}
+
+
+def _random(
+    how: Comparison, noise: tuple[Difference, ...], ops: tuple[str, ...]
+) -> Validation:
+    note = (
+        f"two runs of the original differ in {len(noise)} outputs, because it draws random "
+        f"numbers ({', '.join(ops)}): no comparison can show anything there"
+    )
+    return Validation("nondeterministic", how.provider, notes=(note,))
+
+
+def _verdict(
+    outcome: Outcome, provider: str, tolerance: Tolerance, noise: tuple[Difference, ...]
+) -> Validation:
+    if not outcome.ok:
+        note = f"the rewritten model does not run ({outcome.how}): {outcome.reason}"
+        if outcome.timed_out:
+            note += ", and --timeout gives more"
+        return Validation("failed", provider, bit_identical=False, notes=(note,))
+    found = differences(outcome.result)
+    notes = (
+        [] if tolerance.exact else [f"tolerance rtol={tolerance.rtol} atol={tolerance.atol}"]
+    )
+    if noise:
+        notes.insert(0, f"two runs of the original differ in {len(noise)} outputs")
+    return Validation(
+        status="failed" if any(item.beyond for item in found) else "passed",
+        provider=provider,
+        max_abs_diff=max((item.max_abs_diff for item in found), default=0.0),
+        bit_identical=not found,
+        differences=found,
+        notes=tuple(notes),
+    )
+
+
+def _merged(first: Validation, second: Validation) -> Validation:
+    status = first.status if second.status == "passed" else second.status
+    farthest = [v.max_abs_diff for v in (first, second) if v.max_abs_diff is not None]
+    return dataclasses.replace(
+        first,
+        status=status,
+        max_abs_diff=max(farthest, default=None),
+        bit_identical=bool(first.bit_identical and second.bit_identical),
+        differences=(*first.differences, *second.differences),
+        notes=tuple(dict.fromkeys((*first.notes, *second.notes))),
+    )
+
+
+def _text(dims: Mapping[str, int]) -> str:
+    return binding_text(dict(sorted(dims.items())))

@@ -1,0 +1,287 @@
+"""Does a plan hold? Run the model inside it, op by op, and see whether the outputs do.
+
+Freed ranges are poisoned, what a body wrote is poisoned after the op that owns it, and
+excluded tensors are looked at again in the end. A tensor that was overwritten too early
+shows as a wrong output.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memplan_cli.analysis.liveness import steps
+from memplan_cli.core.results.observations import UNOPTIMISED, Difference
+from memplan_cli.core.results.plan import check
+from memplan_cli.core.symbolic.sizes import bind_dim, canonical_dim
+from memplan_cli.errors import InvalidLayoutError
+from memplan_cli.onnx_io.load import load_model
+from memplan_cli.onnx_io.runs.feeds import feed_specs
+from memplan_cli.onnx_io.runs.runnable import random_ops
+from memplan_cli.onnx_io.runs.seeding import write_seeded
+from memplan_cli.runtime.measuring.measure import Trial
+from memplan_cli.runtime.proofs.compare import require_weights
+from memplan_cli.runtime.proofs.places import Place
+from memplan_cli.runtime.workers.bits import differences
+from memplan_cli.runtime.workers.session import deterministic, resolve_provider
+from memplan_cli.runtime.workers.session_job import SessionJob
+from memplan_cli.runtime.workers.worker import Outcome, run_job
+from memplan_cli.shapes.reading import read_program
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from memplan_cli.core.results.placements import Placement
+    from memplan_cli.core.results.plan import Plan
+
+
+_ALIGNMENT = 64
+"""Bytes; at multiples of it kernels add in one order."""
+
+_PAGE = 4096
+"""Bytes; what an address is modulo this decides how kernels peel their loops."""
+
+_ROUNDING = (
+    "offsets that are no multiples of 64 make some kernels add in another order: the outputs "
+    "were compared with those of tensors aligned alike in memory of their own"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How much of a plan a replay shows.
+
+    Attributes:
+        placed: tensors at the top that lay at their offsets.
+        pinned: those of them that live on, and were looked at again in the end.
+        in_bodies: tensors in bodies of If, Loop and Scan: the runtime runs a body as a
+            whole, in memory of its own, and their places are poisoned after it.
+        empty: tensors at the top without bytes, which lie nowhere.
+        left_out: tensors that have no place, with the reason.
+    """
+
+    placed: int = 0
+    pinned: int = 0
+    in_bodies: int = 0
+    empty: int = 0
+    left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def described(self) -> Iterator[str]:
+        """Yield what was shown and what was not, a sentence each."""
+        everything = self.placed + self.in_bodies + self.empty + len(self.left_out)
+        again = f", {self.pinned} excluded ones looked at again in the end"
+        yield f"{self.placed} of {everything} tensors at their offsets{again * bool(self.pinned)}"
+        if self.in_bodies:
+            yield (
+                f"{self.in_bodies} tensors in bodies of If, Loop or Scan not shown: the runtime "
+                "ran each body as a whole, in memory of its own, and their places were poisoned"
+            )
+        if self.empty:
+            yield f"{self.empty} tensors without bytes"
+        yield from (f"{name} has no place: {why}" for name, why in self.left_out.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What became of a replay.
+
+    Attributes:
+        status: ``passed`` or ``failed``.
+        differences: outputs that are not those of the whole graph, excluded tensors that
+            were overwritten.
+        reason: the rule that the plan breaks, or why the replay could not run.
+        extent: which tensors lay where the plan says.
+        notes: what else to know.
+    """
+
+    status: str
+    differences: tuple[Difference, ...] = ()
+    reason: str = ""
+    extent: Extent = dataclasses.field(default_factory=Extent)
+    notes: tuple[str, ...] = ()
+
+
+def replay(model: Path, plan: Plan, trial: Trial | None = None) -> Replayed:
+    """Check a plan, then run its model inside it.
+
+    Args:
+        model: the written model: its order is the plan's.
+        plan: what to prove.
+        trial: provider, dims, seed and inputs.
+
+    Raises:
+        RuntimeUnavailableError: weights or provider are missing, or the whole graph does
+            not run.
+    """
+    try:
+        check(plan)
+    except InvalidLayoutError as error:
+        return Replayed("failed", reason=str(error))
+    return replay_unchecked(model, plan, trial)
+
+
+def replay_unchecked(model: Path, plan: Plan, trial: Trial | None = None) -> Replayed:
+    """Run a model inside a plan whatever the static checker would say.
+
+    Random ops get seeds, in a copy: the whole graph and each op alone then draw the same.
+
+    Raises:
+        RuntimeUnavailableError: as for `replay`.
+    """
+    trial = trial or Trial()
+    require_weights(model)
+    drawn = random_ops(load_model(model))
+    if not drawn:
+        return _replayed(model, plan, trial)
+    with tempfile.TemporaryDirectory(prefix="memplan-seeded-") as folder:
+        copy = Path(folder) / model.name
+        write_seeded(model, copy)
+        found = _replayed(copy, plan, trial)
+    note = f"random ops ({', '.join(drawn)}) had seeds in the copy that was run"
+    return dataclasses.replace(found, notes=(*found.notes, note))
+
+
+def _replayed(model: Path, plan: Plan, trial: Trial) -> Replayed:
+    provider = resolve_provider(trial.provider)
+    given = trial.specs
+    chosen = feed_specs(load_model(model), trial.dims) if given is None else given
+    settings = UNOPTIMISED.updated(deterministic(provider))
+    places, left_out = _places(model, plan, trial.dims)
+    extent = _extent(places, left_out)
+    with tempfile.TemporaryDirectory(prefix="memplan-replay-") as folder:
+        job = SessionJob(model, provider, chosen, settings, trial.seed).to_json()
+        job |= {"runs": 1, "outputs": [], "tolerance": [0.0, 0.0]}
+        job |= {"save": True, "folder": folder}
+        whole = run_job("outputs", job, timeout=trial.timeout).require(f"{model} does not run")
+        job |= {"outputs": whole["outputs"], "save": False}
+        job |= _plain({"places": places})
+        job |= {"arenas": dict(_heights(plan, trial.dims))}
+        outcome = run_job("replay", job, timeout=trial.timeout)
+        notes: tuple[str, ...] = ()
+        if outcome.ok and outcome.result["differences"] and _is_unaligned(places):
+            outcome = _against_own_memory(job, places, trial.timeout)
+            notes = (_ROUNDING,)
+    if not outcome.ok:
+        return Replayed("failed", reason=f"{outcome.how}: {outcome.reason}", extent=extent)
+    found = differences(outcome.result)
+    return Replayed("failed" if found else "passed", found, extent=extent, notes=notes)
+
+
+def _extent(places: Sequence[Place], left_out: Mapping[str, str]) -> Extent:
+    top = [place for place in places if not place.block]
+    placed = [place for place in top if place.bytes]
+    return Extent(
+        placed=len(placed),
+        pinned=sum(place.pinned for place in placed),
+        in_bodies=len(places) - len(top),
+        empty=len(top) - len(placed),
+        left_out=left_out,
+    )
+
+
+def _plain(job: Mapping[str, object]) -> dict[str, object]:
+    """Return a job with its places as JSON has them."""
+    places = job["places"]
+    return {**job, "places": [dataclasses.asdict(place) for place in places]}  # type: ignore[attr-defined]
+
+
+def _is_unaligned(places: Sequence[Place]) -> bool:
+    return any(place.offset % _ALIGNMENT for place in places)
+
+
+def _against_own_memory(
+    job: Mapping[str, object], places: Sequence[Place], timeout: float
+) -> Outcome:
+    """Compare with a replay in which no two tensors share bytes, each as aligned as here.
+
+    Kernels that peel loops up to an aligned address add in another order elsewhere: this
+    tells such rounding from a value that was overwritten.
+    """
+    spread: list[Place] = []
+    starts: dict[tuple[str, str], int] = {}
+    top = 0
+    for place in places:
+        if (place.arena, place.owner) not in starts:
+            starts[place.arena, place.owner] = top + place.offset % _PAGE
+            top += -(-(place.bytes + _PAGE) // _PAGE) * _PAGE
+        start = starts[place.arena, place.owner]
+        spread.append(dataclasses.replace(place, arena="own", offset=start))
+    with tempfile.TemporaryDirectory(prefix="memplan-own-") as folder:
+        apart = {"places": spread, "arenas": {"own": top}, "save": True, "folder": folder}
+        first = run_job("replay", {**job, **_plain(apart)}, timeout=timeout)
+        if not first.ok:
+            return first
+        return run_job("replay", {**job, "folder": folder}, timeout=timeout)
+
+
+def _heights(plan: Plan, dims: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+    for arena in plan.arenas:
+        unit = _number(arena.unit, dims)
+        yield str(arena.id), arena.height * (unit or 0)
+
+
+def _number(dim: int | str, dims: Mapping[str, int]) -> int | None:
+    known = canonical_dim(dim) if isinstance(dim, str) else dim
+    value = bind_dim(known, dims)
+    return value if isinstance(value, int) else None
+
+
+def _places(
+    model: Path, plan: Plan, dims: Mapping[str, int]
+) -> tuple[list[Place], dict[str, str]]:
+    """Return every tensor with numbers for symbols, and those without a place."""
+    units = {arena.id: _number(arena.unit, dims) for arena in plan.arenas}
+    nodes = _node_at(model)
+    ends = _ends(plan)
+    found: list[Place] = []
+    # What is excluded is among the refusals and has a place all the same.
+    left_out = {r.name: r.reason for r in plan.report.unplanned if r.name not in plan.by_id}
+    for tensor in plan.tensors:
+        unit = units[tensor.arena]
+        shape = tuple(_number(dim, dims) for dim in tensor.shape)
+        known = tuple(dim for dim in shape if dim is not None)
+        if unit is None or len(known) < len(shape):
+            left_out[tensor.id] = "its size needs the value of a dim that was not given"
+            continue
+        found.append(
+            Place(
+                name=tensor.name,
+                block=tensor.block,
+                dtype=tensor.dtype,
+                shape=known,
+                bytes=tensor.bytes * unit,
+                arena=str(tensor.arena),
+                offset=tensor.offset * unit,
+                # Pinned tensors live on: they are looked at when all is over.
+                dies=-1 if tensor.pinned else nodes.get(ends[tensor.id], -1),
+                pinned=tensor.pinned is not None,
+                owner=_owner(tensor),
+            )
+        )
+    return found, left_out
+
+
+def _ends(plan: Plan) -> dict[str, int]:
+    """Return the last tick of each tensor, with those that share its bytes."""
+    last: dict[str, int] = {}
+    for tensor in plan.tensors:
+        owner = _owner(tensor)
+        last[owner] = max(last.get(owner, 0), tensor.last)
+    return {tensor.id: last[_owner(tensor)] - 1 for tensor in plan.tensors}
+
+
+def _owner(tensor: Placement) -> str:
+    return tensor.alias_of or tensor.id
+
+
+def _node_at(model: Path) -> dict[int, int]:
+    """Return for each tick the node at the top, by index, that is running then."""
+    program = read_program(load_model(model)).program
+    found: dict[int, int] = {}
+    for step in steps(program):
+        if not step.block.path:
+            found.update(dict.fromkeys(range(step.start, step.end + 1), step.op.source))
+    return found

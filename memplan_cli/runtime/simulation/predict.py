@@ -1,0 +1,112 @@
+"""How much memory will ONNX Runtime take? Its planner and its arena, simulated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.program import walk
+from memplan_cli.core.results.observations import CPU, Peaks, RuntimeSettings
+from memplan_cli.runtime.probe import load_table
+from memplan_cli.runtime.simulation.bfc import Arena, ArenaRules
+from memplan_cli.runtime.simulation.control_flow import CONTROL_FLOW
+from memplan_cli.runtime.simulation.frame import Model, Runner
+from memplan_cli.runtime.simulation.ledger import Ledger, UnknownBytesError
+from memplan_cli.runtime.simulation.order import ORDERS, file_order
+from memplan_cli.runtime.simulation.reuse import Reuse, Rules
+from memplan_cli.runtime.simulation.tensor_bytes import tensor_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from memplan_cli.core.program import Program, Shape, VarId
+    from memplan_cli.runtime.measuring.observed import Observed
+
+
+@dataclass(frozen=True, slots=True)
+class Executed:
+    """A graph as the runtime runs it.
+
+    Attributes:
+        program: after the runtime's own changes; at optimisation off, the file itself.
+        dims: values for symbolic dims.
+        ordered: the ops stand in the order in which they are run (a dump does).
+        seen: the shapes that the runtime itself knows before the run, of vars of which it
+            knows less than the program says: its planner shares nothing by other ones.
+        observed: what data decided in one run; predictions then hold for its feeds.
+    """
+
+    program: Program
+    dims: Mapping[str, int] = field(default_factory=dict)
+    ordered: bool = False
+    seen: Mapping[VarId, Shape | None] = field(default_factory=dict)
+    observed: Observed | None = None
+
+
+def predict(
+    executed: Executed,
+    settings: RuntimeSettings | None = None,
+    provider: str = CPU,
+    workspace: Mapping[str, int] | None = None,
+) -> Peaks:
+    """Return the peaks of tensors in the first and in later runs, and what is held.
+
+    Exact on CPU where every size is known before the run, or was observed in one. ``held``
+    counts no weights; given the workspace of kernels (`measure.workspace_of`), it is off by
+    one region of the arena at most, without it, by what their workspace made it grow. Every
+    figure is None where a size or a number of turns depends on data that nobody observed.
+    """
+    settings = settings or RuntimeSettings()
+    model = model_of(executed, settings, provider)
+    arena = Arena(ArenaRules.from_settings(settings.arena))
+    scratch = workspace or {}
+    runner = Runner(model, Ledger(arena, scratch), CONTROL_FLOW)
+    try:
+        runner.run()
+        first = runner.ledger.peak
+        runner.ledger = Ledger(arena, scratch)
+        runner.run()
+    except UnknownBytesError:
+        return Peaks(None, None)
+    return Peaks(first, runner.ledger.peak, held=arena.held)
+
+
+def model_of(executed: Executed, settings: RuntimeSettings, provider: str) -> Model:
+    """Return what the simulation of a run needs, under some settings."""
+    session = settings.session
+    order = ORDERS[str(session.get("execution_order", "DEFAULT"))]
+    reuse = Reuse.ON if session.get("enable_mem_reuse", True) else Reuse.OFF
+    rules = Rules(load_table(provider), file_order if executed.ordered else order, reuse)
+    return Model(
+        as_seen(executed),
+        tensor_bytes(executed.program, executed.dims),
+        rules,
+        bool(session.get("enable_mem_pattern", True)),
+        executed.observed,
+        _packed(executed, settings),
+    )
+
+
+def _packed(executed: Executed, settings: RuntimeSettings) -> frozenset[VarId]:
+    off = settings.session_config.get("session.disable_prepacking") == "1"
+    return frozenset() if off or not executed.observed else executed.observed.packed
+
+
+def as_seen(executed: Executed) -> Program:
+    """Return the program with the shapes that the runtime's planner goes by."""
+    program = executed.program
+    seen = {
+        var: program.vars[var]._replace(shape=shape) for var, shape in executed.seen.items()
+    }
+    return replace(program, vars={**program.vars, **seen}) if seen else program
+
+
+def needs_run(executed: Executed) -> bool:
+    """Whether a figure depends on what a run decides: branches, turns, sizes.
+
+    Any body counts: whether it has a memory pattern depends on which weights its kernels
+    pack, and only a run says that.
+    """
+    known = tensor_bytes(executed.program, executed.dims)
+    ops = [op for _, op in walk(executed.program.body)]
+    return any(op.bodies or any(var and var not in known for var in op.outputs) for op in ops)

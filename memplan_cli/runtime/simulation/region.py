@@ -1,0 +1,162 @@
+"""How should the arena be set up so that it takes least from the system?
+
+Exact growth never joins its regions, so they pile up: 1.57 times the peak on average. One
+region of the right size, in which every chunk is split, fragments far less. Where large
+tensors take turns, even that has holes, and two or three regions of the right sizes hold
+nothing but what is live. The sizes are found by simulating the arena on the run's own
+requests.
+
+    exact growth   |--a--|---b---|-c-|----d----|     regions of all sizes that ever met
+    one region     |--a--|-c-| b |    |              best fit inside one region
+    two regions    |--a--|    |---b---|              two that take turns, each in its own
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from memplan_cli.runtime.simulation.bfc import CHUNK, ArenaRules
+from memplan_cli.runtime.simulation.requests import held_after, most_in_use
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from memplan_cli.core.results.observations import Setting
+    from memplan_cli.runtime.simulation.requests import Request
+
+_WORK = 1_500_000
+"""Requests simulated in one search: about three seconds."""
+
+_MOST_TRIALS = 48
+
+_MOST_REGION_TRIALS = 600
+
+_LARGEST_SIZES = 10
+"""Of the distinct sizes asked for, how many the first region is made for."""
+
+_STEP = 1.015
+"""From one total to the next when several regions are tried."""
+
+_LARGEST = 2**31 - CHUNK
+"""``initial_chunk_size_bytes`` is a C int."""
+
+SMALL_STEP = 1 << 20
+"""How an arena of one region grows, should a run need more than was seen."""
+
+EXACT: Mapping[str, Setting] = {
+    "arena_extend_strategy": "kSameAsRequested",
+    "max_dead_bytes_per_chunk": 1,
+}
+"""Regions as large as what was asked for, and whatever is left of a chunk is split off."""
+
+EXACT_UNSPLIT: Mapping[str, Setting] = {"arena_extend_strategy": "kSameAsRequested"}
+"""The same regions, their chunks split by the runtime's own rule."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArenaChoice:
+    """Arena settings, and what they are predicted to hold (weights left out)."""
+
+    arena: Mapping[str, Setting]
+    held: int
+
+    @property
+    def chunk(self) -> int:
+        """The initial chunk in bytes; 0 under exact growth."""
+        return int(self.arena.get("initial_chunk_size_bytes", 0))
+
+
+def one_chunk(size: int) -> dict[str, Setting]:
+    """Return the settings of an arena that begins with one region of ``size`` bytes.
+
+    Should a run need more (larger dims, more workspace), it grows in small steps: by the
+    default it would take twice the first region.
+    """
+    return regions(size, SMALL_STEP)
+
+
+def regions(first: int, later: int) -> dict[str, Setting]:
+    """Return the settings of an arena whose first region and later ones have given bytes.
+
+    A later region has ``later`` bytes as long as that is at most twice the first and no
+    request is larger.
+    """
+    return {
+        "arena_extend_strategy": "kNextPowerOfTwo",
+        "initial_chunk_size_bytes": first,
+        "max_dead_bytes_per_chunk": 1,
+        "max_power_of_two_extend_bytes": later,
+    }
+
+
+def rounded(size: float) -> int:
+    """Return the bytes of whole arena chunks that ``size`` bytes take."""
+    return -(-int(size) // CHUNK) * CHUNK
+
+
+def best_arena(requests: Sequence[Request]) -> ArenaChoice:
+    """Return the arena settings under which these requests hold least."""
+    # Splitting every chunk wins nearly always, but not always.
+    exact = [_choice(requests, arena) for arena in (EXACT, EXACT_UNSPLIT)]
+    best = min(exact, key=lambda choice: choice.held)
+    lowest = most_in_use(requests)
+    trials = max(4, min(_MOST_TRIALS, _WORK // max(len(requests), 1)))
+    for size in _sizes(lowest, max(best.held, lowest), trials):
+        if size >= min(best.held, _LARGEST):
+            break
+        best = min(best, _choice(requests, one_chunk(size)), key=lambda choice: choice.held)
+    several = _several(requests, lowest, best.held)
+    return several if several is not None else best
+
+
+def _choice(requests: Sequence[Request], arena: Mapping[str, Setting]) -> ArenaChoice:
+    return ArenaChoice(arena, held_after(requests, ArenaRules.from_settings(arena)))
+
+
+def _several(requests: Sequence[Request], lowest: int, highest: int) -> ArenaChoice | None:
+    """Return two or three regions that hold less than ``highest``, where there are any.
+
+    Totals are tried from the least that can do upwards, so the first that holds is the
+    best there is within a step.
+    """
+    left = max(4, min(_MOST_REGION_TRIALS, _WORK // max(len(requests), 1)))
+    firsts = _first_regions(requests, lowest)
+    total = lowest
+    while total < highest:
+        for first, later in _cuts(firsts, total):
+            found = _choice(requests, regions(first, later))
+            if found.held <= total + 2 * CHUNK and found.held < highest:
+                return found
+            left -= 1
+            if not left:
+                return None
+        total = max(rounded(total * _STEP), total + CHUNK)
+    return None
+
+
+def _cuts(firsts: Sequence[int], total: int) -> Iterator[tuple[int, int]]:
+    """Yield a first region and the size of the one or two others that add up to a total."""
+    for first in firsts:
+        for others in (1, 2):
+            later = rounded((total - first) / others)
+            # The runtime doubles its growth once after the first region, and no more.
+            if 0 < later <= 2 * first <= 2 * _LARGEST:
+                yield first, later
+
+
+def _first_regions(requests: Sequence[Request], lowest: int) -> list[int]:
+    """Return sizes that large tensors, or two of them, or what they leave, would fill."""
+    distinct = sorted({rounded(r.size) for r in requests if r.size > 0}, reverse=True)
+    large = distinct[:_LARGEST_SIZES]
+    pairs = [2 * large[0], *(one + other for one, other in pairwise(large))] if large else []
+    found = {*large, *pairs, *(lowest - size for size in large)}
+    return sorted(size for size in found if 0 < size < lowest)
+
+
+def _sizes(lowest: int, highest: int, count: int) -> list[int]:
+    """Return sizes from the lowest on, close together where they matter most."""
+    span = max(highest - lowest, 0)
+    points = [lowest + int(span * (step / count) ** 2) for step in range(count + 1)]
+    return sorted({rounded(max(point, CHUNK)) for point in points})

@@ -1,0 +1,87 @@
+"""What is asked of the arena, in order, during one run without a memory pattern?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from memplan_cli.runtime.simulation.bfc import CHUNK, Arena, ArenaRules
+from memplan_cli.runtime.simulation.control_flow import CONTROL_FLOW
+from memplan_cli.runtime.simulation.frame import Runner
+from memplan_cli.runtime.simulation.ledger import Ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from memplan_cli.core.program import Op
+    from memplan_cli.runtime.simulation.frame import Model
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """``size`` bytes for ticket ``ticket``; a size of -1 gives the ticket back."""
+
+    ticket: int
+    size: int
+
+
+@dataclass(slots=True)
+class _Recorder(Ledger):
+    """A ledger that writes down what it is asked, kernels' workspace included."""
+
+    found: list[Request] = field(default_factory=list)
+
+    def allocate(self, size: int) -> int:
+        ticket = Ledger.allocate(self, size)
+        self.found.append(Request(ticket, size))
+        return ticket
+
+    def free(self, ticket: int) -> None:
+        Ledger.free(self, ticket)
+        self.found.append(Request(ticket, -1))
+
+    def sample(self, op: Op) -> None:
+        Ledger.sample(self, op)
+        workspace = self.scratch.get(op.name, 0)
+        if workspace:
+            # Asked for beside inputs and outputs, and given back with the kernel.
+            self._count += 1
+            self.found += (Request(self._count, workspace), Request(self._count, -1))
+
+
+def requests_of(model: Model, scratch: Mapping[str, int]) -> tuple[Request, ...]:
+    """Return the requests of one run; ``scratch`` is each op's workspace, by name.
+
+    Raises:
+        UnknownBytesError: a size depends on data.
+    """
+    recorder = _Recorder(scratch=scratch)
+    Runner(model, recorder, CONTROL_FLOW).run()
+    return tuple(recorder.found)
+
+
+def held_after(requests: Sequence[Request], rules: ArenaRules, runs: int = 2) -> int:
+    """Return what an arena holds after some runs of the same requests."""
+    arena = Arena(rules)
+    for _ in range(runs):
+        given: dict[int, int | None] = {}
+        for request in requests:
+            if request.size < 0:
+                arena.free(given.pop(request.ticket))
+            else:
+                given[request.ticket] = arena.allocate(request.size)
+    return arena.held
+
+
+def most_in_use(requests: Sequence[Request], chunk: int = CHUNK) -> int:
+    """Return the most bytes given out at once, in whole chunks: no region is smaller."""
+    live = high = 0
+    sizes: dict[int, int] = {}
+    for request in requests:
+        if request.size < 0:
+            live -= sizes.pop(request.ticket)
+        else:
+            sizes[request.ticket] = -(-request.size // chunk) * chunk
+            live += sizes[request.ticket]
+            high = max(high, live)
+    return high

@@ -1,0 +1,59 @@
+"""What are the inputs of a run? Seeded arrays, drawn as the model's ops expect them."""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from memplan_cli.onnx_io.runs.feeds import FeedSpec
+
+    Array = NDArray[np.generic]
+    Feed = dict[str, Array | list[Array]]
+
+_SEQUENCE_LENGTH = 2
+"""Tensors in an input that is a sequence."""
+
+
+def draw_all(specs: Iterable[FeedSpec], *, seed: int = 0) -> Feed:
+    """Draw every input of a list, each from a generator of its own."""
+    return {spec.name: draw(spec, seed=seed) for spec in specs}
+
+
+def draw(spec: FeedSpec, *, seed: int = 0) -> Array | list[Array]:
+    """Draw one input; it depends on the seed and the name only, not on the others."""
+    generator = np.random.default_rng([seed, zlib.crc32(spec.name.encode())])
+    if spec.container == "sequence":
+        return [_tensor(spec, generator) for _ in range(_SEQUENCE_LENGTH)]
+    return _tensor(spec, generator)
+
+
+def _tensor(spec: FeedSpec, generator: np.random.Generator) -> Array:
+    match spec.kind:
+        case "strings":
+            words = [f"s{number}" for number in generator.integers(0, 8, spec.shape).flat]
+            return np.array(words, dtype=object).reshape(spec.shape)
+        case "values":
+            return np.resize(np.array(spec.values), spec.shape).astype(spec.dtype)
+        case "integers":
+            return generator.integers(spec.low, spec.high, spec.shape).astype(spec.dtype)
+        case "mask":
+            return _mask(spec, generator)
+    drawn = generator.standard_normal(spec.shape, dtype=np.float32) * np.float32(spec.scale)
+    if spec.kind == "positive":
+        drawn = np.abs(drawn) + np.float32(1e-3)
+    return np.asarray(drawn).astype(spec.dtype)
+
+
+def _mask(spec: FeedSpec, generator: np.random.Generator) -> Array:
+    drawn = (generator.random(spec.shape) < 0.8).astype(spec.dtype)
+    if drawn.ndim and drawn.size:
+        # A row of nothing but zeros makes attention give NaN, which hides differences.
+        drawn[..., 0] = 1
+    return np.asarray(drawn)

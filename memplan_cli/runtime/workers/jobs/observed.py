@@ -1,0 +1,46 @@
+"""Run a model once with the profiler on and say which shapes its nodes read and wrote."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from memplan_cli.core.results.observations import RuntimeSettings
+from memplan_cli.runtime.workers.running import run as run_session
+from memplan_cli.runtime.workers.session_job import SessionJob
+
+if TYPE_CHECKING:
+    from memplan_cli.runtime.workers.worker import Json
+
+_AS_WRITTEN = RuntimeSettings(
+    session={"graph_optimization_level": "ORT_DISABLE_ALL", "enable_profiling": True}
+)
+"""No node may be fused away: the file's own nodes are what is asked about."""
+
+
+def run(job: Json) -> Json:
+    """Return ``{"nodes": [[name, read, written]]}``, an entry for each kernel that ran.
+
+    ``read`` and ``written`` are lists of ``[type, dims]``.
+    """
+    asked = SessionJob.from_json(job)
+    feed = asked.feed()
+    with tempfile.TemporaryDirectory(prefix="memplan-shapes-") as folder:
+        settings = _AS_WRITTEN.updated(
+            RuntimeSettings(session={"profile_file_prefix": f"{folder}/profile"})
+        )
+        session = asked.session(settings)
+        run_session(session, None, feed)
+        profile = Path(session.end_profiling())
+        events = json.loads(profile.read_text(encoding="utf-8"))
+    return {"nodes": [entry for event in events if (entry := _entry(event))]}
+
+
+def _entry(event: dict[str, Any]) -> list[Any] | None:
+    name, args = str(event.get("name")), event.get("args", {})
+    if event.get("cat") != "Node" or "output_type_shape" not in args:
+        return None
+    kinds = (args.get("input_type_shape", []), args["output_type_shape"])
+    return [name.removesuffix("_kernel_time"), *([list(*k.items()) for k in s] for s in kinds)]

@@ -1,0 +1,234 @@
+"""Run a model op by op, every planned tensor at its offset inside poisoned arenas."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from memplan_cli.analysis.aliasing import BRANCHES
+from memplan_cli.core.results.observations import CPU, UNOPTIMISED, Difference
+from memplan_cli.onnx_io.arrays import array_dtype, unpacked
+from memplan_cli.onnx_io.runs.one_op import Cutter
+from memplan_cli.onnx_io.types import element_type
+from memplan_cli.runtime.proofs.places import Place
+from memplan_cli.runtime.workers.bits import Tolerance
+from memplan_cli.runtime.workers.jobs.outputs import against, save
+from memplan_cli.runtime.workers.memory import DeviceMemory, HostMemory, Memory
+from memplan_cli.runtime.workers.running import FOREIGN, array_of, ort_value
+from memplan_cli.runtime.workers.session import deterministic, make_session
+from memplan_cli.runtime.workers.session_job import SessionJob
+from memplan_cli.runtime.workers.type_names import word_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from onnx import NodeProto
+
+    from memplan_cli.runtime.workers.worker import Json
+
+
+@dataclass(slots=True)
+class _Replay:
+    cutter: Cutter
+    provider: str
+    memory: Callable[[int], Memory]
+    """Makes memory of so many bytes where the provider computes."""
+    arenas: Mapping[str, Memory]
+    places: Mapping[str, Place]
+    values: dict[str, Any]
+    digests: dict[str, str] = field(default_factory=dict)
+
+    def step(self, node: NodeProto) -> None:
+        """Run one op: inputs and outputs lie where the plan says."""
+        reads = self.cutter.reads(node)
+        types = {name: self._type(name) for name in reads}
+        model = self.cutter.one_op(node, types)
+        settings = UNOPTIMISED.updated(deterministic(self.provider))
+        session = make_session(model, settings, self.provider)
+        names = [name for name in node.output if name]
+        if any(_is_plain(self.values.get(name)) for name in reads):
+            self._copy_through(session, reads, names)
+            return
+        binding = session.io_binding()
+        for name in reads:
+            self._bind_input(binding, name)
+        aside = self._aside(node, names)
+        for name in names:
+            self._bind_output(binding, name, aside.get(name))
+        session.run_with_iobinding(binding)
+        for name, memory in aside.items():
+            place = self.places[name]
+            self.arenas[place.arena].write(place.offset, memory.read(0, place.bytes))
+        for name, value in zip(names, binding.get_outputs(), strict=True):
+            if not self._is_bound(name):
+                self.values[name] = value
+        self._remember(names)
+
+    def _aside(self, node: NodeProto, names: list[str]) -> dict[str, Memory]:
+        """Return memory for what is written to its place when the node has run.
+
+        A plan's If gives its outputs when the branch is done, and they may lie on what the
+        branch read. The runtime runs a branch in an order of its own, and writes results of
+        it as outputs while others still read.
+        """
+        if node.op_type not in BRANCHES:
+            return {}
+        bound = [name for name in names if self._is_bound(name)]
+        return {name: self.memory(self.places[name].bytes) for name in bound}
+
+    def _remember(self, names: list[str]) -> None:
+        """Keep what pinned tensors are when they are made: they must be so in the end."""
+        for name in names:
+            if self._is_bound(name) and self.places[name].pinned:
+                self.digests[name] = self._digest(self.places[name])
+
+    def _copy_through(self, session: Any, reads: tuple[str, ...], names: list[str]) -> None:  # noqa: ANN401 - ONNX Runtime has no types
+        """Run an op on strings or sequences, which cannot be bound; copy what can be."""
+        feed = {name: self.result(name) for name in reads}
+        for name, value in zip(names, session.run(names, feed), strict=True):
+            if self._is_bound(name):
+                place = self.places[name]
+                self.arenas[place.arena].write(place.offset, np.asarray(value).tobytes())
+            else:
+                self.values[name] = _value(value)
+        self._remember(names)
+
+    def _is_bound(self, name: str) -> bool:
+        return name in self.places and self.places[name].bytes > 0
+
+    def _type(self, name: str) -> str:
+        if self._is_bound(name):
+            dtype = self.places[name].dtype
+            return f"tensor({word_of(dtype)})"
+        value = self.values[name]
+        if isinstance(value, list):
+            dtype = str(value[0].dtype) if value else "float32"
+            return f"seq(tensor({word_of(dtype)}))"
+        return "tensor(string)" if _is_plain(value) else str(value.data_type())
+
+    def _bind_input(self, binding: Any, name: str) -> None:  # noqa: ANN401 - ONNX Runtime has no types
+        if not self._is_bound(name):
+            binding.bind_ortvalue_input(name, self.values[name])
+            return
+        binding.bind_input(name, *self._memory_of(name))
+
+    def _bind_output(self, binding: Any, name: str, aside: Memory | None) -> None:  # noqa: ANN401 - ONNX Runtime has no types
+        if not self._is_bound(name):
+            binding.bind_output(name, "cpu")
+            return
+        binding.bind_output(name, *self._memory_of(name, aside))
+
+    def _memory_of(self, name: str, aside: Memory | None = None) -> tuple[object, ...]:
+        """Return a tensor's device, its number, type, shape and address, for a binding.
+
+        The type goes by ONNX's number for it: numpy knows no int4 and no float8.
+        """
+        place = self.places[name]
+        memory = aside or self.arenas[place.arena]
+        address = memory.address + (0 if aside else place.offset)
+        return memory.device, 0, element_type(place.dtype), place.shape, address
+
+    def bury(self, node: NodeProto, dead: list[Place]) -> None:
+        """Make the bytes of dead tensors unusable.
+
+        What a body made, or read last, is dead before the op that owns the body writes its
+        outputs: these may lie on it. Of any other op, inputs and outputs never overlap.
+        """
+        owns_bodies = any(attribute.HasField("g") for attribute in node.attribute)
+        names = [name for name in node.output if self._is_bound(name)] if owns_bodies else []
+        written = [self.places[name] for name in names]
+        for place in dead:
+            arena = self.arenas[place.arena]
+            kept = [(w.offset, w.offset + w.bytes) for w in written if w.arena == place.arena]
+            for start, end in _without((place.offset, place.offset + place.bytes), kept):
+                arena.poison(start, end - start)
+
+    def _digest(self, place: Place) -> str:
+        data = self.arenas[place.arena].read(place.offset, place.bytes)
+        return hashlib.blake2b(data).hexdigest()
+
+    def overwritten(self) -> list[Difference]:
+        """Return the pinned tensors that are not what they were when they were made."""
+        return [
+            Difference(name, 0, 0.0, 1, "an excluded tensor was overwritten")
+            for name, digest in self.digests.items()
+            if self._digest(self.places[name]) != digest
+        ]
+
+    def result(self, name: str) -> Any:  # noqa: ANN401 - array or list
+        """Return a value as numpy has it."""
+        if self._is_bound(name):
+            place = self.places[name]
+            data = self.arenas[place.arena].read(place.offset, place.bytes)
+            if place.dtype in FOREIGN:
+                return unpacked(data, place.dtype, place.shape)
+            return np.frombuffer(data, place.dtype).reshape(place.shape)
+        value = self.values[name]
+        return value if _is_plain(value) else array_of(value)
+
+
+def _without(span: tuple[int, int], holes: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield what is left of a half-open range when others are cut out."""
+    start, end = span
+    for low, high in sorted(holes):
+        if high <= start or low >= end:
+            continue
+        if low > start:
+            yield start, low
+        start = max(start, high)
+    if start < end:
+        yield start, end
+
+
+def run(job: Json) -> Json:
+    """Replay ``job["model"]`` and hold its outputs against those in ``folder``.
+
+    With ``save`` the outputs are put there instead.
+
+    ``dies`` of a tensor is the index of the node at the top after which it is poisoned.
+    """
+    asked = SessionJob.from_json(job)
+    entries: Any = job["places"]
+    places = [Place(**{**entry, "shape": tuple(entry["shape"])}) for entry in entries]
+    replay = _start(asked, job["arenas"], [place for place in places if not place.block])
+    feed = asked.feed()
+    replay.values.update({name: _value(value) for name, value in feed.items()})
+    doomed: dict[int, list[Place]] = {}
+    for place in places:
+        doomed.setdefault(place.dies, []).append(place)
+    for index, node in enumerate(replay.cutter.nodes()):
+        if not replay.cutter.is_constant(node):
+            replay.step(node)
+        replay.bury(node, doomed.get(index, []))
+    wanted = [str(name) for name in job["outputs"]]  # type: ignore[attr-defined]
+    weights = replay.cutter.weights
+    names = [name for name in wanted if name not in weights]
+    values = [replay.result(name) for name in names]
+    if job["save"]:
+        save(Path(str(job["folder"])), wanted, names, values)
+        return {"differences": []}
+    found = against(Path(str(job["folder"])), wanted, names, values, Tolerance())
+    return {"differences": [asdict(item) for item in (*found, *replay.overwritten())]}
+
+
+def _start(asked: SessionJob, heights: Any, places: list[Place]) -> _Replay:  # noqa: ANN401 - JSON
+    memory = HostMemory if asked.provider == CPU else DeviceMemory
+    arenas = {name: memory(height) for name, height in heights.items()}
+    cutter = Cutter.of(asked.model)
+    placed = {place.name: place for place in places}
+    return _Replay(cutter, asked.provider, memory, arenas, placed, {})
+
+
+def _value(value: Any) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
+    """Return a value as the runtime's own; strings and sequences stay as they are."""
+    if isinstance(value, list) or value.dtype.kind in "OUS":
+        return value
+    return ort_value(value, array_dtype(value))
+
+
+def _is_plain(value: Any) -> bool:  # noqa: ANN401 - ONNX Runtime has no types
+    return isinstance(value, list | np.ndarray)

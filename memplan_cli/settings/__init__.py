@@ -1,0 +1,1 @@
+"""Everything a user may set, from files and options, read by one table of keys."""

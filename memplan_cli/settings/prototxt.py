@@ -1,0 +1,158 @@
+"""What does the ``mem_param`` block of a Caffe prototxt say, and where?
+
+The file may be a whole net: every other field is skipped, whatever it holds, by a
+tokenizer that knows strings, comments and nested braces.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from memplan_cli.settings.keys import Entry, Place, Value, wrong
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_TOKEN = re.compile(
+    r"""
+      (?P<space>[\s,;]+|\#[^\n]*)
+    | (?P<string>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')
+    | (?P<open>[{<])
+    | (?P<close>[}>])
+    | (?P<colon>:)
+    | (?P<list>[\[\]])
+    | (?P<word>[^\s,;\#"'{}<>:\[\]]+)
+    """,
+    re.VERBOSE,
+)
+
+_ESCAPE = re.compile(r"\\(x[0-9A-Fa-f]{1,2}|[0-7]{1,3}|.)", re.DOTALL)
+_ESCAPES: Mapping[str, str] = {"n": "\n", "t": "\t", "r": "\r"}
+_WORDS: Mapping[str, bool] = {"true": True, "t": True, "false": False, "f": False}
+_REPEATED = frozenset({"exclude_blob"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    kind: str
+    text: str
+    at: Place
+
+
+def parse_prototxt(text: str, source: str) -> Value:
+    """Return a table with the ``mem_param`` of a prototxt, as the YAML would say it.
+
+    Raises:
+        SettingsError: there is no such block, or it is not in order.
+    """
+    tokens = _tokens(text, source)
+    blocks: list[Entry] = []
+    depth = 0
+    for token in tokens:
+        depth += (token.kind == "open") - (token.kind == "close")
+        if depth < 0:
+            raise wrong(token.at, f"{token.text!r} closes nothing")
+        if token.kind == "word" and token.text == "mem_param":
+            if depth:
+                raise wrong(
+                    token.at, "mem_param belongs to the net, not inside another message"
+                )
+            blocks.append(Entry("mem_param", token.at, _block(tokens, token)))
+    if depth:
+        raise wrong(Place(source), "a brace is never closed")
+    if not blocks:
+        hint = "write mem_param { optimize_train: true } at the top level of the net"
+        raise wrong(Place(source), "no mem_param block", hint)
+    return Value(tuple(blocks), Place(source, 1, 1), kind="table")
+
+
+def _block(tokens: Iterator[_Token], name: _Token) -> Value:
+    token = _next(tokens, name)
+    if token.kind == "colon":
+        token = _next(tokens, token)
+    if token.kind != "open":
+        raise wrong(token.at, f"expected {{ after mem_param, not {token.text!r}")
+    entries: list[Entry] = []
+    while (token := _next(tokens, token)).kind != "close":
+        entries.extend(_field(tokens, token))
+    return Value(_joined(entries), name.at, kind="table")
+
+
+def _field(tokens: Iterator[_Token], key: _Token) -> Iterator[Entry]:
+    """Yield a field, one entry for each of its values: ``name: "a"`` or ``name: ["a", "b"]``."""
+    if key.kind != "word":
+        raise wrong(key.at, f"expected a field name, not {key.text!r}")
+    colon = _next(tokens, key)
+    if colon.kind != "colon":
+        raise wrong(colon.at, f"expected : after {key.text!r}, not {colon.text!r}")
+    token = _next(tokens, colon)
+    if token.text != "[" or key.text not in _REPEATED:
+        yield Entry(key.text, key.at, _value(token, key))
+        return
+    while (token := _next(tokens, token)).text != "]":
+        yield Entry(key.text, key.at, _value(token, key))
+
+
+def _value(token: _Token, key: _Token) -> Value:
+    if token.kind == "string":
+        return Value(_unquoted(token.text), token.at)
+    if token.kind == "word":
+        content: bool | int | str = _WORDS.get(token.text.lower(), token.text)
+        if re.fullmatch(r"-?[0-9]{1,18}", token.text):
+            content = int(token.text)
+        elif isinstance(content, str):
+            raise wrong(token.at, f"expected true, false or a quoted name, not {token.text!r}")
+        return Value(content, token.at)
+    raise wrong(token.at, f"expected a value for {key.text!r}, not {token.text!r}")
+
+
+def _joined(entries: list[Entry]) -> tuple[Entry, ...]:
+    """Make one list of a repeated field; what may not repeat is left for the reader."""
+    once: list[Entry] = []
+    lists: dict[str, list[Entry]] = {}
+    for entry in entries:
+        if entry.key not in _REPEATED:
+            once.append(entry)
+            continue
+        lists.setdefault(entry.key, []).append(entry)
+    for key, repeated in lists.items():
+        values = tuple(entry.value for entry in repeated)
+        once.append(Entry(key, repeated[0].at, Value(values, repeated[0].at, kind="list")))
+    return tuple(once)
+
+
+def _unquoted(token: str) -> str:
+    def replaced(match: re.Match[str]) -> str:
+        code = match.group(1)
+        if code[0] == "x" and len(code) > 1:
+            return chr(int(code[1:], 16))
+        if code[0] in "01234567":
+            return chr(int(code, 8))
+        return _ESCAPES.get(code, code)
+
+    return _ESCAPE.sub(replaced, token[1:-1])
+
+
+def _tokens(text: str, source: str) -> Iterator[_Token]:
+    position, line, line_start = 0, 1, 0
+    while position < len(text):
+        match = _TOKEN.match(text, position)
+        at = Place(source, line, position - line_start + 1)
+        if match is None:
+            raise wrong(at, "a quote is never closed")
+        if match.lastgroup != "space":
+            yield _Token(str(match.lastgroup), match.group(), at)
+        newlines = match.group().count("\n")
+        if newlines:
+            line += newlines
+            line_start = position + match.group().rindex("\n") + 1
+        position = match.end()
+
+
+def _next(tokens: Iterator[_Token], after: _Token) -> _Token:
+    token = next(tokens, None)
+    if token is None:
+        raise wrong(after.at, f"the file ends after {after.text!r}")
+    return token

@@ -1,0 +1,1 @@
+"""The dtype and shape of every tensor: declared, given, inferred, or derived from shape arithmetic."""

@@ -1,0 +1,31 @@
+"""What does the user know about shapes, and what do others who were asked?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from memplan_cli.core.program import Shape
+
+
+Known = Mapping[str, tuple[str, "Shape"]]
+"""The dtype and shape of values, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bindings:
+    """What the user knows about shapes.
+
+    ``dims`` gives symbols their values. ``shapes`` gives a value its shape: an input's,
+    or any value's whose shape depends on data. ``known`` holds types and shapes found by
+    other means (a runtime's inference), used where the file says nothing. ``doubted`` names
+    values whose declared types their nodes contradict: if there is one, what inference finds
+    goes before all that the file declares of results.
+    """
+
+    dims: Mapping[str, int] = field(default_factory=dict)
+    shapes: Mapping[str, Shape] = field(default_factory=dict)
+    known: Known = field(default_factory=dict)
+    doubted: frozenset[str] = frozenset()

@@ -1,0 +1,238 @@
+"""What does a model say of its shapes before inference: its own words, and the user's?
+
+Everything here works on a light copy: weights are stand-ins without data, except the few
+small ones that say shapes. So models of any size are inferred in the memory of their
+graph, and no weight is ever read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.program import var_id
+from memplan_cli.core.selection import nearest
+from memplan_cli.core.symbolic.dims import bind_dim, canonical_dim, parse_dim, symbols_of
+from memplan_cli.core.symbolic.polynomials import names_in, spelled_atom
+from memplan_cli.errors import SettingsError
+from memplan_cli.onnx_io.load import graphs, subgraphs
+from memplan_cli.onnx_io.protobuf import messages
+from memplan_cli.onnx_io.types import element_type
+from memplan_cli.shapes.lattice import is_complete, merged, with_shape
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto
+
+    from memplan_cli.core.program import Shape
+    from memplan_cli.shapes.bindings import Bindings
+
+SMALL_WEIGHT = 1024
+"""Elements up to which a weight's data may say a shape, so that inference sees it."""
+
+_LIGHT_IR = 8
+"""Below IR 4, weights must be inputs and inference then ignores their data."""
+
+
+def light_copy(model: ModelProto) -> ModelProto:
+    """Return a copy without the data of weights: the big ones become inputs."""
+    light = type(model)()
+    light.ir_version = max(model.ir_version, _LIGHT_IR)
+    light.opset_import.extend(model.opset_import)
+    graph = light.graph
+    graph.name = model.graph.name
+    weights = {tensor.name for tensor in model.graph.initializer}
+    weights |= {tensor.values.name for tensor in model.graph.sparse_initializer}
+    graph.input.extend(value for value in model.graph.input if value.name not in weights)
+    graph.output.extend(model.graph.output)
+    graph.value_info.extend(model.graph.value_info)
+    graph.node.extend(model.graph.node)
+    for tensor in model.graph.initializer:
+        if _says_a_shape(tensor):
+            graph.initializer.append(tensor)
+        else:
+            graph.input.append(_typed(tensor.name, tensor.data_type, tuple(tensor.dims)))
+    for sparse in model.graph.sparse_initializer:
+        graph.input.append(
+            _typed(sparse.values.name, sparse.values.data_type, tuple(sparse.dims))
+        )
+    return light
+
+
+def _says_a_shape(tensor: TensorProto) -> bool:
+    elements = 1
+    for dim in tensor.dims:
+        elements *= max(dim, 0)
+    return elements <= SMALL_WEIGHT and tensor.data_location != tensor.EXTERNAL
+
+
+def _typed(name: str, element: int, shape: Shape) -> ValueInfoProto:
+    value: ValueInfoProto = messages().ValueInfoProto(name=name)
+    value.type.tensor_type.elem_type = element
+    value.type.CopyFrom(with_shape(value.type, shape))
+    return value
+
+
+def name_free_dims(model: ModelProto) -> None:
+    """Give each unnamed free dim of an input a name, so that it can be bound and shared."""
+    for value in model.graph.input:
+        for index, dim in enumerate(value.type.tensor_type.shape.dim):
+            is_number = dim.HasField("dim_value") and dim.dim_value >= 0
+            if not is_number and not dim.dim_param:
+                dim.dim_param = f"{value.name}_dim{index}"
+    _quote_names(model)
+
+
+def _quote_names(model: ModelProto) -> None:
+    """Mark names that only look like arithmetic, as ``sequence-length`` does.
+
+    The dims of inputs are names, whatever their letters, unless all that is in them is
+    the name of another one's dim: then they are expressions.
+    """
+    dims = [d for v in model.graph.input for d in v.type.tensor_type.shape.dim if d.dim_param]
+    words = {dim.dim_param for dim in dims}
+    plain = {text for text in words if names_in(parse_dim(text)) == {text}}
+    odd = {t: f"`{t}`" for t in words - plain if not names_in(parse_dim(t)) <= plain}
+    if not odd:
+        return
+    for graph in graphs(model.graph):
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            for dim in value.type.tensor_type.shape.dim:
+                if dim.dim_param in odd:
+                    dim.dim_param = odd[dim.dim_param]
+
+
+def dims_from_shapes(model: ModelProto, shapes: Mapping[str, Shape]) -> dict[str, int]:
+    """Return what ``--shape input=..`` says about the input's symbols.
+
+    Raises:
+        SettingsError: the shape contradicts the model's own.
+    """
+    found: dict[str, int] = {}
+    for value in model.graph.input:
+        wanted, given = shapes.get(value.name), value.type.tensor_type.shape.dim
+        if wanted is None:
+            continue
+        if value.type.tensor_type.HasField("shape") and len(given) != len(wanted):
+            raise SettingsError(
+                f"input {value.name!r} has {len(given)} dims, the shape given has {len(wanted)}"
+            )
+        for mine, theirs in zip(given, wanted, strict=False):
+            if not isinstance(theirs, int):
+                continue
+            if mine.HasField("dim_value") and mine.dim_value != theirs:
+                raise SettingsError(
+                    f"input {value.name!r} is fixed to {mine.dim_value} where the shape "
+                    f"given says {theirs}"
+                )
+            for symbol in names_in(parse_dim(mine.dim_param)) if mine.dim_param else ():
+                if spelled_atom(symbol) != canonical_dim(mine.dim_param):
+                    continue  # an expression: its symbols are to be bound by name
+                if found.setdefault(symbol, theirs) != theirs:
+                    raise SettingsError(
+                        f"the shapes given say both {found[symbol]} and {theirs} "
+                        f"for dim {symbol!r}"
+                    )
+    return found
+
+
+def bind_graph(graph: GraphProto, dims: Mapping[str, int]) -> None:
+    """Put numbers in for the symbols that are known, in one graph, bodies left out."""
+    if not dims:
+        return
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param:
+                bound = bind_dim(canonical_dim(dim.dim_param), dims)
+                if isinstance(bound, int):
+                    dim.dim_value = bound
+                elif bound is not None:
+                    dim.dim_param = bound
+
+
+def unused_dims(model: ModelProto, wanted: Mapping[str, int]) -> tuple[str, ...]:
+    """Return a warning for each dim bound by name that the model does not have."""
+    names: set[str] = set()
+    for graph in graphs(model.graph) if wanted else ():
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            for dim in value.type.tensor_type.shape.dim:
+                names |= symbols_of(dim.dim_param or None)
+    return tuple(
+        f"no dim is called {name!r}. {nearest(name, names)}".strip()
+        for name in wanted
+        if name not in names
+    )
+
+
+def add_known(model: ModelProto, bindings: Bindings, dims: Mapping[str, int]) -> None:
+    """Set the shapes the user gave, and add those found by other means where none is said.
+
+    The user's shapes may be of any value in any block, by its name or by
+    ``<block path>/<name>``.
+
+    Raises:
+        SettingsError: a shape is given for what the model does not have.
+    """
+    wanted = {
+        name: tuple(bind_dim(dim, dims) for dim in shape)
+        for name, shape in bindings.shapes.items()
+    }
+    if wanted:
+        _add_given(model.graph, wanted)
+    if bindings.known:
+        _add_found(model.graph, bindings)
+
+
+def _add_found(top: GraphProto, bindings: Bindings) -> None:
+    for path, graph in block_paths(top, ""):
+        values = {v.name: v for v in (*graph.input, *graph.output, *graph.value_info)}
+        names = dict.fromkeys(v.name for v in graph.input)
+        names |= dict.fromkeys(name for node in graph.node for name in node.output if name)
+        for name in names:
+            found = bindings.known.get(var_id(path, name))
+            if found is None or name in bindings.shapes:
+                continue
+            kind = _typed(name, element_type(found[0]), found[1]).type
+            if name not in values:
+                values[name] = graph.value_info.add()
+                values[name].name = name
+                values[name].type.CopyFrom(kind)
+            elif not is_complete(values[name].type):
+                values[name].type.CopyFrom(merged(values[name].type, kind))
+
+
+def _add_given(top: GraphProto, wanted: Mapping[str, Shape]) -> None:
+    left, known = dict.fromkeys(wanted), set()
+    for path, graph in block_paths(top, ""):
+        here = {v.name for v in graph.input}
+        here.update(name for node in graph.node for name in node.output if name)
+        for word, shape in wanted.items():
+            name = word.removeprefix(f"{path}/") if path else word
+            if name in here:
+                _set_shape(graph, name, shape)
+                left.pop(word, None)
+        known |= here
+    for word in left:
+        raise SettingsError(
+            f"a shape is given for {word!r}, which is no value of the model",
+            hint=nearest(word, known),
+        )
+
+
+def block_paths(graph: GraphProto, path: str) -> Iterator[tuple[str, GraphProto]]:
+    """Yield a graph and all below it with their block paths, as the reader names them."""
+    yield path, graph
+    for index, node in enumerate(graph.node):
+        for attribute, body in subgraphs(node):
+            step = f"{node.name or f'{node.op_type}#{index}'}.{attribute}"
+            yield from block_paths(body, f"{path}/{step}" if path else step)
+
+
+def _set_shape(graph: GraphProto, name: str, shape: Shape) -> None:
+    values = {v.name: v for v in (*graph.input, *graph.output, *graph.value_info)}
+    value: ValueInfoProto | None = values.get(name)
+    if value is None:
+        value = graph.value_info.add()
+        value.name = name
+        value.type.tensor_type.SetInParent()
+    value.type.CopyFrom(with_shape(value.type, shape))

@@ -1,0 +1,133 @@
+"""What shape has each value? The file's own word, ONNX inference, bindings, repairs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from memplan_cli.errors import SettingsError
+from memplan_cli.onnx_io.lazy_model import on_shelf
+from memplan_cli.onnx_io.load import graphs
+from memplan_cli.onnx_io.protobuf import messages
+from memplan_cli.shapes.given import (
+    add_known,
+    bind_graph,
+    dims_from_shapes,
+    light_copy,
+    name_free_dims,
+    unused_dims,
+)
+from memplan_cli.shapes.inference_repairs import add_masks, forget_invented
+from memplan_cli.shapes.subgraphs.infer import OWNERS, declare, infer_nested
+from memplan_cli.shapes.symbolic.targets import shapes_of_targets
+from memplan_cli.shapes.untrusted_annotations import put_back, set_aside
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, TypeProto
+
+    from memplan_cli.onnx_io.lazy_model import Shelved
+    from memplan_cli.shapes.bindings import Bindings
+
+_ROUNDS = 64
+"""A network of this many layers, each shaped by what the one before came to."""
+
+
+def infer(
+    model: ModelProto | Shelved, bindings: Bindings
+) -> tuple[ModelProto, tuple[str, ...]]:
+    """Return a light copy of a model with every shape that can be inferred, and warnings.
+
+    Nodes keep their order and index. Big weights appear as graph inputs. A dim that only
+    inference has a name for (``unk__0``) is unknown: nobody could give it a value.
+
+    Raises:
+        SettingsError: a shape given contradicts the model, or names no value of it.
+    """
+    shelf = on_shelf(model)
+    del model
+    kinds = {node.op_type for node in shelf.model.graph.node}
+    nested = not kinds.isdisjoint(OWNERS)
+    light = light_copy(shelf.model)
+    shelf.let_go()
+    name_free_dims(light)
+    unused = unused_dims(light, bindings.dims)
+    said = dims_from_shapes(light, bindings.shapes)
+    for name, value in said.items():
+        if bindings.dims.get(name, value) != value:
+            raise SettingsError(
+                f"dim {name!r} is given as both {bindings.dims[name]} and {value}"
+            )
+    dims = {**bindings.dims, **said}
+    for graph in graphs(light.graph) if dims else ():
+        bind_graph(graph, dims)
+    aside = set_aside(light, bindings.doubted) if bindings.doubted else ()
+    add_known(light, bindings, dims)
+    inference = _Inference(has_masks=nested or "Dropout" in kinds)
+    if aside:
+        found = _infer_nested(light, inference) if nested else inference(light)
+        if not put_back(light, aside, found):
+            return found, (*inference.warnings, *unused)
+    if nested:
+        inferred = _infer_nested(light, inference)
+    else:
+        # As bytes: the copy is given up before inference makes two more.
+        data = light.SerializeToString()
+        del light
+        inferred = inference.of_bytes(data, messages().ModelProto)
+    return inferred, (*dict.fromkeys((*inference.warnings, *unused)),)
+
+
+def _infer_nested(light: ModelProto, inference: _Inference) -> ModelProto:
+    try:
+        return infer_nested(light, inference)
+    except Exception as error:  # noqa: BLE001 - bodies that are none break it in many ways
+        what = f"{type(error).__name__} {str(error)[:200]}"
+        inference.warnings.append(f"the shapes inside bodies are not known: {what}")
+        return inference(light)
+
+
+@dataclass(slots=True)
+class _Inference:
+    """ONNX inference of one level, with its repairs; a failure is a warning."""
+
+    warnings: list[str] = field(default_factory=list)
+    has_masks: bool = True
+    """Whether a Dropout is there, whose masks inference leaves out."""
+    failed: bool = False
+
+    def __call__(self, model: ModelProto) -> ModelProto:
+        """Infer a model; it is not changed."""
+        return self.of_bytes(model.SerializeToString(), type(model))
+
+    def of_bytes(self, data: bytes, kind: type[ModelProto]) -> ModelProto:
+        """Infer, work out targets of Reshape and its like, and infer again while that helps."""
+        self.failed = False
+        inferred = self._once(data, kind)
+        targets: dict[str, TypeProto] = {}
+        for _ in range(_ROUNDS):
+            if self.failed or not (found := shapes_of_targets(inferred)):
+                break
+            # What is inferred from scratch has no holes of an earlier round in it.
+            targets |= found
+            fresh = kind()
+            fresh.ParseFromString(data)
+            declare(fresh.graph, targets)
+            inferred = self._once(fresh.SerializeToString(), kind)
+        return inferred
+
+    def _once(self, data: bytes, kind: type[ModelProto]) -> ModelProto:
+        from memplan_cli.shapes.onnx_inference import infer_shapes
+
+        try:
+            inferred = infer_shapes(data)
+            if self.has_masks and add_masks(inferred):
+                inferred = infer_shapes(inferred.SerializeToString())
+        except Exception as error:  # noqa: BLE001 - it raises many types; the file's shapes remain
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            text = "ONNX shape inference failed, the file's own shapes are used"
+            self.warnings.append(f"{text}: {lines[0][:200]}")
+            self.failed = True
+            inferred = kind()
+            inferred.ParseFromString(data)
+        forget_invented(inferred)
+        return inferred

@@ -1,0 +1,1 @@
+"""Shapes inside the bodies of If, Loop, Scan and SequenceMap."""

@@ -1,0 +1,164 @@
+"""What can a body see of the block around it? Types, constants, the arithmetic on shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from memplan_cli.onnx_io.load import subgraphs
+from memplan_cli.shapes.lattice import is_complete
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
+
+Infer = Callable[["ModelProto"], "ModelProto"]
+"""Gives a copy of a model with the types of values filled in."""
+
+_SHAPE_ARITHMETIC = frozenset(
+    {
+        "Add", "Cast", "Concat", "Constant", "ConstantOfShape", "Div", "Gather", "Identity",
+        "Max", "Min", "Mul", "Range", "Shape", "Size", "Slice", "Squeeze", "Sub", "Unsqueeze",
+    }
+)  # fmt: skip
+"""What a body may need to see of the outside in order to know a shape."""
+
+_PRELUDE = 64
+"""Ops of shape arithmetic that a body may bring along for one captured value."""
+
+
+@dataclass(slots=True)
+class Level:
+    """One block as its bodies see it: types, constants, and who makes what.
+
+    ``infer`` infers a model and all its bodies.
+    """
+
+    model: ModelProto
+    infer: Infer
+    types: dict[str, TypeProto] = field(default_factory=dict)
+    constants: dict[str, TensorProto] = field(default_factory=dict)
+    makers: dict[str, NodeProto] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, model: ModelProto, infer: Infer) -> Level:
+        """Return what the top block of an inferred model shows its bodies."""
+        graph = model.graph
+        level = cls(model, infer)
+        for value in (*graph.output, *graph.value_info, *graph.input):
+            level.types[value.name] = value.type
+        level.constants = {tensor.name: tensor for tensor in graph.initializer}
+        for node in graph.node:
+            if node.op_type in _SHAPE_ARITHMETIC:
+                level.makers.update(dict.fromkeys(node.output, node))
+        return level
+
+    def is_known(self, value: str | ValueInfoProto | None) -> bool:
+        """Whether all is known of a value here, by its name, or by its type elsewhere."""
+        if isinstance(value, str):
+            return value in self.types and is_complete(self.types[value])
+        return value is not None and is_complete(value.type)
+
+    def type_of(self, name: str) -> TypeProto:
+        """Return what is known of a value; a type that says nothing where that is nothing."""
+        from onnx import TypeProto, helper
+
+        if name in self.types:
+            return self.types[name]
+        tensor = self.constants.get(name)
+        if tensor is None:
+            return TypeProto()
+        return helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
+
+    def number(self, name: str) -> int | None:
+        """Return the value of a constant scalar."""
+        from onnx import numpy_helper
+
+        tensor = self.constants.get(name)
+        maker = self.makers.get(name)
+        if tensor is None and maker is not None and maker.op_type == "Constant":
+            tensor = next((a.t for a in maker.attribute if a.name == "value"), None)
+            value = next((a.i for a in maker.attribute if a.name == "value_int"), None)
+            if value is not None:
+                return int(value)
+        if tensor is None:
+            return None
+        array = numpy_helper.to_array(tensor)
+        return int(array.reshape(-1)[0]) if array.size == 1 else None
+
+    def run(self, body: GraphProto, given: Sequence[TypeProto]) -> GraphProto:
+        """Infer a body for these types of its inputs; the answer has the body's nodes."""
+        model = type(self.model)()
+        model.ir_version = self.model.ir_version
+        model.opset_import.extend(self.model.opset_import)
+        graph = model.graph
+        graph.name = body.name or "body"
+        prelude = self._prelude(body)
+        graph.node.extend(prelude)
+        graph.node.extend(body.node)
+        graph.initializer.extend(body.initializer)
+        graph.output.extend(body.output)
+        graph.value_info.extend(body.value_info)
+        for value, kind in zip(body.input, given, strict=False):
+            graph.input.add().CopyFrom(value)
+            # Not merged with what the body declares: a hole here may be one on purpose.
+            graph.input[-1].type.CopyFrom(kind if kind.WhichOneof("value") else value.type)
+        self._bring(graph, made={name for node in prelude for name in node.output})
+        answer = self.infer(model).graph
+        result = type(body)()
+        result.CopyFrom(body)
+        del result.node[:], result.input[:], result.output[:], result.value_info[:]
+        result.node.extend(answer.node[len(prelude) :])
+        result.input.extend(answer.input[: len(body.input)])
+        result.output.extend(answer.output)
+        result.value_info.extend(answer.value_info)
+        return result
+
+    def _bring(self, graph: GraphProto, made: set[str]) -> None:
+        """Make what a body captures its inputs, or its constants."""
+        for name in _free_names(graph):
+            if name in self.constants:
+                graph.initializer.append(self.constants[name])
+            elif name in self.types and name not in made:
+                value = graph.input.add()
+                value.name = name
+                value.type.CopyFrom(self.types[name])
+
+    def _prelude(self, body: GraphProto) -> list[NodeProto]:
+        """Return the shape arithmetic behind what a body captures, makers first."""
+        found: dict[int, NodeProto] = {}
+        for name in _free_names(body):
+            chain: dict[int, NodeProto] = {}
+            if self._trace(name, chain) and len(chain) <= _PRELUDE:
+                found.update(chain)
+        # The order of discovery is makers first within a chain and chains share makers.
+        return list(found.values())
+
+    def _trace(self, name: str, chain: dict[int, NodeProto]) -> bool:
+        """Collect the makers of a value that is computed from shapes and constants only."""
+        maker = self.makers.get(name)
+        if maker is None:
+            return name in self.constants or name not in self.types
+        if id(maker) in chain:
+            return True
+        if len(chain) > _PRELUDE:
+            return False
+        if maker.op_type not in ("Shape", "Size") and not all(
+            self._trace(source, chain) for source in maker.input if source
+        ):
+            return False
+        chain[id(maker)] = maker
+        return True
+
+
+def _free_names(graph: GraphProto) -> list[str]:
+    """Return what a graph, or any graph below it, reads from outside, in order."""
+    found: dict[str, None] = {}
+    inside = {v.name for v in graph.input} | {t.name for t in graph.initializer}
+    inside.update(name for node in graph.node for name in node.output)
+    for node in graph.node:
+        found.update(dict.fromkeys(name for name in node.input if name))
+        for _, body in subgraphs(node):
+            found.update(dict.fromkeys(_free_names(body)))
+    found.update(dict.fromkeys(value.name for value in graph.output))
+    return [name for name in found if name not in inside]

@@ -1,0 +1,1 @@
+"""Operators that are differentiated as the operators they stand for."""

@@ -1,0 +1,105 @@
+"""Small integers that a model computes from shapes, computed beforehand.
+
+A definition by a function, or an export without shapes, reshapes to what Shape, Gather and
+Concat nodes give. Evaluated here, they let shape inference see through.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from memplan_cli.training.forward.tensors import UNKNOWN, constant_values, infer_tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from onnx import ModelProto, NodeProto
+
+    from memplan_cli.training.forward.tensors import Array, Tensor
+
+_WHOLE = frozenset({TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL})
+
+_ROUNDS = 8
+"""A round makes shapes known, from which the next computes others."""
+
+_MANY = 4096
+"""Elements; what is larger stays as it is."""
+
+_GROWING = frozenset(
+    {"ConstantOfShape", "Expand", "OneHot", "Pad", "Range", "Resize", "Tile", "Upsample"}
+)
+"""A few bytes in, any number of bytes out: computed only where inference knows how many."""
+
+_UNPREDICTABLE = frozenset({"If", "Loop", "Scan", "NonZero", "Multinomial", "Bernoulli"})
+
+
+def fold_shapes(model: ModelProto) -> None:
+    """Replace, in place, integer nodes whose inputs are known by their results."""
+    for _ in range(_ROUNDS):
+        tensors, values = infer_tensors(model), constant_values(model.graph)
+        kept = []
+        for node in model.graph.node:
+            value = _value(node, tensors, values, model)
+            if value is None:
+                kept.append(node)
+                continue
+            values[node.output[0]] = value
+            tensor = numpy_helper.from_array(value, node.output[0])
+            model.graph.initializer.append(tensor)
+        if len(kept) == len(model.graph.node):
+            return
+        copies = [type(node).FromString(node.SerializeToString()) for node in kept]
+        del model.graph.node[:]
+        model.graph.node.extend(copies)
+
+
+def _value(
+    node: NodeProto,
+    tensors: Mapping[str, Tensor],
+    values: Mapping[str, Array],
+    model: ModelProto,
+) -> Array | None:
+    if len(node.output) != 1 or node.domain or node.op_type in _UNPREDICTABLE:
+        return None
+    if node.op_type == "Shape":
+        sizes = tensors.get(node.input[0], UNKNOWN).sizes
+        ends = {a.name: a.i for a in node.attribute}
+        if sizes is None:
+            return None
+        return np.array(sizes[slice(ends.get("start"), ends.get("end"))], np.int64)
+    if not _is_small_and_whole(node, tensors, values):
+        return None
+    graph = helper.make_graph(
+        [node],
+        "one node",
+        [],
+        [helper.make_empty_tensor_value_info(node.output[0])],
+        [
+            numpy_helper.from_array(values[name], name)
+            for name in dict.fromkeys(node.input)
+            if name
+        ],
+    )
+    lone = helper.make_model(graph, opset_imports=model.opset_import)
+    try:
+        result: Array = np.asarray(ReferenceEvaluator(lone).run(None, {})[0])
+    except Exception:  # noqa: BLE001 - a node that cannot be computed is left to the runtime
+        return None
+    return result if result.size <= _MANY else None
+
+
+def _is_small_and_whole(
+    node: NodeProto, tensors: Mapping[str, Tensor], values: Mapping[str, Array]
+) -> bool:
+    """Whether a node makes a few whole numbers of known ones."""
+    made = tensors.get(node.output[0], UNKNOWN)
+    if made.dtype not in _WHOLE or not all(name in values for name in node.input if name):
+        return False
+    if made.sizes is None:
+        return node.op_type not in _GROWING
+    return prod(made.sizes) <= _MANY

@@ -1,0 +1,207 @@
+"""A model as the gradient rules want it: recent opset, no functions, constants as initializers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from onnx import (
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    helper,
+    inliner,
+    numpy_helper,
+    version_converter,
+)
+
+from memplan_cli.errors import ModelError
+from memplan_cli.onnx_io.load import graphs
+from memplan_cli.training.forward.tensors import FLOATS, UNKNOWN, infer_tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from onnx import GraphProto
+
+OLDEST_OPSET = 18
+"""Reductions take their axes as an input, ScatterElements adds: the forms the rules write."""
+
+_LONG_NAME = "ai.onnx"
+"""Another name of the standard domain, which rules know as ``""``."""
+
+_IR_WITH_METADATA = 10
+"""The first ONNX IR version whose nodes have metadata."""
+
+
+def prepare(model: ModelProto) -> ModelProto:
+    """Return a copy ready for the gradient rules; the model itself is not changed.
+
+    Raises:
+        ModelError: its opset is too old and it cannot be converted.
+    """
+    ready = ModelProto()
+    ready.CopyFrom(inliner.inline_local_functions(model) if model.functions else model)
+    ready = _converted(ready)
+    _drop_weights_from_inputs(ready.graph)  # after: old files need them there to be converted
+    ready.ir_version = max(ready.ir_version, _IR_WITH_METADATA)
+    for graph in graphs(ready.graph):
+        for node in graph.node:
+            node.domain = "" if node.domain == _LONG_NAME else node.domain
+        _lift_constants(graph)
+    return ready
+
+
+def opset_of(model: ModelProto) -> int:
+    """Return the version of the standard operators that a model uses."""
+    return max(
+        (o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=0
+    )
+
+
+def _drop_weights_from_inputs(graph: GraphProto) -> None:
+    weights = {tensor.name for tensor in graph.initializer}
+    kept = [value for value in graph.input if value.name not in weights]
+    del graph.input[:]
+    graph.input.extend(kept)
+
+
+def _converted(model: ModelProto) -> ModelProto:
+    if opset_of(model) >= OLDEST_OPSET:
+        return model
+    old = _old_resizes(model)
+    try:
+        later = version_converter.convert_version(model, OLDEST_OPSET)
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0][:200]
+        raise ModelError(
+            f"the model has opset {opset_of(model)}, a training step needs {OLDEST_OPSET} or"
+            f" later, and it cannot be converted: {reason}",
+            hint="export the model again with a later opset",
+        ) from error
+    _say_how_they_resized(later, old)
+    _retype_constants(later)
+    return later
+
+
+_FIRST_WITH_PLACES = 11
+"""The opset from which a Resize says where its places are; the converter assumes another."""
+
+
+def _old_resizes(model: ModelProto) -> list[tuple[str, str]]:
+    """Return the result and the rounding of each Upsample and old Resize, in order.
+
+    They took an element's place to be its number divided by the scale, rounded down where
+    an axis grows and up where it shrinks.
+
+    Raises:
+        ModelError: one rounding would not do for all axes, or the scales are not constant.
+    """
+    if opset_of(model) >= _FIRST_WITH_PLACES:
+        return []
+    found: list[tuple[str, str]] = []
+    for graph in graphs(model.graph):
+        known = {tensor.name: tensor for tensor in graph.initializer}
+        known |= {t.name: t for t in map(constant_of, graph.node) if t is not None}
+        for node in graph.node:
+            if node.op_type == "Upsample":
+                found.append((node.output[0], "floor"))
+            elif node.op_type == "Resize" and not node.domain:
+                found.append((node.output[0], _old_rounding(node, known)))
+    return found
+
+
+def _old_rounding(node: NodeProto, known: Mapping[str, TensorProto]) -> str:
+    nearest = all(a.s == b"nearest" for a in node.attribute if a.name == "mode")
+    if not nearest:
+        return "floor"
+    scales = known.get(node.input[1])
+    if scales is not None:
+        ratios = numpy_helper.to_array(scales).ravel().tolist()
+        if min(ratios) >= 1 or max(ratios) <= 1:
+            return "floor" if min(ratios) >= 1 else "ceil"
+    raise ModelError(
+        f"Resize {node.name or node.output[0]!r} of opset 10 shrinks some axes and not others,"
+        " or its scales are not constant: it cannot be converted",
+        hint="export the model again with opset 11 or later",
+    )
+
+
+def _say_how_they_resized(model: ModelProto, old: Sequence[tuple[str, str]]) -> None:
+    """Give the Resizes that the converter made their places, and their results' own names."""
+    if not old:
+        return
+    inner = list(graphs(model.graph))
+    resizes = [node for graph in inner for node in graph.node if node.op_type == "Resize"]
+    names: dict[str, str] = {}
+    for node, (name, rounding) in zip(resizes, old, strict=True):
+        kept = [a for a in node.attribute if a.name == "mode"]
+        del node.attribute[:]
+        places = helper.make_attribute("coordinate_transformation_mode", "asymmetric")
+        node.attribute.extend([*kept, places, helper.make_attribute("nearest_mode", rounding)])
+        names[node.output[0]] = name
+    for graph in inner:
+        for node in graph.node:
+            for field in (node.input, node.output):
+                field[:] = [names.get(name, name) for name in field]
+        for value in (*graph.value_info, *graph.output):
+            value.name = names.get(value.name, value.name)
+
+
+_NUMBERS_AT: Mapping[str, tuple[int, ...]] = {"Clip": (1, 2), "Pad": (2,)}
+"""Inputs that were attributes: the converter makes them float32 constants, whatever X is."""
+
+
+def _retype_constants(model: ModelProto) -> None:
+    """Give numbers that were attributes the type of what they are compared with."""
+    tensors = infer_tensors(model)
+    for graph in graphs(model.graph):
+        makers = {node.output[0]: node for node in graph.node if node.op_type == "Constant"}
+        weights = {tensor.name: tensor for tensor in graph.initializer}
+        for node in graph.node:
+            dtype = tensors.get(node.input[0], UNKNOWN).dtype if node.input else 0
+            if dtype not in FLOATS or dtype == TensorProto.FLOAT:
+                continue
+            for index in _NUMBERS_AT.get(node.op_type, ()):
+                name = node.input[index] if index < len(node.input) else ""
+                number = weights.get(name) or (
+                    makers[name].attribute[0].t if name in makers else None
+                )
+                if number is not None and number.data_type == TensorProto.FLOAT:
+                    values = numpy_helper.to_array(number)
+                    number.CopyFrom(
+                        helper.make_tensor(number.name, dtype, values.shape, values.ravel())
+                    )
+
+
+def _lift_constants(graph: GraphProto) -> None:
+    """Make each Constant node an initializer of the same name."""
+    kept = []
+    for node in graph.node:
+        tensor = constant_of(node)
+        if tensor is None:
+            kept.append(node)
+        else:
+            graph.initializer.append(tensor)
+    if len(kept) < len(graph.node):
+        del graph.node[:]
+        graph.node.extend(kept)
+
+
+def constant_of(node: NodeProto) -> TensorProto | None:
+    """Return a Constant node's tensor under its output's name; None for what is no tensor."""
+    if node.op_type != "Constant" or node.domain not in ("", "ai.onnx"):
+        return None
+    attribute = node.attribute[0]
+    value = helper.get_attribute_value(attribute)
+    tensor = TensorProto()
+    if attribute.name == "value":
+        tensor.CopyFrom(value)
+        tensor.name = node.output[0]
+        return tensor
+    kinds = {"value_float": "float32", "value_floats": "float32"}
+    kinds |= {"value_int": "int64", "value_ints": "int64"}
+    if attribute.name not in kinds:
+        return None
+    import numpy as np
+
+    return numpy_helper.from_array(np.array(value, kinds[attribute.name]), node.output[0])

@@ -1,0 +1,177 @@
+"""What is known of a model's tensors: element type, shape, constant values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
+
+from memplan_cli.onnx_io.load import graphs, subgraphs
+from memplan_cli.shapes.onnx_inference import infer_shapes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from numpy.typing import NDArray
+    from onnx import TypeProto
+
+    from memplan_cli.core.program import Shape
+
+    Array = NDArray[Any]
+
+FLOATS = frozenset(
+    {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16}
+)
+"""Element types that a gradient can have."""
+
+_MANY = 4096
+"""Elements; larger constants are weights, whose values shape inference never needs."""
+
+
+_LIKE_THEIR_INPUT = frozenset({"GroupNormalization", "MeanVarianceNormalization"})
+"""Operators whose result is shaped as their input, which onnx 1.23 does not infer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """An element type as ONNX numbers them (0: unknown), and a shape (None: unknown rank)."""
+
+    dtype: int
+    shape: Shape | None
+
+    @property
+    def sizes(self) -> tuple[int, ...] | None:
+        """The shape where it is all numbers, else None."""
+        if self.shape is None:
+            return None
+        numbers = tuple(dim for dim in self.shape if isinstance(dim, int))
+        return numbers if len(numbers) == len(self.shape) else None
+
+
+UNKNOWN = Tensor(TensorProto.UNDEFINED, None)
+
+
+def tensor_of(kind: TypeProto) -> Tensor:
+    """Read a value's type; anything but a dense tensor is unknown."""
+    if not kind.HasField("tensor_type"):
+        return UNKNOWN
+    dense = kind.tensor_type
+    if not dense.HasField("shape"):
+        return Tensor(dense.elem_type, None)
+    dims = tuple(
+        d.dim_value if d.HasField("dim_value") else d.dim_param or None
+        for d in dense.shape.dim
+    )
+    return Tensor(dense.elem_type, dims)
+
+
+def infer_tensors(model: ModelProto) -> dict[str, Tensor]:
+    """Return the type of every tensor of a model and of its bodies, weights unread."""
+    bare = ModelProto()
+    bare.CopyFrom(model)
+    inputs = {value.name for value in bare.graph.input}
+    for weight in bare.graph.initializer:
+        if _elements(weight) > _MANY and weight.name not in inputs:
+            value = bare.graph.input.add(name=weight.name)
+            value.type.tensor_type.elem_type = weight.data_type
+            for dim in weight.dims:
+                value.type.tensor_type.shape.dim.add(dim_value=dim)
+    for node in (node for graph in graphs(bare.graph) for node in graph.node):
+        if node.op_type in _LIKE_THEIR_INPUT and not node.domain:
+            node.op_type = "Identity"
+            del node.input[1:], node.attribute[:]
+    kept = [w for w in bare.graph.initializer if _elements(w) <= _MANY]
+    del bare.graph.initializer[:]
+    bare.graph.initializer.extend(kept)
+    inferred = infer_shapes(bare.SerializeToString())
+    found: dict[str, Tensor] = {}
+    for graph in graphs(inferred.graph):
+        for tensor in graph.initializer:
+            found[tensor.name] = Tensor(tensor.data_type, tuple(tensor.dims))
+        for value in (*graph.input, *graph.value_info, *graph.output):
+            known = tensor_of(value.type)
+            if value.name not in found or known.shape is not None:
+                found[value.name] = known
+    return found
+
+
+def constant_values(graph: GraphProto) -> dict[str, Array]:
+    """Return the small constants whose data is in the model, by name."""
+    found: dict[str, Array] = {}
+    for inner in graphs(graph):
+        for tensor in inner.initializer:
+            if _elements(tensor) <= _MANY and is_inside(tensor):
+                found[tensor.name] = numpy_helper.to_array(tensor)
+    return found
+
+
+def is_inside(tensor: TensorProto) -> bool:
+    """Whether a tensor's data is in the model, not in a file beside it."""
+    return bool(tensor.data_location != TensorProto.EXTERNAL)
+
+
+def names_in(graph: GraphProto) -> set[str]:
+    """Return every name a graph or its bodies use, so that new ones can differ."""
+    found: set[str] = set()
+    for inner in graphs(graph):
+        found.update(value.name for value in (*inner.input, *inner.output))
+        found.update(tensor.name for tensor in inner.initializer)
+        for node in inner.node:
+            found.update(node.output)
+            found.add(node.name)
+    return found
+
+
+def captures(node: NodeProto) -> tuple[str, ...]:
+    """Return what a node's bodies read from outside of them, in order, once each."""
+    found: dict[str, None] = {}
+    for _, body in subgraphs(node):
+        inside = {value.name for value in body.input}
+        inside.update(tensor.name for tensor in body.initializer)
+        for inner in body.node:
+            for name in (*inner.input, *captures(inner)):
+                if name and name not in inside:
+                    found[name] = None
+            inside.update(inner.output)
+        for value in body.output:
+            if value.name not in inside:
+                found[value.name] = None
+    return tuple(found)
+
+
+def reads(node: NodeProto) -> tuple[str, ...]:
+    """Return a node's inputs, omitted ones as ``""``, then what its bodies capture."""
+    return (*node.input, *captures(node))
+
+
+def live_nodes(nodes: Iterable[NodeProto], results: Iterable[str]) -> list[NodeProto]:
+    """Return the nodes that the results need, in order."""
+    needed = set(results)
+    kept: list[NodeProto] = []
+    for node in reversed(list(nodes)):
+        if needed.intersection(node.output):
+            kept.append(node)
+            needed.update(reads(node))
+    needed.discard("")
+    return kept[::-1]
+
+
+def _elements(tensor: TensorProto) -> int:
+    count = 1
+    for dim in tensor.dims:
+        count *= dim
+    return count
+
+
+def rename(nodes: Iterable[NodeProto], names: Mapping[str, str]) -> None:
+    """Give tensors other names, in nodes and in the bodies they own."""
+    for node in nodes:
+        for field in (node.input, node.output):
+            for index, name in enumerate(field):
+                if name in names:
+                    field[index] = names[name]
+        for _, body in subgraphs(node):
+            rename(body.node, names)
+            for value in body.output:
+                value.name = names.get(value.name, value.name)

@@ -1,0 +1,1 @@
+"""Lower bounds on the live peak over all orders, by minimum cuts."""

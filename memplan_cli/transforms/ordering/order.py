@@ -1,0 +1,246 @@
+"""Execute the ops in the order that needs least memory.
+
+Every block is ordered inside of itself, innermost first; to its owner a body is what it
+takes at most. The searches work on integers (`ordering.graph`); what they find is measured
+again with `live_peak`, the number that the planner reports, and is dropped if it is not
+better than the file's order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
+from typing import TYPE_CHECKING
+
+from memplan_cli.analysis.aliasing import SHARE_SAFELY, Aliasing
+from memplan_cli.analysis.storage import Measured, measured
+from memplan_cli.core.problem import Problem, lower_bound
+from memplan_cli.core.program import VarId, walk
+from memplan_cli.core.progress import silent
+from memplan_cli.core.symbolic.sizes import symbols_of
+from memplan_cli.transforms.ordering.bounds.certify import cut_bound
+from memplan_cli.transforms.ordering.build import (
+    Inner,
+    Storage,
+    least_taken,
+    most_taken,
+    storage_facts,
+    task_graph,
+)
+from memplan_cli.transforms.ordering.effort import Effort
+from memplan_cli.transforms.ordering.search.divide import divide
+from memplan_cli.transforms.ordering.search.list_orders import CANDIDATES
+from memplan_cli.transforms.ordering.solve import STRAIGHTEN, Solution, solve
+from memplan_cli.transforms.ordering.source_order import loosen
+from memplan_cli.transforms.terms import Ordering
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from memplan_cli.core.program import Block, Program
+    from memplan_cli.core.symbolic.sizes import Size
+    from memplan_cli.transforms.ordering.graph import Order, TaskGraph
+
+DEFAULT_WORK = 4_000_000
+"""Steps that the searches may look at, all in all: up to six seconds on 1,000 ops."""
+
+SAMPLE = 64
+"""What every symbol stands for while orders with symbolic sizes are compared."""
+
+_FULL_WORK = 1000
+"""Programs with more ops get less of the budget, down to a twentieth."""
+
+_PARTING = 50_000
+"""Work for lowering the worst steps of an order op by op: a twentieth of a second."""
+
+_OTHER_SAMPLES = (1, 1024)
+"""With these too, a new order must not be worse than the file's."""
+
+
+def best_order(  # noqa: PLR0913 - the planner's settings, one by one, all with defaults
+    program: Program,
+    sizes: Mapping[VarId, Size],
+    *,
+    pinned: Collection[VarId] = (),
+    aliasing: Aliasing = SHARE_SAFELY,
+    work: int = DEFAULT_WORK,
+    time_limit: float | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Ordering:
+    """Find the order of a program's ops with the least `live_peak`.
+
+    Args:
+        program: The ops in the file's order, which wins all ties.
+        sizes: The vars to plan; others cost nothing here.
+        pinned: Vars that keep storage of their own for the whole run.
+        aliasing: The operators whose vars may share bytes.
+        work: The budget, in steps looked at; the answer depends on it alone.
+        time_limit: Seconds after which no new search begins and a running one stops.
+        progress: Told in a line what was found so far.
+    """
+    meter = _Meter(sizes, pinned, aliasing, _numbers(sizes, SAMPLE))
+    facts = meter.facts(program)
+    tell = progress or silent
+    effort = Effort(_scaled(work, program), time_limit)
+    top = _arrange(program.body, facts, lambda graph: solve(graph, effort, tell))
+    programs = {"file": program}
+    if nested := any(op.bodies for op in program.body.ops):
+        programs |= _arrangements(program, facts)
+        programs["searched"] = replace(program, body=top.block)
+        peaks = {name: meter.peak(other) for name, other in programs.items()}
+        chosen = min(peaks, key=peaks.__getitem__)
+    else:
+        peaks, chosen = top.solution.peaks, top.solution.chosen
+        programs.setdefault(chosen, replace(program, body=top.block))
+    known = None
+    if chosen != "file":
+        # The search has measured with its own tables: what it found is measured again.
+        known = meter.measured(programs[chosen])
+        peaks = {**peaks, chosen: meter.peak_of(known)}
+    if peaks[chosen] >= peaks["file"] or _worse_elsewhere(program, programs[chosen], meter):
+        chosen = "file"
+    if meter.symbolic:
+        return Ordering(programs[chosen], {}, chosen, None, proved=False, measured=known)
+    proved = peaks[chosen] <= top.least
+    looser = None
+    if chosen != "file" and not nested:
+        found = top.solution
+        looser = partial(_loosened, program, found.graph, found.unstraightened, found.bound)
+    return Ordering(programs[chosen], peaks, chosen, top.least, proved, known, looser)
+
+
+def _loosened(program: Program, graph: TaskGraph, order: Order, bound: int) -> Program:
+    """Return a program in the order that was found, put back only where that costs nothing.
+
+    The worst steps are lowered before: in the search the ops of a cluster could not part.
+    """
+    parted = divide(graph, order, bound, Effort(_PARTING))
+    loose = loosen(graph, parted.order, Effort(STRAIGHTEN))
+    ops = tuple([program.body.ops[op] for op in loose])
+    return replace(program, body=replace(program.body, ops=ops))
+
+
+def _scaled(work: int, program: Program) -> int:
+    """Return the budget for a program: one step costs more where there are more ops."""
+    count = sum(1 for _ in walk(program.body))
+    return work if count <= _FULL_WORK else max(work // 20, work * _FULL_WORK // count)
+
+
+@dataclass(frozen=True, slots=True)
+class _Meter:
+    """Measures what whole programs need, symbols standing for the same number each."""
+
+    sizes: Mapping[VarId, Size]
+    pinned: Collection[VarId]
+    aliasing: Aliasing
+    numbers: Mapping[VarId, int]
+
+    def facts(self, program: Program) -> Storage:
+        """Return what is known of a program's vars, with numbers in place of the sizes."""
+        return storage_facts(program, self.sizes, self.numbers, self.pinned, self.aliasing)
+
+    @property
+    def symbolic(self) -> bool:
+        """Whether peaks are only samples."""
+        return any(size.symbols for size in self.sizes.values())
+
+    def measured(self, program: Program) -> Measured:
+        """Return what is live in a program, in sizes as they are."""
+        return measured(program, self.sizes, self.pinned, self.aliasing)
+
+    def peak(self, program: Program) -> int:
+        """Return `live_peak`, with numbers in place of the sizes."""
+        return self.peak_of(self.measured(program))
+
+    def peak_of(self, found: Measured) -> int:
+        """Return `peak` of what has been measured."""
+        if not self.symbolic:
+            return found.live_peak
+        _, units = found.storage
+        buffers = (buffer for unit in units.values() for buffer in unit)
+        sized = (b._replace(size=self.numbers[VarId(b.id)]) for b in buffers)
+        return lower_bound(Problem(tuple(sized)))
+
+    def sampled(self, value: int) -> _Meter:
+        """Return a meter in which the symbols stand for ``value``."""
+        return replace(self, numbers=_numbers(self.sizes, value))
+
+
+def _numbers(sizes: Mapping[VarId, Size], sample: int) -> dict[VarId, int]:
+    """Return bytes, every symbol standing for ``sample``, opaque ones included."""
+    names = {name for size in sizes.values() for s in size.symbols for name in symbols_of(s)}
+    dims = dict.fromkeys(sorted(names), sample)
+    return {
+        var: size.coefficient if not size.symbols else _number(size.bind(dims), sample)
+        for var, size in sizes.items()
+    }
+
+
+def _number(size: Size, sample: int) -> int:
+    return size.coefficient * prod([sample] * len(size.symbols))
+
+
+def _worse_elsewhere(program: Program, other: Program, meter: _Meter) -> bool:
+    """Whether the other order needs more than the file's for another sample."""
+    if not meter.symbolic:
+        return False
+    meters = [meter.sampled(value) for value in _OTHER_SAMPLES]
+    return any(each.peak(other) > each.peak(program) for each in meters)
+
+
+@dataclass(frozen=True, slots=True)
+class _Arranged:
+    """A block in its new order, what it takes, and what it takes in any order."""
+
+    block: Block
+    inner: Inner
+    solution: Solution
+
+    @property
+    def least(self) -> int:
+        return self.inner.least
+
+
+def _arrangements(program: Program, facts: Storage) -> dict[str, Program]:
+    """Apply each of the simple methods to all blocks of a program."""
+    found = {}
+    for name, candidate in CANDIDATES.items():
+        top = _arrange(program.body, facts, partial(_offered, name, candidate))
+        found[name] = program if name == "file" else replace(program, body=top.block)
+    return found
+
+
+def _offered(name: str, candidate: Callable[[TaskGraph], Order], graph: TaskGraph) -> Solution:
+    solution = Solution(graph, bound=0)
+    solution.offer(name, candidate(graph))
+    return solution
+
+
+def _arrange(
+    block: Block, facts: Storage, method: Callable[[TaskGraph], Solution]
+) -> _Arranged:
+    """Order a block and all below it with one method, bodies first."""
+    arranged = {
+        index: [_arrange(body, facts, method) for body in op.bodies]
+        for index, op in enumerate(block.ops)
+        if op.bodies
+    }
+    ops = list(block.ops)
+    for index, bodies in arranged.items():
+        ops[index] = ops[index]._replace(bodies=tuple(body.block for body in bodies))
+    block = replace(block, ops=tuple(ops)) if arranged else block
+    inner = {index: [body.inner for body in bodies] for index, bodies in arranged.items()}
+    most = {index: most_taken(ops[index], facts, bodies) for index, bodies in inner.items()}
+    graph = task_graph(block, facts, most)
+    solution = method(graph)
+    least = {index: least_taken(ops[index], facts, bodies) for index, bodies in inner.items()}
+    bound = solution.bound
+    if most != least:
+        floor = max(body.least for bodies in inner.values() for body in bodies)
+        bound = cut_bound(task_graph(block, facts, least), solution.order)
+        bound = max(bound, floor + graph.start)
+    inputs = sum(facts.numbers[var] for var in block.inputs if facts.roots.get(var) == var)
+    block = replace(block, ops=tuple(ops[op] for op in solution.order))
+    taken = Inner(inputs, solution.peak, graph.kept(), bound)
+    return _Arranged(block, taken, solution)

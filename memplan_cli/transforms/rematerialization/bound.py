@@ -1,0 +1,206 @@
+"""What does a program need in any order, whatever is computed again?
+
+What one op touches is there at once. And more: what an op makes is kept until an op reads
+it. If it is large, some ops do not fit beside it, so what these would make must be there
+beforehand, or something made of it. How little that can be is a minimum cut in the graph.
+
+    X makes y ......... Z reads y          between X and Z, only ops that fit beside y run;
+              ^ what else Z reads          so while X runs, a cut between what they cannot
+                                           make and what Z reads is live beside X's own
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from memplan_cli.analysis.aliasing import STANDARD_DOMAINS
+from memplan_cli.transforms.ordering.bounds.flow import INFINITE, SINK, SOURCE, Network
+from memplan_cli.transforms.rematerialization.values import OPTIONAL_OUTPUTS, find_values
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from memplan_cli.core.program import Op, Program, VarId
+    from memplan_cli.core.symbolic.sizes import Size
+    from memplan_cli.transforms.rematerialization.values import Values
+    from memplan_cli.transforms.terms import Terms
+
+LARGEST = 16
+"""How many of the ops that need most are looked at together with what they keep out."""
+
+HALVINGS = 24
+"""Budgets that are tried for the greatest that cannot be kept."""
+
+FLOW_WORK = 100_000
+"""Edges that are looked at for one cut; a flow that is cut short is a bound too."""
+
+
+class Bound:
+    """Lower bounds on `live_peak` over all orders of a program with whatever copies."""
+
+    def __init__(self, program: Program, terms: Terms) -> None:
+        values = find_values(program, terms.sizes, terms.pinned, terms.aliasing)
+        self._values = values
+        self._touched = [_touched(values, op, at) for at, op in enumerate(values.flow.ops)]
+        self._overwritten = [_overwritten(values, op, terms) for op in values.flow.ops]
+        self._need = [self._takes(at, there) for at, there in enumerate(self._touched)]
+        self._again = [_touched_again(values, value) for value in range(len(values.made))]
+        self._always = sum(number(terms.sizes, var) for var in dict.fromkeys(terms.pinned))
+        self.least = self._always + max(self._need, default=0)
+        """What some op needs at once, in bytes, whatever the order: its inputs and outputs,
+        less what the first output may overwrite; and what is pinned."""
+
+    def _takes(self, at: int, touched: Iterable[int]) -> int:
+        """Return the bytes of what an op touches, less what it may overwrite."""
+        return sum(self._values.size[value] for value in touched) - self._overwritten[at]
+
+    def below(self, reached: int) -> int:
+        """Return a bound that is at least `least` and at most a peak that was reached.
+
+        By halving: what cannot be kept under a budget cannot be kept under a smaller one.
+        """
+        low, high = self.least, reached
+        for _ in range(HALVINGS):
+            if high - low < 1:
+                break
+            budget = (low + high) // 2
+            if self.excludes(budget):
+                low = budget + 1
+            else:
+                high = budget
+        return low
+
+    def excludes(self, budget: int) -> bool:
+        """Whether it is proved that no order, with whatever copies, keeps a budget."""
+        if budget < self.least:
+            return True
+        room = budget - self._always
+        made = self._values.made
+        largest = sorted(range(len(made)), key=lambda value: (-self._need[made[value]], value))
+        return any(self._kept_out(value, room) for value in largest[:LARGEST])
+
+    def _kept_out(self, value: int, room: int) -> bool:
+        """Whether making a value, and keeping it until it is read, takes more than ``room``."""
+        values = self._values
+        at = values.made[value]
+        if _runs_one(values.flow.ops[at]):
+            return False
+        readers = [
+            time
+            for time in values.reads[value]
+            if value not in map(values.of.get, values.flow.ops[time].outputs)
+        ]
+        # The op itself makes all its outputs, a copy of it may make fewer.
+        ways = [self._touched[at], self._again[value]]
+        return bool(readers) and all(
+            self._takes(at, free) + self._cut(value, self._touched_before(reader), free, room)
+            > room
+            for free in (ways if ways[0] != ways[1] else ways[:1])
+            for reader in readers
+        )
+
+    def _touched_before(self, at: int) -> list[int]:
+        """Return the values that an op reads."""
+        values = self._values
+        return list(
+            dict.fromkeys(values.of[v] for v in values.flow.reads[at] if v in values.of)
+        )
+
+    def _cut(self, kept: int, wanted: Iterable[int], free: set[int], room: int) -> int:
+        """Return the least bytes that must be there for ``wanted`` to be made beside ``kept``.
+
+        ``free`` are the values that are there and counted already.
+        """
+        cut = _Cut(self._values)
+        for value in wanted:
+            if value not in free:
+                cut.want(value)
+        while cut.waiting:
+            value = cut.waiting.pop()
+            at = self._values.made[value]
+            beside = 0 if kept in self._touched[at] else self._values.size[kept]
+            if self._takes(at, self._again[value]) + beside > room:
+                cut.forbid(value)
+                continue
+            for need in self._values.needs[value]:
+                if need not in free:
+                    cut.need(value, need)
+        return cut.network.flow(FLOW_WORK)[0]
+
+
+@dataclass(slots=True)
+class _Gate:
+    """A value in the network: what flows through it is at most its size."""
+
+    enters: int
+    leaves: int
+
+
+class _Cut:
+    """A network that grows from what is wanted back to what cannot be made."""
+
+    def __init__(self, values: Values) -> None:
+        self._values = values
+        self._gates: dict[int, _Gate] = {}
+        self.network = Network()
+        self.waiting: list[int] = []
+
+    def want(self, value: int) -> None:
+        """Say that a value has to be there at the end."""
+        self.network.edge(self._gate(value).leaves, SINK, INFINITE)
+
+    def need(self, value: int, need: int) -> None:
+        """Say that making a value takes another one."""
+        self.network.edge(self._gate(need).leaves, self._gate(value).enters, INFINITE)
+
+    def forbid(self, value: int) -> None:
+        """Say that a value cannot be made here: it, or what is made of it, is kept."""
+        self.network.edge(SOURCE, self._gate(value).enters, INFINITE)
+
+    def _gate(self, value: int) -> _Gate:
+        if value not in self._gates:
+            gate = _Gate(self.network.node(), self.network.node())
+            self.network.edge(gate.enters, gate.leaves, self._values.size[value])
+            self._gates[value] = gate
+            self.waiting.append(value)
+        return self._gates[value]
+
+
+def _touched(values: Values, op: Op, at: int) -> set[int]:
+    # What a branch reads can be gone, or overwritten, when the op's results are made.
+    made = () if _runs_one(op) else op.outputs
+    return {values.of[v] for v in (*values.flow.reads[at], *made) if v in values.of}
+
+
+def _runs_one(op: Op) -> bool:
+    return bool(op.bodies) and not op.repeats
+
+
+def _touched_again(values: Values, value: int) -> set[int]:
+    """Return what a copy touches that makes a value and no optional output besides."""
+    at = values.made[value]
+    op = values.flow.ops[at]
+    made = {values.of[var] for var in op.outputs if var in values.of}
+    left_out = made - {value, values.of.get(op.outputs[0])}
+    return _touched(values, op, at) - (left_out if op.type in OPTIONAL_OUTPUTS else set())
+
+
+def _overwritten(values: Values, op: Op, terms: Terms) -> int:
+    """Return the bytes of an op's first output if they may be those of an input."""
+    if op.domain not in STANDARD_DOMAINS or not op.outputs or op.outputs[0] not in values.of:
+        return 0
+    sizes, result = terms.sizes, op.outputs[0]
+    replaceable = any(
+        place < len(op.inputs)
+        and op.inputs[place] in values.of
+        and sizes.get(op.inputs[place]) == sizes.get(result)
+        for place in terms.aliasing.in_place.get(op.type, ())
+    )
+    return number(sizes, result) if replaceable else 0
+
+
+def number(sizes: Mapping[VarId, Size], var: VarId) -> int:
+    """Return the bytes of a var; none where they depend on a symbol or are not known."""
+    size = sizes.get(var)
+    return 0 if size is None or size.symbols else size.coefficient

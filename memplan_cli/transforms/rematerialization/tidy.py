@@ -1,0 +1,139 @@
+"""Run what fills memory late and what frees memory early, and leave the rest in its place.
+
+Two passes over an order, linear in its edges. They do not look for the least peak: they
+make what comes after cheap, because a value that is made late need not be computed again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from memplan_cli.analysis.dataflow import dataflow
+from memplan_cli.transforms.rematerialization.values import repeatable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from memplan_cli.core.program import Program, VarId
+
+
+def tidy(program: Program, weight: Mapping[VarId, int]) -> Program:
+    """Move ops of the top block: late what takes memory, then early what frees it.
+
+    Args:
+        program: In some order.
+        weight: Bytes of the vars that count; what is not in it is free to keep.
+    """
+    return _early(_late(program, weight), weight)
+
+
+def _late(program: Program, weight: Mapping[VarId, int]) -> Program:
+    order = _Late(program, weight).run()
+    return _in_order(program, order[::-1])
+
+
+def _early(program: Program, weight: Mapping[VarId, int]) -> Program:
+    return _in_order(program, _Early(program, weight).run())
+
+
+def _in_order(program: Program, order: list[int]) -> Program:
+    ops = program.body.ops
+    return replace(program, body=replace(program.body, ops=tuple(ops[at] for at in order)))
+
+
+class _Pass:
+    """Emits ops one by one; some go before their turn."""
+
+    def __init__(self, program: Program, weight: Mapping[VarId, int]) -> None:
+        self.flow = dataflow(program.body)
+        self.kept = frozenset(program.body.outputs)
+        self.weight = weight
+        self.order: list[int] = []
+        self.done = [False] * len(self.flow.ops)
+        self.unread = {var: len(who) for var, who in self.flow.readers.items()}
+        """How many readers of a var are not emitted yet."""
+        self.movable = repeatable(program, self.flow)
+
+    def made(self, at: int) -> int:
+        """Return the bytes that an op begins."""
+        return sum(self.weight.get(var, 0) for var in self.flow.ops[at].outputs)
+
+    def emit(self, at: int) -> None:
+        """Emit an op."""
+        self.done[at] = True
+        self.order.append(at)
+        for var in self.flow.reads[at]:
+            self.unread[var] -= 1
+
+
+class _Late(_Pass):
+    """Backwards: an op goes right behind (in time: before) its readers."""
+
+    def run(self) -> list[int]:
+        for at in range(len(self.done) - 1, -1, -1):
+            stack = [] if self.done[at] else [at]
+            while stack:
+                top = stack.pop()
+                if self.done[top]:
+                    continue
+                self.emit(top)
+                for var in self.flow.reads[top]:
+                    above = self.flow.producer.get(var)
+                    if above is not None and self._may_go(above):
+                        stack.append(above)
+        return self.order
+
+    def _may_go(self, at: int) -> bool:
+        outputs = [var for var in self.flow.ops[at].outputs if var]
+        if not self.movable[at] or any(self.unread.get(var, 0) for var in outputs):
+            return False
+        if any(var in self.kept for var in outputs):
+            return False
+        readers = self.flow.readers
+        longer = sum(
+            self.weight.get(var, 0)
+            for var in self.flow.reads[at]
+            if self.unread[var] == len(readers[var]) and var not in self.kept
+        )
+        return longer <= self.made(at)
+
+
+class _Early(_Pass):
+    """Forwards: an op goes as soon as it is ready and frees at least what it begins."""
+
+    def run(self) -> list[int]:
+        for at in range(len(self.done)):
+            stack = [] if self.done[at] else [at]
+            while stack:
+                top = stack.pop()
+                if self.done[top]:
+                    continue
+                self.emit(top)
+                stack.extend(other for other in self._woken(top) if self._may_go(other))
+        return self.order
+
+    def _woken(self, at: int) -> list[int]:
+        """Return ops that may have become ready, or the last readers of something."""
+        woken = [
+            reader
+            for var in self.flow.ops[at].outputs
+            for reader in self.flow.readers.get(var, ())
+        ]
+        for var in self.flow.reads[at]:
+            if self.unread[var] == 1 and var in self.flow.producer:
+                woken += [r for r in self.flow.readers[var] if not self.done[r]]
+        return sorted(set(woken), reverse=True)
+
+    def _may_go(self, at: int) -> bool:
+        if self.done[at] or not self.movable[at]:
+            return False
+        producers = (self.flow.producer.get(var) for var in self.flow.reads[at])
+        if not all(above is None or self.done[above] for above in producers):
+            return False
+        freed = sum(
+            self.weight.get(var, 0)
+            for var in self.flow.reads[at]
+            if self.unread[var] == 1 and var not in self.kept and var in self.flow.producer
+        )
+        return 0 < freed >= self.made(at)

@@ -1,0 +1,169 @@
+"""A schedule as values: who makes each, who reads it when, and what making it again costs.
+
+A value is a var with all its views. Times are places in the top block's schedule; an op
+with bodies is one place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from memplan_cli.analysis.aliasing import STANDARD_DOMAINS
+from memplan_cli.analysis.cost import op_cost
+from memplan_cli.analysis.dataflow import dataflow
+from memplan_cli.analysis.precedence import overwritten
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from memplan_cli.analysis.aliasing import Aliasing
+    from memplan_cli.analysis.dataflow import Dataflow
+    from memplan_cli.core.program import Op, Program, Var, VarId
+    from memplan_cli.core.symbolic.sizes import Size
+
+LAUNCH = 20_000
+"""Work that starting a kernel is worth: a copy is never free."""
+
+OPTIONAL_OUTPUTS = frozenset({"Dropout", "LayerNormalization", "MaxPool"})
+"""Ops that may be asked for their first output alone. No BatchNormalization: in training mode
+ONNX Runtime 1.31 writes the running statistics without looking (SIGSEGV)."""
+
+_RUNTIME_DOMAINS = STANDARD_DOMAINS | {"com.microsoft", "com.microsoft.nchwc", "ai.onnx.ml"}
+"""Domains whose ops are known to have neither side effects nor state, if not random."""
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """What a program makes, numbered; sizes in bytes, costs in units of work."""
+
+    program: Program
+    flow: Dataflow
+    of: Mapping[VarId, int]
+    """The value of each var that an op makes and that must be live to be read."""
+    size: tuple[int, ...]
+    made: tuple[int, ...]
+    """When each value's producer runs."""
+    reads: tuple[tuple[int, ...], ...]
+    """When each value is made and read, in order."""
+    needs: tuple[tuple[int, ...], ...]
+    """The values that each value's producer reads."""
+    work: tuple[int, ...]
+    """To run the producer once more; -1 where it must never run twice."""
+    alone: tuple[bool, ...]
+    """Whether the producer makes nothing else."""
+    beside: tuple[int, ...]
+    """Bytes of the producer's other results, which a copy makes too, if it must."""
+
+
+def may_run_twice(op: Op) -> bool:
+    """Whether a copy gives the same values and changes nothing else.
+
+    Random ops draw again, ops on sequences may change them where they stand, and bodies
+    are left alone: what they cost is not known. ONNX Runtime 1.31 writes the running
+    statistics of a BatchNormalization that trains over the old ones: twice gives others.
+    """
+    return not (
+        op.is_random
+        or op.bodies
+        or op.domain not in _RUNTIME_DOMAINS
+        or op.type.startswith("Sequence")
+        or op.type.startswith("InPlace")
+        or (op.type == "BatchNormalization" and len(op.outputs) > 1)
+    )
+
+
+def repeatable(program: Program, flow: Dataflow) -> tuple[bool, ...]:
+    """Say of each op of the top block whether it may run twice, or at another place."""
+    changing = overwritten(program.body).keys()
+    return tuple(
+        [
+            may_run_twice(op) and (not changing or changing.isdisjoint(reads))
+            for op, reads in zip(flow.ops, flow.reads, strict=True)
+        ]
+    )
+
+
+def find_values(
+    program: Program,
+    sizes: Mapping[VarId, Size],
+    pinned: Collection[VarId],
+    aliasing: Aliasing,
+) -> Values:
+    """Number the values of a program's top block, in the order in which they are made.
+
+    What the graph is given or gives, and what is pinned, is always there and is no value.
+    """
+    flow = dataflow(program.body)
+    held = frozenset(program.body.outputs) | frozenset(pinned)
+    roots = _roots(program, sizes, held, aliasing)
+    number: dict[VarId, int] = {}
+    for op in program.body.ops:
+        for var in op.outputs:
+            if roots.get(var) == var:
+                number[var] = len(number)
+    of = {var: number[root] for var, root in roots.items()}
+    reads: list[dict[int, None]] = [{flow.producer[var]: None} for var in number]
+    for at, op in enumerate(program.body.ops):
+        for var in (*flow.reads[at], *op.outputs):
+            if var in of:
+                reads[of[var]][at] = None
+    made = tuple(flow.producer[var] for var in number)
+    again = repeatable(program, flow)
+    alone = (sum(map(bool, flow.ops[at].outputs)) == 1 for at in made)
+    beside = (_beside(flow.ops[at], var, sizes) for var, at in zip(number, made, strict=True))
+    return Values(
+        program=program,
+        flow=flow,
+        of=of,
+        size=tuple(
+            sizes[var].coefficient if _is_number(sizes.get(var)) else 0 for var in number
+        ),
+        made=made,
+        reads=tuple(tuple(times) for times in reads),
+        needs=tuple(
+            tuple(dict.fromkeys(of[v] for v in flow.reads[at] if v in of)) for at in made
+        ),
+        work=tuple(_work(flow.ops[at], program.vars) if again[at] else -1 for at in made),
+        alone=tuple(alone),
+        beside=tuple(beside),
+    )
+
+
+def _is_number(size: Size | None) -> bool:
+    return size is not None and not size.symbols
+
+
+def _roots(
+    program: Program,
+    sizes: Mapping[VarId, Size],
+    held: Collection[VarId],
+    aliasing: Aliasing,
+) -> dict[VarId, VarId]:
+    """Map each var that an op of the top block makes to the oldest var of its bytes."""
+    roots: dict[VarId, VarId] = {}
+    for op in program.body.ops:
+        for at, var in enumerate(op.outputs):
+            if not var or var in held:
+                continue
+            base = op.inputs[0] if at == 0 and _is_view(op, aliasing) else None
+            same = base in roots and var in sizes and sizes.get(base) == sizes[var]
+            roots[var] = roots[base] if same and base is not None else var
+    return roots
+
+
+def _is_view(op: Op, aliasing: Aliasing) -> bool:
+    return op.type in aliasing.views and op.domain in STANDARD_DOMAINS
+
+
+def _work(op: Op, variables: Mapping[VarId, Var]) -> int:
+    return op_cost(op, variables).work + LAUNCH
+
+
+def _beside(op: Op, var: VarId, sizes: Mapping[VarId, Size]) -> int:
+    made = op.outputs[:1] if op.type in OPTIONAL_OUTPUTS else op.outputs
+    return sum(
+        sizes[other].coefficient
+        for other in made
+        if other != var and _is_number(sizes.get(other))
+    )

@@ -1,0 +1,81 @@
+"""May each donated pair really lie in one buffer? Two steps say so, and settings say how."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from memplan_cli.workflows.compare import comparison
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from memplan_cli.core.results.observations import Validation
+    from memplan_cli.core.results.report import RuntimeFacts
+    from memplan_cli.workflows.compare import Check
+
+
+@dataclass(frozen=True, slots=True)
+class Donation:
+    """Pairs ``(input, output)`` of a written model that may share a buffer.
+
+    ``offline`` says that the file holds the runtime's own optimised graph.
+    """
+
+    pairs: tuple[tuple[str, str], ...]
+    offline: bool = False
+
+
+def with_donation(
+    verdict: Validation,
+    models: tuple[Path, Path],
+    donation: Donation,
+    check: Check,
+    dims: Mapping[str, int],
+) -> Validation:
+    """Add the verdict on two steps in which each donated pair is one buffer.
+
+    Args:
+        verdict: Of the comparison without donation; one that failed stays as it is.
+        models: The original and the written model.
+        donation: What shares a buffer.
+        check: Where to run, and what counts as equal.
+        dims: Values of symbolic dims.
+
+    Raises:
+        RuntimeUnavailableError: the original takes no two steps here.
+    """
+    from memplan_cli.core.results.observations import UNOPTIMISED
+    from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN
+    from memplan_cli.runtime.proofs.donated import donated_steps
+
+    if not donation.pairs or not verdict.passed:
+        return verdict
+    settings = {"rewritten": RUN_AS_WRITTEN}
+    if not donation.offline:
+        settings["original"] = UNOPTIMISED
+    found = donated_steps(*models, donation.pairs, comparison(check, dims, settings))
+    notes = []
+    if found.failure:
+        notes.append(f"two steps with donated buffers fail: {found.failure}")
+    if found.not_finite:
+        notes.append(
+            f"{len(found.not_finite)} outputs of the original are not finite in two steps, "
+            f"which shows little: {found.not_finite[0]}"
+        )
+    return replace(
+        verdict,
+        donated="passed" if found.passed else "failed",
+        bit_identical=bool(verdict.bit_identical) and found.passed and not found.differences,
+        differences=(*verdict.differences, *found.differences),
+        notes=(*verdict.notes, *notes),
+    )
+
+
+def with_binding(facts: RuntimeFacts, pairs: tuple[tuple[str, str], ...]) -> RuntimeFacts:
+    """Return facts whose settings say what to bind to the buffer of which input."""
+    if not pairs or facts.settings is None:
+        return facts
+    io_binding = {made: given for given, made in pairs}
+    return replace(facts, settings=replace(facts.settings, io_binding=io_binding))

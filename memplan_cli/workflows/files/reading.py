@@ -1,0 +1,128 @@
+"""Programs read with every size that the file, inference or ONNX Runtime can tell.
+
+ONNX Runtime is asked last: for its own inference, from a session that is loaded and never
+run; or, where asked for, for one run on drawn inputs. Most models need neither, so what
+starts a process is imported where one is started.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.program import intermediates
+from memplan_cli.core.symbolic.dims import symbols_of
+from memplan_cli.core.symbolic.polynomials import spelled_atom
+from memplan_cli.core.symbolic.sizes import BITS, size_of
+from memplan_cli.errors import SettingsError
+from memplan_cli.onnx_io.lazy_model import on_shelf
+from memplan_cli.shapes.bindings import Bindings
+from memplan_cli.shapes.reading import Loaded, read_checked
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them
+
+    from memplan_cli.core.program import Program, VarId
+    from memplan_cli.onnx_io.lazy_model import Shelved
+    from memplan_cli.shapes.bindings import Known
+
+MOST_NODES = 4000
+"""Above this a session takes longer to load than all of the planning."""
+
+
+def read_completely(model: ModelProto | Shelved, path: Path, bindings: Bindings) -> Loaded:
+    """Read a model; where sizes are missing, ask the runtime's inference for them."""
+    shelf = on_shelf(model)
+    del model
+    loaded = read_checked(shelf, bindings)
+    missing = missing_sizes(loaded.program)
+    if not missing or len(loaded.program.body.ops) > MOST_NODES:
+        return loaded
+    from memplan_cli.runtime.shapes import inferred_shapes
+
+    known, failure = inferred_shapes(
+        shelf.model, bindings, {loaded.program.vars[v].name for v in missing}
+    )
+    if failure:
+        note = (
+            f"{len(missing)} sizes are unknown and ONNX Runtime cannot load {path.name} to say"
+        )
+        return Loaded(loaded.program, (*loaded.warnings, f"{note}: {failure}"))
+    return _read_with(shelf, bindings, known, missing, "come from ONNX Runtime's inference")
+
+
+def read_observed(model: ModelProto | Shelved, path: Path, bindings: Bindings) -> Loaded:
+    """Read a model; where sizes are missing, run it once and look.
+
+    Raises:
+        SettingsError: a dim of the inputs is free: the run would fix it in silence.
+        RuntimeUnavailableError: the model cannot run here.
+    """
+    from memplan_cli.onnx_io.runs.feeds import default_dims
+    from memplan_cli.runtime.shapes import observed_shapes
+
+    shelf = on_shelf(model)
+    del model
+    loaded = read_checked(shelf, bindings)
+    unknown = (*missing_sizes(loaded.program), *_unbound(loaded.program))
+    if not unknown:
+        return loaded
+    free = sorted(set(default_dims(shelf.model)) - set(bindings.dims))
+    if free:
+        raise SettingsError(
+            f"a run has numbers for all dims, and {free[0]!r} has none",
+            hint=f"bind it: --dim {free[0]}=8",
+        )
+    known = observed_shapes(shelf.model, path, bindings.dims)
+    dims = {**_seen_dims(loaded.program, known), **bindings.dims}
+    text = "were seen in one run on drawn inputs; other data may need more"
+    return _read_with(shelf, Bindings(dims, bindings.shapes), known, unknown, text)
+
+
+def _unbound(program: Program) -> tuple[VarId, ...]:
+    """Return the intermediates whose size has a symbol in it."""
+    return tuple(
+        var
+        for var in intermediates(program)
+        if any(symbols_of(dim) for dim in program.vars[var].shape or ())
+    )
+
+
+def _seen_dims(program: Program, known: Known) -> dict[str, int]:
+    """Return the largest number seen for each symbol that data decides (``u0``)."""
+    found: dict[str, int] = {}
+    for var in program.vars.values():
+        seen = known.get(var.id)
+        if seen is None or var.shape is None or len(seen[1]) != len(var.shape):
+            continue
+        for dim, value in zip(var.shape, seen[1], strict=True):
+            if isinstance(dim, str) and isinstance(value, int):
+                for name in symbols_of(dim):
+                    if dim == spelled_atom(name):
+                        found[name] = max(found.get(name, 0), value)
+    return found
+
+
+def _read_with(
+    shelf: Shelved, bindings: Bindings, known: Known, before: Sequence[VarId], how: str
+) -> Loaded:
+    loaded = read_checked(shelf, Bindings(bindings.dims, bindings.shapes, known))
+    after = set(missing_sizes(loaded.program))
+    gained = [var for var in before if var not in after]
+    if not gained:
+        return loaded
+    names = ", ".join(gained[:3]) + (", ..." if len(gained) > 3 else "")
+    note = f"the shapes of {len(gained)} tensors {how}: {names}"
+    return Loaded(loaded.program, (*loaded.warnings, note))
+
+
+def missing_sizes(program: Program) -> tuple[VarId, ...]:
+    """Return the intermediates without a size that a shape could give one."""
+    return tuple(
+        var
+        for var in intermediates(program)
+        if (facts := program.vars[var]).dtype in (*BITS, "unknown")
+        and size_of(facts.shape, facts.dtype) is None
+    )

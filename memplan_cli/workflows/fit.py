@@ -1,0 +1,206 @@
+"""The Python twin of `memplan fit`: a model and a memory size in, the largest dims out.
+
+The model is read and ordered once. Its plan for all values gives the first guess by
+arithmetic alone; exact plans at single values, in the same order of nodes, then move that
+guess until one value fits and the next does not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.program import Program
+from memplan_cli.core.selection import free_dims
+from memplan_cli.core.symbolic.dims import bind_dim, binding_text
+from memplan_cli.errors import ModelError, SettingsError, UnknownSizeError
+from memplan_cli.planning.fit import (
+    DEFAULT_OVERHEAD,
+    Confirmation,
+    Fit,
+    Need,
+    Question,
+    frontier,
+    on_expressions,
+)
+from memplan_cli.planning.planner import make_plan
+from memplan_cli.planning.record import Source
+from memplan_cli.planning.totals import input_bytes, output_bytes, summed
+from memplan_cli.settings.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from memplan_cli.core.progress import Progress
+    from memplan_cli.core.results.plan import Plan
+    from memplan_cli.planning.fit import Point
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is looked for.
+
+    Attributes:
+        memory: bytes.
+        unknown: the symbols looked for; with several, the first is maximised for powers
+            of two of the others.
+        overhead: bytes of the runtime itself.
+        provider: where to run the answer, None not to.
+    """
+
+    memory: int
+    unknown: tuple[str, ...]
+    overhead: int = DEFAULT_OVERHEAD
+    provider: str | None = None
+
+
+def fit(
+    model: Path | str,
+    request: Request,
+    settings: Settings | None = None,
+    progress: Progress | None = None,
+) -> Fit:
+    """Return the largest values of symbols with which a model fits a memory size.
+
+    Raises:
+        SettingsError: the model has no such symbol, or another one has no value.
+        UnknownSizeError: a size depends on data.
+        MemplanError: the model is wrong, or could not be run where that was asked for.
+    """
+    settings, model = settings or Settings(), Path(model)
+    search = _Search.of(model, request, settings, progress)
+    limit = request.memory - request.overhead
+    question = Question(request.unknown[0], {}, limit)
+    points = tuple(frontier(search.need, question, request.unknown[1:], search.guess))
+    confirmed = None
+    if request.provider is not None and points:
+        if progress:
+            progress("running the answer")
+        confirmed = _run(model, points[0], request.provider, settings)
+    return Fit(
+        model=str(model),
+        memory=request.memory,
+        overhead=request.overhead,
+        unknown=request.unknown,
+        dims=settings.dims,
+        points=points,
+        least=search.need(dict.fromkeys(request.unknown, 1)),
+        expressions=search.totals,
+        plans=len(search.known),
+        confirmed=confirmed,
+        warnings=search.warnings,
+    )
+
+
+@dataclass(slots=True)
+class _Search:
+    """One model, ordered once, planned for as many bindings as are asked about."""
+
+    program: Program
+    settings: Settings
+    totals: Mapping[str, int]
+    warnings: tuple[str, ...]
+    progress: Progress | None = None
+    known: dict[tuple[tuple[str, int], ...], Need | None] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, path: Path, request: Request, settings: Settings, progress: Progress | None
+    ) -> _Search:
+        from memplan_cli.onnx_io.load import load_model
+        from memplan_cli.workflows.files.model_file import load_program
+
+        loaded = load_program(load_model(path), path, settings)
+        _check_symbols(loaded.program, request.unknown, settings)
+        planned = make_plan(loaded.program, settings, _SOURCE, progress=progress)
+        _refuse_unknown(planned.plan)
+        return cls(
+            planned.program,
+            replace(settings, order="keep"),
+            _totals(planned.program, planned.plan, settings),
+            loaded.warnings,
+            progress,
+        )
+
+    def need(self, dims: Mapping[str, int]) -> Need | None:
+        """Plan for one binding; None where it is more than any machine has."""
+        key = tuple(sorted(dims.items()))
+        if key not in self.known:
+            if self.progress:
+                self.progress(f"planning {binding_text(dict(key))}")
+            self.known[key] = self._planned(dims)
+        return self.known[key]
+
+    def guess(self, question: Question) -> int:
+        """Return the answer of the plan that holds for all values."""
+        return on_expressions(self.totals, question) if self.totals else 1
+
+    def _planned(self, dims: Mapping[str, int]) -> Need | None:
+        try:
+            bound = bind_program(self.program, dims)
+            memory = make_plan(bound, self.settings, _SOURCE).plan.report.memory
+        except ModelError:  # more bytes than any machine has
+            return None
+        numbers = (memory.weights, memory.inputs, memory.outputs, memory.planned)
+        if None in numbers:
+            raise UnknownSizeError("an input's or output's size is not known for some dims")
+        return Need(*(number for number in numbers if number is not None))
+
+
+_SOURCE = Source(path="", sha256="", graph_sha256="")
+"""The plans of a search are only looked at: nobody writes them."""
+
+
+def bind_program(program: Program, dims: Mapping[str, int]) -> Program:
+    """Return a program with numbers for the symbols of its shapes."""
+    bound = {
+        identity: var
+        if var.shape is None or not any(isinstance(dim, str) for dim in var.shape)
+        else var._replace(shape=tuple(bind_dim(dim, dims) for dim in var.shape))
+        for identity, var in program.vars.items()
+    }
+    return Program(program.name, program.body, bound)
+
+
+def _check_symbols(program: Program, unknown: tuple[str, ...], settings: Settings) -> None:
+    names = free_dims(program, unknown)
+    left = [name for name in names if name not in unknown and name not in settings.bounds]
+    if left:
+        raise SettingsError(
+            f"dim {left[0]!r} has no value",
+            hint=f"give it one with --dim {left[0]}=N, or look for it with {left[0]}=?",
+        )
+
+
+def _refuse_unknown(plan: Plan) -> None:
+    if plan.report.coverage < 1.0:
+        first = next(iter(plan.report.unplanned))
+        raise UnknownSizeError(
+            f"the size of {first.name!r} is not known: {first.reason}",
+            hint="give its shape, or add --profile-shapes",
+        )
+
+
+def _totals(program: Program, plan: Plan, settings: Settings) -> dict[str, int]:
+    """Return the whole need as a sum by unit; empty where an input or output has no size."""
+    inputs = input_bytes(program, settings.bounds)
+    outputs = output_bytes(program, settings.bounds)
+    if inputs is None or outputs is None:
+        return {}
+    weights = {"1": plan.report.memory.weights}
+    heights = {arena.unit: arena.height for arena in plan.arenas}
+    return dict(sorted(summed(weights, inputs, outputs, heights).items()))
+
+
+def _run(model: Path, point: Point, provider: str, settings: Settings) -> Confirmation:
+    from memplan_cli.core.results.observations import RuntimeSettings
+    from memplan_cli.runtime.measuring.measure import Trial, measure
+    from memplan_cli.runtime.simulation.region import EXACT_UNSPLIT
+    from memplan_cli.runtime.workers.session import resolve_provider
+
+    dims = {**settings.dims, **point.dims}
+    where = resolve_provider(provider)
+    exact = RuntimeSettings(arena=EXACT_UNSPLIT)
+    peaks = measure(model, exact, Trial(where, dims, runs=2, timing_runs=0))
+    return Confirmation(dims, where, peaks.held or 0, point.need.inputs)

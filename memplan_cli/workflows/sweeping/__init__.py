@@ -1,0 +1,1 @@
+"""Many models at many bindings, in this process, in others, or on a cluster."""

@@ -1,0 +1,186 @@
+"""Is a written model what it says it is? Outputs, replay in its plan, and real memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal, cast
+
+from memplan_cli.core.results.validation import Proof
+from memplan_cli.errors import ModelError, PlanError, SettingsError
+from memplan_cli.workflows.compare import Check, compare_models
+from memplan_cli.workflows.donate import Donation, with_binding, with_donation
+from memplan_cli.workflows.files.file_names import plan_beside
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+    from pathlib import Path
+
+    from memplan_cli.core.results.observations import Validation
+    from memplan_cli.core.results.plan import Plan
+    from memplan_cli.workflows.compare import Compared
+
+Extra = Literal["replay", "measure"]
+
+
+def prove(
+    planned: Path, original: Path, check: Check, extras: Collection[Extra] = ()
+) -> Proof:
+    """Run a written model and its original, compare, and do what else is asked for.
+
+    Both run at the dims that the plan was made for, at two sets of them where it has
+    bounds, both inside; without a plan, at small ones. Where
+    the written model says that outputs may lie where inputs were, two steps are taken with
+    each such pair in one buffer.
+
+    Args:
+        planned: A model that memplan wrote; its plan beside it, which the extras need.
+        original: The model it was made from.
+        check: Where to run, and what counts as equal.
+        extras: ``replay`` runs it op by op inside the plan's arenas, ``measure`` measures
+            both models' memory in the runtime.
+
+    Raises:
+        MemplanError: a file is not what it should be, or the original cannot run.
+    """
+    from memplan_cli.onnx_io.load import load_model
+    from memplan_cli.onnx_io.metadata import donated_pairs, is_offline, read_notes
+    from memplan_cli.onnx_io.runs.feeds import default_dims
+    from memplan_cli.runtime.facts import Pair, runtime_account
+
+    model = load_model(planned)
+    notes = read_notes(model)
+    refuse_foreign(notes, planned)
+    has_plan = bool(extras) or plan_beside(planned).exists()
+    plan = _own_plan(planned, notes.get("digest")) if has_plan else None
+    first, second = bindings_inside(plan, default_dims(model))
+    dims = {**_dims(plan), **first}
+    found = _compared(original, planned, check, (dims, {**dims, **second}))
+    donation = Donation(donated_pairs(model), offline=is_offline(model))
+    verdict = with_donation(found.verdict, (original, planned), donation, check, dims)
+    if plan is not None and "replay" in extras:
+        verdict = _replayed(verdict, planned, plan, check, dims)
+    if plan is None or "measure" not in extras:
+        return Proof(verdict)
+    pair = Pair(
+        original,
+        planned,
+        check.provider,
+        dims,
+        as_written=found.as_written
+        or donation.offline
+        or bool(donation.pairs or plan.report.recompute.nodes),
+        timeout=check.timeout,
+    )
+    return Proof(verdict, with_binding(runtime_account(pair).facts, donation.pairs))
+
+
+def _compared(
+    original: Path,
+    planned: Path,
+    check: Check,
+    bindings: tuple[Mapping[str, int], Mapping[str, int]],
+) -> Compared:
+    """Compare at the first binding, and at the second where it is another one.
+
+    Returns what says most: a failure, or that both had to run as they are written.
+    """
+    first, second = bindings
+    found = compare_models(original, planned, check, first)
+    if second == first or not found.verdict.passed:
+        return found
+    again = compare_models(original, planned, check, second)
+    return again if again.as_written or not again.verdict.passed else found
+
+
+def refuse_foreign(notes: Mapping[str, str], planned: Path) -> None:
+    """Refuse a model without notes of its plan.
+
+    Raises:
+        ModelError: memplan did not write it.
+    """
+    if not notes:
+        raise ModelError(
+            f"{planned} carries no plan of memplan",
+            hint="name the file that `memplan optimize` wrote",
+        )
+
+
+def _own_plan(planned: Path, digest: str | None) -> Plan:
+    """Read the plan beside a written model.
+
+    Raises:
+        PlanError: it is not there, not valid, or another model's.
+    """
+    from memplan_cli.planning.checking.plan_file import read_plan
+
+    plan = read_plan(plan_beside(planned))
+    if plan.digest != digest:
+        raise PlanError(
+            f"the plan beside {planned} is another model's: its digest is not the one that "
+            "the model carries",
+            hint="run `memplan optimize` again, or bring the plan that belongs to the model",
+        )
+    return plan
+
+
+def _dims(plan: Plan | None) -> Mapping[str, int]:
+    """Return the values of the dims that a plan was made for.
+
+    Raises:
+        PlanError: it does not say them: settings are free in a plan's schema.
+    """
+    if plan is None:
+        return {}
+    dims = plan.settings.get("dims")
+    if not isinstance(dims, dict) or not all(type(value) is int for value in dims.values()):
+        raise PlanError("the plan's settings do not say the values of its dims")
+    return dims
+
+
+def bindings_inside(
+    plan: Plan | None, usual: Mapping[str, int]
+) -> tuple[Mapping[str, int], Mapping[str, int]]:
+    """Return two values for each dim that a plan has bounds for, both inside of them.
+
+    The first is the one nearest to the usual value, which is small: the largest may need
+    more memory than there is. They are equal where the bounds leave one.
+
+    Raises:
+        PlanError: the plan does not say its bounds: settings are free in its schema.
+    """
+    bounds = {} if plan is None else _bounds(plan)
+    first, second = {}, {}
+    for name, (low, high) in bounds.items():
+        if name in usual:
+            first[name] = at = min(max(usual[name], low), high)
+            second[name] = at + 1 if at < high else max(low, at - 1)
+    return first, second
+
+
+def _bounds(plan: Plan) -> Mapping[str, tuple[int, int]]:
+    from memplan_cli.settings.sources import read_overrides
+
+    try:
+        found = read_overrides({"bounds": plan.settings.get("bounds")}).values
+    except SettingsError as error:
+        raise PlanError("the plan's settings do not say the bounds of its dims") from error
+    return cast("Mapping[str, tuple[int, int]]", found.get("bounds", {}))
+
+
+def _replayed(
+    verdict: Validation, planned: Path, plan: Plan, check: Check, dims: Mapping[str, int]
+) -> Validation:
+    from memplan_cli.runtime.measuring.measure import Trial
+    from memplan_cli.runtime.proofs.replay import replay
+
+    trial = Trial(provider=check.provider, dims=dims, timeout=check.timeout)
+    found = replay(planned, plan, trial)
+    notes = [f"replay: {said}" for said in found.extent.described()]
+    notes += [f"replay: {found.reason}"] if found.reason else []
+    notes += [f"replay: {note}" for note in found.notes]
+    return replace(
+        verdict,
+        replay=found.status,
+        differences=(*verdict.differences, *found.differences),
+        notes=(*verdict.notes, *notes),
+    )

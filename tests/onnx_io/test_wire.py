@@ -1,0 +1,59 @@
+"""What is written as bytes is what the protobuf library would have written."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto
+
+from memplan_cli.onnx_io.writing.wire import Entries, Field, varint
+
+LENGTHS = [0, 1, 127, 128, 255, 256, 16_383, 16_384, 100_000]
+
+
+@given(st.integers(0, 2**63 - 1))
+def test_a_varint_is_the_librarys(number: int) -> None:
+    tensor = TensorProto(int64_data=[number])
+    packed = tensor.SerializeToString()
+    assert packed.endswith(varint(number))
+    assert TensorProto.FromString(packed) == tensor
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_a_field_of_any_length_is_the_librarys(length: int) -> None:
+    field = Field(ValueInfoProto.NAME_FIELD_NUMBER)
+    assert field(b"n" * length) == ValueInfoProto(name="n" * length).SerializeToString()
+
+
+@pytest.mark.parametrize("message", [NodeProto, ValueInfoProto])
+@pytest.mark.parametrize("length", LENGTHS)
+def test_an_entry_of_any_length_is_the_librarys(message: type[NodeProto], length: int) -> None:
+    wanted = message()
+    wanted.metadata_props.add(key="pkg.memplan.step", value="7" * length)
+    entry = Entries(message.METADATA_PROPS_FIELD_NUMBER, "pkg.memplan.step")
+    assert entry("7" * length) == wanted.SerializeToString()
+
+
+@given(key=st.text(min_size=1), value=st.text())
+def test_keys_and_values_may_be_any_text(key: str, value: str) -> None:
+    wanted = NodeProto()
+    wanted.metadata_props.add(key=key, value=value)
+    entry = Entries(NodeProto.METADATA_PROPS_FIELD_NUMBER, key)
+    assert entry(value) == wanted.SerializeToString()
+
+
+def test_a_field_with_a_number_above_fifteen_has_a_longer_tag() -> None:
+    field = GraphProto.METADATA_PROPS_FIELD_NUMBER
+    assert field > 15
+    wanted = GraphProto()
+    wanted.metadata_props.add(key="k", value="v")
+    assert Entries(field, "k")("v") == wanted.SerializeToString()
+
+
+def test_entries_are_added_to_those_that_are_there() -> None:
+    node = NodeProto(op_type="Relu", input=["x"], output=["y"])
+    node.metadata_props.add(key="a", value="1")
+    node.MergeFromString(Entries(NodeProto.METADATA_PROPS_FIELD_NUMBER, "b")(2))
+    assert [(e.key, e.value) for e in node.metadata_props] == [("a", "1"), ("b", "2")]
+    assert (node.op_type, node.input[:], node.output[:]) == ("Relu", ["x"], ["y"])

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import time
+
+from memplan_cli.core.problem import Buffer, BufferId, LiveRange, Problem
+from memplan_cli.packing.pools.pool import Matching, level0, level1, pool_levels
+
+
+def buffer(name: str, live: tuple[int, int], size: int, dtype: str = "float32") -> Buffer:
+    return Buffer(BufferId(name), size, LiveRange(*live), dtype, (size,))
+
+
+def slots(matching: Matching) -> dict[str, int]:
+    return {str(b.id): slot for b, slot in zip(matching.births, matching.slots, strict=True)}
+
+
+def test_a_twin_takes_over_the_slot_of_a_dead_buffer() -> None:
+    problem = Problem((buffer("a", (0, 2), 8), buffer("b", (2, 3), 8)))
+    assert slots(pool_levels(problem)[0]) == {"a": 0, "b": 0}
+    assert level0(problem).height == 8
+
+
+def test_a_slot_is_handed_on_as_often_as_its_holder_dies() -> None:
+    problem = Problem(tuple(buffer(name, (i, i + 1), 8) for i, name in enumerate("abc")))
+    assert slots(pool_levels(problem)[0]) == {"a": 0, "b": 0, "c": 0}
+
+
+def test_buffers_are_served_in_order_of_birth_and_of_name_where_born_together() -> None:
+    problem = Problem((buffer("z", (1, 2), 8), buffer("b", (0, 1), 8), buffer("a", (0, 1), 8)))
+    assert list(slots(pool_levels(problem)[0]).items()) == [("a", 0), ("b", 1), ("z", 0)]
+
+
+def test_level_0_wants_the_shape_and_level_1_only_room() -> None:
+    problem = Problem((buffer("a", (0, 1), 8), buffer("b", (1, 2), 6)))
+    assert level0(problem).height == 14
+    assert level1(problem).height == 8
+
+
+def test_no_level_crosses_dtypes() -> None:
+    problem = Problem((buffer("a", (0, 1), 8), buffer("b", (1, 2), 8, "int64")))
+    assert level1(problem).height == 16
+
+
+def test_the_tightest_slot_is_taken() -> None:
+    problem = Problem((buffer("a", (0, 1), 9), buffer("b", (0, 1), 7), buffer("c", (1, 2), 6)))
+    assert slots(pool_levels(problem)[1]) == {"a": 0, "b": 1, "c": 1}
+
+
+def test_level_1_falls_back_to_level_0_where_its_own_matching_is_worse() -> None:
+    # At level 1 the small one takes the large slot, and the large one finds none.
+    problem = Problem(
+        (
+            buffer("large", (0, 1), 10),
+            buffer("small", (1, 3), 2),
+            buffer("twin", (2, 3), 10),
+            buffer("late", (4, 5), 2),
+        )
+    )
+    assert level1(problem).height == 12
+    twins, own = pool_levels(problem)
+    assert own is twins
+
+
+def test_slots_are_stacked_and_aligned() -> None:
+    problem = Problem((buffer("a", (0, 2), 5), buffer("b", (1, 2), 5)), alignment=4)
+    layout = level0(problem)
+    assert (dict(layout.offsets), layout.height) == ({"a": 0, "b": 8}, 16)
+
+
+def test_a_hundred_thousand_buffers_are_matched_in_seconds() -> None:
+    problem = Problem(
+        tuple(
+            buffer(f"b{i:06}", (i, i + 1 + i % 50), 1 + i * 7919 % 1000)
+            for i in range(100_000)
+        )
+    )
+    started = time.process_time()
+    level1(problem)
+    assert time.process_time() - started < 10, "a scan over all free slots would take minutes"

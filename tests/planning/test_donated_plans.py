@@ -1,0 +1,102 @@
+"""A donated pair is safe in the order that is planned, and never costs more than it saves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from memplan_cli.analysis.aliasing import SHARE_NOTHING
+from memplan_cli.core.results.recomputed import Recompute
+from memplan_cli.planning.planner import Planned, make_plan
+from memplan_cli.planning.record import Source
+from memplan_cli.planning.scheduling import Runtime, Schedule, with_donations
+from memplan_cli.settings.settings import Settings
+from memplan_cli.transforms.terms import Ordering
+from transforms.recompute_programs import Line, program, same_results, terms
+
+if TYPE_CHECKING:
+    from memplan_cli.core.program import Program
+
+SOURCE = Source("model.onnx", "0" * 64, "1" * 64)
+
+READ_AND_UPDATED = (
+    ("MatMul", "x in4", "b4"),
+    ("Sub", "in4 x", "new4"),
+    ("Exp", "b4", "y4"),
+)
+
+
+def planned(tested: Program, pairs: dict[str, str], runtime: Runtime | None = None) -> Planned:
+    return make_plan(tested, Settings(donate=pairs), SOURCE, runtime=runtime)
+
+
+def order_of(found: Planned) -> list[str]:
+    return [op.name for op in found.program.body.ops]
+
+
+def backwards(made: Program, _: object) -> Program:
+    """Run what can run early late: the last ready op of the file goes first."""
+    ops, done = list(made.body.ops), set(made.body.inputs)
+    taken = []
+    while ops:
+        last = next(op for op in reversed(ops) if done.issuperset(op.inputs))
+        ops.remove(last)
+        done.update(last.outputs)
+        taken.append(last)
+    return replace(made, body=replace(made.body, ops=tuple(taken)))
+
+
+def test_an_order_for_a_runtime_does_not_undo_a_donation() -> None:
+    tested = program("x in4", "new4 y4", *READ_AND_UPDATED)
+    runtime = Runtime(SHARE_NOTHING, backwards)
+    free = planned(tested, {}, runtime)
+    assert order_of(free) == ["n1", "n0", "n2"], "alone, the update goes before the reader"
+    found = planned(tested, {"in4": "new4"}, runtime)
+    assert found.plan.report.donated.pairs == (("in4", "new4"),)
+    assert order_of(found).index("n0") < order_of(found).index("n1")
+    assert same_results(tested, found.program)
+
+
+COSTLY = (
+    ("Mul", "x64 x64", "sq64"),
+    ("ReduceSum", "sq64", "loss1"),
+    ("Exp", "x64", "t64"),
+    ("Mul", "t64 lr1", "y64"),
+)
+"""``lr1`` is read last of all, and what ``loss1`` is made from would wait for that."""
+
+
+def test_a_pair_that_costs_more_than_it_saves_is_refused_with_the_reason() -> None:
+    tested = program("x64 lr1", "loss1 y64", *COSTLY)
+    without, found = planned(tested, {}), planned(tested, {"lr1": "loss1"})
+    (refused,) = found.plan.report.donated.refused
+    assert refused.name == "lr1=loss1"
+    assert refused.reason == (
+        "n3 reads the input later, and to run it before takes more memory"
+    )
+    assert found.plan.report.memory == without.plan.report.memory
+
+
+def test_a_pair_that_needs_no_other_order_is_made_beside_one_that_costs_too_much() -> None:
+    lines: tuple[Line, ...] = (*COSTLY, ("Sub", "in4 y64", "new4"))
+    tested = program("x64 lr1 in4", "loss1 y64 new4", *lines)
+    found = planned(tested, {"lr1": "loss1", "in4": "new4"})
+    assert found.plan.report.donated.pairs == (("in4", "new4"),)
+    assert found.plan.report.donated.bytes == 16
+
+
+def test_a_pair_never_breaks_a_budget() -> None:
+    lines = (
+        ("Mul", "x in40", "a4"),
+        ("Sub", "a4 x", "new40"),
+        ("Exp", "x", "c4"),
+        ("MatMul", "c4 in40", "y4"),
+    )
+    tested = program("x in40", "new40 y4", *lines)
+    start = Schedule(Ordering(tested, {}, "file", None, proved=False), terms(tested).sizes)
+    settings = Settings(donate={"in40": "new40"})
+    assert with_donations(start, terms(tested), settings).donated.pairs
+    kept = replace(start, recompute=Recompute(budget=4))
+    found = with_donations(kept, terms(tested), settings)
+    assert not found.donated.pairs
+    assert found.ordering.program is tested

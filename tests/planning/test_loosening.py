@@ -1,0 +1,234 @@
+"""Two orders of the same live peak, one of which is packed lower."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+
+from builders import block, op, plan_program, program, var_sizes
+from memplan_cli.packing import portfolio
+from memplan_cli.packing.portfolio import DEFAULT_WORK
+from memplan_cli.planning import allocation as placing
+from memplan_cli.planning.allocation import Needs
+from memplan_cli.planning.loosening import LITTLE_WORK, place_in_better_order
+from memplan_cli.settings.choices import DEFAULT_ALIGNMENT
+from memplan_cli.settings.settings import Settings
+from memplan_cli.transforms.ordering.order import best_order
+from memplan_cli.transforms.ordering.search.divide import Divided
+
+if TYPE_CHECKING:
+    from memplan_cli.core.problem import Layout, Problem
+    from memplan_cli.core.program import Program
+    from memplan_cli.transforms.ordering.effort import Effort
+    from memplan_cli.transforms.ordering.graph import Order, TaskGraph
+
+SIZES = {"p1": 6400, "p2": 6400, "a1": 2560, "a2": 2560} | dict.fromkeys(
+    ("q1", "q2", "s", "b1", "b2"), 64
+)
+
+FILE = block(
+    "x",
+    "z",
+    op("p1 <- x"),
+    op("p2 <- x"),
+    op("q1 <- p1"),
+    op("q2 <- p2"),
+    op("s <- q1 q2"),
+    op("a1 <- s"),
+    op("a2 <- s"),
+    op("b1 <- a1"),
+    op("b2 <- a2"),
+    op("z <- b1 b2"),
+)
+STRAIGHT = [0, 2, 1, 3, 4, 5, 6, 7, 8, 9]
+LOOSE = [0, 2, 1, 3, 4, 5, 7, 6, 8, 9]
+HIGH = [0, 1, 2, 3, 4, 5, 7, 6, 8, 9]
+
+
+def in_order(order: list[int]) -> Program:
+    """Return the program of the file in another order of its ops."""
+    made = program(FILE, sizes=SIZES)
+    return replace(made, body=replace(made.body, ops=tuple(made.body.ops[at] for at in order)))
+
+
+def needs(order: list[int]) -> Needs:
+    made = in_order(order)
+    return Needs(made, var_sizes(made), alignment=64)
+
+
+class Packer:
+    """Packs an order only with enough work; with less, all lies too high."""
+
+    def __init__(self, straight: int, loose: int) -> None:
+        self.enough = {False: straight, True: loose}
+        self.gap = {False: 64, True: 64}
+        self.setback = 0
+        """By how much more a search with all the work misses."""
+        self.tries: list[tuple[str, int]] = []
+
+    def __call__(
+        self, problem: Problem, *, work: int, time_limit: float | None, pools: bool
+    ) -> Layout:
+        live = {str(buffer.id): buffer.live for buffer in problem.buffers}
+        is_loose = live["a1"].end <= live["a2"].start
+        self.tries.append(("loose" if is_loose else "straight", work))
+        layout = portfolio(problem, time_limit=time_limit, pools=pools)
+        if work >= self.enough[is_loose] or problem.alignment != DEFAULT_ALIGNMENT:
+            return layout
+        gap = self.gap[is_loose] + (self.setback if work == DEFAULT_WORK else 0)
+        lifted = {buffer: offset + gap for buffer, offset in layout.offsets.items()}
+        return replace(layout, offsets=lifted, height=layout.height + gap, proved=False)
+
+
+def packer(monkeypatch: pytest.MonkeyPatch, straight: int, loose: int) -> Packer:
+    made = Packer(straight, loose)
+    monkeypatch.setattr(placing, "portfolio", made)
+    return made
+
+
+def never() -> NoReturn:
+    pytest.fail("an order was asked for in vain")
+
+
+def test_an_order_that_sweeps_pack_at_the_bound_is_taken_as_it_is() -> None:
+    wanted = needs(STRAIGHT)
+    assert place_in_better_order(wanted, never).needs is wanted
+
+
+def test_an_order_that_sweeps_pack_is_taken_before_anything_is_searched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    packed = packer(monkeypatch, straight=1, loose=0)
+    other = needs(LOOSE)
+    found = place_in_better_order(needs(STRAIGHT), lambda: other)
+    assert found.needs is other
+    assert [arena.layout.proved for arena in found.placed.arenas] == [True]
+    assert packed.tries == [("straight", 0), ("loose", 0)]
+
+
+@pytest.mark.parametrize(("straight", "loose"), [(LITTLE_WORK, 1), (1, DEFAULT_WORK)])
+def test_the_order_that_was_chosen_is_searched_first(
+    monkeypatch: pytest.MonkeyPatch, straight: int, loose: int
+) -> None:
+    packed = packer(monkeypatch, straight, loose)
+    wanted = needs(STRAIGHT)
+    found = place_in_better_order(wanted, lambda: needs(LOOSE))
+    assert found.needs is wanted
+    assert packed.tries == [("straight", 0), ("loose", 0), ("straight", LITTLE_WORK)]
+
+
+def test_a_little_work_is_done_for_both_before_much_is_done_for_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    packed = packer(monkeypatch, straight=DEFAULT_WORK, loose=LITTLE_WORK)
+    other = needs(LOOSE)
+    assert place_in_better_order(needs(STRAIGHT), lambda: other).needs is other
+    assert packed.tries[2:] == [("straight", LITTLE_WORK), ("loose", LITTLE_WORK)]
+
+
+def test_where_neither_is_at_the_bound_the_chosen_order_stays_unless_it_is_taller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    packed = packer(monkeypatch, DEFAULT_WORK + 1, DEFAULT_WORK + 1)
+    wanted, same = needs(STRAIGHT), needs(STRAIGHT)
+    assert place_in_better_order(wanted, lambda: same).needs is wanted
+    assert [work for _, work in packed.tries] == [
+        work for work in (0, LITTLE_WORK, DEFAULT_WORK) for _ in range(2)
+    ]
+    other = needs(LOOSE)
+    packed.gap[False] = 128
+    assert place_in_better_order(wanted, lambda: other).needs is other
+    packed.gap[True] = 192
+    assert place_in_better_order(wanted, lambda: other).needs is wanted
+
+
+def test_what_a_search_with_more_work_does_not_find_again_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    packed = packer(monkeypatch, DEFAULT_WORK + 1, DEFAULT_WORK + 1)
+    packed.setback = 64
+    (arena,) = place_in_better_order(needs(STRAIGHT), lambda: needs(LOOSE)).placed.arenas
+    assert arena.layout.height == arena.bound + 64
+
+
+def test_an_order_of_a_higher_live_peak_is_not_packed_further(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    packed = packer(monkeypatch, straight=DEFAULT_WORK + 1, loose=0)
+    wanted = needs(STRAIGHT)
+    assert place_in_better_order(wanted, lambda: needs(HIGH)).needs is wanted
+    assert packed.tries == [("straight", 0), ("loose", 0), ("straight", DEFAULT_WORK)]
+
+
+def test_a_height_is_proved_by_the_search_that_rules_out_all_below(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    packed = packer(monkeypatch, straight=LITTLE_WORK, loose=DEFAULT_WORK)
+    packed.gap[False] = 0
+    found = place_in_better_order(needs(STRAIGHT), lambda: needs(LOOSE))
+    assert [arena.layout.proved for arena in found.placed.arenas] == [True]
+    assert packed.tries[-1] == ("straight", LITTLE_WORK)
+
+
+def test_an_alignment_is_given_up_only_after_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = packer(monkeypatch, straight=LITTLE_WORK, loose=LITTLE_WORK)
+    packed.gap = {False: 1 << 20, True: 1 << 20}  # above any pool: the alignment is halved
+    wanted, other = (replace(needs(order), alignment=None) for order in (STRAIGHT, LOOSE))
+    found = place_in_better_order(wanted, never)
+    assert [arena.problem.alignment for arena in found.placed.arenas] == [DEFAULT_ALIGNMENT]
+    packed.gap[False] = 64
+    found = place_in_better_order(wanted, lambda: other)
+    assert found.needs is wanted
+    assert packed.tries[-1] == ("straight", DEFAULT_WORK)
+    assert [arena.problem.alignment for arena in found.placed.arenas] == [DEFAULT_ALIGNMENT]
+
+
+def test_before_an_order_is_loosened_its_worst_steps_are_lowered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def divide(_: TaskGraph, order: Order, bound: int, __: Effort) -> Divided:
+        assert sorted(order) == sorted(LOOSE)
+        return Divided(LOOSE, 0, bound)
+
+    made = in_order(list(range(10)))
+    found = best_order(made, var_sizes(made))
+    monkeypatch.setattr("memplan_cli.transforms.ordering.order.divide", divide)
+    assert found.looser is not None
+    assert found.looser().body.ops == in_order(LOOSE).body.ops
+
+
+@pytest.fixture
+def hard(monkeypatch: pytest.MonkeyPatch) -> Packer:
+    """The order that is chosen is never packed at its bound, the looser one by sweeps."""
+
+    def loosen(_: TaskGraph, order: Order, __: Effort) -> Order:
+        assert sorted(order) == sorted(LOOSE)
+        return LOOSE
+
+    monkeypatch.setattr("memplan_cli.transforms.ordering.order.loosen", loosen)
+    return packer(monkeypatch, straight=DEFAULT_WORK + 1, loose=0)
+
+
+def test_a_plan_is_in_the_order_that_is_packed_lower(hard: Packer) -> None:
+    plan = plan_program(in_order(list(range(10))), Settings(alignment=64))
+    names = [FILE.ops[at].name for at in LOOSE]
+    assert [*plan.order[0].nodes] == names
+    assert [arena.height for arena in plan.arenas] == [plan.arenas[0].lower_bound]
+    assert plan.report.memory.live_peak == plan.report.memory.order_bound
+    assert plan.report.memory.order_proved
+    assert hard.tries[:2] == [("straight", 0), ("loose", 0)]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [Settings(time_limit=60.0), Settings(level=1), Settings(donate={"x": "z"})],
+    ids=["limit", "level", "donate"],
+)
+def test_no_other_order_is_tried_where_that_is_not_free(
+    hard: Packer, settings: Settings
+) -> None:
+    plan = plan_program(in_order(list(range(10))), settings)
+    assert [*plan.order[0].nodes] == [FILE.ops[at].name for at in STRAIGHT]
+    assert ("loose", 0) not in hard.tries

@@ -1,0 +1,74 @@
+"""Orders for a runtime are searched again from what was found, for as long as that pays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from builders import block, op, program, var_sizes
+from memplan_cli.analysis.aliasing import SHARE_NOTHING
+from memplan_cli.planning.scheduling import Runtime, Schedule, for_runtime
+from memplan_cli.settings.settings import Settings
+from memplan_cli.transforms.ordering import order
+from memplan_cli.transforms.ordering.order import best_order
+from memplan_cli.transforms.terms import Ordering, Terms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
+
+    from memplan_cli.core.program import Program
+
+BRANCHES = program(
+    block(
+        "x",
+        "y",
+        *(op(f"{name} <- x") for name in ("a", "b", "c")),
+        *(op(f"{name}{name} <- {name}") for name in ("a", "b", "c")),
+        op("y <- aa bb cc"),
+    ),
+    sizes={"a": 1000, "b": 1000, "c": 1000},
+)
+"""Three branches side by side, where one after the other needs a third."""
+
+
+def _step_by_step(calls: list[int]) -> Callable[..., Ordering]:
+    """Return a search that says at each call that it came further: far, then a little."""
+
+    def search(made: Program, **how: object) -> Ordering:
+        peaks = {"file": 3000, "searched": (2010, 1010, 1005)[min(len(calls), 2)]}
+        calls.append(peaks["searched"])
+        found = best_order(made, **how)  # type: ignore[arg-type]
+        return Ordering(found.program, peaks, "searched", 1000, proved=False)
+
+    return search
+
+
+def test_an_order_for_a_runtime_is_searched_again_until_little_is_gained(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[int] = []
+    monkeypatch.setattr(order, "best_order", _step_by_step(calls))
+    found = _for_runtime()
+    assert calls == [2010, 1010, 1005]
+    assert found.ordering.chosen == "runtime"
+
+
+def test_a_proved_order_is_not_searched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Ordering] = []
+
+    def search(made: Program, **how: object) -> Ordering:
+        calls.append(best_order(made, **how))  # type: ignore[arg-type]
+        return calls[-1]
+
+    monkeypatch.setattr(order, "best_order", search)
+    assert _for_runtime().ordering.chosen == "runtime"
+    assert [call.proved for call in calls] == [True]
+
+
+def _for_runtime() -> Schedule:
+    sizes = var_sizes(BRANCHES)
+    terms = Terms(sizes, frozenset(), SHARE_NOTHING)
+    start = Schedule(Ordering(BRANCHES, {}, "file", None, proved=False), sizes)
+    runtime = Runtime(SHARE_NOTHING, lambda made, _: made)
+    return for_runtime(BRANCHES, terms, start, runtime, Settings())

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from memplan_cli.planning.checking.plan_file import read_plan
+from memplan_cli.reporting.findings.diff import Kind, compare
+from memplan_cli.reporting.findings.snapshot import Snapshot, TensorFacts, snapshot_of
+
+PLANS = Path(__file__).parents[1] / "golden" / "renderers" / "plans"
+
+
+def facts(
+    size: int = 8, steps: int = 2, read_by: str = "r", at_peak: int | None = None
+) -> TensorFacts:
+    return TensorFacts(size, steps, "w", read_by, size if at_peak is None else at_peak)
+
+
+def snapshot(**tensors: TensorFacts) -> Snapshot:
+    peak = sum(item.at_peak for item in tensors.values())
+    metrics = {"live_peak": peak}
+    return Snapshot("m", "sha", 2, "test", 4, "1", "ort 1", metrics, "top", tensors)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "kind", "words"),
+    [
+        (None, facts(), Kind.NEW, "new, made by w"),
+        (facts(8), facts(16), Kind.GREW, "grew from 8 B to 16 B"),
+        (facts(at_peak=0), facts(steps=9, read_by="z"), Kind.LONGER, "lives until z, 9 steps"),
+        (facts(at_peak=0), facts(), Kind.ENTERED, "the peak is at top now"),
+        (facts(), None, Kind.GONE, "no longer there"),
+        (facts(16), facts(8), Kind.SHRANK, "shrank from 16 B to 8 B"),
+        (facts(steps=9), facts(steps=2, at_peak=0), Kind.SHORTER, "before until r, 9 steps"),
+        (facts(), facts(at_peak=0), Kind.LEFT, "the peak is at top now"),
+    ],
+)
+def test_what_happened_to_a_tensor_is_said_with_the_nodes_that_matter(
+    before: TensorFacts | None, after: TensorFacts | None, kind: Kind, words: str
+) -> None:
+    old = snapshot(**({"a": before} if before else {}))
+    new = snapshot(**({"a": after} if after else {}))
+    (change,) = compare(old, new).changes
+    assert change.kind is kind
+    assert words in change.reason
+    expected = (after.at_peak if after else 0) - (before.at_peak if before else 0)
+    assert change.effect == expected
+
+
+def test_sizes_in_reasons_are_said_as_everywhere() -> None:
+    (change,) = compare(snapshot(a=facts(32768)), snapshot(a=facts(65536))).changes
+    assert change.reason == "grew from 32.00 KiB to 64.00 KiB"
+
+
+def test_other_dims_are_said_where_both_are_known() -> None:
+    one, other = (replace(snapshot(), dims={"batch": n}) for n in ("2", "4"))
+    assert compare(one, other).notes == (
+        "the graph is the same",
+        "dims was batch=2, is batch=4",
+    )
+    free = replace(one, dims={})
+    assert compare(free, one).notes[1:] == ("dims was none, is batch=2",)
+    assert compare(replace(one, dims=None), other).notes == ("the graph is the same",)
+
+
+def test_what_is_partial_is_marked_and_said() -> None:
+    whole = snapshot()
+    part = replace(whole, model="p", coverage=0.66666)
+    found = compare(whole, part)
+    assert found.to_json()["partial"] == {"before": False, "after": True}
+    assert found.notes[1:] == (
+        "coverage was 1, is 0.667",
+        "totals of p are partial: the sizes of 66.6% of the intermediates are known",
+    )
+
+
+def test_the_effects_add_up_to_the_change_of_the_peak() -> None:
+    one, other = (
+        snapshot_of(read_plan(PLANS / f"{name}.memplan.json"), name)
+        for name in ("branchy", "train_level1")
+    )
+    found = compare(one, other)
+    changed = other.metrics["live_peak"] - one.metrics["live_peak"]
+    assert sum(change.effect for change in found.changes) == changed
+    back = compare(other, one)
+    assert sum(change.effect for change in back.changes) == -changed
+
+
+def test_the_largest_effect_comes_first() -> None:
+    old = snapshot(a=facts(8), b=facts(8))
+    new = snapshot(a=facts(16), c=facts(64), b=facts(8))
+    assert [change.tensor for change in compare(old, new).changes] == ["c", "a"]
+
+
+def test_what_is_the_same_is_no_difference() -> None:
+    found = compare(snapshot(a=facts()), snapshot(a=facts()))
+    assert found.changes == ()
+    assert not any(metric.change for metric in found.metrics)
+    assert found.notes == ("the graph is the same",)
+
+
+def test_other_conditions_are_said() -> None:
+    old = snapshot(a=facts())
+    new = replace(old, graph_sha256="other", nodes=5, runtime="ort 2", level=1)
+    assert compare(old, new).notes == (
+        "+1 nodes: 4 before, 5 now",
+        "level was 2, is 1",
+        "runtime was ort 1, is ort 2",
+    )
+
+
+def test_level_0_is_a_level_and_no_runtime_is_said_to_be_not_known() -> None:
+    old = snapshot(a=facts())
+    assert compare(old, replace(old, level=0, runtime="")).notes == (
+        "the graph is the same",
+        "level was 2, is 0",
+        "runtime was ort 1, is not known",
+    )
+
+
+def test_a_number_that_was_not_known_has_no_change() -> None:
+    old = replace(snapshot(), metrics={"planned": 1})
+    new = replace(snapshot(), metrics={"total": 2})
+    assert [(m.name, m.change) for m in compare(old, new).metrics] == [
+        ("planned", None),
+        ("total", None),
+    ]

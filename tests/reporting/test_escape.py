@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import html.parser
+import json
+import re
+from xml.etree import ElementTree as ET
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memplan_cli.reporting import escape
+
+ANYTHING = st.text(st.characters(codec=None), max_size=60)
+
+
+@given(ANYTHING)
+def test_what_a_terminal_gets_is_printable(text: str) -> None:
+    assert escape.terminal(text).isprintable()
+
+
+def test_terminal_text_shows_what_was_hidden() -> None:
+    assert escape.terminal("a\x1b[31m\x9b\u202eb\ud800") == r"a\x1b[31m\x9b\u202eb\ud800"
+    assert escape.terminal("漢字 é") == "漢字 é"
+    assert len(escape.terminal("x" * 10**6)) == 1000
+
+
+def test_a_long_name_keeps_both_ends() -> None:
+    assert escape.shortened("abcdefghij", 7) == "abc…hij"
+    assert escape.shortened("abc", 7) == "abc"
+    assert escape.shortened("\x1b" * 9, 3) == r"\x1"
+
+
+@given(ANYTHING)
+def test_xml_holds_any_text_in_elements_and_attributes(text: str) -> None:
+    shown = escape.xml(text)
+    root = ET.fromstring(f"<a b=\"{shown}\" c='{shown}'>{shown}</a>")  # noqa: S314 - ours
+    assert (root.text or "") == escape.terminal(text)
+    assert len(root) == 0
+
+
+class _Scripts(html.parser.HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        del attrs
+        self.tags.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@given(st.one_of(ANYTHING, st.sampled_from(["</script>", "<!--", "]]>", "&lt;", "\u2028"])))
+def test_a_script_holds_any_json_and_ends_where_it_should(text: str) -> None:
+    parser = _Scripts()
+    parser.feed(f"<script>{escape.script({'x': text})}</script>")
+    assert parser.tags == ["script"]
+    assert json.loads(parser.text) == {"x": text}
+
+
+@given(ANYTHING)
+def test_a_markdown_code_span_closes_only_at_its_end(text: str) -> None:
+    span = escape.markdown(text)
+    fence = re.match("`+", span)
+    assert fence is not None
+    inner = span[len(fence[0]) : -len(fence[0])]
+    assert len(fence[0]) not in {len(run) for run in re.findall("`+", inner)}
+    assert "\n" not in span
+    assert not re.search(r"(?<!\\)\|", span), "a bar would end the table's cell"
+
+
+def test_prose_has_no_links_mentions_or_markup() -> None:
+    got = escape.markdown_prose("see: <b> *x* @team #12 https://e.vil www.e.vil [a](b)")
+    assert got == (
+        r"see: \<b\> \*x\* @<!-- -->team #<!-- -->12 https\://e.vil www\.e.vil \[a\](b)"
+    )
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@x", "=cmd|'x'!A"])
+def test_a_cell_is_no_formula(text: str) -> None:
+    assert escape.csv_row([text])[:2] in ("'" + text[0], "\"'")
+
+
+@given(ANYTHING)
+def test_a_github_command_is_one_line_and_one_command(text: str) -> None:
+    assert "\n" not in escape.github(text)
+    assert "\r" not in escape.github(text)
+    line = f"::error file={escape.github_property(text)}::x"
+    assert line.count("::", 2) == 1 + escape.github_property(text).count("::") == 1
+
+
+def test_github_text_keeps_our_line_breaks_and_percents() -> None:
+    assert escape.github("a\nb 5%\r") == r"a%0Ab 5%25\x0d"
+    assert escape.github_property("a:b,c\nd") == r"a%3Ab%2Cc\x0ad"
+
+
+@given(ANYTHING)
+def test_a_c_string_is_ascii_and_has_no_trigraph(text: str) -> None:
+    literal = escape.c_string(text)
+    assert literal.isascii()
+    assert "??" not in literal
+    assert not re.search(r'(?<!\\)(\\\\)*"', literal[1:-1])
+
+
+@given(ANYTHING)
+def test_a_c_identifier_is_one(text: str) -> None:
+    assert re.fullmatch("[0-9A-Z_]{1,80}", escape.c_identifier(text))

@@ -1,0 +1,297 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from memplan_cli.core.quantities import Increase, parse_increase
+from memplan_cli.errors import MemplanError, PlanError, UnknownSizeError
+from memplan_cli.planning.checking.plan_file import read_plan
+from memplan_cli.reporting.findings.baseline import dumps, key_of, read_baseline
+from memplan_cli.reporting.findings.gate import (
+    Finding,
+    RuleBook,
+    Rules,
+    judge,
+    rules_from,
+    worth_recording,
+)
+from memplan_cli.reporting.findings.snapshot import (
+    MOST_TENSORS,
+    Snapshot,
+    TensorFacts,
+    shortened,
+    snapshot_of,
+)
+
+PLANS = Path(__file__).parents[1] / "golden" / "renderers" / "plans"
+
+
+def snapshot(planned: int = 1000, **more: int) -> Snapshot:
+    metrics = {"planned": planned, "live_peak": planned, **more}
+    return Snapshot("m.onnx", "sha", 2, "test", 4, "1", "ort 1", metrics)
+
+
+def found(verdict_of: Snapshot, earlier: Snapshot | None, rules: Rules) -> list[Finding]:
+    return [result.finding for result in judge(verdict_of, earlier, rules).results]
+
+
+def test_a_budget_is_broken_only_above_it() -> None:
+    assert found(snapshot(1000), None, Rules(max_memory=1000)) == []
+    verdict = judge(snapshot(1001), None, Rules(max_memory=1000))
+    assert not verdict.passed
+    (result,) = verdict.results
+    assert result.finding is Finding.OVER_BUDGET
+    assert result.message == "planned is 1001 B, the budget is 1000 B (+1 B)"
+
+
+@pytest.mark.parametrize(
+    ("allowed", "planned", "passes"),
+    [
+        ("2%", 1020, True),
+        ("2%", 1021, False),
+        ("20 B", 1020, True),
+        ("20 B", 1021, False),
+        ("0", 1000, True),
+        ("0", 1001, False),
+        ("0", 1, True),
+    ],
+)
+def test_an_increase_is_held_against_the_baseline(
+    allowed: str,
+    planned: int,
+    passes: bool,  # noqa: FBT001 - a column of the table
+) -> None:
+    rules = Rules(max_increase=parse_increase(allowed))
+    verdict = judge(snapshot(planned), snapshot(1000), rules)
+    assert verdict.passed == passes
+    assert verdict.difference is not None
+
+
+def test_with_a_baseline_and_no_other_word_nothing_may_grow() -> None:
+    assert found(snapshot(1001), snapshot(1000), Rules()) == [Finding.INCREASE]
+
+
+def test_a_ratchet_wants_gains_recorded() -> None:
+    rules = Rules(ratchet=True)
+    assert found(snapshot(999), snapshot(1000), rules) == [Finding.NOT_RECORDED]
+    assert found(snapshot(1000), snapshot(1000), rules) == []
+    assert found(snapshot(999), snapshot(1000), Rules()) == []
+
+
+def test_a_ratchet_turns_one_way_only() -> None:
+    rules = Rules(metrics=("planned", "live_peak"), ratchet=True)
+    assert worth_recording(snapshot(999), snapshot(1000), rules)
+    assert not worth_recording(snapshot(1001), snapshot(1000), rules)
+    mixed = replace(snapshot(999), metrics={"planned": 999, "live_peak": 1001})
+    assert not worth_recording(mixed, snapshot(1000), rules)
+    assert worth_recording(snapshot(1001), snapshot(1000), replace(rules, ratchet=False))
+    assert worth_recording(snapshot(1001), None, rules)
+
+
+def test_every_metric_that_is_asked_for_is_checked() -> None:
+    rules = Rules(metrics=("planned", "total"), max_memory=1000)
+    assert found(snapshot(1, total=1001), None, rules) == [Finding.OVER_BUDGET]
+    with pytest.raises(UnknownSizeError, match=r"total of m\.onnx is not known"):
+        judge(snapshot(1), None, rules)
+    with pytest.raises(UnknownSizeError) as caught:
+        judge(snapshot(1), None, Rules(metrics=("observed.held",)))
+    assert "after running the model" in caught.value.hint
+
+
+def test_a_model_or_metric_without_a_baseline_fails_where_one_is_needed() -> None:
+    assert found(snapshot(), None, Rules(max_increase=Increase())) == [Finding.NO_BASELINE]
+    assert found(snapshot(), None, Rules(ratchet=True)) == [Finding.NO_BASELINE]
+    assert found(snapshot(), None, Rules()) == []
+    rules = Rules(metrics=("total",))
+    assert found(snapshot(total=1), snapshot(), rules) == [Finding.NO_BASELINE]
+
+
+def test_a_baseline_of_another_runtime_is_said_and_does_not_fail() -> None:
+    earlier = replace(snapshot(), runtime="onnxruntime 1.30", memplan="0.9", level=1)
+    verdict = judge(snapshot(), earlier, Rules())
+    assert verdict.passed
+    assert [result.message for result in verdict.results] == [
+        "the baseline was made with level 1, this with 2",
+        "the baseline was made with memplan 0.9, this with 1",
+        "the baseline was made with runtime onnxruntime 1.30, this with ort 1",
+    ]
+
+
+def test_a_baseline_of_level_0_is_said_to_be_of_level_0() -> None:
+    verdict = judge(replace(snapshot(), runtime=""), replace(snapshot(), level=0), Rules())
+    assert [result.message for result in verdict.results] == [
+        "the baseline was made with level 0, this with 2",
+        "the baseline was made with runtime ort 1, this with not known",
+    ]
+
+
+def test_a_baseline_of_other_dims_is_said_and_does_not_fail() -> None:
+    one, other = (replace(snapshot(), dims={"batch": n, "seq": "1..8"}) for n in ("2", "4"))
+    verdict = judge(other, one, Rules())
+    assert verdict.passed
+    assert [result.message for result in verdict.results] == [
+        "the baseline was made with dims batch=2 seq=1..8, this with batch=4 seq=1..8"
+    ]
+    assert judge(other, replace(one, dims=None), Rules()).results == ()
+
+
+def test_partial_totals_are_marked_and_do_not_fail() -> None:
+    verdict = judge(replace(snapshot(), coverage=0.9999), None, Rules(max_memory=1000))
+    assert verdict.passed
+    (result,) = verdict.results
+    assert result.finding is Finding.PARTIAL
+    assert result.message == (
+        "totals are partial: the sizes of 99.9% of the intermediates are known"
+    )
+    assert verdict.to_json()["partial"] is True
+    assert verdict.to_json()["coverage"] == 0.9999
+
+
+@pytest.mark.parametrize(
+    ("symbols", "coverage", "hint"),
+    [
+        ((), 1.0, "bind every symbol, like --dim batch=1"),
+        (("n", "seq"), 1.0, "bind every symbol, like --dim n=1 --dim seq=1"),
+        ((), 0.5, "some sizes are known only in a run: say them with --shape NAME=D,D, "),
+        (("n",), 0.5, "bind every symbol, like --dim n=1; some sizes are known only in a run"),
+        (tuple("abcdef"), 1.0, "--dim d=1 .."),
+    ],
+)
+def test_an_unknown_total_says_what_would_make_it_known(
+    symbols: tuple[str, ...], coverage: float, hint: str
+) -> None:
+    unknown = replace(snapshot(), metrics={}, symbols=symbols, coverage=coverage)
+    with pytest.raises(UnknownSizeError) as caught:
+        judge(unknown, None, Rules(max_memory=1))
+    assert hint in caught.value.hint
+    gaps = ("--profile-shapes" in caught.value.hint, "--allow-partial" in caught.value.hint)
+    assert gaps == (coverage < 1, coverage < 1)
+
+
+def test_a_baseline_without_dims_and_coverage_is_read() -> None:
+    data = replace(snapshot(), dims={"batch": "2"}, coverage=0.5).to_json()
+    assert Snapshot.from_json("m.onnx", data).coverage == 0.5
+    assert Snapshot.from_json("m.onnx", data).dims == {"batch": "2"}
+    del data["dims"], data["coverage"]
+    old = Snapshot.from_json("m.onnx", data)
+    assert (old.dims, old.coverage) == (None, 1.0)
+    for wrong in (2, -1, True, "1", float("nan")):
+        with pytest.raises(PlanError, match="is no share"):
+            Snapshot.from_json("m.onnx", {**data, "coverage": wrong})
+
+
+def test_rules_of_one_model_win_over_those_of_all_and_later_globs_over_earlier() -> None:
+    book = RuleBook(
+        Rules(max_memory=1, ratchet=True),
+        {
+            "models/*.onnx": {"max_memory": 2},
+            "det.onnx": {"max_memory": 3, "metric": ("total",)},
+        },
+    )
+    assert book.rules_for("other/a.onnx") == Rules(max_memory=1, ratchet=True)
+    assert book.rules_for("models/a.onnx").max_memory == 2
+    assert book.rules_for("models/det.onnx") == Rules(("total",), 3, None, ratchet=True)
+    assert rules_from({"baseline": "b"}, Rules()) == Rules()
+
+
+def test_a_baseline_reads_back_as_it_was_written(tmp_path: Path) -> None:
+    taken = snapshot_of(read_plan(PLANS / "branchy.memplan.json"), "a.onnx", "ort")
+    path = tmp_path / "b.json"
+    path.write_text(dumps({"b.onnx": snapshot(), "a.onnx": taken}))
+    back = read_baseline(path)
+    assert list(back) == ["a.onnx", "b.onnx"]
+    assert back["a.onnx"] == replace(taken, tensors=shortened(taken))
+    assert dumps(back) == path.read_text()
+    assert taken.runtime == "onnxruntime 1.31.1 CPUExecutionProvider"
+
+
+def test_a_plan_is_a_baseline_of_its_own_model(tmp_path: Path) -> None:
+    plan = read_plan(PLANS / "branchy.memplan.json")
+    path = tmp_path / "old.memplan.json"
+    path.write_text(plan.dumps())
+    assert list(read_baseline(path)) == [plan.report.model.path]
+
+
+def test_a_baseline_names_models_from_its_own_folder(tmp_path: Path) -> None:
+    assert key_of(tmp_path / "m" / "a.onnx", tmp_path / "b.json") == "m/a.onnx"
+    assert key_of(tmp_path / "a.onnx", tmp_path / "ci" / "b.json") == "../a.onnx"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"schema": "memplan.baseline/2", "models": {}}',
+        '{"schema": "memplan.baseline/1"}',
+        '{"schema": "memplan.baseline/1", "models": {"m": {}}}',
+        '{"schema": "memplan.baseline/1", "models": {"m": 3}}',
+        '{"schema": "memplan.plan/1"}',
+        "[" * 100_000,
+        "\x00",
+    ],
+)
+def test_what_is_no_baseline_is_refused_without_a_traceback(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "b.json"
+    path.write_text(text)
+    with pytest.raises(MemplanError):
+        read_baseline(path)
+
+
+def test_a_baseline_with_a_wrong_type_names_the_entry(tmp_path: Path) -> None:
+    data = json.loads(dumps({"m.onnx": snapshot()}))
+    data["models"]["m.onnx"]["metrics"]["planned"] = "many"
+    path = tmp_path / "b.json"
+    path.write_text(json.dumps(data))
+    with pytest.raises(PlanError, match=r"entry for 'm\.onnx'.*'many' is no int"):
+        read_baseline(path)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 2) | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_baseline_with_anything_anywhere_is_read_or_refused(
+    tmp_path: Path, data: st.DataObject
+) -> None:
+    taken = replace(snapshot(), tensors={"t": TensorFacts(8, 2, "w", "r", 8)})
+    whole = json.loads(dumps({"m.onnx": taken}))
+    place, key = whole, data.draw(st.sampled_from(sorted(whole)))
+    while isinstance(place[key], dict) and place[key] and data.draw(st.booleans()):
+        place = place[key]
+        key = data.draw(st.sampled_from(sorted(place)))
+    place[key] = data.draw(JSON)
+    path = tmp_path / "b.json"
+    path.write_text(json.dumps(whole))
+    try:
+        read = read_baseline(path)
+    except MemplanError:
+        return
+    assert json.loads(dumps(read))["models"].keys() == whole["models"].keys()
+
+
+def test_a_baseline_keeps_what_is_at_the_peak_and_drops_the_smallest() -> None:
+    large = {f"big{n:04}": TensorFacts(10**6, 2, "w", "r") for n in range(2 * MOST_TENSORS)}
+    tensors = {
+        **large,
+        "tiny": TensorFacts(1, 1, "w", "r"),
+        "at": TensorFacts(1, 1, "w", "r", 1),
+    }
+    taken = replace(snapshot(10**6), tensors=tensors)
+    kept = shortened(taken)
+    assert len(kept) == MOST_TENSORS
+    assert "at" in kept
+    assert "tiny" not in kept
+    few = shortened(replace(taken, tensors={k: tensors[k] for k in ("tiny", "big0001")}))
+    assert list(few) == ["big0001"]

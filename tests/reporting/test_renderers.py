@@ -1,0 +1,307 @@
+"""Every format, over every golden plan: compared with a file that a person has read."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree as ET
+
+import pytest
+from markdown_it import MarkdownIt
+
+from memplan_cli.core.problem import align, lower_bound
+from memplan_cli.core.results.observations import Peaks
+from memplan_cli.core.results.report import Report
+from memplan_cli.errors import PlanError, SettingsError
+from memplan_cli.planning.checking.plan_file import read_plan
+from memplan_cli.reporting import RENDERERS, render
+from memplan_cli.reporting.plans import html
+from memplan_cli.reporting.plans.bars import bars, sampled
+from memplan_cli.reporting.plans.text import Screen
+from memplan_cli.reporting.plans.text import render as draw
+
+if TYPE_CHECKING:
+    from memplan_cli.core.results.plan import Plan
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "renderers"
+PLANS = {
+    path.name.removesuffix(".memplan.json"): path
+    for path in sorted((GOLDEN / "plans").glob("*.json"))
+}
+FIXED_ONLY = ("c-header", "tflm", "minimalloc")
+
+
+def plan_named(name: str) -> Plan:
+    return read_plan(PLANS[name])
+
+
+@pytest.mark.parametrize("name", ["branchy", "train_level1", "nested", "dynamic"])
+@pytest.mark.parametrize("form", RENDERERS)
+def test_what_is_rendered_is_what_was_reviewed(
+    name: str, form: str, *, update_golden: bool
+) -> None:
+    plan = plan_named(name)
+    if name == "dynamic" and form in FIXED_ONLY:
+        with pytest.raises(PlanError, match="depend on"):
+            RENDERERS[form](plan)
+        return
+    got = RENDERERS[form](plan)
+    if form == "html":
+        # What is the same for every plan is reviewed in its own files.
+        got = re.sub(r"(?s)<style>.*?</style>|<script>.*?</script>|sha256-[^']*", "", got)
+    path = GOLDEN / f"{name}.{form}"
+    if update_golden:
+        path.write_text(got, encoding="utf-8")
+    assert got == path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("form", RENDERERS)
+def test_the_same_plan_gives_the_same_bytes_and_they_end_a_line(form: str) -> None:
+    plan = plan_named("branchy")
+    got = RENDERERS[form](plan)
+    assert got == RENDERERS[form](read_plan(PLANS["branchy"]))
+    assert got.endswith("\n")
+
+
+@pytest.mark.parametrize("form", RENDERERS)
+def test_no_format_lets_a_name_steer_the_terminal(form: str) -> None:
+    got = RENDERERS[form](plan_named("hostile"))
+    assert not [c for c in got if not c.isprintable() and c != "\n"]
+
+
+@pytest.mark.parametrize("form", ["html", "svg", "markdown"])
+def test_no_name_becomes_an_element(form: str) -> None:
+    got = RENDERERS[form](plan_named("hostile"))
+    shown = MarkdownIt("commonmark").enable("table").render(got) if form == "markdown" else got
+    for mark in ("<script>alert", "<img", "<b>", "onerror=alert(1)>", "<![CDATA[", "<a "):
+        assert mark not in shown
+    if form == "markdown":
+        rows = [line for line in got.splitlines() if line.startswith("|")]
+        cells = {row.count("|") - row.count("\\|") for row in rows}
+        assert cells <= {4, 5, 6, 7}, "a name with a bar adds no cell"
+
+
+def test_the_svg_is_xml_and_holds_every_buffer() -> None:
+    for name in ("branchy", "hostile", "dynamic"):
+        plan = plan_named(name)
+        root = ET.fromstring(RENDERERS["svg"](plan))  # noqa: S314 - we have just written it
+        boxes = [e for e in root.iter() if e.get("class") == "b"]
+        owners = {t.alias_of or t.id for t in plan.tensors if t.bytes}
+        assert 0 < len(boxes) <= len(owners)
+    assert "nothing is planned" in RENDERERS["svg"](replace(plan, arenas=(), tensors=()))
+
+
+def test_the_csv_reads_back_and_holds_no_formula() -> None:
+    rows = list(csv.DictReader(io.StringIO(RENDERERS["csv"](plan_named("hostile")))))
+    assert len(rows) == len(plan_named("hostile").tensors)
+    assert not [
+        row for row in rows for cell in row.values() if cell[:1] in {"=", "+", "-", "@"}
+    ]
+    assert rows[0]["name"] == r"\x1b[31mred\x1b[0m"
+    assert sum(int(row["bytes"]) for row in rows) == plan_named("hostile").report.memory.naive
+
+
+def test_the_minimalloc_csv_is_the_problem_that_was_solved() -> None:
+    plan = plan_named("branchy")
+    rows = list(csv.DictReader(io.StringIO(RENDERERS["minimalloc"](plan))))
+    ((problem, layout),) = plan.problems
+    got = [(row["id"], int(row["lower"]), int(row["upper"]), int(row["size"])) for row in rows]
+    assert got == [
+        (b.id, b.live.start, b.live.end, align(b.size, problem.alignment))
+        for b in problem.buffers
+    ]
+    assert layout.height >= lower_bound(problem)
+
+
+def test_the_trace_has_a_begin_and_an_end_for_everything() -> None:
+    events = json.loads(RENDERERS["chrome-trace"](plan_named("nested")))["traceEvents"]
+    begins = {event["id"] for event in events if event["ph"] == "b"}
+    assert begins == {event["id"] for event in events if event["ph"] == "e"}
+    slices = [event for event in events if event["ph"] == "X"]
+    assert len(slices) == plan_named("nested").report.model.nodes
+
+
+def test_the_trace_counts_up_to_the_live_peak() -> None:
+    plan = plan_named("branchy")
+    events = json.loads(RENDERERS["chrome-trace"](plan))["traceEvents"]
+    live = max(event["args"]["live"] for event in events if event["ph"] == "C")
+    assert live == plan.report.memory.live_peak
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler here")
+@pytest.mark.parametrize("name", ["branchy", "hostile"])
+def test_the_c_header_compiles_without_a_warning_and_says_the_offsets(
+    tmp_path: Path, name: str
+) -> None:
+    plan = plan_named(name)
+    (tmp_path / "plan.h").write_text(RENDERERS["c-header"](plan), encoding="utf-8")
+    (tmp_path / "main.c").write_text(
+        '#include <stdio.h>\n#include "plan.h"\n'
+        "int main(void) { int i; for (i = 0; i < MEMPLAN_TENSOR_COUNT; ++i) {\n"
+        ' printf("%lu\\n", (unsigned long)MEMPLAN_TENSORS[i].offset); }\n'
+        ' printf("%lu\\n", (unsigned long)MEMPLAN_ARENA_BYTES); return 0; }\n'
+    )
+    flags = ["-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror", "-trigraphs"]
+    subprocess.run(["cc", *flags, "main.c", "-o", "main"], cwd=tmp_path, check=True)
+    done = subprocess.run([tmp_path / "main"], capture_output=True, text=True, check=True)
+    offsets = [*(tensor.offset for tensor in plan.tensors), plan.arenas[0].height]
+    assert [int(line) for line in done.stdout.split()] == offsets
+
+
+def test_names_that_look_alike_in_c_have_macros_of_their_own() -> None:
+    plan = plan_named("nested")
+    names = ["a.b", "a/b", "a b", *(tensor.name for tensor in plan.tensors[3:])]
+    tensors = tuple(
+        tensor._replace(name=name, block="", alias_of=None)
+        for tensor, name in zip(plan.tensors, names, strict=True)
+    )
+    text = RENDERERS["c-header"](replace(plan, tensors=tensors, report=plan.report))
+    macros = re.findall(r"#define (MEMPLAN_INDEX_\w+)", text)
+    assert macros[:3] == ["MEMPLAN_INDEX_A_B", "MEMPLAN_INDEX_A_B__1", "MEMPLAN_INDEX_A_B__2"]
+    assert len(set(macros)) == len(macros) == len(tensors)
+
+
+def test_what_was_asked_for_is_told_with_its_price() -> None:
+    for form in ("text", "markdown", "html"):
+        got = RENDERERS[form](plan_named("train_level1"))
+        assert "3 nodes run again, 4.2% more work; the budget of 117.19 KiB is not met" in got
+        assert "1 outputs take the memory of the input they replace, 16.00 KiB less" in got
+        assert "its producer reads w2 after writing" in got
+        assert "Recomputed" not in RENDERERS[form](plan_named("branchy"))
+
+
+def test_the_tflm_words_hold_an_offset_for_each_tensor() -> None:
+    plan = plan_named("branchy")
+    data = json.loads(RENDERERS["tflm"](plan))
+    assert data["words"][:3] == [0, 0, len(data["tensors"])]
+    assert data["words"][3:] == [tensor.offset for tensor in plan.tensors]
+    nested = json.loads(RENDERERS["tflm"](plan_named("nested")))
+    assert nested["words"].count(-1) == len(plan_named("nested").report.unplanned)
+
+
+def test_an_offset_beyond_32_bits_is_refused_for_tflm() -> None:
+    plan = plan_named("branchy")
+    far = tuple(t._replace(offset=t.offset + 2**31) for t in plan.tensors)
+    with pytest.raises(PlanError, match="32 bits"):
+        RENDERERS["tflm"](replace(plan, tensors=far))
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 160])
+@pytest.mark.parametrize("name", PLANS)
+def test_text_keeps_to_the_width_of_the_screen(name: str, width: int) -> None:
+    lines = draw(plan_named(name), Screen(width)).splitlines()
+    assert max(len(line) for line in lines) <= width
+
+
+def test_text_is_coloured_only_where_that_is_wanted() -> None:
+    plan = plan_named("branchy")
+    assert "\x1b[" in draw(plan, Screen(80, color=True))
+    assert "\x1b" not in draw(plan, Screen(80))
+
+
+def test_text_shows_predicted_and_observed_side_by_side() -> None:
+    lines = draw(plan_named("branchy"), Screen(120)).splitlines()
+    (line,) = [line for line in lines if line.lstrip().startswith("held ")]
+    assert line.split()[1:] == ["-", "1.00", "MiB", "-", "685.00", "KiB", *line.split()[7:]]
+
+
+@pytest.mark.parametrize("form", ["text", "markdown", "html"])
+def test_what_the_arena_holds_is_compared_without_weights(form: str) -> None:
+    plan = plan_named("branchy")
+    assert plan.report.runtime is not None
+    runtime = replace(
+        plan.report.runtime,
+        predicted={"optimized": Peaks(590120, 590120, held=3 << 20)},
+        observed={"optimized": Peaks(590120, 590120, held=8 << 20, weights=5 << 20)},
+    )
+    report = replace(plan.report, runtime=runtime)
+    read_again = Report.from_json(json.loads(json.dumps(report.to_json())))
+    for each in (report, read_again):
+        text = RENDERERS[form](plan.with_report(each))
+        lines = re.split("\n|<tr>", re.sub("</?t[dh][^>]*>", " ", text))
+        (whole,) = (re.findall(r"-(?= )|[\d.]+ MiB", line) for line in lines
+                    if re.match(r"\W*held\s[^,]*MiB", line))  # fmt: skip
+        (aside,) = (re.findall(r"-(?= )|[\d.]+ MiB", line) for line in lines
+                    if re.match(r"\W*held, weights aside\b.*MiB", line))  # fmt: skip
+        assert whole == ["-", "-", "-", "8.00 MiB"], "a prediction knows no weights"
+        assert aside == ["-", "-", "3.00 MiB", "3.00 MiB"]
+
+
+@pytest.mark.parametrize("form", ["text", "markdown", "html", "svg"])
+def test_numbers_of_a_runtimes_graph_say_so(form: str) -> None:
+    plan = plan_named("branchy")
+    assert "the runtime" not in RENDERERS[form](plan).split("Predicted")[0]
+    fused = replace(plan.report, target="cpu")
+    said = " ".join(RENDERERS[form](plan.with_report(fused)).split()).replace("&#x27;", "'")
+    assert "in the runtime's graph for cpu: " in said.replace("&#39;", "'")
+    if form != "svg":
+        assert (
+            f"{plan.report.model.nodes} nodes of the graph that the runtime optimised" in said
+        )
+
+
+def test_a_report_is_of_no_other_phase_or_target_than_there_are() -> None:
+    data = plan_named("branchy").report.to_json()
+    assert "target" not in data
+    fused = Report.from_json({**data, "target": "cpu"})
+    assert Report.from_json(fused.to_json()).target == "cpu"
+    for odd in ({"target": "\x1b[31m"}, {"phase": "\x1b[31m"}, {"level": 3}):
+        with pytest.raises(PlanError, match=r"its (phase or its target|levels)"):
+            Report.from_json({**data, **odd})
+
+
+def test_every_number_has_a_definition_below_or_beside_it() -> None:
+    for form in ("text", "markdown", "html"):
+        got = " ".join(RENDERERS[form](plan_named("branchy")).split())
+        for words in ("no reuse", "weights + inputs + outputs + planned", "byte offsets"):
+            assert words in got
+
+
+def test_a_forward_model_says_what_training_it_would_take() -> None:
+    plan = plan_named("branchy")
+    report = replace(plan.report, training_estimate={"raw": 4096, "optimized": 1024})
+    for form in ("text", "markdown", "html"):
+        said = RENDERERS[form](plan.with_report(report))
+        assert "to train, reused" in said
+        assert "4.00 KiB" in said
+        assert "1.00 KiB" in said
+        assert "to train" not in RENDERERS[form](
+            plan.with_report(replace(report, training_estimate={}))
+        )
+
+
+def test_the_log_goes_with_the_formats_that_have_a_place_for_it() -> None:
+    plan = plan_named("train_level1")
+    for form in ("text", "markdown"):
+        assert " => " in render(plan, form, print_log=True)
+    data = json.loads(render(plan, "json", print_log=True))
+    taken = [line for line in data["print_log"] if " => " in line]
+    assert len(taken) == plan.report.reuses
+    with pytest.raises(SettingsError, match="--print-log goes with text, json, markdown"):
+        render(plan, "csv", print_log=True)
+    with pytest.raises(SettingsError, match="the formats are"):
+        render(plan, "pdf")
+
+
+def test_the_page_takes_a_plan_to_lay_over() -> None:
+    plan = plan_named("branchy")
+    beside = html.Beside("laid over", plan_named("train_level1"))
+    assert "laid over" in render(plan, "html", beside=beside)
+    assert "laid over" not in render(plan, "html")
+
+
+def test_a_bar_shows_the_highest_of_each_stretch() -> None:
+    points = [(0, 1), (2, 8), (3, 0), (10, 0)]
+    assert sampled(points, 10, 5) == [1, 8, 0, 0, 0]
+    assert sampled(points, 10, 10) == [1, 1, 8, 0, 0, 0, 0, 0, 0, 0]
+    assert bars([1, 8, 0], rows=1) == ["▁█"]
+    assert bars([1, 16, 8], rows=2) == [" █", "▁██"]
+    assert bars([0, 0], rows=2) == []
+    assert bars([1, 10**12], rows=1) == ["▁█"], "what is not zero shows"

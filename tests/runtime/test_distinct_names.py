@@ -1,0 +1,61 @@
+"""Names that a graph in a graph defines again are replaced by names of its own."""
+
+from __future__ import annotations
+
+import onnx
+import onnx.parser
+
+from memplan_cli.runtime.graph.distinct_names import with_distinct_names
+
+HEAD = '<ir_version: 10, opset_import: ["" : 21]>\n'
+
+
+def model(text: str) -> onnx.ModelProto:
+    return onnx.parser.parse_model(HEAD + text)
+
+
+def nested(then: str, after: str) -> onnx.ModelProto:
+    return model(f"""g (float[4] x, bool go) => (float[4] y)
+        {{ q = Exp(x)
+           b = If (go) < then_branch = t () => (float[4] p) {{ {then} }},
+                         else_branch = e () => (float[4] s) {{ s = Neg(q) }}>
+           {after} }}""")
+
+
+def test_distinct_names_are_left_alone() -> None:
+    assert with_distinct_names(nested("r = Neg(x)  p = Exp(r)", "y = Add(b, q)")) is None
+
+
+def test_two_branches_may_use_one_name() -> None:
+    assert with_distinct_names(nested("s = Neg(q)  p = Exp(s)", "y = Add(b, q)")) is None
+
+
+def test_what_is_defined_outside_too_is_renamed_where_it_is_read() -> None:
+    found = with_distinct_names(
+        nested("q = Neg(x)  p = Exp(q)  q_2 = Exp(p)", "y = Add(b, q)")
+    )
+    wanted = nested("q_3 = Neg(x)  p = Exp(q_3)  q_2 = Exp(p)", "y = Add(b, q)")
+    assert found == wanted
+
+
+def test_a_result_of_the_inner_graph_keeps_its_place() -> None:
+    found = with_distinct_names(nested("r = Neg(x)  p = Exp(r)", "p = Neg(b)  y = Add(p, q)"))
+    assert found is not None
+    (then,) = (a.g for a in found.graph.node[1].attribute if a.name == "then_branch")
+    assert [value.name for value in then.output] == ["p_2"] == list(then.node[1].output)
+
+
+def test_deeper_graphs_read_the_new_name_or_have_one_of_their_own() -> None:
+    deep = """q = Neg(x)
+        v = If (go) < then_branch = tt () => (float[4] w) { w = Exp(q) },
+                      else_branch = ee () => (float[4] m) { r = Exp(x)  q = Neg(r)  m = Exp(q) }>
+        p = Add(v, q)"""
+    found = with_distinct_names(nested(deep, "y = Add(b, q)"))
+    assert found is not None
+    (then,) = (a.g for a in found.graph.node[1].attribute if a.name == "then_branch")
+    assert list(then.node[0].output) == ["q_2"]
+    assert list(then.node[2].input) == ["v", "q_2"]
+    inner = {a.name: a.g for a in then.node[1].attribute}
+    assert list(inner["then_branch"].node[0].input) == ["q_2"]
+    assert list(inner["else_branch"].node[1].output) == ["q_3"]
+    assert list(inner["else_branch"].node[2].input) == ["q_3"]

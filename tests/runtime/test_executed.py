@@ -1,0 +1,113 @@
+"""Which graph the runtime runs: the order of its nodes, and the shapes that it knows."""
+
+from __future__ import annotations
+
+import onnx
+import onnx.parser
+
+from memplan_cli.core.program import Program, VarId
+from memplan_cli.runtime.graph.executed import complete, seen_shapes
+from memplan_cli.runtime.graph.node_index import by_index
+from memplan_cli.runtime.probe import InPlaceTable
+from memplan_cli.runtime.simulation.order import file_order
+from memplan_cli.runtime.simulation.predict import Executed, as_seen, needs_run
+from memplan_cli.runtime.simulation.reuse import Reuse, Rules, plan_block
+from memplan_cli.shapes.reading import read_program
+
+HEAD = '<ir_version: 10, opset_import: ["" : 21]>\n'
+
+
+def model(nodes: str) -> onnx.ModelProto:
+    return onnx.parser.parse_model(HEAD + f"g (float[4] x) => (float[4] y) {{ {nodes} }}")
+
+
+def order(source: str, dump: str) -> str:
+    loaded, wrote = model(source), model(dump)
+    program = by_index(read_program(wrote).program, wrote.graph, loaded)
+    return " ".join(op.outputs[0] for op in program.body.ops)
+
+
+def test_nodes_of_the_file_stand_as_in_the_file() -> None:
+    source = "b = Neg(x) a = Exp(x) y = Add(a, b)"
+    assert order(source, "a = Exp(x) b = Neg(x) y = Add(a, b)") == "b a y"
+
+
+def test_inlined_nodes_come_after_all_others_by_the_node_that_called_them() -> None:
+    source = "b = HardSwish(x) a = HardSwish(x) c = Exp(a) y = Add(b, c)"
+    dump = """a0 = HardSigmoid(x) a = Mul(x, a0) c = Exp(a)
+              b0 = HardSigmoid(x) b = Mul(x, b0) y = Add(b, c)"""
+    assert order(source, dump) == "c y b0 b a0 a"
+
+
+def test_a_body_written_in_another_way_is_taken_in_the_order_of_the_dump() -> None:
+    source = "b = HardSwish(x) a = HardSwish(b) y = Exp(a)"
+    dump = (
+        """b0 = HardSigmoid(x) b = Mul(b0, x) a0 = HardSigmoid(b) a = Mul(a0, b) y = Exp(a)"""
+    )
+    assert order(source, dump) == "y b0 b a0 a"
+
+
+def test_nodes_of_a_function_that_nobody_knows_stand_by_its_call() -> None:
+    source = "b = other.Bend(x) c = HardSwish(x) a = other.Bend(b) d = Exp(a) y = Add(c, d)"
+    dump = """b0 = Neg(x) b = Abs(b0) a0 = Neg(b) a = Abs(a0) d = Exp(a)
+              c0 = HardSigmoid(x) c = Mul(x, c0) y = Add(c, d)"""
+    assert order(source, dump) == "d y b0 b c0 c a0 a"
+
+
+def test_a_cast_of_the_runtimes_own_comes_last() -> None:
+    source = "c = HardSwish(x) y = Exp(c)"
+    dump = """x1 = Cast<to = 11>(x) c0 = HardSigmoid(x1) c1 = Mul(x1, c0) c = Cast<to = 1>(c1)
+              y = Exp(c)"""
+    assert order(source, dump) == "y c0 c1 x1 c"
+
+
+def test_bodies_are_put_in_order_too() -> None:
+    body = """a = Exp(x) y = If (go) < then_branch = t () => (float[4] p) {{ {} }},
+              else_branch = e () => (float[4] s) {{ s = Neg(a) }}>"""
+    loaded, wrote = (
+        onnx.parser.parse_model(
+            HEAD + "g (float[4] x, bool go) => (float[4] y) {" + text + "}"
+        )
+        for text in (
+            body.format("r = Neg(a) q = Exp(a) p = Add(q, r)"),
+            body.format("q = Exp(a) r = Neg(a) p = Add(q, r)"),
+        )
+    )
+    program = by_index(read_program(wrote).program, wrote.graph, loaded)
+    (owner,) = (op for op in program.body.ops if op.bodies)
+    inner = next(body for body in owner.bodies if len(body.ops) > 1)
+    assert [op.type for op in inner.ops] == ["Neg", "Exp", "Add"]
+
+
+def program_of(nodes: str) -> Program:
+    return read_program(model(nodes)).program
+
+
+def test_no_dims_are_a_scalar_only_where_inference_says_so() -> None:
+    program = program_of("s = Size(x) f = Cast<to = 1>(s) y = Mul(x, f)")
+    shapes = {"s": ("int64", ()), "f": ("float32", ()), "y": ("float32", ())}
+    assert seen_shapes(program, shapes) == {VarId("y"): None}
+    assert complete(shapes) == {}
+
+
+def test_a_shape_with_a_hole_gives_no_size() -> None:
+    assert complete({"a": ("float32", (4, None)), "b": ("float32", (4, "n"))}) == {
+        "b": ("float32", (4, "n"))
+    }
+
+
+def test_the_planner_shares_by_what_the_runtime_knows() -> None:
+    program = program_of("a = Exp(x) b = Exp(a) c = Exp(b) y = Exp(c)")
+    seen = seen_shapes(program, {"a": ("float32", (None,)), "c": ("float32", ("n",))})
+    rules = Rules(InPlaceTable("test", {}, {}), file_order, Reuse.ON)
+    known = plan_block(program, program.body, None, rules)
+    assert known.owner[VarId("c")] == "a"
+    less = as_seen(Executed(program, seen=seen))
+    assert plan_block(less, less.body, None, rules).owner[VarId("c")] == "c"
+
+
+def test_a_run_is_needed_only_where_the_data_decides() -> None:
+    assert not needs_run(Executed(program_of("a = Exp(x) y = Neg(a)")))
+    assert needs_run(
+        Executed(program_of("a = NonZero(x) b = Cast<to = 1>(a) y = ReduceSum(b)"))
+    )

@@ -1,0 +1,77 @@
+"""What one run says of branches, turns and sizes, from events made by hand."""
+
+from __future__ import annotations
+
+import onnx
+import onnx.parser
+
+from memplan_cli.core.program import VarId
+from memplan_cli.runtime.measuring.observed import (
+    Event,
+    Observed,
+    Tensors,
+    Written,
+    sorted_out,
+)
+from memplan_cli.shapes.reading import read_program
+
+TEXT = """<ir_version: 10, opset_import: ["" : 21]>
+g (float[4] x, bool c, int64 n, bool go) => (float[4] y, float[k,4] all)
+    <float[4,4] w = {1,0,0,0, 0,1,0,0, 0,0,1,0, 0,0,0,1}>
+    { a = MatMul(x, w)
+      b = If (c) < then_branch = t () => (float[4] p) { p = Neg(a) },
+                   else_branch = e () => (float[4] q) { r = Exp(a)  q = Neg(r) }>
+      y, all = Loop (n, go, b) <
+        body = l (int64 i, bool k, float[4] now) => (bool o, float[4] then, float[4] out)
+        { o = Identity(k)  then = Exp(now)  out = Neg(then) }> }"""
+
+FOUR: Tensors = [("float", (4,))]
+LOOP = "Loop#2.body"
+
+
+def observed(*events: Event) -> Observed:
+    return sorted_out(read_program(onnx.parser.parse_model(TEXT)).program, events)
+
+
+def turn(size: int) -> tuple[Event, ...]:
+    wrote: Tensors = [("float", (size,))]
+    return (
+        Event((f"{LOOP}/o",), [("bool", ())], [("bool", ())]),
+        Event((f"{LOOP}/then",), wrote, wrote),
+        Event((f"{LOOP}/out",), wrote, wrote),
+    )
+
+
+BRANCH = (Event(("If#1.then_branch/p",), FOUR, FOUR), Event(("b",), [("bool", ())], FOUR))
+
+
+def test_the_branch_that_left_events_ran_once_and_the_other_never() -> None:
+    got = observed(*BRANCH)
+    assert got.turns == {"If#1.then_branch": (1,), "If#1.else_branch": (0,)}
+
+
+def test_turns_are_counted_up_to_the_event_of_the_loop_itself() -> None:
+    loop = Event(("y", "all"), [], [("float", (4,)), ("float", (2, 4))])
+    got = observed(*turn(4), *turn(4), loop, *turn(4), loop)
+    assert got.turns[LOOP] == (2, 1)
+
+
+def test_each_frame_of_a_body_has_sizes_of_its_own() -> None:
+    got = observed(*turn(4), *turn(6))
+    assert got.written[VarId(f"{LOOP}/then")] == (Written(16, 4), Written(24, 6))
+
+
+def test_a_key_is_the_exclusive_or_of_all_dims() -> None:
+    got = observed(Event(("y", "all"), [], [("float", (4,)), ("float", (3, 6))]))
+    assert got.written[VarId("all")] == (Written(72, 3 ^ 6),)
+
+
+def test_a_weight_that_the_kernel_was_not_handed_is_packed() -> None:
+    assert observed(Event(("a",), FOUR, FOUR)).packed == {"w"}
+    handed = [*FOUR, ("float", (4, 4))]
+    assert observed(Event(("a",), handed, FOUR)).packed == frozenset()
+
+
+def test_an_op_without_all_its_tensors_says_no_sizes() -> None:
+    got = observed(Event(("y", "all"), [], FOUR))
+    assert got.written == {}

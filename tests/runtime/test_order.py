@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from memplan_cli.core.program import Block, Op, VarId
+from memplan_cli.runtime.simulation.order import default_order, priority_order
+
+
+def op(text: str, *bodies: Block) -> Op:
+    outputs, inputs = text.split("<-")
+    kind, _, name = outputs.partition(":")
+    made = (name or kind).split()
+    return Op(
+        made[0],
+        kind if name else "Op",
+        tuple(map(VarId, inputs.split())),
+        tuple(map(VarId, made)),
+        bodies,
+    )
+
+
+def block(*ops: Op) -> Block:
+    return Block((VarId("x"),), (ops[-1].outputs[0],), ops)
+
+
+def names(order: tuple[Op, ...]) -> str:
+    return " ".join(op.name for op in order)
+
+
+def test_default_order_goes_depth_first_from_the_highest_input() -> None:
+    # Measured on 1.31.1 (facts, section 1).
+    file = block(
+        op("A0 <- x"),
+        op("B0 <- x"),
+        op("A1 <- A0"),
+        op("B1 <- B0"),
+        op("C <- A1 B1"),
+    )
+    assert names(default_order(file)) == "B0 B1 A0 A1 C"
+
+
+def test_default_order_starts_from_the_last_leaf() -> None:
+    file = block(op("a <- x"), op("b <- x"), op("c <- a"))
+    assert names(default_order(file)) == "a c b"
+
+
+def test_priority_order_is_the_files_order() -> None:
+    file = block(op("A0 <- x"), op("B0 <- x"), op("A1 <- A0"), op("C <- A1 B0"))
+    assert names(priority_order(file)) == "A0 B0 A1 C"
+
+
+def test_priority_order_runs_shape_as_soon_as_it_is_ready() -> None:
+    file = block(op("a <- x"), op("b <- a"), op("c <- b"), op("Shape:s <- a"))
+    assert names(priority_order(file)) == "a s b c"
+
+
+def test_a_capture_is_an_edge() -> None:
+    body = Block((), (VarId("t"),), (op("t <- a"),), "If.then")
+    file = block(op("a <- x"), op("b <- x"), op("If:r <- b", body))
+    assert names(default_order(file)) == "b a r"

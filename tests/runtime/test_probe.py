@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import pytest
+
+from memplan_cli.core.results.observations import CPU, CUDA
+from memplan_cli.onnx_io.runs.probes import ONE_OPS, probes
+from memplan_cli.runtime import probe
+from memplan_cli.runtime.probe import load_table, probe_table, version_warning
+
+
+def test_each_input_of_each_op_is_asked_about_twice() -> None:
+    questions = [(p.op.key, p.position, p.kept) for p in probes()]
+    assert ("Add", 0, False) in questions
+    assert ("Add", 1, True) in questions
+    assert len(questions) > 2 * len(ONE_OPS)
+
+
+@pytest.mark.slow
+def test_the_stored_table_is_what_the_runtime_answers() -> None:
+    table = probe_table(CPU)
+    if version_warning(CPU):
+        pytest.skip("another version than the one that was probed")
+    stored = load_table(CPU)
+    for name in ("alias", "in_place", "allocates"):
+        found = {op: tuple(answer) for op, answer in table[name].items()}
+        assert found == getattr(stored, name)
+    later = {op: tuple(map(tuple, pairs)) for op, pairs in table["later"].items()}
+    assert later == stored.later
+
+
+def test_the_probed_version_gives_no_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    version = load_table(CPU).version
+    monkeypatch.setattr(probe, "runtime_version", lambda: version)
+    assert version_warning(CPU) is None
+
+
+def test_another_version_is_a_warning_that_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(probe, "runtime_version", lambda: "9.9.9")
+    warning = version_warning(CPU)
+    assert warning is not None
+    assert "9.9.9" in warning
+    assert "memplan_cli.runtime.probe" in warning
+
+
+def test_a_provider_never_probed_is_a_warning() -> None:
+    if load_table(CUDA).version:
+        pytest.skip("CUDA was probed")
+    warning = version_warning(CUDA)
+    assert warning is not None
+    assert "ever probed" in warning

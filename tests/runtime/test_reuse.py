@@ -1,0 +1,124 @@
+"""The planner's decisions on graphs small enough to follow by hand."""
+
+from __future__ import annotations
+
+import onnx
+import onnx.parser
+
+from memplan_cli.runtime.probe import InPlaceTable, load_table
+from memplan_cli.runtime.simulation.order import file_order
+from memplan_cli.runtime.simulation.reuse import BlockPlan, Kind, Reuse, Rules, plan_block
+from memplan_cli.shapes.reading import read_program
+
+TABLE = InPlaceTable(
+    "test",
+    {"Reshape": (0,)},
+    {"Relu": (0,), "Cast": (0,)},
+    {"Relu": ("float64",)},
+    {"BatchNormalization": ((3, 1), (4, 2))},
+)
+
+
+def plan(nodes: str, reuse: Reuse = Reuse.ON, outputs: str = "float[4] y") -> BlockPlan:
+    text = f'<ir_version: 10, opset_import: ["" : 21]> g (float[4] x) => ({outputs})'
+    text += f" <int64[2] two = {{2, 2}}, int64[2] row = {{1, 4}}> {{ {nodes} }}"
+    program = read_program(onnx.parser.parse_model(text)).program
+    return plan_block(program, program.body, None, Rules(TABLE, file_order, reuse))
+
+
+def owners(got: BlockPlan) -> dict[str, str]:
+    return {var: owner for var, owner in got.owner.items() if got.kind[var] is Kind.SHARED}
+
+
+def test_a_dead_twin_is_taken_over() -> None:
+    assert owners(plan("a = Exp(x) b = Exp(a) c = Exp(b) y = Exp(c)")) == {"c": "a"}
+
+
+def test_without_reuse_nothing_dead_is_taken_over() -> None:
+    assert owners(plan("a = Exp(x) b = Exp(a) c = Exp(b) y = Exp(c)", Reuse.OFF)) == {}
+
+
+def test_the_twin_that_died_last_is_taken_first() -> None:
+    # Add frees a and b in the order of its inputs: d comes upon b first.
+    got = plan("a = Exp(x) b = Exp(x) c = Add(a, b) d = Exp(c) y = Exp(d)")
+    assert owners(got) == {"d": "b"}
+
+
+def test_another_shape_of_the_same_bytes_is_no_twin() -> None:
+    got = plan("a = Exp(x) b = Exp(a) c = Reshape(b, two) d = Exp(c) y = Flatten(d)",
+               outputs="float[2,2] y")  # fmt: skip
+    assert "d" not in owners(got)
+
+
+def test_the_last_reader_writes_over_its_input() -> None:
+    assert owners(plan("a = Exp(x) b = Relu(a) y = Exp(b)"))["b"] == "a"
+
+
+def test_a_kernel_for_another_type_may_allocate() -> None:
+    got = plan("a = Cast<to = 11>(x) b = Relu(a) y = Cast<to = 1>(b)", Reuse.OFF)
+    assert owners(got) == {}
+
+
+def test_a_later_output_may_share_an_input_of_its_own() -> None:
+    got = plan(
+        """m = Exp(x) v = Abs(x) i = Reshape(x, row)
+           n, o, p = BatchNormalization<training_mode = 1>(i, x, x, m, v)
+           q = Add(o, p) y = Add(q, m)""",
+        Reuse.OFF,
+    )
+    assert {var: owner for var, owner in owners(got).items() if var in "nop"} == {
+        "o": "m",
+        "p": "v",
+    }
+
+
+def test_an_earlier_reader_does_not() -> None:
+    assert owners(plan("a = Exp(x) b = Relu(a) y = Add(a, b)")) == {}
+
+
+def test_a_graph_input_is_never_written_over() -> None:
+    assert owners(plan("b = Relu(x) y = Exp(b)")) == {}
+
+
+def test_an_alias_shares_whoever_else_reads() -> None:
+    got = plan("a = Exp(x) b = Reshape(a, two) c = Flatten(b) y = Add(a, a)")
+    assert owners(got)["b"] == "a"
+
+
+def test_a_graph_output_always_has_memory_of_its_own() -> None:
+    got = plan("a = Exp(x) y = Relu(a)")
+    assert got.kind["y"] is Kind.OUTPUT  # type: ignore[index]
+
+
+def test_another_element_size_is_not_written_over() -> None:
+    got = plan("a = Exp(x) b = Cast<to = 7>(a) y = Cast<to = 1>(b)")
+    assert owners(got) == {}
+
+
+def test_what_nobody_reads_takes_no_dead_twin_and_is_freed_by_nobody() -> None:
+    got = plan("a = Exp(x) b = Exp(a) u = Exp(x) y = Exp(b)")
+    assert owners(got) == {}
+    assert all("u" not in freed for freed in got.freed)
+
+
+def test_what_nobody_reads_leaves_its_buffer_to_the_next_one() -> None:
+    got = plan("u = Exp(x) a = Exp(x) y = Exp(a)")
+    assert owners(got) == {"a": "u"}
+
+
+def test_a_shared_buffer_is_freed_by_the_last_reader_of_any_member() -> None:
+    got = plan("a = Exp(x) b = Reshape(a, two) c = Exp(a) d = Flatten(b) e = Exp(c) y = Exp(d)",
+               Reuse.OFF, "float[2,2] y")  # fmt: skip
+    assert got.freed[3] == ("a",)
+
+
+def test_the_stored_table_is_the_one_that_was_measured() -> None:
+    # Facts, section 2: probed op by op on 1.31.1.
+    table = load_table()
+    assert table.version
+    assert {"Relu", "Sigmoid", "Softmax", "Cast", "ScatterElements"} <= set(table.in_place)
+    assert {"Scatter", "TensorScatter", "BitCast"} <= set(table.in_place)
+    assert table.later == {"BatchNormalization": ((3, 1), (4, 2))}
+    assert {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"} == set(table.alias)
+    assert not {"Add", "Mul", "Exp", "Transpose", "Concat"} & set(table.in_place)
+    assert table.allocates == {"LogSoftmax": ("float64",), "Softmax": ("float64",)}

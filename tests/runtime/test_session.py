@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import pytest
+
+from memplan_cli.core.results.observations import CPU, CUDA, RuntimeSettings
+from memplan_cli.errors import RuntimeUnavailableError, SettingsError
+from memplan_cli.onnx_io.runs.runnable import smallest_model
+from memplan_cli.runtime.doctor import diagnose, find_problems
+from memplan_cli.runtime.workers import session
+from memplan_cli.runtime.workers.session import (
+    ProviderProbe,
+    make_session,
+    probe_provider,
+    resolve_provider,
+    session_options,
+)
+
+
+def no_cuda(provider: str) -> ProviderProbe:
+    return ProviderProbe(provider, works=provider == CPU, reason="no driver")
+
+
+def test_auto_is_cpu_where_no_session_gets_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "probe_provider", no_cuda)
+    assert resolve_provider("auto") == CPU
+
+
+def test_auto_is_cuda_where_a_session_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "probe_provider", lambda p: ProviderProbe(p, works=True))
+    assert resolve_provider("auto") == CUDA
+
+
+def test_cuda_is_refused_where_no_session_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "probe_provider", no_cuda)
+    with pytest.raises(RuntimeUnavailableError, match="no driver"):
+        resolve_provider("cuda")
+
+
+def test_the_list_of_available_providers_is_not_believed() -> None:
+    import onnxruntime as ort
+
+    if probe_provider(CUDA).works:
+        pytest.skip("a session really gets CUDA here")
+    if CUDA not in ort.get_available_providers():
+        pytest.skip("the CPU wheel does not list CUDA")
+    assert resolve_provider("auto") == CPU
+
+
+def test_an_unknown_provider_is_a_usage_error() -> None:
+    with pytest.raises(SettingsError, match="'gpu'"):
+        resolve_provider("gpu")
+
+
+def test_settings_go_to_their_own_scope() -> None:
+    import onnxruntime as ort
+
+    settings = RuntimeSettings(
+        session={
+            "execution_order": "PRIORITY_BASED",
+            "graph_optimization_level": "ORT_DISABLE_ALL",
+            "enable_mem_pattern": False,
+        },
+        session_config={"session.disable_prepacking": "1"},
+    )
+    options = session_options(settings)
+    assert options.execution_order == ort.ExecutionOrder.PRIORITY_BASED
+    assert options.graph_optimization_level == ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    assert options.enable_mem_pattern is False
+    assert options.get_session_config_entry("session.disable_prepacking") == "1"
+
+
+def test_a_session_is_on_the_provider_asked_for() -> None:
+    made = make_session(smallest_model(), RuntimeSettings(), CPU)
+    assert made.get_providers() == [CPU]
+
+
+def test_settings_survive_json() -> None:
+    settings = RuntimeSettings(
+        session={"enable_mem_reuse": False},
+        session_config={"a": "1"},
+        arena={"arena_extend_strategy": "kSameAsRequested"},
+        run_config={"b": "2"},
+    )
+    assert RuntimeSettings.from_json(settings.to_json()) == settings
+
+
+def test_the_doctor_sees_that_cpu_works() -> None:
+    diagnosis = diagnose()
+    assert {probe.provider: probe.works for probe in diagnosis.probes}[CPU]
+    assert dict(diagnosis.versions)["onnx"]
+
+
+def test_two_wheels_in_one_folder_are_a_problem_with_a_way_out() -> None:
+    probes = (ProviderProbe(CPU, works=True),)
+    (problem,) = find_problems({"onnxruntime": "1.31.1", "onnxruntime-gpu": "1.31.1"}, probes)
+    assert "pip uninstall onnxruntime onnxruntime-gpu" in problem
+    assert find_problems({"onnxruntime-gpu": "1.31.1"}, probes) == ()
+
+
+def test_no_wheel_at_all_is_a_problem() -> None:
+    (problem,) = find_problems({}, ())
+    assert "no onnxruntime wheel" in problem

@@ -1,0 +1,36 @@
+"""Settings that were measured on a provider are predicted, and written, for that provider."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.results.observations import CUDA, Peaks, RuntimeSettings
+from memplan_cli.reporting.commands.settings import as_json, text
+from memplan_cli.runtime import facts
+from memplan_cli.runtime.measuring.measure import Trial
+from memplan_cli.runtime.steer import Recommendation
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def test_settings_are_for_the_provider_that_they_were_measured_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[object] = []
+
+    def executed_run(*words: object) -> None:
+        asked.append(words[-1])
+
+    found = Recommendation(RuntimeSettings(), Peaks(1, 1), Peaks(1, 1))
+    monkeypatch.setattr(facts, "resolve_provider", {"cuda": CUDA}.__getitem__)
+    monkeypatch.setattr(facts, "executed_run", executed_run)
+    monkeypatch.setattr(facts, "recommend", lambda *_: found)
+    monkeypatch.setattr(facts, "_unoptimised", lambda *_: None)
+    monkeypatch.setattr(facts, "_less_fused", lambda *_: None)
+    best = facts.best_settings(Path("m.onnx"), {}, Trial(provider="cuda"))
+    assert asked == [CUDA]
+    assert f"providers=[({CUDA!r}" in text(best, "m.onnx")
+    assert json.loads(as_json(best, "m.onnx"))["provider"] == CUDA

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import onnx
+import onnx.parser
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memplan_cli.errors import SettingsError, UnknownSizeError
+from memplan_cli.runtime.simulation.dynamic import ALLOCATORS, best_fit, simulate
+from memplan_cli.runtime.simulation.predict import Executed
+from memplan_cli.runtime.simulation.requests import Request
+from memplan_cli.shapes.reading import read_program
+
+HEAD = '<ir_version: 10, opset_import: ["" : 21]>\n'
+CHAIN = "g (float[1024] x) => (float[1024] y) { a = Exp(x) b = Neg(a) c = Exp(b) y = Neg(c) }"
+
+
+def executed(text: str) -> Executed:
+    return Executed(read_program(onnx.parser.parse_model(HEAD + text)).program)
+
+
+def test_best_fit_needs_no_more_than_what_is_live_on_a_chain() -> None:
+    result = simulate(executed(CHAIN), "best-fit")
+    assert (result.held, result.live, result.requests) == (8192, 8192, 4)
+    assert result.fragmentation == 0.0
+
+
+def test_the_runtime_takes_its_first_region_whole() -> None:
+    assert simulate(executed(CHAIN), "ort").held == 1 << 20
+
+
+@given(st.lists(st.tuples(st.integers(1, 9000), st.integers(0, 9)), min_size=1, max_size=40))
+def test_no_allocator_takes_less_than_what_is_live(pairs: list[tuple[int, int]]) -> None:
+    requests: list[Request] = []
+    live: dict[int, int] = {}
+    most = 0
+    for ticket, (size, drop) in enumerate(pairs):
+        requests.append(Request(ticket, size))
+        live[ticket] = size
+        most = max(most, sum(live.values()))
+        if drop < len(live):
+            dead = list(live)[drop]
+            del live[dead]
+            requests.append(Request(dead, -1))
+    for allocate in ALLOCATORS.values():
+        assert allocate(requests) >= most
+    assert best_fit(requests) <= sum(-(-size // 256) * 256 for size, _ in pairs)
+
+
+def test_an_unknown_allocator_names_the_known_ones() -> None:
+    with pytest.raises(SettingsError, match="'tlsf'") as caught:
+        simulate(executed(CHAIN), "tlsf")
+    assert "best-fit" in caught.value.hint
+
+
+def test_a_size_that_data_decides_is_named() -> None:
+    graph = executed(
+        "g (float[8] x) => (float y) { n = NonZero(x) y = ReduceSum<keepdims=0>(x) }"
+    )
+    with pytest.raises(UnknownSizeError, match="n is not known"):
+        simulate(graph, "bfc")

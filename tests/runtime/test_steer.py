@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import ast
+
+import onnx
+import onnx.parser
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memplan_cli.core.results.observations import CPU, CUDA, Peaks, RuntimeSettings
+from memplan_cli.onnx_io.runs.readers import unread_outputs, with_readers
+from memplan_cli.reporting.snippet import settings_snippet
+from memplan_cli.runtime.simulation.bfc import ArenaRules
+from memplan_cli.runtime.simulation.predict import Executed, predict
+from memplan_cli.runtime.simulation.region import best_arena, one_chunk
+from memplan_cli.runtime.simulation.requests import Request, held_after, most_in_use
+from memplan_cli.runtime.steer import (
+    Recommendation,
+    as_recorded,
+    better_of,
+    recommend_unmeasured,
+)
+from memplan_cli.runtime.workers.profile import NodeEvent, Recording
+from memplan_cli.shapes.reading import read_program
+
+HEAD = '<ir_version: 10, opset_import: ["" : 21]>\n'
+
+
+def asks(*steps: int) -> tuple[Request, ...]:
+    """Positive: ask for so many kibibytes; negative: give the n-th request back."""
+    found, count = [], 0
+    for step in steps:
+        count += step > 0
+        found.append(Request(count, step << 10) if step > 0 else Request(-step, -1))
+    return tuple(found)
+
+
+def test_exact_growth_is_kept_where_nothing_fragments() -> None:
+    choice = best_arena(asks(4, -1, 4, -2))
+    assert (choice.held, choice.chunk) == (4096, 0)
+
+
+def test_one_region_wins_where_regions_of_all_sizes_pile_up() -> None:
+    # 8, then 12, then 16: exact growth keeps all three, one region of 16 holds each.
+    requests = asks(8, -1, 12, -2, 16, -3)
+    assert held_after(requests, ArenaRules(exact=True)) == 36 << 10
+    choice = best_arena(requests)
+    assert (choice.held, choice.chunk) == (16 << 10, 16 << 10)
+
+
+def test_two_regions_win_where_two_large_tensors_take_turns() -> None:
+    # One region of 16 has a hole of 4 on either side of the first 8 when the next 8 comes.
+    requests = asks(4, 8, -1, 8, -2, -3)
+    assert held_after(requests, ArenaRules(exact=True)) == 20 << 10
+    assert held_after(requests, ArenaRules.from_settings(one_chunk(16 << 10))) > 16 << 10
+    choice = best_arena(requests)
+    assert (choice.held, choice.chunk) == (16 << 10, 8 << 10)
+    assert choice.arena["max_power_of_two_extend_bytes"] == 8 << 10
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.tuples(st.integers(1, 64), st.integers(0, 9)), min_size=1, max_size=40))
+def test_the_choice_is_never_worse_than_exact_growth_nor_below_what_is_live(
+    pairs: list[tuple[int, int]],
+) -> None:
+    found: list[Request] = []
+    live: list[int] = []
+    for ticket, (size, drop) in enumerate(pairs):
+        found.append(Request(ticket, size << 8))
+        live.append(ticket)
+        if drop < len(live):
+            found.append(Request(live.pop(drop), -1))
+    found += [Request(ticket, -1) for ticket in live]
+    choice = best_arena(found)
+    assert most_in_use(found) <= choice.held
+    assert choice.held <= held_after(found, ArenaRules(exact=True))
+    assert choice.held == held_after(found, ArenaRules.from_settings(choice.arena))
+
+
+def executed(nodes: str) -> Executed:
+    text = HEAD + f"g (float[1024] x) => (float[1024] y) {{ {nodes} }}"
+    return Executed(read_program(onnx.parser.parse_model(text)).program)
+
+
+def test_the_order_that_needs_less_is_recommended() -> None:
+    # Depth first keeps one branch's result; the file keeps three at once.
+    graph = executed(
+        "a0 = Exp(x) b0 = Exp(x) c0 = Exp(x) a1 = Neg(a0) b1 = Neg(b0) c1 = Neg(c0) "
+        "s = Add(a1, b1) y = Add(s, c1)"
+    )
+    best = recommend_unmeasured(graph, RuntimeSettings())
+    peaks = {
+        order: predict(
+            graph,
+            RuntimeSettings(session={"execution_order": order, "enable_mem_reuse": False}),
+        ).first_run_peak
+        for order in ("DEFAULT", "PRIORITY_BASED")
+    }
+    assert best.settings.session["execution_order"] == min(peaks, key=lambda o: peaks[o] or 0)
+    assert best.settings.session["enable_mem_pattern"] is False
+
+
+def test_a_fixed_order_stays() -> None:
+    base = RuntimeSettings(session={"execution_order": "PRIORITY_BASED"})
+    best = recommend_unmeasured(executed("a = Exp(x) y = Neg(a)"), base)
+    assert best.settings.session["execution_order"] == "PRIORITY_BASED"
+
+
+def test_sizes_that_depend_on_data_get_settings_that_win_on_average() -> None:
+    text = HEAD + "g (float[8] x) => (int64[1,n] y) { y = NonZero(x) }"
+    graph = Executed(read_program(onnx.parser.parse_model(text)).program)
+    best = recommend_unmeasured(graph, RuntimeSettings())
+    assert best.settings.arena["arena_extend_strategy"] == "kSameAsRequested"
+    assert best.predicted.first_run_peak is None
+    assert "depend on data" in best.notes[0]
+
+
+def test_the_option_with_least_memory_in_time_is_taken() -> None:
+    def option(peak: int, milliseconds: float) -> Recommendation:
+        seen = Peaks(peak, peak, held=peak, weights=0, milliseconds=milliseconds)
+        return Recommendation(RuntimeSettings(), Peaks(None, None), seen)
+
+    small_slow, large_fast = option(10, 2.0), option(20, 1.0)
+    both = [small_slow, large_fast]
+    assert better_of(both, lambda peaks: (peaks.milliseconds or 0) > 1.05) is large_fast
+    assert better_of(both, lambda _: False) is small_slow
+    assert better_of(both, lambda _: True) is large_fast, "all are slow: then the fastest"
+
+
+def test_the_snippet_is_python_and_sets_each_option_in_its_scope() -> None:
+    settings = RuntimeSettings(
+        session={"execution_order": "PRIORITY_BASED", "enable_mem_pattern": False},
+        session_config={"a.b": "1"},
+        arena={"arena_extend_strategy": "kSameAsRequested"},
+        run_config={"c.d": "2"},
+    )
+    text = settings_snippet(settings, "m.onnx")
+    ast.parse(text)
+    assert "options.execution_order = ort.ExecutionOrder.PRIORITY_BASED" in text
+    assert "ort.OrtArenaCfg({'arena_extend_strategy': 1})" in text
+    assert "run_options.add_run_config_entry('c.d', '2')" in text
+    on_cuda = settings_snippet(settings, "m.onnx", CUDA)
+    assert "create_and_register_allocator" not in on_cuda
+    assert "{'arena_extend_strategy': 'kSameAsRequested'}" in on_cuda
+
+
+def test_the_snippet_runs() -> None:
+    settings = RuntimeSettings(session={"enable_mem_pattern": False})
+    code = settings_snippet(settings, "m.onnx").split("session =")[0]
+    scope: dict[str, object] = {}
+    exec(code, scope)  # noqa: S102 - our own text
+    assert getattr(scope["options"], "enable_mem_pattern") is False  # noqa: B009 - no types
+    assert CPU in settings_snippet(settings, "m.onnx")
+
+
+def test_a_shape_node_reads_what_nobody_reads() -> None:
+    text = (
+        HEAD
+        + """g (float[1,1,32,32] x) => (float[4,1,32,32] y)
+        { a = Exp(x)  u, i = MaxPool<kernel_shape = [1, 1]>(a)  c = Cast<to = 1>(i)
+          d = Concat<axis = 0>(a, c, a, c)  y = Neg(d) }"""
+    )
+    model = onnx.parser.parse_model(text)
+    assert unread_outputs(model) == ("u",)
+    read = with_readers(model, ("u",))
+    assert [node.op_type for node in read.graph.node][2] == "Shape"
+    onnx.checker.check_model(read)
+    assert "u" not in unread_outputs(read)
+    in_file_order = RuntimeSettings(
+        session={"execution_order": "PRIORITY_BASED", "enable_mem_reuse": False}
+    )
+    before, after = (
+        predict(Executed(read_program(m).program), in_file_order).first_run_peak
+        for m in (model, read)
+    )
+    assert before is not None
+    assert after is not None
+    assert after < before
+
+
+def event(name: str) -> NodeEvent:
+    return NodeEvent(name, "Op", CPU, 0, 0, 0, 0, 0, 0, 0)
+
+
+def test_a_graph_is_put_in_the_order_that_was_seen() -> None:
+    graph = executed("[p] a = Exp(x) [q] b = Neg(x) [r] y = Add(a, b)")
+    run = tuple(event(name) for name in ("q", "p", "r"))
+    seen = as_recorded(graph, Recording((run,), ()))
+    assert seen is not None
+    assert [op.name for op in seen.program.body.ops] == ["q", "p", "r"]
+
+
+def test_an_order_that_does_not_name_every_op_once_is_not_believed() -> None:
+    graph = executed("[p] a = Exp(x) [q] b = Neg(x) [r] y = Add(a, b)")
+    for names in (("q", "p"), ("q", "q", "r"), ("p", "q", "r", "r")):
+        run = tuple(event(name) for name in names)
+        assert as_recorded(graph, Recording((run,), ())) is None

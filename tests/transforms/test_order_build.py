@@ -1,0 +1,134 @@
+"""From blocks to integers: what ops with bodies take, and who may replace whom."""
+
+from dataclasses import replace
+
+import builders
+from memplan_cli.analysis.aliasing import SHARE_SAFELY
+from memplan_cli.analysis.storage import live_peak
+from memplan_cli.core.program import Block, Op, Origin, Program, Var, VarId
+from memplan_cli.core.symbolic.sizes import Size
+from memplan_cli.transforms.ordering.build import (
+    Inner,
+    Storage,
+    least_taken,
+    most_taken,
+    storage_facts,
+    task_graph,
+)
+from memplan_cli.transforms.ordering.order import best_order
+
+NOBODY = Block((), (), ())
+
+
+def facts_of(**sizes: Size) -> Storage:
+    numbers = {VarId(name): size.coefficient for name, size in sizes.items()}
+    roots = {var: var for var in numbers}
+    return Storage(
+        roots, {VarId(n): s for n, s in sizes.items()}, numbers, SHARE_SAFELY.in_place, 0
+    )
+
+
+def test_what_a_body_gives_lives_while_the_next_one_runs() -> None:
+    branch = Op("if", "If", (), (VarId("y"),), (NOBODY, NOBODY))
+    bodies = [Inner(0, 5, 3, 5), Inner(0, 4, 2, 4)]
+    assert most_taken(branch, facts_of(y=Size(1)), bodies) == 3 + 4
+    assert most_taken(branch, facts_of(y=Size(9)), bodies) == 3 + 2 + 9
+
+
+def test_a_loop_s_results_and_inputs_live_while_it_runs() -> None:
+    loop = Op("loop", "Loop", (), (VarId("y"),), (NOBODY,))
+    assert most_taken(loop, facts_of(y=Size(7)), [Inner(2, 5, 3, 4)]) == 2 + 5 + 7
+    assert least_taken(loop, facts_of(y=Size(7)), [Inner(2, 5, 3, 4)]) == 2 + 4 + 7
+
+
+def test_nothing_is_sure_of_what_a_branch_takes() -> None:
+    branch = Op("if", "If", (), (VarId("y"),), (NOBODY, NOBODY))
+    assert least_taken(branch, facts_of(y=Size(7)), [Inner(0, 5, 3, 5)]) == 0
+
+
+def block_of(*ops: Op, results: tuple[str, ...]) -> Block:
+    return Block((VarId("x"),), tuple(map(VarId, results)), ops)
+
+
+def op(index: int, kind: str, read: str, made: str) -> Op:
+    return Op(f"n{index}", kind, (VarId(read),), (VarId(made),), source=index)
+
+
+def test_only_equal_sizes_replace_one_another_whatever_the_sample() -> None:
+    block = block_of(
+        op(0, "Conv", "x", "a"), op(1, "Relu", "a", "b"), op(2, "Relu", "b", "c"), results=()
+    )
+    facts = facts_of(a=Size(1, ("m",)), b=Size(1, ("n",)), c=Size(1, ("n",)))
+    assert task_graph(block, facts, {}).replaces == ((), (), (1,))
+
+
+def test_what_outlives_the_block_is_never_replaced() -> None:
+    block = block_of(op(0, "Conv", "x", "a"), op(1, "Relu", "a", "b"), results=("a", "b"))
+    graph = task_graph(block, facts_of(a=Size(4), b=Size(4)), {})
+    assert graph.outlives == (True, True)
+    assert graph.replaces == ((), ())
+
+
+def test_views_are_one_tensor_with_what_they_show() -> None:
+    block = block_of(
+        op(0, "Conv", "x", "a"),
+        op(1, "Reshape", "a", "v"),
+        op(2, "Conv", "v", "y"),
+        results=("y",),
+    )
+    names = ("x", "a", "v", "y")
+    vars_ = {VarId(n): Var(VarId(n), "uint8", None, Origin.OP) for n in names}
+    sizes = {VarId("a"): Size(4), VarId("v"): Size(4)}
+    numbers = {VarId("a"): 4, VarId("v"): 4}
+    facts = storage_facts(Program("p", block, vars_), sizes, numbers, (), SHARE_SAFELY)
+    graph = task_graph(block, facts, {})
+    assert graph.opens == ((0,), (), ())
+    assert graph.touches == ((0,), (0,), (0,))
+    assert graph.uses == (3,)
+
+
+def test_an_input_read_twice_is_replaced_once_and_only_where_both_places_may_be() -> None:
+    made = [op(at, "Conv", "x", name) for at, name in enumerate("ab")]
+    vars_ = [VarId(name) for name in "aba"]
+    sizes = dict.fromkeys("abyz", Size(4))
+    for kind, inputs, replaced in (
+        ("Add", vars_[:1] * 2, (0,)),
+        ("Add", vars_[:2], (0, 1)),
+        ("Sum", vars_, (1,)),  # reads a once more, after its first write
+    ):
+        reader = Op("n2", kind, tuple(inputs), (VarId("y"),), source=2)
+        graph = task_graph(block_of(*made, reader, results=()), facts_of(**sizes), {})
+        assert graph.replaces[2] == replaced, (kind, inputs)
+
+
+def test_what_two_inputs_show_is_replaced_by_neither() -> None:
+    block = block_of(
+        op(0, "Conv", "x", "a"),
+        op(1, "Reshape", "a", "v"),
+        Op("n2", "Add", (VarId("a"), VarId("v")), (VarId("y"),), source=2),
+        results=(),
+    )
+    facts = replace(
+        facts_of(a=Size(4), v=Size(4), y=Size(4)),
+        roots={VarId("a"): VarId("a"), VarId("v"): VarId("a"), VarId("y"): VarId("y")},
+    )
+    assert task_graph(block, facts, {}).replaces == ((), (), ())
+
+
+def test_a_branch_s_result_is_counted_once_with_the_output() -> None:
+    """Estimates of an If whose branches share with it are what its plan takes."""
+    then = builders.block("", "r", builders.op("t <- x"), builders.op("r <- t"))
+    other = builders.block("", "s", builders.op("u <- x"), builders.op("s <- u"))
+    choice = builders.op("y <- x", then, other, kind="If")
+    top = builders.block("x", "z", choice, builders.op("z <- y"))
+    tested = builders.program(top, sizes={"t": 5, "u": 6, "r": 20, "s": 20, "y": 20})
+    sizes = builders.var_sizes(tested)
+    numbers = {var: size.coefficient for var, size in sizes.items()}
+    facts = storage_facts(tested, sizes, numbers, (), SHARE_SAFELY)
+    assert facts.given == {"s", "y"}
+    assert (facts.numbers[VarId("s")], facts.numbers[VarId("y")]) == (0, 20)
+    found = best_order(tested, sizes)
+    assert found.candidates[found.chosen] == live_peak(tested, sizes) == 26
+    assert (
+        most_taken(tested.body.ops[0], facts, [Inner(0, 25, 20, 0), Inner(0, 6, 0, 0)]) == 26
+    )

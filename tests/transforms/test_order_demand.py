@@ -1,0 +1,164 @@
+"""Orders made on demand, and bounds by one cut, along a path, and by pairs."""
+
+from itertools import product
+
+import pytest
+
+from memplan_cli.transforms.ordering.bounds.bound import CutBounds
+from memplan_cli.transforms.ordering.bounds.certify import Certificate
+from memplan_cli.transforms.ordering.effort import Effort
+from memplan_cli.transforms.ordering.graph import TaskGraph, peak, trace
+from memplan_cli.transforms.ordering.search.demand import (
+    NO_LIMIT,
+    Sweep,
+    Way,
+    longest_path,
+    sweep,
+)
+from order_graphs import GRAPHS, graph_of, orders, random_graph
+
+MANY = [*GRAPHS, *(random_graph(seed, most=30) for seed in range(200, 230))]
+
+
+def gradients(count: int) -> TaskGraph:
+    """Make a chain forward and back; each op back is read by one whose result is added up.
+
+    Ops 0 .. n-1 go forward, then for each op back: itself, its weight's gradient (large),
+    and the sum of all gradients so far, in place.
+    """
+    reads: list[list[int]] = [[at - 1] if at else [] for at in range(count)]
+    weight = [4] * count
+    back, total = count - 1, -1
+    in_place = []
+    for at in reversed(range(count)):
+        op = len(reads)
+        reads += [[back, at], [op, at]]
+        weight += [4, 40]
+        back, gradient = op, op + 1
+        if total >= 0:
+            in_place.append(len(reads))
+            reads.append([total, gradient])
+            weight.append(40)
+            total = len(reads) - 1
+        else:
+            total = gradient
+    return graph_of(reads, weight, [total], in_place)
+
+
+@pytest.mark.parametrize("way", Way)
+def test_every_order_made_on_demand_respects_every_edge(way: Way) -> None:
+    for graph, limit, slack in product(MANY, (0, 12, NO_LIMIT), (0, 3)):
+        for chain in (longest_path(graph), ()):
+            order = sweep(graph, Sweep(way, chain, slack, limit))
+            assert sorted(order) == list(range(graph.size))
+            place = {op: at for at, op in enumerate(order)}
+            assert all(place[p] < place[op] for op in order for p in graph.preds[op])
+
+
+def test_a_longest_path_has_as_many_ops_as_any() -> None:
+    graph = graph_of([[], [0], [1], [0], [3], [4], [2, 5]], [1] * 7)
+    assert longest_path(graph) == [0, 3, 4, 5, 6]
+
+
+def test_ops_run_together_that_pay_for_one_another() -> None:
+    # Op 1 takes 9 bytes; with op 2 behind it, and once op 3 has run, it frees tensor 0.
+    graph = graph_of([[], [0], [0, 1], [0], [3], [4], [2, 5]], [8, 9, 1, 5, 6, 5, 1], [6])
+    path = longest_path(graph)
+    assert path == [0, 3, 4, 5, 6]
+    assert sweep(graph, Sweep(Way.FORWARD, path)) == [0, 3, 1, 2, 4, 5, 6]
+    # Backward, op 2 is put before op 3, which makes tensor 0 live for both of them.
+    assert sweep(graph, Sweep(Way.BACKWARD, path)) == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_gradients_are_added_up_as_they_come() -> None:
+    graph = gradients(6)
+    order = sweep(graph, Sweep(Way.FORWARD, longest_path(graph)))
+    # Two gradients at a time, six activations at most, and the chain's own two.
+    assert peak(graph, order) <= 2 * 40 + 6 * 4 + 2 * 4
+
+
+def test_nothing_that_is_not_asked_for_runs_above_the_limit() -> None:
+    # Ops 1 and 2 free tensor 0, but take 30 for a moment; only the last op asks for them.
+    graph = graph_of([[], [0], [1, 0], [0], [3], [2, 4]], [4, 30, 1, 9, 9, 1], [5])
+    path = [0, 3, 4, 5]
+    assert sweep(graph, Sweep(Way.FORWARD, path)) == [0, 3, 1, 2, 4, 5]
+    assert sweep(graph, Sweep(Way.FORWARD, path, limit=44)) == [0, 3, 1, 2, 4, 5]
+    assert sweep(graph, Sweep(Way.FORWARD, path, limit=43)) == [0, 3, 4, 1, 2, 5]
+
+
+def test_with_slack_a_few_bytes_too_many_hold_nothing_up() -> None:
+    # Op 1 gives 9 bytes for 8.
+    graph = graph_of([[], [0], [], [2], [1, 3]], [8, 9, 6, 6, 1], [4])
+    path = [0, 2, 3, 4]
+    assert sweep(graph, Sweep(Way.FORWARD, path)) == [0, 2, 3, 1, 4]
+    assert sweep(graph, Sweep(Way.FORWARD, path, slack=1)) == [0, 1, 2, 3, 4]
+
+
+def test_a_cut_with_ops_before_and_after_is_the_least_of_the_orders_that_do_so() -> None:
+    compared = 0
+    for graph in GRAPHS[:12]:
+        least: dict[tuple[int, int, int], int] = {}
+        for order in orders(graph):
+            for at, step in enumerate(trace(graph, order)[0]):
+                for before, after in product(order[:at], order[at + 1 :]):
+                    case = (order[at], before, after)
+                    least[case] = min(step, least.get(case, step))
+        for (op, before, after), bound in least.items():
+            assert CutBounds(graph).at(op, 10**6, (before,), (after,)).bound == bound
+            compared += 1
+    assert compared > 200
+
+
+def update() -> TaskGraph:
+    """Make a gradient that two halves of an update read, each with a tensor of its own."""
+    # 0: gradient; 1, 2: its two products; 3, 4: decayed averages; 5, 6: the sums.
+    reads: list[list[int]] = [[], [0], [0], [], [], [1, 3], [2, 4]]
+    return graph_of(reads, [10, 10, 10, 10, 10, 1, 1], [5, 6], [1, 2])
+
+
+def test_a_pair_of_ops_proves_what_neither_proves_alone() -> None:
+    graph = update()
+    best = min(orders(graph), key=lambda order: peak(graph, order))
+    alone = max(CutBounds(graph).at(op, 10**6).bound for op in range(graph.size))
+    assert alone < peak(graph, best)
+    certificate = Certificate(graph, 0)
+    certificate.look_at_pairs(best, peak(graph, best), Effort(10**6))
+    assert certificate.bound == peak(graph, best)
+
+
+def test_no_certificate_is_above_the_best_order() -> None:
+    raised = 0
+    for graph in GRAPHS:
+        every = orders(graph)
+        if len(every) == 3000:
+            continue
+        best = min(peak(graph, order) for order in every)
+        certificate = Certificate(graph, 0)
+        local = certificate.bound
+        for order in (every[0], every[-1]):
+            certificate.look(order, 10**9, Effort(10**6))
+            certificate.look_along(longest_path(graph), 10**9, Effort(10**6))
+            certificate.look_at_pairs(order, 10**9, Effort(10**6))
+        assert certificate.bound <= best
+        raised += certificate.bound > local
+    assert raised > 10
+
+
+def test_a_certificate_without_effort_is_a_bound_all_the_same() -> None:
+    for graph in GRAPHS:
+        best = min(peak(graph, order) for order in orders(graph))
+        for work in (1, 10, 100):
+            certificate = Certificate(graph, 0)
+            order = list(range(graph.size))
+            certificate.look(order, 10**9, Effort(work))
+            certificate.look_along(longest_path(graph), 10**9, Effort(work))
+            certificate.look_at_pairs(order, 10**9, Effort(work))
+            assert certificate.bound <= best
+
+
+def test_cuts_along_a_path_find_the_waist_of_a_training_step() -> None:
+    graph = gradients(32)
+    certificate = Certificate(graph, 0)
+    local = certificate.bound
+    certificate.look_along(longest_path(graph), 10**9, Effort(10**6))
+    assert certificate.bound >= max(local, 31 * 4)

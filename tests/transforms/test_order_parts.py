@@ -1,0 +1,304 @@
+"""The parts that searches are made of, each on graphs whose every order can be tried."""
+
+import pytest
+
+from memplan_cli.transforms.ordering.bounds.bound import CutBounds, local_bounds
+from memplan_cli.transforms.ordering.bounds.certify import cut_bound
+from memplan_cli.transforms.ordering.bounds.flow import SINK, SOURCE, Network
+from memplan_cli.transforms.ordering.effort import Effort
+from memplan_cli.transforms.ordering.graph import TaskGraph, moved, peak, trace
+from memplan_cli.transforms.ordering.search.beam import beam
+from memplan_cli.transforms.ordering.search.contract import contract
+from memplan_cli.transforms.ordering.search.divide import divide
+from memplan_cli.transforms.ordering.search.exact import best_first
+from memplan_cli.transforms.ordering.search.list_orders import CANDIDATES, runtime_default
+from memplan_cli.transforms.ordering.search.walk import Walk
+from memplan_cli.transforms.ordering.solve import Solution
+from memplan_cli.transforms.ordering.source_order import loosen, straighten
+from order_graphs import GRAPHS, graph_of, orders
+
+
+def test_the_runtime_s_default_order_is_depth_first_from_the_last_leaf() -> None:
+    # A0 B0 A1 B1 A2 B2 A3 B3 C, as measured in ONNX Runtime 1.31.
+    graph = graph_of([[], [0], [], [2], [], [4], [], [6], [1, 3, 5, 7]], [1] * 9)
+    assert runtime_default(graph) == [6, 7, 4, 5, 2, 3, 0, 1, 8]
+
+
+@pytest.mark.parametrize("name", CANDIDATES)
+def test_every_candidate_respects_every_edge(name: str) -> None:
+    for graph in GRAPHS:
+        order = CANDIDATES[name](graph)
+        assert sorted(order) == list(range(graph.size))
+        place = {op: at for at, op in enumerate(order)}
+        assert all(place[p] < place[op] for op in order for p in graph.preds[op])
+
+
+def test_greedy_backward_runs_what_only_waits_just_before_its_reader() -> None:
+    # Op 0 depends on nothing and is read by the last op only.
+    graph = graph_of([[], [], [1], [2], [0, 3]], [9, 1, 1, 1, 1])
+    assert CANDIDATES["greedy_backward"](graph) == [1, 2, 3, 0, 4]
+
+
+def test_a_section_does_not_keep_alive_what_nobody_after_it_reads() -> None:
+    # Tensor 0 is read by op 1, before the section, and by op 2, inside of it.
+    graph = graph_of([[], [0], [0], [1, 2], [3]], [10, 1, 1, 1, 1])
+    walk = Walk(graph, range(5))
+    section = walk.section(2, 4)
+    steps, before, after = trace(section, [0, 1])
+    assert (steps, before, after) == (walk.steps[2:4], walk.before[2:4], walk.before[4])
+    assert after == 1
+
+
+def test_sections_of_any_order_need_what_the_whole_needs_there() -> None:
+    for graph in GRAPHS:
+        walk = Walk(graph, orders(graph, 20)[-1])
+        for begin in range(graph.size):
+            for end in range(begin + 1, graph.size + 1):
+                section = walk.section(begin, end)
+                steps, before, _ = trace(section, range(section.size))
+                assert steps == walk.steps[begin:end]
+                assert before == walk.before[begin:end]
+
+
+def test_what_is_kept_is_live_after_the_last_op_of_any_order() -> None:
+    for graph in GRAPHS:
+        walk = Walk(graph, orders(graph, 20)[-1])
+        assert graph.kept() == trace(graph, walk.order)[2]
+        for begin in range(graph.size):
+            section = walk.section(begin, graph.size)
+            assert section.kept() == trace(section, range(section.size))[2]
+
+
+def test_a_spliced_walk_is_the_walk_of_the_new_order() -> None:
+    for graph in GRAPHS:
+        walk = Walk(graph, range(graph.size))
+        begin = graph.size // 3
+        section = walk.section(begin, graph.size)
+        walk.splice(begin, section, orders(section, 9)[-1])
+        again = Walk(graph, walk.order)
+        assert (walk.steps, walk.before) == (again.steps, again.before)
+        for begin in range(graph.size):
+            assert walk.section(begin, graph.size) == again.section(begin, graph.size)
+
+
+def test_a_cut_is_the_least_of_all_orders_at_that_op() -> None:
+    for graph in GRAPHS:
+        found = orders(graph)
+        if len(found) == 3000:
+            continue
+        cuts = CutBounds(graph)
+        least = [10**9] * graph.size
+        for order in found:
+            steps, _, _ = trace(graph, order)
+            for at, op in enumerate(order):
+                least[op] = min(least[op], steps[at])
+        assert [cuts.at(op, 10**6).bound for op in range(graph.size)] == least
+        assert all(a <= b for a, b in zip(local_bounds(graph), least, strict=True))
+
+
+def test_a_cut_of_a_section_is_the_least_of_all_its_orders() -> None:
+    for graph in GRAPHS[:30]:
+        walk = Walk(graph, orders(graph, 30)[-1])
+        section = walk.section(graph.size // 3, graph.size - graph.size // 3)
+        least = [10**9] * section.size
+        for order in orders(section):
+            for at, op in enumerate(order):
+                least[op] = min(least[op], trace(section, order)[0][at])
+        assert [CutBounds(section).at(op, 10**6).bound for op in range(section.size)] == least
+
+
+def test_both_divisions_of_a_cut_reach_it() -> None:
+    for graph in GRAPHS:
+        for op in range(graph.size):
+            cut = CutBounds(graph).at(op, 10**6)
+            for first in (cut.earliest(), cut.latest()):
+                rest = [o for o in range(graph.size) if o != op and o not in first]
+                order = [*sorted(first), op, *rest]
+                place = {o: at for at, o in enumerate(order)}
+                assert all(place[p] < place[o] for o in order for p in graph.preds[o])
+                assert trace(graph, order)[0][len(first)] == cut.bound
+
+
+def test_a_cut_without_work_is_a_bound_all_the_same() -> None:
+    for graph in GRAPHS:
+        best = min(peak(graph, order) for order in orders(graph))
+        assert all(CutBounds(graph).at(op, 0).bound <= best for op in range(graph.size))
+        assert cut_bound(graph, list(range(graph.size))) <= best
+
+
+def test_contracting_keeps_the_best_peak_and_clusters_expand_to_the_same_peak() -> None:
+    shrunk = 0
+    for graph in GRAPHS:
+        small = contract(graph)
+        shrunk += small.graph.size < graph.size
+        found = orders(small.graph)
+        for order in found[:50]:
+            assert peak(small.graph, order) == peak(graph, small.expand(order))
+        every = orders(graph)
+        if len(every) < 3000:
+            assert min(peak(small.graph, o) for o in found) == min(
+                peak(graph, o) for o in every
+            )
+    assert shrunk > 30
+
+
+def test_contracting_a_section_knows_what_was_live_before_it() -> None:
+    # A tensor that is given to the section may be replaced, but not if it is read again.
+    for graph in GRAPHS:
+        order = orders(graph, 30)[-1]
+        for begin in range(graph.size):
+            section = Walk(graph, order).section(begin, graph.size)
+            small = contract(section)
+            for clusters in orders(small.graph, 20):
+                assert peak(small.graph, clusters) == peak(section, small.expand(clusters))
+
+
+def test_what_the_first_op_takes_for_a_moment_is_no_room_for_the_second() -> None:
+    # Op 0 also makes a tensor of 10 bytes that nobody reads; op 1 takes 5 for 1.
+    graph = TaskGraph(
+        preds=((), (0,)),
+        succs=((1,), ()),
+        opens=((0, 1), (2,)),
+        touches=((0, 1), (0, 2)),
+        replaces=((), ()),
+        saved=(0, 0),
+        need=(11, 5),
+        weight=(1, 10, 5),
+        uses=(2, 1, 2),
+        outlives=(False, False, True),
+        start=0,
+    )
+    assert contract(graph).members == ((0,), (1,))
+
+
+def test_greedy_knows_what_the_last_reader_frees() -> None:
+    # Op 2 makes 8 and frees 5, which is less than the 6 that op 1 makes.
+    graph = graph_of([[], [], [0], [1], [2, 3]], [5, 6, 8, 1, 1])
+    assert CANDIDATES["greedy"](graph) == [0, 2, 1, 3, 4]
+
+
+def test_what_the_second_op_of_a_cluster_reads_is_not_replaced_by_the_first() -> None:
+    # Both read tensor 0, which was live before them, and the second replaces the first's.
+    whole = graph_of([[], [0], [0, 1]], [4, 4, 4], outlives=(2,), in_place=(1, 2))
+    section = Walk(whole, range(3)).section(1, 3)
+    small = contract(section)
+    assert small.members == ((0, 1),)
+    assert peak(small.graph, [0]) == peak(section, [0, 1]) == 8
+
+
+def test_a_chain_contracts_to_one_cluster() -> None:
+    chain = graph_of([[], [0], [1], [2]], [4, 4, 4, 4], in_place=(1, 2, 3))
+    assert contract(chain).members == ((0, 1, 2, 3),)
+
+
+def test_dividing_never_makes_an_order_worse_and_its_bound_holds() -> None:
+    better = 0
+    for graph in GRAPHS:
+        every = orders(graph)
+        worst = max(every, key=lambda order: peak(graph, order))
+        found = divide(graph, worst, 0, Effort(100_000))
+        best = min(peak(graph, order) for order in every)
+        assert best <= peak(graph, found.order) <= peak(graph, worst)
+        assert found.bound <= peak(graph, found.order)
+        assert found.bound <= best
+        better += peak(graph, found.order) < peak(graph, worst)
+    assert better > 20
+
+
+def test_the_exact_search_proves_that_there_is_nothing_below_the_best() -> None:
+    for graph in GRAPHS:
+        best = min(peak(graph, order) for order in orders(graph))
+        found = best_first(graph, 0, best + 1, lambda _: True)
+        assert found.order is not None
+        assert peak(graph, found.order) == found.bound == best
+        nothing = best_first(graph, 0, best, lambda _: True)
+        assert (nothing.order, nothing.bound) == (None, best)
+
+
+def test_a_search_that_is_cut_short_gives_no_bound_that_does_not_hold() -> None:
+    for graph in GRAPHS:
+        best = min(peak(graph, order) for order in orders(graph))
+        for work in (0, 5, 20):
+            found = best_first(graph, 0, best + 5, Effort(work).allow(work))
+            assert found.bound <= best
+
+
+def test_a_wide_beam_finds_the_best_order() -> None:
+    for graph in GRAPHS:
+        best = min(peak(graph, order) for order in orders(graph))
+        order = beam(graph, 0, best + 1, 1000, lambda _: True)
+        assert order is not None
+        assert peak(graph, order) == best
+
+
+def test_straightening_keeps_the_peak_and_moves_nothing_without_need() -> None:
+    for graph in GRAPHS:
+        every = orders(graph)
+        for order in (every[-1], every[len(every) // 2]):
+            straight = straighten(graph, order, peak(graph, order), Effort(10_000))
+            assert peak(graph, straight) <= peak(graph, order)
+            assert moved(straight) <= moved(order)
+        if peak(graph, every[-1]) >= peak(graph, range(graph.size)):
+            straight = straighten(graph, every[-1], peak(graph, every[-1]), Effort(10_000))
+            assert straight == list(range(graph.size))
+
+
+def test_loosening_sorts_only_where_nothing_gets_heavier() -> None:
+    # Two large results, one at a time, then two smaller ones, for which there is room at once.
+    reads: list[list[int]] = [[], [], [0], [1], [2, 3], [4], [4], [5], [6], [7, 8]]
+    reads += [[9], [9], [10, 11]]
+    graph = graph_of(reads, [9, 9, 1, 1, 1, 3, 3, 1, 1, 1, 1, 1, 1])
+    order = [0, 2, 1, 3, 4, 5, 7, 6, 8, 9, 10, 11, 12]
+    straight = [0, 2, 1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]
+    assert straighten(graph, order, peak(graph, order), Effort(100)) == straight
+    assert loosen(graph, order, Effort(100)) == order
+    other = [*order[:10], 11, 10, 12]
+    assert loosen(graph, other, Effort(100)) == order, "what costs nothing is put back"
+    assert loosen(graph, other, Effort(0)) == other
+
+
+def test_loosening_keeps_the_peak_and_moves_nothing_without_need() -> None:
+    for graph in GRAPHS:
+        every = orders(graph)
+        for order in (every[-1], every[len(every) // 2]):
+            loose = loosen(graph, order, Effort(10_000))
+            assert peak(graph, loose) <= peak(graph, order)
+            assert moved(loose) <= moved(order)
+
+
+def test_a_flow_fills_the_narrowest_cut() -> None:
+    network = Network()
+    left, right = network.node(), network.node()
+    for tail, head, room in (
+        (SOURCE, left, 5),
+        (SOURCE, right, 4),
+        (left, right, 3),
+        (left, SINK, 2),
+        (right, SINK, 6),
+    ):
+        network.edge(tail, head, room)
+    value, _ = network.flow(1000)
+    assert value == 8
+
+
+def test_an_effort_s_parts_draw_on_the_whole() -> None:
+    whole = Effort(100)
+    part = whole.part(60)
+    keep_going = part.allow(50)
+    assert keep_going(30)
+    assert not keep_going(55)
+    assert (part.left, whole.left) == (5, 45)
+    assert not Effort(100, seconds=-1.0).in_time
+
+
+def test_a_better_order_of_the_same_name_takes_the_place_of_the_first() -> None:
+    graph = graph_of([[], [], [0], [1], [2, 3]], [9, 9, 1, 1, 1])
+    found = Solution(graph, 0)
+    found.offer("greedy", [0, 1, 2, 3, 4])
+    found.offer("greedy", [1, 3, 0, 2, 4])
+    assert found.order == [1, 3, 0, 2, 4]
+    assert found.peak == found.peaks["greedy"] == 11
+    found.offer("beam", [0, 2, 1, 3, 4])
+    assert (found.chosen, found.order) == ("beam", [0, 2, 1, 3, 4])
+    found.offer("exact", None)
+    assert found.chosen == "beam"

@@ -1,0 +1,206 @@
+"""The largest dim that fits: the search alone, on models, and as a command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memplan_cli.errors import SettingsError, UnknownSizeError
+from memplan_cli.planning.fit import (
+    LARGEST_DIM,
+    Need,
+    Question,
+    frontier,
+    largest,
+    on_expressions,
+)
+from memplan_cli.settings.settings import Settings
+from memplan_cli.workflows import api
+from memplan_cli.workflows.fit import Request, bind_program, fit
+from story import memplan
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+REPOSITORY = Path(__file__).parents[2]
+SAMPLE = REPOSITORY / "sample_models" / "dynamic_batch.onnx"
+SHARED = REPOSITORY.parent / "shared" / "models"
+
+
+def linear(dims: Mapping[str, int]) -> Need:
+    return Need(1000, dims["batch"], 0, 9 * dims["batch"])
+
+
+@given(limit=st.integers(0, 10**9), guess=st.integers(-5, 10**9))
+def test_the_answer_fits_and_the_next_value_does_not(limit: int, guess: int) -> None:
+    point = largest(linear, Question("batch", {}, limit), guess)
+    if limit < 1010:
+        assert point is None
+        return
+    assert point is not None
+    assert point.dims == {"batch": (limit - 1000) // 10}
+    assert point.need.total <= limit
+    assert point.beyond is not None
+    assert point.beyond.total > limit
+
+
+def test_a_good_guess_needs_two_plans() -> None:
+    asked = []
+
+    def need(dims: Mapping[str, int]) -> Need:
+        asked.append(dims["batch"])
+        return linear(dims)
+
+    largest(need, Question("batch", {}, 10_000), guess=900)
+    assert set(asked) == {900, 901}
+
+
+def test_a_need_that_does_not_grow_is_an_error() -> None:
+    with pytest.raises(SettingsError, match="does not depend on 'batch'"):
+        largest(lambda _: Need(1, 1, 1, 1), Question("batch", {}, 100))
+
+
+def test_what_no_machine_has_does_not_fit() -> None:
+    point = largest(
+        lambda dims: None if dims["batch"] > 7 else Need(0, 0, 0, 1),
+        Question("batch", {}, 100),
+    )
+    assert point is not None
+    assert point.dims == {"batch": 7}
+    assert point.beyond is None
+
+
+def test_a_frontier_has_a_point_for_each_power_of_two_that_fits() -> None:
+    def need(dims: Mapping[str, int]) -> Need:
+        return Need(0, 0, 0, dims["batch"] * dims["seq"])
+
+    points = list(frontier(need, Question("batch", {}, 20), ("seq",), lambda _: 1))
+    assert [(p.dims["seq"], p.dims["batch"]) for p in points] == [
+        (1, 20), (2, 10), (4, 5), (8, 2), (16, 1),
+    ]  # fmt: skip
+
+
+def test_expressions_are_solved_without_a_plan() -> None:
+    totals = {"1": 100, "batch": 10, "(new + past)*batch": 2}
+    question = Question("batch", {"new": 1, "past": 4}, 300)
+    assert on_expressions(totals, question) == 10
+    assert on_expressions(totals, Question("batch", {"new": 1, "past": 4}, 119)) == 0
+    assert on_expressions({"1": 5}, Question("batch", {}, 300)) == 1
+    assert on_expressions({"batch": 1}, Question("batch", {}, 1 << 62)) in (1, LARGEST_DIM)
+
+
+def test_the_largest_batch_of_a_model_is_what_exact_plans_say() -> None:
+    memory = 1 << 20
+    found = fit(SAMPLE, Request(memory, ("batch",), overhead=0))
+    (point,) = found.points
+
+    def total(batch: int) -> int:
+        report = api.plan(SAMPLE, Settings(dims={"batch": batch})).report
+        assert report.memory.total is not None
+        return report.memory.total
+
+    assert point.need.total == total(point.dims["batch"])
+    assert point.need.total <= memory < total(point.dims["batch"] + 1)
+    assert found.passed
+
+
+def test_overhead_is_taken_off_the_memory() -> None:
+    whole = fit(SAMPLE, Request(1 << 20, ("batch",), overhead=0))
+    less = fit(SAMPLE, Request(1 << 20, ("batch",), overhead=1 << 19))
+    assert less.points[0].dims["batch"] < whole.points[0].dims["batch"]
+    assert less.points[0].need.total <= 1 << 19
+
+
+def test_nothing_fits_is_a_result_that_says_what_one_would_need() -> None:
+    found = fit(SAMPLE, Request(10, ("batch",), overhead=0))
+    assert not found.passed
+    assert found.points == ()
+    assert found.least is not None
+    assert found.least.total > 10
+
+
+def test_a_symbol_that_the_model_does_not_have_is_named_with_the_nearest() -> None:
+    with pytest.raises(SettingsError, match="'bacth'") as error:
+        fit(SAMPLE, Request(1 << 20, ("bacth",)))
+    assert "batch" in error.value.hint
+
+
+def test_a_size_that_depends_on_data_is_an_error(tmp_path: Path) -> None:
+    import onnx
+
+    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 20]>
+        g (float[batch,8] x) => (float y) {
+            z = NonZero (x)
+            f = Cast <to = 1> (z)
+            y = ReduceSum <keepdims = 0> (f)
+        }""")
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(UnknownSizeError, match=r"'(z|f)'"):
+        fit(path, Request(1 << 30, ("batch",)))
+
+
+def test_confirming_runs_the_answer() -> None:
+    found = fit(SAMPLE, Request(64 << 20, ("batch",), overhead=0, provider="cpu"))
+    assert found.confirmed is not None
+    assert found.confirmed.dims == found.points[0].dims
+    assert found.confirmed.held > 0
+
+
+def test_binding_a_program_is_binding_the_model() -> None:
+    from memplan_cli.onnx_io.load import load_model
+    from memplan_cli.shapes.bindings import Bindings
+    from memplan_cli.shapes.reading import read_program
+
+    model = load_model(SAMPLE)
+    late = bind_program(read_program(model).program, {"batch": 5})
+    early = read_program(model, Bindings({"batch": 5})).program
+    assert {v.id: v.shape for v in late.vars.values()} == {
+        v.id: v.shape for v in early.vars.values()
+    }
+
+
+def command(*arguments: str) -> tuple[int, str]:
+
+    result = memplan("fit", *arguments)
+    return result.exit_code, result.stdout
+
+
+def test_the_command_gives_pure_json_and_exit_code_zero() -> None:
+    code, text = command(
+        str(SAMPLE), "--memory", "65MiB", "--dim", "batch=?", "--format", "json"
+    )
+    document = json.loads(text)
+    assert code == 0
+    assert document["schema"] == "memplan.fit/1"
+    assert document["points"][0]["dims"]["batch"] > 1
+    assert document["overhead"] == 64 << 20
+
+
+def test_the_command_ends_with_one_when_nothing_fits() -> None:
+    code, text = command(str(SAMPLE), "--memory", "10", "--overhead", "0", "--dim", "batch=?")
+    assert code == 1
+    assert "nothing fits" in text
+
+
+def test_a_command_without_an_open_dim_is_wrong() -> None:
+
+    result = memplan("fit", str(SAMPLE), "--memory", "1GiB")
+    assert result.exit_code == 2
+    assert "=?" in result.output
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason=f"{SHARED} is not there")
+def test_several_dims_make_a_frontier_of_a_real_model() -> None:
+    settings = Settings(order="keep")
+    request = Request(460 << 20, ("batch", "seq"), overhead=0)
+    found = fit(SHARED / "bert_base_dyn.onnx", request, settings)
+    batches = [point.dims["batch"] for point in found.points]
+    assert [point.dims["seq"] for point in found.points] == [2**n for n in range(len(batches))]
+    assert batches == sorted(batches, reverse=True)
+    assert all(point.need.total <= 460 << 20 for point in found.points)

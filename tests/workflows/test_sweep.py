@@ -1,0 +1,266 @@
+"""Many models, one row each: jobs, rows, resuming, processes that die, a cluster."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from memplan_cli.errors import ModelError, SettingsError
+from memplan_cli.reporting.commands.sweeps import RENDERERS
+from memplan_cli.reporting.findings.sweep_rows import Row
+from memplan_cli.settings.settings import Settings
+from memplan_cli.workflows import api
+from memplan_cli.workflows.sweeping.runners import in_processes, on_cluster, one_by_one
+from memplan_cli.workflows.sweeping.sweep import (
+    Job,
+    do_job,
+    failed,
+    found_models,
+    jobs_of,
+    sweep,
+)
+from story import memplan
+
+REPOSITORY = Path(__file__).parents[2]
+SAMPLES = REPOSITORY / "sample_models"
+DYNAMIC = SAMPLES / "dynamic_batch.onnx"
+KEEP = {"order": "keep"}
+
+
+def jobs(*batches: int) -> tuple[Job, ...]:
+    return tuple(Job(str(DYNAMIC), {"batch": batch}, None, KEEP) for batch in batches)
+
+
+def test_every_model_meets_every_value_and_one_plan_for_all() -> None:
+    found = jobs_of([SAMPLES], {"batch": (1, 8), "seq": (4,)}, {})
+    assert len(found) == 3 * len(list(SAMPLES.glob("*.onnx")))
+    assert [dict(job.dims) for job in found[:3]] == [
+        {"batch": 1, "seq": 4},
+        {"batch": 8, "seq": 4},
+        {"batch": "1..8", "seq": 4},
+    ]
+
+
+def test_a_model_is_swept_once_even_if_it_is_named_twice() -> None:
+    assert found_models([DYNAMIC, SAMPLES, Path(f"{SAMPLES}/*.onnx")])[0] == DYNAMIC
+    assert len(found_models([DYNAMIC, SAMPLES])) == len(list(SAMPLES.glob("*.onnx")))
+
+
+def test_a_folder_without_models_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"no \*\.onnx"):
+        found_models([tmp_path])
+
+
+def test_what_memplan_wrote_beside_a_model_is_not_swept_with_its_folder(
+    tmp_path: Path,
+) -> None:
+    for name in ("a.onnx", "a.memplan.onnx", "b.memplan.onnx"):
+        (tmp_path / name).touch()
+    assert [path.name for path in found_models([tmp_path])] == ["a.onnx", "b.memplan.onnx"]
+    written = tmp_path / "a.memplan.onnx"
+    assert found_models([written]) == (written,)
+
+
+def test_a_row_has_the_numbers_of_the_report() -> None:
+    row = do_job(jobs(8)[0])
+    memory = api.plan(DYNAMIC, Settings(dims={"batch": 8}, order="keep")).report.memory
+    assert row.passed
+    assert row.numbers["planned"] == memory.planned
+    assert row.numbers["total"] == memory.total
+
+
+def test_the_plan_for_all_values_is_the_one_of_the_largest() -> None:
+    both = do_job(Job(str(DYNAMIC), {"batch": "1..8"}, None, KEEP))
+    assert both.numbers == do_job(jobs(8)[0]).numbers
+
+
+def test_a_number_in_a_file_gives_way_to_the_values_of_the_row(tmp_path: Path) -> None:
+    config = tmp_path / "memplan.yaml"
+    config.write_text("dims: {batch: 3}\n")
+    row = do_job(Job(str(DYNAMIC), {"batch": "1..8"}, str(config), KEEP))
+    assert row.error == ""
+
+
+def test_a_model_that_cannot_be_read_is_a_row(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.onnx"
+    bad.write_bytes(b"nonsense")
+    (row,) = sweep((Job(str(bad)),), one_by_one)
+    assert not row.passed
+    assert "not an ONNX model" in row.error
+
+
+def test_a_sweep_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    sweep(jobs(1, 2), one_by_one, resume=file)
+    heard: list[Row] = []
+    rows = sweep(jobs(1, 2, 3), one_by_one, resume=file, heard=heard.append)
+    assert [row.dims["batch"] for row in rows] == [1, 2, 3]
+    assert [row.dims["batch"] for row in heard] == [3]
+    assert len(file.read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize("kept", [-40, -1, 1, 5])
+def test_half_a_line_that_a_kill_left_is_done_again(kept: int, tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    sweep(jobs(1, 2), one_by_one, resume=file)
+    text = file.read_text()
+    line = text.index("\n") + 1
+    file.write_text(text[:kept] if kept < 0 else text[: line + kept])
+    rows = sweep(jobs(1, 2), one_by_one, resume=file)
+    assert [row.passed for row in rows] == [True, True]
+    assert len(file.read_text().splitlines()) == 2
+    assert file.read_text() == text
+
+
+def test_other_settings_or_another_model_are_other_rows(tmp_path: Path) -> None:
+    copy = tmp_path / "model.onnx"
+    copy.write_bytes(DYNAMIC.read_bytes())
+    first = Job(str(copy), {"batch": 1}, None, KEEP)
+    key = first.key
+    assert Job(str(copy), {"batch": 1}, None, {"order": "auto"}).key != key
+    assert Job(str(copy), {"batch": 2}, None, KEEP).key != key
+    copy.write_bytes((SAMPLES / "train_mlp.onnx").read_bytes())
+    assert first.key != key
+
+
+@pytest.mark.parametrize(
+    "content", [b'{"a": 1}\n', b"\x08\x0a", b"text", b"[" * 99_999 + b"\n"]
+)
+def test_a_file_of_something_else_is_neither_taken_for_rows_nor_changed(
+    content: bytes, tmp_path: Path
+) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_bytes(content)
+    with pytest.raises(SettingsError, match="no file of sweep rows"):
+        sweep(jobs(1), one_by_one, resume=file)
+    assert file.read_bytes() == content
+
+
+def test_processes_give_the_rows_that_one_process_gives() -> None:
+    todo = jobs(1, 2, 3, 4, 5)
+    assert sweep(todo, partial(in_processes, count=2)) == sweep(todo, one_by_one)
+
+
+def test_a_job_that_kills_its_process_is_one_failed_row(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # The worker imports this module's stand-in for a job by its name.
+    (tmp_path / "deadly_jobs.py").write_text(
+        "import os, signal\n"
+        "from memplan_cli.workflows.sweeping.sweep import do_job\n"
+        "def deadly(job):\n"
+        "    if job.dims['batch'] == 3:\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    return do_job(job)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{REPOSITORY}")
+    from deadly_jobs import deadly  # type: ignore[import-not-found] # written just above
+
+    from memplan_cli.workflows.sweeping import runners as sweep_runners
+
+    monkeypatch.setattr(sweep_runners, "do_job", deadly)
+    todo = jobs(*range(1, 8))
+    heard: list[Row] = []
+    rows = sweep(todo, partial(in_processes, count=2), heard=heard.append)
+    assert len(heard) == 7, "no row is lost and none comes twice"
+    assert [row.passed for row in rows] == [batch != 3 for batch in range(1, 8)]
+    assert "died" in rows[2].error
+
+
+def test_rows_come_out_as_table_lines_and_csv() -> None:
+    (job,) = jobs(2)
+    rows = (do_job(job), failed(job, 'no, "because"\nof this'))
+    assert "2 rows, 1 failed" in RENDERERS["text"](rows)
+    lines = [Row.from_json(json.loads(s)) for s in RENDERERS["jsonl"](rows).splitlines()]
+    assert lines[0] == rows[0]
+    table = list(csv.DictReader(io.StringIO(RENDERERS["csv"](rows))))
+    assert table[0]["planned"] == str(rows[0].numbers["planned"])
+    assert table[1]["error"] == 'no, "because" of this'
+    assert table[1]["planned"] == ""
+    assert len(json.loads(RENDERERS["json"](rows))["rows"]) == 2
+    assert RENDERERS["text"](rows).endswith("2 rows, 1 failed\n")
+    assert RENDERERS["text"](rows[:1]).endswith("\n1 row\n")
+
+
+def test_the_command_writes_rows_and_says_by_its_exit_code_if_one_failed(
+    tmp_path: Path,
+) -> None:
+
+    bad = tmp_path / "bad.onnx"
+    bad.write_bytes(b"nonsense")
+    options = ["--jobs", "1", "--format", "jsonl", "--order", "keep", "--dim", "batch=1,2"]
+    good = memplan("sweep", str(DYNAMIC), *options)
+    assert good.exit_code == 0
+    assert [json.loads(s)["dims"]["batch"] for s in good.stdout.splitlines()] == [1, 2, "1..2"]
+    both = memplan("sweep", str(DYNAMIC), str(bad), *options)
+    assert both.exit_code == 1
+    assert len(both.stdout.splitlines()) == 6
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> object:
+    pytest.importorskip("distributed", reason="the extra `cluster` is not installed")
+    spawned: list[subprocess.Popen[bytes]] = []
+
+    def spawn(*arguments: str) -> subprocess.Popen[bytes]:
+        log = (tmp_path / f"log{len(spawned)}").open("wb")
+        process = subprocess.Popen(
+            [sys.executable, "-m", *arguments],
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+            cwd=tmp_path,
+        )
+        log.close()
+        spawned.append(process)
+        return process
+
+    file = tmp_path / "scheduler.json"
+    spawn("distributed.cli.dask_scheduler", "--port", "0", "--no-dashboard",
+          "--scheduler-file", str(file), "--host", "127.0.0.1")  # fmt: skip
+    deadline = time.monotonic() + 60
+    while not file.exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    address = json.loads(file.read_text())["address"]
+    workers = [
+        spawn("distributed.cli.dask_worker", address, "--nthreads", "1", "--no-nanny",
+              "--no-dashboard", "--memory-limit", "0")
+        for _ in range(2)
+    ]  # fmt: skip
+    yield address, workers
+    for process in spawned:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.slow
+def test_a_cluster_that_loses_a_worker_loses_no_row_and_does_none_twice(
+    cluster: tuple[str, list[subprocess.Popen[bytes]]], tmp_path: Path
+) -> None:
+    address, workers = cluster
+    todo = jobs(*range(1, 41))
+    file = tmp_path / "rows.jsonl"
+    heard: list[Row] = []
+
+    def hear(row: Row) -> None:
+        heard.append(row)
+        if len(heard) == 5:
+            workers[0].send_signal(signal.SIGKILL)
+
+    rows = sweep(todo, partial(on_cluster, address=address), resume=file, heard=hear)
+    assert [row.dims["batch"] for row in rows] == list(range(1, 41))
+    assert all(row.passed for row in rows), [row.error for row in rows if row.error]
+    assert len(heard) == len({row.key for row in heard}) == 40
+    assert len(file.read_text().splitlines()) == 40
+    assert rows[6] == do_job(todo[6])

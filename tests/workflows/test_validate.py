@@ -1,0 +1,121 @@
+"""What a proof asks the runtime for: which dims, and which settings it may try."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from memplan_cli import Settings, optimize
+from memplan_cli.core.results.observations import CPU, Validation
+from memplan_cli.core.results.report import RuntimeFacts
+from memplan_cli.errors import PlanError
+from memplan_cli.runtime import facts
+from memplan_cli.runtime.facts import Account, Pair
+from memplan_cli.workflows import validate as proving
+from memplan_cli.workflows.compare import Check, Compared
+from memplan_cli.workflows.validate import prove
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+SAME = Validation("passed", CPU, 0.0, bit_identical=True)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """Stand in for the runtime, and write down what it is asked for."""
+    words: dict[str, object] = {"as_written": False}
+
+    def compare(*models: object) -> Compared:
+        words["dims"] = models[-1]
+        words["all"] = [*words.get("all", []), models[-1]]  # type: ignore[misc] # a list
+        return Compared(SAME, as_written=bool(words["as_written"]))
+
+    def account(pair: Pair) -> Account:
+        words["pair"] = pair
+        return Account(RuntimeFacts("onnxruntime", "1", CPU, {}, {}), ())
+
+    monkeypatch.setattr(proving, "compare_models", compare)
+    monkeypatch.setattr(facts, "runtime_account", account)
+    return words
+
+
+def written(samples: Path, folder: Path, dims: Mapping[str, int]) -> tuple[Path, Path]:
+    """Write a model of dims that are free in its file; return it and its original."""
+    original, out = samples / "dynamic_batch.onnx", folder / "net.onnx"
+    optimize(original, Settings(dims=dims), out=out, check=None)
+    return out, original
+
+
+def test_both_models_run_at_the_dims_of_the_plan(
+    samples: Path, tmp_path: Path, asked: dict[str, object]
+) -> None:
+    prove(*written(samples, tmp_path, {"batch": 5}), Check())
+    assert asked["dims"] == {"batch": 5}
+
+
+@pytest.mark.parametrize(
+    ("bounds", "ran"),
+    [
+        ((16, 32), [{"batch": 16}, {"batch": 17}]),
+        ((1, 64), [{"batch": 2}, {"batch": 3}]),
+        ((1, 2), [{"batch": 2}, {"batch": 1}]),
+        ((1, 1), [{"batch": 1}]),
+    ],
+)
+def test_both_models_run_inside_the_bounds_of_the_plan(
+    samples: Path,
+    tmp_path: Path,
+    asked: dict[str, object],
+    bounds: tuple[int, int],
+    ran: list[dict[str, int]],
+) -> None:
+    original, out = samples / "dynamic_batch.onnx", tmp_path / "net.onnx"
+    optimize(original, Settings(bounds={"batch": bounds}), out=out, check=None)
+    prove(out, original, Check(), ["measure"])
+    assert asked["all"] == ran
+    pair = asked["pair"]
+    assert isinstance(pair, Pair)
+    assert pair.dims == ran[0]
+
+
+def test_a_plan_for_bounds_is_replayed_inside_of_them(samples: Path, tmp_path: Path) -> None:
+    original, out = samples / "dynamic_batch.onnx", tmp_path / "net.onnx"
+    optimize(original, Settings(bounds={"batch": (1, 1)}), out=out, check=None)
+    verdict = prove(out, original, Check("cpu"), ["replay"]).validation
+    assert verdict.replay == "passed"
+    assert not any("0 tensors bound" in note for note in verdict.notes)
+
+
+def test_without_a_plan_the_dims_are_free(
+    samples: Path, tmp_path: Path, asked: dict[str, object]
+) -> None:
+    out, original = written(samples, tmp_path, {"batch": 5})
+    out.with_suffix(".json").unlink()
+    prove(out, original, Check())
+    assert asked["dims"] == {}
+
+
+def test_the_plan_of_another_model_says_no_dims(
+    samples: Path, tmp_path: Path, asked: dict[str, object]
+) -> None:
+    out, original = written(samples, tmp_path, {"batch": 5})
+    (tmp_path / "other").mkdir()
+    other, _ = written(samples, tmp_path / "other", {"batch": 6})
+    other.with_suffix(".json").replace(out.with_suffix(".json"))
+    with pytest.raises(PlanError, match="another model's"):
+        prove(out, original, Check())
+    assert "dims" not in asked, "nothing ran"
+
+
+@pytest.mark.parametrize("as_written", [True, False])
+def test_what_was_compared_as_written_is_measured_as_written(
+    samples: Path, tmp_path: Path, asked: dict[str, object], *, as_written: bool
+) -> None:
+    asked["as_written"] = as_written
+    prove(*written(samples, tmp_path, {"batch": 2}), Check(), ["measure"])
+    pair = asked["pair"]
+    assert isinstance(pair, Pair)
+    assert (pair.as_written, pair.dims) == (as_written, {"batch": 2})
