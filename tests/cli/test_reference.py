@@ -43,8 +43,7 @@ def test_reference_names_each_option_that_users_rely_on() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_command_and_its_options_have_help_and_stand_in_the_reference(name: str) -> None:
-    context = click.Context(main, info_name="memplan")
-    command = main.get_command(context, name)
+    command = main.get_command(main.make_context("memplan", [name]), name)
     assert command is not None
     options = [item for item in command.params if isinstance(item, click.Option)]
     section = reference().partition(f"## `memplan {name}`")[2].partition("\n## ")[0]
