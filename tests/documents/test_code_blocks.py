@@ -14,7 +14,7 @@ import pytest
 from documents.pages import DOCS, PAGES, ROOT, CodeBlock, blocks_of, code_blocks
 from memplan_cli.cli import main
 from memplan_cli.errors import SettingsError
-from memplan_cli.settings_file import Partial, read_config
+from memplan_cli.settings.sources import Partial, read_config
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
