@@ -101,7 +101,7 @@ def _git(*words: str) -> bytes:
 def run_all(side: Side, wanted: Sequence[Case], jobs: int, timeout: float) -> None:
     """Make the results that are not there."""
     side.kept.mkdir(parents=True, exist_ok=True)
-    missing = [case for case in wanted if not side.place(case).exists()]
+    missing = [case for case in wanted if not _is_done(side.place(case), timeout)]
     if missing:
         _warm(side)
     started = time.perf_counter()
@@ -114,6 +114,14 @@ def run_all(side: Side, wanted: Sequence[Case], jobs: int, timeout: float) -> No
             if place % 100 == 0 or place == len(missing):
                 took = time.perf_counter() - started
                 print(f"{side.name}: {place} of {len(missing)} in {took:.0f} s", flush=True)
+
+
+def _is_done(place: Path, timeout: float) -> bool:
+    """Return whether a result is there that more time would not change."""
+    if not place.exists():
+        return False
+    result = _kept(place)
+    return result.ended or result.seconds >= timeout
 
 
 def _warm(side: Side) -> None:
