@@ -1,7 +1,7 @@
 """Differences between two results of a command, key by key, and rows of those alike.
 
 A result is a set of documents: what was printed, and the files that were written. JSON and
-CSV are compared value by value, other text by its numbers and by its words. What two runs
+CSV are compared value by value, other text by its numbers, its options and its words. What two runs
 of the same code may say differently (seconds, versions) is left out.
 """
 
@@ -18,13 +18,13 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 LEFT_OUT = frozenset({"seconds", "version", "memplan", "observed", "digest"})
 """Keys whose values say when, by which version, or on which machine."""
 
 WORDS = frozenset(
-    {"description", "difference", "help", "hint", "message", "meaning", "notes", "reason",
+    {"description", "help", "hint", "message", "meaning", "notes", "reason",
      "title", "warnings"}
 )  # fmt: skip
 """Keys whose values are sentences: their wording may change, no number hangs on it."""
@@ -36,6 +36,7 @@ NAMES = ("name", "tensor", "id", "block", "model", "allocator", "node")
 """Fields that may name the entries of a list, the first that does."""
 
 _VERSION = re.compile(r"(?<=memplan )\d+\.\d+\.\d+")
+_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*|\[[\w.-]+(?:\|[\w.-]+)+\]")
 _NUMBER = re.compile(r"(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?(?!\w)")
 
 Key = tuple[str, ...]
@@ -44,7 +45,10 @@ Leaves = dict[Key, Any]
 
 @dataclass(frozen=True)
 class Difference:
-    """A value that is not the same; ``key`` has brackets around what is one of many."""
+    """A value that is not the same, of a document at a key.
+
+    The key begins with the document; what is one of many has brackets around it.
+    """
 
     subject: str
     command: str
@@ -56,7 +60,10 @@ class Difference:
     @property
     def pattern(self) -> str:
         """Return the key with a star for what is one of many."""
-        return ".".join("*" if part.startswith("[") else part for part in self.key)
+        document, *rest = self.key
+        return f"{document}: " + ".".join(
+            "*" if part.startswith("[") else part for part in rest
+        )
 
     @property
     def direction(self) -> str:
@@ -86,9 +93,8 @@ class Explanation:
 
 @dataclass(frozen=True)
 class Row:
-    """Differences of one command under one pattern of keys, for one reason or none."""
+    """Differences of any commands under one pattern of keys, for one reason or none."""
 
-    command: str
     pattern: str
     words: bool
     reason: str
@@ -98,6 +104,11 @@ class Row:
     def subjects(self) -> tuple[str, ...]:
         """Return the models that have them."""
         return tuple(dict.fromkeys(d.subject for d in self.differences))
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """Return the commands that have them."""
+        return tuple(dict.fromkeys(d.command for d in self.differences))
 
     @property
     def directions(self) -> str:
@@ -116,9 +127,7 @@ def differences(
         for key, before, after, words in _changes(
             document, old.get(document), new.get(document)
         ):
-            found.append(
-                Difference(subject, command, (f"{document}:", *key), before, after, words)
-            )
+            found.append(Difference(subject, command, (document, *key), before, after, words))
     return found
 
 
@@ -138,7 +147,8 @@ def _changes(
     for key in dict.fromkeys((*before, *after)):
         pair = before.get(key, "(none)"), after.get(key, "(none)")
         if pair[0] != pair[1] or type(pair[0]) is not type(pair[1]):
-            yield key, *pair, not WORDS.isdisjoint(key)
+            words = not WORDS.isdisjoint(key) and not any(map(_is_number, pair))
+            yield key, *pair, words
 
 
 def _presence(text: str | None) -> str:
@@ -190,22 +200,36 @@ def _entry_names(entries: Sequence[Any]) -> list[str]:
 
 
 def _text_changes(document: str, old: str, new: str) -> Iterator[tuple[Key, Any, Any, bool]]:
-    """Compare the numbers of two texts, and the words that are left without them."""
+    """Compare the numbers of two texts, the options they name, and their words."""
     before, after = (_VERSION.sub("N", text) for text in (old, new))
-    only_words = document == "stderr"
-    if not only_words:
-        numbers = Counter(_NUMBER.findall(before)), Counter(_NUMBER.findall(after))
-        if numbers[0] != numbers[1]:
-            yield ("numbers",), *_only_in_each(*numbers), False
-    lines = Counter(_lines(before)), Counter(_lines(after))
-    if lines[0] != lines[1]:
-        yield ("words",), *_only_in_each(*lines), True
-    elif _lines(before) != _lines(after):
+    old_lines, new_lines = (
+        [" ".join(line.split()) for line in text.splitlines()] for text in (before, after)
+    )
+    old_words, new_words = (Counter(map(_worded, lines)) for lines in (old_lines, new_lines))
+    if document != "stderr":
+        kept = old_words.keys() & new_words.keys()
+        numbers = _numbers(old_lines, kept), _numbers(new_lines, kept)
+        options = Counter(set(_OPTION.findall(before))), Counter(set(_OPTION.findall(after)))
+        for name, pair in (("numbers", numbers), ("options", options)):
+            if pair[0] != pair[1]:
+                yield (name,), *_only_in_each(*pair), False
+    if old_words != new_words:
+        yield ("words",), *_only_in_each(old_words, new_words), True
+    elif [*map(_worded, old_lines)] != [*map(_worded, new_lines)]:
         yield ("lines", "(order)"), "as before", "another", False
 
 
-def _lines(text: str) -> list[str]:
-    return [" ".join(_NUMBER.sub("#", line).split()) for line in text.splitlines()]
+def _worded(line: str) -> str:
+    return _NUMBER.sub("#", line)
+
+
+def _numbers(lines: Iterable[str], kept: Collection[str]) -> Counter[str]:
+    """Return the lines whose words are kept, and the bare numbers of the others."""
+    found: Counter[str] = Counter()
+    for line in lines:
+        words = _worded(line)
+        found.update([line] if words in kept and words != line else _NUMBER.findall(line))
+    return found
 
 
 def _only_in_each(old: Counter[str], new: Counter[str]) -> tuple[str, str]:
@@ -216,11 +240,11 @@ def _only_in_each(old: Counter[str], new: Counter[str]) -> tuple[str, str]:
 
 
 def rows(found: Iterable[Difference], explained: Sequence[Explanation]) -> list[Row]:
-    """Put differences of the same command, pattern of keys and reason in one row."""
-    groups: dict[tuple[str, str, bool, str], list[Difference]] = {}
+    """Put differences of the same pattern of keys and the same reason in one row."""
+    groups: dict[tuple[str, bool, str], list[Difference]] = {}
     for one in found:
         reason = next((e.reason for e in explained if e.covers(one)), "")
-        groups.setdefault((one.command, one.pattern, one.words, reason), []).append(one)
+        groups.setdefault((one.pattern, one.words, reason), []).append(one)
     return [Row(*group, tuple(members)) for group, members in groups.items()]
 
 

@@ -281,17 +281,21 @@ def page(old: str, new: str, extent: Extent, said: Comparison, listed: Sequence[
 
 
 def _table(listed: Iterable[Row]) -> Iterator[str]:
-    yield "| command | key | models | differences | numbers | old | new | why |"
+    yield "| document and key | commands | models | differences | numbers | old | new | why |"
     yield "|---|---|---|---:|---|---|---|---|"
-    for row in sorted(listed, key=lambda row: (row.pattern, row.command)):
-        first, models = row.differences[0], row.subjects
-        more = f" and {len(models) - 3} more" if len(models) > 3 else ""
-        where = ", ".join(models[:3]) + more
+    for row in sorted(listed, key=lambda row: row.pattern):
+        first = row.differences[0]
         yield (
-            f"| {row.command} | `{row.pattern}` | {where} | {len(row.differences)} "
-            f"| {row.directions} | {_short(first.old)} | {_short(first.new)} "
+            f"| `{row.pattern}` | {_some(row.commands)} | {_some(row.subjects)} "
+            f"| {len(row.differences)} | {row.directions} "
+            f"| {_short(first.old)} | {_short(first.new)} "
             f"| {row.reason or ('' if row.words else 'not explained')} |"
         )
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
 
 
 def _short(value: object) -> str:
@@ -304,8 +308,9 @@ def main() -> int:
     parser.add_argument("--old", required=True, help="A commit.")
     parser.add_argument("--new", help="A commit; default: the working tree.")
     parser.add_argument("--only-old", action="store_true", help="Make its results, then stop.")
-    parser.add_argument("--quick", action="store_true", help="Small models only.")
-    parser.add_argument("--runs", action="store_true", help="Run models too, where they can.")
+    extents = parser.add_mutually_exclusive_group()
+    extents.add_argument("--quick", action="store_true", help="Small models only.")
+    extents.add_argument("--runs", action="store_true", help="Run models too, if they can.")
     parser.add_argument("--only", default="", help="Cases with this text in their name.")
     parser.add_argument("--jobs", type=int, default=2, help="Processes at a time.")
     parser.add_argument("--timeout", type=float, default=120.0, help="Seconds a process.")

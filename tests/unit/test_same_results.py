@@ -49,7 +49,7 @@ def changed(**changes: object) -> dict[str, Any]:
 
 
 def patterns(found: list[Difference]) -> list[tuple[str, Any, Any]]:
-    return [(d.pattern.removeprefix("p.json:."), d.old, d.new) for d in found]
+    return [(d.pattern.removeprefix("p.json: "), d.old, d.new) for d in found]
 
 
 def test_a_changed_number_is_found_with_its_key_and_both_values() -> None:
@@ -92,14 +92,14 @@ def test_entries_are_matched_by_name_so_that_one_more_makes_one_set_of_differenc
     more = [{"name": "z", "offset": 7, "shape": [1]}, *PLAN["tensors"]]
     found = compared(PLAN, changed(tensors=more))
     assert {d.pattern for d in found} == {
-        "p.json:.tensors.(order)", "p.json:.tensors.*.name",
-        "p.json:.tensors.*.offset", "p.json:.tensors.*.shape.*",
+        "p.json: tensors.(order)", "p.json: tensors.*.name",
+        "p.json: tensors.*.offset", "p.json: tensors.*.shape.*",
     }  # fmt: skip
 
 
 def test_another_order_of_the_same_entries_is_one_difference() -> None:
     found = compared(PLAN, changed(tensors=PLAN["tensors"][::-1]))
-    assert [d.pattern for d in found] == ["p.json:.tensors.(order)"]
+    assert [d.pattern for d in found] == ["p.json: tensors.(order)"]
 
 
 def test_wording_is_kept_apart_from_values() -> None:
@@ -107,9 +107,9 @@ def test_wording_is_kept_apart_from_values() -> None:
         PLAN, changed(unplanned=[{"name": "d", "reason": "unknown size"}], warnings=["new"])
     )
     assert {(d.pattern, d.words) for d in found} == {
-        ("p.json:.unplanned.*.reason", True),
-        ("p.json:.warnings", True),
-        ("p.json:.warnings.*", True),
+        ("p.json: unplanned.*.reason", True),
+        ("p.json: warnings", True),
+        ("p.json: warnings.*", True),
     }
 
 
@@ -128,7 +128,23 @@ def test_other_wording_with_the_same_numbers_has_no_difference_of_values() -> No
 
 def test_lines_that_only_change_places_are_a_difference() -> None:
     found = differences("m", "c", {"s": "a\nb"}, {"s": "b\na"})
-    assert [d.pattern for d in found] == ["s:.lines.(order)"]
+    assert [d.pattern for d in found] == ["s: lines.(order)"]
+
+
+def test_numbers_that_change_places_between_lines_are_a_difference() -> None:
+    old = "#define A 1\n#define B 2\n"
+    found = differences("m", "c", {"s": old}, {"s": "#define A 2\n#define B 1\n"})
+    assert [(d.old, d.words) for d in found] == [("#define A 1 / #define B 2", False)]
+
+
+def test_a_number_is_found_although_other_lines_have_new_words() -> None:
+    found = differences("m", "c", {"s": "peak 1\nsaved 3"}, {"s": "peak 2\ngain 3"})
+    assert [(d.old, d.new) for d in found if not d.words] == [("peak 1", "peak 2")]
+
+
+def test_a_number_among_wordings_is_a_value() -> None:
+    found = compared({"notes": {"count": 1}}, {"notes": {"count": 2}})
+    assert [d.words for d in found] == [False]
 
 
 def test_numbers_in_what_goes_to_stderr_are_words() -> None:
@@ -140,7 +156,7 @@ def test_tables_are_compared_cell_by_cell() -> None:
     old = "id,lower,upper,size\na,0,1,4\nb,1,2,4\n"
     found = differences("m", "c", {"stdout": old}, {"stdout": old.replace("2,4", "3,4")})
     assert [(d.key, d.old, d.new) for d in found] == [
-        (("stdout:", "[b]", "upper"), "2", "3"),
+        (("stdout", "[b]", "upper"), "2", "3"),
     ]
 
 
@@ -163,41 +179,55 @@ def test_a_value_that_changes_anywhere_is_found(
     assert bool(found) is not (same and type(value) is type(other))
 
 
-def test_differences_of_all_models_under_one_key_are_one_row() -> None:
+def test_differences_of_all_models_and_commands_under_one_key_are_one_row() -> None:
     found = [
-        Difference(model, "report", ("tensors", f"[{name}]", "offset"), 64, new)
-        for model in ("m", "n")
+        Difference(model, command, ("p.json", "tensors", f"[{name}]", "offset"), 64, new)
+        for model, command in (("m", "report"), ("n", "report"), ("n", "why"))
         for name, new in (("a", 0), ("b", 128))
     ]
     (row,) = rows(found, ())
-    assert row.pattern == "tensors.*.offset"
+    assert row.pattern == "p.json: tensors.*.offset"
     assert row.subjects == ("m", "n")
-    assert row.directions == "2 lower, 2 higher"
+    assert row.commands == ("report", "why")
+    assert row.directions == "3 lower, 3 higher"
 
 
-def test_other_commands_and_keys_are_other_rows() -> None:
+def test_other_keys_and_documents_are_other_rows() -> None:
     found = [
-        Difference("m", "report", ("a",), 1, 2),
-        Difference("m", "report", ("b",), 1, 2),
-        Difference("m", "why", ("a",), 1, 2),
+        Difference("m", "report", ("stdout", "a"), 1, 2),
+        Difference("m", "report", ("stdout", "b"), 1, 2),
+        Difference("m", "report", ("p.json", "a"), 1, 2),
     ]
     assert len(rows(found, ())) == 3
 
 
 def test_an_explanation_holds_for_its_commands_keys_and_directions_only() -> None:
-    found = [
-        Difference("m", "report --level 1", ("memory", "planned"), 9, 8),
-        Difference("n", "report --level 1", ("memory", "planned"), 8, 9),
-        Difference("m", "report --level 2", ("memory", "planned"), 9, 8),
-        Difference("m", "report --level 1", ("memory", "naive"), 9, 8),
-    ]
+    planned = ("stdout", "memory", "planned")
+    meant = Difference("m", "report --level 1", planned, 9, 8)
+    others = (
+        Difference("n", "report --level 1", planned, 8, 9),
+        Difference("m", "report --level 2", planned, 9, 8),
+        Difference("m", "report --level 1", ("stdout", "memory", "naive"), 9, 8),
+    )
     why = Explanation("report --level 1", "*.planned", "a better order", ("lower",))
-    assert [row.reason for row in rows(found, [why])] == ["a better order", "", "", ""]
+    by_reason = {row.reason: row.differences for row in rows([meant, *others], [why])}
+    assert by_reason.pop("a better order") == (meant,)
+    assert all(not reason for reason in by_reason)
+
+
+def test_an_option_that_help_does_not_name_any_more_is_no_matter_of_words() -> None:
+    old = "--order [keep|auto]  Reorder.\n--level N  One.\n"
+    found = differences("m", "c", {"s": old}, {"s": old.replace("|auto", "|best")})
+    assert [(d.pattern, d.old, d.new, d.words) for d in found][:1] == [
+        ("s: options", "[keep|auto]", "[keep|best]", False)
+    ]
+    found = differences("m", "c", {"s": old}, {"s": old.replace("--order", "order")})
+    assert [(d.old, d.new) for d in found if not d.words] == [("--order", "(none)")]
 
 
 @pytest.mark.parametrize(("words", "counted"), [(True, "0 not explained"), (False, "1 not")])
 def test_the_page_counts_values_that_nobody_explained(*, words: bool, counted: str) -> None:
-    found = (Difference("m", "report", ("a",), "x | y", "z", words),)
+    found = (Difference("m", "report", ("stdout", "a"), "x | y", "z", words),)
     said = Comparison(3, 2, ("m: slow (new)",), found)
     text = page("old", "new", Extent.QUICK, said, rows(found, ()))
     assert "3 commands compared, 2 identical, 1 differ" in text
