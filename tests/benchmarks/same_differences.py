@@ -12,7 +12,7 @@ import io
 import json
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -47,7 +47,8 @@ Leaves = dict[Key, Any]
 class Difference:
     """A value that is not the same, of a document at a key.
 
-    The key begins with the document; what is one of many has brackets around it.
+    The key begins with the document; what is one of many has brackets around it. ``count``
+    is of more than one where others like it were folded into it.
     """
 
     subject: str
@@ -56,6 +57,7 @@ class Difference:
     old: Any
     new: Any
     words: bool = False
+    count: int = 1
 
     @property
     def pattern(self) -> str:
@@ -106,6 +108,11 @@ class Row:
         return tuple(dict.fromkeys(d.subject for d in self.differences))
 
     @property
+    def count(self) -> int:
+        """Return how many there are."""
+        return sum(difference.count for difference in self.differences)
+
+    @property
     def commands(self) -> tuple[str, ...]:
         """Return the commands that have them."""
         return tuple(dict.fromkeys(d.command for d in self.differences))
@@ -113,7 +120,9 @@ class Row:
     @property
     def directions(self) -> str:
         """Return how many numbers became lower, and how many higher."""
-        count = Counter(d.direction for d in self.differences)
+        count: Counter[str] = Counter()
+        for difference in self.differences:
+            count[difference.direction] += difference.count
         said = [f"{count[way]} {way}" for way in ("lower", "higher") if count[way]]
         return ", ".join(said) or "-"
 
@@ -129,6 +138,14 @@ def differences(
         ):
             found.append(Difference(subject, command, (document, *key), before, after, words))
     return found
+
+
+def folded(found: Iterable[Difference]) -> list[Difference]:
+    """Return the first difference of each pattern and direction of a case, with a count."""
+    groups: dict[tuple[str, bool, str], list[Difference]] = {}
+    for one in found:
+        groups.setdefault((one.pattern, one.words, one.direction), []).append(one)
+    return [replace(g[0], count=sum(one.count for one in g)) for g in groups.values()]
 
 
 def _changes(

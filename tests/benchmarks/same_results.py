@@ -34,7 +34,7 @@ import onnxruntime
 from .cases import cell
 from .models import ROOT
 from .same_commands import Case, Extent, cases
-from .same_differences import Difference, Explanation, Row, differences, rows
+from .same_differences import Difference, Explanation, Row, differences, folded, rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -249,7 +249,7 @@ def compare(old: Side, new: Side, wanted: Iterable[Case]) -> Comparison:
         differ = differences(case.subject, case.command, pair[0].documents, pair[1].documents)
         compared += 1
         identical += not differ
-        found += differ
+        found += folded(differ)
     return Comparison(compared, identical, tuple(late), tuple(found))
 
 
@@ -287,7 +287,7 @@ def _table(listed: Iterable[Row]) -> Iterator[str]:
         first = row.differences[0]
         yield (
             f"| `{row.pattern}` | {_some(row.commands)} | {_some(row.subjects)} "
-            f"| {len(row.differences)} | {row.directions} "
+            f"| {row.count} | {row.directions} "
             f"| {_short(first.old)} | {_short(first.new)} "
             f"| {row.reason or ('' if row.words else 'not explained')} |"
         )
@@ -343,7 +343,7 @@ def main() -> int:
 
 
 def _write_all(path: Path, found: Iterable[Difference]) -> None:
-    """Write every single difference, for those who look for a cause."""
+    """Write the differences of each command on each model, for those who look for a cause."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(astuple(one), default=str) + "\n" for one in found))
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.same_commands import COMMANDS, QUICK, Extent, cases, subjects
-from benchmarks.same_differences import Difference, Explanation, differences, rows
+from benchmarks.same_differences import Difference, Explanation, differences, folded, rows
 from benchmarks.same_results import Comparison, page
 
 if TYPE_CHECKING:
@@ -190,6 +190,17 @@ def test_differences_of_all_models_and_commands_under_one_key_are_one_row() -> N
     assert row.subjects == ("m", "n")
     assert row.commands == ("report", "why")
     assert row.directions == "3 lower, 3 higher"
+
+
+def test_folding_keeps_one_of_each_direction_and_all_counts() -> None:
+    found = [
+        Difference("m", "report", ("p.json", "tensors", f"[{place}]", "offset"), 5, place)
+        for place in (1, 2, 8)
+    ]
+    few = folded(found)
+    assert [(d.new, d.count) for d in few] == [(1, 2), (8, 1)]
+    (row,) = rows(few, ())
+    assert (row.count, row.directions) == (3, "2 lower, 1 higher")
 
 
 def test_other_keys_and_documents_are_other_rows() -> None:
