@@ -69,10 +69,11 @@ class Difference:
 
     @property
     def direction(self) -> str:
-        """Return whether a number became lower or higher."""
-        if not (_is_number(self.old) and _is_number(self.new)):
+        """Return whether a number became lower or higher, be it written as text or not."""
+        old, new = _number(self.old), _number(self.new)
+        if old is None or new is None or old == new:
             return "other"
-        return "lower" if self.new < self.old else "higher"
+        return "lower" if new < old else "higher"
 
 
 @dataclass(frozen=True)
@@ -267,3 +268,9 @@ def rows(found: Iterable[Difference], explained: Sequence[Explanation]) -> list[
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, str):
+        return float(value.replace(",", "")) if _NUMBER.fullmatch(value) else None
+    return value if isinstance(value, int | float) and _is_number(value) else None

@@ -158,6 +158,7 @@ def test_tables_are_compared_cell_by_cell() -> None:
     assert [(d.key, d.old, d.new) for d in found] == [
         (("stdout", "[b]", "upper"), "2", "3"),
     ]
+    assert found[0].direction == "higher"
 
 
 def test_a_file_that_is_not_written_any_more_is_a_difference() -> None:
