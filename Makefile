@@ -11,7 +11,7 @@ OUT    := out
 export ORT_DISABLE_TELEMETRY := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo docs test test-slow test-cuda test-suite test-commands test-oldest audit hostile faults fuzz mutations lint types bench zoo golden samples clean
+.PHONY: help install demo docs test test-slow test-cuda test-suite test-commands test-oldest audit hostile faults fuzz mutations lint types bench zoo same-results golden samples clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +61,9 @@ bench: $(READY) ## Measure; writes the tables of docs/measurements (hours; BENCH
 
 zoo: $(READY) ## Optimise every model of ../shared/models and the onnx package at every level
 	$(BIN)/python -m tests.benchmarks.zoo
+
+same-results: $(READY) ## Give commit OLD and the working tree the same commands, list what differs
+	$(BIN)/python -m tests.benchmarks.same_results --old $(OLD)
 
 test-suite: $(READY) ## Plan, rewrite and run every model of the onnx package's backend suite
 	$(BIN)/python -m tests.benchmarks.suite
