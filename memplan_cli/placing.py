@@ -8,14 +8,15 @@ taller than level 1's pool, the pool is the answer.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.allocators import portfolio
 from memplan_cli.allocators.naive import naive
-from memplan_cli.allocators.pool import pool_levels
+from memplan_cli.allocators.pool import KINDS, pool_levels
 from memplan_cli.allocators.portfolio import DEFAULT_WORK
+from memplan_cli.allocators.slot_bound import slot_bound
 from memplan_cli.analysis.aliasing import SHARE_NOTHING, SHARE_SAFELY
 from memplan_cli.analysis.liveness import Timeline
 from memplan_cli.analysis.storage import Measured, Storage, storage_of
@@ -36,7 +37,7 @@ from memplan_cli.settings import DEFAULT_ALIGNMENT
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from memplan_cli.allocators.pool import Matching
+    from memplan_cli.allocators.pool import Kind, Matching
     from memplan_cli.ir import Program, VarId
     from memplan_cli.problem import LiveRange, Violation
     from memplan_cli.sizes import Size
@@ -234,26 +235,29 @@ def _pooled(needs: Needs) -> tuple[Placed, Placed]:
         problem = Problem(buffers)
         for pools, matching in zip(levels, pool_levels(problem), strict=True):
             pools.append((unit, problem, matching))
-    return _handed_on(storage, levels[0]), _handed_on(storage, levels[1])
+    low, middle = (
+        _handed_on(storage, pools, KINDS[level]) for level, pools in enumerate(levels)
+    )
+    return low, middle
 
 
-def _handed_on(storage: Storage, pools: Sequence[_Pool]) -> Placed:
+def _handed_on(storage: Storage, pools: Sequence[_Pool], kind: Kind) -> Placed:
     """Return the answer of a level whose slots are handed on: checked before they are laid."""
     heights = {}
     for unit, problem, matching in pools:
         heights[unit] = matching.height(problem.alignment)
         _refuse(slot_violations(problem, matching.births, matching.slots, heights[unit]))
     home, _ = storage
-    return Placed(storage, home, heights, partial(_slotted, pools))
+    return Placed(storage, home, heights, partial(_slotted, pools, kind))
 
 
-def _slotted(pools: Sequence[_Pool]) -> Sequence[PlacedArena]:
+def _slotted(pools: Sequence[_Pool], kind: Kind) -> Sequence[PlacedArena]:
     arenas = []
     for unit, problem, matching in pools:
         ids = [buffer.id for buffer in matching.births]
         slots = dict(zip(ids, matching.slots, strict=True))
         layout = matching.layout(problem.alignment)
-        bound = lower_bound(problem)
+        bound = slot_bound(problem, kind)
         arenas.append(_checked(PlacedArena(unit, problem, layout, bound, slots)))
     return arenas
 
@@ -293,7 +297,8 @@ def _in_arenas(needs: Needs, goal: _Goal, work: int) -> Placed:
     for unit, buffers in sorted(units.items()):
         arena = _arena(unit, buffers, needs, goal, work)
         if not goal.allows(unit, arena.layout.height):
-            (arena,) = (pool for pool in goal.pooled.arenas if pool.unit == unit)
+            (pool,) = (pool for pool in goal.pooled.arenas if pool.unit == unit)
+            arena = replace(pool, bound=lower_bound(pool.problem))  # offsets may go lower
             fallen_back.add(unit)
         arenas.append(arena)
     if fallen_back:

@@ -172,6 +172,14 @@ def _placements(decided: Decided) -> Sequence[Placement]:
     )
 
 
+def _slot_bound(decided: Decided) -> int | None:
+    """Return the bound of whole slots, where the plan is made of them and sizes are numbers."""
+    if decided.settings.level == 2:
+        return None
+    bound = number({arena.unit: arena.bound for arena in decided.placed.arenas})
+    return bound or None  # 0 where the model is left as it is
+
+
 def _orders(program: Program) -> Iterator[BlockOrder]:
     for block in blocks(program.body):
         count = Counter(op.name for op in block.ops)
@@ -212,6 +220,7 @@ def _report(decided: Decided, reuses: int) -> Report:
             str(level): None if silent else number(heights)
             for level, heights in enumerate(decided.levels)
         },
+        slot_bound=None if silent else _slot_bound(decided),
         peak=None if memory.live_peak is None else peak_of(needs, decided.placed),
         orders={} if silent else decided.schedule.ordering.candidates,
         chosen_order=decided.schedule.ordering.chosen,

@@ -14,9 +14,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from memplan_cli.problem import align
 
@@ -24,6 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
     from memplan_cli.problem import Buffer, Problem
+
+_COUNTED = 4_000_000
+"""Sections counted size by size at most, in some tenths of a second and without numpy, which
+a small model's plan needs for nothing else."""
 
 _BLOCK = 512
 """Buffers counted together: the ticks at which none of them starts or ends are merged."""
@@ -81,12 +84,38 @@ def least_slots(spans: Spans) -> list[int]:
     """Return the least sizes of the slots, the largest first.
 
     Buffers are added by falling size; where one raises the most that are live together, a
-    slot of its size is needed. The counts are kept by section in blocks of buffers, so that
-    an addition touches no more than the sections between starts and ends of its block.
+    slot of its size is needed. A model's sizes are few: then all of one size are added at
+    once and the sections counted again. Where they are many, buffers are added in blocks.
     """
+    kinds = len(set(spans.sizes))
+    way = size_by_size if kinds * spans.sections <= _COUNTED else block_by_block
+    return way(spans)
+
+
+def size_by_size(spans: Spans) -> list[int]:
+    """Return the least sizes of the slots: one pass over the sections for each size."""
+    places: dict[int, list[int]] = {}
+    for at, size in enumerate(spans.sizes):
+        places.setdefault(size, []).append(at)
+    change = [0] * (spans.sections + 1)
+    found: list[int] = []
+    for size in sorted(places, reverse=True):
+        for at in places[size]:
+            change[spans.starts[at]] += 1
+            change[spans.ends[at]] -= 1
+        found += [size] * (max(accumulate(change)) - len(found))
+    return found
+
+
+def block_by_block(spans: Spans) -> list[int]:
+    """Return the least sizes of the slots: one pass over the sections for each block.
+
+    Within a block, an addition touches no more than the sections between its starts and
+    ends. Passes and additions are numpy's: half a second for 100,000 buffers.
+    """
+    import numpy as np
+
     order = sorted(range(len(spans.sizes)), key=lambda at: -spans.sizes[at])
-    if not spans.sections:
-        return []
     starts, ends = np.asarray(spans.starts)[order], np.asarray(spans.ends)[order]
     live = np.zeros(spans.sections + 1, dtype=np.int64)
     found: list[int] = []

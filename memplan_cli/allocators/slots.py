@@ -16,14 +16,16 @@ Everything is deterministic: orders end in the place of a buffer in its columns.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING
 
 from memplan_cli.allocators.slot_bound import least_slots
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
     from memplan_cli.allocators.slot_bound import Spans
 
 Assignment = list[int]
@@ -37,6 +39,9 @@ ROUNDS = 60
 
 _WIDTH = 8192
 """Slots that first fit tries at once; their numbers are the bits of one integer."""
+
+_QUICKLY_COMPARED = 2048
+"""Sections, as bits of one integer, that are compared in about the time of a step."""
 
 
 def by_start(spans: Spans, at: int) -> tuple[int, ...]:
@@ -125,13 +130,13 @@ def _candidates(spans: Spans, least: Sequence[int], work: int) -> Iterator[Assig
     """Yield assignments, the quick ones first."""
     places = range(len(spans.sizes))
     for order in FIRST_FIT.values():
-        yield first_fit(spans, sorted(places, key=lambda at, order=order: order(spans, at)))
+        yield first_fit(spans, sorted(places, key=partial(order, spans)))
     # A slot is looked at in one step; a mask of many sections takes longer to compare.
-    effort = len(places) * (32 + len(least) * (1 + spans.sections // 2048))
+    effort = len(places) * (32 + len(least) * (1 + spans.sections // _QUICKLY_COMPARED))
     rounds = work // effort
     for strategy in list(BEST_FIT.values())[:rounds]:
-        order = sorted(places, key=lambda at, wanted=strategy.order: wanted(spans, at))
-        yield best_fit(spans, order, strategy.choice, ()).slots
+        ordered = sorted(places, key=partial(strategy.order, spans))
+        yield best_fit(spans, ordered, strategy.choice, ()).slots
     rounds = min((rounds - len(BEST_FIT)) // len(WITH_PRIORITIES), ROUNDS)
     for strategy in WITH_PRIORITIES.values():
         yield from with_priorities(spans, strategy, least, rounds)
@@ -242,44 +247,43 @@ class _Rows:
     def busy(self, start: int, end: int) -> int:
         """Return the slots that are taken in some section of a range."""
         whole, some = self._whole, self._any
-        left, right = start + self._leaves, end + self._leaves
-        found = 0
-        for leaf in {left, right - 1}:
-            node = leaf
-            while node:
-                found |= whole[node]
-                node >>= 1
-        while left < right:
-            if left & 1:
-                found |= some[left]
-                left += 1
+        left, right = start + self._leaves, end - 1 + self._leaves
+        found = some[left] | some[right]
+        while left ^ right > 1:  # neither the same node nor children of one
+            if not left & 1:
+                found |= some[left + 1]
             if right & 1:
-                right -= 1
-                found |= some[right]
+                found |= some[right - 1]
             left >>= 1
             right >>= 1
+            found |= whole[left] | whole[right]
+        left >>= 1
+        while left:
+            found |= whole[left]
+            left >>= 1
         return found
 
     def take(self, start: int, end: int, slot: int) -> None:
         """Note that a slot is taken in all sections of a range."""
         whole, some = self._whole, self._any
-        left, right = start + self._leaves, end + self._leaves
-        for leaf in {left, right - 1}:
-            node = leaf
-            while node and not some[node] & slot:
-                some[node] |= slot
-                node >>= 1
-        while left < right:
-            if left & 1:
-                whole[left] |= slot
-                some[left] |= slot
-                left += 1
+        left, right = start + self._leaves, end - 1 + self._leaves
+        nodes = {left, right}
+        while left ^ right > 1:
+            if not left & 1:
+                nodes.add(left + 1)
             if right & 1:
-                right -= 1
-                whole[right] |= slot
-                some[right] |= slot
+                nodes.add(right - 1)
             left >>= 1
             right >>= 1
+            some[left] |= slot
+            some[right] |= slot
+        for node in nodes:
+            whole[node] |= slot
+            some[node] |= slot
+        left >>= 1
+        while left and not some[left] & slot:
+            some[left] |= slot
+            left >>= 1
 
 
 def _largest(spans: Spans, slots: Assignment) -> dict[int, int]:
