@@ -146,8 +146,8 @@ def _arenas(plan: Plan) -> Iterator[Claim]:
         yield f"lower_bound of arena {arena.id}", said, bound
     if plan.report.slot_bound is not None:
         by_unit = {arena.unit: bounds[arena.id] for arena in plan.arenas}
-        bound = None if plan.report.level == 2 else number(by_unit)
-        yield "slot_bound", plan.report.slot_bound, bound
+        summed = None if plan.report.level == 2 else number(by_unit)
+        yield "slot_bound", plan.report.slot_bound, summed
 
 
 def _least_heights(plan: Plan) -> dict[int, int]:
