@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from memplan_cli.transforms.ordering.graph import Order, TaskGraph
 
 SIZES = {"p1": 6400, "p2": 6400, "a1": 2560, "a2": 2560} | dict.fromkeys(
-    ("q1", "q2", "s", "b1", "b2"), 64
+    ("q1", "q2", "s", "b1", "b2"), 192
 )
 
 STORED = block(

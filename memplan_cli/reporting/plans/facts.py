@@ -24,9 +24,11 @@ if TYPE_CHECKING:
 
 LEVELS: Mapping[str, str] = {
     "0": "a dead tensor's memory is taken over whole, by one of the same dtype and shape",
-    "1": "by one of the same dtype that is not larger",
+    "1": "by one of the same dtype that is not larger than the slot",
     "2": "byte offsets in one arena; views and safe in-place results share bytes",
 }
+
+SLOT_BOUND = "no reuse of whole slots at this level takes less, in this order"
 
 MEASURES: Mapping[str, str] = {
     "first_run_peak": "most bytes of intermediates and outputs live in the first run",
@@ -146,6 +148,9 @@ def memory_rows(report: Report) -> tuple[Row, ...]:
     else:
         row = _row(report, "lower bound", peak, bound, naive)
     rows.append(replace(row, certainty=_sure(report, "live_peak", row.size)))
+    if report.slot_bound is not None:
+        row = _row(report, "slot bound", report.slot_bound, SLOT_BOUND, naive)
+        rows.append(replace(row, certainty=_sure(report, "live_peak", row.size)))
     if report.memory.order_bound is not None and not report.memory.order_proved:
         meaning = DEFINITIONS["order_bound"]
         rows.append(_row(report, "order bound", report.memory.order_bound, meaning, naive))
