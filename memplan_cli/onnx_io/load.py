@@ -125,6 +125,32 @@ def subgraphs(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
             yield f"{attribute.name}[{index}]", graph
 
 
+def free_names(graph: GraphProto) -> tuple[str, ...]:
+    """Return what a graph, or any graph below it, reads from outside, in order, once each.
+
+    The nodes may stand in any order: a name that one of them makes is never free.
+    """
+    inside = {value.name for value in graph.input}
+    inside.update(tensor.name for tensor in graph.initializer)
+    inside.update(tensor.values.name for tensor in graph.sparse_initializer)
+    inside.update(name for node in graph.node for name in node.output)
+    found = dict.fromkeys(name for node in graph.node for name in reads(node))
+    found.update(dict.fromkeys(value.name for value in graph.output))
+    return tuple(name for name in found if name and name not in inside)
+
+
+def captures(node: NodeProto) -> tuple[str, ...]:
+    """Return what a node's subgraphs read from outside of them, in order, once each."""
+    if not node.attribute:
+        return ()
+    return tuple(dict.fromkeys(n for _, graph in subgraphs(node) for n in free_names(graph)))
+
+
+def reads(node: NodeProto) -> tuple[str, ...]:
+    """Return a node's inputs, omitted ones as ``""``, then what its subgraphs capture."""
+    return (*node.input, *captures(node))
+
+
 def _refuse_broken_text(model: ModelProto, path: Path) -> None:
     """Refuse names that are no UTF-8: protobuf hands them out as bytes, unlike any other."""
     names: list[str | bytes] = [o.domain for o in model.opset_import]

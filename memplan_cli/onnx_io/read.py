@@ -18,7 +18,7 @@ from memplan_cli.onnx_io.declared import (
     declares_enough,
     leaves_nothing_to_infer,
 )
-from memplan_cli.onnx_io.load import graphs, subgraphs
+from memplan_cli.onnx_io.load import graphs, reads, subgraphs
 from memplan_cli.onnx_io.types import dtype_name
 
 if TYPE_CHECKING:
@@ -223,8 +223,8 @@ def _rows(graph: GraphProto, scope: _Scope) -> Iterator[Row]:
     """
     for index, node in enumerate(graph.node):
         row = _row(index, node)
-        _, _, reads, _, bodies = row
-        needs = [*_reads(reads, bodies)] if bodies else reads
+        _, _, inputs, _, bodies = row
+        needs = reads(node) if bodies else inputs
         if not scope.taken.issuperset(needs) and not scope.names.keys() >= set(needs):
             # Sorting keeps all before this node in its place.
             yield from _sorted_rows(graph, scope.names)[index:]
@@ -243,8 +243,9 @@ def _sorted_rows(graph: GraphProto, outer: Mapping[str, object]) -> Sequence[Row
     maker = {name: index for index, _, _, writes, _ in rows for name in writes if name}
     waits: list[set[int]] = []
     in_order = True
-    for index, _, reads, _, bodies in rows:
-        needs = {maker[n] for n in _reads(reads, bodies) if n in maker and n not in outer}
+    for index, node, inputs, _, bodies in rows:
+        read = reads(node) if bodies else inputs
+        needs = {maker[name] for name in read if name in maker and name not in outer}
         in_order = in_order and all(need < index for need in needs)
         waits.append(needs)
     return rows if in_order else [rows[index] for index in _makers_first(waits, graph)]
@@ -259,19 +260,6 @@ def _makers_first(needs: Sequence[Iterable[int]], graph: GraphProto) -> list[int
             f"the graph has a cycle through node {_short(node.name or node.op_type)!r}"
         )
     return order
-
-
-def _reads(inputs: Sequence[str], bodies: Iterable[tuple[str, GraphProto]]) -> Iterator[str]:
-    """Yield what a node reads, what its bodies read from outside included."""
-    yield from inputs
-    for _, graph in bodies:
-        own = {value.name for value in graph.input} | set(_weights(graph))
-        own.update(name for inner in graph.node for name in inner.output)
-        reads = [
-            name for inner in graph.node for name in _reads(inner.input, subgraphs(inner))
-        ]
-        reads.extend(value.name for value in graph.output)
-        yield from (name for name in reads if name not in own)
 
 
 def _constant_type(node: NodeProto) -> Facts:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from memplan_cli.onnx_io.load import subgraphs
+from memplan_cli.onnx_io.load import free_names
 from memplan_cli.shapes.lattice import is_complete
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class Level:
 
     def _bring(self, graph: GraphProto, made: set[str]) -> None:
         """Make what a body captures its inputs, or its constants."""
-        for name in _free_names(graph):
+        for name in free_names(graph):
             if name in self.constants:
                 graph.initializer.append(self.constants[name])
             elif name in self.types and name not in made:
@@ -127,7 +127,7 @@ class Level:
     def _prelude(self, body: GraphProto) -> list[NodeProto]:
         """Return the shape arithmetic behind what a body captures, makers first."""
         found: dict[int, NodeProto] = {}
-        for name in _free_names(body):
+        for name in free_names(body):
             chain: dict[int, NodeProto] = {}
             if self._trace(name, chain) and len(chain) <= _PRELUDE:
                 found.update(chain)
@@ -149,16 +149,3 @@ class Level:
             return False
         chain[id(maker)] = maker
         return True
-
-
-def _free_names(graph: GraphProto) -> list[str]:
-    """Return what a graph, or any graph below it, reads from outside, in order."""
-    found: dict[str, None] = {}
-    inside = {v.name for v in graph.input} | {t.name for t in graph.initializer}
-    inside.update(name for node in graph.node for name in node.output)
-    for node in graph.node:
-        found.update(dict.fromkeys(name for name in node.input if name))
-        for _, body in subgraphs(node):
-            found.update(dict.fromkeys(_free_names(body)))
-    found.update(dict.fromkeys(value.name for value in graph.output))
-    return [name for name in found if name not in inside]
