@@ -164,10 +164,11 @@ def _plan(model: Path, dims: Mapping[str, int]) -> Plan:
     Raises:
         MemplanError: the model, a setting or the name of a dim is wrong.
     """
-    from memplan_cli.workflows.gate import planned, refuse_idle
+    from memplan_cli.workflows.report import planned, refuse_unused_settings
+    from memplan_cli.workflows.request import Request
 
-    refuse_idle((model,), ("dim",) if dims else ())
-    plan = planned(model, None, {"dims": dict(dims) or None})
+    refuse_unused_settings((model,), ("dim",) if dims else ())
+    plan = planned(model, Request(overrides={"dims": dict(dims) or None}))
     if dims:
         _refuse_unused(model, dims)
     return plan

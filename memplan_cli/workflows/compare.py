@@ -34,6 +34,10 @@ class Check:
     timeout: float = DEFAULT_TIMEOUT
 
 
+DEFAULT_CHECK = Check()
+"""Both models on the best provider there is, two runs, bit for bit."""
+
+
 @dataclass(frozen=True, slots=True)
 class Compared:
     """A verdict, and whether it holds only for the written file run as it stands."""

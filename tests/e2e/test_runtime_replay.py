@@ -9,10 +9,10 @@ import onnx
 import onnx.parser
 import pytest
 
+from memplan_cli import workflows
 from memplan_cli.runtime.measuring.measure import Trial
 from memplan_cli.runtime.proofs.replay import Extent, replay, replay_unchecked
 from memplan_cli.settings.settings import Settings
-from memplan_cli.workflows import api
 
 Level = Literal[0, 1, 2]
 
@@ -73,7 +73,7 @@ COMPARED = """g (string[3] s, float[3] x) => (float[3] y)
 def planned(folder: Path, text: str, settings: Settings) -> tuple[Path, Plan]:
     model = folder / "model.onnx"
     onnx.save(onnx.parser.parse_model(HEAD + text), str(model))
-    done = api.optimize(model, settings, out=folder / "out.onnx", check=None)
+    done = workflows.optimize(model, settings, out=folder / "out.onnx", check=None)
     return folder / "out.onnx", done.plan
 
 

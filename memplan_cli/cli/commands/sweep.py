@@ -13,7 +13,6 @@ from memplan_cli.cli.options.chosen import Chosen, settings_options
 from memplan_cli.cli.options.outputs import (
     TargetFile,
     deliver,
-    refuse_targets,
     result_option,
 )
 from memplan_cli.cli.options.profiles import profile_dims
@@ -68,6 +67,7 @@ def sweep(  # noqa: PLR0913 - one parameter an option, as click wants it
     memplan sweep 'zoo/*.onnx' --resume rows.jsonl --format csv -o table.csv
     """
     from memplan_cli.reporting.commands.sweeps import RENDERERS
+    from memplan_cli.workflows.files.output_files import refuse_targets
     from memplan_cli.workflows.sweeping import sweep as sweeping
 
     if scheduler is not None:

@@ -15,7 +15,7 @@ from memplan_cli.cli.common import (
     printable,
     say,
 )
-from memplan_cli.cli.options.outputs import TargetFile, refuse_targets
+from memplan_cli.cli.options.outputs import TargetFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -94,11 +94,13 @@ def train_step(  # noqa: PLR0913 - one parameter an option, as click wants it
     _require((optimizer is None) == gradients, "either --optimizer or --gradients")
     _require(bool(loss_fn) or not (labels or result), "--labels and --output with --loss-fn")
     _require(bool(optimizer) or weight_decay is None, "--weight-decay with --optimizer")
-    refuse_targets({"-o": out, "--state": state}, (model,))
-    from memplan_cli.training.step_files import StepFiles, write_train_step
+    _require(not checkpoints or not budget, "either --checkpoint or --budget")
+    from memplan_cli.settings.keys import Place, Value
+    from memplan_cli.settings.keys import budget as read_budget
     from memplan_cli.training.verbs import LossFunction, Optimizer, Recipe, Statistics
+    from memplan_cli.workflows.train_step import Recomputation, StepFiles, train_step
 
-    output.progress(f"reading {model}")
+    allowed = None if budget is None else read_budget(Value(budget, Place("--budget")))
     recipe = Recipe(
         loss or LossFunction(str(loss_fn), labels or "labels", result or ""),
         Optimizer(optimizer, weight_decay=weight_decay) if optimizer else None,
@@ -107,7 +109,7 @@ def train_step(  # noqa: PLR0913 - one parameter an option, as click wants it
         Statistics.RUNNING if running else Statistics.BATCH,
     )
     files = StepFiles(model, out, state)
-    step = write_train_step(recipe, files, _recompute(checkpoints, budget))
+    step = train_step(recipe, files, Recomputation(checkpoints, allowed), output.progress)
     say(_RENDERERS[form](step, out))
 
 
@@ -133,18 +135,3 @@ _RENDERERS: Mapping[str, Callable[[TrainStep, Path], str]] = {"text": _text, "js
 def _require(given: bool, words: str) -> None:  # noqa: FBT001 - the test itself, no mode
     if not given:
         raise click.UsageError(f"give {words}")
-
-
-def _recompute(
-    checkpoints: tuple[str, ...], budget: str | None
-) -> Callable[[TrainStep], TrainStep] | None:
-    """Return what makes the step smaller, or nothing where nobody asked."""
-    _require(not checkpoints or not budget, "either --checkpoint or --budget")
-    if not checkpoints and budget is None:
-        return None
-    from memplan_cli.settings.keys import Place, Value
-    from memplan_cli.settings.keys import budget as read_budget
-    from memplan_cli.workflows.recompute_step import recompute_step
-
-    allowed = None if budget is None else read_budget(Value(budget, Place("--budget")))
-    return lambda step: recompute_step(step, checkpoints, allowed)

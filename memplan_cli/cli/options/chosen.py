@@ -1,4 +1,4 @@
-"""What does the command line say about settings? The options that every planner takes."""
+"""The options of the settings, which every command that plans takes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ import click
 from memplan_cli.cli.common import Command, dim_option
 from memplan_cli.cli.options.words import parse_bounds, parse_dims, parse_pairs, parse_shapes
 from memplan_cli.settings.choices import OrderChoice, PhaseChoice, RecomputeChoice
+from memplan_cli.workflows.request import Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from memplan_cli.cli.common import Output
     from memplan_cli.settings.settings import Settings
 
 _SETTINGS = (
@@ -118,9 +120,11 @@ class Chosen:
 
     def load(self, model: Path) -> Settings:
         """Return the settings for a model, from files and options together."""
-        from memplan_cli.settings.sources import load_settings
+        return Request(self.config, self.overrides).load(model)
 
-        return load_settings(model, self.config, self.overrides)
+    def request(self, output: Output) -> Request:
+        """Return the request of a workflow that plans several models, heard by a terminal."""
+        return Request(self.config, self.overrides, output.progress, output.note)
 
 
 _SINGULAR = {"dims": "dim", "shapes": "shape", "checkpoints": "checkpoint"}
