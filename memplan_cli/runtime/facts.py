@@ -25,8 +25,7 @@ from memplan_cli.runtime.graph.executed import executed_graph, executed_run
 from memplan_cli.runtime.graph.fusions import costly_fusions, without
 from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN, offline_program
 from memplan_cli.runtime.installed import runtime_version
-from memplan_cli.runtime.measuring.loading import load_cost
-from memplan_cli.runtime.measuring.measure import Trial, measure
+from memplan_cli.runtime.measuring.measure import Trial, load_cost, measure
 from memplan_cli.runtime.measuring.timing import Timed, is_slower, second_look
 from memplan_cli.runtime.probe import version_warning
 from memplan_cli.runtime.proofs.compare import Comparison, compare

@@ -28,8 +28,8 @@ def inferred_shapes(
 ) -> tuple[Known, str]:
     """Return what a session says of the named values of the top block, or why there is none."""
     from memplan_cli.runtime.workers.worker import run_job
-    from memplan_cli.shapes.inference_workarounds import misread_values
     from memplan_cli.shapes.runtime_query import question
+    from memplan_cli.shapes.workarounds import misread_values
 
     names = names - misread_values(model.graph)
     if not names:

@@ -18,10 +18,10 @@ from memplan_cli.core.program import Origin, VarId
 from memplan_cli.onnx_io.declared import UNKNOWN, declared_types
 from memplan_cli.onnx_io.load import subgraphs
 from memplan_cli.onnx_io.types import element_type
-from memplan_cli.shapes.inference_repairs import is_invented
 from memplan_cli.shapes.node_query import Question, contents_of, may_say_shape
 from memplan_cli.shapes.onnx_inference import NEED_A_TYPE, answered
 from memplan_cli.shapes.subgraphs.results import given_by_bodies
+from memplan_cli.shapes.workarounds import is_invented
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence

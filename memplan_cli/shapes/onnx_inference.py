@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.onnx_io.load import subgraphs
 from memplan_cli.onnx_io.protobuf import compiled, messages
-from memplan_cli.shapes.inference_workarounds import MISREAD, infer_rightly
+from memplan_cli.shapes.workarounds import MISREAD, infer_rightly
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

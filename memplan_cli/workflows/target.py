@@ -163,7 +163,7 @@ def _fused(
 ) -> Rewriting:
     """Plan the dump, and the dump with readers for what nobody reads; return the better."""
     from memplan_cli.onnx_io.load import load_model
-    from memplan_cli.onnx_io.runs.readers import unread_outputs, with_readers
+    from memplan_cli.onnx_io.runs.runnable import unread_outputs, with_readers
     from memplan_cli.onnx_io.writing.verify import graph_differences
 
     model = load_model(dump)

@@ -13,8 +13,8 @@ from onnx import helper, numpy_helper
 from memplan_cli import Check, workflows
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.weights.inline import inline_bytes, with_external_data
-from memplan_cli.runtime.measuring import loading
-from memplan_cli.runtime.measuring.loading import load_cost
+from memplan_cli.runtime.measuring import measure as measuring
+from memplan_cli.runtime.measuring.measure import load_cost
 from memplan_cli.runtime.proofs.compare import Comparison, compare
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def test_where_a_copy_of_the_weights_has_no_room_nothing_is_said(
     def full(*_: object) -> NoReturn:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(loading, "with_external_data", full)
+    monkeypatch.setattr(measuring, "with_external_data", full)
     assert load_cost(heavy(tmp_path / "in.onnx")) is None
 
 

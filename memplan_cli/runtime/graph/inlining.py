@@ -15,7 +15,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from memplan_cli.onnx_io.definitions import Definitions, definitions_of, kind_of
+from memplan_cli.onnx_io.functions import Definitions, definitions_of, kind_of
 from memplan_cli.onnx_io.load import subgraphs
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from onnx import GraphProto, ModelProto, NodeProto
 
-    from memplan_cli.onnx_io.definitions import Kind
+    from memplan_cli.onnx_io.functions import Kind
 
 Rank = tuple[int, ...]
 """The round, the places of the calls from the file's inwards, the place in the last body."""

@@ -10,9 +10,9 @@ import pytest
 from memplan_cli.core.program import VarId
 from memplan_cli.shapes.bindings import Bindings
 from memplan_cli.shapes.contradictions import contradictions
-from memplan_cli.shapes.inference_workarounds import misread_values
 from memplan_cli.shapes.onnx_inference import infer_shapes
 from memplan_cli.shapes.reading import read_program
+from memplan_cli.shapes.workarounds import misread_values
 
 if TYPE_CHECKING:
     from onnx import ModelProto
