@@ -1,4 +1,4 @@
-"""The command line: options -> one api call -> a renderer -> an exit code."""
+"""The command line: options -> one workflow -> one renderer -> an exit code."""
 
 from __future__ import annotations
 

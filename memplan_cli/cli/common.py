@@ -1,4 +1,4 @@
-"""What do commands have in common? How they speak to the user, and options of several."""
+"""What commands share: how they speak to the user, and options of several of them."""
 
 from __future__ import annotations
 

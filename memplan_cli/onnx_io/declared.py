@@ -1,4 +1,4 @@
-"""Which types does a graph declare for its values, and do they leave anything to infer?"""
+"""The types that a graph declares for its values, and whether any are left to infer."""
 
 from __future__ import annotations
 

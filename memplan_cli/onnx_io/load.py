@@ -1,4 +1,4 @@
-"""Which bytes are a model? Reading a file, its digests, and what it refuses.
+"""Model files read, their digests, and walks over graphs and their subgraphs.
 
 Weights kept as external data stay on disk: nothing here opens them.
 """

@@ -1,4 +1,4 @@
-"""What does the runtime need for a model as it was, and for the one we wrote?
+"""The runtime's memory for a model as it was and for the written one.
 
 Predicted and observed side by side, for the original under the runtime's defaults and for
 the written file under the settings that suit it best: its order as it stands with

@@ -1,4 +1,4 @@
-"""Which ops of this runtime write over an input? Ask it, op by op, and store the answer.
+"""The table of ops that the installed runtime runs in place, found by running each.
 
 ``python -m memplan_cli.runtime.probe [cpu|cuda]`` rewrites the table of one provider; the
 tables are data of the package and name the version they were probed on.

@@ -1,4 +1,4 @@
-"""What does the user know about shapes, and what do others who were asked?"""
+"""What the user, and a runtime that was asked, know about shapes."""
 
 from __future__ import annotations
 

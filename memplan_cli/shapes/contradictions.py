@@ -1,4 +1,4 @@
-"""Which types that a program goes by are not what its nodes make?
+"""Declared types that contradict what the nodes make.
 
 What a file declares wins wherever shapes are read, in ONNX's inference too, and a tensor that is
 declared too small would get a place too small. So each node is asked once more: given the types

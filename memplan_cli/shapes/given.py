@@ -1,4 +1,4 @@
-"""What does a model say of its shapes before inference: its own words, and the user's?
+"""What a model says of its shapes before inference: its own annotations, and the user's.
 
 Everything here works on a light copy: weights are stand-ins without data, except the few
 small ones that say shapes. So models of any size are inferred in the memory of their

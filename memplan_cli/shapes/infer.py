@@ -1,4 +1,4 @@
-"""What shape has each value? The file's own word, ONNX inference, bindings, repairs."""
+"""The shape of each value: the file's annotations, ONNX inference, bindings, repairs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How do two sayings about one value's type go together? Types with holes, as protobufs.
+"""Partly known types merged and compared: types with holes, as protobufs.
 
 `merged` adds what one knows to what the other knows; `widened` keeps only what both say, as
 for a value that comes from two places.

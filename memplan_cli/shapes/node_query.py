@@ -1,4 +1,4 @@
-"""What is ONNX's inference asked about single nodes? A model of nodes that need not meet.
+"""Queries to ONNX's inference about single nodes: a model of nodes that need not meet.
 
 Every value has a name of its own there: an input of the type that the program holds it to be
 of, a weight with its values where they may say a shape, or the result of a node that was asked

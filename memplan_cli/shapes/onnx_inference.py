@@ -1,4 +1,4 @@
-"""Which types and shapes does ONNX's own inference find? Asked so that it cannot crash.
+"""ONNX's own shape inference, called so that it cannot crash the process.
 
 The inference functions of five operators follow the type of their first input without
 looking whether there is one (onnx 1.23.2; each tried with an untyped input, as all

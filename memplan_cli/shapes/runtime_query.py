@@ -1,4 +1,4 @@
-"""What is a runtime given so that it says the shapes that ONNX inference does not know?
+"""Models for a runtime that is to say the shapes that ONNX inference does not know.
 
 Two models: one whose every result is an output without a type, for a session that is only
 loaded, and one whose nodes have names of ours, for a profile of a run.

@@ -1,4 +1,4 @@
-"""Do two models give the same outputs, and under which settings do they?"""
+"""Two models' outputs compared, and the settings under which they are the same."""
 
 from __future__ import annotations
 

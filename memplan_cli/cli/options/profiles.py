@@ -1,4 +1,4 @@
-"""``--dim`` with more in it than one number: ``batch=1,8,32`` and ``batch=?``."""
+"""The ``--dim`` option with several values, or with one that is looked for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which options were given where nothing takes them up? One that does nothing is a trap."""
+"""Options given where nothing uses them: rejected, for one without effect is a trap."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where are the weights that a model keeps beside itself, and do they go along?
+"""Weights that a model keeps in files beside it: found, checked, copied along.
 
 Runtimes refuse data outside the model's own folder (a path with ``..``, an absolute one, a
 symbolic link), and the checker refuses hard links too. So a model written into another

@@ -1,4 +1,4 @@
-"""Is the rewritten graph still the same computation? Checked without the code that wrote it.
+"""Checks that a rewritten graph is the same computation, without the code that wrote it.
 
 The same nodes with the same attributes reading and writing the same values, each value made
 once and before it is read, and the same interface. A recomputed copy, whose outputs are

@@ -1,4 +1,4 @@
-"""Which node of the file, or of a function's body, did each node of a dump come from?
+"""The node of the file, or of a function's body, that each node of a dump came from.
 
 ONNX Runtime inlines in rounds: all calls of the file's nodes, in the order of their index,
 each adding its body's nodes at the end, then all calls among those, and so on (as in

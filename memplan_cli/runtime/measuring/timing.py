@@ -1,4 +1,4 @@
-"""Does one run take longer than another, beyond what a busy machine does to both?
+"""A comparison of the times of two runs that a busy machine does not mislead.
 
 What is slower is turned down, so one unlucky moment could decide which file is written: who
 seems slower at first is timed again, and so is what it is held against.

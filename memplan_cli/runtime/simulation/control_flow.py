@@ -1,4 +1,4 @@
-"""How do If, Loop and Scan run their bodies, and what do they ask the arena for?
+"""If, Loop and Scan simulated: how their subgraphs run, and what they request of the arena.
 
 An If's branch writes straight into the If's outputs, a Loop's turn makes results that the
 next turn (or the concatenation at the end) reads, a Scan's turn writes into slices of the

@@ -1,4 +1,4 @@
-"""What does the arena see during one run? Every request and release, op by op.
+"""The arena's view of one run: every request and release, op by op.
 
 A frame is one execution of one block. Bodies run in frames of their own (`owners`).
 """

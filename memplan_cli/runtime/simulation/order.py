@@ -1,4 +1,4 @@
-"""In which order does ONNX Runtime run the ops of a block?
+"""The orders in which ONNX Runtime runs the ops of a block.
 
 A node's index is its place in the file, as long as the graph is loaded as it is.
 """

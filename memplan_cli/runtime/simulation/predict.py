@@ -1,4 +1,4 @@
-"""How much memory will ONNX Runtime take? Its planner and its arena, simulated."""
+"""ONNX Runtime's memory predicted: its planner and its arena, simulated."""
 
 from __future__ import annotations
 

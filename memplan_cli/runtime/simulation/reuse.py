@@ -1,4 +1,4 @@
-"""Which buffers does ONNX Runtime's planner make, share and free in one block?
+"""The buffers that ONNX Runtime's planner makes, shares and frees in one block.
 
 It walks the ops once. An output takes, in this order: memory of its own if it is a graph
 output; an input's buffer, if the kernel declares an alias, or declares in-place and is the

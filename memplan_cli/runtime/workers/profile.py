@@ -1,4 +1,4 @@
-"""What do the memory counters in a profile of ONNX Runtime (>= 1.28) say?
+"""The memory counters in a profile of ONNX Runtime (>= 1.28).
 
 Every node event carries what the arena had given out when the kernel was done and before
 its inputs were freed. Events of bodies lie inside the event of the op that owns them.

@@ -1,4 +1,4 @@
-"""How does ONNX Runtime work for us without taking us down? In a process of its own.
+"""ONNX Runtime in a process of its own, so that a crash there is no crash here.
 
 A job is a kind and a JSON object; the child writes a JSON object back. A native crash, a
 hang or an error in the child is an `Outcome` with a failure, never ours. Arrays travel as

@@ -1,4 +1,4 @@
-"""What shape has a value that a body hands on to its own next turn?
+"""Shapes of the values that an iteration of a subgraph passes to its next one.
 
 It starts with the initial value's shape. Where the body's result has another, that dim
 becomes a hole and the body is inferred again, until it says of its results what was said

@@ -1,4 +1,4 @@
-"""What shape has each value inside the bodies of If, Loop, Scan and SequenceMap?
+"""Shape inference inside the subgraphs of If, Loop, Scan and SequenceMap.
 
 ONNX inference enters bodies, but it gives a Loop's carried values no shape, and shows a
 body no constant of the outside. So each body with a hole in it is inferred as a model of

@@ -1,4 +1,4 @@
-"""Of what types are the results of If, Loop and Scan, by what their bodies give?"""
+"""Types of the results of If, Loop and Scan, from those of their subgraphs."""
 
 from __future__ import annotations
 

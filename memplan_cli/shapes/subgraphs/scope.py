@@ -1,4 +1,4 @@
-"""What can a body see of the block around it? Types, constants, the arithmetic on shapes."""
+"""What a subgraph sees of the block around it: types, constants, arithmetic on shapes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What do the integers of chains on shapes come to? One rule an op, dims as expressions.
+"""Symbolic values of integers in chains on shapes: one rule an op, dims as expressions.
 
 Every integer scalar or vector is worked out: a number, an expression of dims, or nothing.
 """

@@ -1,4 +1,4 @@
-"""Is the plan in a file still that of the models beside it? Digests say it, names do not."""
+"""Whether a plan file is about the models beside it: digests say it, names do not."""
 
 from __future__ import annotations
 
