@@ -59,7 +59,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class _Checks:
-    """The limits of one test, and the places of those that a model was held against."""
+    """The limits of one test, and the places of those that a model was compared with."""
 
     limits: tuple[Limit, ...]
     done: set[int] = field(default_factory=set)
@@ -86,10 +86,10 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
         hint = f"\nHint: {error.hint}" if error.hint else ""
         pytest.fail(f"{_MARK}: {error}{hint}", pytrace=False)
     yield
-    idle = [limit for at, limit in enumerate(checks.limits) if at not in checks.done]
-    if idle:
+    unused = [limit for at, limit in enumerate(checks.limits) if at not in checks.done]
+    if unused:
         pytest.fail(
-            f"{_MARK} of {idle[0].written} checked nothing: name a model, or use the "
+            f"{_MARK} of {unused[0].written} checked nothing: name a model, or use the "
             "onnx_memory fixture"
         )
 

@@ -32,10 +32,10 @@ def declared_types(graph: GraphProto) -> dict[str, Facts]:
     for value in (*graph.output, *graph.value_info, *graph.input):
         kind = value.type
         # Large graphs have few types, and to read one, each dim becomes an object.
-        spelled = kind.SerializeToString()
-        facts = read.get(spelled)
+        text = kind.SerializeToString()
+        facts = read.get(text)
         if facts is None:
-            facts = read[spelled] = (type_name(kind), read_shape(value))
+            facts = read[text] = (type_name(kind), read_shape(value))
         found[value.name] = facts
     return found
 

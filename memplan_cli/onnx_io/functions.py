@@ -215,7 +215,7 @@ def _type(dtype: str) -> TypeProto:
 def why_endless(model: ModelProto) -> str:
     """Return why a model's functions cannot be written out, ``""`` where they can.
 
-    One calls itself, if by others, or all come to more nodes than any model has.
+    One calls itself, if by others, or all total more nodes than any model has.
     """
     bodies = {(f.domain, f.name, f.overload): f for f in model.functions}
     calls = {name: Counter(map(_called, _nodes(f.node))) for name, f in bodies.items()}
@@ -239,7 +239,7 @@ def why_endless(model: ModelProto) -> str:
         return f"{endless[1][:80]!r} calls itself, or one that does"
     total = _expanded(Counter(map(_called, _nodes(model.graph.node))), sizes)
     if total > _MOST_NODES:
-        return f"they come to {total} nodes, and no model has that many"
+        return f"they total {total} nodes, and no model has that many"
     return ""
 
 

@@ -162,8 +162,10 @@ class _Reader:
         if kind != "Constant" or node.domain not in ("", "ai.onnx"):
             return self.add(name, scope.path, Origin.OP, facts)
         # The tensor itself says what it is, whatever the file declares.
-        held = _constant_type(node)
-        return self.add(name, scope.path, Origin.WEIGHT, facts if held == UNKNOWN else held)
+        constant = _constant_type(node)
+        return self.add(
+            name, scope.path, Origin.WEIGHT, facts if constant == UNKNOWN else constant
+        )
 
     def _bodies(self, row: Row, outer: _Scope) -> Iterator[Block]:
         index, node, _, _, owned = row

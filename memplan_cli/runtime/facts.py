@@ -127,11 +127,11 @@ def _original(
     tell("predicting and measuring the original")
     before = executed_run(pair.original, DEFAULTS, trial, provider)
     predicted = predict(before, DEFAULTS, provider)
-    notes = tuple(_doubts(before, provider))
+    notes = tuple(_caveats(before, provider))
     return predicted, measure(pair.original, DEFAULTS, trial), notes
 
 
-def _doubts(graph: Executed, provider: str) -> Iterator[str]:
+def _caveats(graph: Executed, provider: str) -> Iterator[str]:
     """Yield why what is predicted of a graph may not be what it takes."""
     if graph.observed:
         yield _OF_ONE_RUN

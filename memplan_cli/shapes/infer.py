@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from memplan_cli.errors import SettingsError
-from memplan_cli.onnx_io.lazy_model import on_shelf
+from memplan_cli.onnx_io.lazy_model import lazy
 from memplan_cli.onnx_io.load import graphs
 from memplan_cli.onnx_io.protobuf import messages
 from memplan_cli.shapes.given import (
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
     from onnx import ModelProto, TypeProto
 
-    from memplan_cli.onnx_io.lazy_model import Shelved
+    from memplan_cli.onnx_io.lazy_model import LazyModel
     from memplan_cli.shapes.bindings import Bindings
 
 _ROUNDS = 64
-"""A network of this many layers, each shaped by what the one before came to."""
+"""A network of this many layers, each shaped by the result of the one before."""
 
 
 def infer(
-    model: ModelProto | Shelved, bindings: Bindings
+    model: ModelProto | LazyModel, bindings: Bindings
 ) -> tuple[ModelProto, tuple[str, ...]]:
     """Return a light copy of a model with every shape that can be inferred, and warnings.
 
@@ -45,12 +45,12 @@ def infer(
     Raises:
         SettingsError: a shape given contradicts the model, or names no value of it.
     """
-    shelf = on_shelf(model)
+    source = lazy(model)
     del model
-    kinds = {node.op_type for node in shelf.model.graph.node}
+    kinds = {node.op_type for node in source.model.graph.node}
     nested = not kinds.isdisjoint(OWNERS)
-    light = light_copy(shelf.model)
-    shelf.let_go()
+    light = light_copy(source.model)
+    source.release()
     name_free_dims(light)
     unused = unused_dims(light, bindings.dims)
     said = dims_from_shapes(light, bindings.shapes)
@@ -62,12 +62,12 @@ def infer(
     dims = {**bindings.dims, **said}
     for graph in graphs(light.graph) if dims else ():
         bind_graph(graph, dims)
-    aside = set_aside(light, bindings.doubted) if bindings.doubted else ()
+    annotations = take_annotations(light, bindings.untrusted) if bindings.untrusted else ()
     add_known(light, bindings, dims)
     inference = _Inference(has_masks=nested or "Dropout" in kinds)
-    if aside:
+    if annotations:
         found = _infer_nested(light, inference) if nested else inference(light)
-        if not put_back(light, aside, found):
+        if not restore_annotations(light, annotations, found):
             return found, (*inference.warnings, *unused)
     if nested:
         inferred = _infer_nested(light, inference)
@@ -135,34 +135,34 @@ class _Inference:
         return inferred
 
 
-def set_aside(
-    model: ModelProto, doubted: Collection[str]
+def take_annotations(
+    model: ModelProto, untrusted: Collection[str]
 ) -> Sequence[Mapping[str, TypeProto]]:
-    """Take away, in place, the types of all results; return those not doubted, by graph."""
-    aside = []
+    """Take away, in place, the types of all results; return those not untrusted, by graph."""
+    annotations = []
     for graph in graphs(model.graph):
         types: dict[str, TypeProto] = {}
         for value in (*graph.value_info, *graph.output):
-            if value.name not in doubted:
+            if value.name not in untrusted:
                 types[value.name] = kind = type(value.type)()
                 kind.CopyFrom(value.type)
         del graph.value_info[:]
         for value in graph.output:
             value.ClearField("type")
-        aside.append(types)
-    return aside
+        annotations.append(types)
+    return annotations
 
 
-def put_back(
-    model: ModelProto, aside: Sequence[Mapping[str, TypeProto]], found: ModelProto
+def restore_annotations(
+    model: ModelProto, annotations: Sequence[Mapping[str, TypeProto]], found: ModelProto
 ) -> bool:
-    """Declare, in place, what was set aside and says more than inference found; is there any?
+    """Declare, in place, what was set annotations and says more than inference found; is there any?
 
     ``found`` is what inference made of the model, whose graphs stand in the same order.
     """
     more = False
     for graph, types, inferred in zip(
-        graphs(model.graph), aside, graphs(found.graph), strict=True
+        graphs(model.graph), annotations, graphs(found.graph), strict=True
     ):
         known = {value.name: value.type for value in (*inferred.value_info, *inferred.output)}
         better: dict[str, TypeProto] = {}

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     Dim = TensorShapeProto.Dimension
 
-MISREAD = ("Attention", "STFT")
+NEED_WORKAROUND = ("Attention", "STFT")
 """Operators that inference reads wrongly."""
 
 _SCORES = 3
@@ -73,8 +73,10 @@ class _Level(NamedTuple):
         return cls(graph, said, {value.name: value.type for value in found})
 
 
-def infer_rightly(model: ModelProto, infer: Callable[[ModelProto], ModelProto]) -> ModelProto:
-    """Infer a model, which is changed, so that no misreading gets into the answer.
+def infer_with_workarounds(
+    model: ModelProto, infer: Callable[[ModelProto], ModelProto]
+) -> ModelProto:
+    """Infer a model, which is changed, so that nothing that it reads wrongly gets into the answer.
 
     The answer has the model's own nodes. Scores whose length is not known get no number for
     it; what is said of scores is inferred on, as often as there are Attentions in a row.
@@ -83,7 +85,7 @@ def infer_rightly(model: ModelProto, infer: Callable[[ModelProto], ModelProto]) 
         _Touched(at, index, original)
         for at, graph in enumerate(graphs(model.graph))
         for index, node in enumerate(graph.node)
-        if (original := _reworded(node)) is not None
+        if (original := _rephrased(node)) is not None
     ]
     inferred = infer(model)
     for _ in touched:
@@ -100,22 +102,22 @@ def infer_rightly(model: ModelProto, infer: Callable[[ModelProto], ModelProto]) 
     return inferred
 
 
-def misread_values(graph: GraphProto) -> frozenset[str]:
-    """Return what one block makes of misread nodes: no inference elsewhere is believed there.
+def unreliable_values(graph: GraphProto) -> frozenset[str]:
+    """Return what one block makes of nodes that need a workaround: no inference elsewhere is believed there.
 
     ONNX Runtime asks the same functions.
     """
     found: set[str] = set()
     for node in graph.node:
-        misread = _misread(node)
-        if misread is not None:
-            found.add(node.output[misread])
+        wrong = _unreliable_output(node)
+        if wrong is not None:
+            found.add(node.output[wrong])
         if not found.isdisjoint(node.input):
             found.update(node.output)
     return frozenset(found - {""})
 
 
-def _misread(node: NodeProto) -> int | None:
+def _unreliable_output(node: NodeProto) -> int | None:
     """Return which output of a node inference would say wrongly, if any."""
     if node.domain not in ("", "ai.onnx"):
         return None
@@ -126,9 +128,9 @@ def _misread(node: NodeProto) -> int | None:
     return None
 
 
-def _reworded(node: NodeProto) -> NodeProto | None:
-    """Change a node that would be misread; return what it was, None where it stays so."""
-    if _misread(node) is None:
+def _rephrased(node: NodeProto) -> NodeProto | None:
+    """Change a node that needs a workaround; return what it was, None where it stays so."""
+    if _unreliable_output(node) is None:
         return None
     original = type(node)()
     original.CopyFrom(node)

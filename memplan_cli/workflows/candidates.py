@@ -140,9 +140,9 @@ def _tried(candidate: Candidate, files: RewrittenFiles, known: RuntimeFacts | No
         plan = plan.with_report(replace(plan.report, validation=verdict))
         if not verdict.passed:
             return plan
-        facts, doubts = _measured(plan, _pair(candidate, path, found, known), candidate.tell)
+        facts, caveats = _measured(plan, _pair(candidate, path, found, known), candidate.tell)
         plan = plan.with_report(replace(plan.report, runtime=facts))
-        return warned(plan, *(_by_name(doubt, rewriting, path) for doubt in doubts), *notes)
+        return warned(plan, *(_by_name(caveat, rewriting, path) for caveat in caveats), *notes)
 
 
 def _by_name(text: str, rewriting: Rewriting, path: Path) -> str:

@@ -96,7 +96,7 @@ def compare_under(
 def comparison(
     check: Check, dims: Mapping[str, int], settings: Mapping[str, RuntimeSettings]
 ) -> Comparison:
-    """Return how the runtime is asked to hold two models against each other."""
+    """Return how the runtime compares two models."""
     from memplan_cli.core.results.observations import RuntimeSettings
     from memplan_cli.runtime.proofs.compare import Comparison
     from memplan_cli.runtime.workers.bits import Tolerance

@@ -1,4 +1,4 @@
-"""Models held against budgets and baselines; a gate that fails is a result."""
+"""Models checked against budgets and baselines; a gate that fails is a result."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """What models are held against, and what is written.
+    """What models are compared with, and what is written.
 
     Attributes:
         rules: rules from the command line, on top of those of the files.
@@ -240,7 +240,7 @@ def _verdict(
 ) -> Verdict:
     if not gate.update or not worth_recording(snapshot, earlier, rules):
         return judge(snapshot, earlier, rules)
-    # What is being recorded is not also held against the record; a budget still is.
+    # What is being recorded is not also compared with the record; a budget still is.
     fresh = judge(snapshot, None, replace(rules, max_increase=None, ratchet=False))
     seen = compare(earlier, snapshot) if earlier is not None else None
     return replace(fresh, rules=rules, difference=seen, recorded=True)

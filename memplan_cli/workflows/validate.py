@@ -1,4 +1,4 @@
-"""Written models held against their originals: outputs, replay in the plan, real memory."""
+"""Written models checked against their originals: outputs, replay in the plan, real memory."""
 
 from __future__ import annotations
 

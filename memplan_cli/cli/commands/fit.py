@@ -16,7 +16,7 @@ from memplan_cli.cli.common import (
 )
 from memplan_cli.cli.options.chosen import Chosen, settings_options
 from memplan_cli.cli.options.profiles import open_dims
-from memplan_cli.cli.options.unused import refuse_idle
+from memplan_cli.cli.options.unused import reject_unused
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,7 +62,7 @@ def fit(  # noqa: PLR0913 - one parameter an option, as click wants it
     from memplan_cli.workflows.fit import MemoryLimit, fit
 
     if not confirm:
-        refuse_idle(("provider",), "needs the model to be run", "add --confirm")
+        reject_unused(("provider",), "needs the model to be run", "add --confirm")
     limit = MemoryLimit(
         memory=parse_size(memory),
         unknown=unknown,

@@ -18,7 +18,7 @@ from memplan_cli.cli.common import (
 from memplan_cli.cli.options.chosen import Chosen, settings_options
 from memplan_cli.cli.options.outputs import TargetFile
 from memplan_cli.cli.options.profiles import several_dims
-from memplan_cli.cli.options.unused import given, refuse_idle
+from memplan_cli.cli.options.unused import given, reject_unused
 from memplan_cli.core.quantities import format_size
 from memplan_cli.errors import SettingsError
 from memplan_cli.settings.choices import TargetChoice
@@ -102,7 +102,7 @@ def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
     from memplan_cli.reporting import render
 
     if not validate:
-        _judge_idle(provider, output)
+        _reject_unused_options(provider, output)
     if target != "portable" and provider not in (target, "auto"):
         raise SettingsError(
             f"--target {target} runs both models on its own provider, not on {provider}",
@@ -126,13 +126,13 @@ def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
     output.note(f"memplan: wrote {', '.join(map(str, first))} and {last}")
 
 
-def _judge_idle(provider: str, output: Output) -> None:
+def _reject_unused_options(provider: str, output: Output) -> None:
     """Refuse or note options that do nothing where nothing is run.
 
     Raises:
         SettingsError: somebody could believe that a GPU was used, or waits for settings.
     """
-    idle = ("settings_out", "provider") if provider == "cuda" else ("settings_out",)
-    refuse_idle(idle, "needs the models to be run", "leave --no-validate out")
+    unused = ("settings_out", "provider") if provider == "cuda" else ("settings_out",)
+    reject_unused(unused, "needs the models to be run", "leave --no-validate out")
     for option in given(("provider", "timeout")):
         output.note(f"memplan: {option} changes nothing: with --no-validate nothing is run")

@@ -15,7 +15,7 @@ from memplan_cli.cli.common import (
     timeout_option,
 )
 from memplan_cli.cli.options.outputs import deliver, result_option
-from memplan_cli.cli.options.unused import refuse_idle
+from memplan_cli.cli.options.unused import reject_unused
 from memplan_cli.cli.options.words import parse_dims
 
 if TYPE_CHECKING:
@@ -57,8 +57,10 @@ def settings(  # noqa: PLR0913 - one parameter an option, as click wants it
     from memplan_cli.workflows.files.output_files import refuse_targets
 
     if not measure:
-        idle = ("timeout",) if provider in ("auto", "cpu") else ("provider", "timeout")
-        refuse_idle(idle, "needs the model to be run", "add --measure")  # predicted for CPU
+        unused = ("timeout",) if provider in ("auto", "cpu") else ("provider", "timeout")
+        reject_unused(
+            unused, "needs the model to be run", "add --measure"
+        )  # predicted for CPU
     refuse_targets({"-o": out}, (model,))
     output.progress("predicting what the runtime will need")
     check = workflows.Check(provider=provider, timeout=timeout) if measure else None

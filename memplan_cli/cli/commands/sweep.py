@@ -16,7 +16,7 @@ from memplan_cli.cli.options.outputs import (
     result_option,
 )
 from memplan_cli.cli.options.profiles import profile_dims
-from memplan_cli.cli.options.unused import refuse_idle
+from memplan_cli.cli.options.unused import reject_unused
 
 if TYPE_CHECKING:
     from memplan_cli.cli.common import Output
@@ -71,7 +71,7 @@ def sweep(  # noqa: PLR0913 - one parameter an option, as click wants it
     from memplan_cli.workflows.sweeping import sweep as sweeping
 
     if scheduler is not None:
-        refuse_idle(
+        reject_unused(
             ("jobs",), "is for processes here, and --scheduler has its own", "leave it out"
         )
     todo = sweeping.jobs_of(paths, profiles, settings.overrides, settings.config)

@@ -25,7 +25,7 @@ def given(names: Collection[str]) -> tuple[str, ...]:
     )
 
 
-def refuse_idle(names: Collection[str], why: str, hint: str) -> None:
+def reject_unused(names: Collection[str], why: str, hint: str) -> None:
     """Refuse options of the running command that nothing would take up.
 
     Args:

@@ -43,7 +43,7 @@ _CHANGING = (
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How two models are held against each other.
+    """How two models are compared with each other.
 
     Attributes:
         provider: ``auto``, ``cpu`` or ``cuda``.

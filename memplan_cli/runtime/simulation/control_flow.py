@@ -93,7 +93,7 @@ def loop(frame: Frame, op: Op) -> None:
         source = body.outputs[1:carried]
         results = frame.runner.frame(body, op, {}, frame)
         if condition in state and body.outputs[0] not in results:
-            # Handed on as it is, it lasts; else it goes like any state.
+            # Passed on as it is, it lasts; else it goes like any state.
             state.remove(condition)
             own.append(condition)
         before = state

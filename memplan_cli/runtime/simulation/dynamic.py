@@ -131,5 +131,5 @@ def simulate(executed: Executed, allocator: str) -> Simulation:
         held = predict(executed).held or 0
     else:
         held = ALLOCATORS[allocator](requests)
-    asked = sum(request.size >= 0 for request in requests)
-    return Simulation(allocator, held, most_in_use(requests, chunk=1), asked)
+    count = sum(request.size >= 0 for request in requests)
+    return Simulation(allocator, held, most_in_use(requests, chunk=1), count)

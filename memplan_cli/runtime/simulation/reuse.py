@@ -38,7 +38,7 @@ class Kind(Enum):
 
 
 class Reuse(Enum):
-    """``enable_mem_reuse``: whether dead buffers are handed on."""
+    """``enable_mem_reuse``: whether dead buffers are reused."""
 
     ON = "on"
     OFF = "off"

@@ -66,12 +66,12 @@ def differences(result: Mapping[str, Any]) -> tuple[Difference, ...]:
     return tuple(Difference(**entry) for entry in result.get("differences", ()))
 
 
-def widened(asked: Tolerance, noise: Sequence[Difference]) -> Tolerance:
+def widened(tolerance: Tolerance, noise: Sequence[Difference]) -> Tolerance:
     """Widen a tolerance to what the provider itself does not repeat, ``noise``."""
     if not noise:
-        return asked
+        return tolerance
     widest = _NOISE_MARGIN * max(item.max_abs_diff for item in noise)
-    return Tolerance(asked.rtol, max(asked.atol, widest))
+    return Tolerance(tolerance.rtol, max(tolerance.atol, widest))
 
 
 def _pieces(

@@ -144,7 +144,7 @@ def _size(walk: Walk, node: NodeProto) -> Known | None:
 
 
 def product(dims: Sequence[Dim]) -> Dim:
-    """Multiply dims; None where one is not known, or where that is more than one can spell."""
+    """Multiply dims; None where one is not known, or where that is more than one can write."""
     if None in dims:
         return None
     try:
