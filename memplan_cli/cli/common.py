@@ -72,8 +72,10 @@ def output_options(command: Command) -> Command:
 
     for option in (
         click.option("--debug", is_flag=True, help="Show a traceback when something fails."),
-        click.option("--no-color", is_flag=True, help="Plain text (also: NO_COLOR)."),
-        click.option("--quiet", "-q", is_flag=True, help="Results only, no progress."),
+        click.option(
+            "--no-color", is_flag=True, help="Print without colors (also: NO_COLOR)."
+        ),
+        click.option("--quiet", "-q", is_flag=True, help="Print results only, no progress."),
     ):
         run = option(run)
     return run  # type: ignore[return-value]
@@ -87,7 +89,7 @@ provider_option = click.option(
     type=click.Choice(["auto", *PROVIDERS]),
     default="auto",
     show_default=True,
-    help="Where to run; cuda never falls back.",
+    help="Execution provider; cuda never falls back to cpu.",
 )
 
 
@@ -109,11 +111,17 @@ class Finite(click.FloatRange):
 
 def format_option(*formats: str) -> Callable[[Command], Command]:
     """Return ``--format`` with these choices, the first by default, as ``form``."""
-    return click.option("--format", "form", type=click.Choice(formats), default=formats[0])
+    return click.option(
+        "--format",
+        "form",
+        type=click.Choice(formats),
+        default=formats[0],
+        help="Output format.",
+    )
 
 
 dim_option = click.option(
-    "--dim", "dims", multiple=True, metavar="NAME=N", help="Bind a symbolic dim."
+    "--dim", "dims", multiple=True, metavar="NAME=N", help="Set a symbolic dimension."
 )
 
 timeout_option = click.option(
@@ -121,7 +129,7 @@ timeout_option = click.option(
     type=Finite(0, min_open=True),
     default=DEFAULT_TIMEOUT,
     show_default=True,
-    help="Seconds a process.",
+    help="Time limit of each process that runs a model, in seconds.",
 )
 
 

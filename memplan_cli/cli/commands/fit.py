@@ -26,9 +26,15 @@ if TYPE_CHECKING:
 
 @click.command()
 @model_argument
-@click.option("--memory", metavar="SIZE", required=True, help="What there is: 16GiB, 800 MB.")
-@click.option("--overhead", metavar="SIZE", help="The runtime's own share; default 64MiB.")
-@click.option("--confirm", is_flag=True, help="Run the answer and hold it against SIZE.")
+@click.option(
+    "--memory", metavar="SIZE", required=True, help="Available memory: 16GiB, 800 MB."
+)
+@click.option(
+    "--overhead", metavar="SIZE", help="Memory of the runtime itself; default 64MiB."
+)
+@click.option(
+    "--confirm", is_flag=True, help="Run the model at the answer and check that it fits."
+)
 @provider_option
 @format_option("text", "json")
 @open_dims

@@ -26,24 +26,35 @@ FORMATS = ("text", "json", "markdown", "github", "junit", "sarif")
 @click.option(
     "--baseline",
     type=click.Path(path_type=Path),
-    help="Earlier numbers; default: memplan.baseline.json of this folder, if it is there.",
+    help="Baseline file; default: memplan.baseline.json of this folder, if it exists.",
 )
-@click.option("--max-memory", metavar="SIZE", help="Fail above this: 512MiB, 1.5 GB.")
-@click.option("--max-increase", metavar="2%|SIZE", help="Allow this much above the baseline.")
+@click.option("--max-memory", metavar="SIZE", help="Memory budget: 512MiB, 1.5 GB.")
+@click.option("--max-increase", metavar="2%|SIZE", help="Allowed increase over the baseline.")
 @click.option(
     "--metric",
     "metrics",
     multiple=True,
     metavar="NAME",
-    help="What to check; default: planned.",
+    help="Number of the report to check; repeatable; default: planned.",
 )
-@click.option("--ratchet", is_flag=True, default=None, help="A gain must be recorded.")
-@click.option("--update-baseline", is_flag=True, help="Record these numbers.")
+@click.option(
+    "--ratchet",
+    is_flag=True,
+    default=None,
+    help="Fail on an improvement that the baseline does not record.",
+)
+@click.option(
+    "--update-baseline", is_flag=True, help="Write the current numbers into the baseline."
+)
 @settings_options
 @format_option(*FORMATS)
 @result_option
 @click.option(
-    "--write", "more", multiple=True, metavar="FORMAT=FILE", help="Write another format too."
+    "--write",
+    "more",
+    multiple=True,
+    metavar="FORMAT=FILE",
+    help="Write the results in another format too; repeatable.",
 )
 @output_options
 def gate(  # noqa: PLR0913 - one parameter an option, as click wants it

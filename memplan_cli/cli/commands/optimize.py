@@ -53,8 +53,8 @@ def _why_not(plan: Plan) -> str:
 
 @click.command()
 @model_argument
-@click.option("-o", "--output", "out", type=TargetFile(), help="File to write.")
-@click.option("--plan", "plan_file", type=TargetFile(), help="The plan's file.")
+@click.option("-o", "--output", "out", type=TargetFile(), help="Optimized model to write.")
+@click.option("--plan", "plan_file", type=TargetFile(), help="Plan file to write.")
 @several_dims
 @settings_options
 @click.option(
@@ -62,17 +62,21 @@ def _why_not(plan: Plan) -> str:
     type=click.Choice(get_args(TargetChoice)),
     default="portable",
     show_default=True,
-    help="Order the graph as it is, or as this runtime optimises it for a provider.",
+    help="Order the graph as it is, or as optimized offline by the runtime for a provider.",
 )
 @click.option(
     "--settings-out",
     type=TargetFile(),
-    help="Write the runtime's settings as Python, and as JSON beside it.",
+    help="Write the recommended session settings as Python, and as JSON beside it.",
 )
-@click.option("--validate/--no-validate", default=True, help="Run both models and compare.")
+@click.option(
+    "--validate/--no-validate", default=True, help="Run both models and compare their outputs."
+)
 @provider_option
 @timeout_option
-@click.option("--print-log", is_flag=True, help="One line for each tensor that reuses memory.")
+@click.option(
+    "--print-log", is_flag=True, help="Print one line for each tensor that reuses memory."
+)
 @format_option("text", "json")
 @output_options
 def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it

@@ -19,19 +19,23 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("problem", type=click.Path(path_type=Path))
 @click.option(
-    "-o", "--output", "out", type=TargetFile(), help="Write the problem with its offsets."
+    "-o",
+    "--output",
+    "out",
+    type=TargetFile(),
+    help="Output CSV: the problem with an offset column.",
 )
 @click.option(
     "--capacity",
     type=click.IntRange(0),
     metavar="N",
-    help="Bytes that are enough; exit 1 if it does not fit.",
+    help="Arena size in bytes that must suffice; else exit code 1.",
 )
 @click.option(
     "--time-limit",
     type=Finite(0),
     metavar="S",
-    help="Seconds after which the search stops.",
+    help="Time limit of the search, in seconds.",
 )
 @format_option("text", "json")
 @output_options

@@ -28,7 +28,9 @@ FORMATS = (
 )
 @several_dims
 @settings_options
-@click.option("--print-log", is_flag=True, help="One line for each tensor that reuses memory.")
+@click.option(
+    "--print-log", is_flag=True, help="Print one line for each tensor that reuses memory."
+)
 @format_option(*FORMATS)
 @result_option
 @output_options

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @click.command()
 @model_argument
 @dim_option
-@click.option("--measure", is_flag=True, help="Run the model and let measurement decide.")
+@click.option("--measure", is_flag=True, help="Choose by measured runs instead of prediction.")
 @provider_option
 @timeout_option
 @result_option

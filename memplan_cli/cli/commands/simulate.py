@@ -31,7 +31,7 @@ ALLOCATORS = ("bfc", "best-fit", "bfc-exact", "ort")
     "allocators",
     type=click.Choice(ALLOCATORS),
     multiple=True,
-    help="Which to simulate; repeatable; default: all of them.",
+    help="Allocator to simulate; repeatable; default: all.",
 )
 @dim_option
 @timeout_option

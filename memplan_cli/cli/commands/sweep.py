@@ -30,14 +30,17 @@ if TYPE_CHECKING:
     "paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path)
 )
 @click.option(
-    "--jobs", type=click.IntRange(1), metavar="N", help="Processes; default: one a core."
+    "--jobs",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Number of processes; default: one per core.",
 )
-@click.option("--scheduler", metavar="ADDRESS", help="Use this Dask cluster instead.")
+@click.option("--scheduler", metavar="ADDRESS", help="Run on this Dask cluster instead.")
 @click.option(
     "--resume",
     type=TargetFile(),
     metavar="FILE.jsonl",
-    help="Keep each row here, and do not do again what is in it.",
+    help="Append finished rows to this file, and skip those already in it.",
 )
 @format_option("text", "json", "jsonl", "csv")
 @result_option

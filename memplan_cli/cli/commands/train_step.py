@@ -27,37 +27,46 @@ if TYPE_CHECKING:
 
 @click.command("train-step")
 @model_argument
-@click.option(
-    "-o", "--out", type=TargetFile(), required=True, help="The training step to write."
-)
-@click.option("--loss", metavar="NAME", help="The tensor that is the loss.")
+@click.option("-o", "--out", type=TargetFile(), required=True, help="Training step to write.")
+@click.option("--loss", metavar="NAME", help="Loss tensor of the model.")
 @click.option(
     "--loss-fn",
     type=click.Choice(["softmax-cross-entropy", "mse"]),
-    help="Put this loss behind the model's first output (or --output).",
+    help="Append this loss to the model's first output (or --output).",
 )
-@click.option("--labels", metavar="NAME", help="Input to compare with.")
-@click.option("--output", "result", metavar="NAME", help="Output to compare.")
+@click.option("--labels", metavar="NAME", help="Input with the labels, added if there is none of that name.")
+@click.option("--output", "result", metavar="NAME", help="Model output that --loss-fn reads.")
 @click.option(
     "--optimizer",
     type=click.Choice(["sgd", "momentum", "adam", "adamw"]),
-    help="The update rule.",
+    help="Optimizer whose update is appended.",
 )
-@click.option("--gradients", is_flag=True, help="Give the gradients, not new values.")
-@click.option("--train", multiple=True, metavar="GLOB", help="Train these weights only.")
-@click.option("--freeze", multiple=True, metavar="GLOB", help="Leave these as they are.")
-@click.option("--running", is_flag=True, help="Batch norms use their running statistics.")
-@click.option("--weight-decay", type=Finite(0), help="Of the optimizer; adamw: 0.01.")
+@click.option("--gradients", is_flag=True, help="Output gradients instead of updated weights.")
+@click.option(
+    "--train",
+    multiple=True,
+    metavar="GLOB",
+    help="Weights to train; default: all that operators learn.",
+)
+@click.option("--freeze", multiple=True, metavar="GLOB", help="Weights to keep as they are.")
+@click.option(
+    "--running", is_flag=True, help="Freeze batch norms at their running statistics."
+)
+@click.option(
+    "--weight-decay", type=Finite(0), help="Weight decay of the optimizer; adamw: 0.01."
+)
 @click.option(
     "--checkpoint",
     "checkpoints",
     multiple=True,
     metavar="NAME",
-    help="Keep these, run the rest again.",
+    help="Activation to keep; the rest is recomputed.",
 )
-@click.option("--budget", metavar="SIZE|N%", help="Run ops again until it fits in this.")
 @click.option(
-    "--state", type=TargetFile(), help="Write the first value of each in.* here (.npz)."
+    "--budget", metavar="SIZE|N%", help="Recompute activations until the live peak fits."
+)
+@click.option(
+    "--state", type=TargetFile(), help="Write the initial value of each in.* (.npz)."
 )
 @format_option("text", "json")
 @output_options

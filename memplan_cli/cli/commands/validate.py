@@ -26,16 +26,28 @@ _TOLERANCE = Finite(0)
 @click.command()
 @click.argument("planned", type=click.Path(path_type=Path))
 @click.option(
-    "--original", type=click.Path(path_type=Path), help="Default: PLANNED less .memplan."
+    "--original",
+    type=click.Path(path_type=Path),
+    help="Original model; default: the name of PLANNED without .memplan.",
 )
 @provider_option
-@click.option("--replay", is_flag=True, help="Run it op by op inside the plan's arenas.")
-@click.option("--measure", is_flag=True, help="Measure both models' memory in the runtime.")
-@click.option("--runs", type=click.IntRange(1), default=2, show_default=True)
+@click.option("--replay", is_flag=True, help="Run PLANNED op by op inside the plan's arenas.")
 @click.option(
-    "--rtol", type=_TOLERANCE, default=0.0, show_default=True, help="0: bit for bit."
+    "--measure", is_flag=True, help="Measure the memory of both models in the runtime."
 )
-@click.option("--atol", type=_TOLERANCE, default=0.0, show_default=True)
+@click.option(
+    "--runs", type=click.IntRange(1), default=2, show_default=True, help="Runs of each model."
+)
+@click.option(
+    "--rtol",
+    type=_TOLERANCE,
+    default=0.0,
+    show_default=True,
+    help="Relative tolerance; 0: bit for bit.",
+)
+@click.option(
+    "--atol", type=_TOLERANCE, default=0.0, show_default=True, help="Absolute tolerance."
+)
 @timeout_option
 @format_option("text", "json")
 @output_options

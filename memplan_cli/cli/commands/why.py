@@ -18,7 +18,11 @@ FORMATS = ("text", "json", "markdown")
 
 @click.command()
 @click.argument("path", metavar="MODEL|PLAN", type=click.Path(path_type=Path))
-@click.option("--tensor", metavar="NAME", help="The story of one tensor.")
+@click.option(
+    "--tensor",
+    metavar="NAME",
+    help="Explain one tensor: who keeps it alive, why it was not reused.",
+)
 @settings_options
 @format_option(*FORMATS)
 @output_options

@@ -22,52 +22,89 @@ if TYPE_CHECKING:
 
 _SETTINGS = (
     click.option(
-        "--config", type=click.Path(path_type=Path), help="Settings: YAML or prototxt."
+        "--config",
+        type=click.Path(path_type=Path),
+        help="Settings file: YAML, TOML or prototxt.",
     ),
     click.option(
-        "--level", type=int, help="0 same shape, 1 same dtype, 2 one arena (default)."
+        "--level",
+        type=int,
+        help="Reuse level: 0 same shape, 1 same dtype, 2 one arena (default).",
     ),
     click.option(
-        "--exclude", multiple=True, metavar="GLOB", help="Leave these tensors alone."
+        "--exclude", multiple=True, metavar="GLOB", help="Exclude tensors from memory reuse."
     ),
     click.option(
-        "--expose", is_flag=True, default=None, help="Excluded tensors become outputs."
+        "--expose",
+        is_flag=True,
+        default=None,
+        help="Add excluded tensors to the graph outputs.",
     ),
     click.option(
-        "--phase", type=click.Choice(get_args(PhaseChoice)), help="Overrule the phase."
+        "--phase",
+        type=click.Choice(get_args(PhaseChoice)),
+        help="Override the detected phase.",
     ),
     click.option(
-        "--skip-grads/--no-skip-grads", default=None, help="Gradients keep own memory."
+        "--skip-grads/--no-skip-grads", default=None, help="Exclude gradients from reuse."
     ),
-    click.option("--loss", metavar="NAME", help="The value that training minimises."),
+    click.option(
+        "--loss", metavar="NAME", help="Loss tensor, from which the backward part is found."
+    ),
     dim_option,
     click.option(
-        "--bounds", multiple=True, metavar="NAME=A..B", help="Plan for all values between."
+        "--bounds",
+        multiple=True,
+        metavar="NAME=A..B",
+        help="Range of a dimension; one plan holds for all of it.",
     ),
-    click.option("--shape", "shapes", multiple=True, metavar="NAME=D,D", help="Give a shape."),
     click.option(
-        "--profile-shapes", is_flag=True, default=None, help="Run once, see what data decides."
+        "--shape",
+        "shapes",
+        multiple=True,
+        metavar="NAME=D,D",
+        help="Override a tensor's shape.",
     ),
     click.option(
-        "--order", type=click.Choice(get_args(OrderChoice)), help="Reorder the nodes or not."
+        "--profile-shapes",
+        is_flag=True,
+        default=None,
+        help="Run the model once to observe data-dependent shapes.",
+    ),
+    click.option(
+        "--order",
+        type=click.Choice(get_args(OrderChoice)),
+        help="Keep the file's node order, or reorder to lower the peak.",
     ),
     click.option(
         "--recompute",
         type=click.Choice(get_args(RecomputeChoice)),
-        help="Run ops again instead of keeping what they gave.",
+        help="Recompute activations to lower the peak.",
     ),
     click.option(
-        "--checkpoint", "checkpoints", multiple=True, metavar="NAME", help="Tensor to keep."
+        "--checkpoint",
+        "checkpoints",
+        multiple=True,
+        metavar="NAME",
+        help="Tensor to keep (--recompute checkpoints).",
     ),
-    click.option("--budget", metavar="SIZE|N%", help="What --recompute auto has to fit in."),
+    click.option("--budget", metavar="SIZE|N%", help="Live-peak target of --recompute auto."),
     click.option(
-        "--donate", multiple=True, metavar="INPUT=OUTPUT", help="Output may take its memory."
+        "--donate",
+        multiple=True,
+        metavar="INPUT=OUTPUT",
+        help="Donate an input's buffer to an output.",
+    ),
+    click.option("--alignment", type=int, metavar="N", help="Alignment of offsets, in bytes."),
+    click.option(
+        "--time-limit", type=float, metavar="S", help="Time limit of the searches, in seconds."
     ),
     click.option(
-        "--alignment", type=int, metavar="N", help="Bytes that offsets are multiples of."
+        "--allow-partial",
+        is_flag=True,
+        default=None,
+        help="Print totals although some sizes are unknown.",
     ),
-    click.option("--time-limit", type=float, metavar="S", help="Cut the searches short."),
-    click.option("--allow-partial", is_flag=True, default=None, help="Totals despite gaps."),
 )
 
 

@@ -58,7 +58,7 @@ class ResultFile(TargetFile):
 
 
 result_option = click.option(
-    "-o", "--output", "out", type=ResultFile(), help="File to write; - is standard output."
+    "-o", "--output", "out", type=ResultFile(), help="Output file; - is standard output."
 )
 
 
