@@ -22,7 +22,7 @@ UNKNOWN: Facts = ("unknown", None)
 
 
 def declared_types(graph: GraphProto) -> dict[str, Facts]:
-    """Return what a graph, bodies left out, declares of its values, by name.
+    """Return what a graph, subgraphs left out, declares of its values, by name.
 
     Where a value is declared twice, as an input counts before as a value, and that before
     as an output.

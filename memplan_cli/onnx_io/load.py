@@ -117,7 +117,7 @@ def graphs(graph: GraphProto) -> Iterator[GraphProto]:
 
 
 def subgraphs(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
-    """Yield the graphs that a node owns, by attribute name."""
+    """Yield the subgraphs of a node, by attribute name."""
     for attribute in node.attribute:
         if attribute.HasField("g"):
             yield attribute.name, attribute.g
@@ -214,7 +214,7 @@ def _pieces(graph: GraphProto) -> Iterator[bytes]:
 
 
 def _bare(node: NodeProto) -> NodeProto:
-    """Return a node, its bodies included, without notes and inferred types."""
+    """Return a node, its subgraphs included, without notes and inferred types."""
     has_bodies = node.attribute and any(subgraphs(node))
     if not has_bodies and not node.metadata_props and not node.doc_string:
         return node

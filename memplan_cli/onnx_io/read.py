@@ -49,7 +49,7 @@ def program_of(model: ModelProto, graph: GraphProto, types: Mapping[str, Facts])
 
     Args:
         model: Whose initializers count.
-        graph: Its graph, or one with the same nodes and types for what their bodies define.
+        graph: Its graph, or one with the same nodes and types for what their subgraphs define.
         types: The type of each value of the top block.
 
     Raises:
@@ -77,7 +77,7 @@ def _weights(graph: GraphProto) -> dict[str, tuple[str, Shape]]:
 
 
 def _slashed(graph: GraphProto) -> Sequence[str]:
-    """Return, sorted, the names that could be taken for ``block/name`` of a body's value."""
+    """Return, sorted, the names that could be taken for ``block/name`` of a subgraph's value."""
     found: set[str] = set()
     for inner in graphs(graph):
         found.update(value.name for value in inner.input)
@@ -115,9 +115,9 @@ class _Reader:
     top: GraphProto
     vars: dict[VarId, Var] = field(default_factory=dict)
     paths: dict[str, str] = field(default_factory=dict)
-    """Each block's path, and that of the block its owner is in."""
+    """Each block's path, and that of the block its control-flow node is in."""
     slashed: Sequence[str] | None = None
-    """See `_slashed`; looked for when the first body is met."""
+    """See `_slashed`; looked for when the first subgraph is met."""
 
     def add(self, name: str, block: str, origin: Origin, facts: Facts) -> VarId:
         identity = f"{block}/{name}" if block else name
@@ -184,7 +184,7 @@ class _Reader:
             yield self.block(graph, _Scope(path, names, taken, types), tuple(given))
 
     def _path(self, name: str, outer: str) -> str:
-        """Return a path for a body under which no id is another value's id already."""
+        """Return a path for a subgraph under which no id is another value's id already."""
         inner = f"{outer}/{name}" if outer else name
         while inner in self.paths or self._is_taken(inner, outer):
             inner += "'"
@@ -210,7 +210,7 @@ def _undefined(node: NodeProto, name: str) -> ModelError:
 
 
 Row = tuple[int, "NodeProto", Sequence[str], Sequence[str], Sequence[tuple[str, "GraphProto"]]]
-"""A node with its index, what it reads and writes, and its bodies: each field is read once."""
+"""A node with its index, inputs, outputs and subgraphs: each field is read once."""
 
 
 def _rows(graph: GraphProto, scope: _Scope) -> Iterator[Row]:

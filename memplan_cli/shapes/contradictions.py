@@ -82,7 +82,7 @@ def contradictions(model: ModelProto, program: Program) -> tuple[Contradiction, 
     """Return the results that are surely of another type than the program holds them to be.
 
     Surely: another dtype, rank or number, or a number where the size is free. A node that
-    inference has no answer for contradicts nobody. What owns bodies is compared with what
+    inference has no answer for contradicts nobody. What has subgraphs is compared with what
     they give; a Constant's tensor says itself what it is.
     """
     likeness = _Likeness.of(model.graph, program)
@@ -114,7 +114,7 @@ def _of_bodies(owners: Iterable[Op], known: Mapping[VarId, Var]) -> Iterator[Con
 
 
 def _blocks(graph: GraphProto, block: Block) -> Iterator[tuple[GraphProto, Block]]:
-    """Yield every block with its graph, owners before their bodies."""
+    """Yield every block with its graph, control-flow nodes before their bodies."""
     waiting = [(graph, block)]
     for graph, block in waiting:  # noqa: PLR1704 - each in its turn, the first included
         yield graph, block

@@ -137,7 +137,7 @@ def dims_from_shapes(model: ModelProto, shapes: Mapping[str, Shape]) -> dict[str
 
 
 def bind_graph(graph: GraphProto, dims: Mapping[str, int]) -> None:
-    """Put numbers in for the symbols that are known, in one graph, bodies left out."""
+    """Put numbers in for the symbols that are known, in one graph, subgraphs left out."""
     if not dims:
         return
     for value in (*graph.input, *graph.output, *graph.value_info):

@@ -82,7 +82,7 @@ def infer(
 def _infer_nested(light: ModelProto, inference: _Inference) -> ModelProto:
     try:
         return infer_nested(light, inference)
-    except Exception as error:  # noqa: BLE001 - bodies that are none break it in many ways
+    except Exception as error:  # noqa: BLE001 - subgraphs that are none break it in many ways
         what = f"{type(error).__name__} {str(error)[:200]}"
         inference.warnings.append(f"the shapes inside bodies are not known: {what}")
         return inference(light)

@@ -45,7 +45,7 @@ def read_program(model: ModelProto | LazyModel, bindings: Bindings | None = None
 
     inferred, warnings = infer(source, bindings)
     types = declared_types(inferred.graph)
-    # Inference leaves nodes alone but for the types in their bodies: without any, a large
+    # Inference leaves nodes alone but for the types in their subgraphs: without any, a large
     # graph need not be there twice while it is read.
     nested = any(any(subgraphs(node)) for node in inferred.graph.node if node.attribute)
     graph = inferred.graph if nested else None

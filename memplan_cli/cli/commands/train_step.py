@@ -34,7 +34,11 @@ if TYPE_CHECKING:
     type=click.Choice(["softmax-cross-entropy", "mse"]),
     help="Append this loss to the model's first output (or --output).",
 )
-@click.option("--labels", metavar="NAME", help="Input with the labels, added if there is none of that name.")
+@click.option(
+    "--labels",
+    metavar="NAME",
+    help="Input with the labels, added if there is none of that name.",
+)
 @click.option("--output", "result", metavar="NAME", help="Model output that --loss-fn reads.")
 @click.option(
     "--optimizer",

@@ -45,7 +45,7 @@ class Cutter:
         return node.op_type == "Constant" and node.output[0] in self.weights
 
     def reads(self, node: NodeProto) -> tuple[str, ...]:
-        """Return what a node reads and what is no weight, captures of its bodies too."""
+        """Return what a node reads and what is no weight, captures of its subgraphs too."""
         names = dict.fromkeys(reads(node))
         return tuple(name for name in names if name and name not in self.weights)
 

@@ -1,6 +1,6 @@
 """Replay: a model run op by op inside its plan's arenas, its outputs compared.
 
-Freed ranges are poisoned, what a body wrote is poisoned after the op that owns it, and
+Freed ranges are poisoned, what a subgraph wrote is poisoned after the op that has it, and
 excluded tensors are looked at again in the end. A tensor that was overwritten too early
 shows as a wrong output.
 """
@@ -57,7 +57,7 @@ class Extent:
     Attributes:
         placed: tensors at the top that lay at their offsets.
         pinned: those of them that live on, and were looked at again in the end.
-        in_bodies: tensors in bodies of If, Loop and Scan: the runtime runs a body as a
+        in_bodies: tensors in subgraphs of If, Loop and Scan: the runtime runs a subgraph as a
             whole, in memory of its own, and their places are poisoned after it.
         empty: tensors at the top without bytes, which lie nowhere.
         left_out: tensors that have no place, with the reason.

@@ -1,7 +1,7 @@
 """Shapes of the values that an iteration of a subgraph passes to its next one.
 
-It starts with the initial value's shape. Where the body's result has another, that dim
-becomes a hole and the body is inferred again, until it says of its results what was said
+It starts with the initial value's shape. Where the subgraph's result has another, that dim
+becomes a hole and the subgraph is inferred again, until it says of its results what was said
 of its inputs; a value that grows by a constant each turn is taken as in its last turn.
 """
 
@@ -31,10 +31,10 @@ _ROUNDS = 8
 
 @dataclass(slots=True)
 class Carried:
-    """A body whose results are its inputs on the next turn.
+    """A subgraph whose results are its inputs on the next turn.
 
     ``lead`` and ``tail`` are the types of the inputs before and behind the carried ones;
-    the body gives ``skip`` results before the carried ones.
+    the subgraph gives ``skip`` results before the carried ones.
     """
 
     level: Level
@@ -46,7 +46,7 @@ class Carried:
     def settle(
         self, first: list[TypeProto], turns: int | None
     ) -> tuple[GraphProto, list[TypeProto]]:
-        """Return the body for the shapes of all turns, and the carried values behind them.
+        """Return the subgraph for the shapes of all turns, and the carried values behind them.
 
         A value that grows by the same number each turn is as large as in the last one; the
         arena must hold that, whether or not the loop ends earlier.
@@ -71,7 +71,7 @@ class Carried:
         return self.turn([with_shape(kind, None) for kind in state])[0], state
 
     def turn(self, state: Sequence[TypeProto]) -> tuple[GraphProto, list[TypeProto]]:
-        """Return the body for these carried types, and what it hands on."""
+        """Return the subgraph for these carried types, and what it hands on."""
         inferred = self.level.run(self.body, [*self.lead, *state, *self.tail])
         return inferred, [v.type for v in inferred.output[self.skip :][: len(state)]]
 

@@ -1,7 +1,7 @@
 """Shape inference inside the subgraphs of If, Loop, Scan and SequenceMap.
 
-ONNX inference enters bodies, but it gives a Loop's carried values no shape, and shows a
-body no constant of the outside. So each body with a hole in it is inferred as a model of
+ONNX inference enters subgraphs, but it gives a Loop's carried values no shape, and shows a
+subgraph no constant of the outside. So each subgraph with a hole in it is inferred as a model of
 its own: what it captures becomes its inputs, small constants and the arithmetic on shapes
 come along.
 """
@@ -57,7 +57,7 @@ def infer_nested(model: ModelProto, infer: Infer) -> ModelProto:
 
 
 def _complete(given: ModelProto, inferred: ModelProto, infer: Infer) -> dict[str, TypeProto]:
-    """Fill the bodies of one level; return new types of what their owners give."""
+    """Fill the subgraphs of one level; return new types of what their control-flow nodes give."""
     found: dict[str, TypeProto] = {}
     level: Level | None = None
     for index, node in enumerate(given.graph.node):
@@ -83,7 +83,7 @@ def _complete(given: ModelProto, inferred: ModelProto, infer: Infer) -> dict[str
 
 
 def _unsteady(node: NodeProto, target: NodeProto, level: Level) -> list[ValueInfoProto]:
-    """Return the inputs of a body that are declared as on the first turn, and grow.
+    """Return the inputs of a subgraph that are declared as on the first turn, and grow.
 
     ONNX inference believes such a declaration, and what it then knows is wrong.
     """
@@ -108,7 +108,7 @@ def _unsteady(node: NodeProto, target: NodeProto, level: Level) -> list[ValueInf
 
 
 def _made_in(node: NodeProto) -> Iterator[str | ValueInfoProto | None]:
-    """Yield the results of an owner by name, and the types of all values in its bodies."""
+    """Yield the results of a control-flow node by name, and the types of values in its subgraphs."""
     yield from (name for name in node.output if name)
     for _, graph in subgraphs(node):
         types = {v.name: v for v in (*graph.input, *graph.output, *graph.value_info)}
@@ -131,7 +131,7 @@ def declare(graph: GraphProto, found: Mapping[str, TypeProto]) -> None:
 
 
 Answer = tuple[Mapping[str, "GraphProto"], Sequence["TypeProto"]]
-"""The bodies by attribute, inferred, and the types of what their owner gives."""
+"""The subgraphs by attribute, inferred, and the types of what their control-flow node gives."""
 
 
 def _if(node: NodeProto, level: Level) -> Answer:

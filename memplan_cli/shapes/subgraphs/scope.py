@@ -21,15 +21,15 @@ _SHAPE_ARITHMETIC = frozenset(
         "Max", "Min", "Mul", "Range", "Shape", "Size", "Slice", "Squeeze", "Sub", "Unsqueeze",
     }
 )  # fmt: skip
-"""What a body may need to see of the outside in order to know a shape."""
+"""What a subgraph may need to see of the outside in order to know a shape."""
 
 _PRELUDE = 64
-"""Ops of shape arithmetic that a body may bring along for one captured value."""
+"""Ops of shape arithmetic that a subgraph may bring along for one captured value."""
 
 
 @dataclass(slots=True)
 class Level:
-    """One block as its bodies see it: types, constants, and who makes what.
+    """One block as its subgraphs see it: types, constants, and who makes what.
 
     ``infer`` infers a model and all its bodies.
     """
@@ -87,7 +87,7 @@ class Level:
         return int(array.reshape(-1)[0]) if array.size == 1 else None
 
     def run(self, body: GraphProto, given: Sequence[TypeProto]) -> GraphProto:
-        """Infer a body for these types of its inputs; the answer has the body's nodes."""
+        """Infer a subgraph for these types of its inputs; the answer has the subgraph's nodes."""
         model = type(self.model)()
         model.ir_version = self.model.ir_version
         model.opset_import.extend(self.model.opset_import)
@@ -101,7 +101,7 @@ class Level:
         graph.value_info.extend(body.value_info)
         for value, kind in zip(body.input, given, strict=False):
             graph.input.add().CopyFrom(value)
-            # Not merged with what the body declares: a hole here may be one on purpose.
+            # Not merged with what the subgraph declares: a hole here may be one on purpose.
             graph.input[-1].type.CopyFrom(kind if kind.WhichOneof("value") else value.type)
         self._bring(graph, made={name for node in prelude for name in node.output})
         answer = self.infer(model).graph
@@ -115,7 +115,7 @@ class Level:
         return result
 
     def _bring(self, graph: GraphProto, made: set[str]) -> None:
-        """Make what a body captures its inputs, or its constants."""
+        """Make what a subgraph captures its inputs, or its constants."""
         for name in free_names(graph):
             if name in self.constants:
                 graph.initializer.append(self.constants[name])
@@ -125,7 +125,7 @@ class Level:
                 value.type.CopyFrom(self.types[name])
 
     def _prelude(self, body: GraphProto) -> list[NodeProto]:
-        """Return the shape arithmetic behind what a body captures, makers first."""
+        """Return the shape arithmetic behind what a subgraph captures, makers first."""
         found: dict[int, NodeProto] = {}
         for name in free_names(body):
             chain: dict[int, NodeProto] = {}

@@ -135,7 +135,7 @@ class _Replay:
     def bury(self, node: NodeProto, dead: list[Place]) -> None:
         """Make the bytes of dead tensors unusable.
 
-        What a body made, or read last, is dead before the op that owns the body writes its
+        What a subgraph made, or read last, is dead before its control-flow node writes its
         outputs: these may lie on it. Of any other op, inputs and outputs never overlap.
         """
         owns_bodies = any(attribute.HasField("g") for attribute in node.attribute)
