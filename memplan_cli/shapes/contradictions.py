@@ -92,8 +92,11 @@ def contradictions(model: ModelProto, program: Program) -> tuple[Contradiction, 
             if key not in alike:
                 alike[key] = op, graph.node[op.source]
     wrong = _denied(model, likeness, alike)
-    owners = [op for _, block in likeness.blocks for op in block.ops if op.bodies]
-    return (*_of_bodies(owners, program.vars), *(_of_nodes(likeness, wrong) if wrong else ()))
+    nested = [op for _, block in likeness.blocks for op in block.ops if op.bodies]
+    return (
+        *_of_control_flow(nested, program.vars),
+        *(_of_nodes(likeness, wrong) if wrong else ()),
+    )
 
 
 def _of_nodes(
@@ -105,8 +108,10 @@ def _of_nodes(
                 yield Contradiction(likeness.known[op.outputs[at]], made)
 
 
-def _of_bodies(owners: Iterable[Op], known: Mapping[VarId, Var]) -> Iterator[Contradiction]:
-    for op in owners:
+def _of_control_flow(
+    nodes: Iterable[Op], known: Mapping[VarId, Var]
+) -> Iterator[Contradiction]:
+    for op in nodes:
         for var, given in zip(op.outputs, given_by_bodies(op, known), strict=False):
             made = _instead(op, known, var, given) if var else ""
             if made:
@@ -114,7 +119,7 @@ def _of_bodies(owners: Iterable[Op], known: Mapping[VarId, Var]) -> Iterator[Con
 
 
 def _blocks(graph: GraphProto, block: Block) -> Iterator[tuple[GraphProto, Block]]:
-    """Yield every block with its graph, control-flow nodes before their bodies."""
+    """Yield every block with its graph, control-flow nodes before their subgraphs."""
     waiting = [(graph, block)]
     for graph, block in waiting:  # noqa: PLR1704 - each in its turn, the first included
         yield graph, block

@@ -18,7 +18,7 @@ from memplan_cli.shapes.given import (
     unused_dims,
 )
 from memplan_cli.shapes.lattice import agrees, merged
-from memplan_cli.shapes.subgraphs.infer import OWNERS, declare, infer_nested
+from memplan_cli.shapes.subgraphs.infer import CONTROL_FLOW, declare, infer_nested
 from memplan_cli.shapes.symbolic.targets import shapes_of_targets
 from memplan_cli.shapes.workarounds import add_masks, forget_invented
 
@@ -48,7 +48,7 @@ def infer(
     source = lazy(model)
     del model
     kinds = {node.op_type for node in source.model.graph.node}
-    nested = not kinds.isdisjoint(OWNERS)
+    nested = not kinds.isdisjoint(CONTROL_FLOW)
     light = light_copy(source.model)
     source.release()
     name_free_dims(light)
@@ -84,7 +84,7 @@ def _infer_nested(light: ModelProto, inference: _Inference) -> ModelProto:
         return infer_nested(light, inference)
     except Exception as error:  # noqa: BLE001 - subgraphs that are none break it in many ways
         what = f"{type(error).__name__} {str(error)[:200]}"
-        inference.warnings.append(f"the shapes inside bodies are not known: {what}")
+        inference.warnings.append(f"the shapes inside subgraphs are not known: {what}")
         return inference(light)
 
 

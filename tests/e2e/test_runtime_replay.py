@@ -143,7 +143,7 @@ def test_what_runs_in_bodies_is_said_not_to_be_shown(tmp_path: Path) -> None:
     assert found == Extent(placed=len(plan.tensors) - inside, in_bodies=inside)
     first, second = found.described()
     assert first == f"{found.placed} of {len(plan.tensors)} tensors at their offsets"
-    assert second.startswith(f"{inside} tensors in bodies of If, Loop or Scan not shown")
+    assert second.startswith(f"{inside} tensors in subgraphs of If, Loop or Scan not shown")
 
 
 def test_an_if_whose_output_lies_on_what_its_branch_read_is_no_clash(tmp_path: Path) -> None:

@@ -76,8 +76,8 @@ class Extent:
         yield f"{self.placed} of {everything} tensors at their offsets{again * bool(self.pinned)}"
         if self.in_bodies:
             yield (
-                f"{self.in_bodies} tensors in bodies of If, Loop or Scan not shown: the runtime "
-                "ran each body as a whole, in memory of its own, and their places were poisoned"
+                f"{self.in_bodies} tensors in subgraphs of If, Loop or Scan not shown: the runtime "
+                "ran each subgraph as a whole, in memory of its own, and their places were poisoned"
             )
         if self.empty:
             yield f"{self.empty} tensors without bytes"

@@ -1,6 +1,6 @@
 """The arena's view of one run: every request and release, op by op.
 
-A frame is one execution of one block. Subgraphs run in frames of their own (`owners`).
+A frame is one execution of one block. Subgraphs run in frames of their own (`control_flow`).
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.program import Dim
 
-OWNERS = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
 _ROUNDS = 8
 """Rounds after which a value that still changes is one without a known shape."""
@@ -61,7 +61,7 @@ def _complete(given: ModelProto, inferred: ModelProto, infer: Infer) -> dict[str
     found: dict[str, TypeProto] = {}
     level: Level | None = None
     for index, node in enumerate(given.graph.node):
-        if node.op_type not in OWNERS:
+        if node.op_type not in CONTROL_FLOW:
             continue
         level = level or Level.of(inferred, partial(infer_nested, infer=infer))
         target = inferred.graph.node[index]
@@ -115,7 +115,7 @@ def _made_in(node: NodeProto) -> Iterator[str | ValueInfoProto | None]:
         yield from graph.input
         for inner in graph.node:
             yield from (types.get(name) for name in inner.output if name)
-            if inner.op_type in OWNERS:
+            if inner.op_type in CONTROL_FLOW:
                 yield from (v for v in _made_in(inner) if not isinstance(v, str))
 
 
