@@ -70,7 +70,7 @@ def _parsed(path: Path) -> ModelProto:
     data = _read_bytes(path)
     try:
         model.ParseFromString(data)
-    except Exception as error:  # protobuf's DecodeError has no stable home to import from
+    except Exception as error:  # protobuf's DecodeError has no stable place to import from
         raise ModelError(
             f"{path} is not an ONNX model: {_first_line(error)}",
             hint="memplan reads ONNX protobuf files; is it truncated or another format?",

@@ -160,7 +160,7 @@ MUTATIONS = (
     Mutation("a declared Reshape keeps its elements", CONTRADICTIONS,
              'if op.type == "Reshape":', "if False:", _DECLARED),
     Mutation("what is declared of control-flow nodes is what subgraphs give", CONTRADICTIONS,
-             "*_of_control_flow(nested, program.vars), ", "", _DECLARED),
+             "        *_of_control_flow(nested, program.vars),\n", "", _DECLARED),
     Mutation("declared results of computed shapes are compared", CONTRADICTIONS,
              "waiting = [var for op in queried for var in likeness.sayers(op)]",
              "waiting = list[VarId]()", _DECLARED),

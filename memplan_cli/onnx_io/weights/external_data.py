@@ -198,7 +198,7 @@ def forget(created: Sequence[Path]) -> None:
 
 
 def remove(created: Sequence[Path]) -> None:
-    """Take back what `copy_along` created, files and folders, and put back what was there."""
+    """Take back what `copy_along` created, files and folders, and restore what was there."""
     for path in reversed(created):
         if path.is_dir():
             with contextlib.suppress(OSError):  # somebody else put a file there

@@ -40,7 +40,7 @@ class Dumped:
     Attributes:
         nodes: as they stand there.
         ranks: for each node what its index is ordered by; None where nobody knows.
-        bodies: by place of the owner, in the order in which it owns them.
+        bodies: by place of the control-flow node, in its order of them.
         strange: places of nodes that write what a call of an unknown body writes, with the
             path to that call.
         maker: the place of the node that writes a name.
@@ -74,7 +74,7 @@ class _Scope:
         dump: where they ended up.
         in_file: whether names are the same in the dump, where nothing else is ``bound``.
         path: of a function's body, the places of the calls that led to it.
-        outer: the scope of the call, or of the owner of the graph.
+        outer: the scope of the call, or of the control-flow node of the graph.
         inputs: of a function's body, what its inputs are called in ``outer``.
         dtypes: of its values, as far as known.
         bound: what its values are called in the dump.
@@ -192,7 +192,7 @@ class _Laying:
             self.bind(scope, ours, theirs)
 
     def _lay_owned(self, scope: _Scope, node: NodeProto, found: int) -> None:
-        """Lay the graphs that a node owns beside those of the dump's node."""
+        """Lay the subgraphs of a node beside those of the dump's node."""
         theirs = dict(subgraphs(scope.dump.nodes[found]))
         if not theirs:
             return

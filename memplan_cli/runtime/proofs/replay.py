@@ -204,10 +204,10 @@ def _against_own_memory(
     starts: dict[tuple[str, str], int] = {}
     top = 0
     for place in places:
-        if (place.arena, place.owner) not in starts:
-            starts[place.arena, place.owner] = top + place.offset % _PAGE
+        if (place.arena, place.buffer) not in starts:
+            starts[place.arena, place.buffer] = top + place.offset % _PAGE
             top += -(-(place.bytes + _PAGE) // _PAGE) * _PAGE
-        start = starts[place.arena, place.owner]
+        start = starts[place.arena, place.buffer]
         spread.append(dataclasses.replace(place, arena="own", offset=start))
     with tempfile.TemporaryDirectory(prefix="memplan-own-") as folder:
         apart = {"places": spread, "arenas": {"own": top}, "save": True, "folder": folder}
@@ -258,7 +258,7 @@ def _places(
                 # Pinned tensors live on: they are looked at when all is over.
                 dies=-1 if tensor.pinned else nodes.get(ends[tensor.id], -1),
                 pinned=tensor.pinned is not None,
-                owner=_owner(tensor),
+                buffer=_buffer(tensor),
             )
         )
     return found, left_out
@@ -268,12 +268,12 @@ def _ends(plan: Plan) -> dict[str, int]:
     """Return the last tick of each tensor, with those that share its bytes."""
     last: dict[str, int] = {}
     for tensor in plan.tensors:
-        owner = _owner(tensor)
-        last[owner] = max(last.get(owner, 0), tensor.last)
-    return {tensor.id: last[_owner(tensor)] - 1 for tensor in plan.tensors}
+        buffer = _buffer(tensor)
+        last[buffer] = max(last.get(buffer, 0), tensor.last)
+    return {tensor.id: last[_buffer(tensor)] - 1 for tensor in plan.tensors}
 
 
-def _owner(tensor: Placement) -> str:
+def _buffer(tensor: Placement) -> str:
     return tensor.alias_of or tensor.id
 
 

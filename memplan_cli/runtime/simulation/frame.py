@@ -78,12 +78,12 @@ class Runner:
             self.ledger.free(ticket)
 
     def frame(
-        self, block: Block, owner: Op | None, given: Given, outer: Frame | None = None
+        self, block: Block, node: Op | None, given: Given, outer: Frame | None = None
     ) -> dict[VarId, int]:
         """Run a block; return tickets of its results that are not ``given`` memory."""
         plan = self.plans.get(block.path)
         if plan is None:
-            plan = plan_block(self.model.program, block, owner, self.model.rules)
+            plan = plan_block(self.model.program, block, node, self.model.rules)
             self.plans[block.path] = plan
         frame = Frame(self, block, plan, given, outer, self.frames[block.path])
         self.frames[block.path] += 1
@@ -155,7 +155,7 @@ class Frame:
         return None
 
     def _close(self, whole: int | None) -> dict[VarId, int]:
-        """Free what is left, and hand on the results."""
+        """Free what is left, and pass on the results."""
         ledger = self.runner.ledger
         results = {}
         for var, ticket in list(self.tickets.items()):

@@ -38,7 +38,7 @@ class Carried:
     """
 
     level: Level
-    body: GraphProto
+    subgraph: GraphProto
     lead: list[TypeProto]
     skip: int
     tail: list[TypeProto] = field(default_factory=list)
@@ -51,7 +51,7 @@ class Carried:
         A value that grows by the same number each turn is as large as in the last one; the
         arena must hold that, whether or not the loop ends earlier.
         """
-        declared = [v.type for v in self.body.input[len(self.lead) :]]
+        declared = [v.type for v in self.subgraph.input[len(self.lead) :]]
         state = [merged(a, b) for a, b in zip(first, declared, strict=False)]
         start = state
         if turns == 0:  # nothing is carried on: what comes out is what came in
@@ -71,8 +71,8 @@ class Carried:
         return self.turn([with_shape(kind, None) for kind in state])[0], state
 
     def turn(self, state: Sequence[TypeProto]) -> tuple[GraphProto, list[TypeProto]]:
-        """Return the subgraph for these carried types, and what it hands on."""
-        inferred = self.level.run(self.body, [*self.lead, *state, *self.tail])
+        """Return the subgraph for these carried types, and what it passes on."""
+        inferred = self.level.run(self.subgraph, [*self.lead, *state, *self.tail])
         return inferred, [v.type for v in inferred.output[self.skip :][: len(state)]]
 
     @staticmethod

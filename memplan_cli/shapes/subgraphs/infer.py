@@ -39,7 +39,7 @@ _MOST_TURNS = 1 << 20
 
 
 def infer_nested(model: ModelProto, infer: Infer) -> ModelProto:
-    """Infer a model with all its bodies.
+    """Infer a model with all its subgraphs.
 
     Args:
         model: Types that are known are kept; changed by nobody here.
@@ -68,10 +68,10 @@ def _complete(given: ModelProto, inferred: ModelProto, infer: Infer) -> dict[str
         unsteady = _unsteady(node, target, level)
         if not unsteady and all(level.is_known(name) for name in _made_in(target)):
             continue
-        bodies, results = _HANDLERS[node.op_type](node, level)
+        inner, results = _HANDLERS[node.op_type](node, level)
         for attribute in target.attribute:
-            if attribute.name in bodies:
-                attribute.g.CopyFrom(bodies[attribute.name])
+            if attribute.name in inner:
+                attribute.g.CopyFrom(inner[attribute.name])
         for name, kind in zip(node.output, results, strict=False):
             known = None if unsteady else level.types.get(name)
             better = merged(known, kind) if known is not None else kind
@@ -90,12 +90,12 @@ def _unsteady(node: NodeProto, target: NodeProto, level: Level) -> list[ValueInf
     lead, skip = {"Loop": (2, 1), "Scan": (0, 0)}.get(node.op_type, (-1, 0))
     if lead < 0:
         return []
-    (_, body), (_, inferred) = *subgraphs(node), *subgraphs(target)
+    (_, subgraph), (_, inferred) = *subgraphs(node), *subgraphs(target)
     scans = next((a.i for a in node.attribute if a.name == "num_scan_inputs"), 0)
     names = node.input[lead : len(node.input) - scans]
     found = []
     for at, name in enumerate(names):
-        declared = body.input[lead + at]
+        declared = subgraph.input[lead + at]
         dims = zip(
             shape_in(level.type_of(name)) or (),
             shape_in(declared.type) or (),
@@ -135,42 +135,42 @@ Answer = tuple[Mapping[str, "GraphProto"], Sequence["TypeProto"]]
 
 
 def _if(node: NodeProto, level: Level) -> Answer:
-    bodies = {name: level.run(graph, ()) for name, graph in subgraphs(node)}
+    inner = {name: level.run(graph, ()) for name, graph in subgraphs(node)}
     results = []
     for at in range(len(node.output)):
-        kinds = (b.output[at].type for b in bodies.values() if at < len(b.output))
+        kinds = (b.output[at].type for b in inner.values() if at < len(b.output))
         kind = widest(kinds)
         assert kind is not None  # noqa: S101 - the range is the branches' own
         results.append(kind)
-    return bodies, results
+    return inner, results
 
 
 def _loop(node: NodeProto, level: Level) -> Answer:
-    (attribute, body), *_ = subgraphs(node)
+    (attribute, subgraph), *_ = subgraphs(node)
     first = [level.type_of(name) for name in node.input[2:]]
     turns = level.number(node.input[0]) if node.input and node.input[0] else None
     turns = turns if turns is not None and 0 <= turns <= _MOST_TURNS else None
-    lead = [v.type for v in body.input[:2]]
-    carried = Carried(level, body, lead, skip=1)
+    lead = [v.type for v in subgraph.input[:2]]
+    carried = Carried(level, subgraph, lead, skip=1)
     inferred, last = carried.settle(first, turns)
     scans = [value.type for value in inferred.output[1 + len(first) :]]
     return {attribute: inferred}, [*last, *(stack_of(kind, 0, turns) for kind in scans)]
 
 
 def _scan(node: NodeProto, level: Level) -> Answer:
-    (attribute, body), *_ = subgraphs(node)
+    (attribute, subgraph), *_ = subgraphs(node)
     attributes = {a.name: a for a in node.attribute}
     count = attributes["num_scan_inputs"].i
     states = len(node.input) - count
     axes = list(attributes["scan_input_axes"].ints) if "scan_input_axes" in attributes else []
     wholes = [level.type_of(name) for name in node.input[states:]]
     axes += [0] * (count - len(axes))
-    given = [value.type for value in body.input[states:]]
+    given = [value.type for value in subgraph.input[states:]]
     slices = [
         merged(slice_of(kind, axis), own)
         for kind, axis, own in zip(wholes, axes, given, strict=True)
     ]
-    carried = Carried(level, body, [], skip=0, tail=slices)
+    carried = Carried(level, subgraph, [], skip=0, tail=slices)
     inferred, last = carried.settle([level.type_of(n) for n in node.input[:states]], None)
     length = next((n for n in map(_along, wholes, axes) if n is not None), None)
     outs = [value.type for value in inferred.output[states:]]
@@ -190,13 +190,13 @@ def _along(kind: TypeProto, axis: int) -> Dim:
 def _sequence_map(node: NodeProto, level: Level) -> Answer:
     from onnx import TypeProto
 
-    (attribute, body), *_ = subgraphs(node)
+    (attribute, subgraph), *_ = subgraphs(node)
     given = []
-    for name, value in zip(node.input, body.input, strict=False):
+    for name, value in zip(node.input, subgraph.input, strict=False):
         kind = level.type_of(name)
         sequence = kind.WhichOneof("value") == "sequence_type"
         given.append(merged(kind.sequence_type.elem_type if sequence else kind, value.type))
-    inferred = level.run(body, given)
+    inferred = level.run(subgraph, given)
     results = []
     for value in inferred.output:
         kind = TypeProto()

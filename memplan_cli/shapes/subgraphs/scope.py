@@ -86,30 +86,30 @@ class Level:
         array = numpy_helper.to_array(tensor)
         return int(array.reshape(-1)[0]) if array.size == 1 else None
 
-    def run(self, body: GraphProto, given: Sequence[TypeProto]) -> GraphProto:
+    def run(self, subgraph: GraphProto, given: Sequence[TypeProto]) -> GraphProto:
         """Infer a subgraph for these types of its inputs; the answer has the subgraph's nodes."""
         model = type(self.model)()
         model.ir_version = self.model.ir_version
         model.opset_import.extend(self.model.opset_import)
         graph = model.graph
-        graph.name = body.name or "body"
-        prelude = self._prelude(body)
+        graph.name = subgraph.name or "body"
+        prelude = self._prelude(subgraph)
         graph.node.extend(prelude)
-        graph.node.extend(body.node)
-        graph.initializer.extend(body.initializer)
-        graph.output.extend(body.output)
-        graph.value_info.extend(body.value_info)
-        for value, kind in zip(body.input, given, strict=False):
+        graph.node.extend(subgraph.node)
+        graph.initializer.extend(subgraph.initializer)
+        graph.output.extend(subgraph.output)
+        graph.value_info.extend(subgraph.value_info)
+        for value, kind in zip(subgraph.input, given, strict=False):
             graph.input.add().CopyFrom(value)
             # Not merged with what the subgraph declares: a hole here may be one on purpose.
             graph.input[-1].type.CopyFrom(kind if kind.WhichOneof("value") else value.type)
         self._bring(graph, made={name for node in prelude for name in node.output})
         answer = self.infer(model).graph
-        result = type(body)()
-        result.CopyFrom(body)
+        result = type(subgraph)()
+        result.CopyFrom(subgraph)
         del result.node[:], result.input[:], result.output[:], result.value_info[:]
         result.node.extend(answer.node[len(prelude) :])
-        result.input.extend(answer.input[: len(body.input)])
+        result.input.extend(answer.input[: len(subgraph.input)])
         result.output.extend(answer.output)
         result.value_info.extend(answer.value_info)
         return result
@@ -124,10 +124,10 @@ class Level:
                 value.name = name
                 value.type.CopyFrom(self.types[name])
 
-    def _prelude(self, body: GraphProto) -> list[NodeProto]:
+    def _prelude(self, subgraph: GraphProto) -> list[NodeProto]:
         """Return the shape arithmetic behind what a subgraph captures, makers first."""
         found: dict[int, NodeProto] = {}
-        for name in free_names(body):
+        for name in free_names(subgraph):
             chain: dict[int, NodeProto] = {}
             if self._trace(name, chain) and len(chain) <= _PRELUDE:
                 found.update(chain)

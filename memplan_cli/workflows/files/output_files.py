@@ -49,10 +49,10 @@ def refuse_targets(
                 f"{what}: {path} is the model itself or its plan, or another file that is read",
                 hint="name another file",
             )
-        owner = _owner_of_weights(place, sources, data)
-        if owner is not None:
+        model = _model_with_weights(place, sources, data)
+        if model is not None:
             raise ModelError(
-                f"{what}: weights of {owner} lie in {path}", hint="name another file"
+                f"{what}: weights of {model} lie in {path}", hint="name another file"
             )
         if place in taken:
             raise ModelError(
@@ -62,7 +62,7 @@ def refuse_targets(
         taken[place] = what
 
 
-def _owner_of_weights(
+def _model_with_weights(
     place: Path, sources: Iterable[Path], weights: Mapping[Path, str] | None
 ) -> str | None:
     """Return whose weights lie, or will lie, in a file; None where nobody's do."""
@@ -70,8 +70,8 @@ def _owner_of_weights(
         return weights.get(place)
     from memplan_cli.onnx_io.weights.external_data import holds_data_of
 
-    owners = (source for source in sources if place.exists() and holds_data_of(source, place))
-    return next((source.name for source in owners), None)
+    models = (source for source in sources if place.exists() and holds_data_of(source, place))
+    return next((source.name for source in models), None)
 
 
 def _is_special(path: Path, what: str) -> bool:
