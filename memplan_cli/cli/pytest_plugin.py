@@ -164,10 +164,10 @@ def _plan(model: Path, dims: Mapping[str, int]) -> Plan:
     Raises:
         MemplanError: the model, a setting or the name of a dim is wrong.
     """
-    from memplan_cli.workflows.report import planned, refuse_unused_settings
+    from memplan_cli.workflows.report import planned, reject_unused_settings
     from memplan_cli.workflows.request import Request
 
-    refuse_unused_settings((model,), ("dim",) if dims else ())
+    reject_unused_settings((model,), ("dim",) if dims else ())
     plan = planned(model, Request(overrides={"dims": dict(dims) or None}))
     if dims:
         _refuse_unused(model, dims)

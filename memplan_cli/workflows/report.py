@@ -128,7 +128,7 @@ def planned_or_stale(path: Path, request: Request) -> tuple[Plan, tuple[str, ...
     return plan(path, request.load(path), request.progress), ()
 
 
-def refuse_unused_settings(paths: Sequence[Path], given: Sequence[str]) -> None:
+def reject_unused_settings(paths: Sequence[Path], given: Sequence[str]) -> None:
     """Reject settings where nothing is planned: an option without effect is a trap.
 
     Raises:

@@ -34,9 +34,9 @@ def diff(before: Path, after: Path, *, settings: Chosen, form: str, output: Outp
     from memplan_cli.reporting.commands.changes import RENDERERS
     from memplan_cli.reporting.plans.html import Beside, render
     from memplan_cli.workflows.diff import diff
-    from memplan_cli.workflows.report import refuse_unused_settings
+    from memplan_cli.workflows.report import reject_unused_settings
 
-    refuse_unused_settings((before, after), settings.given)
+    reject_unused_settings((before, after), settings.given)
     changed = diff(before, after, settings.request(output))
     if form == "html":
         say(render(changed.after, Beside(str(before), changed.before)))

@@ -83,7 +83,7 @@ def gate(  # noqa: PLR0913 - one parameter an option, as click wants it
     """
     from memplan_cli.reporting.commands.verdicts import RENDERERS
     from memplan_cli.workflows.gate import Gate, VerdictFile, gate, read_rules
-    from memplan_cli.workflows.report import refuse_unused_settings
+    from memplan_cli.workflows.report import reject_unused_settings
 
     given: dict[str, object] = {
         "max_memory": max_memory,
@@ -92,7 +92,7 @@ def gate(  # noqa: PLR0913 - one parameter an option, as click wants it
         "ratchet": ratchet,
     }
     # A settings file may hold the gate's own rules, so that one always has an effect.
-    refuse_unused_settings(models, tuple(name for name in settings.given if name != "config"))
+    reject_unused_settings(models, tuple(name for name in settings.given if name != "config"))
     files = _parse_files(more)
     if out is not None:
         files = (VerdictFile(out, form, "-o"), *files)

@@ -56,10 +56,10 @@ def report(  # noqa: PLR0913 - one parameter an option, as click wants it
     from memplan_cli.reporting import render
     from memplan_cli.reporting.plans.html import Beside
     from memplan_cli.workflows.files.output_files import refuse_targets
-    from memplan_cli.workflows.report import in_files_order, refuse_unused_settings
+    from memplan_cli.workflows.report import in_files_order, reject_unused_settings
 
     path = path or workflows.newest_plan(Path.cwd())
-    refuse_unused_settings((path,), (*settings.given, *(["dim"] if profiles else [])))
+    reject_unused_settings((path,), (*settings.given, *(["dim"] if profiles else [])))
     refuse_targets({"-o": out}, (path,))
     chosen = None if path.suffix == ".json" else settings.load(path)
     plan = workflows.report(path, chosen, output.progress, profiles=profiles)

@@ -39,10 +39,10 @@ def why(
         PEAK_RENDERERS,
         TENSOR_RENDERERS,
     )
-    from memplan_cli.workflows.report import refuse_unused_settings
+    from memplan_cli.workflows.report import reject_unused_settings
     from memplan_cli.workflows.why import why_peak, why_tensor
 
-    refuse_unused_settings((path,), settings.given)
+    reject_unused_settings((path,), settings.given)
     request = settings.request(output)
     if tensor is None:
         say(PEAK_RENDERERS[form](why_peak(path, request)))
