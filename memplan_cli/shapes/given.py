@@ -1,4 +1,4 @@
-"""What does a model say of its shapes before inference: its own words, and the user's?
+"""What a model says of its shapes before inference: its own annotations, and the user's.
 
 Everything here works on a light copy: weights are stand-ins without data, except the few
 small ones that say shapes. So models of any size are inferred in the memory of their
@@ -137,7 +137,7 @@ def dims_from_shapes(model: ModelProto, shapes: Mapping[str, Shape]) -> dict[str
 
 
 def bind_graph(graph: GraphProto, dims: Mapping[str, int]) -> None:
-    """Put numbers in for the symbols that are known, in one graph, bodies left out."""
+    """Put numbers in for the symbols that are known, in one graph, subgraphs left out."""
     if not dims:
         return
     for value in (*graph.input, *graph.output, *graph.value_info):

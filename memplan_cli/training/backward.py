@@ -7,7 +7,8 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from memplan_cli.errors import ModelError
-from memplan_cli.training.forward.tensors import FLOATS, reads
+from memplan_cli.onnx_io.load import reads
+from memplan_cli.training.forward.tensors import FLOATS
 from memplan_cli.training.rules import (
     RESULTS_WITH_RULES,
     RULES,

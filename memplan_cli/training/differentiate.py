@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from memplan_cli.errors import SettingsError
-from memplan_cli.shapes.inference_repairs import is_invented
+from memplan_cli.onnx_io.load import reads
+from memplan_cli.shapes.workarounds import is_invented
 from memplan_cli.training.backward import sweep
 from memplan_cli.training.expansion.expand import expand
 from memplan_cli.training.forward.prepare import opset_of
@@ -18,7 +19,6 @@ from memplan_cli.training.forward.tensors import (
     infer_tensors,
     live_nodes,
     names_in,
-    reads,
     rename,
 )
 from memplan_cli.training.lean import keep_less

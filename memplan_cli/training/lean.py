@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from onnx import NodeProto
 
-from memplan_cli.training.forward.tensors import reads
+from memplan_cli.onnx_io.load import reads
 from memplan_cli.training.rules.broadcast import repeated_axes
 from memplan_cli.training.tape import Phase, mark
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from memplan_cli.onnx_io.load import subgraphs
+from memplan_cli.onnx_io.load import reads, subgraphs
 from memplan_cli.training.backward import dependants
 from memplan_cli.training.expansion.attention import attention
 from memplan_cli.training.expansion.fold import fold_shapes
@@ -23,7 +23,6 @@ from memplan_cli.training.forward.tensors import (
     infer_tensors,
     live_nodes,
     names_in,
-    reads,
 )
 from memplan_cli.training.rules import RULES, WITHOUT_GRADIENT
 from memplan_cli.training.tape import Call, Phase, Pool, Tape

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from onnx import defs, helper
 
-from memplan_cli.onnx_io.definitions import filled, schema_function
+from memplan_cli.onnx_io.functions import filled, schema_function
 from memplan_cli.training.expansion.bodies import give, paste
 from memplan_cli.training.forward.prepare import OLDEST_OPSET, constant_of
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
-from memplan_cli.onnx_io.load import graphs, subgraphs
+from memplan_cli.onnx_io.load import graphs, reads, subgraphs
 from memplan_cli.shapes.onnx_inference import infer_shapes
 
 if TYPE_CHECKING:
@@ -121,28 +121,6 @@ def names_in(graph: GraphProto) -> set[str]:
             found.update(node.output)
             found.add(node.name)
     return found
-
-
-def captures(node: NodeProto) -> tuple[str, ...]:
-    """Return what a node's bodies read from outside of them, in order, once each."""
-    found: dict[str, None] = {}
-    for _, body in subgraphs(node):
-        inside = {value.name for value in body.input}
-        inside.update(tensor.name for tensor in body.initializer)
-        for inner in body.node:
-            for name in (*inner.input, *captures(inner)):
-                if name and name not in inside:
-                    found[name] = None
-            inside.update(inner.output)
-        for value in body.output:
-            if value.name not in inside:
-                found[value.name] = None
-    return tuple(found)
-
-
-def reads(node: NodeProto) -> tuple[str, ...]:
-    """Return a node's inputs, omitted ones as ``""``, then what its bodies capture."""
-    return (*node.input, *captures(node))
 
 
 def live_nodes(nodes: Iterable[NodeProto], results: Iterable[str]) -> list[NodeProto]:

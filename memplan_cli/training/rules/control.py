@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from onnx import NodeProto, helper
 
 from memplan_cli.errors import ModelError
-from memplan_cli.onnx_io.load import graphs, subgraphs
-from memplan_cli.training.forward.tensors import captures, live_nodes, rename
+from memplan_cli.onnx_io.load import captures, graphs, subgraphs
+from memplan_cli.training.forward.tensors import live_nodes, rename
 from memplan_cli.training.tape import Tape
 
 if TYPE_CHECKING:
