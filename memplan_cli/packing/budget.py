@@ -1,4 +1,4 @@
-"""How much searching may be done, and what has it found so far?"""
+"""Search budgets in units of work, and the best placement found so far."""
 
 from __future__ import annotations
 

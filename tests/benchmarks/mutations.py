@@ -266,7 +266,7 @@ MUTATIONS = (
     Mutation("a budget costs no memory that an order saves", f"{RECOMPUTING}/auto.py",
              "        self._order_alone()\n        if self._keeps_for_nothing(budget):\n            return\n", "", _RECOMPUTED),
     Mutation("the search asks first where tries ended", "memplan_cli/packing/search/exact.py",
-             "later >= 0 and later % _BLAMING == 0", "False", "tests/packing/test_cores.py"),
+             "later >= 0 and later % _BLAMING == 0", "False", "tests/packing/test_bottleneck.py"),
     Mutation("what could not be written is not tried again at the end", "memplan_cli/__main__.py",
              "            _let_go(stream)\n", "            pass\n", "tests/cli/test_terminal.py"),
     Mutation("who seems slower is timed again", "memplan_cli/runtime/measuring/timing.py",

@@ -1,7 +1,7 @@
-"""Pool matching: who takes over whose slot?
+"""Pool matching for levels 0 and 1: each slot is reused whole, never split.
 
-A dead buffer's slot is handed on whole, never split. Level 0 hands it to a buffer of the
-same dtype and shape, level 1 to one of the same dtype that is not larger than the slot.
+At level 0 a dead buffer's slot is reused by a buffer of the same dtype and shape, at level 1
+by one of the same dtype that is not larger than the slot.
 Free slots wait in one sorted shelf per kind, so that 100,000 buffers take some tenths of a
 second.
 
@@ -39,9 +39,9 @@ def same_dtype(buffer: Buffer) -> Hashable:
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """The buffers in order of birth, and the number of the slot that each one gets.
+    """The buffers by start, and the number of the slot that each one gets.
 
-    Slots are numbered as they appear. The first holder of a slot is its largest.
+    Slots are numbered as they appear. The first buffer of a slot is its largest.
     """
 
     births: tuple[Buffer, ...]
@@ -69,7 +69,7 @@ def pool_levels(problem: Problem) -> tuple[Matching, Matching]:
     """Return who gets which slot at level 0, and at level 1: never more bytes than level 0.
 
     A free hand can do worse than a tied one: a small buffer may take the slot that a large
-    one, born a tick later, would have fitted exactly. Level 0 is a level 1 matching too.
+    one that starts a tick later would have fitted exactly. Level 0 is a level 1 matching too.
     """
     twins = _matched(_births(problem), same_shape)
     own = _matched(twins.births, same_dtype)
@@ -107,10 +107,10 @@ def _matched(births: tuple[Buffer, ...], kind: Kind) -> Matching:
 
 
 def level0(problem: Problem) -> Layout:
-    """Hand slots on between buffers of the same dtype and shape."""
+    """Reuse slots between buffers of the same dtype and shape."""
     return _matched(_births(problem), same_shape).layout(problem.alignment)
 
 
 def level1(problem: Problem) -> Layout:
-    """Hand slots on to buffers of the same dtype that are not larger."""
+    """Reuse slots for buffers of the same dtype that are not larger."""
     return pool_levels(problem)[1].layout(problem.alignment)
