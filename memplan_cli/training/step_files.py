@@ -44,7 +44,7 @@ def write_train_step(
     """Make a training step of a model file and write it; nothing is written on failure.
 
     Trained weights are not read unless their first values are asked for; what stays as it
-    is and lies outside the model is brought along when the step goes to another folder.
+    is and is stored outside the model is brought along when the step goes to another folder.
 
     Raises:
         MemplanError: as `make_train_step`, or a file that cannot be read or written.

@@ -35,8 +35,8 @@ def groups(
     """Return the groups of more than one var, members sorted: ``{"a b"}``."""
     made = program(top, sizes=sizes, weights=weights)
     found: dict[str, list[str]] = {}
-    for var, home in share_storage(made, var_sizes(made, *without), aliasing).items():
-        found.setdefault(home, []).append(var)
+    for var, buffer in share_storage(made, var_sizes(made, *without), aliasing).items():
+        found.setdefault(buffer, []).append(var)
     return {" ".join(sorted(members)) for members in found.values() if len(members) > 1}
 
 
@@ -238,7 +238,7 @@ def test_carried_values_are_told_through_a_chain_of_views() -> None:
     assert found == {"d u", "c v"}
 
 
-def test_views_inside_a_body_that_are_not_carried_share() -> None:
+def test_views_inside_a_subgraph_that_are_not_carried_share() -> None:
     body = block("c", "r", op("v <- c", kind="Reshape"), op("r <- v"))
     assert groups(block("x", "p", op("p <- x", body, kind="Loop"))) == {"c v"}
 
@@ -249,18 +249,18 @@ def test_a_branch_may_hand_out_a_view() -> None:
     assert groups(top) == {"a r"}
 
 
-def test_a_body_does_not_write_over_what_it_reads_again_on_the_next_turn() -> None:
+def test_a_subgraph_does_not_write_over_what_it_reads_again_on_the_next_turn() -> None:
     body = block("c", "r", op("t <- w", kind="Relu"), op("r <- c t"))
     top = block("x", "z", op("w <- x"), op("z <- x", body, kind="Loop"))
     assert groups(top) == set()
 
 
-def test_a_body_does_not_write_over_what_it_was_given() -> None:
+def test_a_subgraph_does_not_write_over_what_it_was_given() -> None:
     body = block("c", "r", op("r <- c", kind="Relu"))
     assert groups(block("x", "z", op("z <- x", body, kind="Loop"))) == set()
 
 
-def test_a_body_does_not_write_over_a_view_of_what_it_reads_again() -> None:
+def test_a_subgraph_does_not_write_over_a_view_of_what_it_reads_again() -> None:
     body = block(
         "c", "r", op("v <- w", kind="Reshape"), op("t <- v", kind="Relu"), op("r <- c t")
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from builders import block, ids, op, program
-from memplan_cli.analysis.liveness import Timeline, deaths, duration, live_ranges, steps
+from memplan_cli.analysis.liveness import Timeline, duration, live_ranges, release_ticks, steps
 from memplan_cli.core.problem import LiveRange
 from memplan_cli.core.program import Block, VarId
 
@@ -14,7 +14,9 @@ def ranges_of(top: Block, weights: str = "") -> dict[str, LiveRange]:
 
 def deaths_of(top: Block, weights: str = "") -> dict[str, str]:
     timeline = Timeline(program(top, weights=weights))
-    return {str(var): timeline.ending[tick].name for var, tick in deaths(timeline).items()}
+    return {
+        str(var): timeline.ending[tick].name for var, tick in release_ticks(timeline).items()
+    }
 
 
 LOOP = op("y <- n x", block("i c", "r", op("t <- c w"), op("r <- t i")), kind="Loop")
@@ -58,7 +60,7 @@ def test_ops_of_nested_blocks_have_ticks_of_their_own() -> None:
     assert duration(made) == 6
 
 
-def test_an_empty_body_takes_two_ticks() -> None:
+def test_an_empty_subgraph_takes_two_ticks() -> None:
     made = program(block("c x", "z", op("y <- c", block("", "x"), kind="If"), op("z <- y")))
     assert [(s.start, s.end) for s in steps(made)] == [(0, 1), (2, 2)]
     assert duration(made) == 3
@@ -112,11 +114,11 @@ def test_a_loop_keeps_what_it_was_given_until_it_ends() -> None:
 LOOP_OF_X = op("y <- x", block("s", "r", op("r <- s")), kind="Scan")
 
 
-def test_what_a_body_makes_for_itself_lives_inside_the_body() -> None:
+def test_what_a_subgraph_makes_for_itself_is_live_inside_it() -> None:
     assert ranges_of(AROUND_LOOP)["t"] == LiveRange(2, 4)
 
 
-def test_what_a_body_gives_lives_to_the_end_of_its_owner() -> None:
+def test_what_a_subgraph_gives_is_live_to_the_end_of_its_op() -> None:
     body = block("i", "early late", op("early <- i"), op("t <- i"), op("late <- t"))
     got = ranges_of(block("x", "y z", op("y z <- x", body, kind="Loop")))
     assert got["early"] == LiveRange(1, 5)
@@ -162,7 +164,7 @@ def test_a_capture_of_the_last_branch_dies_after_the_branching_op_too() -> None:
     assert deaths_of(top)["w"] == "y"
 
 
-def test_a_body_releases_what_it_made_on_every_turn() -> None:
+def test_a_subgraph_releases_what_it_made_on_every_turn() -> None:
     got = deaths_of(AROUND_LOOP)
     assert got["t"] == "r"
     assert got["w"] == "y"
@@ -176,7 +178,7 @@ def test_a_value_that_a_branch_hands_out_as_it_is_dies_after_its_last_reader() -
     assert deaths_of(top) == {"w": "z", "y": "z"}
 
 
-def test_a_result_of_an_inner_block_read_outside_of_its_owner_dies_there() -> None:
+def test_a_result_of_an_inner_block_read_outside_of_its_op_is_released_there() -> None:
     inner = block("", "b", op("a <- w"), op("b <- a"))
     outer = block(
         "", "s", op("w <- x"), op("q <- c", inner, inner_twin(), kind="If"), op("s <- q")

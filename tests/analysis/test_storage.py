@@ -68,7 +68,7 @@ def test_branches_do_not_add_up() -> None:
     branches = block("", "a", op("a <- x")), block("", "b", op("b <- x"))
     top = block("c x", "z", op("y <- c", *branches, kind="If"), op("z <- y"))
     assert peak(top, a=10, b=10, y=10) == 10, "one of them is made, and it is the output"
-    assert peak(top, a=10, b=11, y=12) == 33, "results last to the end of their owner"
+    assert peak(top, a=10, b=11, y=12) == 33, "results last to the end of their op"
     inner = (
         block("", "a", op("t <- x"), op("a <- t")),
         block("", "b", op("u <- x"), op("b <- u")),

@@ -124,8 +124,8 @@ CHAINED = (buffer("a", 0, 2, 8), buffer("b", 1, 3, 4), buffer("c", 2, 4, 6))
 """``c`` is born when ``a`` is dead and ``b`` is not."""
 
 
-def wrong_with(slots: tuple[int, ...], height: int, births: tuple[Buffer, ...]) -> list[str]:
-    found = slot_violations(Problem(CHAINED), births, slots, height)
+def wrong_with(slots: tuple[int, ...], height: int, by_start: tuple[Buffer, ...]) -> list[str]:
+    found = slot_violations(Problem(CHAINED), by_start, slots, height)
     return [violation.reason for violation in found]
 
 
@@ -152,7 +152,7 @@ def test_slots_that_take_other_bytes_than_claimed_are_a_violation() -> None:
     assert wrong_with((0, 1, 0), 11, CHAINED) == ["the slots take 12 bytes"]
 
 
-def test_slots_must_be_given_to_the_buffers_of_the_problem_in_order_of_birth() -> None:
+def test_slots_must_be_given_to_the_buffers_of_the_problem_by_start() -> None:
     early = "a slot is taken before it is free"
     assert wrong_with((0, 1, 2), 18, CHAINED[::-1]) == [early]
     missing = "placed buffers are not the problem's buffers"

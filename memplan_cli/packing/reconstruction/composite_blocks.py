@@ -126,7 +126,7 @@ class CompositeBlocks:
         self._done.append(~block)
 
     def settle(self) -> None:
-        """Forget how the roots came to be: it is not undone any more."""
+        """Clear the undo log: the roots of now stay."""
         self._done.clear()
 
     def take_back(self) -> None:

@@ -58,7 +58,7 @@ _WHEELS = 500
 _ALIKE = 8
 """Partners of one size that are noted for a block."""
 _TRIAL = 100
-"""Openings after which is judged whether it can come to an end."""
+"""Openings after which is judged whether it can end."""
 _HOPE = 0.75
 """Share of the blocks that may be left by then, if they are many."""
 MANY = 200

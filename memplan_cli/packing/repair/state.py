@@ -40,7 +40,7 @@ class RepairState(NamedTuple):
     """Those not placed, as a heap, that of the highest priority on top."""
     priority: Floats
     eviction_cost: Floats
-    """What ejecting each costs: its priority, the more the oftener it found no gap."""
+    """Cost of the ejection of each: its priority, the more the oftener it found no gap."""
     tabu: Ints
     """The step up to which each cannot be ejected."""
     high: Ints

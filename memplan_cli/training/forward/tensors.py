@@ -67,7 +67,7 @@ def tensor_of(kind: TypeProto) -> Tensor:
 
 
 def infer_tensors(model: ModelProto) -> dict[str, Tensor]:
-    """Return the type of every tensor of a model and of its bodies, weights unread."""
+    """Return the type of every tensor of a model and of its subgraphs, weights unread."""
     bare = ModelProto()
     bare.CopyFrom(model)
     inputs = {value.name for value in bare.graph.input}
@@ -112,7 +112,7 @@ def is_inside(tensor: TensorProto) -> bool:
 
 
 def names_in(graph: GraphProto) -> set[str]:
-    """Return every name a graph or its bodies use, so that new ones can differ."""
+    """Return every name a graph or its subgraphs use, so that new ones can differ."""
     found: set[str] = set()
     for inner in graphs(graph):
         found.update(value.name for value in (*inner.input, *inner.output))
@@ -124,7 +124,7 @@ def names_in(graph: GraphProto) -> set[str]:
 
 
 def captures(node: NodeProto) -> tuple[str, ...]:
-    """Return what a node's bodies read from outside of them, in order, once each."""
+    """Return what a node's subgraphs read from outside of them, in order, once each."""
     found: dict[str, None] = {}
     for _, body in subgraphs(node):
         inside = {value.name for value in body.input}
@@ -141,7 +141,7 @@ def captures(node: NodeProto) -> tuple[str, ...]:
 
 
 def reads(node: NodeProto) -> tuple[str, ...]:
-    """Return a node's inputs, omitted ones as ``""``, then what its bodies capture."""
+    """Return a node's inputs, omitted ones as ``""``, then what its subgraphs capture."""
     return (*node.input, *captures(node))
 
 
@@ -165,7 +165,7 @@ def _elements(tensor: TensorProto) -> int:
 
 
 def rename(nodes: Iterable[NodeProto], names: Mapping[str, str]) -> None:
-    """Give tensors other names, in nodes and in the bodies they own."""
+    """Give tensors other names, in nodes and in their subgraphs."""
     for node in nodes:
         for field in (node.input, node.output):
             for index, name in enumerate(field):
