@@ -73,7 +73,7 @@ def test_nothing_is_shared_at_the_pool_levels() -> None:
     assert groups(chain("Relu"), aliasing=SHARE_NOTHING) == set()
 
 
-def test_the_homes_id_is_that_of_the_oldest_var() -> None:
+def test_the_buffers_id_is_that_of_the_oldest_var() -> None:
     top = block(
         "x", "z", op("a <- x"), op("b <- a", kind="Relu"), op("c <- b", kind="Reshape"),
         op("z <- c"),
@@ -82,7 +82,7 @@ def test_the_homes_id_is_that_of_the_oldest_var() -> None:
     assert set(share_storage(made, var_sizes(made)).values()) == {"a"}
 
 
-def test_a_view_shares_even_where_its_base_lives_on() -> None:
+def test_a_view_shares_even_where_its_base_is_live_after_it() -> None:
     top = block("x", "z", op("a <- x"), op("b <- a", kind="Reshape"), op("z <- a b"))
     assert groups(top) == {"a b"}
 
@@ -243,7 +243,7 @@ def test_views_inside_a_subgraph_that_are_not_carried_share() -> None:
     assert groups(block("x", "p", op("p <- x", body, kind="Loop"))) == {"c v"}
 
 
-def test_a_branch_may_hand_out_a_view() -> None:
+def test_a_branch_may_give_a_view() -> None:
     branch = block("", "r", op("r <- a", kind="Identity"))
     top = block("c x", "z", op("a <- x"), op("y <- c", branch, kind="If"), op("z <- y"))
     assert groups(top) == {"a r"}

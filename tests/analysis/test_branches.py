@@ -34,7 +34,7 @@ def test_levels_below_2_share_nothing() -> None:
     assert groups(choice(THEN, OTHER), aliasing=SHARE_NOTHING) == set()
 
 
-def test_the_home_is_the_oldest_result() -> None:
+def test_the_buffer_is_named_by_the_oldest_result() -> None:
     made = program(choice(THEN, OTHER))
     assert share_storage(made, var_sizes(made))[VarId("y")] == "r"
     inner = block("", "s", op("s <- a", THEN, block("", "v", op("v <- a")), kind="If"))
@@ -49,7 +49,7 @@ def test_nested_ifs_chain() -> None:
 
 
 @pytest.mark.parametrize(
-    ("handed", "shared"),
+    ("given_through", "shared"),
     [
         (block("", "a"), {"r y"}),
         (block("", "w"), {"r y"}),
@@ -57,9 +57,11 @@ def test_nested_ifs_chain() -> None:
     ],
     ids=["a capture", "a weight", "a view of a capture"],
 )
-def test_what_a_branch_only_hands_on_is_copied(handed: Block, shared: set[str]) -> None:
-    assert groups(choice(THEN, handed, "a"), weights="w") == shared
-    assert groups(choice(handed, THEN, "a"), weights="w") == shared
+def test_what_a_branch_only_passes_through_is_copied(
+    given_through: Block, shared: set[str]
+) -> None:
+    assert groups(choice(THEN, given_through, "a"), weights="w") == shared
+    assert groups(choice(given_through, THEN, "a"), weights="w") == shared
 
 
 def test_a_view_made_of_what_the_branch_made_is_a_result_like_any() -> None:

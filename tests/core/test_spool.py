@@ -19,12 +19,12 @@ WHOLE = b"".join(PIECES)
 
 
 @pytest.fixture(params=[1, 1 << 20], ids=["file", "memory"])
-def most_held(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+def most_kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     monkeypatch.setattr(spool, "MOST_KEPT", request.param)
     return int(request.param)
 
 
-@pytest.mark.usefixtures("most_held")
+@pytest.mark.usefixtures("most_kept")
 def test_the_bytes_come_out_as_they_went_in_as_often_as_one_likes() -> None:
     kept = spooled(iter(PIECES))
     assert b"".join(kept) == WHOLE

@@ -77,7 +77,7 @@ def test_the_clock_agrees_with_the_releases_of_the_plan() -> None:
             assert at[release.step].endswith((release.node, f"#{ending[2]}"))
 
 
-def test_what_shares_bytes_is_held_once() -> None:
+def test_what_shares_bytes_is_one_occupancy() -> None:
     plan = plan_named("branchy")
     items = occupancies(plan)
     assert sum(len(item.members) for item in items) == len(plan.tensors)
