@@ -61,8 +61,8 @@ def needs(order: list[int]) -> Needs:
 class Packer:
     """Packs an order only with enough work; with less, all lies too high."""
 
-    def __init__(self, straight: int, relaxed: int) -> None:
-        self.enough = {False: straight, True: relaxed}
+    def __init__(self, straight: int, loose: int) -> None:
+        self.enough = {False: straight, True: loose}
         self.gap = {False: 64, True: 64}
         self.setback = 0
         """By how much more a search with all the work misses."""
@@ -82,8 +82,8 @@ class Packer:
         return replace(layout, offsets=lifted, height=layout.height + gap, proved=False)
 
 
-def packer(monkeypatch: pytest.MonkeyPatch, straight: int, relaxed: int) -> Packer:
-    made = Packer(straight, relaxed)
+def packer(monkeypatch: pytest.MonkeyPatch, straight: int, loose: int) -> Packer:
+    made = Packer(straight, loose)
     monkeypatch.setattr(placing, "portfolio", made)
     return made
 
@@ -100,7 +100,7 @@ def test_an_order_that_sweeps_pack_at_the_bound_is_taken_as_it_is() -> None:
 def test_an_order_that_sweeps_pack_is_taken_before_anything_is_searched(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    packed = packer(monkeypatch, straight=1, relaxed=0)
+    packed = packer(monkeypatch, straight=1, loose=0)
     other = needs(LOOSE)
     found = place_in_better_order(needs(STRAIGHT), lambda: other)
     assert found.needs is other
@@ -110,9 +110,9 @@ def test_an_order_that_sweeps_pack_is_taken_before_anything_is_searched(
 
 @pytest.mark.parametrize(("straight", "loose"), [(LITTLE_WORK, 1), (1, DEFAULT_WORK)])
 def test_the_order_that_was_chosen_is_searched_first(
-    monkeypatch: pytest.MonkeyPatch, straight: int, relaxed: int
+    monkeypatch: pytest.MonkeyPatch, straight: int, loose: int
 ) -> None:
-    packed = packer(monkeypatch, straight, relaxed)
+    packed = packer(monkeypatch, straight, loose)
     wanted = needs(STRAIGHT)
     found = place_in_better_order(wanted, lambda: needs(LOOSE))
     assert found.needs is wanted
@@ -122,7 +122,7 @@ def test_the_order_that_was_chosen_is_searched_first(
 def test_a_little_work_is_done_for_both_before_much_is_done_for_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    packed = packer(monkeypatch, straight=DEFAULT_WORK, relaxed=LITTLE_WORK)
+    packed = packer(monkeypatch, straight=DEFAULT_WORK, loose=LITTLE_WORK)
     other = needs(LOOSE)
     assert place_in_better_order(needs(STRAIGHT), lambda: other).needs is other
     assert packed.tries[2:] == [("straight", LITTLE_WORK), ("loose", LITTLE_WORK)]
@@ -156,7 +156,7 @@ def test_what_a_search_with_more_work_does_not_find_again_is_kept(
 def test_an_order_of_a_higher_live_peak_is_not_packed_further(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    packed = packer(monkeypatch, straight=DEFAULT_WORK + 1, relaxed=0)
+    packed = packer(monkeypatch, straight=DEFAULT_WORK + 1, loose=0)
     wanted = needs(STRAIGHT)
     assert place_in_better_order(wanted, lambda: needs(HIGH)).needs is wanted
     assert packed.tries == [("straight", 0), ("loose", 0), ("straight", DEFAULT_WORK)]
@@ -165,7 +165,7 @@ def test_an_order_of_a_higher_live_peak_is_not_packed_further(
 def test_a_height_is_proved_by_the_search_that_rules_out_all_below(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    packed = packer(monkeypatch, straight=LITTLE_WORK, relaxed=DEFAULT_WORK)
+    packed = packer(monkeypatch, straight=LITTLE_WORK, loose=DEFAULT_WORK)
     packed.gap[False] = 0
     found = place_in_better_order(needs(STRAIGHT), lambda: needs(LOOSE))
     assert [arena.layout.proved for arena in found.placed.arenas] == [True]
@@ -173,7 +173,7 @@ def test_a_height_is_proved_by_the_search_that_rules_out_all_below(
 
 
 def test_an_alignment_is_given_up_only_after_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    packed = packer(monkeypatch, straight=LITTLE_WORK, relaxed=LITTLE_WORK)
+    packed = packer(monkeypatch, straight=LITTLE_WORK, loose=LITTLE_WORK)
     packed.gap = {False: 1 << 20, True: 1 << 20}  # above any pool: the alignment is halved
     wanted, other = (replace(needs(order), alignment=None) for order in (STRAIGHT, LOOSE))
     found = place_in_better_order(wanted, never)
@@ -208,7 +208,7 @@ def hard(monkeypatch: pytest.MonkeyPatch) -> Packer:
         return LOOSE
 
     monkeypatch.setattr("memplan_cli.transforms.ordering.order.relax_order", relax_order)
-    return packer(monkeypatch, straight=DEFAULT_WORK + 1, relaxed=0)
+    return packer(monkeypatch, straight=DEFAULT_WORK + 1, loose=0)
 
 
 def test_a_plan_is_in_the_order_that_is_packed_lower(hard: Packer) -> None:
