@@ -73,8 +73,8 @@ def state_of(piece: Piece, placement: Ints, capacity: int) -> RepairState:
     places, registers = np.zeros(count + 1, np.int64), np.zeros(9, np.int64)
     registers[LAST], registers[CHANCE] = _ENDLESS, 1
     state = RepairState(
-        intervals, intervals.offset, waiting, priority, priority.copy(), tabu, high, places, np.zeros(count),
-        np.zeros(count, np.bool_), chain, moved, origin, registers,
+        intervals, intervals.offset, waiting, priority, priority.copy(), tabu, high, places,
+        np.zeros(count), np.zeros(count, np.bool_), chain, moved, origin, registers,
     )  # fmt: skip
     outside = np.flatnonzero(intervals.offset < 0)
     waiting[: len(outside)] = outside[np.lexsort((outside, -priority[outside]))]
