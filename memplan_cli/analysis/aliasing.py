@@ -131,8 +131,8 @@ def _unite_views(aliasing: Aliasing, ops: Sequence[Op], groups: _Groups) -> None
         if base_and_result is None:
             continue
         base, result = base_and_result
-        # A subgraph's result is copied into the subgraph's input for the next turn. Two carried
-        # values that change places would overwrite each other if they were views.
+        # A subgraph's result is copied into the subgraph's input for the next turn. Two
+        # carried values that change places would overwrite each other if they were views.
         if op.outputs[0] in carried and groups.vars[groups.root(base)] in received:
             continue
         groups.unite(base, result)
@@ -141,8 +141,8 @@ def _unite_views(aliasing: Aliasing, ops: Sequence[Op], groups: _Groups) -> None
 def _unite_branches(choice: Choice, places: Places, groups: _Groups) -> None:
     """Let the results that branches have made themselves share the bytes of the op's own.
 
-    What a branch only passes through (a capture, a constant, or a view of one) is copied: others
-    may read it, and it may be there when the other branch makes its result.
+    What a branch only passes through (a capture, a constant, or a view of one) is copied:
+    others may read it, and it may be there when the other branch makes its result.
     """
     op, number = choice.op, groups.number
     roots = [

@@ -1,7 +1,7 @@
 """Branches: the block in which each var is made, and the vars that exclude one another.
 
-An If runs one of its subgraphs, and the value of its output *is* that subgraph's result. So the
-result may be made where the output will be, and in the other subgraph likewise:
+An If runs one of its subgraphs, and the value of its output *is* that subgraph's result. So
+the result may be made where the output will be, and in the other subgraph likewise:
 
     then:  t  y1 --+
     else:  u  y2 --+--> z        y1, y2 and z may be one buffer: y1 excludes y2

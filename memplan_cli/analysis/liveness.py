@@ -63,7 +63,7 @@ class Timeline:
 
 
 class _Straight(Sequence[Step]):
-    """The steps of a block without subgraphs: an op's tick is its place, and nothing is stored."""
+    """The steps of a block without subgraphs: an op's tick is its place; nothing is stored."""
 
     def __init__(self, block: Block) -> None:
         self._block, self.ops = block, block.ops

@@ -67,7 +67,7 @@ def storage_of(
 def _ranges(
     buffer_of: Mapping[VarId, BufferId], live: Mapping[VarId, LiveRange]
 ) -> dict[Any, LiveRange]:
-    """Return when each buffer is live: from the first use of any of its vars to the last one."""
+    """Return when each buffer is live: from the first use of its vars to the last."""
     ranges: dict[Any, LiveRange] = dict(live)  # a buffer's id is that of its first var
     others: defaultdict[BufferId, list[LiveRange]] = defaultdict(list)
     for var, identity in buffer_of.items():

@@ -146,8 +146,9 @@ def slot_violations(
 ) -> tuple[Violation, ...]:
     """Return what is wrong with slots that are reused whole; empty means they are safe.
 
-    A pool needs no offsets: no buffer may take a slot before the live range of the last one has
-    ended, and the slots, each as large as its largest buffer, take the bytes that are claimed.
+    A pool needs no offsets: no buffer may take a slot before the live range of the last one
+    has ended, and the slots, each as large as its largest buffer, take the bytes that are
+    claimed.
 
     Args:
         problem: What is to be placed.
@@ -226,7 +227,8 @@ def first_overlap(
     holder: dict[int, int] = {}
     for at in sorted(solid, key=starts.__getitem__):
         start, offset = starts[at], offsets[at]
-        # What starts now is still to end, so there is an end left for as long as there are starts.
+        # What starts now is still to end, so there is an end left for as long as there are
+        # starts.
         while ends[next_end] <= start:
             del live[bisect_left(live, offsets[next_end])]
             next_end = next(ending)

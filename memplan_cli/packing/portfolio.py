@@ -46,7 +46,8 @@ def portfolio(  # noqa: PLR0913 - knobs by keyword, each with a default
     Args:
         problem: What to place.
         work: How much searching may be done; the result depends on it and on nothing else.
-            Where buffers nearly fill the arena, up to `RECONSTRUCTION` times as much comes on top.
+            Where buffers nearly fill the arena, up to `RECONSTRUCTION` times as much comes on
+            top.
         time_limit: Seconds after which the search stops, whatever work is left. Only cuts
             short: what is found without it is never worse.
         seeds: Layouts known already; the result is not taller than any of them.

@@ -68,14 +68,14 @@ ALLOWED: Mapping[tuple[str, str], str] = {
     ("packing/pools/pool.py", "deaths name"): "beside births",
     ("packing/pools/pool.py", "home name"): "beside births",
 }
-"""(file or ``*``, word and where) -> why it may stand there: a meaning that is not the dialect's."""
+"""(file or ``*``, word and where) -> why it may stand there."""
 
 _WORDS = re.compile(rf"\b(?:{'|'.join(SAID_INSTEAD)})\b", re.IGNORECASE)
 _PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
 def words_of(source: str) -> Iterator[tuple[int, str]]:
-    """Yield each forbidden word with its line: ``body name`` in names, ``body text`` elsewhere."""
+    """Yield each forbidden word with its line: as ``body name`` or ``body text``."""
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.NAME:
             text, where = " ".join(_PARTS.findall(token.string)), "name"

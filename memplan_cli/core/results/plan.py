@@ -52,7 +52,8 @@ class Plan:
         """Each arena as a packing problem and its answer, aliases united.
 
         Raises:
-            InvalidLayoutError: a tensor or an alias names what is not there, or is placed elsewhere.
+            InvalidLayoutError: a tensor or an alias names what is not there, or is placed
+            elsewhere.
         """
         return tuple(_problems(self))
 
@@ -208,7 +209,7 @@ _Location = tuple[int, int, int, "str | None"]
 
 
 def _storage_of_shared(tensors: Sequence[Placement]) -> Mapping[str, _Location | None]:
-    """Return the location of tensors whose bytes others share; None if they share others' bytes."""
+    """Return the locations of tensors that others share; None for those that share too."""
     shared = {alias_of for (alias_of,) in cells(tensors, "alias_of")}
     shared.discard(None)
     if not shared:

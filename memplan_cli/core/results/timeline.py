@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Moment(NamedTuple):
-    """One node on the clock; a control-flow node has a last tick, ``end``, after its subgraphs."""
+    """One node on the clock; one with subgraphs has a last tick, ``end``, after them."""
 
     start: int
     end: int

@@ -3,8 +3,8 @@
 An atom of a product is a symbol's name or a call, like ``floor((W + 1)/2)``, of other
 sums. Equal expressions have one canonical form: products sorted, the constant last.
 
-A text is read as Python reads arithmetic, after every name was replaced: names of dims are freer
-than Python's (``input.1_dim0``), and in backquotes anything goes.
+A text is read as Python reads arithmetic, after every name was replaced: names of dims are
+freer than Python's (``input.1_dim0``), and in backquotes anything goes.
 """
 
 from __future__ import annotations

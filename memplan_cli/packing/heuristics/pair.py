@@ -1,7 +1,8 @@
 """Allocation in closed form where at most two buffers are ever live.
 
-One is at the bottom, the other at the top; the next to start takes the side that is free. The arena is as tall as the largest pair, which is the lower bound. Chains of
-ops, the most common of all networks, need nothing else.
+One is at the bottom, the other at the top; the next to start takes the side that is free. The
+arena is as tall as the largest pair, which is the lower bound. Chains of ops, the most common
+of all networks, need nothing else.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ _NEVER = 1 << 200
 
 
 class _BuffersByStart:
-    """Unplaced buffers by start: finds the first to start of those that end by some section."""
+    """Unplaced buffers by start: finds the first to start that ends by some section."""
 
     def __init__(self, start: Sequence[int], end: Sequence[int], order: Sequence[int]) -> None:
         self.order = order
@@ -51,7 +51,7 @@ class _BuffersByStart:
             self.first[section] += self.first[section - 1]
 
     def take(self, begin: int, stop: int) -> int:
-        """Remove and return the first buffer that starts in ``begin`` or later and ends by ``stop``.
+        """Remove and return the first buffer from ``begin`` on that ends by ``stop``.
 
         Returns -1 when there is none.
         """

@@ -1,8 +1,8 @@
 """Composite blocks: rectangles joined from buffers, which come apart again.
 
-Buffers whose rectangles make up a larger rectangle are joined to a *composite block*, blocks to
-larger ones. The parts of a block never change, so joining can be undone by taking the block out
-and putting its parts in.
+Buffers whose rectangles make up a larger rectangle are joined to a *composite block*, blocks
+to larger ones. The parts of a block never change, so joining can be undone by taking the block
+out and putting its parts in.
 
     PARALLEL       SERIES          WHEEL   C above E above A, D above A, C above B
     +-------+      +---+-----+     +---+-----+
@@ -48,7 +48,7 @@ class Opening:
 
 @dataclass(slots=True)
 class CompositeBlocks:
-    """A forest of buffers, holes and the blocks made of them; its *roots* are in no other block.
+    """A forest of buffers, holes and blocks made of them; its *roots* are in no block.
 
     Numbers below ``buffers`` are the piece's columns; then come holes and blocks as made.
     """

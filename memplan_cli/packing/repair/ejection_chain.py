@@ -1,10 +1,11 @@
-"""Local search by ejection chains: lower a layout by moving the buffers that exceed a capacity.
+"""Local search by ejection chains, which move the buffers that exceed a capacity.
 
 A buffer that exceeds a capacity a little below the present height is removed and placed anew:
 in the tightest gap, or, where there is none, where the buffers that overlap it cost least to
 evict. Those are ejected and placed anew after it, in order of priority, and so on. That is an
-*ejection chain*; one that does not end within some steps is undone. So one section that is hard
-to pack does not spoil what is found in others, and the work goes where the layout is tallest.
+*ejection chain*; one that does not end within some steps is undone. So one section that is
+hard to pack does not spoil what is found in others, and the work goes where the layout is
+tallest.
 
 Each time a buffer finds no gap, its eviction cost rises, so that two buffers do not eject each
 other for ever, and for some steps it is tabu: it cannot be ejected again.
@@ -98,8 +99,8 @@ def _tightest_gap(state: RepairState, buffer: int, capacity: int) -> int:
 def _weigh(state: RepairState, units: int, count: int) -> tuple[int, int, float]:
     """Return the cheapest of the places noted, which rise, and its cost.
 
-    The cost: how many buffers are tabu, and the eviction costs of the others. A buffer overlaps
-    if it begins below the top and does not end at the floor: both are counted along.
+    The cost: how many buffers are tabu, and the eviction costs of the others. A buffer
+    overlaps if it begins below the top and does not end at the floor: both are counted along.
     """
     floor = state.intervals.floor
     top = state.intervals.top
@@ -199,7 +200,7 @@ def settle(state: RepairState, capacity: int) -> bool:
 
 @compiled
 def fit_in(state: RepairState, outside: Ints, capacity: int, patience: int) -> None:
-    """Continue the chains of those that exceed the capacity, in turn, until WORK is used up."""
+    """Continue the chains of what exceeds the capacity, in turn, until WORK is used up."""
     registers = state.registers
     while registers[WORK] > 0:
         if registers[UNPLACED] == 0:

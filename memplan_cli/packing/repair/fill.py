@@ -1,7 +1,8 @@
 """First fit around fixed buffers: the others fill the gaps of a partial layout.
 
 Each goes, in the order given, into the lowest gap that is large enough, and above everything
-that overlaps it in time where there is none. A compiled loop: thousands of buffers take milliseconds.
+that overlaps it in time where there is none. A compiled loop: thousands of buffers take
+milliseconds.
 """
 
 from __future__ import annotations

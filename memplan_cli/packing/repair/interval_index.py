@@ -1,8 +1,8 @@
 """Interval index over live ranges: the placed buffers that overlap a given one, by offset.
 
-Buffers are sorted by start. What overlaps one of them was live at the last *mark* before it, or
-starts between that mark and its end: a list of its own for each mark, then a range. Marks are so
-close that the lists have twice as many entries together as there are buffers.
+Buffers are sorted by start. What overlaps one of them was live at the last *mark* before it,
+or starts between that mark and its end: a list of its own for each mark, then a range. Marks
+are so close that the lists have twice as many entries together as there are buffers.
 
     section     0    mark 1    mark 2
     a           #######|#########|##        live at mark 1: a, c

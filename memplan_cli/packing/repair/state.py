@@ -1,7 +1,7 @@
 """Repair state: the buffers placed and not placed, and an undo log of the current chain.
 
-Those not placed wait in a heap, that of the highest priority on top. What a chain moves is noted
-the first time, with the place where it was.
+Those not placed wait in a heap, that of the highest priority on top. What a chain moves is
+noted the first time, with the place where it was.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-# Registers: work left, how many are not placed, steps taken, the last step of a chain, state of
-# chance, the number of the chain, how many it moved, how many of those above the capacity have
-# had their turn, and how many of their chains failed.
+# Registers: work left, how many are not placed, steps taken, the last step of a chain, state
+# of chance, the number of the chain, how many it moved, how many of those above the capacity
+# have had their turn, and how many of their chains failed.
 WORK, UNPLACED, STEP, LAST, CHANCE, CHAIN, MOVED, TURN, FAILED = range(9)
 
 _ENDLESS = 1 << 62

@@ -1,9 +1,9 @@
 """Execute the ops in the order that needs least memory.
 
 Every block is ordered inside of itself, innermost first; to its control-flow op a subgraph
-is the most that it takes. The searches work on integers (`ordering.graph`); what they find is measured
-again with `live_peak`, the number that the planner reports, and is dropped if it is not
-better than the file's order.
+is the most that it takes. The searches work on integers (`ordering.graph`); what they find is
+measured again with `live_peak`, the number that the planner reports, and is dropped if it is
+not better than the file's order.
 """
 
 from __future__ import annotations

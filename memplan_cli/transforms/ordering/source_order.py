@@ -4,9 +4,9 @@ A span of consecutive ops may always be sorted by place in the file, since the f
 respects every edge, and what comes after it does not notice. Spans are halved until they can
 be, the first ones first, or the effort ends.
 
-What that may cost is either anything up to the peak, so that the order is as near to the file's
-as it can be, or nothing anywhere: no span gets heavier than it was. The second leaves more room
-beside the fullest steps, so that the tensors can be packed more easily.
+What that may cost is either anything up to the peak, so that the order is as near to the
+file's as it can be, or nothing anywhere: no span gets heavier than it was. The second leaves
+more room beside the fullest steps, so that the tensors can be packed more easily.
 """
 
 from __future__ import annotations
