@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.program import var_id
 from memplan_cli.core.selection import nearest
 from memplan_cli.core.symbolic.dims import bind_dim, canonical_dim, parse_dim, symbols_of
-from memplan_cli.core.symbolic.polynomials import names_in, spelled_atom
+from memplan_cli.core.symbolic.polynomials import format_atom, names_in
 from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.load import graphs, subgraphs
 from memplan_cli.onnx_io.protobuf import messages
@@ -126,7 +126,7 @@ def dims_from_shapes(model: ModelProto, shapes: Mapping[str, Shape]) -> dict[str
                     f"given says {theirs}"
                 )
             for symbol in names_in(parse_dim(mine.dim_param)) if mine.dim_param else ():
-                if spelled_atom(symbol) != canonical_dim(mine.dim_param):
+                if format_atom(symbol) != canonical_dim(mine.dim_param):
                     continue  # an expression: its symbols are to be bound by name
                 if found.setdefault(symbol, theirs) != theirs:
                     raise SettingsError(

@@ -130,7 +130,7 @@ def _apply(call: Call) -> tuple[str, ...]:
         kind = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
         raise NoRuleError(
             f"operator {kind} has no gradient rule; node {node.name or node.output[0]!r}"
-            " lies between a trained parameter and the loss",
+            " is between a trained parameter and the loss",
             hint="freeze the parameters before it (--freeze), or replace the operator",
         )
     for name in node.output[RESULTS_WITH_RULES.get(node.op_type, 1) :]:

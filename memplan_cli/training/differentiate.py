@@ -48,7 +48,7 @@ def differentiate(
     """Write the backward pass of a prepared model.
 
     Args:
-        model: Changed in place: operators are spelt out, nodes given further outputs.
+        model: Changed in place: operators are expanded, nodes given further outputs.
         loss: A tensor with one element.
         parameters: The tensors whose gradients are wanted.
         results: What the forward pass has to give besides the loss.

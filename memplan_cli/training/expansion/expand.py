@@ -1,7 +1,7 @@
-"""Operators that are differentiated as the operators they stand for.
+"""Expansion of operators, for differentiation, into the operators they stand for.
 
 Recurrent networks, loops and scans of a fixed count are unrolled, attention and other
-operators that ONNX defines by a function are spelt out; what comes out has gradient rules.
+operators that ONNX defines by a function are expanded; what comes out has gradient rules.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from memplan_cli.onnx_io.load import reads, subgraphs
 from memplan_cli.training.backward import dependants
 from memplan_cli.training.expansion.attention import attention
 from memplan_cli.training.expansion.fold import fold_shapes
-from memplan_cli.training.expansion.function import function_body
+from memplan_cli.training.expansion.function import expand_function
 from memplan_cli.training.expansion.loop import loop, scan
 from memplan_cli.training.expansion.recurrent import gru, lstm, rnn
 from memplan_cli.training.forward.prepare import opset_of
@@ -45,7 +45,7 @@ EXPANSIONS: Mapping[str, Expansion] = {
 }
 
 _ROUNDS = 8
-"""Bodies in bodies and functions of functions deeper than this are left alone."""
+"""Subgraphs in subgraphs and functions of functions deeper than this are left alone."""
 
 
 def expand(model: ModelProto, loss: str, parameters: Sequence[str]) -> None:
@@ -121,7 +121,7 @@ def _written(node: NodeProto, tape: Tape, opset: int) -> list[NodeProto] | None:
     tape.nodes = []
     if node.op_type in EXPANSIONS:
         EXPANSIONS[node.op_type](call)
-    elif not function_body(call, opset):
+    elif not expand_function(call, opset):
         return None
     return tape.nodes
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from memplan_cli.training.tape import Call
 
 
-def function_body(call: Call, opset: int) -> bool:
+def expand_function(call: Call, opset: int) -> bool:
     """Write a node's function to the tape; False where ONNX defines none for it.
 
     Only definitions in operators of a recent opset count: older forms have no rules.

@@ -67,7 +67,7 @@ def tensor_of(kind: TypeProto) -> Tensor:
 
 
 def infer_tensors(model: ModelProto) -> dict[str, Tensor]:
-    """Return the type of every tensor of a model and of its bodies, weights unread."""
+    """Return the type of every tensor of a model and of its subgraphs, weights unread."""
     bare = ModelProto()
     bare.CopyFrom(model)
     inputs = {value.name for value in bare.graph.input}
@@ -112,7 +112,7 @@ def is_inside(tensor: TensorProto) -> bool:
 
 
 def names_in(graph: GraphProto) -> set[str]:
-    """Return every name a graph or its bodies use, so that new ones can differ."""
+    """Return every name a graph or its subgraphs use, so that new ones can differ."""
     found: set[str] = set()
     for inner in graphs(graph):
         found.update(value.name for value in (*inner.input, *inner.output))
@@ -143,7 +143,7 @@ def _elements(tensor: TensorProto) -> int:
 
 
 def rename(nodes: Iterable[NodeProto], names: Mapping[str, str]) -> None:
-    """Give tensors other names, in nodes and in the bodies they own."""
+    """Give tensors other names, in nodes and in their subgraphs."""
     for node in nodes:
         for field in (node.input, node.output):
             for index, name in enumerate(field):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import intermediates
 from memplan_cli.core.symbolic.dims import symbols_of
-from memplan_cli.core.symbolic.polynomials import spelled_atom
+from memplan_cli.core.symbolic.polynomials import format_atom
 from memplan_cli.core.symbolic.sizes import BITS, size_of
 from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.lazy_model import lazy
@@ -100,7 +100,7 @@ def _seen_dims(program: Program, known: Known) -> dict[str, int]:
         for dim, value in zip(var.shape, seen[1], strict=True):
             if isinstance(dim, str) and isinstance(value, int):
                 for name in symbols_of(dim):
-                    if dim == spelled_atom(name):
+                    if dim == format_atom(name):
                         found[name] = max(found.get(name, 0), value)
     return found
 
