@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from .ablation_modules import lines, module, replace
 from .scale import MEMPLAN, ROOT, Cost, compile_everything, cost, synthetic
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 NODES = 65_000
-ROUNDS = 5
+ROUNDS = 3
 
 _OFF = "from tests.benchmarks import ablation_large; ablation_large.OFF[{name!r}]();"
 
@@ -26,7 +26,11 @@ def _without_columns() -> None:
         return tuple(map(kind._make, zip(*fields, strict=True)))
 
     def cells(rows: Sequence[Any], *names: str) -> Iterator[tuple[Any, ...]]:
-        return (tuple(getattr(row, name) for name in names) for row in rows) if names else iter(rows)
+        return (
+            (tuple(getattr(row, name) for name in names) for row in rows)
+            if names
+            else iter(rows)
+        )
 
     replace("columns", "Columns", table)
     replace("columns", "cells", cells)
@@ -41,7 +45,7 @@ class _Groups(tuple[Any, ...]):
 
     __slots__ = ()
 
-    def __new__(cls, groups: Iterable[Sequence[Any]]) -> _Groups:
+    def __new__(cls, groups: Iterable[Sequence[Any]]) -> Self:
         return super().__new__(cls, map(tuple, groups))
 
     def at(self, place: int) -> Any:  # noqa: ANN401
@@ -53,11 +57,11 @@ def _without_spool() -> None:
 
 
 def _without_heap() -> None:
-    replace("heap", "give_back", lambda size=0: None)
+    replace("heap", "give_back", lambda *_size: None)
 
 
 def _without_shelf() -> None:
-    module("shelf").Shelved.let_go = lambda self: None
+    module("shelf").Shelved.let_go = lambda _self: None
 
 
 def _without_shelf_and_heap() -> None:
@@ -121,11 +125,22 @@ def rows(folder: Path, only: str) -> Iterator[tuple[str, ...]]:
     for graph, path in graphs:
         rounds = [[optimized(name, path) for name in names] for _ in range(ROUNDS)]
         found = {
-            name: Cost(median(c.seconds for c in column), int(median(c.memory for c in column)))
+            name: Cost(
+                median(c.seconds for c in column), int(median(c.memory for c in column))
+            )
             for name, column in zip(names, zip(*rounds, strict=True), strict=True)
         }
         usual = found.pop("nothing")
-        yield ("nothing", "-", graph, f"{usual.seconds:.2f}", "-", _mib(usual.memory), "-", "-")
+        yield (
+            "nothing",
+            "-",
+            graph,
+            f"{usual.seconds:.2f}",
+            "-",
+            _mib(usual.memory),
+            "-",
+            "-",
+        )
         for name, off in found.items():
             saved = off.memory - usual.memory
             yield (

@@ -229,10 +229,10 @@ class Result:
     seconds: float
 
 
-def measured(name: str, problems: Path) -> None:
+def measured(name: str, problems: str | Path) -> None:
     """Print the results of a variant on problems in a file, as JSON; in a process of its own."""
     VARIANTS[name].off()
-    sets: Mapping[str, Sequence[Named]] = pickle.loads(problems.read_bytes())  # noqa: S301
+    sets: Mapping[str, Sequence[Named]] = pickle.loads(Path(problems).read_bytes())  # noqa: S301
     pack = module("portfolio").portfolio
     _load(pack)
     for group in VARIANTS[name].sets or sets:
@@ -264,7 +264,10 @@ Results = dict[tuple[str, str], Result]
 
 def run(name: str, problems: Path) -> Results:
     """Measure a variant in a process of its own."""
-    script = f"from tests.benchmarks.ablation_packers import *; measured({name!r}, Path({str(problems)!r}))"
+    script = (
+        "from tests.benchmarks.ablation_packers import *;"
+        f"measured({name!r}, {str(problems)!r})"
+    )
     with tempfile.TemporaryDirectory() as cache:
         own = {"NUMBA_CACHE_DIR": cache}
         done = subprocess.run(

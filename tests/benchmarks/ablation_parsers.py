@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import inspect
 import re
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.util import find_spec
 from itertools import chain
 from statistics import median
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 ROUNDS = 9
+
+_LC = "_yaml_line_col"
+"""Where ruamel.yaml keeps lines and columns of a map or list."""
 
 PROTOTXT_MISTAKES = (
     ("mem_param {\n optimise_train: true }", "2:2"),
@@ -57,6 +62,11 @@ mem_param { optimize_train: true optimize_test: false, exclude_blob: "fc1" exclu
 layer { name: "b" blobs { data: [1.5, -2e3] } pool: MAX }
 """
 
+BOMB = "a0: &a0 [x]\n" + "".join(
+    f"a{at}: &a{at} [{', '.join([f'*a{at - 1}'] * 9)}]\n" for at in range(1, 10)
+)
+"""Aliases that come to nine to the power of nine values."""
+
 YAML_MISTAKES = (
     ("level: 3", "1:8"),
     ("levle: 1", "1:1"),
@@ -66,21 +76,28 @@ YAML_MISTAKES = (
     ("mem_param: {optimize_train: 1}", "1:29"),
     ("dims: {batch: -1}", "1:15"),
     ("dims:\n  batch: 8\n  seq: many", "3:8"),
-    ("exclude: [a, 3]", "1:14"),
+    ("mem_param: {exclude_blob: [a, 3]}", "1:31"),
     ("level: !!python/object:os.system 1", "1:8"),
-    ("a: &a [*a]", "1:1"),
+    ("a: &a [*a]", "1:4"),
     ("? [a, b]\n: 1", "1:3"),
     ("alignment: 1:30", "1:12"),
     ("level: 1\n\tphase: test", "2:1"),
-    ("order: \"auto", "1:13"),
+    ('order: "auto', "1:13"),
+    ("level: !!binary aGk=", "1:8"),
+    ("level: !!set {1}", "1:8"),
+    ("dims: {? 3 : 4}\nlevel: 2001-01-01", "2:8"),
+    (BOMB, "1:5"),
 )
+
+PATIENCE = 5.0
+"""Seconds after which a text is said not to end."""
 
 YAML = "level: 1\nmem_param:\n  exclude_blob: [fc1, 'head/*']\ndims: {batch: 8, on: 3}\n"
 
 
 def by_text_format(text: str, source: str) -> Any:  # noqa: ANN401 - a Value
     """Read a prototxt by protobuf's own parser: places of mistakes in its grammar only."""
-    from google.protobuf import text_format
+    from google.protobuf import text_format  # type: ignore[import-untyped]
 
     from memplan_cli.settings_keys import Entry, Place, Value, wrong
 
@@ -110,7 +127,9 @@ def _net() -> Any:  # noqa: ANN401 - a class of messages
     block = file.message_type.add(name="MemParam")
     field = descriptor_pb2.FieldDescriptorProto
     for number, name in enumerate(("optimize_train", "optimize_test"), start=1):
-        block.field.add(name=name, number=number, type=field.TYPE_BOOL, label=field.LABEL_OPTIONAL)
+        block.field.add(
+            name=name, number=number, type=field.TYPE_BOOL, label=field.LABEL_OPTIONAL
+        )
     block.field.add(
         name="exclude_blob", number=3, type=field.TYPE_STRING, label=field.LABEL_REPEATED
     )
@@ -126,9 +145,7 @@ def _net() -> Any:  # noqa: ANN401 - a class of messages
 
 def by_ruamel(text: str, source: str) -> Any:  # noqa: ANN401 - a Value
     """Read YAML by ruamel.yaml's round-trip loader, whose maps know lines and columns."""
-    from ruamel.yaml import YAML as Loader  # noqa: N811
-    from ruamel.yaml.error import MarkedYAMLError
-
+    ruamel = import_module("ruamel.yaml")
     from memplan_cli.settings_keys import Entry, Place, Value, wrong
 
     def place(line: int, column: int) -> Place:
@@ -138,10 +155,14 @@ def by_ruamel(text: str, source: str) -> Any:  # noqa: ANN401 - a Value
         if depth > 20:
             raise wrong(at, "nested too deeply")
         if isinstance(content, dict):
-            lc = content.lc
+            lc: Any = vars(content)[_LC]
             return Value(
                 tuple(
-                    Entry(str(key), place(*lc.key(key)), value(v, place(*lc.value(key)), depth + 1))
+                    Entry(
+                        str(key),
+                        place(*lc.key(key)),
+                        value(v, place(*lc.value(key)), depth + 1),
+                    )
                     for key, v in content.items()
                 ),
                 at,
@@ -149,13 +170,15 @@ def by_ruamel(text: str, source: str) -> Any:  # noqa: ANN401 - a Value
             )
         if isinstance(content, list):
             pairs = enumerate(content)
-            items = tuple(value(v, place(*content.lc.item(i)), depth + 1) for i, v in pairs)
+            items = tuple(
+                value(v, place(*vars(content)[_LC].item(i)), depth + 1) for i, v in pairs
+            )
             return Value(items, at, kind="list")
         return Value(content, at)
 
     try:
-        found = Loader(typ="rt", pure=True).load(text)
-    except MarkedYAMLError as error:
+        found = ruamel.YAML(typ="rt", pure=True).load(text)
+    except ruamel.error.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         at = place(mark.line, mark.column) if mark else Place(source)
         raise wrong(at, str(error.problem)) from error
@@ -180,7 +203,7 @@ def readers() -> Iterator[Reader]:
 
     ours, theirs = lines("prototxt"), _length(by_text_format) + _length(_net)
     base = "import memplan_cli.settings_keys, onnx"
-    rest = (NET, PROTOTXT_MISTAKES)
+    rest: tuple[str, tuple[tuple[str, str], ...]] = (NET, PROTOTXT_MISTAKES)
     yield Reader("prototxt, own", ours, parse_prototxt,
                  f"{base}; import memplan_cli.settings_prototxt", *rest)  # fmt: skip
     yield Reader("prototxt, protobuf.text_format", theirs, by_text_format,
@@ -214,7 +237,8 @@ def rows() -> Iterator[tuple[str, ...]]:
             str(reader.lines),
             f"{refused} of {len(reader.mistakes)}",
             str(placed),
-            ", ".join(f"`{text!r}`" for text in worse[:4]) + (" .." if len(worse) > 4 else ""),
+            ", ".join(f"`{text[:60]!r}`" for text in worse[:4])
+            + (" .." if len(worse) > 4 else ""),
             f"{loading(reader.imports):.3f}",
             f"{1e3 * _reading(reader):.2f}",
         )
@@ -225,7 +249,9 @@ def _judged(reader: Reader) -> tuple[int, int, list[str]]:
 
     refused = placed = 0
     worse = []
+    signal.signal(signal.SIGALRM, _late)
     for text, wanted in reader.mistakes:
+        signal.setitimer(signal.ITIMER_REAL, PATIENCE)
         try:
             read_table(reader.parse(text, "f"))
         except SettingsError as error:
@@ -234,10 +260,16 @@ def _judged(reader: Reader) -> tuple[int, int, list[str]]:
             if found and (found[1] or "") == wanted:
                 placed += 1
                 continue
-        except RecursionError:
+        except (RecursionError, TimeoutError):
             pass
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
         worse.append(text)
     return refused, placed, worse
+
+
+def _late(_signal: int, _frame: object) -> None:
+    raise TimeoutError
 
 
 def _reading(reader: Reader) -> float:

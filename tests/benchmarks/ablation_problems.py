@@ -29,7 +29,7 @@ from .zoo import LIGHT, ROOT, SHARED, bindings
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from onnx import ModelProto
+    from onnx import ModelProto, NodeProto
 
     from memplan_cli.problem import Layout
 
@@ -85,11 +85,14 @@ def kept() -> Iterator[Named]:
     for path in sorted(DATA.glob("training_*.csv.gz")):
         with gzip.open(path, "rt", newline="") as file:
             rows = [tuple(map(int, row)) for row in csv.reader(file)]
-        yield path.name.partition(".")[0], Problem(
-            tuple(
-                Buffer(BufferId(str(index)), 64 * size, LiveRange(start, end))
-                for index, (start, end, size) in enumerate(rows)
-            )
+        yield (
+            path.name.partition(".")[0],
+            Problem(
+                tuple(
+                    Buffer(BufferId(str(index)), 64 * size, LiveRange(start, end))
+                    for index, (start, end, size) in enumerate(rows)
+                )
+            ),
         )
 
 
@@ -174,9 +177,13 @@ def unrolled(kind: str, steps: int, width: int) -> ModelProto:
     from onnx import TensorProto, helper
 
     batch, classes, gates = 8, 10, _GATES[kind]
-    shapes = {"wx": (width, gates * width), "wh": (width, gates * width), "b": (gates * width,)}
+    shapes = {
+        "wx": (width, gates * width),
+        "wh": (width, gates * width),
+        "b": (gates * width,),
+    }
     shapes["out"] = (width, classes)
-    nodes = []
+    nodes: list[NodeProto] = []
 
     def add(op: str, *inputs: str, count: int = 1, **attributes: object) -> list[str]:
         names = [f"{op}{len(nodes)}_{at}" for at in range(count)]
@@ -206,7 +213,9 @@ def unrolled(kind: str, steps: int, width: int) -> ModelProto:
         for name, dims in shapes.items()
     ]
     names = ["h0", *(f"x{step}" for step in range(steps))]
-    inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [batch, width]) for n in names]
+    inputs = [
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, [batch, width]) for n in names
+    ]
     output = helper.make_tensor_value_info("logits", TensorProto.FLOAT, [batch, classes])
     graph = helper.make_graph(nodes, kind, inputs, [output], weights)
     opset = [helper.make_opsetid("", 20)]
