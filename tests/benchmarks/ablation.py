@@ -6,6 +6,7 @@ Parts: packers, large, inlining, parsers, symbols. Subsystems are switched off f
 processes of their own; `ablation_modules` says where they live. Prints tables in Markdown; the
 page docs/measurements/ablation.md is put together of them, with verdicts, by hand. With `--kept`
 the problems of real models and finished variants stay in a folder, so that a run can go on.
+Inlining needs `PYTHONPATH=tests:tests/e2e`; the columns of ruamel.yaml and SymPy need these.
 """
 
 from __future__ import annotations
@@ -16,13 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import (
-    ablation_inlining,
-    ablation_large,
-    ablation_packers,
-    ablation_parsers,
-    ablation_symbols,
-)
+from . import ablation_large, ablation_packers, ablation_parsers, ablation_symbols
 from .ablation_problems import collected
 
 if TYPE_CHECKING:
@@ -65,6 +60,8 @@ def large(kept: Path, only: str) -> Iterator[str]:
 
 def inlining(_kept: Path, only: str) -> Iterator[str]:
     """Yield the table of models whose functions the runtime inlines."""
+    from . import ablation_inlining  # needs tests and tests/e2e on PYTHONPATH
+
     yield from table(ablation_inlining.HEAD, ablation_inlining.rows(only))
 
 
