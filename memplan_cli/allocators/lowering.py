@@ -37,11 +37,8 @@ searched whole."""
 EJECTED = 500_000
 """Buffers of the largest piece in which what sticks out is fitted in."""
 
-QUADRATIC = 1_500
-"""Buffers of the largest piece on which strategies that look at all pairs are tried."""
-
 QUICK = 300
-"""Buffers up to which those strategies take less time than loading the search."""
+"""Buffers up to which strategies that look at all pairs take less time than loading the search."""
 
 JOINING = 0.75
 """Share of the work for gluing that goes into putting the boxes of one piece together."""
@@ -99,9 +96,6 @@ class Lowering:
             best = self._cored(best, budget)
         if self._is_fitted(best) and not budget.is_enough(best):
             best = self._ejected(best, budget)
-        if best.height > best.bound and QUICK < len(self.piece.size) <= QUADRATIC:
-            found = _greediest(self.piece, best.placement, best.bound)
-            best = _lower(self.piece, best, found)
         return best
 
     def thoroughly(self, best: Found, budgets: tuple[Budget, Budget]) -> Found:

@@ -152,10 +152,6 @@ def _without_blame() -> None:
     module("exact")._BLAMING = 1 << 60
 
 
-def _without_late_greedy() -> None:
-    module("lowering").QUADRATIC = 0
-
-
 def _without_early_greedy() -> None:
     module("lowering").QUICK = 0
 
@@ -213,7 +209,6 @@ VARIANTS: Mapping[str, Variant] = {
         ("board", "valleys", "search", "exact"),
     ),
     "blame": Variant("blame in the exact search", _without_blame),
-    "late-greedy": Variant("greedy strategies after 300 buffers", _without_late_greedy),
     "early-greedy": Variant("greedy strategies up to 300 buffers", _without_early_greedy),
     "pairs": Variant("`pair`", _without_pairs, ("pair",)),
 }  # fmt: skip
