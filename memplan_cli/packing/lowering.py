@@ -38,11 +38,8 @@ searched whole."""
 REPAIR_BUFFERS = 500_000
 """Buffers of the largest piece that is repaired by ejection chains."""
 
-QUADRATIC = 1_500
-"""Buffers of the largest piece on which strategies that look at all pairs are tried."""
-
 QUICK = 300
-"""Buffers up to which those strategies take less time than loading the search."""
+"""Buffers up to which strategies that look at all pairs take less time than loading the search."""
 
 JOINING = 0.75
 """Share of the work for reconstruction that goes into joining the blocks of one piece."""
@@ -100,9 +97,6 @@ class Lowering:
             best = self._by_bottleneck_subsets(best, budget)
         if self._is_fitted(best) and not budget.is_enough(best):
             best = self._repaired(best, budget)
-        if best.height > best.bound and QUICK < len(self.piece.size) <= QUADRATIC:
-            found = _greediest(self.piece, best.placement, best.bound)
-            best = _lower(self.piece, best, found)
         return best
 
     def thoroughly(self, best: Found, budgets: tuple[Budget, Budget]) -> Found:
