@@ -182,8 +182,11 @@ def _arena(unaligned: Problem, unit: str, needs: Needs, limit: _Limit, work: int
 
 
 def _packed(problem: Problem, bound: int, needs: Needs, work: int) -> Layout:
-    """Pack one arena; what an allocator of the caller's says of proofs is not believed."""
+    """Pack one arena; of an allocator of the caller's, only where things lie is believed.
+
+    A height below the bound leaves out the padding at the top.
+    """
     if needs.allocator is None:
         return portfolio(problem, work=work, time_limit=needs.time_limit, pools=False)
     layout = needs.allocator(problem)
-    return replace(layout, proved=layout.height <= bound)
+    return replace(layout, height=max(layout.height, bound), proved=layout.height <= bound)
