@@ -11,7 +11,6 @@ from memplan_cli.onnx_io.load import reads
 from memplan_cli.training.forward.tensors import FLOATS
 from memplan_cli.training.rules import (
     RESULTS_WITH_RULES,
-    RULES,
     UNFELT_INPUTS,
     WITHOUT_GRADIENT,
 )
@@ -125,7 +124,7 @@ def _trains(node: NodeProto) -> bool:
 
 def _apply(call: Call) -> tuple[str, ...]:
     node = call.node
-    rule = RULES.get(node.op_type) if node.domain in STANDARD else None
+    rule = call.tape.rules.get(node.op_type) if node.domain in STANDARD else None
     if rule is None:
         kind = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
         raise NoRuleError(

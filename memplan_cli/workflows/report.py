@@ -16,6 +16,7 @@ from memplan_cli.workflows.profiles import for_all, plan_profiles
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from memplan_cli.core.problem import Allocator
     from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.workflows.profiles import Profiles
@@ -23,14 +24,27 @@ if TYPE_CHECKING:
 
 
 def plan(
-    model: FilePath, settings: Settings | None = None, progress: Progress | None = None
+    model: FilePath,
+    settings: Settings | None = None,
+    progress: Progress | None = None,
+    *,
+    allocate: Allocator | None = None,
 ) -> Plan:
     """Plan a model in memory; nothing is written or run.
 
+    Args:
+        model: The ONNX file.
+        settings: What decides the plan.
+        progress: Told what is being done.
+        allocate: Packs the arenas of level 2 in place of memplan's search. Where its arena
+            is taller than the pool of level 1, that pool is the plan, as for any other.
+
     Raises:
         MemplanError: the model or a setting is wrong.
+        InvalidLayoutError: the allocator gave a layout that is not safe.
     """
-    return plan_model(read_model(Path(model)), settings or Settings(), progress).plan
+    file = read_model(Path(model))
+    return plan_model(file, settings or Settings(), progress, allocate).plan
 
 
 def report(

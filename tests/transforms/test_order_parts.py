@@ -11,7 +11,7 @@ from memplan_cli.transforms.ordering.search.beam import beam
 from memplan_cli.transforms.ordering.search.contract import contract
 from memplan_cli.transforms.ordering.search.divide import divide
 from memplan_cli.transforms.ordering.search.exact import best_first
-from memplan_cli.transforms.ordering.search.list_orders import CANDIDATES, runtime_default
+from memplan_cli.transforms.ordering.search.list_orders import SCHEDULERS, runtime_default
 from memplan_cli.transforms.ordering.search.walk import Walk
 from memplan_cli.transforms.ordering.solve import Solution
 from memplan_cli.transforms.ordering.source_order import relax_order, restore_source_order
@@ -24,10 +24,10 @@ def test_the_runtime_s_default_order_is_depth_first_from_the_last_leaf() -> None
     assert runtime_default(graph) == [6, 7, 4, 5, 2, 3, 0, 1, 8]
 
 
-@pytest.mark.parametrize("name", CANDIDATES)
+@pytest.mark.parametrize("name", SCHEDULERS)
 def test_every_candidate_respects_every_edge(name: str) -> None:
     for graph in GRAPHS:
-        order = CANDIDATES[name](graph)
+        order = SCHEDULERS[name](graph)
         assert sorted(order) == list(range(graph.size))
         place = {op: at for at, op in enumerate(order)}
         assert all(place[p] < place[op] for op in order for p in graph.preds[op])
@@ -36,7 +36,7 @@ def test_every_candidate_respects_every_edge(name: str) -> None:
 def test_greedy_backward_runs_what_only_waits_just_before_its_reader() -> None:
     # Op 0 depends on nothing and is read by the last op only.
     graph = graph_of([[], [], [1], [2], [0, 3]], [9, 1, 1, 1, 1])
-    assert CANDIDATES["greedy_backward"](graph) == [1, 2, 3, 0, 4]
+    assert SCHEDULERS["greedy_backward"](graph) == [1, 2, 3, 0, 4]
 
 
 def test_a_section_does_not_keep_alive_what_nobody_after_it_reads() -> None:
@@ -174,7 +174,7 @@ def test_what_the_first_op_takes_for_a_moment_is_no_room_for_the_second() -> Non
 def test_greedy_knows_what_the_last_reader_frees() -> None:
     # Op 2 makes 8 and frees 5, which is less than the 6 that op 1 makes.
     graph = graph_of([[], [], [0], [1], [2, 3]], [5, 6, 8, 1, 1])
-    assert CANDIDATES["greedy"](graph) == [0, 2, 1, 3, 4]
+    assert SCHEDULERS["greedy"](graph) == [0, 2, 1, 3, 4]
 
 
 def test_what_the_second_op_of_a_cluster_reads_is_not_replaced_by_the_first() -> None:

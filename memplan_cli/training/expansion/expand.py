@@ -24,13 +24,15 @@ from memplan_cli.training.forward.tensors import (
     live_nodes,
     names_in,
 )
-from memplan_cli.training.rules import RULES, WITHOUT_GRADIENT
+from memplan_cli.training.rules import WITHOUT_GRADIENT
 from memplan_cli.training.tape import Call, Phase, Pool, Tape
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from onnx import GraphProto, ModelProto, NodeProto
+
+    from memplan_cli.training.tape import Rule
 
 Expansion = Callable[[Call], None]
 """Writes nodes that give the outputs of a call's node to its tape."""
@@ -48,7 +50,9 @@ _ROUNDS = 8
 """Subgraphs in subgraphs and functions of functions deeper than this are left alone."""
 
 
-def expand(model: ModelProto, loss: str, parameters: Sequence[str]) -> None:
+def expand(
+    model: ModelProto, loss: str, parameters: Sequence[str], rules: Mapping[str, Rule]
+) -> None:
     """Replace, in place, what has no rule between the parameters and the loss.
 
     Raises:
@@ -63,6 +67,7 @@ def expand(model: ModelProto, loss: str, parameters: Sequence[str]) -> None:
             Pool(names_in(model.graph)),
             Phase.FORWARD,
             opset=opset_of(model),
+            rules=rules,
         )
         if not _expand_once(model, tape, (loss, parameters)):
             return
@@ -115,7 +120,7 @@ def _expand_nodes(graph: GraphProto, tape: Tape, on_path: set[str], opset: int) 
 
 def _written(node: NodeProto, tape: Tape, opset: int) -> list[NodeProto] | None:
     """Return what stands for a node; None where the node has a rule or nothing is known."""
-    if node.domain not in ("", "ai.onnx") or node.op_type in RULES:
+    if node.domain not in ("", "ai.onnx") or node.op_type in tape.rules:
         return None
     call = Call(node, reads(node), (), (), tape)
     tape.nodes = []

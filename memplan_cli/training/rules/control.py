@@ -115,7 +115,8 @@ def _inner_tape(outer: Tape, body: GraphProto) -> tuple[Tape, dict[str, str]]:
             tensors[new] = tensors[old]
         if old in values:
             values[new] = values[old]
-    return Tape(tensors, values, outer.pool, opset=outer.opset), names
+    inner = Tape(tensors, values, outer.pool, opset=outer.opset, rules=outer.rules)
+    return inner, names
 
 
 def _renamed(node: NodeProto, names: dict[str, str]) -> NodeProto:

@@ -21,7 +21,7 @@ from memplan_cli.transforms.ordering.search.demand import (
 )
 from memplan_cli.transforms.ordering.search.divide import divide
 from memplan_cli.transforms.ordering.search.exact import best_first
-from memplan_cli.transforms.ordering.search.list_orders import CANDIDATES
+from memplan_cli.transforms.ordering.search.list_orders import SCHEDULERS
 from memplan_cli.transforms.ordering.source_order import restore_source_order
 
 if TYPE_CHECKING:
@@ -129,16 +129,16 @@ def solve(graph: TaskGraph, effort: Effort, tell: Callable[[str], None]) -> Solu
     """Find an order of a block with a small peak, and a bound on the peak of any order."""
     found = Solution(graph, max(local_bounds(graph), default=graph.start))
     for name in ("file", "runtime_default"):
-        found.offer(name, CANDIDATES[name](graph))
+        found.offer(name, SCHEDULERS[name](graph))
     if found.proved and found.chosen == "file":
         return found
     small = contract(graph)
     found.bound = max(found.bound, *local_bounds(small.graph))
-    for name in CANDIDATES:
+    for name in SCHEDULERS:
         if found.proved and name != "file":
             break
         shown = "tightened" if name == "file" else name
-        found.offer_clusters(shown, small, CANDIDATES[name](small.graph))
+        found.offer_clusters(shown, small, SCHEDULERS[name](small.graph))
     for method in (_cut, _sweep, _prove, _glance, _divide, _prove_again, _search):
         if found.proved or not effort.in_time:
             break

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from onnx import ModelProto, TensorProto  # noqa: TID251 - types only; onnx_io makes them
 
+    from memplan_cli.core.problem import Allocator
     from memplan_cli.onnx_io.lazy_model import LazyModel
     from memplan_cli.planning.planner import Planned
     from memplan_cli.planning.record import Source
@@ -87,9 +88,12 @@ def load_program(model: ModelProto | LazyModel, path: Path, settings: Settings) 
 
 
 def plan_model(
-    file: ModelFile, settings: Settings, progress: Callable[[str], None] | None = None
+    file: ModelFile,
+    settings: Settings,
+    progress: Callable[[str], None] | None = None,
+    allocate: Allocator | None = None,
 ) -> Planned:
-    """Plan a model that was read.
+    """Plan a model that was read, with an allocator of the caller's if there is one.
 
     Raises:
         MemplanError: the model or a setting is wrong.
@@ -99,7 +103,7 @@ def plan_model(
     loaded = load_program(file.lazy, file.path, settings)
     source = source_of(file, loaded.warnings)
     file.lazy.release()
-    return make_plan(loaded.program, settings, source, progress=progress)
+    return make_plan(loaded.program, settings, source, allocate=allocate, progress=progress)
 
 
 def source_of(file: ModelFile, warnings: tuple[str, ...] = ()) -> Source:

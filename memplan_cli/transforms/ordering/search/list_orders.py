@@ -5,14 +5,18 @@ All are linear or nearly so, and every tie is broken by the place in the file.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from memplan_cli.analysis.precedence import Edges
     from memplan_cli.transforms.ordering.graph import Order, TaskGraph
+
+Scheduler = Callable[["TaskGraph"], "Order"]
+"""From the ops of a block to an order of them: a permutation that keeps to the edges."""
 
 
 def file_order(graph: TaskGraph) -> Order:
@@ -178,10 +182,11 @@ class _Backward:
                     heappush(self.queue, (self.change[reader], -reader))
 
 
-CANDIDATES: Mapping[str, Callable[[TaskGraph], Order]] = {
+SCHEDULERS: Mapping[str, Scheduler] = {
     "file": file_order,
     "runtime_default": runtime_default,
     "reverse_post_order": reverse_post_order,
     "greedy": greedy,
     "greedy_backward": greedy_backward,
 }
+"""Every order of one pass by name: where the searches begin, and candidates for a plan."""
