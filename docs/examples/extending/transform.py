@@ -41,7 +41,7 @@ EXTENDED = {**SCHEDULERS, "newest_first": newest_first}
 
 def planned(model: Path, settings: Settings) -> dict[str, int]:
     """Return the bytes planned for a model in the order of each scheduler."""
-    program = load_program(read_model(model).shelf, model, settings).program
+    program = load_program(read_model(model).lazy, model, settings).program
     scope = find_scope(program, settings, find_phases(program))
     limits = Limits.of(settings, scope.pinned)
     found = {}
