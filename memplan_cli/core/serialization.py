@@ -1,76 +1,427 @@
-"""Does a value that came from outside have the type that its dataclass declares?"""
+"""Frozen data as JSON, and JSON from outside as frozen data, by what its types declare.
+
+A dataclass or a named tuple is an object with a key for each field. Where a file is laid out
+otherwise, the class says so in ``json_keys``: the keys in their order, nested ones with a dot,
+each with the attribute behind it. A key whose attribute is no field, but a property or a
+constant, is written too, and has to say the same when it is read.
+
+What is read is not trusted: a key that is missing or unknown, a value of another type, a number
+that is not finite and a flag in a number's place are refused with the way to them.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
-from functools import cache
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from enum import Enum
+from functools import cache, partial, reduce
+from math import isfinite
+from operator import attrgetter, getitem
+from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+Json = dict[str, Any]
+"""An object of JSON: what a file's schema lays out, as dictionaries."""
+
+Value = TypeVar("Value")
+Kind = Any
+"""A type as `typing` has it, for which there is no type."""
+Reader = Callable[[Any], Any]
 
 
-def misfit(value: object, kind: Any) -> str:  # noqa: ANN401 - a type as the typing module has it
-    """Return what in a value is not of its declared type, with its place; empty if all is.
+class Presence(Enum):
+    """Whether a file has to hold a key."""
 
-    Numbers have to be finite, and a flag is no number.
+    REQUIRED = "always written, and refused where it is missing"
+    OPTIONAL = "always written; where it is missing, the field has its default"
+    SPARSE = "written and read only where the field differs from its default"
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a value stands in a file where that is not as its field declares it.
+
+    Attributes:
+        kind: the type there; None: the field's.
+        write: from the attribute to that type.
+        read: from what was read, its type checked, to the attribute.
     """
-    origin, args = get_origin(kind), get_args(kind)
-    if kind is Any:
-        return ""
-    if origin in (Union, UnionType):
-        return "" if not all(misfit(value, arg) for arg in args) else _odd(value)
-    if isinstance(kind, type) and is_dataclass(kind):
-        return _misfit_of_fields(value, kind)
-    if origin is tuple:
-        return _misfit_of_tuple(value, args)
-    if origin is Mapping:
-        return _misfit_of_table(value, args)
-    return "" if _is_plain(value, kind) else _odd(value)
+
+    kind: Kind = None
+    write: Callable[[Any], object] | None = None
+    read: Reader | None = None
 
 
-def _misfit_of_fields(value: object, kind: type) -> str:
-    if not isinstance(value, kind):
-        return _odd(value)
-    hints = _hints(kind)
-    for item in fields(kind):
-        if found := misfit(getattr(value, item.name), hints[item.name]):
-            return f"{item.name}: {found}"
-    return ""
+PLAIN = Form()
+SORTED = Form(write=lambda table: dict(sorted(table.items())))
+"""A table by name."""
 
 
-def _misfit_of_tuple(value: object, args: tuple[Any, ...]) -> str:
-    if not isinstance(value, tuple):
-        return _odd(value)
-    kinds = args[:1] * len(value) if args[-1:] == (Ellipsis,) else args
-    if len(kinds) != len(value):
-        return _odd(value)
-    return next(filter(None, map(misfit, value, kinds)), "")
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key of an object.
+
+    Attributes:
+        name: the key; ``a.b`` is ``b`` in the object ``a``.
+        of: the attribute, with dots through others, or a function of the object; by
+            default the one named like the key.
+        presence: whether it has to be there.
+        form: how the value is written.
+    """
+
+    name: str
+    of: str | Callable[[Any], object] = ""
+    presence: Presence = Presence.REQUIRED
+    form: Form = PLAIN
+
+    @property
+    def field(self) -> str:
+        """Return the name of the field behind the key, if there is one."""
+        return (self.of or self.name) if isinstance(self.of, str) else ""
+
+    def value_of(self, owner: object) -> object:
+        """Return the attribute, in the form that is written."""
+        value = attrgetter(self.field)(owner) if isinstance(self.of, str) else self.of(owner)
+        return self.form.write(value) if self.form.write else value
 
 
-def _misfit_of_table(value: object, args: tuple[Any, ...]) -> str:
-    if not isinstance(value, Mapping):
-        return _odd(value)
-    for name, item in value.items():
-        if found := misfit(name, args[0]) or misfit(item, args[1]):
-            return f"{str(name)[:80]}: {found}"
-    return ""
+Keys = tuple[str | Key, ...]
 
 
-def _is_plain(value: object, kind: object) -> bool:
-    if kind in (None, NoneType):
-        return value is None
-    if kind is bool or isinstance(value, bool):
-        return kind is bool and isinstance(value, bool)
-    if kind is float:
-        return isinstance(value, int | float) and math.isfinite(value)
-    return isinstance(kind, type) and isinstance(value, kind)
+def optional(*names: str, form: Form = PLAIN) -> Keys:
+    """Return keys of fields that have their default where a file does not hold them."""
+    return tuple(Key(name, presence=Presence.OPTIONAL, form=form) for name in names)
+
+
+def sparse(*names: str, form: Form = PLAIN) -> Keys:
+    """Return keys of fields that are written only where they differ from their default."""
+    return tuple(Key(name, presence=Presence.SPARSE, form=form) for name in names)
+
+
+_Tree = dict[str, Any]
+"""Keys by name; nested ones as a tree of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What a value has to be beyond its type: ``Annotated[int, Check(...)]``."""
+
+    words: str
+    holds: Callable[[Any], bool]
+
+
+def one_of(*values: object) -> Check:
+    """Check that a value is one of a few."""
+    return Check(f"one of {', '.join(map(str, values))}", values.__contains__)
+
+
+class MisfitError(ValueError):
+    """What was read is not of the type declared; the text begins with the way to it."""
+
+    def __init__(self, words: str, *path: str | int) -> None:
+        super().__init__(words)
+        self.words, self.path = words, list(path)
+
+    def __str__(self) -> str:
+        """Return the way to the value, and what is wrong with it."""
+        way = "".join(map(_step, self.path)).removeprefix(".")
+        return f"{way}: {self.words}" if way else self.words
+
+
+def _step(step: str | int) -> str:
+    if isinstance(step, int):
+        return f"[{step}]"
+    return f".{step}" if step.isidentifier() else f"[{step[:80]!r}]"
+
+
+def _odd(value: object, words: str) -> MisfitError:
+    return MisfitError(f"{str(value)[:80]!r} where {words} belongs")
+
+
+def to_json(value: Any) -> Any:  # noqa: ANN401 - whatever can be written, and JSON
+    """Return a value as JSON has it; a number that is not finite is null."""
+    kind: Kind = type(value)
+    if isinstance(value, Enum):
+        return to_json(value.value)
+    if isinstance(value, Mapping):
+        return {name: to_json(item) for name, item in value.items()}
+    if _is_object(kind):
+        return _written(value, kind, _tree(kind))
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [to_json(item) for item in value]
+    return _scalar(value)
+
+
+def _scalar(value: object) -> object:
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    if isinstance(value, Path):
+        return str(value)
+    if value is None or isinstance(value, str | int):
+        return value
+    raise TypeError(f"{type(value).__name__} has no form in JSON")
+
+
+def _is_object(kind: Kind) -> bool:
+    """Whether values of a type have named fields."""
+    return is_dataclass(kind) or hasattr(kind, "_fields")
+
+
+def _written(owner: object, kind: Kind, tree: _Tree) -> Json:
+    found: Json = {}
+    for name, key in tree.items():
+        if isinstance(key, dict):
+            found[name] = _written(owner, kind, key)
+            continue
+        value = key.value_of(owner)
+        if key.presence is not Presence.SPARSE or value != _defaults(kind)[key.field]:
+            found[name] = to_json(value)
+    return found
+
+
+def from_json(kind: type[Value], data: object, where: str, **given: object) -> Value:
+    """Return what was written of a dataclass or a named tuple, every type in it checked.
+
+    Args:
+        kind: the class.
+        data: JSON from outside.
+        where: what it is, for the message.
+        given: fields that the file does not hold.
+
+    Raises:
+        MisfitError: something in it is not as the class declares it.
+    """
+    wanted = getattr(kind, "schema", None)
+    said = data.get("schema") if isinstance(data, dict) else data
+    # First of all: what a file of another schema holds, nobody here knows.
+    if wanted is not None and said != wanted:
+        raise MisfitError(f"{where} is not of schema {wanted}, but {str(said)[:80]!r}")
+    try:
+        made: Value = _object(kind, data, **given)
+    except MisfitError as error:
+        raise MisfitError(f"{where}: {error}") from error
+    return made
+
+
+def _object(kind: Kind, data: object, **given: object) -> Any:  # noqa: ANN401 - of that kind
+    tree, readers, found = _tree(kind), _readers(kind), dict(given)
+    _fill(found, data, tree, readers)
+    made = kind(**found)
+    for key in _repeating(kind):
+        _check_repeated(key, made, data)
+    return made
+
+
+def _fill(found: Json, data: Any, tree: _Tree, readers: Mapping[str, Reader]) -> None:  # noqa: ANN401 - untrusted JSON
+    if not isinstance(data, dict):
+        raise _odd(data, "an object")
+    name = ""
+    try:
+        for name, key in tree.items():
+            if isinstance(key, dict):
+                _fill(found, data.get(name, {}), key, readers)
+            elif name in data:
+                if key.name in readers:
+                    found[key.field] = readers[key.name](data[name])
+            elif key.presence is Presence.REQUIRED:
+                raise MisfitError("is missing")  # noqa: TRY301 - its place is added below
+        if unknown := data.keys() - tree.keys():
+            name = min(unknown)
+            raise MisfitError("is unknown")  # noqa: TRY301 - its place is added below
+    except MisfitError as error:
+        error.path.insert(0, name)
+        raise
+
+
+def _check_repeated(key: Key, made: object, data: Any) -> None:  # noqa: ANN401 - untrusted JSON
+    """Refuse an object that says one thing in two ways that do not agree."""
+    way = key.name.split(".")
+    said, wanted = reduce(getitem, way, data), to_json(key.value_of(made))
+    if said != wanted or type(said) is not type(wanted):
+        words = f"{str(said)[:80]!r}, but the rest says {str(wanted)[:80]!r}"
+        raise MisfitError(words, *way)
 
 
 @cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind, localns={"Mapping": Mapping})
+def _tree(kind: Kind) -> _Tree:
+    """Return the keys of a class, nested as they are written."""
+    tree: _Tree = {}
+    for item in getattr(kind, "json_keys", None) or _fields(kind):
+        key = item if isinstance(item, Key) else Key(item)
+        *outer, name = key.name.split(".")
+        inner = tree
+        for part in outer:
+            inner = inner.setdefault(part, {})
+        inner[name] = key
+    return tree
 
 
-def _odd(value: object) -> str:
-    return f"{str(value)[:80]!r} does not belong there"
+def _leaves(tree: _Tree) -> Iterator[Key]:
+    for key in tree.values():
+        if isinstance(key, dict):
+            yield from _leaves(key)
+        else:
+            yield key
+
+
+@cache
+def _readers(kind: Kind) -> Mapping[str, Reader]:
+    """Return what reads each key behind which there is a field."""
+    tables = {"Mapping": Mapping, "Sequence": Sequence}
+    hints = get_type_hints(kind, localns=tables, include_extras=True)
+    names = _fields(kind)
+    return {
+        key.name: _formed(_reader(key.form.kind or hints[key.field]), key.form.read)
+        for key in _leaves(_tree(kind))
+        if key.field in names
+    }
+
+
+@cache
+def _repeating(kind: Kind) -> tuple[Key, ...]:
+    """Return the keys that say what others say too."""
+    return tuple(key for key in _leaves(_tree(kind)) if key.name not in _readers(kind))
+
+
+def _fields(kind: Kind) -> tuple[str, ...]:
+    return tuple(item.name for item in fields(kind)) if is_dataclass(kind) else kind._fields
+
+
+@cache
+def _defaults(kind: Kind) -> Mapping[str, object]:
+    return {
+        item.name: item.default if item.default_factory is MISSING else item.default_factory()
+        for item in fields(kind)
+    }
+
+
+def _formed(reader: Reader, read: Reader | None) -> Reader:
+    return reader if read is None else lambda value: read(reader(value))
+
+
+@cache
+def _reader(kind: Kind) -> Reader:
+    """Return the function that reads a value of a type, or refuses it."""
+    generic = _GENERIC.get(get_origin(kind))
+    if generic is not None:
+        return generic(get_args(kind))
+    return _PLAIN[kind] if kind in _PLAIN else partial(_object, kind)
+
+
+def _union(args: tuple[Any, ...]) -> Reader:
+    readers = tuple(_reader(arg) for arg in args if arg is not NoneType)
+    one = readers[0] if len(readers) == 1 else partial(_either, readers)
+    return partial(_optional, one) if NoneType in args else one
+
+
+def _sequence(args: tuple[Any, ...]) -> Reader:
+    if len(args) == 1 or args[1] is Ellipsis:
+        return partial(_list, _reader(args[0]))
+    return partial(_row, tuple(map(_reader, args)))
+
+
+def _mapping(args: tuple[Any, ...]) -> Reader:
+    return partial(_table, *map(_reader, args))
+
+
+def _annotated(args: tuple[Any, ...]) -> Reader:
+    return partial(_checked, _reader(args[0]), args[1])
+
+
+_GENERIC: Mapping[Any, Callable[[tuple[Any, ...]], Reader]] = {
+    Annotated: _annotated,
+    Mapping: _mapping,
+    Sequence: _sequence,
+    Union: _union,
+    UnionType: _union,
+    dict: _mapping,
+    tuple: _sequence,
+}
+"""What reads a type with arguments, by what stands before them."""
+
+
+def _anything(value: object) -> object:
+    return value
+
+
+def _plain(kind: type, words: str, value: object) -> object:
+    if type(value) is not kind:
+        raise _odd(value, words)
+    return value
+
+
+def _number(value: Any) -> object:  # noqa: ANN401 - untrusted JSON
+    # One comparison refuses what is not a number, infinity, and an int that no float holds.
+    if type(value) not in (int, float) or not -_LARGEST <= value <= _LARGEST:
+        raise _odd(value, "a finite number")
+    return value
+
+
+def _path(value: object) -> object:
+    return Path(str(_PLAIN[str](value)))
+
+
+_LARGEST = sys.float_info.max
+
+_PLAIN: Mapping[Any, Reader] = {
+    Any: _anything,
+    bool: partial(_plain, bool, "true or false"),
+    int: partial(_plain, int, "a whole number"),
+    str: partial(_plain, str, "a text"),
+    float: _number,
+    Path: _path,
+}
+
+
+def _checked(reader: Reader, check: Check, value: object) -> object:
+    found = reader(value)
+    if not check.holds(found):
+        raise _odd(value, check.words)
+    return found
+
+
+def _optional(reader: Reader, value: object) -> object:
+    return None if value is None else reader(value)
+
+
+def _either(readers: tuple[Reader, ...], value: object) -> object:
+    for reader in readers:
+        try:
+            return reader(value)
+        except MisfitError:
+            continue
+    raise MisfitError(f"{str(value)[:80]!r} does not belong there")
+
+
+def _list(reader: Reader, value: object) -> tuple[object, ...]:
+    if not isinstance(value, list):
+        raise _odd(value, "a list")
+    found: list[object] = []
+    # What was read before the misfit tells its place.
+    try:
+        found.extend(map(reader, value))
+    except MisfitError as error:
+        error.path.insert(0, len(found))
+        raise
+    return tuple(found)
+
+
+def _row(readers: tuple[Reader, ...], value: object) -> tuple[object, ...]:
+    if not isinstance(value, list) or len(value) != len(readers):
+        raise _odd(value, f"a list of {len(readers)}")
+    return tuple(reader(item) for reader, item in zip(readers, value, strict=True))
+
+
+def _table(name_reader: Reader, reader: Reader, value: object) -> Json:
+    if not isinstance(value, dict):
+        raise _odd(value, "a table")
+    found, name = {}, ""
+    try:
+        for name, item in value.items():
+            found[name_reader(name)] = reader(item)
+    except MisfitError as error:
+        error.path.insert(0, name)
+        raise
+    return found

@@ -17,6 +17,7 @@ from memplan_cli.cli.common import (
 from memplan_cli.cli.options.chosen import Chosen, settings_options
 from memplan_cli.cli.options.profiles import open_dims
 from memplan_cli.cli.options.unused import refuse_idle
+from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def fit(  # noqa: PLR0913 - one parameter an option, as click wants it
     chosen = settings.load(model)
     _refuse_decided(unknown, chosen)
     found = fitting.fit(model, request, chosen, output.progress)
-    say(json.dumps(found.to_json()) if form == "json" else fits.text(found))
+    say(json.dumps(to_json(found)) if form == "json" else fits.text(found))
     raise SystemExit(0 if found.passed else 1)
 
 

@@ -10,6 +10,7 @@ import click
 
 from memplan_cli.cli.common import Finite, format_option, output_options, say
 from memplan_cli.cli.options.outputs import TargetFile, refuse_targets
+from memplan_cli.core.serialization import to_json
 
 if TYPE_CHECKING:
     from memplan_cli.cli.common import Output
@@ -67,7 +68,7 @@ def pack(  # noqa: PLR0913 - one parameter an option, as click wants it
         from memplan_cli.core.files import write_files
 
         write_files({out: packing.layout_csv(packed).encode()})
-    say(json.dumps(packed.to_json()) if form == "json" else _text(packed))
+    say(json.dumps(to_json(packed)) if form == "json" else _text(packed))
     if out:
         output.note(
             f"memplan: wrote {out}" if packed.passed else "memplan: nothing was written"

@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from memplan_cli.core.program import var_id
+from memplan_cli.core.serialization import Check
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+MAX_BYTES = 1 << 62
+"""Sizes and offsets above this are no memory of any machine."""
+
+Natural = Annotated[
+    int, Check("a whole number from 0 to 2**62", lambda value: 0 <= value < MAX_BYTES)
+]
+Positive = Annotated[
+    int, Check("a whole number from 1 to 2**62", lambda value: 1 <= value < MAX_BYTES)
+]
 
 
 @dataclass(frozen=True, slots=True)
 class ArenaFacts:
     """One contiguous region; the integers are multiples of ``unit``."""
 
-    id: int
+    id: Natural
     unit: str
-    height: int
-    lower_bound: int
-    alignment: int
+    height: Natural
+    lower_bound: Natural
+    alignment: Positive
 
 
 class Placement(NamedTuple):
@@ -33,13 +44,13 @@ class Placement(NamedTuple):
     name: str
     block: str
     dtype: str
-    shape: tuple[int | str, ...]
-    bytes: int
-    arena: int
-    offset: int
-    slot: int | None
-    first: int
-    last: int
+    shape: tuple[Natural | str, ...]
+    bytes: Natural
+    arena: Natural
+    offset: Natural
+    slot: Natural | None
+    first: Natural
+    last: Natural
     alias_of: str | None = None
     pinned: str | None = None
 
@@ -60,6 +71,6 @@ class BlockOrder:
 class Release(NamedTuple):
     """Tensors that nothing needs after this node: the ancestor's delete op."""
 
-    step: int
+    step: Natural
     node: str
     tensors: tuple[str, ...]

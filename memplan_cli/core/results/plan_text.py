@@ -1,8 +1,8 @@
-"""How is a plan spelled? The text of the plan file, a line for each item of a list.
+"""The text of a plan file, a line for each item of a list.
 
 A large plan is a hundred thousand tensors. Written out here, field by field, each takes a
 third of the time that a table of its fields takes with a general encoder, and the text
-serves the plan's digest too. `Plan.to_json` says the same as data.
+serves the plan's digest too. `to_json` of the plan says the same as data.
 """
 
 from __future__ import annotations

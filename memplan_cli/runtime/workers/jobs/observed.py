@@ -25,7 +25,7 @@ def run(job: Json) -> Json:
 
     ``read`` and ``written`` are lists of ``[type, dims]``.
     """
-    asked = SessionJob.from_json(job)
+    asked = SessionJob.of(job)
     feed = asked.feed()
     with tempfile.TemporaryDirectory(prefix="memplan-shapes-") as folder:
         settings = _AS_WRITTEN.updated(
