@@ -12,7 +12,7 @@ that is not finite and a flag in a number's place are refused with the way to th
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache, partial, reduce
@@ -20,7 +20,16 @@ from math import isfinite
 from operator import attrgetter, getitem
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    NamedTuple,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 Json = dict[str, Any]
 """An object of JSON: what a file's schema lays out, as dictionaries."""
@@ -37,6 +46,7 @@ class Presence(Enum):
     REQUIRED = "always written, and refused where it is missing"
     OPTIONAL = "always written; where it is missing, the field has its default"
     SPARSE = "written and read only where the field differs from its default"
+    PAST = "not written any more, and passed over where an earlier version wrote it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +91,13 @@ class Key:
         """Return the name of the field behind the key, if there is one."""
         return (self.of or self.name) if isinstance(self.of, str) else ""
 
-    def value_of(self, owner: object) -> object:
-        """Return the attribute, in the form that is written."""
-        value = attrgetter(self.field)(owner) if isinstance(self.of, str) else self.of(owner)
-        return self.form.write(value) if self.form.write else value
+    def value_of(self, owner: object) -> Any:  # noqa: ANN401 - of any attribute
+        """Return the attribute."""
+        return attrgetter(self.field)(owner) if isinstance(self.of, str) else self.of(owner)
+
+    def written(self, value: Any) -> Any:  # noqa: ANN401 - of any attribute, and JSON
+        """Return the attribute's value as JSON."""
+        return to_json(self.form.write(value) if self.form.write else value)
 
 
 Keys = tuple[str | Key, ...]
@@ -100,8 +113,26 @@ def sparse(*names: str, form: Form = PLAIN) -> Keys:
     return tuple(Key(name, presence=Presence.SPARSE, form=form) for name in names)
 
 
+def past(*names: str) -> Keys:
+    """Return keys that earlier versions wrote."""
+    return tuple(Key(name, presence=Presence.PAST) for name in names)
+
+
 _Tree = dict[str, Any]
 """Keys by name; nested ones as a tree of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The least and the largest value of a number: ``Annotated[int, Range(0, 9)]``."""
+
+    low: int
+    high: int
+
+    @property
+    def words(self) -> str:
+        """Return what belongs there."""
+        return f"a whole number from {self.low} to {self.high}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,12 +174,14 @@ def _odd(value: object, words: str) -> MisfitError:
 def to_json(value: Any) -> Any:  # noqa: ANN401 - whatever can be written, and JSON
     """Return a value as JSON has it; a number that is not finite is null."""
     kind: Kind = type(value)
-    if isinstance(value, Enum):
-        return to_json(value.value)
+    if kind in (str, int, bool, NoneType):
+        return value
     if isinstance(value, Mapping):
         return {name: to_json(item) for name, item in value.items()}
-    if _is_object(kind):
+    if is_dataclass(kind):
         return _written(value, kind, _tree(kind))
+    if isinstance(value, tuple) and hasattr(kind, "_fields"):
+        return dict(zip(kind._fields, map(to_json, value), strict=True))
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [to_json(item) for item in value]
     return _scalar(value)
@@ -159,14 +192,11 @@ def _scalar(value: object) -> object:
         return value if isfinite(value) else None
     if isinstance(value, Path):
         return str(value)
-    if value is None or isinstance(value, str | int):
+    if isinstance(value, Enum):
+        return to_json(value.value)
+    if isinstance(value, str | int):
         return value
     raise TypeError(f"{type(value).__name__} has no form in JSON")
-
-
-def _is_object(kind: Kind) -> bool:
-    """Whether values of a type have named fields."""
-    return is_dataclass(kind) or hasattr(kind, "_fields")
 
 
 def _written(owner: object, kind: Kind, tree: _Tree) -> Json:
@@ -174,10 +204,10 @@ def _written(owner: object, kind: Kind, tree: _Tree) -> Json:
     for name, key in tree.items():
         if isinstance(key, dict):
             found[name] = _written(owner, kind, key)
-            continue
-        value = key.value_of(owner)
-        if key.presence is not Presence.SPARSE or value != _defaults(kind)[key.field]:
-            found[name] = to_json(value)
+        elif key.presence is not Presence.PAST:
+            value = key.value_of(owner)
+            if key.presence is not Presence.SPARSE or value != _defaults(kind)[key.field]:
+                found[name] = key.written(value)
     return found
 
 
@@ -206,39 +236,58 @@ def from_json(kind: type[Value], data: object, where: str, **given: object) -> V
 
 
 def _object(kind: Kind, data: object, **given: object) -> Any:  # noqa: ANN401 - of that kind
-    tree, readers, found = _tree(kind), _readers(kind), dict(given)
-    _fill(found, data, tree, readers)
+    found = dict(given)
+    _fill(found, data, _slots(kind))
     made = kind(**found)
     for key in _repeating(kind):
         _check_repeated(key, made, data)
     return made
 
 
-def _fill(found: Json, data: Any, tree: _Tree, readers: Mapping[str, Reader]) -> None:  # noqa: ANN401 - untrusted JSON
+def _named_tuple(kind: Kind, data: Any) -> Any:  # noqa: ANN401 - untrusted JSON, and of that kind
+    """Read a row of a long table: a plan has a hundred thousand."""
+    slots = _slots(kind)
+    try:
+        if len(data) == len(slots):
+            cells = [slot.reader(data[name]) for name, slot in slots.items()]
+            return tuple.__new__(kind, cells)
+    except (KeyError, TypeError, MisfitError):
+        pass  # What is wrong, and where, is said below.
+    return _object(kind, data)
+
+
+def _fill(found: Json, data: Any, slots: Mapping[str, Any]) -> None:  # noqa: ANN401 - untrusted JSON
     if not isinstance(data, dict):
         raise _odd(data, "an object")
-    name = ""
+    name, missing = "", 0
     try:
-        for name, key in tree.items():
-            if isinstance(key, dict):
-                _fill(found, data.get(name, {}), key, readers)
-            elif name in data:
-                if key.name in readers:
-                    found[key.field] = readers[key.name](data[name])
-            elif key.presence is Presence.REQUIRED:
-                raise MisfitError("is missing")  # noqa: TRY301 - its place is added below
-        if unknown := data.keys() - tree.keys():
-            name = min(unknown)
+        for name, slot in slots.items():
+            if name not in data:
+                missing += 1
+                _leave_out(found, slot)
+            elif type(slot) is not _Slot:
+                _fill(found, data[name], slot)
+            elif slot.reader:
+                found[slot.field] = slot.reader(data[name])
+        if len(data) + missing != len(slots):
+            name = min(data.keys() - slots.keys())
             raise MisfitError("is unknown")  # noqa: TRY301 - its place is added below
     except MisfitError as error:
         error.path.insert(0, name)
         raise
 
 
+def _leave_out(found: Json, slot: Any) -> None:  # noqa: ANN401 - a slot, or some under their names
+    if not isinstance(slot, _Slot):
+        _fill(found, {}, slot)
+    elif slot.required:
+        raise MisfitError("is missing")
+
+
 def _check_repeated(key: Key, made: object, data: Any) -> None:  # noqa: ANN401 - untrusted JSON
     """Refuse an object that says one thing in two ways that do not agree."""
     way = key.name.split(".")
-    said, wanted = reduce(getitem, way, data), to_json(key.value_of(made))
+    said, wanted = reduce(getitem, way, data), key.written(key.value_of(made))
     if said != wanted or type(said) is not type(wanted):
         words = f"{str(said)[:80]!r}, but the rest says {str(wanted)[:80]!r}"
         raise MisfitError(words, *way)
@@ -248,8 +297,7 @@ def _check_repeated(key: Key, made: object, data: Any) -> None:  # noqa: ANN401 
 def _tree(kind: Kind) -> _Tree:
     """Return the keys of a class, nested as they are written."""
     tree: _Tree = {}
-    for item in getattr(kind, "json_keys", None) or _fields(kind):
-        key = item if isinstance(item, Key) else Key(item)
+    for key in _keys(kind):
         *outer, name = key.name.split(".")
         inner = tree
         for part in outer:
@@ -258,31 +306,48 @@ def _tree(kind: Kind) -> _Tree:
     return tree
 
 
-def _leaves(tree: _Tree) -> Iterator[Key]:
-    for key in tree.values():
-        if isinstance(key, dict):
-            yield from _leaves(key)
-        else:
-            yield key
+class _Slot(NamedTuple):
+    """What is done with one key that is read; nothing reads what others say too."""
+
+    field: str
+    reader: Reader | None
+    required: bool
 
 
 @cache
-def _readers(kind: Kind) -> Mapping[str, Reader]:
-    """Return what reads each key behind which there is a field."""
+def _slots(kind: Kind) -> Mapping[str, Any]:
+    """Return the slot of each key, nested as they are written."""
     tables = {"Mapping": Mapping, "Sequence": Sequence}
     hints = get_type_hints(kind, localns=tables, include_extras=True)
-    names = _fields(kind)
+    return _slots_of(_tree(kind), {name: hints[name] for name in _fields(kind)})
+
+
+def _slots_of(tree: _Tree, hints: Mapping[str, Kind]) -> Mapping[str, Any]:
     return {
-        key.name: _formed(_reader(key.form.kind or hints[key.field]), key.form.read)
-        for key in _leaves(_tree(kind))
-        if key.field in names
+        name: _slots_of(key, hints) if isinstance(key, dict) else _slot(key, hints)
+        for name, key in tree.items()
     }
+
+
+def _slot(key: Key, hints: Mapping[str, Kind]) -> _Slot:
+    required = key.presence is Presence.REQUIRED
+    if key.field not in hints or key.presence is Presence.PAST:
+        return _Slot("", None, required)
+    reader = _reader(key.form.kind or hints[key.field])
+    return _Slot(key.field, _formed(reader, key.form.read), required)
 
 
 @cache
 def _repeating(kind: Kind) -> tuple[Key, ...]:
     """Return the keys that say what others say too."""
-    return tuple(key for key in _leaves(_tree(kind)) if key.name not in _readers(kind))
+    given = _fields(kind)
+    keys = (key for key in _keys(kind) if key.presence is not Presence.PAST)
+    return tuple(key for key in keys if key.field not in given)
+
+
+def _keys(kind: Kind) -> tuple[Key, ...]:
+    listed: Keys = getattr(kind, "json_keys", None) or _fields(kind)
+    return tuple(item if isinstance(item, Key) else Key(item) for item in listed)
 
 
 def _fields(kind: Kind) -> tuple[str, ...]:
@@ -307,13 +372,19 @@ def _reader(kind: Kind) -> Reader:
     generic = _GENERIC.get(get_origin(kind))
     if generic is not None:
         return generic(get_args(kind))
-    return _PLAIN[kind] if kind in _PLAIN else partial(_object, kind)
+    if kind in _PLAIN:
+        return _PLAIN[kind]
+    return partial(_object if is_dataclass(kind) else _named_tuple, kind)
 
 
 def _union(args: tuple[Any, ...]) -> Reader:
-    readers = tuple(_reader(arg) for arg in args if arg is not NoneType)
-    one = readers[0] if len(readers) == 1 else partial(_either, readers)
+    readers = {_plain_type(arg): _reader(arg) for arg in args if arg is not NoneType}
+    one = next(iter(readers.values())) if len(readers) == 1 else partial(_either, readers)
     return partial(_optional, one) if NoneType in args else one
+
+
+def _plain_type(kind: Kind) -> Kind:
+    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
 
 
 def _sequence(args: tuple[Any, ...]) -> Reader:
@@ -327,7 +398,10 @@ def _mapping(args: tuple[Any, ...]) -> Reader:
 
 
 def _annotated(args: tuple[Any, ...]) -> Reader:
-    return partial(_checked, _reader(args[0]), args[1])
+    kind, check = args
+    if isinstance(check, Range):
+        return partial(_ranged, check.low, check.high, check.words)
+    return partial(_checked, _reader(kind), check)
 
 
 _GENERIC: Mapping[Any, Callable[[tuple[Any, ...]], Reader]] = {
@@ -375,6 +449,12 @@ _PLAIN: Mapping[Any, Reader] = {
 }
 
 
+def _ranged(low: int, high: int, words: str, value: Any) -> object:  # noqa: ANN401 - untrusted JSON
+    if type(value) is not int or not low <= value <= high:
+        raise _odd(value, words)
+    return value
+
+
 def _checked(reader: Reader, check: Check, value: object) -> object:
     found = reader(value)
     if not check.holds(found):
@@ -386,13 +466,11 @@ def _optional(reader: Reader, value: object) -> object:
     return None if value is None else reader(value)
 
 
-def _either(readers: tuple[Reader, ...], value: object) -> object:
-    for reader in readers:
-        try:
-            return reader(value)
-        except MisfitError:
-            continue
-    raise MisfitError(f"{str(value)[:80]!r} does not belong there")
+def _either(readers: Mapping[Kind, Reader], value: object) -> object:
+    reader = readers.get(type(value))
+    if reader is None:
+        raise MisfitError(f"{str(value)[:80]!r} does not belong there")
+    return reader(value)
 
 
 def _list(reader: Reader, value: object) -> tuple[object, ...]:

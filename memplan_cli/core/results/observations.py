@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from memplan_cli.core.serialization import SORTED, Form, Key, Keys, optional, sparse
+from memplan_cli.core.serialization import SORTED, Form, Key, Keys, optional, past, sparse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -96,6 +96,7 @@ class Peaks:
         "first_run_peak",
         "steady_peak",
         *optional("held", "scratch", "weights"),
+        *past("milliseconds"),
     )
 
     first_run_peak: int | None

@@ -6,20 +6,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from memplan_cli.core.program import var_id
-from memplan_cli.core.serialization import Check
+from memplan_cli.core.serialization import Range
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MAX_BYTES = 1 << 62
-"""Sizes and offsets above this are no memory of any machine."""
+"""Sizes and offsets from here on are no memory of any machine."""
 
-Natural = Annotated[
-    int, Check("a whole number from 0 to 2**62", lambda value: 0 <= value < MAX_BYTES)
-]
-Positive = Annotated[
-    int, Check("a whole number from 1 to 2**62", lambda value: 1 <= value < MAX_BYTES)
-]
+Natural = Annotated[int, Range(0, MAX_BYTES - 1)]
+Positive = Annotated[int, Range(1, MAX_BYTES - 1)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from memplan_cli.core.serialization import (
     from_json,
     one_of,
     optional,
+    past,
     sparse,
 )
 from memplan_cli.errors import PlanError
@@ -86,6 +87,7 @@ class _Prediction:
         "first_run_peak",
         "steady_peak",
         *optional("held_without_weights"),
+        *past("held", "scratch", "weights", "milliseconds"),
     )
 
     first_run_peak: int | None
