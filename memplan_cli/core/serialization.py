@@ -75,25 +75,20 @@ class Key:
 
     Attributes:
         name: the key; ``a.b`` is ``b`` in the object ``a``.
-        of: the attribute, with dots through others, or a function of the object; by
-            default the one named like the key.
+        of: the attribute, with dots through others; by default the one named like the key.
         presence: whether it has to be there.
         form: how the value is written.
     """
 
     name: str
-    of: str | Callable[[Any], object] = ""
+    of: str = ""
     presence: Presence = Presence.REQUIRED
     form: Form = PLAIN
 
     @property
     def field(self) -> str:
-        """Return the name of the field behind the key, if there is one."""
-        return (self.of or self.name) if isinstance(self.of, str) else ""
-
-    def value_of(self, owner: object) -> Any:  # noqa: ANN401 - of any attribute
-        """Return the attribute."""
-        return attrgetter(self.field)(owner) if isinstance(self.of, str) else self.of(owner)
+        """Return the attribute behind the key."""
+        return self.of or self.name
 
     def written(self, value: Any) -> Any:  # noqa: ANN401 - of any attribute, and JSON
         """Return the attribute's value as JSON."""
@@ -205,7 +200,7 @@ def _written(owner: object, kind: Kind, tree: _Tree) -> Json:
         if isinstance(key, dict):
             found[name] = _written(owner, kind, key)
         elif key.presence is not Presence.PAST:
-            value = key.value_of(owner)
+            value = attrgetter(key.field)(owner)
             if key.presence is not Presence.SPARSE or value != _defaults(kind)[key.field]:
                 found[name] = key.written(value)
     return found
@@ -224,10 +219,10 @@ def from_json(kind: type[Value], data: object, where: str, **given: object) -> V
         MisfitError: something in it is not as the class declares it.
     """
     wanted = getattr(kind, "schema", None)
-    said = data.get("schema") if isinstance(data, dict) else data
+    said = data.get("schema") if isinstance(data, dict) else None
     # First of all: what a file of another schema holds, nobody here knows.
     if wanted is not None and said != wanted:
-        raise MisfitError(f"{where} is not of schema {wanted}, but {str(said)[:80]!r}")
+        raise MisfitError(f"{where} is not of schema {wanted}, but {str(said or data)[:80]!r}")
     try:
         made: Value = _object(kind, data, **given)
     except MisfitError as error:
@@ -287,7 +282,7 @@ def _leave_out(found: Json, slot: Any) -> None:  # noqa: ANN401 - a slot, or som
 def _check_repeated(key: Key, made: object, data: Any) -> None:  # noqa: ANN401 - untrusted JSON
     """Refuse an object that says one thing in two ways that do not agree."""
     way = key.name.split(".")
-    said, wanted = reduce(getitem, way, data), key.written(key.value_of(made))
+    said, wanted = reduce(getitem, way, data), key.written(attrgetter(key.field)(made))
     if said != wanted or type(said) is not type(wanted):
         words = f"{str(said)[:80]!r}, but the rest says {str(wanted)[:80]!r}"
         raise MisfitError(words, *way)

@@ -251,7 +251,7 @@ def test_a_baseline_with_a_wrong_type_names_the_entry(tmp_path: Path) -> None:
     data["models"]["m.onnx"]["metrics"]["planned"] = "many"
     path = tmp_path / "b.json"
     path.write_text(json.dumps(data))
-    with pytest.raises(PlanError, match=r"entry for 'm\.onnx'.*'many' is no int"):
+    with pytest.raises(PlanError, match=r"entry for 'm\.onnx'.*'many' where a whole number"):
         read_baseline(path)
 
 
