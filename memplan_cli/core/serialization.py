@@ -159,7 +159,7 @@ class MisfitError(ValueError):
 def _step(step: str | int) -> str:
     if isinstance(step, int):
         return f"[{step}]"
-    return f".{step}" if step.isidentifier() else f"[{step[:80]!r}]"
+    return f".{step[:80]}" if step.isidentifier() else f"[{step[:80]!r}]"
 
 
 def _odd(value: object, words: str) -> MisfitError:
@@ -173,13 +173,18 @@ def to_json(value: Any) -> Any:  # noqa: ANN401 - whatever can be written, and J
         return value
     if isinstance(value, Mapping):
         return {name: to_json(item) for name, item in value.items()}
-    if is_dataclass(kind):
+    if _is_dataclass(kind):
         return _written(value, kind, _tree(kind))
     if isinstance(value, tuple) and hasattr(kind, "_fields"):
         return dict(zip(kind._fields, map(to_json, value), strict=True))
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [to_json(item) for item in value]
     return _scalar(value)
+
+
+def _is_dataclass(kind: Kind) -> bool:
+    # Of what `is_dataclass` says yes to, mypy no longer believes that it can be cached.
+    return is_dataclass(kind)
 
 
 def _scalar(value: object) -> object:
@@ -379,7 +384,8 @@ def _union(args: tuple[Any, ...]) -> Reader:
 
 
 def _plain_type(kind: Kind) -> Kind:
-    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    origin: Kind = get_origin(kind)
+    return get_args(kind)[0] if origin is Annotated else kind
 
 
 def _sequence(args: tuple[Any, ...]) -> Reader:
