@@ -17,7 +17,6 @@ from memplan_cli.cli.common import (
 from memplan_cli.cli.options.chosen import Chosen, settings_options
 from memplan_cli.cli.options.profiles import open_dims
 from memplan_cli.cli.options.unused import refuse_idle
-from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -60,6 +59,7 @@ def fit(  # noqa: PLR0913 - one parameter an option, as click wants it
     memplan fit llm.onnx --memory 24GB --dim batch=? --dim past=? --dim new=1
     """
     from memplan_cli.core.quantities import parse_size
+    from memplan_cli.core.serialization import to_json
     from memplan_cli.planning.fit import DEFAULT_OVERHEAD
     from memplan_cli.reporting.commands import fits
     from memplan_cli.workflows import fit as fitting

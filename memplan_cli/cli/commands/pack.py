@@ -10,7 +10,6 @@ import click
 
 from memplan_cli.cli.common import Finite, format_option, output_options, say
 from memplan_cli.cli.options.outputs import TargetFile, refuse_targets
-from memplan_cli.core.serialization import to_json
 
 if TYPE_CHECKING:
     from memplan_cli.cli.common import Output
@@ -54,6 +53,7 @@ def pack(  # noqa: PLR0913 - one parameter an option, as click wants it
     memplan pack problem.csv -o offsets.csv
     memplan pack problem.csv --capacity 1048576 --time-limit 10
     """
+    from memplan_cli.core.serialization import to_json
     from memplan_cli.packing import problem_file as packing
 
     refuse_targets({"-o": out})
