@@ -1,4 +1,4 @@
-"""What is planned, what keeps storage of its own, what is left out, and why?"""
+"""The scope of a plan: what is planned, what keeps its own storage, what is left out, and why."""
 
 from __future__ import annotations
 

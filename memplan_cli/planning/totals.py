@@ -1,4 +1,4 @@
-"""What does it come to? The numbers of the contract, from a program and its buffers.
+"""Totals: the numbers of the contract, from a program and its buffers.
 
 A number exists only where every size in it is one; where sizes are expressions, the sum
 by unit is written out instead.

@@ -1,4 +1,4 @@
-"""Does a plan file say what happens when, and always the same? Order, releases, peak.
+"""Check of what a plan file says of time: order, releases and peak agree.
 
 The order gives each node its ticks, tensors live between ticks, and what dies at a node is
 released behind it: three tellings of one clock, which have to agree. Which node makes a

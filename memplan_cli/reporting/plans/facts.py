@@ -1,4 +1,4 @@
-"""What does a report say, row by row? The words that text, Markdown and HTML share."""
+"""The rows of a report, in the words that text, Markdown and HTML share."""
 
 from __future__ import annotations
 

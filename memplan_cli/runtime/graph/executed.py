@@ -1,4 +1,4 @@
-"""Which graph does the runtime really run? Its own dump, with its own shapes."""
+"""The graph that the runtime really runs: its own dump, with its own shapes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much memory does the runtime really take for a model under some settings?"""
+"""Measurement of the memory that the runtime takes for a model under some settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What did one run decide that the model alone does not say? Branches, turns, real sizes.
+"""What one run decides and the model alone does not say: branches, turns, real sizes.
 
 Each op of a block runs once in every frame of that block, so the n-th event of a node
 belongs to the n-th frame of its block, in whatever order the ops of a frame ran.

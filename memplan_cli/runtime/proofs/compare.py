@@ -1,4 +1,4 @@
-"""Does the rewritten model give what the original gives, bit for bit?
+"""Comparison of a rewritten model's outputs with the original's, bit for bit.
 
 Both run in processes of their own, on the same seeded inputs, twice, at two sets of dims
 where a dim is free. The original's outputs lie in files while the other one runs, so that

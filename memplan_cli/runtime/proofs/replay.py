@@ -1,4 +1,4 @@
-"""Does a plan hold? Run the model inside it, op by op, and see whether the outputs do.
+"""Proof that a plan holds: the model is run inside it, op by op, and its outputs compared.
 
 Freed ranges are poisoned, what a body wrote is poisoned after the op that owns it, and
 excluded tensors are looked at again in the end. A tensor that was overwritten too early

@@ -1,4 +1,4 @@
-"""Are two arrays the same, bit for bit? NaN equals NaN, -0.0 does not equal 0.0."""
+"""Comparison of arrays, bit for bit: NaN equals NaN, -0.0 does not equal 0.0."""
 
 from __future__ import annotations
 
