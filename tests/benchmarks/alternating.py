@@ -13,8 +13,9 @@ import time
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.results.observations import CPU, RuntimeSettings
-from memplan_cli.core.serialization import from_json, to_json
+from memplan_cli.core.serialization import to_json
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.runs.feeds import feed_specs
 from memplan_cli.runtime.workers.session import run_options

@@ -14,16 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from memplan_cli.core.deserialization import Check, MisfitError, Range, from_json, one_of
 from memplan_cli.core.serialization import (
     SORTED,
-    Check,
     Form,
     Key,
     Keys,
-    MisfitError,
-    Range,
-    from_json,
-    one_of,
     optional,
     past,
     sparse,

@@ -12,9 +12,10 @@ import onnx.parser
 import pytest
 
 from memplan_cli import Check, Settings, optimize
+from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.program import Program, VarId
 from memplan_cli.core.results.observations import RuntimeSettings, Validation
-from memplan_cli.core.serialization import from_json, to_json
+from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.metadata import PREFIX, donated_pairs, donation_note

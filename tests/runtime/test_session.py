@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.results.observations import CPU, CUDA, RuntimeSettings
-from memplan_cli.core.serialization import from_json, to_json
+from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import RuntimeUnavailableError, SettingsError
 from memplan_cli.onnx_io.runs.runnable import smallest_model
 from memplan_cli.runtime.doctor import diagnose, find_problems

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from memplan_cli.core.serialization import from_json
+from memplan_cli.core.deserialization import from_json
 from memplan_cli.errors import ModelError, SettingsError
 from memplan_cli.reporting.commands.sweeps import RENDERERS
 from memplan_cli.reporting.findings.sweep_rows import Row

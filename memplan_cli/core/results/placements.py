@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
+from memplan_cli.core.deserialization import Range
 from memplan_cli.core.program import var_id
-from memplan_cli.core.serialization import Range
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,23 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, NamedTuple
 
+from memplan_cli.core.deserialization import Check, MisfitError, from_json, one_of
 from memplan_cli.core.results.amounts import Memory, Profile  # noqa: TC001 - types to read by
 from memplan_cli.core.results.figures import CERTAINTY
 from memplan_cli.core.results.observations import Peaks, RuntimeSettings, Validation
 from memplan_cli.core.results.recomputed import Recompute
-from memplan_cli.core.serialization import (
-    Check,
-    Form,
-    Key,
-    Keys,
-    MisfitError,
-    Presence,
-    from_json,
-    one_of,
-    optional,
-    past,
-    sparse,
-)
+from memplan_cli.core.serialization import Form, Key, Keys, Presence, optional, past, sparse
 from memplan_cli.errors import PlanError
 
 SCHEMA = "memplan.report/1"

@@ -10,8 +10,8 @@ import json
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.compact.columns import cells
+from memplan_cli.core.deserialization import MisfitError, from_json
 from memplan_cli.core.results.plan import Plan, check
-from memplan_cli.core.serialization import MisfitError, from_json
 from memplan_cli.core.untrusted_files import refuse_endless
 from memplan_cli.errors import PlanError
 from memplan_cli.planning.checking.blocks import check_blocks

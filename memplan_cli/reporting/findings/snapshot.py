@@ -10,18 +10,10 @@ from dataclasses import dataclass, field
 from math import floor
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
+from memplan_cli.core.deserialization import Check, MisfitError, from_json
 from memplan_cli.core.results.placements import Natural  # noqa: TC001 - a type to read by
 from memplan_cli.core.results.timeline import nodes_at
-from memplan_cli.core.serialization import (
-    SORTED,
-    Check,
-    Key,
-    Keys,
-    MisfitError,
-    from_json,
-    optional,
-    sparse,
-)
+from memplan_cli.core.serialization import SORTED, Key, Keys, optional, sparse
 from memplan_cli.errors import PlanError
 from memplan_cli.reporting.findings.hints import symbols_in
 

@@ -6,7 +6,8 @@ import json
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, ClassVar
 
-from memplan_cli.core.serialization import Keys, from_json, to_json
+from memplan_cli.core.deserialization import from_json
+from memplan_cli.core.serialization import Keys, to_json
 from memplan_cli.core.untrusted_files import refuse_endless
 from memplan_cli.errors import SettingsError
 

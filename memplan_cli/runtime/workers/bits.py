@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.results.observations import Difference
-from memplan_cli.core.serialization import from_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.results.observations import RuntimeSettings
-from memplan_cli.core.serialization import from_json
 from memplan_cli.runtime.workers.session import make_session
 from memplan_cli.runtime.workers.type_names import dtype_of
 
