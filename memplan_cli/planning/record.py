@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from memplan_cli.analysis.phase import Phases
     from memplan_cli.core.program import Program
     from memplan_cli.core.results.placements import Release
-    from memplan_cli.core.results.report import Json
+    from memplan_cli.core.serialization import Json
     from memplan_cli.planning.allocation import Allocation, Needs
     from memplan_cli.planning.candidate import Candidate
     from memplan_cli.planning.scope import Scope

@@ -1,4 +1,4 @@
-"""What does it come to? The numbers of the contract, from a program and its buffers.
+"""Totals: the numbers of the contract, from a program and its buffers.
 
 A number exists only where every size in it is one; where sizes are expressions, the sum
 by unit is written out instead.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import Origin
-from memplan_cli.core.results.report import Peak
+from memplan_cli.core.results.report import LiveTensor, Peak
 from memplan_cli.core.symbolic.bounds import NO_BOUNDS, at_most
 from memplan_cli.core.symbolic.sizes import size_of
 
@@ -119,7 +119,9 @@ def peak_of(needs: Needs, allocation: Allocation) -> Peak | None:
         return None
     at_peak = {b.id: b.size for b in buffers if b.live.start <= peak < b.live.end and b.size}
     names = _youngest(needs, home, at_peak, peak)
-    tensors = sorted(((names[b], size) for b, size in at_peak.items()), key=_largest_first)
+    tensors = sorted(
+        (LiveTensor(names[b], size) for b, size in at_peak.items()), key=_largest_first
+    )
     step = next((s for s in needs.timeline.steps if peak in (s.start, s.end)), None)
     return Peak(peak, step.op.label if step else "", tuple(tensors))
 

@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from memplan_cli.core.serialization import to_json
 from memplan_cli.core.symbolic.dims import parse_dim
 from memplan_cli.core.symbolic.polynomials import names_in
 from memplan_cli.core.symbolic.sizes import BITS
@@ -78,7 +79,8 @@ def observed_shapes(model: ModelProto, path: Path, dims: Mapping[str, int]) -> K
     provider, specs = resolve_provider("auto"), feed_specs(model, dims)
     # Beside the model: only there may a session read its external data.
     with staged(path, copy.data) as file:
-        outcome = run_job("observed", SessionJob(file, provider, specs).to_json())
+        session = SessionJob(file, provider, specs)
+        outcome = run_job("observed", {"session": to_json(session)})
     result: Any = outcome.require(f"{path} could not be run for its shapes")["nodes"]
     found: dict[str, tuple[str, Shape]] = {}
     for node, read, written in result:

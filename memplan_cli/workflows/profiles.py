@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import VarId
 from memplan_cli.core.results.amounts import Profile
-from memplan_cli.core.results.plan import check
 from memplan_cli.core.selection import free_dims
 from memplan_cli.core.symbolic.dims import bind_dim, binding_text
 from memplan_cli.core.symbolic.sizes import size_of
@@ -76,6 +75,8 @@ def plan_profiles(
         SettingsError: a symbol is no free dim of the model.
         InvalidLayoutError: the plan does not hold for a binding (our bug).
     """
+    from memplan_cli.core.results.plan import check
+
     shared = plan_model(file, for_all(settings, profiles), progress)
     free_dims(shared.program, profiles)
     rows = []

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from memplan_cli import Settings, workflows
 from memplan_cli.core.results.observations import CPU, RuntimeSettings
+from memplan_cli.core.serialization import to_json
 from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN, offline_program
 from memplan_cli.runtime.measuring.measure import Trial
 from memplan_cli.runtime.proofs.compare import Comparison, compare
@@ -143,7 +144,7 @@ def budgets(name: str, model: Path, folder: Path) -> list[Json]:
     rows, trials = [], {}
     if runs:
         before = best_as_written(model, name)
-        trials["before"] = (model, before.settings.to_json())
+        trials["before"] = (model, to_json(before.settings))
     for share in SHARES:
         asked = Settings(recompute="auto", budget=share)
         out = folder / f"{share}.onnx"
@@ -154,7 +155,7 @@ def budgets(name: str, model: Path, folder: Path) -> list[Json]:
         if runs and done.model:
             after = best_as_written(out, name)
             verdict = compare(model, out, replace(BITS, specs=specs_of(name)))
-            trials[str(share)] = (out, after.settings.to_json())
+            trials[str(share)] = (out, to_json(after.settings))
             row |= {
                 "before": first_peaks(before),
                 "after": first_peaks(after),

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from memplan_cli.core.serialization import to_json
 from memplan_cli.planning.checking.plan_file import read_plan
 from memplan_cli.reporting.findings.diff import Kind, compare
 from memplan_cli.reporting.findings.snapshot import Snapshot, TensorFacts, snapshot_of
@@ -69,7 +70,7 @@ def test_what_is_partial_is_marked_and_said() -> None:
     whole = snapshot()
     part = replace(whole, model="p", coverage=0.66666)
     found = compare(whole, part)
-    assert found.to_json()["partial"] == {"before": False, "after": True}
+    assert to_json(found)["partial"] == {"before": False, "after": True}
     assert found.notes[1:] == (
         "coverage was 1, is 0.667",
         "totals of p are partial: the sizes of 66.6% of the intermediates are known",

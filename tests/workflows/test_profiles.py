@@ -12,6 +12,7 @@ import pytest
 
 from builders import parse
 from memplan_cli import workflows
+from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import InvalidLayoutError, SettingsError
 from memplan_cli.planning.checking.plan_file import read_plan
 from memplan_cli.reporting import render
@@ -126,7 +127,7 @@ def test_optimize_writes_one_model_and_the_rows_are_in_its_plan(tmp_path: Path) 
     assert totals == sorted(totals)
     assert totals[-1] <= report["memory"]["planned"]
     again = read_plan(out.with_suffix(".json"))
-    assert again.report.to_json() == report
+    assert to_json(again.report) == report
     assert again.settings["bounds"] == {"batch": "1..32"}
 
 
@@ -143,7 +144,7 @@ def test_the_written_model_gives_the_same_bits_at_the_largest_binding(tmp_path: 
 def test_the_schema_knows_the_rows() -> None:
     from jsonschema import Draft202012Validator
 
-    data = workflows.report(SAMPLE, profiles=BATCHES).report.to_json()
+    data = to_json(workflows.report(SAMPLE, profiles=BATCHES).report)
     schema = Draft202012Validator(json.loads(schema_text("report")))
     assert not list(schema.iter_errors(data))
     data["profiles"][0]["dims"]["batch"] = "one"
@@ -151,8 +152,8 @@ def test_the_schema_knows_the_rows() -> None:
 
 
 def test_a_report_for_one_binding_has_no_rows() -> None:
-    assert (
-        "profiles" not in workflows.plan(SAMPLE, Settings(dims={"batch": 8})).report.to_json()
+    assert "profiles" not in to_json(
+        workflows.plan(SAMPLE, Settings(dims={"batch": 8})).report
     )
 
 

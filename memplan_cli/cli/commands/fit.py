@@ -63,6 +63,7 @@ def fit(  # noqa: PLR0913 - one parameter an option, as click wants it
     memplan fit llm.onnx --memory 24GB --dim batch=? --dim past=? --dim new=1
     """
     from memplan_cli.core.quantities import parse_size
+    from memplan_cli.core.serialization import to_json
     from memplan_cli.planning.fit import DEFAULT_OVERHEAD
     from memplan_cli.reporting.commands import fits
     from memplan_cli.workflows.fit import MemoryLimit, fit
@@ -76,5 +77,5 @@ def fit(  # noqa: PLR0913 - one parameter an option, as click wants it
         provider=provider if confirm else None,
     )
     found = fit(model, limit, settings.load(model), output.progress)
-    say(json.dumps(found.to_json()) if form == "json" else fits.text(found))
+    say(json.dumps(to_json(found)) if form == "json" else fits.text(found))
     raise SystemExit(0 if found.passed else 1)

@@ -57,11 +57,12 @@ def pack(  # noqa: PLR0913 - one parameter an option, as click wants it
     memplan pack problem.csv -o offsets.csv
     memplan pack problem.csv --capacity 1048576 --time-limit 10
     """
+    from memplan_cli.core.serialization import to_json
     from memplan_cli.workflows.pack import PackingGoal, pack
 
     goal = PackingGoal(capacity, time_limit)
     packed = pack(problem, goal, out=out, progress=output.progress)
-    say(json.dumps(packed.to_json()) if form == "json" else _text(packed))
+    say(json.dumps(to_json(packed)) if form == "json" else _text(packed))
     if out:
         output.note(
             f"memplan: wrote {out}" if packed.passed else "memplan: nothing was written"

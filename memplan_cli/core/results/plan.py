@@ -5,33 +5,52 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from memplan_cli.core.compact.columns import cells
 from memplan_cli.core.compact.spool import spooled
 from memplan_cli.core.problem import Buffer, BufferId, Layout, LiveRange, Problem, violations
 from memplan_cli.core.program import var_id
 from memplan_cli.core.results import plan_text
+from memplan_cli.core.results.placements import (  # noqa: TC001 - types to read by
+    ArenaFacts,
+    BlockOrder,
+    Placement,
+    Release,
+)
+from memplan_cli.core.results.report import Report  # noqa: TC001 - a type to read by
+from memplan_cli.core.serialization import Json, Key, Keys, to_json
 from memplan_cli.errors import InvalidLayoutError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from memplan_cli.core.results.placements import ArenaFacts, BlockOrder, Placement, Release
-    from memplan_cli.core.results.report import Json, Report
 
 SCHEMA = "memplan.plan/1"
 
 _WITHOUT_REPORT = ("by_id", "problems", "_lists")
 """What a plan works out once, if somebody asks, and without a look at its report."""
 
-MAX_BYTES = 1 << 62
-"""Sizes and offsets above this are no memory of any machine."""
-
 
 @dataclass(frozen=True)
 class Plan:
     """The whole answer for one model, in the layout of ``memplan.plan/1``."""
+
+    schema: ClassVar[str] = SCHEMA
+    producer: ClassVar[str] = "memplan"
+    json_keys: ClassVar[Keys] = (
+        "schema",
+        Key("producer.name", "producer"),
+        Key("producer.version", "version"),
+        Key("model.sha256", "report.model.sha256"),
+        Key("model.graph_sha256", "graph_sha256"),
+        "settings",
+        "order",
+        "arenas",
+        "tensors",
+        "releases",
+        Key("unplanned", "report.unplanned"),
+        "report",
+    )
 
     version: str
     graph_sha256: str
@@ -74,26 +93,6 @@ class Plan:
         vars(fresh).update((name, known[name]) for name in _WITHOUT_REPORT if name in known)
         return fresh
 
-    def to_json(self) -> Json:
-        """Return the layout of the contract."""
-        return {
-            "schema": SCHEMA,
-            "producer": {"name": "memplan", "version": self.version},
-            "model": {"sha256": self.report.model.sha256, "graph_sha256": self.graph_sha256},
-            "settings": self.settings,
-            "order": [{"block": o.block, "nodes": list(o.nodes)} for o in self.order],
-            "arenas": [
-                {k: getattr(arena, k) for k in arena.__slots__} for arena in self.arenas
-            ],
-            "tensors": [{**t._asdict(), "shape": list(t.shape)} for t in self.tensors],
-            "releases": [
-                {"step": r.step, "node": r.node, "tensors": list(r.tensors)}
-                for r in self.releases
-            ],
-            "unplanned": [{"name": r.name, "reason": r.reason} for r in self.report.unplanned],
-            "report": self.report.to_json(),
-        }
-
     def dumps(self) -> str:
         """Return the plan file's text: same plan, same bytes."""
         return b"".join(self.encoded()).decode(errors="surrogatepass")
@@ -110,7 +109,7 @@ class Plan:
     def _fields(self) -> Iterator[tuple[bytes, Iterable[bytes]]]:
         """Yield every field of the plan file with its text."""
         lists = self._lists
-        for name, value in replace(self, order=(), tensors=(), releases=()).to_json().items():
+        for name, value in to_json(replace(self, order=(), tensors=(), releases=())).items():
             yield name.encode(), lists.get(name) or [plan_text.utf8(plan_text.small(value))]
 
     @cached_property

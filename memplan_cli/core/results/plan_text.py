@@ -2,7 +2,7 @@
 
 A large plan is a hundred thousand tensors. Written out here, field by field, each takes a
 third of the time that a table of its fields takes with a general encoder, and the text
-serves the plan's digest too. `Plan.to_json` says the same as data.
+serves the plan's digest too. `to_json` of the plan says the same as data.
 """
 
 from __future__ import annotations

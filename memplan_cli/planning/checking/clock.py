@@ -1,4 +1,4 @@
-"""Does a plan file say what happens when, and always the same? Order, releases, peak.
+"""Check of what a plan file says of time: order, releases and peak agree.
 
 The order gives each node its ticks, tensors live between ticks, and what dies at a node is
 released behind it: three tellings of one clock, which have to agree. Which node makes a
@@ -11,7 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.core.problem import Problem, pressure
-from memplan_cli.core.results.report import Peak
+from memplan_cli.core.results.report import LiveTensor, Peak
 from memplan_cli.core.results.timeline import moments
 from memplan_cli.errors import PlanError
 from memplan_cli.planning.checking.numbers import counts_shared_bytes
@@ -177,7 +177,9 @@ def _peak(plan: Plan) -> Peak | None:
         owner = tensor.alias_of or tensor.id
         if owner in live:
             names[owner] = max(names.get(owner, (-2, "")), (_born(tensor, tick), tensor.id))
-    return Peak(tick, "", tuple((names[owner][1], size) for owner, size in live.items()))
+    return Peak(
+        tick, "", tuple(LiveTensor(names[owner][1], size) for owner, size in live.items())
+    )
 
 
 def _born(tensor: Placement, tick: int) -> int:

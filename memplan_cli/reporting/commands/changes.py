@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.quantities import format_change, format_share, format_size
+from memplan_cli.core.serialization import to_json
 from memplan_cli.reporting.escape import markdown, markdown_prose, shortened, terminal
 from memplan_cli.reporting.plans.json_text import document
 from memplan_cli.reporting.plans.markdown import table
@@ -29,7 +30,7 @@ def text(found: Difference) -> str:
 
 def as_json(found: Difference) -> str:
     """Return everything as JSON, plain ASCII."""
-    return document(found.to_json())
+    return document(to_json(found))
 
 
 def as_markdown(found: Difference) -> str:

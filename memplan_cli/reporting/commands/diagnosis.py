@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.serialization import to_json
 from memplan_cli.reporting.escape import terminal
 from memplan_cli.reporting.plans.json_text import document
 
@@ -20,7 +21,7 @@ def text(found: Diagnosis) -> str:
 
 def as_json(found: Diagnosis) -> str:
     """Return everything as JSON, plain ASCII."""
-    return document(found.to_json())
+    return document(to_json(found))
 
 
 def _lines(found: Diagnosis) -> Iterator[str]:

@@ -14,7 +14,7 @@ from memplan_cli.reporting.findings.gate import MEANINGS, Finding
 from memplan_cli.reporting.plans.json_text import document
 
 if TYPE_CHECKING:
-    from memplan_cli.core.results.report import Json
+    from memplan_cli.core.serialization import Json
     from memplan_cli.reporting.findings.gate import Result, Verdict
 
 _RULES = tuple(Finding)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.quantities import format_size
+from memplan_cli.core.serialization import to_json
 from memplan_cli.reporting.plans.json_text import document
 from memplan_cli.reporting.snippet import settings_snippet
 
@@ -27,9 +28,9 @@ def as_json(found: Recommendation, model: str) -> str:
     content = {
         "model": model,
         "provider": found.provider,
-        "settings": found.settings.to_json(),
-        "predicted": found.predicted.to_json(),
-        "observed": found.observed.to_json() if found.observed else None,
+        "settings": to_json(found.settings),
+        "predicted": to_json(found.predicted),
+        "observed": to_json(found.observed),
         "notes": list(found.notes),
     }
     return document(content)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.quantities import format_share, format_size
+from memplan_cli.core.serialization import to_json
 from memplan_cli.reporting.columns import aligned
 from memplan_cli.reporting.escape import (
     markdown,
@@ -38,7 +39,7 @@ def peak_text(story: PeakStory) -> str:
 
 def peak_json(story: PeakStory) -> str:
     """Return the live set at the peak as JSON."""
-    return document(story.to_json())
+    return document(to_json(story))
 
 
 def peak_markdown(story: PeakStory) -> str:
@@ -72,7 +73,7 @@ def tensor_text(story: TensorStory) -> str:
 
 def tensor_json(story: TensorStory) -> str:
     """Return one tensor's story as JSON."""
-    return document(story.to_json())
+    return document(to_json(story))
 
 
 def tensor_markdown(story: TensorStory) -> str:

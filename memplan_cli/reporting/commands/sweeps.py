@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.quantities import format_size
+from memplan_cli.core.serialization import to_json
 from memplan_cli.reporting.columns import aligned
 from memplan_cli.reporting.escape import csv_row, terminal
 from memplan_cli.reporting.findings.sweep_rows import COLUMNS, NUMBERS, SCHEMA
@@ -40,15 +41,14 @@ def _remark(row: Row | None) -> str:
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    numbers = row.numbers
     if not row.passed:
         return (row.model, dims_text(row), *("" for _ in range(2 + len(_SHOWN))))
-    coverage = numbers["coverage"]
-    sizes = (numbers[name] for name in _SHOWN)
+    coverage = row.coverage
+    sizes = (getattr(row, name) for name in _SHOWN)
     return (
         row.model,
         dims_text(row),
-        str(numbers["nodes"]),
+        str(row.nodes),
         f"{100 * (coverage or 0):.0f}%",
         *("-" if size is None else format_size(int(size)) for size in sizes),
     )
@@ -61,20 +61,20 @@ def dims_text(row: Row) -> str:
 
 def as_json(rows: Sequence[Row]) -> str:
     """Return one document with all rows."""
-    content = {"schema": SCHEMA, "rows": [row.to_json() for row in rows]}
+    content = {"schema": SCHEMA, "rows": to_json(rows)}
     return document(content)
 
 
 def as_lines(rows: Sequence[Row]) -> str:
     """Return one JSON object a line."""
-    return "".join(json.dumps(row.to_json(), sort_keys=True) + "\n" for row in rows)
+    return "".join(json.dumps(to_json(row), sort_keys=True) + "\n" for row in rows)
 
 
 def as_csv(rows: Sequence[Row]) -> str:
     """Return a header and one line a row; bytes as numbers, nothing where unknown."""
     lines = [csv_row(COLUMNS)]
     for row in rows:
-        numbers = ("" if (n := row.numbers.get(name)) is None else n for name in NUMBERS)
+        numbers = ("" if (n := getattr(row, name)) is None else n for name in NUMBERS)
         lines.append(csv_row([row.model, dims_text(row), row.status, *numbers, row.error]))
     return "".join(lines)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.serialization import to_json
 from memplan_cli.reporting.escape import terminal
 from memplan_cli.reporting.plans.facts import evidence_rows
 from memplan_cli.reporting.plans.json_text import document
@@ -29,8 +30,8 @@ def as_json(proof: Proof) -> str:
 
     Times are left to the text: the same models give the same JSON.
     """
-    content = proof.validation.to_json()
-    content["runtime"] = proof.runtime.to_json() if proof.runtime else None
+    content = to_json(proof.validation)
+    content["runtime"] = to_json(proof.runtime)
     return document(content)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.quantities import format_change, format_size
+from memplan_cli.core.serialization import to_json
 from memplan_cli.reporting.commands.changes import (
     MOST_IN_VERDICT,
     change_line,
@@ -48,7 +49,7 @@ def as_json(verdicts: tuple[Verdict, ...]) -> str:
     data = {
         "schema": "memplan.gate/1",
         "passed": all(verdict.passed for verdict in verdicts),
-        "models": [verdict.to_json() for verdict in verdicts],
+        "models": to_json(verdicts),
     }
     return document(data)
 

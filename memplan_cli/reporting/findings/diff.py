@@ -1,4 +1,4 @@
-"""What changed between two plans, and which tensor did it? Bloaty, for memory.
+"""What changed between two plans, and which tensors did it: Bloaty, for memory.
 
 The peak's change is accounted for to the byte: each tensor that is live at one of the two
 peaks gives what it holds there after, less what it held there before.
@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from memplan_cli.core.quantities import format_size
+from memplan_cli.core.serialization import Key, Keys
 from memplan_cli.reporting.findings.snapshot import dims_text, known_share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from memplan_cli.core.results.report import Json
     from memplan_cli.reporting.findings.snapshot import Snapshot, TensorFacts
 
 
@@ -54,6 +54,8 @@ class Change:
 class MetricChange:
     """One number before and after; None is what was not known."""
 
+    json_keys: ClassVar[Keys] = ("name", "before", "after", "change")
+
     name: str
     before: int | None
     after: int | None
@@ -70,6 +72,19 @@ class MetricChange:
 class Difference:
     """Everything that changed from one snapshot to another."""
 
+    json_keys: ClassVar[Keys] = (
+        Key("before", "before.model"),
+        Key("after", "after.model"),
+        "nodes",
+        Key("partial.before", "before.partial"),
+        Key("partial.after", "after.partial"),
+        Key("peak_node.before", "before.peak_node"),
+        Key("peak_node.after", "after.peak_node"),
+        "metrics",
+        "changes",
+        "notes",
+    )
+
     before: Snapshot
     after: Snapshot
     metrics: tuple[MetricChange, ...]
@@ -80,30 +95,6 @@ class Difference:
     def nodes(self) -> int:
         """Return how many nodes were added; below zero: removed."""
         return self.after.nodes - self.before.nodes
-
-    def to_json(self) -> Json:
-        """Return everything as data."""
-        return {
-            "before": self.before.model,
-            "after": self.after.model,
-            "nodes": self.nodes,
-            "partial": {"before": self.before.partial, "after": self.after.partial},
-            "peak_node": {"before": self.before.peak_node, "after": self.after.peak_node},
-            "metrics": [
-                {"name": m.name, "before": m.before, "after": m.after, "change": m.change}
-                for m in self.metrics
-            ],
-            "changes": [
-                {
-                    "tensor": c.tensor,
-                    "kind": c.kind.value,
-                    "effect": c.effect,
-                    "reason": c.reason,
-                }
-                for c in self.changes
-            ],
-            "notes": list(self.notes),
-        }
 
 
 def compare(before: Snapshot, after: Snapshot) -> Difference:

@@ -1,4 +1,4 @@
-"""Why does it need that much? The live set at the peak, and the story of one tensor."""
+"""Explanations of a plan's memory: the live set at the peak, and the story of one tensor."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from memplan_cli.core.results.timeline import (
     curve,
@@ -15,6 +15,7 @@ from memplan_cli.core.results.timeline import (
     occupancies,
     peak_tick,
 )
+from memplan_cli.core.serialization import Key, Keys
 from memplan_cli.errors import PlanError, SettingsError
 from memplan_cli.planning.print_log import reuses
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.results.placements import Placement
     from memplan_cli.core.results.plan import Plan
-    from memplan_cli.core.results.report import Json
     from memplan_cli.core.results.timeline import Occupancy
 
 MOST_FOLLOWERS = 20
@@ -56,6 +56,17 @@ class AtPeak:
 class PeakStory:
     """The step at which most bytes are live, and whose they are, largest first."""
 
+    json_keys: ClassVar[Keys] = (
+        "step",
+        "node",
+        "bytes",
+        "unit",
+        "coverage",
+        "partial",
+        Key("tensors", "rows"),
+        "lowers_most",
+    )
+
     step: int
     node: str
     bytes: int
@@ -70,19 +81,15 @@ class PeakStory:
         found = min(self.rows, key=lambda row: (row.peak_without, row.tensor), default=None)
         return found if found is not None and found.peak_without < self.bytes else None
 
-    def to_json(self) -> Json:
-        """Return the story as data."""
-        names = AtPeak.__slots__
-        return {
-            "step": self.step,
-            "node": self.node,
-            "bytes": self.bytes,
-            "unit": self.unit,
-            "coverage": self.coverage,
-            "partial": self.coverage < 1.0,
-            "tensors": [{name: getattr(row, name) for name in names} for row in self.rows],
-            "lowers_most": self.best.tensor if self.best else None,
-        }
+    @property
+    def partial(self) -> bool:
+        """Whether the rows leave out what has no size."""
+        return self.coverage < 1.0
+
+    @property
+    def lowers_most(self) -> str | None:
+        """Return the tensor of the best row."""
+        return self.best.tensor if self.best else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +109,19 @@ class TensorStory:
         at_peak: whether it is live at the peak.
     """
 
+    json_keys: ClassVar[Keys] = (
+        Key("tensor", "place"),
+        "unit",
+        "made_by",
+        "read_by",
+        "shares",
+        "held_by",
+        "before",
+        "reason",
+        "after",
+        "at_peak",
+    )
+
     place: Placement
     unit: str
     made_by: str
@@ -112,12 +132,6 @@ class TensorStory:
     reason: str
     after: tuple[str, ...]
     at_peak: bool
-
-    def to_json(self) -> Json:
-        """Return the story as data."""
-        place = self.place._asdict()
-        story = {name: getattr(self, name) for name in self.__slots__ if name != "place"}
-        return {"tensor": {**place, "shape": list(self.place.shape)}, **story}
 
 
 def why_peak(plan: Plan) -> PeakStory:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from memplan_cli.core.results.plan import Plan
-    from memplan_cli.core.results.report import Json
+    from memplan_cli.core.serialization import Json
 
 _NODES, _TENSORS = 0, 1
 """The two "processes" that viewers show one below the other."""

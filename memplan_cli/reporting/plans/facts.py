@@ -1,4 +1,4 @@
-"""What does a report say, row by row? The words that text, Markdown and HTML share."""
+"""The rows of a report, in the words that text, Markdown and HTML share."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from memplan_cli.core.results.figures import (
     UNKNOWN,
     WORKSPACE,
 )
+from memplan_cli.core.serialization import to_json
 from memplan_cli.planning.print_log import refusals
 
 if TYPE_CHECKING:
@@ -295,7 +296,7 @@ def settings_lines(runtime: RuntimeFacts | None) -> tuple[str, ...]:
         return ()
     return tuple(
         f"{scope}.{key} = {value}"
-        for scope, options in runtime.settings.to_json().items()
+        for scope, options in to_json(runtime.settings).items()
         if scope != "io_binding"  # a line for each donated pair is in its own section
         for key, value in options.items()
     )

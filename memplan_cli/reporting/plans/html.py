@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from memplan_cli.core.results.plan import Plan
-    from memplan_cli.core.results.report import Json, Report, RuntimeFacts
+    from memplan_cli.core.results.report import Report, RuntimeFacts
+    from memplan_cli.core.serialization import Json
     from memplan_cli.reporting.plans.facts import Row
 
 _COLUMNS: Mapping[str, tuple[str, str]] = {

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.serialization import to_json
 from memplan_cli.planning.print_log import print_log
 
 if TYPE_CHECKING:
     from memplan_cli.core.results.plan import Plan
-    from memplan_cli.core.results.report import Json
+    from memplan_cli.core.serialization import Json
 
 
 def document(content: Json) -> str:
@@ -19,9 +20,9 @@ def document(content: Json) -> str:
 
 def render(plan: Plan) -> str:
     """Return the report of a plan as JSON."""
-    return document(plan.report.to_json())
+    return document(to_json(plan.report))
 
 
 def render_logged(plan: Plan) -> str:
     """Return the report with the lines of ``--print-log`` as one more key."""
-    return document({**plan.report.to_json(), "print_log": list(print_log(plan))})
+    return document({**to_json(plan.report), "print_log": list(print_log(plan))})

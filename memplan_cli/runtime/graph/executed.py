@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import Origin
 from memplan_cli.core.results.observations import CPU, UNOPTIMISED, RuntimeSettings
+from memplan_cli.core.serialization import to_json
 from memplan_cli.core.symbolic.dims import canonical_dim
 from memplan_cli.onnx_io.load import graphs, load_as_written, load_model, subgraphs
 from memplan_cli.onnx_io.runs.runnable import with_every_output
@@ -102,7 +103,7 @@ def write_dump(model: Path, out: Path, settings: RuntimeSettings, provider: str 
     )
     job = {
         "model": str(model),
-        "settings": wanted.to_json(),
+        "settings": to_json(wanted),
         "provider": provider,
         "out": str(out),
     }
@@ -126,7 +127,7 @@ def runtime_shapes(model: Path, provider: str = CPU) -> RuntimeShapes:
         twin.write_bytes(with_every_output(load_model(model)))
         job = {
             "model": str(twin),
-            "settings": UNOPTIMISED.to_json(),
+            "settings": to_json(UNOPTIMISED),
             "provider": provider,
             "shapes": True,
         }

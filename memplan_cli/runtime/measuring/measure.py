@@ -9,6 +9,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.observations import CPU, DEFAULT_TIMEOUT
+from memplan_cli.core.serialization import to_json
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.runs.feeds import FeedSpec, feed_specs
 from memplan_cli.onnx_io.weights.inline import inline_bytes, with_external_data
@@ -101,7 +102,7 @@ def _run(
         chosen = feed_specs(load_model(model), trial.dims)
     session = SessionJob(model, provider, chosen, settings, trial.seed)
     runs = {"runs": trial.runs, "timing_runs": trial.timing_runs}
-    job = {**session.to_json(), **runs, **more}
+    job = {"session": to_json(session), **runs, **more}
     return run_job("measure", job, timeout=trial.timeout)
 
 

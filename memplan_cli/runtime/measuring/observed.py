@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from memplan_cli.core.files import staged
 from memplan_cli.core.program import Origin, VarId, walk
+from memplan_cli.core.serialization import to_json
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.runs.feeds import feed_specs
 from memplan_cli.runtime.simulation.tensor_bytes import bytes_of
@@ -88,7 +89,7 @@ def observe(model: Path, program: Program, trial: Trial, provider: str) -> Obser
     # Beside the model: only there may a session read its external data.
     with staged(model, copy.data) as file:
         job = SessionJob(file, provider, specs, seed=trial.seed)
-        outcome = run_job("observed", job.to_json(), timeout=trial.timeout)
+        outcome = run_job("observed", {"session": to_json(job)}, timeout=trial.timeout)
     found: Any = outcome.require(f"{model} could not be run for its sizes")["nodes"]
     known = copy.writes
     return sorted_out(

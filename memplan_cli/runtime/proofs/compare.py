@@ -19,6 +19,7 @@ from memplan_cli.core.results.observations import (
     RuntimeSettings,
     Validation,
 )
+from memplan_cli.core.serialization import to_json
 from memplan_cli.core.symbolic.dims import binding_text
 from memplan_cli.errors import ModelError, RuntimeUnavailableError
 from memplan_cli.onnx_io.interface import other_inputs
@@ -226,9 +227,10 @@ def _job(
     specs: tuple[FeedSpec, ...],
 ) -> dict[str, object]:
     exact = settings.updated(deterministic(how.provider))
-    job = SessionJob(model, how.provider, specs, exact, how.seed).to_json()
-    job |= {"runs": how.runs, "outputs": []}
-    return job | {"tolerance": [how.tolerance.rtol, how.tolerance.atol]}
+    session = SessionJob(model, how.provider, specs, exact, how.seed)
+    tolerance = [how.tolerance.rtol, how.tolerance.atol]
+    how_often = {"runs": how.runs, "outputs": [], "tolerance": tolerance}
+    return {"session": to_json(session), **how_often}
 
 
 def _random(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.analysis.liveness import steps
 from memplan_cli.core.results.observations import UNOPTIMISED, Difference
 from memplan_cli.core.results.plan import check
+from memplan_cli.core.serialization import Json, to_json
 from memplan_cli.core.symbolic.sizes import bind_dim, canonical_dim
 from memplan_cli.errors import InvalidLayoutError
 from memplan_cli.onnx_io.load import load_model
@@ -152,7 +153,8 @@ def _replayed(model: Path, plan: Plan, trial: Trial) -> Replayed:
     places, left_out = _places(model, plan, trial.dims)
     extent = _extent(places, left_out)
     with tempfile.TemporaryDirectory(prefix="memplan-replay-") as folder:
-        job = SessionJob(model, provider, chosen, settings, trial.seed).to_json()
+        session = SessionJob(model, provider, chosen, settings, trial.seed)
+        job: Json = {"session": to_json(session)}
         job |= {"runs": 1, "outputs": [], "tolerance": [0.0, 0.0]}
         job |= {"save": True, "folder": folder}
         whole = run_job("outputs", job, timeout=trial.timeout).require(f"{model} does not run")

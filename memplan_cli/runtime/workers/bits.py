@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.results.observations import Difference
 
 if TYPE_CHECKING:
@@ -63,7 +64,10 @@ def difference(
 
 def differences(result: Mapping[str, Any]) -> tuple[Difference, ...]:
     """Return what a job has found to differ; nothing where it has no result."""
-    return tuple(Difference(**entry) for entry in result.get("differences", ()))
+    return tuple(
+        from_json(Difference, entry, "the job's result")
+        for entry in result.get("differences", ())
+    )
 
 
 def widened(tolerance: Tolerance, noise: Sequence[Difference]) -> Tolerance:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from memplan_cli.core.results.observations import CPU
+from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.onnx_io.arrays import array_dtype
 from memplan_cli.runtime.workers.bits import Tolerance
@@ -55,7 +56,7 @@ def run(job: Json) -> Json:
         steps.take_over(values)
         del values
     return {
-        "differences": [dataclasses.asdict(item) for item in found],
+        "differences": to_json(found),
         "not_finite": list(dict.fromkeys(unsure)),
     }
 
@@ -64,7 +65,7 @@ class Steps:
     """A session, and the state that goes from step to step: ``pairs`` maps new to old."""
 
     def __init__(self, job: Json) -> None:
-        task = SessionJob.from_json(job)
+        task = SessionJob.of(job)
         self.settings, self.provider = task.settings, task.provider
         self.pairs: Mapping[str, str] = {new: old for old, new in job["pairs"]}  # type: ignore[attr-defined]
         self.session = task.session()

@@ -33,7 +33,7 @@ def run(job: Json) -> Json:
     Times come from a second session: the profiler itself costs time. It shares nothing
     with the first but, where the arena is the environment's, that arena.
     """
-    task = SessionJob.from_json(job)
+    task = SessionJob.of(job)
     feed = task.feed()
     with tempfile.TemporaryDirectory(prefix="memplan-profile-") as folder:
         profiled = RuntimeSettings(

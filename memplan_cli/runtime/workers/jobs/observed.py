@@ -25,7 +25,7 @@ def run(job: Json) -> Json:
 
     ``read`` and ``written`` are lists of ``[type, dims]``.
     """
-    task = SessionJob.from_json(job)
+    task = SessionJob.of(job)
     feed = task.feed()
     with tempfile.TemporaryDirectory(prefix="memplan-shapes-") as folder:
         settings = _AS_WRITTEN.updated(

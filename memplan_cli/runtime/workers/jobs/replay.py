@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from memplan_cli.analysis.aliasing import BRANCHES
 from memplan_cli.core.results.observations import CPU, UNOPTIMISED, Difference
+from memplan_cli.core.serialization import to_json
 from memplan_cli.onnx_io.arrays import array_dtype, unpacked
 from memplan_cli.onnx_io.runs.one_op import Cutter
 from memplan_cli.onnx_io.types import element_type
@@ -185,13 +186,13 @@ def _without(span: tuple[int, int], holes: list[tuple[int, int]]) -> Iterator[tu
 
 
 def run(job: Json) -> Json:
-    """Replay ``job["model"]`` and hold its outputs against those in ``folder``.
+    """Replay the session's model and hold its outputs against those in ``folder``.
 
     With ``save`` the outputs are put there instead.
 
     ``dies`` of a tensor is the index of the node at the top after which it is poisoned.
     """
-    task = SessionJob.from_json(job)
+    task = SessionJob.of(job)
     entries: Any = job["places"]
     places = [Place(**{**entry, "shape": tuple(entry["shape"])}) for entry in entries]
     replay = _start(task, job["arenas"], [place for place in places if not place.block])
@@ -212,7 +213,7 @@ def run(job: Json) -> Json:
         save(Path(str(job["folder"])), wanted, names, values)
         return {"differences": []}
     found = against(Path(str(job["folder"])), wanted, names, values, Tolerance())
-    return {"differences": [asdict(item) for item in (*found, *replay.overwritten())]}
+    return {"differences": to_json((*found, *replay.overwritten()))}
 
 
 def _start(task: SessionJob, heights: Any, places: list[Place]) -> _Replay:  # noqa: ANN401 - JSON
