@@ -22,10 +22,11 @@ from memplan_cli.core.results.report import Report
 from memplan_cli.errors import PlanError, SettingsError
 from memplan_cli.planning.checking.plan_file import read_plan
 from memplan_cli.reporting import RENDERERS, render
+from memplan_cli.reporting.media import text
+from memplan_cli.reporting.media.bars import bars, sampled
+from memplan_cli.reporting.media.text import Screen
 from memplan_cli.reporting.plans import html
-from memplan_cli.reporting.plans.bars import bars, sampled
-from memplan_cli.reporting.plans.text import Screen
-from memplan_cli.reporting.plans.text import render as draw
+from memplan_cli.reporting.plans.sections import plan_document
 
 if TYPE_CHECKING:
     from memplan_cli.core.results.plan import Plan
@@ -40,6 +41,10 @@ FIXED_ONLY = ("c-header", "tflm", "minimalloc")
 
 def plan_named(name: str) -> Plan:
     return read_plan(PLANS[name])
+
+
+def draw(plan: Plan, screen: Screen) -> str:
+    return text.draw(plan_document(plan, 12), screen)
 
 
 @pytest.mark.parametrize("name", ["branchy", "train_level1", "nested", "dynamic"])
@@ -171,10 +176,12 @@ def test_names_that_look_alike_in_c_have_macros_of_their_own() -> None:
 def test_what_was_asked_for_is_told_with_its_price() -> None:
     for form in ("text", "markdown", "html"):
         got = RENDERERS[form](plan_named("train_level1"))
-        assert "3 nodes run again, 4.2% more work; the budget of 117.19 KiB is not met" in got
-        assert "1 outputs take the memory of the input they replace, 16.00 KiB less" in got
+        assert (
+            "3 nodes recomputed, 4.2% more FLOPs; the budget of 117.19 KiB is not met" in got
+        )
+        assert "1 outputs reuse the buffer of the input they replace, 16.00 KiB less" in got
         assert "its producer reads w2 after writing" in got
-        assert "Recomputed" not in RENDERERS[form](plan_named("branchy"))
+        assert "Recomputation" not in RENDERERS[form](plan_named("branchy"))
 
 
 def test_the_tflm_words_hold_an_offset_for_each_tensor() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import click
@@ -60,7 +59,7 @@ def fit(  # noqa: PLR0913 - one parameter an option, as click wants it
     """
     from memplan_cli.core.quantities import parse_size
     from memplan_cli.planning.fit import DEFAULT_OVERHEAD
-    from memplan_cli.reporting.commands import fits
+    from memplan_cli.reporting.commands.results import FIT
     from memplan_cli.workflows import fit as fitting
 
     if not confirm:
@@ -74,7 +73,7 @@ def fit(  # noqa: PLR0913 - one parameter an option, as click wants it
     chosen = settings.load(model)
     _refuse_decided(unknown, chosen)
     found = fitting.fit(model, request, chosen, output.progress)
-    say(json.dumps(found.to_json()) if form == "json" else fits.text(found))
+    say(FIT[form](found))
     raise SystemExit(0 if found.passed else 1)
 
 

@@ -74,7 +74,7 @@ def gate(  # noqa: PLR0913 - one parameter an option, as click wants it
     memplan gate 'models/*.onnx' --update-baseline
     memplan gate 'models/*.onnx' --max-increase 2% --format github
     """
-    from memplan_cli.reporting.commands.verdicts import RENDERERS
+    from memplan_cli.reporting.commands.gate import RENDERERS
     from memplan_cli.workflows import gate as gating
 
     given: dict[str, object] = {
@@ -108,7 +108,7 @@ def _write(verdicts: tuple[Verdict, ...], files: Mapping[Path, str], output: Out
     if not files:
         return
     from memplan_cli.core.files import write_files
-    from memplan_cli.reporting.commands.verdicts import RENDERERS
+    from memplan_cli.reporting.commands.gate import RENDERERS
 
     write_files({path: RENDERERS[form](verdicts).encode() for path, form in files.items()})
     for path in files:

@@ -52,7 +52,7 @@ def settings(  # noqa: PLR0913 - one parameter an option, as click wants it
     \b
     memplan settings model.onnx --measure -o settings.py
     """
-    from memplan_cli.reporting.commands.settings import RENDERERS
+    from memplan_cli.reporting.commands.results import SETTINGS
     from memplan_cli.workflows import api
     from memplan_cli.workflows.compare import Check
 
@@ -63,4 +63,4 @@ def settings(  # noqa: PLR0913 - one parameter an option, as click wants it
     output.progress("predicting what the runtime will need")
     check = Check(provider=provider, timeout=timeout) if measure else None
     found = api.settings(model, parse_dims(dims), check)
-    deliver(RENDERERS[form](found, str(model)), out, output)
+    deliver(SETTINGS[form](found, str(model)), out, output)

@@ -54,7 +54,7 @@ def simulate(  # noqa: PLR0913 - one parameter an option, as click wants it
     \b
     memplan simulate model.onnx --allocator bfc --allocator best-fit
     """
-    from memplan_cli.reporting.commands.simulation import RENDERERS
+    from memplan_cli.reporting.commands.results import SIMULATE
     from memplan_cli.workflows import api
 
     output.progress("running the model once to see its shapes")
@@ -63,4 +63,4 @@ def simulate(  # noqa: PLR0913 - one parameter an option, as click wants it
     )
     for warning in found.warnings:
         output.note(f"warning: {warning}")
-    say(RENDERERS[form](found))
+    say(SIMULATE[form](found))

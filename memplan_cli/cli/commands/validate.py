@@ -58,7 +58,7 @@ def validate(  # noqa: PLR0913 - one parameter an option, as click wants it
     \b
     memplan validate model.memplan.onnx --original model.onnx --replay
     """
-    from memplan_cli.reporting.commands.validation import RENDERERS
+    from memplan_cli.reporting.commands.results import VALIDATE
     from memplan_cli.workflows import api
     from memplan_cli.workflows.compare import Check
 
@@ -69,7 +69,7 @@ def validate(  # noqa: PLR0913 - one parameter an option, as click wants it
     original = original or _named_by(planned)
     _refuse_itself(planned, original)
     proof = api.validate(planned, original, check, extras)
-    say(RENDERERS[form](proof))
+    say(VALIDATE[form](proof))
     raise SystemExit(0 if proof.passed else 1)
 
 

@@ -1,0 +1,97 @@
+"""Documents as sections of an HTML page; no style, no script, nothing from any network."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memplan_cli.reporting.document import (
+    Chart,
+    Code,
+    Figures,
+    Heading,
+    Items,
+    Name,
+    Note,
+    Paragraph,
+    Table,
+    parts,
+)
+from memplan_cli.reporting.escape import html
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from memplan_cli.reporting.document import Block, Document, Figure, Prose
+
+_WIDE = (Table, Code)
+"""Blocks that need a page's whole width."""
+
+
+def draw(document: Document) -> tuple[str, str]:
+    """Return what stands above the first heading, and a section for each heading.
+
+    The title is the page's own, and so are pictures: a chart is its caption here.
+    """
+    sections: list[list[Block]] = [[]]
+    for block in document.blocks:
+        if isinstance(block, Heading):
+            sections.append([])
+        sections[-1].append(block)
+    return "".join(map(_block, sections[0])), "".join(map(_section, sections[1:]))
+
+
+def _section(blocks: Sequence[Block]) -> str:
+    wide = ' class="wide"' if any(isinstance(block, _WIDE) for block in blocks) else ""
+    return f"<section{wide}>{''.join(map(_block, blocks))}</section>\n"
+
+
+def _block(block: Block) -> str:  # noqa: PLR0911 - one a kind of block
+    match block:
+        case Heading(text):
+            return f"<h2>{said(text)}</h2>"
+        case Paragraph(text, tone):
+            kind = "" if tone == "plain" else f' class="{tone}"'
+            return f"<p{kind}>{said(text)}</p>"
+        case Figures(rows):
+            return f"<table><tbody>{''.join(map(_figure, rows))}</tbody></table>"
+        case Chart():
+            return f"<p>{html(block.caption)}</p>"
+        case Items(lines):
+            return f"<ul>{''.join(f'<li>{said(line)}</li>' for line in lines)}</ul>"
+        case Code(lines):
+            text = "\n".join(map(html, lines))
+            return f"<pre>{text}</pre>"
+        case Note(kind, text):
+            return f'<p class="{kind}">{kind}: {said(text)}</p>'
+    return _table(block)
+
+
+def said(prose: Prose) -> str:
+    """Return a sentence for elements and quoted attributes."""
+    return "".join(
+        html(part.text if isinstance(part, Name) else part) for part in parts(prose)
+    )
+
+
+def _figure(row: Figure) -> str:
+    chosen = ' class="chosen"' if row.chosen else ""
+    return (
+        f'<tr{chosen}><td>{html(row.name)}<small class="soft">{html(row.definition)}</small></td>'
+        f'<td class="n">{html(row.value)}<small>{html(row.certainty)}</small></td>'
+        f'<td class="n">{html(row.saved)}</td></tr>'
+    )
+
+
+def _table(table: Table) -> str:
+    kinds = [' class="n"' if head.align == "right" else "" for head in table.columns]
+    titles = [head.title for head in table.columns]
+    head = "".join(_cells("th", titles, [f' scope="col"{kind}' for kind in kinds]))
+    body = "".join(f"<tr>{''.join(_cells('td', row, kinds))}</tr>" for row in table.rows)
+    caption = f'<p class="soft">{html(table.caption)}</p>' if table.caption else ""
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{caption}"
+
+
+def _cells(tag: str, cells: Iterable[Prose], kinds: Iterable[str]) -> Iterator[str]:
+    return (
+        f"<{tag}{kind}>{said(cell)}</{tag}>" for cell, kind in zip(cells, kinds, strict=True)
+    )
