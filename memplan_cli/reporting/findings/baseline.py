@@ -1,4 +1,4 @@
-"""Which numbers were good enough last time? The baseline file, one entry a model.
+"""The baseline file of a gate: earlier numbers, one entry a model.
 
 It lives in git: sorted, without dates, and models are named from its own folder, so that
 it means the same on every machine.

@@ -1,4 +1,4 @@
-"""What became of a model at a binding? A row, and the file of rows that a sweep adds to."""
+"""Rows of a sweep, one a model and binding, and the file that they are added to."""
 
 from __future__ import annotations
 

@@ -17,11 +17,15 @@ from memplan_cli.reporting.document import (
     parts,
 )
 from memplan_cli.reporting.escape import html
+from memplan_cli.reporting.media.bars import sampled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from memplan_cli.reporting.document import Block, Document, Figure, Prose
+
+_POINTS = 250
+"""Points of a chart: a curve of more steps shows the highest of each stretch."""
 
 _WIDE = (Table, Code)
 """Blocks that need a page's whole width."""
@@ -30,7 +34,7 @@ _WIDE = (Table, Code)
 def draw(document: Document) -> tuple[str, str]:
     """Return what stands above the first heading, and a section for each heading.
 
-    The title is the page's own, and so are pictures: a chart is its caption here.
+    The title is the page's own.
     """
     sections: list[list[Block]] = [[]]
     for block in document.blocks:
@@ -55,7 +59,7 @@ def _block(block: Block) -> str:  # noqa: PLR0911 - one a kind of block
         case Figures(rows):
             return f"<table><tbody>{''.join(map(_figure, rows))}</tbody></table>"
         case Chart():
-            return f"<p>{html(block.caption)}</p>"
+            return _chart(block)
         case Items(lines):
             return f"<ul>{''.join(f'<li>{said(line)}</li>' for line in lines)}</ul>"
         case Code(lines):
@@ -94,4 +98,18 @@ def _table(table: Table) -> str:
 def _cells(tag: str, cells: Iterable[Prose], kinds: Iterable[str]) -> Iterator[str]:
     return (
         f"<{tag}{kind}>{said(cell)}</{tag}>" for cell, kind in zip(cells, kinds, strict=True)
+    )
+
+
+def _chart(chart: Chart) -> str:
+    """Return the curve as a picture, a line at its mark."""
+    heights = sampled(chart.points, chart.end, _POINTS)
+    most = max(1, *heights)
+    curve = "".join(f"V{100 - 100 * y / most:.1f}H{x}" for x, y in enumerate(heights, start=1))
+    mark = _POINTS * chart.mark / max(chart.end, 1)
+    return (
+        f'<svg viewBox="0 0 {_POINTS} 100" role="img" aria-label="{html(chart.caption)}">'
+        f'<path d="M0 100{curve}V100Z" fill="currentColor" fill-opacity=".3"/>'
+        f'<path d="M{mark:.1f} 0V100" stroke="currentColor" stroke-width=".5"/></svg>'
+        f'<p class="soft">{html(chart.caption)}</p>'
     )
