@@ -215,7 +215,7 @@ def test_text_is_coloured_only_where_that_is_wanted() -> None:
 
 def test_text_shows_predicted_and_observed_side_by_side() -> None:
     lines = draw(plan_named("branchy"), Screen(120)).splitlines()
-    (line,) = [line for line in lines if line.lstrip().startswith("held ")]
+    (line,) = [line for line in lines if line.lstrip().startswith("reserved ")]
     assert line.split()[1:] == ["-", "1.00", "MiB", "-", "685.00", "KiB", *line.split()[7:]]
 
 
@@ -234,9 +234,9 @@ def test_what_the_arena_holds_is_compared_without_weights(form: str) -> None:
         text = RENDERERS[form](plan.with_report(each))
         lines = re.split("\n|<tr>", re.sub("</?t[dh][^>]*>", " ", text))
         (whole,) = (re.findall(r"-(?= )|[\d.]+ MiB", line) for line in lines
-                    if re.match(r"\W*held\s[^,]*MiB", line))  # fmt: skip
+                    if re.match(r"\W*reserved\s[^,]*MiB", line))  # fmt: skip
         (aside,) = (re.findall(r"-(?= )|[\d.]+ MiB", line) for line in lines
-                    if re.match(r"\W*held, weights aside\b.*MiB", line))  # fmt: skip
+                    if re.match(r"\W*reserved, no weights\b.*MiB", line))  # fmt: skip
         assert whole == ["-", "-", "-", "8.00 MiB"], "a prediction knows no weights"
         assert aside == ["-", "-", "3.00 MiB", "3.00 MiB"]
 

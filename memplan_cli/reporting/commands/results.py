@@ -41,6 +41,11 @@ if TYPE_CHECKING:
 _MOST_DIFFERENCES = 20
 """Outputs that are named where a validation fails; JSON has all."""
 
+_RESERVED = (
+    "reserved: bytes taken from the system for intermediates and outputs of one run; the static "
+    "plan is of intermediates alone, in the order that needs least"
+)
+
 _SHOWN = ("weights", "naive", "planned", "total")
 """Sizes in the table of a sweep."""
 
@@ -116,7 +121,9 @@ def _confirmed(fit: Fit) -> Iterator[Block]:
     verdict = "fits" if total <= fit.memory else "does not fit"
     dims, size = binding_text(seen.dims), format_size(total)
     yield Paragraph(f"run on {seen.provider} with {dims}: {size}, {verdict}")
-    yield Paragraph(f"{format_size(seen.held)} taken by the arena, weights included", "soft")
+    yield Paragraph(
+        f"{format_size(seen.held)} reserved by the arena, weights included", "soft"
+    )
 
 
 def _needed(need: Need | None, fit: Fit) -> str:
@@ -138,19 +145,19 @@ FIT: Mapping[str, Callable[[Fit], str]] = {
 
 def _settings(found: Recommendation, model: str) -> Document:
     """Return the session as Python, what it needs as comments on top."""
-    comments = [f"predicted: {_peaks(found.predicted, 'held, weights aside')}"]
+    comments = [f"predicted: {_peaks(found.predicted, 'reserved, no weights')}"]
     if found.observed:
-        comments.append(f"observed: {_peaks(found.observed, 'held')}")
+        comments.append(f"observed: {_peaks(found.observed, 'reserved')}")
     lines = [f"# {comment}" for comment in (*comments, *found.notes)]
     snippet = settings_snippet(found.settings, model, found.provider)
     return Document("", (Code((*lines, *snippet.splitlines())),))
 
 
-def _peaks(peaks: Peaks, held: str) -> str:
+def _peaks(peaks: Peaks, reserved: str) -> str:
     named = {
         "first run peak": peaks.first_run_peak,
         "steady peak": peaks.steady_peak,
-        held: peaks.held,
+        reserved: peaks.held,
     }
     return ", ".join(f"{name} {_known(size)}" for name, size in named.items())
 
@@ -188,12 +195,8 @@ def _simulation(found: Simulated) -> Document:
         )
         for run in found.simulations
     ]
-    about = (
-        "held: bytes taken from the system for intermediates and outputs of one run;",
-        "the static plan holds intermediates alone, in the order that needs least",
-    )
-    table = Table(columns("allocator", ">held", "fragmentation"), tuple(rows))
-    return Document("", (table, Paragraph(" ".join(about), "soft")))
+    table = Table(columns("allocator", ">reserved", "fragmentation"), tuple(rows))
+    return Document("", (table, Paragraph(_RESERVED, "soft")))
 
 
 def _simulation_json(found: Simulated) -> str:
@@ -220,7 +223,7 @@ def _sweep(rows: Sequence[Row]) -> Document:
 
 
 def _sweep_row(row: Row) -> tuple[Prose, ...]:
-    head, numbers = (Name(row.model), _dims(row)), row.numbers
+    head, numbers = (row.model, _dims(row)), row.numbers  # paths are never cut
     if not row.passed:
         return (*head, *[""] * (2 + len(_SHOWN)), f"failed: {row.error}")
     return (

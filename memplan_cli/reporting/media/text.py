@@ -41,7 +41,7 @@ _WIDEST_CHART = 100
 _LONGEST_NUMBER = 24
 """What is longer is an expression of several products, too wide for a column."""
 
-_SHORTEST_NAME, _LONGEST_NAME, _NAME_IN_LIST = 12, 60, 24
+_SHORTEST_NAME, _LONGEST_NAME, _NAME_IN_LIST = 12, 100, 24
 """Characters of a name in a column of a table, and in a list in one cell."""
 
 _PROSE = 30

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 _MEASURES: Mapping[str, str] = {
     "first run peak": "most bytes of intermediates and outputs live in the first run",
     "steady peak": "the same from the second run on, the memory pattern's block included",
-    "held": "what the runtime's arena took from the system, weights included",
-    "held, weights aside": "the same without the weights that lie in the arena",
+    "reserved": "what the runtime's arena reserved from the system, weights included",
+    "reserved, no weights": "the same without the weights that are in the arena",
 }
 
 _HEADS = ("", ">original: predicted", ">observed", ">optimized: predicted", ">observed")
@@ -59,7 +59,7 @@ def _predicted(peaks: Peaks) -> Mapping[str, int | None]:
     return {
         "first run peak": peaks.first_run_peak,
         "steady peak": peaks.steady_peak,
-        "held, weights aside": peaks.held,
+        "reserved, no weights": peaks.held,
     }
 
 
@@ -69,8 +69,8 @@ def _observed(peaks: Peaks) -> Mapping[str, int | None]:
     return {
         "first run peak": peaks.first_run_peak,
         "steady peak": peaks.steady_peak,
-        "held": peaks.held,
-        "held, weights aside": aside if known else None,
+        "reserved": peaks.held,
+        "reserved, no weights": aside if known else None,
     }
 
 
