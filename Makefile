@@ -11,7 +11,7 @@ OUT    := out
 export ORT_DISABLE_TELEMETRY := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow test-cuda test-suite test-commands test-oldest audit hostile faults fuzz mutations lint types bench zoo golden samples clean
+.PHONY: help install demo docs test test-slow test-cuda test-suite test-commands test-oldest audit hostile faults fuzz mutations lint types bench zoo same-results golden samples clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,6 +26,13 @@ install: $(READY) ## Make the virtual environment and install memplan into it
 
 demo: $(READY) ## Plan the sample models and a real network, run both versions, show the reports
 	@BIN=$(BIN) OUT=$(OUT) sh sample_models/demo.sh
+
+$(VENV)/.docs: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	touch $@
+
+docs: $(VENV)/.docs ## Build the documentation as a site that needs no network: out/site/index.html
+	$(BIN)/python -m sphinx -b html -W --keep-going --quiet -d $(OUT)/doctrees docs $(OUT)/site
 
 test: $(READY) ## Run the tests, the linter and the type checker (under ten minutes on two cores)
 	$(BIN)/python -m pytest -n 2 -m 'not slow and not bench and not cuda'
@@ -42,7 +49,7 @@ test-cuda: $(READY) ## Run the tests that need a GPU; they skip with the reason 
 lint: $(READY) ## Check style, imports and spelling
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/codespell memplan_cli tests docs README.md CHANGELOG.md
+	$(BIN)/codespell memplan_cli tests docs README.md CHANGELOG.md CONTRIBUTING.md
 
 types: $(READY) ## Check types
 	$(BIN)/mypy
@@ -54,6 +61,9 @@ bench: $(READY) ## Measure; writes the tables of docs/measurements (hours; BENCH
 
 zoo: $(READY) ## Optimise every model of ../shared/models and the onnx package at every level
 	$(BIN)/python -m tests.benchmarks.zoo
+
+same-results: $(READY) ## Give commit OLD and the working tree the same commands, list what differs
+	$(BIN)/python -m tests.benchmarks.same_results --old $(OLD)
 
 test-suite: $(READY) ## Plan, rewrite and run every model of the onnx package's backend suite
 	$(BIN)/python -m tests.benchmarks.suite

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.symbolic.sizes import Size
-    from memplan_cli.planning.allocation import Needs, Placed
+    from memplan_cli.planning.allocation import Allocation, Needs
     from memplan_cli.settings.settings import Settings
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1, "local" : 1]>\n'
@@ -82,11 +82,11 @@ def var_sizes(made: Program, *without: str) -> dict[VarId, Size]:
     }
 
 
-def placed_at_each_level(needs: Needs) -> list[Placed]:
-    """Return the answers of levels 0, 1 and 2."""
-    from memplan_cli.planning.allocation import place_levels
+def allocated_at_each_level(needs: Needs) -> list[Allocation]:
+    """Return the allocations of levels 0, 1 and 2."""
+    from memplan_cli.planning.levels import allocate
 
-    return [place_levels(needs, level).placed for level in range(3)]
+    return [allocate(needs, level) for level in range(3)]
 
 
 def buffer(name: str, size: int, start: int, end: int, dtype: str = "int8") -> Buffer:

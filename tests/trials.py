@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from builders import placed_at_each_level, var_sizes
+from builders import allocated_at_each_level, var_sizes
 from corruptions import corrupted
 from memplan_cli.planning.allocation import Needs
 from replay import Arena, ClobberedError, run
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from corruptions import Corruption
     from memplan_cli.core.program import Program, VarId
-    from memplan_cli.planning.allocation import Placed
+    from memplan_cli.planning.allocation import Allocation
 
 RUNS = 6
 MOST_RUNS = 400
@@ -40,12 +40,12 @@ class Tried:
     unreached: int
 
 
-def spans_of(placed: Placed, needs: Needs) -> dict[VarId, tuple[int, int]]:
-    (arena,) = placed.arenas or (None,)
+def spans_of(allocation: Allocation, needs: Needs) -> dict[VarId, tuple[int, int]]:
+    (arena,) = allocation.arenas or (None,)
     if arena is None:
         return {}
     return {
-        var: (arena.layout.offsets[placed.home[var]], size.coefficient)
+        var: (arena.layout.offsets[allocation.buffers[var]], size.coefficient)
         for var, size in needs.sizes.items()
     }
 
@@ -67,7 +67,7 @@ def tried(seed: int, made: Program) -> Tried:
     """Replay a program at the three levels; raises where a layout as planned fails."""
     needs = Needs(made, var_sizes(made), alignment=None)
     held = caught = reached = unreached = 0
-    for level, placed in enumerate(placed_at_each_level(needs)):
+    for level, placed in enumerate(allocated_at_each_level(needs)):
         spans = spans_of(placed, needs)
         replay(made, spans, seed)
         held += 1

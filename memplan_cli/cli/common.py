@@ -109,7 +109,14 @@ class Finite(click.FloatRange):
 
 def format_option(*formats: str) -> Callable[[Command], Command]:
     """Return ``--format`` with these choices, the first by default, as ``form``."""
-    return click.option("--format", "form", type=click.Choice(formats), default=formats[0])
+    return click.option(
+        "--format",
+        "form",
+        type=click.Choice(formats),
+        default=formats[0],
+        show_default=True,
+        help="Format of the result.",
+    )
 
 
 dim_option = click.option(

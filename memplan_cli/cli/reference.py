@@ -1,10 +1,11 @@
-"""Every command and option in Markdown: the reference at the end of the README.
+"""The reference of all commands and options in Markdown, made from their help.
 
-python -m memplan_cli.cli.reference     write it into README.md
+python -m memplan_cli.cli.reference     write it into docs/commands.md
 """
 
 from __future__ import annotations
 
+from inspect import cleandoc
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 BEGIN, END = "<!-- reference: begin -->", "<!-- reference: end -->"
+
+PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
+
+_VERBATIM = "\b\n"
+"""What click puts before a paragraph whose lines stay apart: the examples."""
 
 
 def reference() -> str:
@@ -31,19 +37,19 @@ def reference() -> str:
     return "\n\n".join(sections)
 
 
-def replaced(readme: str) -> str:
-    """Return a README with the reference as it is now between its two marks."""
-    before, _, rest = readme.partition(BEGIN)
+def replaced(page: str) -> str:
+    """Return a page with the reference as it is now between its two marks."""
+    before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n{reference()}\n\n{END}{after}"
 
 
 def _section(name: str, command: click.Command, context: click.Context) -> Iterator[str]:
-    summary = (command.help or "").partition("\n\n")[0].replace("\n", " ").strip()
-    yield f"### `memplan {name}`"
+    yield f"## `memplan {name}`"
     yield ""
-    yield summary
-    yield ""
+    for paragraph in cleandoc(command.help or "").split("\n\n"):
+        yield from _paragraph(paragraph)
+        yield ""
     for parameter in command.get_params(context):
         if isinstance(parameter, click.Argument):
             yield f"- `{parameter.make_metavar(context)}`"
@@ -51,13 +57,26 @@ def _section(name: str, command: click.Command, context: click.Context) -> Itera
             yield f"- {_option(parameter, context)}"
 
 
+def _paragraph(text: str) -> Iterator[str]:
+    if text.startswith(_VERBATIM):
+        yield "```sh"
+        yield text.removeprefix(_VERBATIM)
+        yield "```"
+    else:
+        yield _plain(text)
+
+
 def _option(option: click.Option, context: click.Context) -> str:
     record = option.get_help_record(context)
     assert record is not None  # noqa: S101 - it is not hidden
     words, text = record
-    return f"`{words}`" + (f": {text}" if text else "")
+    return f"`{words}`" + (f": {_plain(text)}" if text else "")
+
+
+def _plain(text: str) -> str:
+    """Return a text that Markdown shows as it stands: no tags, no emphasis."""
+    return text.replace("<", "\\<").replace("*", "\\*")
 
 
 if __name__ == "__main__":
-    path = Path(__file__).parents[2] / "README.md"
-    path.write_text(replaced(path.read_text()))
+    PAGE.write_text(replaced(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,37 +1,24 @@
-"""Where does each tensor lie, at each level? Arenas by unit, checked before anyone sees them.
-
-A pool is an arena whose slots are handed on whole, so the three levels share one type. A
-level is never worse than the one below it: where padding or bad luck makes level 2's arena
-taller than level 1's pool, the pool is the answer.
-"""
+"""What has to be allocated in one order, and the arenas that it was allocated to."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING
 
-from memplan_cli.analysis.aliasing import SHARE_NOTHING, SHARE_SAFELY
+from memplan_cli.analysis.aliasing import SHARE_NOTHING, SHARE_SAFELY, Aliasing
 from memplan_cli.analysis.liveness import Timeline
 from memplan_cli.analysis.storage import Measured, Storage, storage_of
-from memplan_cli.core.compact.heap import give_back
 from memplan_cli.core.problem import (
-    Buffer,
     BufferId,
     Layout,
     Problem,
-    lower_bound,
     pressure,
-    slot_violations,
     violations,
 )
 from memplan_cli.errors import InvalidLayoutError
-from memplan_cli.packing import portfolio
 from memplan_cli.packing.heuristics.naive import naive
-from memplan_cli.packing.pools.pool import pool_levels
-from memplan_cli.packing.portfolio import DEFAULT_WORK
-from memplan_cli.settings.choices import DEFAULT_ALIGNMENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,8 +26,6 @@ if TYPE_CHECKING:
     from memplan_cli.core.problem import LiveRange, Violation
     from memplan_cli.core.program import Program, VarId
     from memplan_cli.core.symbolic.sizes import Size
-    from memplan_cli.packing.pools.pool import Matching
-
 
 Heights = Mapping[str, int]
 """The height of each arena by unit."""
@@ -49,17 +34,22 @@ Curve = tuple[tuple[int, int], ...]
 """Ticks, and the bytes that are live from each of them on."""
 
 
+def aliasing_of(level: int) -> Aliasing:
+    """Return which operators share bytes at a level."""
+    return SHARE_SAFELY if level == 2 else SHARE_NOTHING
+
+
 @dataclass(frozen=True)
 class Needs:
-    """What has to be placed, and how.
+    """What has to be allocated, and how.
 
     Attributes:
         program: The ops in the order in which they will run.
-        sizes: The vars to place.
+        sizes: The vars to allocate.
         pinned: Those of them that keep storage of their own for the whole run.
         alignment: Bytes, or None for the default, which tiny models may go below.
         time_limit: Seconds that may cut the search for a layout short.
-        measured: What was measured before, of this program or another.
+        measured: The storage of this program and these sizes, where a search has found it.
     """
 
     program: Program
@@ -72,13 +62,7 @@ class Needs:
     @cached_property
     def timeline(self) -> Timeline:
         """The program on the clock, put there once however many ask."""
-        return Timeline(self.program) if self._known is None else self._known.timeline
-
-    @cached_property
-    def _known(self) -> Measured | None:
-        """What was measured, if that is of what has to be placed."""
-        known, wanted = self.measured, (self.program, self.sizes, self.pinned)
-        return known if known is not None and known.is_of(*wanted) else None
+        return Timeline(self.program) if self.measured is None else self.measured.timeline
 
     @property
     def live(self) -> Mapping[VarId, LiveRange]:
@@ -90,15 +74,15 @@ class Needs:
 
         Views and safe in-place results share at level 2; below, every var has its own.
         """
-        aliasing = SHARE_SAFELY if level == 2 else SHARE_NOTHING
-        if self._known is not None and self._known.aliasing is aliasing:
-            return self._known.storage
+        aliasing = aliasing_of(level)
+        if self.measured is not None and self.measured.aliasing is aliasing:
+            return self.measured.storage
         return storage_of(self.program, self.sizes, self.pinned, aliasing, self.timeline)
 
 
 @dataclass(frozen=True, slots=True)
-class PlacedArena:
-    """One unit's buffers and where they lie. ``slots`` is empty at level 2."""
+class Arena:
+    """One unit's buffers and their offsets. ``slots`` is empty at level 2."""
 
     unit: str
     problem: Problem
@@ -108,21 +92,21 @@ class PlacedArena:
 
 
 @dataclass(frozen=True)
-class Placed:
-    """The answer of one level.
+class Allocation:
+    """Where everything lies at one level.
 
     Attributes:
         storage: What is live, and when, as `Needs.storage` says of this level.
-        home: The buffer of each var; not that of ``storage`` where level 2 fell back.
+        buffers: The buffer of each var; not that of ``storage`` where level 2 fell back.
         heights: The height of each arena by unit.
         lay_out: Makes the arenas, in the order of their units: a plan has those of one
             level, and of the others no more than the heights.
     """
 
     storage: Storage = field(repr=False)
-    home: Mapping[VarId, BufferId]
-    heights: Mapping[str, int]
-    lay_out: Callable[[], Sequence[PlacedArena]] = field(repr=False, compare=False)
+    buffers: Mapping[VarId, BufferId]
+    heights: Heights
+    lay_out: Callable[[], Sequence[Arena]] = field(repr=False, compare=False)
 
     @cached_property
     def curve(self) -> Curve:
@@ -132,11 +116,11 @@ class Placed:
 
     @property
     def live_peak(self) -> int:
-        """Return the most bytes live at one tick."""
+        """The most bytes live at one tick."""
         return max((live for _, live in self.curve), default=0)
 
     @cached_property
-    def arenas(self) -> tuple[PlacedArena, ...]:
+    def arenas(self) -> tuple[Arena, ...]:
         """The arenas by unit.
 
         Raises:
@@ -144,195 +128,50 @@ class Placed:
         """
         return tuple(self.lay_out())
 
-
-class Levels(NamedTuple):
-    """What each level comes to, and the answer of the one that was asked for."""
-
-    placed: Placed
-    heights: tuple[Heights, Heights, Heights]
-    """The height of each arena by unit, at levels 0, 1 and 2."""
+    @property
+    def is_minimal(self) -> bool:
+        """Whether no arena can be lower in this order, as a search has shown."""
+        return all(arena.layout.proved for arena in self.arenas)
 
 
-def place_levels(needs: Needs, level: int) -> Levels:
-    """Place everything at levels 0, 1 and 2, and keep the answer of one of them.
-
-    Args:
-        needs: What has to be placed, and how.
-        level: Whose answer is kept; of the others the heights are.
-
-    Raises:
-        InvalidLayoutError: an allocator gave a layout that is not safe.
-    """
-    pooled = _pooled(needs)
-    low, middle = (placed.heights for placed in pooled)
-    if level < 2:
-        placed, top = (
-            pooled[level],
-            _in_arenas(needs, _Goal(needs, middle), DEFAULT_WORK).heights,
-        )
-    else:
-        del pooled  # made again where level 2 falls back on one of them
-        give_back(len(needs.sizes))
-        placed = _in_arenas(needs, _Goal(needs, middle), DEFAULT_WORK)
-        top = placed.heights
-    return Levels(placed, (low, middle, top))
-
-
-def beside_pools(needs: Needs, placed: Placed) -> Levels:
-    """Return what each level comes to, where level 2 has its answer.
-
-    Raises:
-        InvalidLayoutError: an allocator gave a layout that is not safe.
-    """
-    low, middle = (pooled.heights for pooled in _pooled(needs))
-    return Levels(placed, (low, middle, placed.heights))
-
-
-def place_level(needs: Needs, level: int, work: int = DEFAULT_WORK) -> Placed:
-    """Place everything at one level.
-
-    Args:
-        needs: What has to be placed, and how.
-        level: 0, 1 or 2.
-        work: How much may be searched for each arena; nothing that takes long with 0.
-
-    Raises:
-        InvalidLayoutError: an allocator gave a layout that is not safe.
-    """
-    if level < 2:
-        return _pooled(needs)[level]
-    return _in_arenas(needs, _Goal(needs), work)
-
-
-def place_apart(needs: Needs) -> Placed:
-    """Give each var memory of its own: the model left as it is."""
-    storage = home, units = needs.storage(0)
-    arenas = []
-    for unit, buffers in sorted(units.items()):
-        problem = Problem(buffers)
-        slots = {buffer.id: number for number, buffer in enumerate(buffers)}
-        arenas.append(_checked(PlacedArena(unit, problem, naive(problem), 0, slots)))
-    return _placed(storage, home, arenas)
-
-
-def _placed(
-    storage: Storage, home: Mapping[VarId, BufferId], arenas: Sequence[PlacedArena]
-) -> Placed:
+def allocation_of(
+    storage: Storage, buffers: Mapping[VarId, BufferId], arenas: Sequence[Arena]
+) -> Allocation:
+    """Return the allocation to arenas that are laid out already."""
     heights = {arena.unit: arena.layout.height for arena in arenas}
-    return Placed(storage, home, heights, lambda: arenas)
+    return Allocation(storage, buffers, heights, lambda: arenas)
 
 
-_Pool = tuple[str, Problem, "Matching"]
-"""A unit, its buffers, and who takes over whose slot."""
+def allocate_apart(needs: Needs, level: int) -> Allocation:
+    """Give each var memory of its own: the model left as it is.
 
-
-def _pooled(needs: Needs) -> tuple[Placed, Placed]:
-    """Return the answers of levels 0 and 1, which place the same buffers."""
-    storage = _, units = needs.storage(0)
-    levels: tuple[list[_Pool], list[_Pool]] = ([], [])
-    for unit, buffers in sorted(units.items()):
-        problem = Problem(buffers)
-        for pools, matching in zip(levels, pool_levels(problem), strict=True):
-            pools.append((unit, problem, matching))
-    return _handed_on(storage, levels[0]), _handed_on(storage, levels[1])
-
-
-def _handed_on(storage: Storage, pools: Sequence[_Pool]) -> Placed:
-    """Return the answer of a level whose slots are handed on: checked before they are laid."""
-    heights = {}
-    for unit, problem, matching in pools:
-        heights[unit] = matching.height(problem.alignment)
-        _refuse(slot_violations(problem, matching.births, matching.slots, heights[unit]))
-    home, _ = storage
-    return Placed(storage, home, heights, partial(_slotted, pools))
-
-
-def _slotted(pools: Sequence[_Pool]) -> Sequence[PlacedArena]:
-    arenas = []
-    for unit, problem, matching in pools:
-        ids = [buffer.id for buffer in matching.births]
-        slots = dict(zip(ids, matching.slots, strict=True))
-        layout = matching.layout(problem.alignment)
-        bound = lower_bound(problem)
-        arenas.append(_checked(PlacedArena(unit, problem, layout, bound, slots)))
-    return arenas
-
-
-@dataclass(frozen=True)
-class _Goal:
-    """What an arena may not be taller than: level 1, matched only where it is in doubt."""
-
-    needs: Needs
-    known: Heights | None = None
-    """The heights of level 1, where it was matched already."""
-
-    @cached_property
-    def pooled(self) -> Placed:
-        """The answer of level 1."""
-        return _pooled(self.needs)[1]
-
-    @cached_property
-    def _least(self) -> Mapping[str, int]:
-        """The most bytes live at one tick with nothing shared, by unit: no pool takes less."""
-        units: dict[str, list[Buffer]] = {}
-        for var, size in self.needs.sizes.items():
-            buffer = Buffer(BufferId(var), size.coefficient, self.needs.live[var])
-            units.setdefault(size.unit if size.symbols else "1", []).append(buffer)
-        return {unit: lower_bound(Problem(tuple(buffers))) for unit, buffers in units.items()}
-
-    def allows(self, unit: str, height: int) -> bool:
-        """Whether level 1 takes as much for a unit, or more."""
-        if self.known is not None:
-            return height <= self.known[unit]
-        return height <= self._least[unit] or height <= self.pooled.heights[unit]
-
-
-def _in_arenas(needs: Needs, goal: _Goal, work: int) -> Placed:
-    storage = home, units = needs.storage(2)
-    arenas, fallen_back = [], set()
-    for unit, buffers in sorted(units.items()):
-        arena = _arena(unit, buffers, needs, goal, work)
-        if not goal.allows(unit, arena.layout.height):
-            (arena,) = (pool for pool in goal.pooled.arenas if pool.unit == unit)
-            fallen_back.add(unit)
-        arenas.append(arena)
-    if fallen_back:
-        apart = {
-            var: goal.pooled.home[var]
-            for var, size in needs.sizes.items()
-            if size.unit in fallen_back
-        }
-        home = {**home, **apart}
-    return _placed(storage, home, arenas)
-
-
-def _arena(
-    unit: str, buffers: tuple[Buffer, ...], needs: Needs, goal: _Goal, work: int
-) -> PlacedArena:
-    """Pack one arena; with no alignment asked for, a coarse one must not cost memory.
-
-    Padding every tensor of a model of a few small ones can take more than reuse saves:
-    there the alignment is halved until the arena is no taller than the goal.
+    What is live counts shared bytes once at level 2, although nothing shares here.
     """
-    alignment = needs.alignment or DEFAULT_ALIGNMENT
-    while True:
-        problem = Problem(buffers, alignment)
-        bound = lower_bound(problem)
-        # A bound above the goal cannot be packed below it: do not try.
-        if alignment == 1 or needs.alignment or goal.allows(unit, bound):
-            limit = needs.time_limit
-            layout = portfolio(problem, work=work, time_limit=limit, pools=False)
-            if alignment == 1 or needs.alignment or goal.allows(unit, layout.height):
-                return _checked(PlacedArena(unit, problem, layout, bound))
-        alignment //= 2
+    buffers, units = needs.storage(0)
+    arenas = []
+    for unit, of_unit in sorted(units.items()):
+        problem = Problem(of_unit)
+        slots = {buffer.id: number for number, buffer in enumerate(of_unit)}
+        arenas.append(checked(Arena(unit, problem, naive(problem), 0, slots)))
+    return allocation_of(needs.storage(level), buffers, arenas)
 
 
-def _checked(arena: PlacedArena) -> PlacedArena:
-    _refuse(violations(arena.problem, arena.layout))
+def checked(arena: Arena) -> Arena:
+    """Return an arena whose layout is safe.
+
+    Raises:
+        InvalidLayoutError: it is not.
+    """
+    refuse(violations(arena.problem, arena.layout))
     return arena
 
 
-def _refuse(found: Sequence[Violation]) -> None:
+def refuse(found: Sequence[Violation]) -> None:
+    """Refuse a layout with violations.
+
+    Raises:
+        InvalidLayoutError: naming the first one.
+    """
     if found:
         names = ", ".join(found[0].buffers[:4])
         raise InvalidLayoutError(

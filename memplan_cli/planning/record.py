@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Program
     from memplan_cli.core.results.placements import Release
     from memplan_cli.core.results.report import Json
-    from memplan_cli.planning.allocation import Needs, Placed
-    from memplan_cli.planning.scheduling import Schedule
+    from memplan_cli.planning.allocation import Allocation, Needs
+    from memplan_cli.planning.candidates import Candidate
     from memplan_cli.planning.scope import Scope
     from memplan_cli.planning.totals import ByUnit
     from memplan_cli.settings.settings import Settings
@@ -72,13 +72,13 @@ class Decided:
     phases: Phases
     original: Program
     scope: Scope
-    schedule: Schedule
+    candidate: Candidate
     needs: Needs
-    placed: Placed
+    allocation: Allocation
     """The answer of the level asked for."""
     levels: tuple[Mapping[str, int], ...]
     """The height of each arena by unit, at levels 0, 1 and 2."""
-    before: Placed
+    before: Allocation
     """The answer of the level asked for, in the order of the file."""
     warnings: tuple[str, ...] = ()
     estimate: Mapping[str, int] = field(default_factory=dict)
@@ -86,7 +86,13 @@ class Decided:
     @property
     def program(self) -> Program:
         """Return the program in the planned order."""
-        return self.schedule.ordering.program
+        return self.candidate.program
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether no order has a lower live peak than the planned one."""
+        bound = self.candidate.bound
+        return bound is not None and self.allocation.live_peak <= bound
 
 
 def plan_of(decided: Decided) -> Plan:
@@ -102,7 +108,7 @@ def plan_of(decided: Decided) -> Plan:
             ArenaFacts(
                 index, arena.unit, arena.layout.height, arena.bound, arena.problem.alignment
             )
-            for index, arena in enumerate(decided.placed.arenas)
+            for index, arena in enumerate(decided.allocation.arenas)
         ),
         tensors=tensors,
         releases=_releases(decided.needs),
@@ -144,7 +150,7 @@ def _releases(needs: Needs) -> Sequence[Release]:
 
 
 def _placements(decided: Decided) -> Sequence[Placement]:
-    needs, placed = decided.needs, decided.placed
+    needs, placed = decided.needs, decided.allocation
     arenas = {arena.unit: (index, arena) for index, arena in enumerate(placed.arenas)}
     live, pinned, vars_ = needs.live, needs.pinned, decided.program.vars
     lasting = {
@@ -154,7 +160,7 @@ def _placements(decided: Decided) -> Sequence[Placement]:
         if VarId(buffer.id) in pinned
     }
     known = [vars_[identity] for identity in needs.sizes]
-    homes = [placed.home[identity] for identity in needs.sizes]
+    homes = [placed.buffers[identity] for identity in needs.sizes]
     places = [arenas[size.unit if size.symbols else "1"] for size in needs.sizes.values()]
     ranges = [
         lasting[home] if identity in pinned else live[identity]
@@ -220,9 +226,9 @@ def _report(decided: Decided, reuses: int) -> Report:
             str(level): None if silent else number(heights)
             for level, heights in enumerate(decided.levels)
         },
-        peak=None if memory.live_peak is None else peak_of(needs, decided.placed),
-        orders={} if silent else decided.schedule.ordering.candidates,
-        chosen_order=decided.schedule.ordering.chosen,
+        peak=None if memory.live_peak is None else peak_of(needs, decided.allocation),
+        orders={} if silent else decided.candidate.peaks,
+        chosen_order=decided.candidate.order,
         certainty=_certainty(decided, memory, symbolic),
         symbolic=symbolic,
         phases=_parts(decided),
@@ -230,8 +236,8 @@ def _report(decided: Decided, reuses: int) -> Report:
         # What a runtime fused has no backward part to estimate.
         training_estimate=decided.estimate if target == "portable" else {},
         target=target,
-        recompute=decided.schedule.recompute,
-        donated=replace(decided.schedule.donated, bytes=_donated_bytes(decided)),
+        recompute=decided.candidate.recompute,
+        donated=replace(decided.candidate.donated, bytes=_donated_bytes(decided)),
         reuses=reuses,
         unplanned=tuple(Refusal(str(var), reason) for var, reason in sorted(refusals)),
         warnings=(*decided.source.warnings, *decided.warnings),
@@ -259,7 +265,7 @@ def _facts(decided: Decided, count: int) -> ModelFacts:
 
 def _memory(decided: Decided) -> Memory:
     program, sizes = decided.program, decided.needs.sizes
-    naive, planned = number(by_unit(sizes.values())), number(decided.placed.heights)
+    naive, planned = number(by_unit(sizes.values())), number(decided.allocation.heights)
     bounds = decided.settings.bounds
     inputs, outputs = (
         number(input_bytes(program, bounds)),
@@ -274,11 +280,11 @@ def _memory(decided: Decided) -> Memory:
         inputs=inputs,
         outputs=outputs,
         naive=naive,
-        live_peak=None if naive is None else decided.placed.live_peak,
+        live_peak=None if naive is None else decided.allocation.live_peak,
         planned=planned,
         total=total,
-        order_bound=decided.schedule.ordering.bound,
-        order_proved=decided.schedule.ordering.proved,
+        order_bound=decided.candidate.bound,
+        order_proved=decided.is_proved,
     )
 
 
@@ -289,7 +295,7 @@ def _donated_bytes(decided: Decided) -> int:
 
 def _donated(decided: Decided) -> ByUnit:
     """Return the bytes of outputs that take an input's memory: each pair counts once."""
-    given = {made for _, made in decided.schedule.donated.pairs}
+    given = {made for _, made in decided.candidate.donated.pairs}
     vars_ = decided.program.vars
     made = (vars_[var] for var in dict.fromkeys(decided.program.body.outputs))
     sizes = (size_of(var.shape, var.dtype) for var in made if var.name in given)
@@ -299,7 +305,7 @@ def _donated(decided: Decided) -> ByUnit:
 
 def _original(decided: Decided, memory: Memory) -> tuple[int | None, int | None]:
     """Return live peak and planned bytes of the order in the file, at the same level."""
-    if decided.schedule.ordering.program is decided.original:
+    if decided.candidate.program is decided.original:
         return memory.live_peak, memory.planned
     return decided.before.live_peak, number(decided.before.heights)
 
@@ -336,7 +342,7 @@ def _expressions(decided: Decided) -> dict[str, str]:
     """Return each number of the report as an expression of symbols, where there is one."""
     program, bounds = decided.program, decided.settings.bounds
     inputs, outputs = input_bytes(program, bounds), output_bytes(program, bounds)
-    planned = decided.placed.heights
+    planned = decided.allocation.heights
     totals = {
         "inputs": inputs,
         "outputs": outputs,
@@ -348,7 +354,7 @@ def _expressions(decided: Decided) -> dict[str, str]:
         saved = {unit: -size for unit, size in _donated(decided).items()}
         totals["total"] = summed(weights, inputs, outputs, planned, saved)
     found = {name: expression(total) for name, total in totals.items() if total is not None}
-    peak = live_peak_text(decided.placed.storage[1])
+    peak = live_peak_text(decided.allocation.storage[1])
     if peak is not None:
         found["live_peak"] = peak
     for level, heights in enumerate(decided.levels):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Program, VarId
     from memplan_cli.core.symbolic.bounds import Bounds
     from memplan_cli.core.symbolic.sizes import Size
-    from memplan_cli.planning.allocation import Needs, Placed
+    from memplan_cli.planning.allocation import Allocation, Needs
 
 ByUnit = dict[str, int]
 """Coefficients by unit: ``{"1": 64, "batch": 4096}`` is 64 + 4096*batch bytes."""
@@ -104,15 +104,15 @@ def _complete(sizes: list[Size | None], bounds: Bounds) -> ByUnit | None:
     return by_unit(known) if len(known) == len(sizes) else None
 
 
-def peak_of(needs: Needs, placed: Placed) -> Peak | None:
+def peak_of(needs: Needs, allocation: Allocation) -> Peak | None:
     """Return the first step at which most bytes are live, and whose they are.
 
     A buffer goes by the youngest of its vars that is live there.
     """
-    home, units = placed.storage
+    home, units = allocation.storage
     buffers = units.get("1", ())
     top, peak = 0, -1
-    for tick, live in placed.curve:
+    for tick, live in allocation.curve:
         if live > top:
             top, peak = live, tick
     if peak < 0:

@@ -9,7 +9,8 @@ from memplan_cli.analysis.phase import find_phases
 from memplan_cli.errors import PlanError
 from memplan_cli.onnx_io.metadata import recorded_phases
 from memplan_cli.onnx_io.writing.write import rewrite
-from memplan_cli.planning.scheduling import aliasing_of, schedule
+from memplan_cli.planning.allocation import aliasing_of
+from memplan_cli.planning.candidates import Question, transformed
 from memplan_cli.planning.scope import find_scope
 from memplan_cli.settings.settings import Settings
 from memplan_cli.shapes.reading import read_program
@@ -46,11 +47,11 @@ def recompute_step(
     phases = find_phases(program, loss=step.loss, recorded=recorded)
     scope = find_scope(program, settings, phases)
     terms = Terms(scope.sizes, frozenset(scope.pinned), aliasing_of(settings.level))
-    found = schedule(program, terms, phases, settings)
+    found = transformed(Question(program, terms, phases, settings))
     if not found.recompute.met:
         raise PlanError(
             f"the budget of {found.recompute.budget} bytes cannot be met: the best found "
-            f"takes {found.ordering.candidates['recompute']}",
+            f"takes {found.peaks['recompute']}",
             hint="allow more, or train fewer parameters",
         )
-    return replace(step, model=rewrite(step.model, found.ordering.program))
+    return replace(step, model=rewrite(step.model, found.program))

@@ -12,8 +12,9 @@ from memplan_cli.analysis.aliasing import SHARE_SAFELY, Aliasing, share_storage
 from memplan_cli.analysis.liveness import duration
 from memplan_cli.analysis.storage import live_peak, storage_of
 from memplan_cli.core.program import walk
-from memplan_cli.planning.allocation import Needs, place_level
+from memplan_cli.planning.allocation import Needs
 from memplan_cli.planning.checking.plan_file import checked_plan
+from memplan_cli.planning.levels import allocate
 from memplan_cli.settings.settings import Settings
 from memplan_cli.transforms.ordering.order import best_order
 from programs import as_read, random_program
@@ -66,7 +67,7 @@ def test_sharing_takes_no_more_at_any_tick_and_often_less_at_the_peak() -> None:
 def test_no_read_is_clobbered_where_branches_share() -> None:
     for seed, made in sharing_programs(150):
         needs = Needs(made, var_sizes(made))
-        replay(made, spans_of(place_level(needs, 2), needs), seed)
+        replay(made, spans_of(allocate(needs, 2), needs), seed)
 
 
 class _Even(Maker):

@@ -20,7 +20,15 @@ from .cases import asked
 
 ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "docs" / "measurements" / "mutations.md"
-COPIED = ("memplan_cli", "tests", "sample_models", "configs", "pyproject.toml", "README.md")
+COPIED = (
+    "memplan_cli",
+    "tests",
+    "sample_models",
+    "configs",
+    "pyproject.toml",
+    "README.md",
+    "docs",
+)
 
 
 @dataclass(frozen=True)

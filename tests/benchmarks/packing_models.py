@@ -26,7 +26,7 @@ from memplan_cli.cli import main as memplan
 from memplan_cli.core.problem import Layout, Problem, violations
 from memplan_cli.packing import portfolio
 
-from .zoo import LIGHT, ROOT, SHARED, bindings
+from .models import LIGHT, ROOT, SHARED, bindings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

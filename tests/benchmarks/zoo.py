@@ -24,19 +24,9 @@ import onnxruntime
 
 from memplan_cli.core.version import VERSION
 
-ROOT = Path(__file__).parents[2]
-SHARED = ROOT.parent / "shared" / "models"
-LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
-TABLE = ROOT / "docs" / "measurements" / "zoo.md"
+from .models import LIGHT, ROOT, SAMPLES, SHARED, bindings
 
-DIMS = {
-    "bert_base_dyn": ("batch=2", "seq=64"),
-    "llama_1b_dyn": ("batch=2", "new=8", "past=24", "total=32"),
-    "mobilenetv2_ts": ("batch=2",),
-    "resnet50_dynbatch": ("batch=2",),
-    "dynamic_batch": ("batch=8",),
-}
-"""Bindings for symbolic models, so that every row is a number."""
+TABLE = ROOT / "docs" / "measurements" / "zoo.md"
 
 RUN = (
     "cond_early_exit", "densenet121", "efficientnet_b0", "inception_v3", "mobilenetv3_large",
@@ -71,15 +61,6 @@ class Row:
             self.faults.append("a higher level needs more")
         if self.bound and (self.planned.get(2) or 0) > 1.02 * self.bound:
             self.faults.append("level 2 above 1.02 of the bound")
-
-
-def bindings(model: Path) -> tuple[str, ...]:
-    """Return ``NAME=N`` for the symbols of a model: ours, or those shipped with it."""
-    if model.stem in DIMS or model.parent != SHARED:
-        return DIMS.get(model.stem, ())
-    inputs = SHARED / "inputs" / f"{model.stem}.json"
-    known = json.loads(inputs.read_text())["dynamic"] if inputs.exists() else {}
-    return tuple(f"{name}={value}" for name, value in known.items())
 
 
 def optimize(model: Path, folder: Path, *options: str) -> tuple[int, dict[str, Any], float]:
@@ -149,7 +130,7 @@ def table(rows: list[Row]) -> str:
             "Bytes of intermediates; *bound* is the most bytes live at one step of the planned "
             "order, offsets aligned; *seconds* is the whole process of "
             "`memplan optimize --no-validate` at level 2, ordering included. Symbolic models are "
-            "bound as in `tests/benchmarks/zoo.py`."
+            "bound as in `tests/benchmarks/models.py`."
         ),
         "",
         (
@@ -181,7 +162,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="models with this text in their name")
     parser.add_argument("--no-table", action="store_true", help="print, do not write")
     asked = parser.parse_args()
-    models = sorted((ROOT / "sample_models").glob("*.onnx")) + sorted(LIGHT.glob("*.onnx"))
+    models = sorted(SAMPLES.glob("*.onnx")) + sorted(LIGHT.glob("*.onnx"))
     models += sorted(SHARED.glob("*.onnx"))
     rows = []
     for model in models:

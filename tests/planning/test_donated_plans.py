@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.aliasing import SHARE_NOTHING
+from memplan_cli.analysis.phase import Phases
 from memplan_cli.core.results.recomputed import Recompute
+from memplan_cli.planning.candidates import Candidate, Question, Runtime, with_donations
 from memplan_cli.planning.planner import Planned, make_plan
 from memplan_cli.planning.record import Source
-from memplan_cli.planning.scheduling import Runtime, Schedule, with_donations
 from memplan_cli.settings.settings import Settings
-from memplan_cli.transforms.terms import Ordering
 from transforms.recompute_programs import Line, program, same_results, terms
 
 if TYPE_CHECKING:
@@ -93,10 +93,10 @@ def test_a_pair_never_breaks_a_budget() -> None:
         ("MatMul", "c4 in40", "y4"),
     )
     tested = program("x in40", "new40 y4", *lines)
-    start = Schedule(Ordering(tested, {}, "file", None, proved=False), terms(tested).sizes)
-    settings = Settings(donate={"in40": "new40"})
-    assert with_donations(start, terms(tested), settings).donated.pairs
+    start = Candidate(tested, terms(tested).sizes)
+    question = Question(tested, terms(tested), Phases(), Settings(donate={"in40": "new40"}))
+    assert with_donations(start, question).donated.pairs
     kept = replace(start, recompute=Recompute(budget=4))
-    found = with_donations(kept, terms(tested), settings)
+    found = with_donations(kept, question)
     assert not found.donated.pairs
-    assert found.ordering.program is tested
+    assert found.program is tested

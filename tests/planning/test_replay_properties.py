@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import block, op, placed_at_each_level, plan_program, program, var_sizes
+from builders import allocated_at_each_level, block, op, plan_program, program, var_sizes
 from corruptions import nested_programs
 from memplan_cli.core.program import VarId, captures, intermediates, walk
 from memplan_cli.planning.allocation import Needs
@@ -33,7 +33,7 @@ thorough = settings(max_examples=400, deadline=None)
 @given(made=programs(), seed=st.integers(0, 1000))
 def test_no_read_is_clobbered_at_any_level(made: Program, seed: int) -> None:
     needs = Needs(made, var_sizes(made), alignment=None)
-    for placed in placed_at_each_level(needs):
+    for placed in allocated_at_each_level(needs):
         replay(made, spans_of(placed, needs), seed)
 
 
@@ -45,7 +45,7 @@ def test_no_read_is_clobbered_where_vars_are_pinned_and_offsets_aligned(
     sizes = var_sizes(made)
     pinned = {var: "test" for var in sizes if (len(var) + seed) % 3 == 0}
     needs = Needs(made, sizes, pinned, alignment=4)
-    for placed in placed_at_each_level(needs):
+    for placed in allocated_at_each_level(needs):
         spans = spans_of(placed, needs)
         replay(made, spans, seed)
         owner: dict[int, VarId] = {}
@@ -100,7 +100,7 @@ def test_levels_never_get_worse(made: Program) -> None:
 def test_no_read_is_clobbered_in_programs_that_are_hard_to_hit(top: Block) -> None:
     made = program(top)
     needs = Needs(made, var_sizes(made))
-    for placed in placed_at_each_level(needs):
+    for placed in allocated_at_each_level(needs):
         replay(made, spans_of(placed, needs), 0)
 
 

@@ -20,7 +20,7 @@ def rules_table() -> str:
     rows = ["| Operator | Family | Gradient |", "| --- | --- | --- |"]
     for family, rules in FAMILIES.items():
         rows.extend(row(kind, family, rule) for kind, rule in sorted(rules.items()))
-    rows.extend(row(kind, "spelt out", rule) for kind, rule in sorted(EXPANSIONS.items()))
+    rows.extend(row(kind, "decomposed", rule) for kind, rule in sorted(EXPANSIONS.items()))
     stops = ", ".join(sorted(WITHOUT_GRADIENT))
     return "\n".join([*rows, "", f"No gradient flows through: {stops}."])
 

@@ -31,11 +31,27 @@ _TOLERANCE = Finite(0)
 @provider_option
 @click.option("--replay", is_flag=True, help="Run it op by op inside the plan's arenas.")
 @click.option("--measure", is_flag=True, help="Measure both models' memory in the runtime.")
-@click.option("--runs", type=click.IntRange(1), default=2, show_default=True)
 @click.option(
-    "--rtol", type=_TOLERANCE, default=0.0, show_default=True, help="0: bit for bit."
+    "--runs",
+    type=click.IntRange(1),
+    default=2,
+    show_default=True,
+    help="Runs of each model.",
 )
-@click.option("--atol", type=_TOLERANCE, default=0.0, show_default=True)
+@click.option(
+    "--rtol",
+    type=_TOLERANCE,
+    default=0.0,
+    show_default=True,
+    help="Relative tolerance; 0 with --atol 0: bit for bit.",
+)
+@click.option(
+    "--atol",
+    type=_TOLERANCE,
+    default=0.0,
+    show_default=True,
+    help="Absolute tolerance.",
+)
 @timeout_option
 @format_option("text", "json")
 @output_options

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def loop(call: Call) -> None:
-    """Write the body once for each turn; what it carries goes from turn to turn.
+    """Unroll the subgraph; each iteration reads the loop-carried values of the one before.
 
     Raises:
         ModelError: the number of turns is not constant.
@@ -77,7 +77,7 @@ def _goes_on(call: Call, body: GraphProto) -> bool:
 
 
 def scan(call: Call) -> None:
-    """Write the body once for each slice of what is scanned.
+    """Unroll the subgraph, one iteration for each slice of the scanned inputs.
 
     Raises:
         UnknownShapeError: the length of what is scanned is not known.

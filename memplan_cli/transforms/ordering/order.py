@@ -36,11 +36,12 @@ from memplan_cli.transforms.ordering.source_order import loosen
 from memplan_cli.transforms.terms import Ordering
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from memplan_cli.core.program import Block, Program
     from memplan_cli.core.symbolic.sizes import Size
     from memplan_cli.transforms.ordering.graph import Order, TaskGraph
+    from memplan_cli.transforms.terms import Terms
 
 DEFAULT_WORK = 4_000_000
 """Steps that the searches may look at, all in all: up to six seconds on 1,000 ops."""
@@ -108,6 +109,20 @@ def best_order(  # noqa: PLR0913 - the planner's settings, one by one, all with 
         found = top.solution
         looser = partial(_loosened, program, found.graph, found.unstraightened, found.bound)
     return Ordering(programs[chosen], peaks, chosen, top.least, proved, known, looser)
+
+
+def simple_orders(program: Program, terms: Terms) -> Iterator[tuple[str, Program]]:
+    """Yield the program in the order of each method of one pass, with the method's name.
+
+    Args:
+        program: The ops in the file's order.
+        terms: What is planned, in sizes that are numbers.
+    """
+    meter = _Meter(terms.sizes, terms.pinned, terms.aliasing, _numbers(terms.sizes, SAMPLE))
+    facts = meter.facts(program)
+    for name in CANDIDATES:
+        if name != "file":
+            yield name, _arrangement(program, facts, name)
 
 
 def _loosened(program: Program, graph: TaskGraph, order: Order, bound: int) -> Program:
@@ -204,11 +219,15 @@ class _Arranged:
 
 def _arrangements(program: Program, facts: Storage) -> dict[str, Program]:
     """Apply each of the simple methods to all blocks of a program."""
-    found = {}
-    for name, candidate in CANDIDATES.items():
-        top = _arrange(program.body, facts, partial(_offered, name, candidate))
-        found[name] = program if name == "file" else replace(program, body=top.block)
-    return found
+    return {
+        name: program if name == "file" else _arrangement(program, facts, name)
+        for name in CANDIDATES
+    }
+
+
+def _arrangement(program: Program, facts: Storage, name: str) -> Program:
+    method = partial(_offered, name, CANDIDATES[name])
+    return replace(program, body=_arrange(program.body, facts, method).block)
 
 
 def _offered(name: str, candidate: Callable[[TaskGraph], Order], graph: TaskGraph) -> Solution:

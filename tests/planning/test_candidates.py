@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from builders import block, op, program, var_sizes
 from memplan_cli.analysis.aliasing import SHARE_NOTHING
-from memplan_cli.planning.scheduling import Runtime, Schedule, for_runtime
+from memplan_cli.analysis.phase import Phases
+from memplan_cli.planning import candidates
+from memplan_cli.planning.candidates import Candidate, Question, Runtime
 from memplan_cli.settings.settings import Settings
 from memplan_cli.transforms.ordering import order
 from memplan_cli.transforms.ordering.order import best_order
@@ -51,7 +53,7 @@ def test_an_order_for_a_runtime_is_searched_again_until_little_is_gained(
     monkeypatch.setattr(order, "best_order", _step_by_step(calls))
     found = _for_runtime()
     assert calls == [2010, 1010, 1005]
-    assert found.ordering.chosen == "runtime"
+    assert found.order == "runtime"
 
 
 def test_a_proved_order_is_not_searched_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,13 +64,12 @@ def test_a_proved_order_is_not_searched_again(monkeypatch: pytest.MonkeyPatch) -
         return calls[-1]
 
     monkeypatch.setattr(order, "best_order", search)
-    assert _for_runtime().ordering.chosen == "runtime"
+    assert _for_runtime().order == "runtime"
     assert [call.proved for call in calls] == [True]
 
 
-def _for_runtime() -> Schedule:
-    sizes = var_sizes(BRANCHES)
-    terms = Terms(sizes, frozenset(), SHARE_NOTHING)
-    start = Schedule(Ordering(BRANCHES, {}, "file", None, proved=False), sizes)
+def _for_runtime() -> Candidate:
+    terms = Terms(var_sizes(BRANCHES), frozenset(), SHARE_NOTHING)
     runtime = Runtime(SHARE_NOTHING, lambda made, _: made)
-    return for_runtime(BRANCHES, terms, start, runtime, Settings())
+    question = Question(BRANCHES, terms, Phases(), Settings(), runtime)
+    return candidates._for_runtime(question, runtime, Candidate(BRANCHES, terms.sizes))

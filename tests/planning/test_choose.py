@@ -1,26 +1,30 @@
-"""Two orders of the same live peak, one of which is packed lower."""
+"""The least candidate is taken, and no more is searched than that needs."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import pytest
 
 from builders import block, op, plan_program, program, var_sizes
 from memplan_cli.packing import portfolio
 from memplan_cli.packing.portfolio import DEFAULT_WORK
-from memplan_cli.planning import allocation as placing
+from memplan_cli.planning import levels
 from memplan_cli.planning.allocation import Needs
-from memplan_cli.planning.loosening import LITTLE_WORK, place_in_better_order
+from memplan_cli.planning.candidates import FILE, Candidate
+from memplan_cli.planning.choose import LITTLE_WORK, Limits, choose
 from memplan_cli.settings.choices import DEFAULT_ALIGNMENT
 from memplan_cli.settings.settings import Settings
 from memplan_cli.transforms.ordering.order import best_order
 from memplan_cli.transforms.ordering.search.divide import Divided
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from memplan_cli.core.problem import Layout, Problem
     from memplan_cli.core.program import Program
+    from memplan_cli.planning.choose import Evaluated
     from memplan_cli.transforms.ordering.effort import Effort
     from memplan_cli.transforms.ordering.graph import Order, TaskGraph
 
@@ -28,7 +32,7 @@ SIZES = {"p1": 6400, "p2": 6400, "a1": 2560, "a2": 2560} | dict.fromkeys(
     ("q1", "q2", "s", "b1", "b2"), 64
 )
 
-FILE = block(
+STORED = block(
     "x",
     "z",
     op("p1 <- x"),
@@ -49,13 +53,26 @@ HIGH = [0, 1, 2, 3, 4, 5, 7, 6, 8, 9]
 
 def in_order(order: list[int]) -> Program:
     """Return the program of the file in another order of its ops."""
-    made = program(FILE, sizes=SIZES)
+    made = program(STORED, sizes=SIZES)
     return replace(made, body=replace(made.body, ops=tuple(made.body.ops[at] for at in order)))
 
 
-def needs(order: list[int]) -> Needs:
+def candidate(order: list[int], name: str = "searched", bound: int | None = None) -> Candidate:
     made = in_order(order)
-    return Needs(made, var_sizes(made), alignment=64)
+    return Candidate(made, var_sizes(made), name, bound=bound)
+
+
+STRAIGHT_ONE, LOOSE_ONE, HIGH_ONE = (candidate(order) for order in (STRAIGHT, LOOSE, HIGH))
+FILES = candidate(list(range(10)), FILE)
+
+
+def chosen(*found: Candidate, alignment: int | None = 64) -> Evaluated:
+    return choose(found, Limits(2, {}, alignment))[0]
+
+
+def then_fail(*found: Candidate) -> Iterator[Candidate]:
+    yield from found
+    pytest.fail("a candidate was asked for in vain")
 
 
 class Packer:
@@ -84,38 +101,46 @@ class Packer:
 
 def packer(monkeypatch: pytest.MonkeyPatch, straight: int, loose: int) -> Packer:
     made = Packer(straight, loose)
-    monkeypatch.setattr(placing, "portfolio", made)
+    monkeypatch.setattr(levels, "portfolio", made)
     return made
 
 
-def never() -> NoReturn:
-    pytest.fail("an order was asked for in vain")
+def test_nothing_is_asked_for_once_the_best_is_packed_at_its_bound() -> None:
+    best, *_ = choose(then_fail(STRAIGHT_ONE, FILES), Limits(2, {}, 64))
+    assert best.candidate is STRAIGHT_ONE
+    assert best.is_at_its_bound
 
 
-def test_an_order_that_sweeps_pack_at_the_bound_is_taken_as_it_is() -> None:
-    wanted = needs(STRAIGHT)
-    assert place_in_better_order(wanted, never).needs is wanted
+def test_the_files_order_is_taken_where_another_needs_as_much() -> None:
+    same = replace(STRAIGHT_ONE, order=FILE)
+    assert chosen(STRAIGHT_ONE, same).candidate is same
+
+
+def test_the_files_order_is_searched_where_it_may_need_as_much(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    packed = packer(monkeypatch, straight=0, loose=LITTLE_WORK)
+    files = replace(LOOSE_ONE, order=FILE)
+    assert chosen(STRAIGHT_ONE, files).candidate is files
+    assert packed.tries == [("straight", 0), ("loose", 0), ("loose", LITTLE_WORK)]
 
 
 def test_an_order_that_sweeps_pack_is_taken_before_anything_is_searched(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     packed = packer(monkeypatch, straight=1, loose=0)
-    other = needs(LOOSE)
-    found = place_in_better_order(needs(STRAIGHT), lambda: other)
-    assert found.needs is other
-    assert [arena.layout.proved for arena in found.placed.arenas] == [True]
+    found = chosen(STRAIGHT_ONE, LOOSE_ONE)
+    assert found.candidate is LOOSE_ONE
+    assert found.allocation.is_minimal
     assert packed.tries == [("straight", 0), ("loose", 0)]
 
 
 @pytest.mark.parametrize(("straight", "loose"), [(LITTLE_WORK, 1), (1, DEFAULT_WORK)])
-def test_the_order_that_was_chosen_is_searched_first(
+def test_the_candidate_that_came_first_is_searched_first(
     monkeypatch: pytest.MonkeyPatch, straight: int, loose: int
 ) -> None:
     packed = packer(monkeypatch, straight, loose)
-    wanted = needs(STRAIGHT)
-    found = place_in_better_order(wanted, lambda: needs(LOOSE))
-    assert found.needs is wanted
+    assert chosen(STRAIGHT_ONE, LOOSE_ONE).candidate is STRAIGHT_ONE
     assert packed.tries == [("straight", 0), ("loose", 0), ("straight", LITTLE_WORK)]
 
 
@@ -123,25 +148,22 @@ def test_a_little_work_is_done_for_both_before_much_is_done_for_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     packed = packer(monkeypatch, straight=DEFAULT_WORK, loose=LITTLE_WORK)
-    other = needs(LOOSE)
-    assert place_in_better_order(needs(STRAIGHT), lambda: other).needs is other
+    assert chosen(STRAIGHT_ONE, LOOSE_ONE).candidate is LOOSE_ONE
     assert packed.tries[2:] == [("straight", LITTLE_WORK), ("loose", LITTLE_WORK)]
 
 
-def test_where_neither_is_at_the_bound_the_chosen_order_stays_unless_it_is_taller(
+def test_where_neither_is_at_the_bound_the_first_stays_unless_it_is_taller(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     packed = packer(monkeypatch, DEFAULT_WORK + 1, DEFAULT_WORK + 1)
-    wanted, same = needs(STRAIGHT), needs(STRAIGHT)
-    assert place_in_better_order(wanted, lambda: same).needs is wanted
+    assert chosen(STRAIGHT_ONE, LOOSE_ONE).candidate is STRAIGHT_ONE
     assert [work for _, work in packed.tries] == [
         work for work in (0, LITTLE_WORK, DEFAULT_WORK) for _ in range(2)
     ]
-    other = needs(LOOSE)
     packed.gap[False] = 128
-    assert place_in_better_order(wanted, lambda: other).needs is other
+    assert chosen(STRAIGHT_ONE, LOOSE_ONE).candidate is LOOSE_ONE
     packed.gap[True] = 192
-    assert place_in_better_order(wanted, lambda: other).needs is wanted
+    assert chosen(STRAIGHT_ONE, LOOSE_ONE).candidate is STRAIGHT_ONE
 
 
 def test_what_a_search_with_more_work_does_not_find_again_is_kept(
@@ -149,17 +171,17 @@ def test_what_a_search_with_more_work_does_not_find_again_is_kept(
 ) -> None:
     packed = packer(monkeypatch, DEFAULT_WORK + 1, DEFAULT_WORK + 1)
     packed.setback = 64
-    (arena,) = place_in_better_order(needs(STRAIGHT), lambda: needs(LOOSE)).placed.arenas
+    (arena,) = chosen(STRAIGHT_ONE, LOOSE_ONE).allocation.arenas
     assert arena.layout.height == arena.bound + 64
 
 
-def test_an_order_of_a_higher_live_peak_is_not_packed_further(
+def test_what_cannot_become_the_least_is_not_searched_further(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    packed = packer(monkeypatch, straight=DEFAULT_WORK + 1, loose=0)
-    wanted = needs(STRAIGHT)
-    assert place_in_better_order(wanted, lambda: needs(HIGH)).needs is wanted
-    assert packed.tries == [("straight", 0), ("loose", 0), ("straight", DEFAULT_WORK)]
+    packed = packer(monkeypatch, straight=DEFAULT_WORK + 1, loose=DEFAULT_WORK + 1)
+    assert chosen(STRAIGHT_ONE, HIGH_ONE).candidate is STRAIGHT_ONE
+    assert ("loose", DEFAULT_WORK) not in packed.tries
+    assert ("straight", DEFAULT_WORK) in packed.tries
 
 
 def test_a_height_is_proved_by_the_search_that_rules_out_all_below(
@@ -167,22 +189,36 @@ def test_a_height_is_proved_by_the_search_that_rules_out_all_below(
 ) -> None:
     packed = packer(monkeypatch, straight=LITTLE_WORK, loose=DEFAULT_WORK)
     packed.gap[False] = 0
-    found = place_in_better_order(needs(STRAIGHT), lambda: needs(LOOSE))
-    assert [arena.layout.proved for arena in found.placed.arenas] == [True]
+    found = chosen(STRAIGHT_ONE, LOOSE_ONE)
+    assert found.candidate is STRAIGHT_ONE
+    assert found.allocation.is_minimal
     assert packed.tries[-1] == ("straight", LITTLE_WORK)
 
 
 def test_an_alignment_is_given_up_only_after_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
     packed = packer(monkeypatch, straight=LITTLE_WORK, loose=LITTLE_WORK)
     packed.gap = {False: 1 << 20, True: 1 << 20}  # above any pool: the alignment is halved
-    wanted, other = (replace(needs(order), alignment=None) for order in (STRAIGHT, LOOSE))
-    found = place_in_better_order(wanted, never)
-    assert [arena.problem.alignment for arena in found.placed.arenas] == [DEFAULT_ALIGNMENT]
-    packed.gap[False] = 64
-    found = place_in_better_order(wanted, lambda: other)
-    assert found.needs is wanted
+    found = chosen(STRAIGHT_ONE, alignment=None)
+    assert [a.problem.alignment for a in found.allocation.arenas] == [DEFAULT_ALIGNMENT]
     assert packed.tries[-1] == ("straight", DEFAULT_WORK)
-    assert [arena.problem.alignment for arena in found.placed.arenas] == [DEFAULT_ALIGNMENT]
+
+
+def test_slots_are_compared_by_what_they_take_not_by_the_live_peak() -> None:
+    """At level 1 a greater live peak may need fewer bytes of slots."""
+    found = choose([STRAIGHT_ONE, FILES, LOOSE_ONE, HIGH_ONE], Limits(1, {}))
+    least = min(level1(each) for each in (STRAIGHT_ONE, FILES, LOOSE_ONE, HIGH_ONE))
+    assert found[0].allocation.heights == {"1": least}
+    assert any(each.candidate is FILES for each in found), "the report compares with it"
+
+
+def level1(one: Candidate) -> int:
+    return levels.allocate(Needs(one.program, one.sizes), 1).heights["1"]
+
+
+def test_no_slots_are_matched_in_vain_where_the_bound_on_all_orders_is_met() -> None:
+    bound = level1(STRAIGHT_ONE)
+    met = replace(STRAIGHT_ONE, bound=bound)
+    assert choose(then_fail(met, FILES), Limits(1, {}))[0].candidate is met
 
 
 def test_before_an_order_is_loosened_its_worst_steps_are_lowered(
@@ -213,22 +249,22 @@ def hard(monkeypatch: pytest.MonkeyPatch) -> Packer:
 
 def test_a_plan_is_in_the_order_that_is_packed_lower(hard: Packer) -> None:
     plan = plan_program(in_order(list(range(10))), Settings(alignment=64))
-    names = [FILE.ops[at].name for at in LOOSE]
+    names = [STORED.ops[at].name for at in LOOSE]
     assert [*plan.order[0].nodes] == names
     assert [arena.height for arena in plan.arenas] == [plan.arenas[0].lower_bound]
     assert plan.report.memory.live_peak == plan.report.memory.order_bound
     assert plan.report.memory.order_proved
-    assert hard.tries[:2] == [("straight", 0), ("loose", 0)]
+    assert hard.tries[:3] == [("straight", 0), ("straight", 0), ("loose", 0)]
 
 
 @pytest.mark.parametrize(
     "settings",
-    [Settings(time_limit=60.0), Settings(level=1), Settings(donate={"x": "z"})],
-    ids=["limit", "level", "donate"],
+    [Settings(time_limit=60.0), Settings(donate={"x": "z"})],
+    ids=["limit", "donate"],
 )
 def test_no_other_order_is_tried_where_that_is_not_free(
     hard: Packer, settings: Settings
 ) -> None:
     plan = plan_program(in_order(list(range(10))), settings)
-    assert [*plan.order[0].nodes] == [FILE.ops[at].name for at in STRAIGHT]
+    assert [*plan.order[0].nodes] == [STORED.ops[at].name for at in STRAIGHT]
     assert ("loose", 0) not in hard.tries

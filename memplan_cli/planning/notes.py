@@ -1,0 +1,98 @@
+"""What a reader must know of settings that do less than they say, or of a plan that does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.selection import select
+from memplan_cli.core.symbolic.sizes import symbols_of
+from memplan_cli.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from memplan_cli.analysis.phase import Phases
+    from memplan_cli.core.program import Program
+    from memplan_cli.planning.allocation import Allocation
+    from memplan_cli.planning.candidates import Candidate
+    from memplan_cli.settings.settings import Settings
+
+
+def left_alone(settings: Settings, phases: Phases) -> Iterator[str]:
+    """Yield why models of this kind are left as they are, if they are."""
+    kind = settings.kind(phases.kind)
+    allowed = {
+        "train": settings.mem_param.optimize_train,
+        "test": settings.mem_param.optimize_test,
+    }
+    if not allowed[kind]:
+        yield f"left as it is: mem_param.optimize_{kind} is false and the phase is {kind}"
+
+
+def settings_notes(program: Program, settings: Settings) -> Iterator[str]:
+    """Yield what a reader must know of settings that do less than they say, or nothing.
+
+    Raises:
+        SettingsError: a dim has both a number and bounds.
+    """
+    yield from _bounds_notes(program, settings)
+    yield from _hidden_notes(program, settings)
+
+
+def _hidden_notes(program: Program, settings: Settings) -> Iterator[str]:
+    """Say which excluded vars cannot become outputs of the graph, or that there are none."""
+    if not settings.expose:
+        return
+    if not settings.excluded:
+        yield "nothing is excluded, so there is nothing to expose"
+    for identity in select(program, settings.excluded):
+        if program.vars[identity].block:
+            yield f"{identity!r} is inside a body and cannot be exposed as an output"
+
+
+def _bounds_notes(program: Program, settings: Settings) -> Iterator[str]:
+    """Yield what a reader must know of bounds, and which of them bind nothing.
+
+    Raises:
+        SettingsError: a dim has both a number and bounds.
+    """
+    if not settings.bounds:
+        return
+    dims = {dim for var in program.vars.values() for dim in var.shape or ()}
+    names = {name for dim in dims for name in symbols_of(dim)}
+    for name, (low, high) in settings.bounds.items():
+        if name in settings.dims:
+            raise SettingsError(f"dim {name!r} has both a number and bounds")
+        if name in names:
+            yield f"sizes are the most for {name} from {low} to {high}"
+        else:
+            yield f"no free dim is called {name!r}: its bounds do nothing"
+
+
+def plan_notes(
+    candidate: Candidate, allocation: Allocation, settings: Settings
+) -> Iterator[str]:
+    """Yield what a reader must know of a plan that keeps less than was asked for."""
+    yield from _over_budget(candidate, allocation)
+    yield from _lost_alignment(allocation, settings)
+
+
+def _over_budget(candidate: Candidate, allocation: Allocation) -> Iterator[str]:
+    """Say where live bytes keep a budget and their allocation, padded, takes more."""
+    recompute, planned = candidate.recompute, allocation.heights.get("1", 0)
+    if recompute.budget is not None and recompute.met and planned > recompute.budget:
+        yield (
+            f"the live bytes keep the budget of {recompute.budget} bytes, and the plan takes "
+            f"{planned}: offsets are aligned, and slots are reused whole"
+        )
+
+
+def _lost_alignment(allocation: Allocation, settings: Settings) -> Iterator[str]:
+    """Say where offsets are not aligned as asked, and why."""
+    asked = settings.alignment
+    kept = min((arena.problem.alignment for arena in allocation.arenas), default=asked)
+    if asked is not None and kept is not None and kept < asked:
+        why = "aligned so, level 2 would need more than level 1"
+        if settings.level < 2:
+            why = f"at level {settings.level} each slot is an allocation of its own"
+        yield f"offsets are multiples of {kept} bytes, not of {asked}: {why}"

@@ -1,0 +1,100 @@
+"""The pages of the documentation, their links, anchors and code blocks."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from markdown_it import MarkdownIt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from markdown_it.token import Token
+
+ROOT = Path(__file__).parents[2]
+README, CONTRIBUTING = ROOT / "README.md", ROOT / "CONTRIBUTING.md"
+DOCS = ROOT / "docs"
+PAGES = (README, CONTRIBUTING, *sorted(DOCS.rglob("*.md")))
+
+
+@dataclass(frozen=True, slots=True)
+class CodeBlock:
+    """A fenced block, with the comment in front of it, such as ``<!-- runs -->``."""
+
+    page: Path
+    line: int
+    language: str
+    text: str
+    remark: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def code_blocks(*languages: str) -> tuple[CodeBlock, ...]:
+    """Return the blocks of all pages in some languages."""
+    return tuple(
+        block for page in PAGES for block in blocks_of(page) if block.language in languages
+    )
+
+
+def blocks_of(page: Path) -> Iterator[CodeBlock]:
+    """Yield the fenced blocks of a page."""
+    remark = ""
+    for token in _tokens(page):
+        if token.type == "fence":
+            line = token.map[0] + 1 if token.map else 0
+            yield CodeBlock(page, line, token.info.strip(), token.content, remark)
+        comment = re.fullmatch(r"<!-- (.*?) -->", token.content.strip())
+        remark = comment[1] if token.type == "html_block" and comment else ""
+
+
+def broken_links(page: Path) -> tuple[str, ...]:
+    """Return the relative links of a page that lead nowhere."""
+    return tuple(link for link in links(page) if not _resolves(page, link))
+
+
+def links(page: Path) -> Iterator[str]:
+    """Yield the targets of links and images that stay inside the repository."""
+    for token in _tokens(page):
+        for child in token.children or ():
+            target = child.attrGet("href") or child.attrGet("src")
+            if target and not re.match(r"[a-z]+:", str(target)):
+                yield unquote(str(target))
+
+
+def anchors(page: Path) -> frozenset[str]:
+    """Return the anchors of a page's headings, as viewers of Markdown make them."""
+    tokens = _tokens(page)
+    found: list[str] = []
+    for heading, inline in pairwise(tokens):
+        if heading.type == "heading_open":
+            slug = _slug(inline)
+            repeated = sum(1 for other in found if other == slug)
+            found.append(f"{slug}-{repeated}" if repeated else slug)
+    return frozenset(found)
+
+
+def _slug(heading: Token) -> str:
+    text = "".join(part.content for part in heading.children or ())
+    return re.sub(r"[^\w\- ]", "", text.strip().lower()).replace(" ", "-")
+
+
+def _resolves(page: Path, link: str) -> bool:
+    name, _, anchor = link.partition("#")
+    target = (page.parent / name).resolve() if name else page
+    if not target.is_relative_to(ROOT) and not target.is_relative_to(page.parent):
+        return False
+    return target.exists() and (not anchor or anchor in anchors(target))
+
+
+@cache
+def _tokens(page: Path) -> tuple[Token, ...]:
+    parser = MarkdownIt("commonmark").enable("table")
+    return tuple(parser.parse(page.read_text(encoding="utf-8")))

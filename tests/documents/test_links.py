@@ -1,0 +1,60 @@
+"""Every link of the documentation leads somewhere, and every page is linked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from documents.pages import (
+    CONTRIBUTING,
+    DOCS,
+    PAGES,
+    README,
+    ROOT,
+    anchors,
+    broken_links,
+    links,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_relative_links_and_anchors_resolve(page: Path) -> None:
+    assert broken_links(page) == ()
+
+
+def test_broken_links_and_anchors_are_found(tmp_path: Path) -> None:
+    (tmp_path / "other.md").write_text("# One `two`\n\n## One two\n")
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# Here\n\n[a](#here) [b](other.md#one-two) [c](other.md#one-two-1) <https://x.org>\n\n"
+        "| t |\n|---|\n| [d](nowhere.md) |\n\n[e](other.md#three) [f](#there) ![g](no.png)\n"
+    )
+    assert broken_links(page) == ("nowhere.md", "other.md#three", "#there", "no.png")
+
+
+def test_headings_make_the_anchors_that_viewers_make(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# `memplan train-step`\n\n## What's new, in 3 words?\n")
+    assert anchors(page) == {"memplan-train-step", "whats-new-in-3-words"}
+
+
+def test_every_page_can_be_reached_from_the_first_one() -> None:
+    reached, waiting = set(), [DOCS / "index.md"]
+    while waiting:
+        page = waiting.pop()
+        if page not in reached:
+            reached.add(page)
+            targets = (
+                (page.parent / link.partition("#")[0]).resolve() for link in links(page)
+            )
+            waiting.extend(target for target in targets if target.suffix == ".md")
+    assert [page for page in PAGES if page.is_relative_to(DOCS) and page not in reached] == []
+
+
+@pytest.mark.parametrize(("page", "lines"), [(README, 200), (CONTRIBUTING, 120)])
+def test_first_pages_are_short(page: Path, lines: int) -> None:
+    assert len(page.read_text().splitlines()) <= lines
