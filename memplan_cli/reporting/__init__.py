@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING
 from memplan_cli.errors import SettingsError
 from memplan_cli.planning.print_log import print_log as log_lines
 from memplan_cli.reporting.escape import terminal
+from memplan_cli.reporting.media import drawn
 from memplan_cli.reporting.media.json_text import json_text
 
 if TYPE_CHECKING:
     from memplan_cli.core.results.plan import Plan
+    from memplan_cli.reporting.media import Medium
     from memplan_cli.reporting.media.text import Screen
     from memplan_cli.reporting.plans.html import Beside
 
 Renderer = Callable[["Plan"], str]
 
-_MOST_IN_TEXT, _MOST_IN_MARKDOWN = 12, 20
+_MOST_IN_TEXT, _MOST_ROWS = 12, 20
 """Rows of each table, so that a report stays a page."""
 
 
@@ -36,6 +38,17 @@ def _of(module: str, function: str = "render") -> Renderer:
     return draw
 
 
+def _medium(medium: Medium) -> Renderer:
+    """Return a renderer that draws the report's document in a medium."""
+
+    def draw(plan: Plan) -> str:
+        from memplan_cli.reporting.plans.sections import plan_document
+
+        return drawn(plan_document(plan, _MOST_ROWS), medium)
+
+    return draw
+
+
 def _text(plan: Plan, screen: Screen | None = None) -> str:
     from memplan_cli.reporting.media.text import Screen, draw
     from memplan_cli.reporting.plans.sections import plan_document
@@ -43,19 +56,11 @@ def _text(plan: Plan, screen: Screen | None = None) -> str:
     return draw(plan_document(plan, _MOST_IN_TEXT), screen or Screen())
 
 
-def _markdown(plan: Plan) -> str:
-    from memplan_cli.reporting.media.markdown import draw
-    from memplan_cli.reporting.plans.sections import plan_document
-
-    return draw(plan_document(plan, _MOST_IN_MARKDOWN))
-
-
 def _markdown_logged(plan: Plan) -> str:
-    from memplan_cli.reporting.media.markdown import draw
     from memplan_cli.reporting.plans.sections import logged, plan_document
 
-    document = plan_document(plan, _MOST_IN_MARKDOWN)
-    return draw(replace(document, blocks=(*document.blocks, *logged(plan))))
+    document = plan_document(plan, _MOST_ROWS)
+    return drawn(replace(document, blocks=(*document.blocks, *logged(plan))), "markdown")
 
 
 def _json(plan: Plan) -> str:
@@ -69,7 +74,7 @@ def _json_logged(plan: Plan) -> str:
 RENDERERS: Mapping[str, Renderer] = {
     "text": _text,
     "json": _json,
-    "markdown": _markdown,
+    "markdown": _medium("markdown"),
     "html": _of("html"),
     "svg": _of("svg"),
     "csv": _of("exports", "tensors_csv"),
