@@ -5,15 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.quantities import format_change, format_share, format_size
-from memplan_cli.reporting.document import (
-    Document,
-    Items,
-    Name,
-    Paragraph,
-    Table,
-    columns,
-    section,
-)
+from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import shortened, terminal
 from memplan_cli.reporting.media import renderers
 from memplan_cli.reporting.media.json_text import json_text
@@ -27,32 +19,39 @@ _MOST_CHANGES = 25
 """Tensors that a comparison names."""
 
 
-def document(found: Difference) -> Document:
+def document(found: Difference) -> doc.Document:
     """Return the numbers that changed, and the tensors that changed them."""
     sides = (found.before, found.after)
     # Totals of a partial one leave out what has no size.
     marks = [" (partial)" if side.partial else "" for side in sides]
-    before, after = (Name(side.model) for side in sides)
-    unchanged = Paragraph("No tensor at the peak changed")
-    changed = section("What changed the peak", changes(found, _MOST_CHANGES))
+    before, after = (doc.Name(side.model) for side in sides)
+    unchanged = doc.Paragraph("No tensor at the peak changed")
+    changed = doc.section("What changed the peak", changes(found, _MOST_CHANGES))
     blocks = (
-        Table(columns("", ">before", ">after", ">change"), tuple(map(_cells, found.metrics))),
+        doc.Table(
+            doc.columns("", ">before", ">after", ">change"), tuple(map(_cells, found.metrics))
+        ),
         *(changed if found.changes else (unchanged,)),
-        *section("Notes", Items(found.notes) if found.notes else None),
+        *doc.section("Notes", doc.Items(found.notes) if found.notes else None),
     )
-    return Document((before, f"{marks[0]} -> ", after, marks[1]), blocks)
+    return doc.Document((before, f"{marks[0]} -> ", after, marks[1]), blocks)
 
 
-def changes(found: Difference, most: int) -> Table:
+def changes(found: Difference, most: int) -> doc.Table:
     """Return the tensors that changed the peak, largest effect first."""
     rows = tuple(
-        (format_change(change.effect), Name(change.tensor), change.kind.value, change.reason)
+        (
+            format_change(change.effect),
+            doc.Name(change.tensor),
+            change.kind.value,
+            change.reason,
+        )
         for change in found.changes[:most]
     )
     rest = found.changes[most:]
     effect = format_change(sum(change.effect for change in rest))
     caption = f"{effect}: {len(rest)} more tensors" if rest else ""
-    return Table(columns(">effect", "tensor", "what", "why"), rows, caption)
+    return doc.Table(doc.columns(">effect", "tensor", "what", "why"), rows, caption)
 
 
 def change_line(change: Change) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.quantities import format_change, format_size
+from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.commands.diff import changes
 from memplan_cli.reporting.commands.gate_formats import (
     MOST_CHANGES,
@@ -12,14 +13,12 @@ from memplan_cli.reporting.commands.gate_formats import (
     junit,
     sarif,
 )
-from memplan_cli.reporting.document import Document, Name, Note, Table, columns, section
 from memplan_cli.reporting.media import drawn, renderers
 from memplan_cli.reporting.media.json_text import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from memplan_cli.reporting.document import Block, Prose
     from memplan_cli.reporting.findings.gate import Verdict
 
 _LARGEST_MARKDOWN = 60_000
@@ -28,7 +27,7 @@ _LARGEST_MARKDOWN = 60_000
 _HEADS = ("", "model", "metric", ">baseline", ">now", ">change")
 
 
-def document(verdicts: tuple[Verdict, ...], most: int | None = None) -> Document:
+def document(verdicts: tuple[Verdict, ...], most: int | None = None) -> doc.Document:
     """Return a row for each metric of a model, failed ones first, and what was found.
 
     Args:
@@ -41,18 +40,18 @@ def document(verdicts: tuple[Verdict, ...], most: int | None = None) -> Document
     rows = tuple(row for verdict in shown for row in _rows(verdict))
     failed = sum(not verdict.passed for verdict in verdicts)
     found = (block for verdict in shown for block in _found(verdict))
-    return Document(
+    return doc.Document(
         f"Memory gate: {len(verdicts)} checked, {failed} failed",
-        (Table(columns(*_HEADS), rows, caption), *found),
+        (doc.Table(doc.columns(*_HEADS), rows, caption), *found),
     )
 
 
-def _rows(verdict: Verdict) -> Iterator[tuple[Prose, ...]]:
+def _rows(verdict: Verdict) -> Iterator[tuple[doc.Prose, ...]]:
     before = verdict.difference.before.metrics if verdict.difference else {}
     after = verdict.snapshot.metrics
     partial = " (partial)" if verdict.snapshot.partial else ""
     recorded = ", recorded" if verdict.recorded else ""
-    head = (f"{_word(verdict)}{recorded}", Name(verdict.snapshot.model))
+    head = (f"{_word(verdict)}{recorded}", doc.Name(verdict.snapshot.model))
     names = [name for name in verdict.rules.metrics if name in after]
     for name in names:
         now = format_size(after[name]) + partial
@@ -65,17 +64,18 @@ def _rows(verdict: Verdict) -> Iterator[tuple[Prose, ...]]:
         yield (*head, "", "-", "-", "-")
 
 
-def _found(verdict: Verdict) -> Iterator[Block]:
+def _found(verdict: Verdict) -> Iterator[doc.Block]:
     """Yield what was found of a model, and of one that failed who did it."""
     notes = [
-        Note("error" if result.fails else "note", result.message) for result in verdict.results
+        doc.Note("error" if result.fails else "note", result.message)
+        for result in verdict.results
     ]
     difference, table = verdict.difference, None
     if difference is not None and not (verdict.passed and not verdict.recorded):
-        notes += [Note("note", note) for note in difference.notes[:1]]
+        notes += [doc.Note("note", note) for note in difference.notes[:1]]
         table = changes(difference, MOST_CHANGES) if difference.changes else None
-    title = (f"{_word(verdict)}: ", Name(verdict.snapshot.model))
-    yield from section(title, *notes, table)
+    title = (f"{_word(verdict)}: ", doc.Name(verdict.snapshot.model))
+    yield from doc.section(title, *notes, table)
 
 
 def _word(verdict: Verdict) -> str:

@@ -8,17 +8,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.quantities import format_size
 from memplan_cli.core.symbolic.dims import binding_text
 from memplan_cli.planning.totals import expression
-from memplan_cli.reporting.document import (
-    Code,
-    Document,
-    Items,
-    Name,
-    Note,
-    Paragraph,
-    Table,
-    columns,
-    section,
-)
+from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import csv_row
 from memplan_cli.reporting.findings.sweep_rows import COLUMNS, NUMBERS, SCHEMA
 from memplan_cli.reporting.media import drawn, renderers
@@ -32,7 +22,6 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.observations import Difference, Peaks, Validation
     from memplan_cli.core.results.validation import Proof
     from memplan_cli.planning.fit import Fit, Need
-    from memplan_cli.reporting.document import Block, Prose
     from memplan_cli.reporting.findings.sweep_rows import Row
     from memplan_cli.runtime.doctor import Diagnosis
     from memplan_cli.runtime.simulation.dynamic import Simulated
@@ -50,7 +39,7 @@ _SHOWN = ("weights", "naive", "planned", "total")
 """Sizes in the table of a sweep."""
 
 
-def _diagnosis(found: Diagnosis) -> Document:
+def _diagnosis(found: Diagnosis) -> doc.Document:
     """Return versions, the providers that really work, and what to do about the rest."""
     states = tuple(
         f"{probe.provider}: works"
@@ -58,13 +47,13 @@ def _diagnosis(found: Diagnosis) -> Document:
         else f"{probe.provider}: does not work: {probe.reason}"
         for probe in found.probes
     )
-    problems = Items(found.problems) if found.problems else Paragraph("No problems.")
-    return Document(
+    problems = doc.Items(found.problems) if found.problems else doc.Paragraph("No problems.")
+    return doc.Document(
         f"Python {found.python}",
         (
-            Table(columns("package", "version"), found.versions),
-            *section("Providers, by creating a session on each", Items(states)),
-            *section("Problems", problems),
+            doc.Table(doc.columns("package", "version"), found.versions),
+            *doc.section("Providers, by creating a session on each", doc.Items(states)),
+            *doc.section("Problems", problems),
         ),
     )
 
@@ -75,22 +64,22 @@ DOCTOR: Mapping[str, Callable[[Diagnosis], str]] = {
 }
 
 
-def _fit(fit: Fit) -> Document:
+def _fit(fit: Fit) -> doc.Document:
     """Return the answer, what it needs, and what the next value would need."""
     fixed = "".join(f", {name}={value}" for name, value in fit.dims.items())
     overhead = format_size(fit.overhead)
-    return Document(
-        (Name(fit.model), fixed),
+    return doc.Document(
+        (doc.Name(fit.model), fixed),
         (
-            Paragraph(f"{format_size(fit.memory)} of memory, {overhead} of it overhead"),
+            doc.Paragraph(f"{format_size(fit.memory)} of memory, {overhead} of it overhead"),
             *_answer(fit),
             *_confirmed(fit),
-            *(Note("warning", warning) for warning in fit.warnings),
+            *(doc.Note("warning", warning) for warning in fit.warnings),
         ),
     )
 
 
-def _answer(fit: Fit) -> Iterator[Block]:
+def _answer(fit: Fit) -> Iterator[doc.Block]:
     heads = (*(f">{name}" for name in fit.unknown), ">needs", ">with one more")
     rows = tuple(
         (
@@ -102,26 +91,28 @@ def _answer(fit: Fit) -> Iterator[Block]:
     )
     if rows:
         parts = _terms(fit.points[0].need) if len(rows) == 1 else ""
-        yield Table(columns(*heads), rows, parts)
+        yield doc.Table(doc.columns(*heads), rows, parts)
     elif fit.least is not None:
         smallest = binding_text(dict.fromkeys(fit.unknown, 1))
-        yield Paragraph(f"nothing fits: {smallest} needs {_needed(fit.least, fit)}", "verdict")
-        yield Paragraph(_terms(fit.least), "soft")
+        yield doc.Paragraph(
+            f"nothing fits: {smallest} needs {_needed(fit.least, fit)}", "verdict"
+        )
+        yield doc.Paragraph(_terms(fit.least), "soft")
     else:
-        yield Paragraph("nothing fits", "verdict")
+        yield doc.Paragraph("nothing fits", "verdict")
     if fit.expressions:
-        yield Paragraph(f"one plan for all values: {expression(fit.expressions)} bytes")
+        yield doc.Paragraph(f"one plan for all values: {expression(fit.expressions)} bytes")
 
 
-def _confirmed(fit: Fit) -> Iterator[Block]:
+def _confirmed(fit: Fit) -> Iterator[doc.Block]:
     seen = fit.confirmed
     if seen is None:
         return
     total = seen.total(fit.overhead)
     verdict = "fits" if total <= fit.memory else "does not fit"
     dims, size = binding_text(seen.dims), format_size(total)
-    yield Paragraph(f"run on {seen.provider} with {dims}: {size}, {verdict}")
-    yield Paragraph(
+    yield doc.Paragraph(f"run on {seen.provider} with {dims}: {size}, {verdict}")
+    yield doc.Paragraph(
         f"{format_size(seen.held)} reserved by the arena, weights included", "soft"
     )
 
@@ -143,14 +134,14 @@ FIT: Mapping[str, Callable[[Fit], str]] = {
 }
 
 
-def _settings(found: Recommendation, model: str) -> Document:
+def _settings(found: Recommendation, model: str) -> doc.Document:
     """Return the session as Python, what it needs as comments on top."""
     comments = [f"predicted: {_peaks(found.predicted, 'reserved, no weights')}"]
     if found.observed:
         comments.append(f"observed: {_peaks(found.observed, 'reserved')}")
     lines = [f"# {comment}" for comment in (*comments, *found.notes)]
     snippet = settings_snippet(found.settings, model, found.provider)
-    return Document("", (Code((*lines, *snippet.splitlines())),))
+    return doc.Document("", (doc.Code((*lines, *snippet.splitlines())),))
 
 
 def _peaks(peaks: Peaks, reserved: str) -> str:
@@ -184,7 +175,7 @@ SETTINGS: Mapping[str, Callable[[Recommendation, str], str]] = {
 }
 
 
-def _simulation(found: Simulated) -> Document:
+def _simulation(found: Simulated) -> doc.Document:
     """Return a row for each allocator, the static plan first."""
     rows = [("static plan, level 2", _known(found.planned), "")]
     rows += [
@@ -195,8 +186,8 @@ def _simulation(found: Simulated) -> Document:
         )
         for run in found.simulations
     ]
-    table = Table(columns("allocator", ">reserved", "fragmentation"), tuple(rows))
-    return Document("", (table, Paragraph(_RESERVED, "soft")))
+    table = doc.Table(doc.columns("allocator", ">reserved", "fragmentation"), tuple(rows))
+    return doc.Document("", (table, doc.Paragraph(_RESERVED, "soft")))
 
 
 def _simulation_json(found: Simulated) -> str:
@@ -211,18 +202,18 @@ SIMULATE: Mapping[str, Callable[[Simulated], str]] = {
 }
 
 
-def _sweep(rows: Sequence[Row]) -> Document:
+def _sweep(rows: Sequence[Row]) -> doc.Document:
     """Return a line for each model and binding, and how many failed."""
     bad = sum(not row.passed for row in rows)
     count = "1 row" if len(rows) == 1 else f"{len(rows)} rows"
-    heads = columns(
+    heads = doc.columns(
         "model", "dims", ">nodes", ">coverage", *(f">{name}" for name in _SHOWN), ""
     )
-    table = Table(heads, tuple(map(_sweep_row, rows)))
-    return Document("", (table, Paragraph(count + (f", {bad} failed" if bad else ""))))
+    table = doc.Table(heads, tuple(map(_sweep_row, rows)))
+    return doc.Document("", (table, doc.Paragraph(count + (f", {bad} failed" if bad else ""))))
 
 
-def _sweep_row(row: Row) -> tuple[Prose, ...]:
+def _sweep_row(row: Row) -> tuple[doc.Prose, ...]:
     head, numbers = (row.model, _dims(row)), row.numbers  # paths are never cut
     if not row.passed:
         return (*head, *[""] * (2 + len(_SHOWN)), f"failed: {row.error}")
@@ -259,19 +250,19 @@ SWEEP: Mapping[str, Callable[[Sequence[Row]], str]] = {
 }
 
 
-def _proof(proof: Proof) -> Document:
+def _proof(proof: Proof) -> doc.Document:
     """Return the verdict, what differs, what else was noticed, and the memory measured."""
     found = proof.validation
-    lines = Items((*_checks(found), *found.notes))
+    lines = doc.Items((*_checks(found), *found.notes))
     observed = proof.runtime.observed if proof.runtime else {}
     before, after = (_time(observed.get(side)) for side in ("original", "optimized"))
     times = f"time of a run, the median: original {before}; written {after}"
-    return Document(
+    return doc.Document(
         f"{found.status} on {found.provider}",
         (
             *([lines] if lines.lines else []),
             *evidence(proof.runtime),
-            *([Paragraph(times)] if before and after else []),
+            *([doc.Paragraph(times)] if before and after else []),
         ),
     )
 
@@ -283,7 +274,7 @@ def _time(observed: Peaks | None) -> str:
     return f"{observed.milliseconds:.3g} ms"
 
 
-def _checks(found: Validation) -> Iterator[Prose]:
+def _checks(found: Validation) -> Iterator[doc.Prose]:
     if found.bit_identical:
         yield "outputs are the same, bit for bit"
     elif found.max_abs_diff is not None:
@@ -293,7 +284,7 @@ def _checks(found: Validation) -> Iterator[Prose]:
     if found.donated is not None:
         yield f"two steps with each donated pair in one buffer: {found.donated}"
     for difference in found.differences[:_MOST_DIFFERENCES]:
-        yield Name(difference.output), f": {_described(difference)}"
+        yield doc.Name(difference.output), f": {_described(difference)}"
     left = len(found.differences) - _MOST_DIFFERENCES
     if left > 0:
         yield f"and {left} more outputs"

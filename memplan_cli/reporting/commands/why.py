@@ -5,14 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.quantities import format_share, format_size
-from memplan_cli.reporting.document import (
-    Document,
-    Items,
-    Name,
-    Paragraph,
-    Table,
-    columns,
-)
+from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import per_unit
 from memplan_cli.reporting.findings.snapshot import known_share
 from memplan_cli.reporting.media import renderers
@@ -21,7 +14,6 @@ from memplan_cli.reporting.media.json_text import json_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from memplan_cli.reporting.document import Prose
     from memplan_cli.reporting.findings.why import AtPeak, PeakStory, TensorStory
 
 _MOST_ROWS = 20
@@ -37,7 +29,7 @@ _PEAK_WITHOUT = (
 )
 
 
-def peak(story: PeakStory) -> Document:
+def peak(story: PeakStory) -> doc.Document:
     """Return the live set at the peak as a table, and what would lower it most."""
     partial = f" (partial: {known_share(story.coverage)})" if story.coverage < 1.0 else ""
     rest = story.rows[_MOST_ROWS:]
@@ -45,23 +37,23 @@ def peak(story: PeakStory) -> Document:
     caption = f"and {len(rest)} more tensors, {size}" if rest else ""
     rows = tuple(_row(row, story) for row in story.rows[:_MOST_ROWS])
     where = f"{_size(story.bytes, story)} live at the peak{partial}: step {story.step}, "
-    return Document(
-        (where, Name(story.node)),
+    return doc.Document(
+        (where, doc.Name(story.node)),
         (
-            Table(columns(*_HEADS), rows, caption),
-            Paragraph(_advice(story)),
-            Paragraph(_PEAK_WITHOUT, "soft"),
+            doc.Table(doc.columns(*_HEADS), rows, caption),
+            doc.Paragraph(_advice(story)),
+            doc.Paragraph(_PEAK_WITHOUT, "soft"),
         ),
     )
 
 
-def _row(row: AtPeak, story: PeakStory) -> tuple[Prose, ...]:
+def _row(row: AtPeak, story: PeakStory) -> tuple[doc.Prose, ...]:
     return (
-        Name(row.tensor),
+        doc.Name(row.tensor),
         _size(row.bytes, story),
         format_share(row.bytes, story.bytes),
-        Name(row.made_by),
-        Name(row.read_by),
+        doc.Name(row.made_by),
+        doc.Name(row.read_by),
         _size(row.peak_without, story),
     )
 
@@ -70,27 +62,27 @@ def _size(size: int, story: PeakStory) -> str:
     return format_size(size) + per_unit(story.unit)
 
 
-def _advice(story: PeakStory) -> Prose:
+def _advice(story: PeakStory) -> doc.Prose:
     best = story.best
     if best is None:
         return "No single tensor lowers the peak: something else is as high without it."
     lower = _size(best.peak_without, story)
     return (
-        Name(best.tensor),
+        doc.Name(best.tensor),
         f" would lower the peak most: to {lower}, if it were recomputed instead of kept.",
     )
 
 
-def tensor(story: TensorStory) -> Document:
+def tensor(story: TensorStory) -> doc.Document:
     """Return where a tensor is placed, who keeps it alive, whose memory it reuses."""
     place = story.place
     dims = ",".join(str(dim) for dim in place.shape)
     size = f"{format_size(place.bytes)}{per_unit(story.unit)}"
-    title = (Name(place.id), f": {place.dtype} [{dims}], {size}")
-    return Document(title, (Items(tuple(_lines(story))),))
+    title = (doc.Name(place.id), f": {place.dtype} [{dims}], {size}")
+    return doc.Document(title, (doc.Items(tuple(_lines(story))),))
 
 
-def _lines(story: TensorStory) -> Iterator[Prose]:
+def _lines(story: TensorStory) -> Iterator[doc.Prose]:
     place = story.place
     slot = "" if place.slot is None else f", slot {place.slot}"
     where = f"arena {place.arena} at offset {place.offset}{slot}"
@@ -98,23 +90,23 @@ def _lines(story: TensorStory) -> Iterator[Prose]:
     if place.pinned:
         yield f"has a buffer of its own for the whole run: {place.pinned}"
     else:
-        yield "made by ", Name(story.made_by)
-        yield "kept alive by ", Name(story.read_by), ", which reads it last"
+        yield "made by ", doc.Name(story.made_by)
+        yield "kept alive by ", doc.Name(story.read_by), ", which reads it last"
     if story.shares:
         yield "shares its bytes with ", *_names(story.shares)
         if story.held_by != place.id:
-            yield "the bytes stay in use for ", Name(story.held_by)
+            yield "the bytes stay in use for ", doc.Name(story.held_by)
     if story.before is None:
         yield f"reuses no memory: {story.reason}"
     else:
-        yield "reuses the memory of ", Name(story.before)
+        yield "reuses the memory of ", doc.Name(story.before)
     if story.after:
         yield "its memory is reused by ", *_names(story.after)
     yield "is live at the peak" if story.at_peak else "is not live at the peak"
 
 
-def _names(names: tuple[str, ...]) -> tuple[str | Name, ...]:
-    shown = (part for name in names[:_MOST_NAMES] for part in (", ", Name(name)))
+def _names(names: tuple[str, ...]) -> tuple[str | doc.Name, ...]:
+    shown = (part for name in names[:_MOST_NAMES] for part in (", ", doc.Name(name)))
     left = len(names) - _MOST_NAMES
     return (*tuple(shown)[1:], *((f" and {left} more",) if left > 0 else ()))
 

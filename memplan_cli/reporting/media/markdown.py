@@ -6,82 +6,70 @@ import re
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from memplan_cli.reporting.document import (
-    Chart,
-    Code,
-    Column,
-    Figures,
-    Heading,
-    Items,
-    Name,
-    Note,
-    Paragraph,
-    parts,
-)
+from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import markdown, markdown_prose, printable
 from memplan_cli.reporting.media.bars import drawn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from memplan_cli.reporting.document import Block, Document, Figure, Prose
 
 _CHART_WIDTH = 80
 
 
-def draw(document: Document) -> str:
+def draw(document: doc.Document) -> str:
     """Return a document as Markdown."""
     title = [f"## {_said(document.title)}"] if document.title else []
     # Notes in a row are one list.
-    runs = groupby(document.blocks, lambda block: isinstance(block, Note))
+    runs = groupby(document.blocks, lambda block: isinstance(block, doc.Note))
     found = (("\n" if notes else "\n\n").join(map(_block, run)) for notes, run in runs)
     return "\n\n".join([*title, *found]) + "\n"
 
 
-def _block(block: Block) -> str:  # noqa: PLR0911 - one a kind of block
+def _block(block: doc.Block) -> str:  # noqa: PLR0911 - one a kind of block
     match block:
-        case Heading(text):
+        case doc.Heading(text):
             return f"### {_said(text)}"
-        case Paragraph(text, tone):
+        case doc.Paragraph(text, tone):
             return f"**{_said(text)}**" if tone == "verdict" else _said(text)
-        case Figures(rows):
+        case doc.Figures(rows):
             return _figures(rows)
-        case Chart():
+        case doc.Chart():
             return _fenced((*drawn(block, _CHART_WIDTH), block.caption), "text")
-        case Items(lines):
+        case doc.Items(lines):
             return "\n".join(f"- {_said(line)}" for line in lines)
-        case Code(lines, language):
+        case doc.Code(lines, language):
             return _fenced(lines, language)
-        case Note(kind, text):
+        case doc.Note(kind, text):
             label = kind if kind == "note" else f"**{kind}**"
             return f"- {label}: {_said(text)}"
     table = _table(block.columns, (map(_said, row) for row in block.rows))
     return f"{table}\n\n{_said(block.caption)}" if block.caption else table
 
 
-def _said(prose: Prose) -> str:
+def _said(prose: doc.Prose) -> str:
     return "".join(
         (markdown(part.text) if part.text else "")
-        if isinstance(part, Name)
+        if isinstance(part, doc.Name)
         else markdown_prose(part)
-        for part in parts(prose)
+        for part in doc.parts(prose)
     )
 
 
-def _figures(rows: Sequence[Figure]) -> str:
+def _figures(rows: Sequence[doc.Figure]) -> str:
     """Return a row a number; a column that would be empty is left out."""
     kinds = {
-        Column(""): [f"**{row.name}**" if row.chosen else row.name for row in rows],
-        Column("bytes", "right"): [markdown_prose(row.value) for row in rows],
-        Column("saved", "right"): [row.saved for row in rows],
-        Column("certainty"): [row.certainty for row in rows],
-        Column("meaning"): [row.definition for row in rows],
+        doc.Column(""): [f"**{row.name}**" if row.chosen else row.name for row in rows],
+        doc.Column("bytes", "right"): [markdown_prose(row.value) for row in rows],
+        doc.Column("saved", "right"): [row.saved for row in rows],
+        doc.Column("certainty"): [row.certainty for row in rows],
+        doc.Column("meaning"): [row.definition for row in rows],
     }
     shown = {column: cells for column, cells in kinds.items() if any(cells)}
     return _table(shown, zip(*shown.values(), strict=True))
 
 
-def _table(columns: Iterable[Column], rows: Iterable[Iterable[str]]) -> str:
+def _table(columns: Iterable[doc.Column], rows: Iterable[Iterable[str]]) -> str:
     heads = list(columns)
     rule = ["---:" if column.align == "right" else "---" for column in heads]
     return "\n".join(map(_row, ([column.title for column in heads], rule, *rows)))

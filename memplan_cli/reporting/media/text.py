@@ -8,23 +8,10 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
 from rich.padding import Padding
-from rich.table import Table as Grid
+from rich.table import Table
 from rich.text import Text
 
-from memplan_cli.reporting.document import (
-    Chart,
-    Code,
-    Column,
-    Figures,
-    Heading,
-    Items,
-    Name,
-    Note,
-    Paragraph,
-    Table,
-    columns,
-    parts,
-)
+from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import printable, shortened, terminal
 from memplan_cli.reporting.media.bars import drawn
 
@@ -32,8 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from rich.console import RenderableType
-
-    from memplan_cli.reporting.document import Block, Document, Figure, Prose
 
 _WIDEST_CHART = 100
 """A chart wider than this says no more."""
@@ -65,7 +50,7 @@ _NAMES_FIT = 160
 """The width for which names are cut where lines have no end."""
 
 
-def draw(document: Document, screen: Screen = ENDLESS) -> str:
+def draw(document: doc.Document, screen: Screen = ENDLESS) -> str:
     """Return a document as text, trailing blanks removed."""
     console = Console(
         file=io.StringIO(),
@@ -85,67 +70,67 @@ def draw(document: Document, screen: Screen = ENDLESS) -> str:
     return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
 
 
-def _parts(document: Document, width: int) -> Iterator[RenderableType]:
+def _parts(document: doc.Document, width: int) -> Iterator[RenderableType]:
     if document.title:
         yield Text(_line(document.title, width), style="bold")
     inset, previous = 0, None
     for block in document.blocks:
-        if isinstance(block, Heading):
+        if isinstance(block, doc.Heading):
             yield Text(f"\n{_line(block.text, width)}", style="bold cyan")
             inset = 2
         else:
-            drawing = isinstance(previous, Table | Figures | Chart | Code)
-            if drawing and not isinstance(block, Table):
+            drawing = isinstance(previous, doc.Table | doc.Figures | doc.Chart | doc.Code)
+            if drawing and not isinstance(block, doc.Table):
                 yield Text("")
             content = _block(block, width - inset)
             yield Padding(content, (0, 0, 0, inset), expand=False)
         previous = block
 
 
-def _block(block: Block, width: int) -> RenderableType:  # noqa: PLR0911 - one a kind of block
+def _block(block: doc.Block, width: int) -> RenderableType:  # noqa: PLR0911 - one a kind of block
     match block:
-        case Paragraph(text, tone):
+        case doc.Paragraph(text, tone):
             return Text(_said(text), style=_STYLES[tone])
-        case Figures(rows):
+        case doc.Figures(rows):
             return _figures(rows)
-        case Table():
+        case doc.Table():
             return _table(block, width)
-        case Chart():
+        case doc.Chart():
             lines = drawn(block, min(max(width - 2, 10), _WIDEST_CHART))
             caption = Text(terminal(block.caption), style="dim")
             return Group(Text("\n".join(lines), style="cyan"), caption)
-        case Items(lines):
+        case doc.Items(lines):
             return Text("\n".join(map(_said, lines)))
-        case Code(lines):
+        case doc.Code(lines):
             return Text("\n".join(map(printable, lines)), style="dim")
-        case Note(kind, text):
+        case doc.Note(kind, text):
             return Text(f"{kind}: {terminal(text)}")
     return Text(_said(block.text))
 
 
-def _said(prose: Prose, room: int = 1 << 16) -> str:
+def _said(prose: doc.Prose, room: int = 1 << 16) -> str:
     """Return a sentence; the names in it are cut to ``room`` characters."""
     return "".join(
-        shortened(part.text, room) if isinstance(part, Name) else terminal(part)
-        for part in parts(prose)
+        shortened(part.text, room) if isinstance(part, doc.Name) else terminal(part)
+        for part in doc.parts(prose)
     )
 
 
-def _line(prose: Prose, width: int) -> str:
+def _line(prose: doc.Prose, width: int) -> str:
     """Return a sentence whose names are cut so that it stays on one line."""
-    found = parts(prose)
-    names = sum(isinstance(part, Name) for part in found)
-    taken = sum(len(terminal(part)) for part in found if not isinstance(part, Name))
+    found = doc.parts(prose)
+    names = sum(isinstance(part, doc.Name) for part in found)
+    taken = sum(len(terminal(part)) for part in found if not isinstance(part, doc.Name))
     return _said(prose, max((width - taken) // max(names, 1), _SHORTEST_NAME))
 
 
-def _figures(rows: Sequence[Figure]) -> RenderableType:
+def _figures(rows: Sequence[doc.Figure]) -> RenderableType:
     if any(len(row.value) > _LONGEST_NUMBER for row in rows):
         return _stacked(rows)
     savings = any(row.saved for row in rows)
     sure = any(row.certainty for row in rows)
     heads = ["", ">", *([">saved"] * savings), *([""] * sure), ""]
-    grid = _grid(columns(*heads))
+    grid = _grid(doc.columns(*heads))
     for row in rows:
         style = "bold green" if row.chosen else ""
         name = f"{row.name} *" if row.chosen else row.name
@@ -156,7 +141,7 @@ def _figures(rows: Sequence[Figure]) -> RenderableType:
     return grid
 
 
-def _stacked(rows: Sequence[Figure]) -> RenderableType:
+def _stacked(rows: Sequence[doc.Figure]) -> RenderableType:
     """Return figures one below the other: expressions are too long for a column."""
     lines = Text()
     for row in rows:
@@ -170,8 +155,8 @@ def _stacked(rows: Sequence[Figure]) -> RenderableType:
     return lines
 
 
-def _grid(heads: Sequence[Column]) -> Grid:
-    grid = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+def _grid(heads: Sequence[doc.Column]) -> Table:
+    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     grid.show_header = any(head.title for head in heads)
     for head in heads:
         grid.add_column(
@@ -183,7 +168,7 @@ def _grid(heads: Sequence[Column]) -> Grid:
     return grid
 
 
-def _table(table: Table, width: int) -> RenderableType:
+def _table(table: doc.Table, width: int) -> RenderableType:
     grid, room = _grid(table.columns), _room(table, width)
     for row in table.rows:
         cells = (_said(c, _NAME_IN_LIST if isinstance(c, tuple) else room) for c in row)
@@ -193,12 +178,12 @@ def _table(table: Table, width: int) -> RenderableType:
     return Group(grid, Text(terminal(table.caption), style="dim"))
 
 
-def _room(table: Table, width: int) -> int:
+def _room(table: doc.Table, width: int) -> int:
     """Return the characters that a name gets, its column sharing the line with the others."""
     taken, names = 0, 0
     for at, column in enumerate(table.columns):
         cells = [row[at] for row in table.rows]
-        if any(isinstance(cell, Name) for cell in cells):
+        if any(isinstance(cell, doc.Name) for cell in cells):
             names += 1
             continue
         longest = max((len(_said(cell, _NAME_IN_LIST)) for cell in cells), default=0)

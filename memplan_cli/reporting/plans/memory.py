@@ -13,7 +13,7 @@ from memplan_cli.core.results.figures import (
     UNKNOWN,
     WORKSPACE,
 )
-from memplan_cli.reporting.document import Figure
+from memplan_cli.reporting import document as doc
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -71,7 +71,7 @@ def verdict(report: Report) -> str:
     return f"{planned} instead of {naive}{graph}: {saved} saved{partial}"
 
 
-def memory_figures(report: Report) -> tuple[Figure, ...]:
+def memory_figures(report: Report) -> tuple[doc.Figure, ...]:
     """Return naive, the levels and the bounds: the intermediates' memory."""
     memory = report.memory
     figures = [_figure(report, "naive", memory.naive, DEFINITIONS["naive"], memory.naive)]
@@ -94,38 +94,38 @@ def memory_figures(report: Report) -> tuple[Figure, ...]:
     return tuple(figures)
 
 
-def _lower_bound(report: Report) -> Figure:
+def _lower_bound(report: Report) -> doc.Figure:
     memory, meaning = report.memory, DEFINITIONS["live_peak"]
     if memory.order_proved:
         meaning += "; no order needs less"
     if memory.live_peak is None and "live_peak" in report.symbolic:
         meaning += "; dims from 1 on"
-        figure = Figure("lower bound", report.symbolic["live_peak"], meaning)
+        figure = doc.Figure("lower bound", report.symbolic["live_peak"], meaning)
     else:
         figure = _figure(report, "lower bound", memory.live_peak, meaning, memory.naive)
     return replace(figure, certainty=_sure(report, "live_peak", figure.value))
 
 
-def total_figures(report: Report) -> tuple[Figure, ...]:
+def total_figures(report: Report) -> tuple[doc.Figure, ...]:
     """Return the whole model's memory, term by term; of a forward one, what training takes."""
     terms = (
         _figure(report, name, getattr(report.memory, name), DEFINITIONS[name], None)
         for name in ("weights", "inputs", "outputs", "planned", "total")
     )
     training = (
-        Figure(name, format_size(report.training_estimate[key]), meaning)
+        doc.Figure(name, format_size(report.training_estimate[key]), meaning)
         for key, (name, meaning) in _TRAINING.items()
         if key in report.training_estimate
     )
     return (*terms, _workspace(report), *training)
 
 
-def _workspace(report: Report) -> Figure:
+def _workspace(report: Report) -> doc.Figure:
     """Return what kernels take besides, which nobody knows before a run."""
     peaks = report.runtime and report.runtime.observed.get("optimized")
     if not peaks or peaks.scratch is None:
-        return Figure("workspace", UNKNOWN, WORKSPACE)
-    return Figure("workspace", format_size(peaks.scratch), WORKSPACE, certainty=OBSERVED)
+        return doc.Figure("workspace", UNKNOWN, WORKSPACE)
+    return doc.Figure("workspace", format_size(peaks.scratch), WORKSPACE, certainty=OBSERVED)
 
 
 def certainty_lines(report: Report) -> tuple[str, ...]:
@@ -137,11 +137,11 @@ def certainty_lines(report: Report) -> tuple[str, ...]:
 
 def _figure(
     report: Report, name: str, size: int | None, meaning: str, naive: int | None
-) -> Figure:
+) -> doc.Figure:
     text = report.symbolic.get(name, UNKNOWN) if size is None else format_size(size)
     known = size is not None and naive is not None and name != "naive"
     saved = format_share((naive or 0) - (size or 0), naive or 0) if known else ""
-    return Figure(name, text, meaning, saved, _sure(report, name, text))
+    return doc.Figure(name, text, meaning, saved, _sure(report, name, text))
 
 
 def _sure(report: Report, name: str, text: str) -> str:

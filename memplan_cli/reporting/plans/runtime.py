@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.quantities import format_size
-from memplan_cli.reporting.document import Items, Name, Paragraph, Table, columns, section
+from memplan_cli.reporting import document as doc
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from memplan_cli.core.results.observations import Peaks
     from memplan_cli.core.results.report import Report, RuntimeFacts
-    from memplan_cli.reporting.document import Block
 
 _MEASURES: Mapping[str, str] = {
     "first run peak": "most bytes of intermediates and outputs live in the first run",
@@ -29,7 +28,7 @@ def size_or_dash(size: int | None) -> str:
     return "-" if size is None else format_size(size)
 
 
-def evidence(runtime: RuntimeFacts | None) -> Iterator[Block]:
+def evidence(runtime: RuntimeFacts | None) -> Iterator[doc.Block]:
     """Yield predicted and observed side by side; nothing where nothing was run."""
     if runtime is None or not (runtime.predicted or runtime.observed):
         return
@@ -50,8 +49,8 @@ def evidence(runtime: RuntimeFacts | None) -> Iterator[Block]:
     title = f"Predicted and observed: {runtime.name} {runtime.version}, {runtime.provider}"
     meanings = tuple(f"{name}: {_MEASURES[name]}" for name, *_ in rows)
     if rows:
-        table = Table(columns(*_HEADS), tuple(rows))
-        yield from section(title, table, Items(meanings))
+        table = doc.Table(doc.columns(*_HEADS), tuple(rows))
+        yield from doc.section(title, table, doc.Items(meanings))
 
 
 def _predicted(peaks: Peaks) -> Mapping[str, int | None]:
@@ -74,20 +73,22 @@ def _observed(peaks: Peaks) -> Mapping[str, int | None]:
     }
 
 
-def settings(runtime: RuntimeFacts | None) -> Iterator[Block]:
+def settings(runtime: RuntimeFacts | None) -> Iterator[doc.Block]:
     """Yield the runtime's options for the written model, ``scope.key = value``."""
     if runtime is None or runtime.settings is None:
         return
     lines = tuple(
-        Name(f"{scope}.{key} = {value}")
+        doc.Name(f"{scope}.{key} = {value}")
         for scope, options in runtime.settings.to_json().items()
         if scope != "io_binding"  # a line for each donated pair is in its own section
         for key, value in options.items()
     )
-    yield from section("Settings of the written model", Items(lines) if lines else None)
+    yield from doc.section(
+        "Settings of the written model", doc.Items(lines) if lines else None
+    )
 
 
-def validation(report: Report) -> Iterator[Block]:
+def validation(report: Report) -> Iterator[doc.Block]:
     """Yield the verdict of the comparison, or that there was none."""
     checked = report.validation
     words = ["not validated"]
@@ -99,4 +100,4 @@ def validation(report: Report) -> Iterator[Block]:
             words.append(f"replay {checked.replay}")
         if checked.donated is not None:
             words.append(f"two steps with donated buffers {checked.donated}")
-    yield from section("Validation", Paragraph(", ".join(words)))
+    yield from doc.section("Validation", doc.Paragraph(", ".join(words)))

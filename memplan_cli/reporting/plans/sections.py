@@ -12,19 +12,7 @@ from memplan_cli.core.results.observations import CPU
 from memplan_cli.core.results.timeline import curve, main_arena, nodes_at, peak_tick
 from memplan_cli.core.symbolic.dims import binding_text
 from memplan_cli.planning.print_log import print_log, refusals
-from memplan_cli.reporting.document import (
-    Chart,
-    Code,
-    Document,
-    Figures,
-    Items,
-    Name,
-    Paragraph,
-    Table,
-    columns,
-    first_rows,
-    section,
-)
+from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import per_unit
 from memplan_cli.reporting.plans import runtime
 from memplan_cli.reporting.plans.memory import (
@@ -42,7 +30,6 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.placements import Placement
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.results.report import Report
-    from memplan_cli.reporting.document import Block, Prose
 
 _HALF, _WIDE = frozenset({"float16", "bfloat16"}), "float32"
 
@@ -50,12 +37,12 @@ _SIZES = ("inputs", "outputs", "naive", "live_peak", "planned", "total")
 """What a row of a binding says of its memory."""
 
 
-def plan_document(plan: Plan, most: int) -> Document:
+def plan_document(plan: Plan, most: int) -> doc.Document:
     """Return the report of a plan; of long tables, the first ``most`` rows."""
     report = plan.report
     blocks = (
-        Paragraph(verdict(report), "plain" if report.saved is None else "verdict"),
-        Paragraph(headline(report), "soft"),
+        doc.Paragraph(verdict(report), "plain" if report.saved is None else "verdict"),
+        doc.Paragraph(headline(report), "soft"),
         *_memory(report),
         *_live_bytes(plan),
         *_peak(plan, most),
@@ -68,26 +55,26 @@ def plan_document(plan: Plan, most: int) -> Document:
         *runtime.settings(report.runtime),
         *runtime.validation(report),
         *_not_reused(plan, most),
-        *section("Warnings", Items(report.warnings) if report.warnings else None),
+        *doc.section("Warnings", doc.Items(report.warnings) if report.warnings else None),
     )
-    return Document(("Memory of ", Name(report.model.path or "model")), blocks)
+    return doc.Document(("Memory of ", doc.Name(report.model.path or "model")), blocks)
 
 
-def logged(plan: Plan) -> Iterator[Block]:
+def logged(plan: Plan) -> Iterator[doc.Block]:
     """Yield the lines of ``--print-log``."""
-    lines = tuple(map(Name, print_log(plan)))
-    yield from section("Reuse, in the order of the plan", Items(lines))
+    lines = tuple(map(doc.Name, print_log(plan)))
+    yield from doc.section("Reuse, in the order of the plan", doc.Items(lines))
 
 
-def _memory(report: Report) -> Iterator[Block]:
+def _memory(report: Report) -> Iterator[doc.Block]:
     words = certainty_lines(report)
-    yield from section("Intermediates", Figures(memory_figures(report)))
-    yield from section("Whole model", Figures(total_figures(report)))
+    yield from doc.section("Intermediates", doc.Figures(memory_figures(report)))
+    yield from doc.section("Whole model", doc.Figures(total_figures(report)))
     if words:
-        yield Paragraph("; ".join(words), "soft")
+        yield doc.Paragraph("; ".join(words), "soft")
 
 
-def _live_bytes(plan: Plan) -> Iterator[Block]:
+def _live_bytes(plan: Plan) -> Iterator[doc.Block]:
     arena = main_arena(plan)
     points = curve(plan, arena)
     most = max((size for _, size in points), default=0)
@@ -96,10 +83,10 @@ def _live_bytes(plan: Plan) -> Iterator[Block]:
     end, peak = points[-1][0], peak_tick(points)
     unit = "" if arena.unit == "1" else f" x {arena.unit}"
     caption = f"highest {format_size(most)}{unit} at step {peak} of {end}"
-    yield from section("Live bytes over time", Chart(points, end, peak, caption))
+    yield from doc.section("Live bytes over time", doc.Chart(points, end, peak, caption))
 
 
-def _peak(plan: Plan, most: int) -> Iterator[Block]:
+def _peak(plan: Plan, most: int) -> Iterator[doc.Block]:
     peak = plan.report.peak
     if peak is None or not peak.tensors:
         return
@@ -113,7 +100,7 @@ def _peak(plan: Plan, most: int) -> Iterator[Block]:
     nodes = nodes_at(plan)
     rows = (
         (
-            Name(name),
+            doc.Name(name),
             format_size(size),
             format_share(size, whole),
             *_between(places.get(name), nodes),
@@ -121,20 +108,22 @@ def _peak(plan: Plan, most: int) -> Iterator[Block]:
         for name, size in shown.items()
     )
     heads = ("tensor", ">bytes", ">share", "made by", "last read by")
-    title = (f"At the peak: step {peak.step}, ", Name(peak.node))
-    yield from section(title, first_rows(heads, rows, len(peak.tensors) - most, "tensors"))
+    title = (f"At the peak: step {peak.step}, ", doc.Name(peak.node))
+    yield from doc.section(
+        title, doc.first_rows(heads, rows, len(peak.tensors) - most, "tensors")
+    )
 
 
-def _between(place: Placement | None, nodes: Mapping[int, str]) -> tuple[str | Name, ...]:
+def _between(place: Placement | None, nodes: Mapping[int, str]) -> tuple[str | doc.Name, ...]:
     """Return the nodes between which a tensor lives, or why it does for the whole run."""
     if place is None:
         return "", ""
     if place.pinned:
         return "(whole run)", place.pinned
-    return Name(nodes.get(place.first, "")), Name(nodes.get(place.last - 1, ""))
+    return doc.Name(nodes.get(place.first, "")), doc.Name(nodes.get(place.last - 1, ""))
 
 
-def left_at_32_bits(plan: Plan, most: int) -> Iterator[Block]:
+def left_at_32_bits(plan: Plan, most: int) -> Iterator[doc.Block]:
     """Yield the float32 intermediates of a model of 16-bit floats, the largest first.
 
     A conversion to float16 rarely halves the memory: what needs range is left as it was, and
@@ -154,17 +143,17 @@ def left_at_32_bits(plan: Plan, most: int) -> Iterator[Block]:
     line = f"{len(wide)} tensors, {taken} without reuse, stay {_WIDE} beside 16-bit floats"
     rows = (
         (
-            Name(tensor.id),
+            doc.Name(tensor.id),
             f"{format_size(tensor.bytes)}{units[tensor.arena]}",
             f"[{','.join(map(str, tensor.shape))}]",
         )
         for tensor in wide[:most]
     )
-    table = first_rows(("tensor", ">bytes", "shape"), rows, len(wide) - most, "tensors")
-    yield from section("Not at 16 bits", Paragraph(line), table)
+    table = doc.first_rows(("tensor", ">bytes", "shape"), rows, len(wide) - most, "tensors")
+    yield from doc.section("Not at 16 bits", doc.Paragraph(line), table)
 
 
-def _bindings(report: Report) -> Iterator[Block]:
+def _bindings(report: Report) -> Iterator[doc.Block]:
     """Yield what each binding needs alone, where the plan holds for several."""
     if not report.profiles:
         return
@@ -178,11 +167,11 @@ def _bindings(report: Report) -> Iterator[Block]:
         )
         for row in report.profiles
     )
-    heads = columns("dims", *(f">{name.replace('_', ' ')}" for name in _SIZES))
-    yield from section("Each binding", Paragraph(line), Table(heads, rows))
+    heads = doc.columns("dims", *(f">{name.replace('_', ' ')}" for name in _SIZES))
+    yield from doc.section("Each binding", doc.Paragraph(line), doc.Table(heads, rows))
 
 
-def _recomputation(report: Report) -> Iterator[Block]:
+def _recomputation(report: Report) -> Iterator[doc.Block]:
     """Yield what is recomputed and what that costs, where that was asked for."""
     found = report.recompute
     if not found.nodes and found.budget is None:
@@ -200,21 +189,24 @@ def _recomputation(report: Report) -> Iterator[Block]:
         for point in found.curve
     )
     heads = (">live peak", ">more FLOPs", ">nodes recomputed")
-    yield from section("Recomputation", Paragraph(line), first_rows(heads, rows, 0, "points"))
+    yield from doc.section(
+        "Recomputation", doc.Paragraph(line), doc.first_rows(heads, rows, 0, "points")
+    )
 
 
-def _donation(report: Report, most: int) -> Iterator[Block]:
+def _donation(report: Report, most: int) -> Iterator[doc.Block]:
     """Yield each output with the input whose buffer it reuses, or why it may not."""
     found = report.donated
-    rows: list[tuple[Prose, ...]] = [
-        (Name(made), ("reuses the buffer of ", Name(given))) for given, made in found.pairs
+    rows: list[tuple[doc.Prose, ...]] = [
+        (doc.Name(made), ("reuses the buffer of ", doc.Name(given)))
+        for given, made in found.pairs
     ]
-    rows += [(Name(refusal.name), refusal.reason) for refusal in found.refused]
+    rows += [(doc.Name(refusal.name), refusal.reason) for refusal in found.refused]
     if not rows:
         return
-    table = first_rows(("output", ""), rows[:most], len(rows) - most, "outputs")
-    code = Code(_donated_code(report)) if found.pairs else None
-    yield from section("Donated buffers", Paragraph(donated_line(report)), table, code)
+    table = doc.first_rows(("output", ""), rows[:most], len(rows) - most, "outputs")
+    code = doc.Code(_donated_code(report)) if found.pairs else None
+    yield from doc.section("Donated buffers", doc.Paragraph(donated_line(report)), table, code)
 
 
 def donated_line(report: Report) -> str:
@@ -240,16 +232,16 @@ def _donated_code(report: Report) -> tuple[str, ...]:
     return (*lines, *filter(None, binding_lines(pairs, provider)))
 
 
-def _orders(report: Report) -> Iterator[Block]:
+def _orders(report: Report) -> Iterator[doc.Block]:
     rows = (
         (name, format_size(size), "chosen" if name == report.chosen_order else "")
         for name, size in report.orders.items()
     )
-    table = first_rows(("order", ">live peak", ""), rows, 0, "orders")
-    yield from section("Orders that were tried", table)
+    table = doc.first_rows(("order", ">live peak", ""), rows, 0, "orders")
+    yield from doc.section("Orders that were tried", table)
 
 
-def _not_reused(plan: Plan, most: int) -> Iterator[Block]:
+def _not_reused(plan: Plan, most: int) -> Iterator[doc.Block]:
     """Yield what reuses no memory, by reason, most bytes first.
 
     Only sizes that are numbers are summed.
@@ -275,11 +267,11 @@ def _not_reused(plan: Plan, most: int) -> Iterator[Block]:
         for size, reason in groups[:most]
     )
     heads = (">tensors", ">bytes", "reason", "for example")
-    table = first_rows(heads, rows, len(groups) - most, "reasons")
-    yield from section("Not reused, and why", table)
+    table = doc.first_rows(heads, rows, len(groups) - most, "reasons")
+    yield from doc.section("Not reused, and why", table)
 
 
-def _examples(group: list[tuple[int, str]]) -> tuple[str | Name, ...]:
+def _examples(group: list[tuple[int, str]]) -> tuple[str | doc.Name, ...]:
     """Return the two largest, a comma between them."""
-    names = [Name(name) for _, name in sorted(group)[:2]]
+    names = [doc.Name(name) for _, name in sorted(group)[:2]]
     return tuple(part for name in names for part in (", ", name))[1:]
