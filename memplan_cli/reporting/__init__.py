@@ -112,10 +112,9 @@ def render(
         SettingsError: there is no such format, or it has no place for the log.
     """
     table = _LOGGED if print_log else RENDERERS
+    what = "--print-log goes with" if print_log else "the formats are"
     if form not in table:
-        known = ", ".join(table)
-        what = "--print-log goes with" if print_log else "the formats are"
-        raise SettingsError(f"{form!r}: {what} {known}")
+        raise SettingsError(f"{form!r}: {what} {', '.join(table)}")
     if form == "html":
         from memplan_cli.reporting.plans.html import render as page
 

@@ -62,10 +62,7 @@ def render(plan: Plan, beside: Beside | None = None) -> str:
         "head": head,
         "cards": "".join(_cards(report)),
         "one_arena": hidden,
-        "arenas": "".join(
-            f'<option value="{index}">{html(_arena_name(arena.unit))}</option>'
-            for index, arena in enumerate(plan.arenas)
-        ),
+        "arenas": "".join(_arenas(plan)),
         "live": html(_about_live(plan)),
         "other": _other_key(beside),
         "columns": "".join(
@@ -150,8 +147,10 @@ def _other_key(beside: Beside | None) -> str:
     return f'<span class="key then"></span>{html(beside.label)} '
 
 
-def _arena_name(unit: str) -> str:
-    return "fixed sizes" if unit == "1" else f"multiples of {unit}"
+def _arenas(plan: Plan) -> Iterator[str]:
+    for index, arena in enumerate(plan.arenas):
+        name = "fixed sizes" if arena.unit == "1" else f"multiples of {arena.unit}"
+        yield f'<option value="{index}">{html(name)}</option>'
 
 
 def _about_live(plan: Plan) -> str:
