@@ -7,13 +7,14 @@ answer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.problem import Buffer, BufferId, Problem, lower_bound, slot_violations
 from memplan_cli.packing import portfolio
-from memplan_cli.packing.pools.pool import pool_levels
+from memplan_cli.packing.pools.bound import slot_bound
+from memplan_cli.packing.pools.pool import KINDS, pool_levels
 from memplan_cli.packing.portfolio import DEFAULT_WORK
 from memplan_cli.planning.allocation import (
     Allocation,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from memplan_cli.analysis.storage import Storage
-    from memplan_cli.packing.pools.pool import Matching
+    from memplan_cli.packing.pools.pool import Kind, Matching
     from memplan_cli.planning.allocation import Heights, Needs
 
 
@@ -87,26 +88,27 @@ def _pools(needs: Needs) -> tuple[Allocation, Allocation]:
         problem = Problem(buffers)
         for pools, matching in zip(levels, pool_levels(problem), strict=True):
             pools.append((unit, problem, matching))
-    return _reused(storage, levels[0]), _reused(storage, levels[1])
+    low, middle = (_reused(storage, pools, KINDS[level]) for level, pools in enumerate(levels))
+    return low, middle
 
 
-def _reused(storage: Storage, pools: Sequence[_Pool]) -> Allocation:
+def _reused(storage: Storage, pools: Sequence[_Pool], kind: Kind) -> Allocation:
     """Return the allocation to slots: checked before it is laid out."""
     heights = {}
     for unit, problem, matching in pools:
         heights[unit] = matching.height(problem.alignment)
         refuse(slot_violations(problem, matching.births, matching.slots, heights[unit]))
     buffers, _ = storage
-    return Allocation(storage, buffers, heights, partial(_slotted, pools))
+    return Allocation(storage, buffers, heights, partial(_slotted, pools, kind))
 
 
-def _slotted(pools: Sequence[_Pool]) -> Sequence[Arena]:
+def _slotted(pools: Sequence[_Pool], kind: Kind) -> Sequence[Arena]:
     arenas = []
     for unit, problem, matching in pools:
         ids = [buffer.id for buffer in matching.births]
         slots = dict(zip(ids, matching.slots, strict=True))
         layout = matching.layout(problem.alignment)
-        bound = lower_bound(problem)
+        bound = slot_bound(problem, kind)
         arenas.append(checked(Arena(unit, problem, layout, bound, slots)))
     return arenas
 
@@ -146,7 +148,8 @@ def _in_arenas(needs: Needs, limit: _Limit, work: int) -> Allocation:
     for unit, of_unit in sorted(units.items()):
         arena = _arena(Problem(of_unit), unit, needs, limit, work)
         if not limit.allows(unit, arena.layout.height):
-            (arena,) = (pool for pool in limit.pool.arenas if pool.unit == unit)
+            (pool,) = (pool for pool in limit.pool.arenas if pool.unit == unit)
+            arena = replace(pool, bound=lower_bound(pool.problem))  # offsets may go lower
             fallen_back.add(unit)
         arenas.append(arena)
     if fallen_back:

@@ -64,11 +64,11 @@ def refusals(tensors: Sequence[Placement]) -> Iterator[tuple[Placement, str]]:
     The same as `reuses` says, in a third of the time: to know that nobody lay there before,
     it is enough to know which addresses are taken, and soon all below the top are.
     """
-    pools: dict[int, _Pool] = {}
+    pools = _pools(tensors)
     taken: dict[int, _Taken] = {}
     for tensor in _by_birth(tensors):
         if tensor.slot is not None:
-            reuse = pools.setdefault(tensor.arena, _Pool()).take(tensor)
+            reuse = pools[tensor.arena].take(tensor)
             if reuse.donor is None:
                 yield tensor, reuse.reason
         elif taken.setdefault(tensor.arena, _Taken()).takes(tensor):
@@ -77,13 +77,24 @@ def refusals(tensors: Sequence[Placement]) -> Iterator[tuple[Placement, str]]:
 
 def reuses(tensors: Sequence[Placement]) -> Iterator[Reuse]:
     """Yield each tensor, in order of birth, with its donor or the reason it has none."""
-    pools: dict[int, _Pool] = {}
+    pools = _pools(tensors)
     maps: dict[int, _Map] = {}
     for tensor in _by_birth(tensors):
         if tensor.slot is None:
             yield maps.setdefault(tensor.arena, _Map()).take(tensor)
         else:
-            yield pools.setdefault(tensor.arena, _Pool()).take(tensor)
+            yield pools[tensor.arena].take(tensor)
+
+
+def _pools(tensors: Sequence[Placement]) -> dict[int, _Pool]:
+    """Return the pool of each arena that has one, with the size of each of its slots."""
+    found: dict[int, _Pool] = {}
+    for arena, slot, size in cells(tensors, "arena", "slot", "bytes"):
+        if slot is not None:
+            sizes = found.setdefault(arena, _Pool()).sizes
+            if sizes.get(slot, -1) < size:
+                sizes[slot] = size
+    return found
 
 
 def _by_birth(tensors: Sequence[Placement]) -> Iterable[Placement]:
@@ -112,6 +123,7 @@ class _Pool:
     """The slots of one pool, and who holds each."""
 
     def __init__(self) -> None:
+        self.sizes: dict[int, int] = {}
         self._holders: dict[int, Placement] = {}
         self._free: dict[int, Placement] = {}
         self._deaths: list[tuple[int, int]] = []
@@ -133,9 +145,12 @@ class _Pool:
             return tensor.pinned
         if not self._free:
             return "no slot is free"
-        if not any(holder.dtype == tensor.dtype for holder in self._free.values()):
+        slots = [slot for slot, last in self._free.items() if last.dtype == tensor.dtype]
+        if not slots:
             return f"no free slot holds {tensor.dtype}"
-        return f"no free slot of {tensor.dtype} fits {tensor.bytes} bytes of this shape"
+        if all(self.sizes[slot] < tensor.bytes for slot in slots):
+            return f"no free slot of {tensor.dtype} is as large as {tensor.bytes} bytes"
+        return f"free slots of {tensor.dtype} are of another shape or kept for later tensors"
 
 
 class _Map:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.placements import Release
     from memplan_cli.core.results.report import Json
     from memplan_cli.planning.allocation import Allocation, Needs
-    from memplan_cli.planning.candidates import Candidate
+    from memplan_cli.planning.candidate import Candidate
     from memplan_cli.planning.scope import Scope
     from memplan_cli.planning.totals import ByUnit
     from memplan_cli.settings.settings import Settings
@@ -186,6 +186,14 @@ def _placements(decided: Decided) -> Sequence[Placement]:
     )
 
 
+def _slot_bound(decided: Decided) -> int | None:
+    """Return the bound of whole slots, where the plan is made of them and sizes are numbers."""
+    if decided.settings.level == 2:
+        return None
+    bound = number({arena.unit: arena.bound for arena in decided.allocation.arenas})
+    return bound or None  # 0 where the model is left as it is
+
+
 def _orders(program: Program) -> Iterator[BlockOrder]:
     for block in blocks(program.body):
         count = Counter(op.name for op in block.ops)
@@ -226,6 +234,7 @@ def _report(decided: Decided, reuses: int) -> Report:
             str(level): None if silent else number(heights)
             for level, heights in enumerate(decided.levels)
         },
+        slot_bound=None if silent else _slot_bound(decided),
         peak=None if memory.live_peak is None else peak_of(needs, decided.allocation),
         orders={} if silent else decided.candidate.peaks,
         chosen_order=decided.candidate.order,

@@ -10,7 +10,8 @@ from memplan_cli.errors import PlanError
 from memplan_cli.onnx_io.metadata import recorded_phases
 from memplan_cli.onnx_io.writing.write import rewrite
 from memplan_cli.planning.allocation import aliasing_of
-from memplan_cli.planning.candidates import Question, transformed
+from memplan_cli.planning.candidate import Question
+from memplan_cli.planning.candidates import transformed
 from memplan_cli.planning.scope import find_scope
 from memplan_cli.settings.settings import Settings
 from memplan_cli.shapes.reading import read_program

@@ -244,8 +244,9 @@ def _without_model() -> Iterator[Case]:
         words = ("pack", path.name, "--format", "json", "--time-limit", "60", "--quiet")
         yield Case(path.stem, "pack an instance", (words,), (path,))
     samples = tuple(sorted(SAMPLES.glob("*.onnx")))
-    words = ("sweep", *(path.name for path in samples), "--jobs", "1", "--format", "json")
-    yield Case("samples", "sweep", ((*words, "--quiet"),), samples)
+    names = [path.name for path in samples]
+    swept = ("sweep", *names, "--jobs", "1", "--format", "json", "--quiet")
+    yield Case("samples", "sweep", (swept,), samples)
 
 
 def _case(subject: Subject, name: str, command: Command) -> Case:

@@ -43,13 +43,23 @@ def test_level_1_hands_a_slot_to_what_is_not_larger() -> None:
 
 
 def test_level_2_packs_bytes() -> None:
-    assert heights(needs(CHAIN, a=1, b=2, c=3, d=4)) == (10, 10, 7)
+    assert heights(needs(CHAIN, a=4, b=1, c=1, d=4)) == (6, 6, 5)
     assert heights(needs(CHAIN, a=4, b=3, c=2, d=1)) == (10, 7, 7)
 
 
+def test_a_slot_of_level_1_is_as_large_as_its_largest_tensor_whenever_that_is_live() -> None:
+    assert heights(needs(CHAIN, a=1, b=2, c=3, d=4)) == (10, 7, 7)
+
+
+def test_a_level_of_slots_has_the_bound_of_slots() -> None:
+    wanted = needs(CHAIN, a=4, b=1, c=1, d=4)
+    bounds = [allocate(wanted, level).arenas[0].bound for level in (0, 1, 2)]
+    assert bounds == [6, 5, 5], "level 0 needs two slots of 1; of level 1 it is not known"
+
+
 def test_a_level_is_never_worse_than_the_one_below_when_padding_costs_a_lot() -> None:
-    tiny = needs(CHAIN, alignment=None, a=1, b=2, c=3, d=4)
-    assert heights(tiny) == (10, 10, 8)
+    tiny = needs(CHAIN, alignment=None, a=4, b=8, c=12, d=16)
+    assert heights(tiny) == (40, 28, 28)
     assert allocate(tiny, 2).arenas[0].problem.alignment == 4
 
 
@@ -63,7 +73,7 @@ def test_the_default_alignment_is_kept_where_it_costs_nothing() -> None:
 def test_an_alignment_that_was_asked_for_is_kept_or_the_pool_is_the_answer() -> None:
     (arena,) = allocate(needs(CHAIN, alignment=64, a=1, b=2, c=3, d=4), 2).arenas
     assert arena.slots, "slots are memory of their own: no offset to align"
-    assert arena.layout.height == 10
+    assert arena.layout.height == arena.bound == 7
     (arena,) = allocate(needs(CHAIN, alignment=4, a=4, b=8, c=4, d=8), 2).arenas
     assert arena.problem.alignment == 4
     assert not arena.slots

@@ -12,7 +12,7 @@ from memplan_cli.packing import portfolio
 from memplan_cli.packing.portfolio import DEFAULT_WORK
 from memplan_cli.planning import levels
 from memplan_cli.planning.allocation import Needs
-from memplan_cli.planning.candidates import FILE, Candidate
+from memplan_cli.planning.candidate import FILE, Candidate
 from memplan_cli.planning.choose import LITTLE_WORK, Limits, choose
 from memplan_cli.settings.choices import DEFAULT_ALIGNMENT
 from memplan_cli.settings.settings import Settings
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from memplan_cli.transforms.ordering.graph import Order, TaskGraph
 
 SIZES = {"p1": 6400, "p2": 6400, "a1": 2560, "a2": 2560} | dict.fromkeys(
-    ("q1", "q2", "s", "b1", "b2"), 64
+    ("q1", "q2", "s", "b1", "b2"), 192
 )
 
 STORED = block(

@@ -147,6 +147,8 @@ class Report:
     original_live_peak: int | None
     original_planned: int | None
     levels: Mapping[str, int | None]
+    slot_bound: int | None = None
+    """Bytes below which no slots of this level hold the tensors in this order; level 0 or 1."""
     peak: Peak | None = None
     orders: Mapping[str, int] = field(default_factory=dict)
     """Live peak of each order that was tried, by the name of what made it."""
@@ -209,6 +211,7 @@ class Report:
                 "planned": self.original_planned,
             },
             "levels": dict(self.levels),
+            **({} if self.slot_bound is None else {"slot_bound": self.slot_bound}),
             "orders": {"candidates": dict(self.orders), "chosen": self.chosen_order},
             "peak": self._peak_json(),
             "recompute": self.recompute.to_json(),
@@ -281,6 +284,7 @@ def _read(data: Json) -> Report:
         original_live_peak=data["original"]["live_peak"],
         original_planned=data["original"]["planned"],
         levels=data["levels"],
+        slot_bound=data.get("slot_bound"),
         peak=peak
         and Peak(
             peak["step"], peak["node"], tuple((t["name"], t["bytes"]) for t in peak["tensors"])

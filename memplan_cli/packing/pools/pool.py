@@ -1,22 +1,27 @@
-"""Pool matching: who takes over whose slot?
+"""Slot reuse at levels 0 and 1: slots that are reused whole, never split.
 
-A dead buffer's slot is handed on whole, never split. Level 0 hands it to a buffer of the
-same dtype and shape, level 1 to one of the same dtype that is not larger than the slot.
-Free slots wait in one sorted shelf per kind, so that 100,000 buffers take some tenths of a
-second.
+Level 0 gives a slot to buffers of the same dtype and shape, level 1 to buffers of the same
+dtype; a slot is as large as the largest buffer in it, whenever that one is live. At level 0
+one matching by first use needs the fewest slots that there can be. At level 1 it is the
+first of several strategies (`slots`), each dtype takes the cheapest, and the lower bound
+(`slot_bound`) ends the search. The matching keeps free slots sorted by size, so that
+100,000 buffers take some tenths of a second.
 
-The two levels are those of Paddle Fluid's memory optimization transpiler (2018); choosing
-the tightest slot instead of the first that fits is ours.
+The two levels are those of Paddle Fluid's memory optimization transpiler (2018), which
+takes the first slot that fits.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from itertools import accumulate
 
 from memplan_cli.core.problem import Buffer, Layout, Problem, align
+from memplan_cli.packing.pools.bound import by_kind, spans_of
+from memplan_cli.packing.pools.slots import best_slots
 
 Kind = Callable[[Buffer], Hashable]
 """What two buffers must have in common for one to follow the other in a slot."""
@@ -37,32 +42,40 @@ def same_dtype(buffer: Buffer) -> Hashable:
     return buffer.dtype
 
 
+KINDS: Mapping[int, Kind] = {0: same_shape, 1: same_dtype}
+"""By level, what buffers must have in common to share a slot."""
+
+
 @dataclass(frozen=True, slots=True)
 class Matching:
     """The buffers in order of birth, and the number of the slot that each one gets.
 
-    Slots are numbered as they appear. The first holder of a slot is its largest.
+    Slots are numbered as they appear. A slot is as large as the largest buffer in it.
     """
 
     births: tuple[Buffer, ...]
     slots: tuple[int, ...]
 
+    def sizes(self, alignment: int) -> list[int]:
+        """Return the aligned bytes of each slot."""
+        found: list[int] = []
+        for buffer, slot in zip(self.births, self.slots, strict=True):
+            if slot == len(found):
+                found.append(buffer.size)
+            elif found[slot] < buffer.size:
+                found[slot] = buffer.size
+        return [align(size, alignment) for size in found]
+
     def height(self, alignment: int) -> int:
         """Return the bytes of all slots."""
-        first = dict(zip(reversed(self.slots), reversed(self.births), strict=True))
-        return sum(align(buffer.size, alignment) for buffer in first.values())
+        return sum(self.sizes(alignment))
 
     def layout(self, alignment: int) -> Layout:
         """Return the layout that stacks the slots; its height is the sum of their sizes."""
-        bases: list[int] = []
-        offsets = {}
-        top = 0
-        for buffer, slot in zip(self.births, self.slots, strict=True):
-            if slot == len(bases):
-                bases.append(top)
-                top += align(buffer.size, alignment)
-            offsets[buffer.id] = bases[slot]
-        return Layout(offsets, height=top)
+        *bases, top = accumulate(self.sizes(alignment), initial=0)
+        ids = [buffer.id for buffer in self.births]
+        offsets = [bases[slot] for slot in self.slots]
+        return Layout(dict(zip(ids, offsets, strict=True)), height=top)
 
 
 def pool_levels(problem: Problem) -> tuple[Matching, Matching]:
@@ -73,8 +86,21 @@ def pool_levels(problem: Problem) -> tuple[Matching, Matching]:
     """
     twins = _matched(_births(problem), same_shape)
     own = _matched(twins.births, same_dtype)
-    worse = twins.height(problem.alignment) < own.height(problem.alignment)
-    return twins, twins if worse else own
+    return twins, _cheapest(problem, own, twins)
+
+
+def _cheapest(problem: Problem, *known: Matching) -> Matching:
+    """Return the cheapest matching of level 1 that is found, dtype by dtype."""
+    births = known[0].births
+    found: list[tuple[Hashable, int]] = [("", 0)] * len(births)
+    for dtype, places in by_kind(births, same_dtype).items():
+        spans = spans_of([births[place] for place in places], problem.alignment)
+        candidates = [[matching.slots[place] for place in places] for matching in known]
+        slots = best_slots(spans, candidates)
+        for place, slot in zip(places, slots, strict=True):
+            found[place] = dtype, slot
+    numbers: dict[tuple[Hashable, int], int] = {}
+    return Matching(births, tuple(numbers.setdefault(slot, len(numbers)) for slot in found))
 
 
 def _births(problem: Problem) -> tuple[Buffer, ...]:
@@ -112,5 +138,5 @@ def level0(problem: Problem) -> Layout:
 
 
 def level1(problem: Problem) -> Layout:
-    """Hand slots on to buffers of the same dtype that are not larger."""
+    """Let buffers of one dtype share slots, each as large as its largest buffer."""
     return pool_levels(problem)[1].layout(problem.alignment)

@@ -20,6 +20,8 @@ from memplan_cli.core.symbolic.dims import parse_dim
 from memplan_cli.core.symbolic.polynomials import total as added
 from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.errors import PlanError, SettingsError
+from memplan_cli.packing.pools.bound import slot_bound
+from memplan_cli.packing.pools.pool import KINDS
 from memplan_cli.planning.maxima import live_peak_text
 from memplan_cli.planning.print_log import refusals
 from memplan_cli.planning.totals import expression, number
@@ -137,9 +139,37 @@ def _counts(plan: Plan) -> Iterator[Claim]:
 def _arenas(plan: Plan) -> Iterator[Claim]:
     units = [arena.unit for arena in plan.arenas]
     yield "the number of arenas", len(units), len(set(units))
+    bounds = _least_heights(plan)
     for arena, (problem, _) in zip(plan.arenas, plan.problems, strict=True):
-        bound = 0 if _is_left_alone(plan) else lower_bound(problem)
-        yield f"lower_bound of arena {arena.id}", arena.lower_bound, bound
+        said, bound = arena.lower_bound, bounds[arena.id]
+        if said < bound and not _is_left_alone(plan):
+            bound = lower_bound(problem)  # of slots too, as files said before `slot_bound`
+        yield f"lower_bound of arena {arena.id}", said, bound
+    if plan.report.slot_bound is not None:
+        by_unit = {arena.unit: bounds[arena.id] for arena in plan.arenas}
+        summed = None if plan.report.level == 2 else number(by_unit)
+        yield "slot_bound", plan.report.slot_bound, summed
+
+
+def _least_heights(plan: Plan) -> dict[int, int]:
+    """Return what no layout of each arena at the plan's level can go below."""
+    if _is_left_alone(plan):
+        return {arena.id: 0 for arena in plan.arenas}
+    if plan.report.level == 2:
+        pairs = zip(plan.arenas, plan.problems, strict=True)
+        return {arena.id: lower_bound(problem) for arena, (problem, _) in pairs}
+    buffers: dict[int, list[Buffer]] = {arena.id: [] for arena in plan.arenas}
+    for tensor in plan.tensors:
+        live = LiveRange(tensor.first, tensor.last)
+        buffers[tensor.arena].append(
+            Buffer(BufferId(tensor.id), tensor.bytes, live, tensor.dtype, tensor.shape)
+        )
+    return {
+        arena.id: slot_bound(
+            Problem(tuple(buffers[arena.id]), arena.alignment), KINDS[plan.report.level]
+        )
+        for arena in plan.arenas
+    }
 
 
 def _is_left_alone(plan: Plan) -> bool:

@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.report import Report
 
 LEVELS: Mapping[str, str] = {
-    "0": "a dead tensor's slot is reused by one of the same dtype and shape",
-    "1": "a dead tensor's slot is reused by one of the same dtype that is not larger",
+    "0": "a free slot is reused by a tensor of the same dtype and shape",
+    "1": "a free slot is reused by a tensor of the same dtype that is not larger than it",
     "2": "byte offsets in one arena; views and safe in-place results share bytes",
 }
+
+_SLOT_BOUND = "no reuse of whole slots at this level takes less, in this order"
 
 _TRAINING: Mapping[str, tuple[str, str]] = {
     "raw": (
@@ -80,6 +82,9 @@ def memory_figures(report: Report) -> tuple[doc.Figure, ...]:
         figure = _figure(report, f"level {level}", size, meaning, memory.naive)
         figures.append(replace(figure, chosen=level == str(report.level)))
     figures.append(_lower_bound(report))
+    if report.slot_bound is not None:
+        figure = _figure(report, "slot bound", report.slot_bound, _SLOT_BOUND, memory.naive)
+        figures.append(replace(figure, certainty=_sure(report, "live_peak", figure.value)))
     if memory.order_bound is not None and not memory.order_proved:
         meaning = DEFINITIONS["order_bound"]
         figures.append(

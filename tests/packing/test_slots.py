@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+
+from memplan_cli.packing.pools import slots as slots_module
+from memplan_cli.packing.pools.bound import Spans, least_slots
+from memplan_cli.packing.pools.slots import (
+    Choice,
+    best_fit,
+    best_slots,
+    by_size,
+    cost,
+    first_fit,
+    with_priorities,
+)
+
+
+def spans(*buffers: tuple[int, int, int]) -> Spans:
+    """Return (start, end, size) as columns."""
+    starts, ends, sizes = zip(*buffers, strict=True)
+    return Spans(sizes, starts, ends, max(ends))
+
+
+CHAIN = spans((0, 2, 1), (1, 3, 2), (2, 4, 3), (3, 5, 4))
+"""Each larger than the one before: no slot that is freed fits the next."""
+
+
+def many(count: int, longest: int) -> Spans:
+    draw = random.Random(count)
+    starts = sorted(draw.randrange(count) for _ in range(count))
+    ends = [start + 1 + draw.randrange(longest) for start in starts]
+    sizes = [draw.randrange(1, 1 << 20) for _ in range(count)]
+    return Spans(sizes, starts, [min(end, count) for end in ends], count)
+
+
+def test_a_slot_of_each_size_is_needed_that_is_live_with_all_that_are_larger() -> None:
+    assert least_slots(CHAIN) == [4, 3]
+    assert least_slots(spans((0, 1, 5), (1, 2, 7), (1, 2, 7))) == [7, 7]
+    assert least_slots(Spans((), (), (), 0)) == []
+
+
+def test_slots_of_the_least_sizes_are_found_for_growing_buffers() -> None:
+    found = best_slots(CHAIN, [[0, 1, 2, 3]])
+    assert cost(CHAIN, found) == 7
+
+
+def test_what_is_known_and_at_the_bound_is_the_answer() -> None:
+    known = [5, 9, 5, 9]
+    assert best_slots(CHAIN, [[0, 1, 2, 3], known]) is known
+
+
+def test_without_work_first_fit_is_what_is_left() -> None:
+    assert cost(CHAIN, best_slots(CHAIN, [[0, 1, 2, 3]], work=0)) == 7
+
+
+def test_best_fit_enlarges_the_largest_free_slot_where_none_is_large_enough() -> None:
+    buffers = spans((0, 1, 2), (0, 1, 3), (1, 2, 5))
+    found = best_fit(buffers, (0, 1, 2), Choice.TIGHTEST, ())
+    assert found.slots[2] == found.slots[1]
+    assert list(found.missed) == [0, 1, 2]
+
+
+def test_best_fit_takes_the_tightest_or_the_largest_slot() -> None:
+    buffer = spans((0, 1, 2))
+    tight = best_fit(buffer, (0,), Choice.TIGHTEST, (9, 3))
+    large = best_fit(buffer, (0,), Choice.LARGEST, (9, 3))
+    assert tight.slots != large.slots
+    assert list(tight.missed) == list(large.missed) == []
+
+
+def test_what_found_no_slot_comes_first_in_the_next_round() -> None:
+    buffers = spans((0, 2, 2), (1, 3, 2), (2, 5, 1), (3, 4, 2))
+    strategy = slots_module.WITH_PRIORITIES["by size"]
+    costs = [cost(buffers, slots) for slots in with_priorities(buffers, strategy, [2, 2], 2)]
+    assert costs == [5, 4]
+
+
+@pytest.mark.parametrize("width", [1, 2, 5])
+def test_slots_are_the_same_however_many_are_tried_at_once(
+    monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    buffers = many(300, 40)
+    order = sorted(range(300), key=lambda at: by_size(buffers, at))
+    expected = first_fit(buffers, order)
+    monkeypatch.setattr(slots_module, "_WIDTH", width)
+    assert first_fit(buffers, order) == expected
+
+
+def test_first_fit_takes_the_first_slot_that_is_free() -> None:
+    buffers = many(200, 30)
+    order = sorted(range(200), key=lambda at: by_size(buffers, at))
+    slots = first_fit(buffers, order)
+    members: list[list[int]] = []
+    for at in order:
+        free = [
+            number
+            for number, others in enumerate(members)
+            if not any(
+                buffers.starts[at] < buffers.ends[o] and buffers.starts[o] < buffers.ends[at]
+                for o in others
+            )
+        ]
+        assert slots[at] == (free[0] if free else len(members))
+        if slots[at] == len(members):
+            members.append([])
+        members[slots[at]].append(at)
+
+
+def test_thousands_of_buffers_of_as_many_sizes_are_near_the_bound_in_seconds() -> None:
+    buffers = many(5_000, 50)
+    started = time.process_time()
+    found = best_slots(buffers, [list(range(5_000))])
+    assert time.process_time() - started < 5
+    assert cost(buffers, found) < 1.08 * sum(least_slots(buffers))
