@@ -41,7 +41,7 @@ def document(verdicts: tuple[Verdict, ...], most: int | None = None) -> doc.Docu
     failed = sum(not verdict.passed for verdict in verdicts)
     found = (block for verdict in shown for block in _found(verdict))
     return doc.Document(
-        f"Memory gate: {len(verdicts)} checked, {failed} failed",
+        f"Memory gate: {failed} failed, {len(verdicts) - failed} passed",
         (doc.Table(doc.columns(*_HEADS), rows, caption), *found),
     )
 
