@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.analysis.dataflow import Dataflow
     from memplan_cli.analysis.phase import Phases
+    from memplan_cli.core.problem import Allocator
     from memplan_cli.core.program import Program
     from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.plan import Plan
@@ -49,12 +50,21 @@ class Planned:
     plan: Plan
 
 
-def make_plan(
+class _Means(NamedTuple):
+    """What a caller brings along, each None for the planner's own."""
+
+    runtime: Runtime | None
+    allocator: Allocator | None
+    progress: Progress | None
+
+
+def make_plan(  # noqa: PLR0913 - what a caller may bring along, by name
     program: Program,
     settings: Settings,
     source: Source,
     *,
     runtime: Runtime | None = None,
+    allocate: Allocator | None = None,
     progress: Progress | None = None,
 ) -> Planned:
     """Plan the memory of a program.
@@ -64,13 +74,15 @@ def make_plan(
         settings: What is asked for.
         source: The file it came from.
         runtime: The runtime that the order is made for; None makes it for the plan.
+        allocate: Packs the arenas of level 2; None searches with the portfolio.
         progress: Told what is being done.
 
     Raises:
         SettingsError: an exclusion or the loss names no tensor of the model.
         InvalidLayoutError: an allocator broke its promise.
     """
-    decided = _decided(program, settings, source, runtime, progress)
+    means = _Means(runtime, allocate, progress)
+    decided = _decided(program, settings, source, means)
     program, plan = decided.program, plan_of(decided)
     del decided  # of a large program, most of what is in memory
     give_back(len(program.vars))
@@ -79,13 +91,7 @@ def make_plan(
     return Planned(program, plan)
 
 
-def _decided(
-    program: Program,
-    settings: Settings,
-    source: Source,
-    runtime: Runtime | None,
-    progress: Progress | None,
-) -> Decided:
+def _decided(program: Program, settings: Settings, source: Source, means: _Means) -> Decided:
     """Decide everything; how it is written down, and whether it is safe, is for others."""
     phases, scope, estimate = _looked_at(program, settings, source)
     give_back(len(program.vars))
@@ -94,8 +100,9 @@ def _decided(
         chosen = _as_it_is(program, scope, settings)
     else:
         terms = Terms(scope.sizes, frozenset(scope.pinned), aliasing_of(settings.level))
-        question = Question(program, terms, phases, settings, runtime, progress)
-        chosen = _chosen(question, scope)
+        question = Question(program, terms, phases, settings, means.runtime, means.progress)
+        limits = Limits.of(settings, scope.pinned, means.allocator)
+        chosen = _chosen(question, scope, limits)
     give_back(len(program.vars))
     return Decided(
         source=source,
@@ -149,9 +156,9 @@ def _as_it_is(program: Program, scope: Scope, settings: Settings) -> _Chosen:
     return _Chosen(Candidate(program, scope.sizes), needs, apart, (apart.heights,) * 3, apart)
 
 
-def _chosen(question: Question, scope: Scope) -> _Chosen:
+def _chosen(question: Question, scope: Scope, limits: Limits) -> _Chosen:
     """Evaluate the candidates, take the least, and find what the file's order would take."""
-    evaluated = choose(candidates(question), Limits.of(question.settings, scope.pinned))
+    evaluated = choose(candidates(question), limits)
     best = evaluated[0]
     candidate = best.candidate
     if candidate.peaks:

@@ -8,11 +8,10 @@ import onnx
 import onnx.parser
 import pytest
 
-from memplan_cli import Settings
+from memplan_cli import Settings, workflows
 from memplan_cli.reporting import render
 from memplan_cli.reporting.document import Name, Paragraph, Table
 from memplan_cli.reporting.plans.sections import left_at_32_bits
-from memplan_cli.workflows import api
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +34,7 @@ net (float16[batch,64] x) => (float16[batch,64] y) {
 def shown(text: str, folder: Path, **dims: int) -> str:
     path = folder / "net.onnx"
     onnx.save(onnx.parser.parse_model(text), path)
-    plan = api.plan(path, Settings(dims=dims))
+    plan = workflows.plan(path, Settings(dims=dims))
     blocks = tuple(left_at_32_bits(plan, 9))
     assert ("Not at 16 bits" in render(plan, "text")) == bool(blocks)
     lines = []
