@@ -112,7 +112,7 @@ def _birth(tensor: Placement) -> tuple[int, str]:
 def _why_nobody(tensor: Placement) -> str:
     if not tensor.bytes:
         return "it has no bytes"
-    return tensor.pinned or "no tensor lay here before it"
+    return tensor.pinned or "first use of this memory range"
 
 
 def _described(tensor: Placement) -> str:

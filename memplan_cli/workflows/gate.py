@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from memplan_cli.core.files import write_files
 from memplan_cli.errors import ModelError, PlanError, SettingsError
-from memplan_cli.reporting.commands.verdicts import RENDERERS
+from memplan_cli.reporting.commands.gate import RENDERERS
 from memplan_cli.reporting.findings.baseline import (
     DEFAULT_NAME,
     dumps,

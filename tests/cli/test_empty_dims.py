@@ -11,7 +11,7 @@ import pytest
 from builders import parse
 from memplan_cli.core.results.report import Report, read_report
 from memplan_cli.reporting import RENDERERS
-from memplan_cli.reporting.plans.facts import verdict
+from memplan_cli.reporting.plans.memory import verdict
 from story import memplan
 
 BATCH = """g (float[batch,8] x) => (float[batch,8] y) {

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 EQUALLY_FAST = """
-from memplan_cli.runtime import timing
+from memplan_cli.runtime.measuring import timing
 timing.is_slower = lambda *_, **__: False
 from memplan_cli.__main__ import main
 main()

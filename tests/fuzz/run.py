@@ -138,7 +138,7 @@ def fuzz(name: str, seconds: int, corpus: Path) -> None:
             "workflows", "planning.planner", "core.results.plan", "packing.problem_file",
             "settings.prototxt", "settings.yaml_text", "onnx_io.writing.write",
             "reporting.findings.baseline", "planning.print_log", "reporting",
-            "reporting.plans.text",
+            "reporting.media.text",
         ):  # fmt: skip
             import_module(f"memplan_cli.{module}")
 

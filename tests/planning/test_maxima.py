@@ -14,8 +14,8 @@ from memplan_cli import workflows
 from memplan_cli.core.problem import Buffer, BufferId, LiveRange, Problem, pressure
 from memplan_cli.core.symbolic.sizes import unit_value
 from memplan_cli.planning.maxima import MOST_SUMS, is_at_least, live_peak_text
-from memplan_cli.reporting.plans.asked import donated_line
-from memplan_cli.reporting.plans.facts import memory_rows, total_rows
+from memplan_cli.reporting.plans.memory import memory_figures, total_figures
+from memplan_cli.reporting.plans.sections import donated_line
 from memplan_cli.settings.settings import Settings
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def test_the_report_of_a_symbolic_model_knows_bound_and_total(symbolic: Path) ->
         assert bound.total is not None
         assert unit_value(report.symbolic["live_peak"], dims) == bound.live_peak
         assert unit_value(report.symbolic["total"], dims) == bound.total
-    sizes = {row.name: row.size for row in (*memory_rows(report), *total_rows(report))}
+    sizes = {row.name: row.value for row in (*memory_figures(report), *total_figures(report))}
     assert sizes["lower bound"] == report.symbolic["live_peak"]
     assert sizes["total"] == report.symbolic["total"]
 
@@ -145,7 +145,7 @@ def test_what_is_donated_counts_once_in_the_expression_of_the_total(tmp_path: Pa
     apart = workflows.report(path, Settings()).report
     given_away = workflows.report(path, Settings(donate={"x": "y"})).report
     assert given_away.donated.pairs == (("x", "y"),)
-    assert donated_line(given_away) == "1 outputs take the memory of the input they replace"
+    assert donated_line(given_away) == "1 outputs reuse the buffer of the input they replace"
     saved = {"batch": 3}
     less = unit_value(apart.symbolic["total"], saved) - 3 * 32
     assert unit_value(given_away.symbolic["total"], saved) == less

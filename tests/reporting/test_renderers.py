@@ -23,10 +23,11 @@ from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import PlanError, SettingsError
 from memplan_cli.planning.checking.plan_file import read_plan
 from memplan_cli.reporting import RENDERERS, render
+from memplan_cli.reporting.media import text
+from memplan_cli.reporting.media.bars import bars, sampled
+from memplan_cli.reporting.media.text import Screen
 from memplan_cli.reporting.plans import html
-from memplan_cli.reporting.plans.bars import bars, sampled
-from memplan_cli.reporting.plans.text import Screen
-from memplan_cli.reporting.plans.text import render as draw
+from memplan_cli.reporting.plans.sections import plan_document
 
 if TYPE_CHECKING:
     from memplan_cli.core.results.plan import Plan
@@ -41,6 +42,10 @@ FIXED_ONLY = ("c-header", "tflm", "minimalloc")
 
 def plan_named(name: str) -> Plan:
     return read_plan(PLANS[name])
+
+
+def draw(plan: Plan, screen: Screen) -> str:
+    return text.draw(plan_document(plan, 12), screen)
 
 
 @pytest.mark.parametrize("name", ["branchy", "train_level1", "nested", "dynamic"])
@@ -172,10 +177,12 @@ def test_names_that_look_alike_in_c_have_macros_of_their_own() -> None:
 def test_what_was_asked_for_is_told_with_its_price() -> None:
     for form in ("text", "markdown", "html"):
         got = RENDERERS[form](plan_named("train_level1"))
-        assert "3 nodes run again, 4.2% more work; the budget of 117.19 KiB is not met" in got
-        assert "1 outputs take the memory of the input they replace, 16.00 KiB less" in got
+        assert (
+            "3 nodes recomputed, 4.2% more FLOPs; the budget of 117.19 KiB is not met" in got
+        )
+        assert "1 outputs reuse the buffer of the input they replace, 16.00 KiB less" in got
         assert "its producer reads w2 after writing" in got
-        assert "Recomputed" not in RENDERERS[form](plan_named("branchy"))
+        assert "Recomputation" not in RENDERERS[form](plan_named("branchy"))
 
 
 def test_the_tflm_words_hold_an_offset_for_each_tensor() -> None:
@@ -209,7 +216,7 @@ def test_text_is_coloured_only_where_that_is_wanted() -> None:
 
 def test_text_shows_predicted_and_observed_side_by_side() -> None:
     lines = draw(plan_named("branchy"), Screen(120)).splitlines()
-    (line,) = [line for line in lines if line.lstrip().startswith("held ")]
+    (line,) = [line for line in lines if line.lstrip().startswith("reserved ")]
     assert line.split()[1:] == ["-", "1.00", "MiB", "-", "685.00", "KiB", *line.split()[7:]]
 
 
@@ -228,9 +235,9 @@ def test_what_the_arena_holds_is_compared_without_weights(form: str) -> None:
         text = RENDERERS[form](plan.with_report(each))
         lines = re.split("\n|<tr>", re.sub("</?t[dh][^>]*>", " ", text))
         (whole,) = (re.findall(r"-(?= )|[\d.]+ MiB", line) for line in lines
-                    if re.match(r"\W*held\s[^,]*MiB", line))  # fmt: skip
+                    if re.match(r"\W*reserved\s[^,]*MiB", line))  # fmt: skip
         (aside,) = (re.findall(r"-(?= )|[\d.]+ MiB", line) for line in lines
-                    if re.match(r"\W*held, weights aside\b.*MiB", line))  # fmt: skip
+                    if re.match(r"\W*reserved, no weights\b.*MiB", line))  # fmt: skip
         assert whole == ["-", "-", "-", "8.00 MiB"], "a prediction knows no weights"
         assert aside == ["-", "-", "3.00 MiB", "3.00 MiB"]
 

@@ -19,7 +19,7 @@ import pytest
 from memplan_cli import workflows
 from memplan_cli.core.deserialization import from_json
 from memplan_cli.errors import ModelError, SettingsError
-from memplan_cli.reporting.commands.sweeps import RENDERERS
+from memplan_cli.reporting.commands.results import SWEEP
 from memplan_cli.reporting.findings.sweep_rows import Row
 from memplan_cli.settings.settings import Settings
 from memplan_cli.workflows.sweeping.runners import in_processes, on_cluster, one_by_one
@@ -184,18 +184,16 @@ def test_a_job_that_kills_its_process_is_one_failed_row(
 def test_rows_come_out_as_table_lines_and_csv() -> None:
     (job,) = jobs(2)
     rows = (do_job(job), failed(job, 'no, "because"\nof this'))
-    assert "2 rows, 1 failed" in RENDERERS["text"](rows)
-    lines = [
-        from_json(Row, json.loads(s), "it") for s in RENDERERS["jsonl"](rows).splitlines()
-    ]
+    assert "2 rows, 1 failed" in SWEEP["text"](rows)
+    lines = [from_json(Row, json.loads(s), "it") for s in SWEEP["jsonl"](rows).splitlines()]
     assert lines[0] == rows[0]
-    table = list(csv.DictReader(io.StringIO(RENDERERS["csv"](rows))))
+    table = list(csv.DictReader(io.StringIO(SWEEP["csv"](rows))))
     assert table[0]["planned"] == str(rows[0].planned)
     assert table[1]["error"] == 'no, "because" of this'
     assert table[1]["planned"] == ""
-    assert len(json.loads(RENDERERS["json"](rows))["rows"]) == 2
-    assert RENDERERS["text"](rows).endswith("2 rows, 1 failed\n")
-    assert RENDERERS["text"](rows[:1]).endswith("\n1 row\n")
+    assert len(json.loads(SWEEP["json"](rows))["rows"]) == 2
+    assert SWEEP["text"](rows).endswith("2 rows, 1 failed\n")
+    assert SWEEP["text"](rows[:1]).endswith("\n1 row\n")
 
 
 def test_the_command_writes_rows_and_says_by_its_exit_code_if_one_failed(

@@ -31,7 +31,7 @@ def diff(before: Path, after: Path, *, settings: Chosen, form: str, output: Outp
     memplan diff old.onnx new.onnx
     memplan diff old.memplan.json new.memplan.json --format markdown
     """
-    from memplan_cli.reporting.commands.changes import RENDERERS
+    from memplan_cli.reporting.commands.diff import RENDERERS
     from memplan_cli.reporting.plans.html import Beside, render
     from memplan_cli.workflows.diff import diff
     from memplan_cli.workflows.report import reject_unused_settings

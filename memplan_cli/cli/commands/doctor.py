@@ -22,9 +22,9 @@ def doctor(*, form: str, output: Output) -> None:
     memplan doctor
     """
     from memplan_cli import workflows
-    from memplan_cli.reporting.commands.diagnosis import RENDERERS
+    from memplan_cli.reporting.commands.results import DOCTOR
 
     output.progress("creating a session on each provider")
     found = workflows.doctor()
-    say(RENDERERS[form](found))
+    say(DOCTOR[form](found))
     raise SystemExit(1 if found.problems else 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import click
@@ -63,9 +62,8 @@ def fit(  # noqa: PLR0913 - one parameter an option, as click wants it
     memplan fit llm.onnx --memory 24GB --dim batch=? --dim past=? --dim new=1
     """
     from memplan_cli.core.quantities import parse_size
-    from memplan_cli.core.serialization import to_json
     from memplan_cli.planning.fit import DEFAULT_OVERHEAD
-    from memplan_cli.reporting.commands import fits
+    from memplan_cli.reporting.commands.results import FIT
     from memplan_cli.workflows.fit import MemoryLimit, fit
 
     if not confirm:
@@ -77,5 +75,5 @@ def fit(  # noqa: PLR0913 - one parameter an option, as click wants it
         provider=provider if confirm else None,
     )
     found = fit(model, limit, settings.load(model), output.progress)
-    say(json.dumps(to_json(found)) if form == "json" else fits.text(found))
+    say(FIT[form](found))
     raise SystemExit(0 if found.passed else 1)

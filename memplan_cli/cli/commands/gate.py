@@ -81,7 +81,7 @@ def gate(  # noqa: PLR0913 - one parameter an option, as click wants it
     memplan gate 'models/*.onnx' --update-baseline
     memplan gate 'models/*.onnx' --max-increase 2% --format github
     """
-    from memplan_cli.reporting.commands.verdicts import RENDERERS
+    from memplan_cli.reporting.commands.gate import RENDERERS
     from memplan_cli.workflows.gate import Gate, VerdictFile, gate, read_rules
     from memplan_cli.workflows.report import reject_unused_settings
 

@@ -53,7 +53,7 @@ def settings(  # noqa: PLR0913 - one parameter an option, as click wants it
     memplan settings model.onnx --measure -o settings.py
     """
     from memplan_cli import workflows
-    from memplan_cli.reporting.commands.settings import RENDERERS
+    from memplan_cli.reporting.commands.results import SETTINGS
     from memplan_cli.workflows.files.output_files import refuse_targets
 
     if not measure:
@@ -65,4 +65,4 @@ def settings(  # noqa: PLR0913 - one parameter an option, as click wants it
     output.progress("predicting what the runtime will need")
     check = workflows.Check(provider=provider, timeout=timeout) if measure else None
     found = workflows.settings(model, parse_dims(dims), check)
-    deliver(RENDERERS[form](found, str(model)), out, output)
+    deliver(SETTINGS[form](found, str(model)), out, output)

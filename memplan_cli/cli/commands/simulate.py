@@ -55,7 +55,7 @@ def simulate(  # noqa: PLR0913 - one parameter an option, as click wants it
     memplan simulate model.onnx --allocator bfc --allocator best-fit
     """
     from memplan_cli import workflows
-    from memplan_cli.reporting.commands.simulation import RENDERERS
+    from memplan_cli.reporting.commands.results import SIMULATE
 
     output.progress("running the model once to see its shapes")
     found = workflows.simulate(
@@ -63,4 +63,4 @@ def simulate(  # noqa: PLR0913 - one parameter an option, as click wants it
     )
     for warning in found.warnings:
         output.note(f"warning: {warning}")
-    say(RENDERERS[form](found))
+    say(SIMULATE[form](found))

@@ -69,7 +69,7 @@ def sweep(  # noqa: PLR0913 - one parameter an option, as click wants it
     memplan sweep models/ --dim batch=1,8,32 --order keep
     memplan sweep 'zoo/*.onnx' --resume rows.jsonl --format csv -o table.csv
     """
-    from memplan_cli.reporting.commands.sweeps import RENDERERS
+    from memplan_cli.reporting.commands.results import SWEEP
     from memplan_cli.workflows.files.output_files import refuse_targets
     from memplan_cli.workflows.sweeping import sweep as sweeping
 
@@ -86,7 +86,7 @@ def sweep(  # noqa: PLR0913 - one parameter an option, as click wants it
         output.progress(f"{len(heard)} of {len(todo)}: {row.model}")
 
     rows = sweeping.sweep(todo, _runner(jobs, scheduler), resume=resume, heard=hear)
-    deliver(RENDERERS[form](rows), out, output)
+    deliver(SWEEP[form](rows), out, output)
     raise SystemExit(0 if all(row.passed for row in rows) else 1)
 
 

@@ -71,12 +71,12 @@ def validate(  # noqa: PLR0913 - one parameter an option, as click wants it
     memplan validate model.memplan.onnx --original model.onnx --replay
     """
     from memplan_cli import workflows
-    from memplan_cli.reporting.commands.validation import RENDERERS
+    from memplan_cli.reporting.commands.results import VALIDATE
 
     output.progress("running both models")
     check = workflows.Check(provider, runs, rtol, atol, timeout)
     chosen: dict[Extra, bool] = {"replay": replay, "measure": measure}
     extras = tuple(extra for extra, wanted in chosen.items() if wanted)
     proof = workflows.validate(planned, original, check, extras)
-    say(RENDERERS[form](proof))
+    say(VALIDATE[form](proof))
     raise SystemExit(0 if proof.passed else 1)

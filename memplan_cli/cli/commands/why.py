@@ -35,7 +35,7 @@ def why(
     memplan why model.onnx
     memplan why model.memplan.json --tensor conv1_out
     """
-    from memplan_cli.reporting.commands.stories import (
+    from memplan_cli.reporting.commands.why import (
         PEAK_RENDERERS,
         TENSOR_RENDERERS,
     )

@@ -1,4 +1,4 @@
-"""The baseline file: numbers that were good enough, one entry a model.
+"""The baseline file of a gate: earlier numbers, one entry a model.
 
 It lives in git: sorted, without dates, and models are named from its own folder, so that
 it means the same on every machine.

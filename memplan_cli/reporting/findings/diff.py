@@ -1,4 +1,4 @@
-"""What changed between two plans, and which tensors did it: Bloaty, for memory.
+"""Differences between two plans, attributed to the tensors that caused them.
 
 The peak's change is accounted for to the byte: each tensor that is live at one of the two
 peaks gives what it holds there after, less what it held there before.

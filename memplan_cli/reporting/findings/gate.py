@@ -1,4 +1,4 @@
-"""The gate: budgets, a baseline and a ratchet, judged for one model at a time.
+"""The verdict of a gate: budgets, a baseline and a ratchet, judged for one model at a time.
 
 Nothing here reads a file or prints: snapshots and rules in, a verdict out. A check that
 fails is a result, never an exception.

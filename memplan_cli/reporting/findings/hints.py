@@ -1,4 +1,4 @@
-"""What makes a number known that is not? The options, in the words of the model at hand."""
+"""Hints for totals that are not known: the options that bind what is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a baseline keeps of a plan: the numbers of one model, and who caused them.
+"""Snapshots: the numbers of one model at one time, with the tensors that cause them.
 
 A baseline holds one snapshot a model: few enough lines to be read in a pull request, and
 enough to say later which tensor made a number grow.

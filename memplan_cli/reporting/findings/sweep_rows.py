@@ -1,4 +1,4 @@
-"""Rows of a sweep, each a model at a binding, and the file that a sweep adds them to."""
+"""Rows of a sweep, one a model and binding, and the file that they are added to."""
 
 from __future__ import annotations
 

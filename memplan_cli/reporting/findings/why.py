@@ -1,4 +1,4 @@
-"""Explanations of a plan's memory: the live set at the peak, and the story of one tensor."""
+"""The live set at the peak and what would lower it, and the story of one tensor."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.timeline import Occupancy
 
 MOST_FOLLOWERS = 20
-"""Tensors that are named as taking over one tensor's memory."""
+"""Tensors that are named as reusing one tensor's memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class PeakStory:
 
 @dataclass(frozen=True, slots=True)
 class TensorStory:
-    """One tensor: who keeps it alive, what shares its memory, why it took none over.
+    """One tensor: who keeps it alive, what shares its memory, why it reuses none.
 
     Attributes:
         place: where and when it lies.

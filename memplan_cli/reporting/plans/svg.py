@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.quantities import format_size
 from memplan_cli.core.results.timeline import curve, main_arena, occupancies, peak_tick
 from memplan_cli.reporting.escape import shortened, xml
-from memplan_cli.reporting.plans.facts import verdict
+from memplan_cli.reporting.plans.memory import verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Live bytes over time, drawn with block characters: a picture that fits in a log."""
+"""Charts drawn with block characters: a picture that fits in a log."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from memplan_cli.reporting.document import Chart
+
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
+
+_ROWS = 4
+
+
+def drawn(chart: Chart, width: int) -> list[str]:
+    """Return a chart's lines, the top one first."""
+    return bars(sampled(chart.points, chart.end, width), _ROWS)
 
 
 def sampled(points: Sequence[tuple[int, int]], end: int, count: int) -> list[int]:
