@@ -1,4 +1,4 @@
-"""How much memory does a process take for two steps, by where their new values lie?
+"""The memory of a process for two steps, by where their new values lie.
 
 python tests/steps_memory.py FOLDER     the child's side of `held_by_steps`
 """

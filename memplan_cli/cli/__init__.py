@@ -1,4 +1,4 @@
-"""The command line: options -> one api call -> a renderer -> an exit code."""
+"""The command line: options -> one workflow -> one renderer -> an exit code."""
 
 from __future__ import annotations
 
@@ -20,43 +20,46 @@ Table = Mapping[str, tuple[str, str]]
 COMMANDS: Table = {
     "optimize": (
         "memplan_cli.cli.commands.optimize",
-        "Plan a model, write it in its best order, prove it.",
+        "Reorder a model to lower its peak memory, and verify it.",
     ),
     "report": (
         "memplan_cli.cli.commands.report",
-        "Show a plan, or plan a model and show that.",
+        "Show a memory plan, or plan a model and show that.",
     ),
     "validate": (
         "memplan_cli.cli.commands.validate",
-        "Run a written model against its original.",
+        "Compare an optimized model with its original.",
     ),
     "gate": (
         "memplan_cli.cli.commands.gate",
-        "Fail when a model needs more memory than it may.",
+        "Fail when a model exceeds a memory budget or baseline.",
     ),
     "diff": (
         "memplan_cli.cli.commands.diff",
-        "Show what changed between two models or plans.",
+        "Compare the memory of two models or plans.",
     ),
-    "why": ("memplan_cli.cli.commands.why", "Explain the peak, or one tensor."),
-    "fit": ("memplan_cli.cli.commands.fit", "Find the largest value of a dim that fits."),
+    "why": ("memplan_cli.cli.commands.why", "Explain the peak memory, or one tensor."),
+    "fit": (
+        "memplan_cli.cli.commands.fit",
+        "Find the largest batch size (or other dim) that fits.",
+    ),
     "settings": (
         "memplan_cli.cli.commands.settings",
-        "Give the runtime options that need least memory.",
+        "Recommend runtime options that need least memory.",
     ),
     "simulate": (
         "memplan_cli.cli.commands.simulate",
-        "Show what dynamic allocators need for a run.",
+        "Simulate dynamic allocators on a run of a model.",
     ),
     "train-step": (
         "memplan_cli.cli.commands.train_step",
-        "Make a training step of a forward model.",
+        "Generate a training step from a forward model.",
     ),
     "pack": ("memplan_cli.cli.commands.pack", "Pack buffers of a CSV file into one arena."),
-    "sweep": ("memplan_cli.cli.commands.sweep", "Plan many models, one row each."),
+    "sweep": ("memplan_cli.cli.commands.sweep", "Plan many models, one table row each."),
     "doctor": (
         "memplan_cli.cli.commands.doctor",
-        "Say what is installed and what really works.",
+        "Diagnose the installation and its providers.",
     ),
     "schema": (
         "memplan_cli.cli.commands.schema",

@@ -59,7 +59,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class _Checks:
-    """The limits of one test, and the places of those that a model was held against."""
+    """The limits of one test, and the places of those that a model was compared with."""
 
     limits: tuple[Limit, ...]
     done: set[int] = field(default_factory=set)
@@ -86,10 +86,10 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
         hint = f"\nHint: {error.hint}" if error.hint else ""
         pytest.fail(f"{_MARK}: {error}{hint}", pytrace=False)
     yield
-    idle = [limit for at, limit in enumerate(checks.limits) if at not in checks.done]
-    if idle:
+    unused = [limit for at, limit in enumerate(checks.limits) if at not in checks.done]
+    if unused:
         pytest.fail(
-            f"{_MARK} of {idle[0].written} checked nothing: name a model, or use the "
+            f"{_MARK} of {unused[0].written} checked nothing: name a model, or use the "
             "onnx_memory fixture"
         )
 
@@ -164,10 +164,11 @@ def _plan(model: Path, dims: Mapping[str, int]) -> Plan:
     Raises:
         MemplanError: the model, a setting or the name of a dim is wrong.
     """
-    from memplan_cli.workflows.gate import planned, refuse_idle
+    from memplan_cli.workflows.report import planned, reject_unused_settings
+    from memplan_cli.workflows.request import Request
 
-    refuse_idle((model,), ("dim",) if dims else ())
-    plan = planned(model, None, {"dims": dict(dims) or None})
+    reject_unused_settings((model,), ("dim",) if dims else ())
+    plan = planned(model, Request(overrides={"dims": dict(dims) or None}))
     if dims:
         _refuse_unused(model, dims)
     return plan

@@ -1,4 +1,4 @@
-"""Does a value that came from outside have the type that its dataclass declares?"""
+"""Type checks of values from outside against the types that their dataclasses declare."""
 
 from __future__ import annotations
 

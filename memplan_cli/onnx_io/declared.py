@@ -1,4 +1,4 @@
-"""Which types does a graph declare for its values, and do they leave anything to infer?"""
+"""The types that a graph declares for its values, and whether any are left to infer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UNKNOWN: Facts = ("unknown", None)
 
 
 def declared_types(graph: GraphProto) -> dict[str, Facts]:
-    """Return what a graph, bodies left out, declares of its values, by name.
+    """Return what a graph, subgraphs left out, declares of its values, by name.
 
     Where a value is declared twice, as an input counts before as a value, and that before
     as an output.
@@ -32,10 +32,10 @@ def declared_types(graph: GraphProto) -> dict[str, Facts]:
     for value in (*graph.output, *graph.value_info, *graph.input):
         kind = value.type
         # Large graphs have few types, and to read one, each dim becomes an object.
-        spelled = kind.SerializeToString()
-        facts = read.get(spelled)
+        text = kind.SerializeToString()
+        facts = read.get(text)
         if facts is None:
-            facts = read[spelled] = (type_name(kind), read_shape(value))
+            facts = read[text] = (type_name(kind), read_shape(value))
         found[value.name] = facts
     return found
 

@@ -1,4 +1,4 @@
-"""How does a packing problem come out of a CSV file, and its answer go back into one?
+"""Packing problems and their layouts as CSV files.
 
 The format is MiniMalloc's: a header, then one buffer a line, live in ``[lower, upper)``.
 
@@ -146,7 +146,7 @@ def _columns(where: str, header: list[str]) -> Mapping[str, int]:
             f"{where}: no column {', '.join(missing)}",
             hint=f"the first line names the columns: {','.join(COLUMNS)}",
         )
-    # An unknown column may be a constraint (MiniMalloc has some); to ignore it is to lie.
+    # An unknown column may be a constraint (MiniMalloc has some); to ignore it would be wrong.
     for name in header:
         if name not in (*COLUMNS, "offset"):
             raise ModelError(f"{where}: unknown column {name[:80]!r}")

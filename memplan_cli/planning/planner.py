@@ -16,7 +16,8 @@ from memplan_cli.core.compact.heap import give_back
 from memplan_cli.core.results.plan import check
 from memplan_cli.packing.portfolio import DEFAULT_WORK
 from memplan_cli.planning.allocation import Needs, aliasing_of, allocate_apart
-from memplan_cli.planning.candidates import FILE, Candidate, Question, candidates
+from memplan_cli.planning.candidate import FILE, Candidate, Question
+from memplan_cli.planning.candidates import candidates
 from memplan_cli.planning.choose import Limits, choose
 from memplan_cli.planning.levels import allocate, heights_by_level
 from memplan_cli.planning.notes import left_alone, plan_notes, settings_notes
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.planning.allocation import Allocation, Heights
-    from memplan_cli.planning.candidates import Runtime
+    from memplan_cli.planning.candidate import Runtime
     from memplan_cli.planning.choose import Evaluated
     from memplan_cli.planning.record import Source
     from memplan_cli.planning.scope import Scope

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.placements import Release
     from memplan_cli.core.results.report import Json
     from memplan_cli.planning.allocation import Allocation, Needs
-    from memplan_cli.planning.candidates import Candidate
+    from memplan_cli.planning.candidate import Candidate
     from memplan_cli.planning.scope import Scope
     from memplan_cli.planning.totals import ByUnit
     from memplan_cli.settings.settings import Settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from memplan_cli.analysis.liveness import deaths
+from memplan_cli.analysis.liveness import release_ticks
 from memplan_cli.core.compact.columns import Columns, Groups, Made, column, numbers
 from memplan_cli.core.program import label
 from memplan_cli.core.results.placements import Release
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def releases(timeline: Timeline, planned: Container[VarId]) -> Sequence[Release]:
     """Return, in order of execution, the planned tensors that die after each node."""
-    last = deaths(timeline)
+    last = release_ticks(timeline)
     dying = [var for var in last if var in planned]
     dying.sort(key=last.__getitem__)
     ticks = numbers(tick for tick, _ in groupby(dying, last.__getitem__))

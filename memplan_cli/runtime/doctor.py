@@ -1,4 +1,4 @@
-"""What of ONNX Runtime really works on this machine?"""
+"""What of ONNX Runtime really works on this machine."""
 
 from __future__ import annotations
 

@@ -28,16 +28,16 @@ def inferred_shapes(
 ) -> tuple[Known, str]:
     """Return what a session says of the named values of the top block, or why there is none."""
     from memplan_cli.runtime.workers.worker import run_job
-    from memplan_cli.shapes.inference_workarounds import misread_values
-    from memplan_cli.shapes.runtime_query import question
+    from memplan_cli.shapes.runtime_query import runtime_query
+    from memplan_cli.shapes.workarounds import unreliable_values
 
-    names = names - misread_values(model.graph)
+    names = names - unreliable_values(model.graph)
     if not names:
         return {}, ""
-    asked = question(model, bindings, names)
+    query = runtime_query(model, bindings, names)
     with tempfile.TemporaryDirectory(prefix="memplan-shapes-") as folder:
         file = Path(folder) / "model.onnx"
-        file.write_bytes(asked.data)
+        file.write_bytes(query.data)
         outcome = run_job("shapes", {"model": str(file)}, timeout=_LOAD_TIMEOUT)
     if not outcome.ok:
         return {}, outcome.reason
@@ -48,7 +48,7 @@ def inferred_shapes(
         # No dims can mean a scalar or that not even the rank is known: the runtime says
         # the same of both, and a scalar that is none would be planned in four bytes.
         if dtype in BITS and name in names and dims:
-            found[name] = (dtype, tuple(_dim(dim, asked.symbols) for dim in dims))
+            found[name] = (dtype, tuple(_dim(dim, query.symbols) for dim in dims))
     return found, ""
 
 

@@ -7,7 +7,8 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from memplan_cli.errors import ModelError
-from memplan_cli.training.forward.tensors import FLOATS, reads
+from memplan_cli.onnx_io.load import reads
+from memplan_cli.training.forward.tensors import FLOATS
 from memplan_cli.training.rules import (
     RESULTS_WITH_RULES,
     UNFELT_INPUTS,
@@ -128,7 +129,7 @@ def _apply(call: Call) -> tuple[str, ...]:
         kind = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
         raise NoRuleError(
             f"operator {kind} has no gradient rule; node {node.name or node.output[0]!r}"
-            " lies between a trained parameter and the loss",
+            " is between a trained parameter and the loss",
             hint="freeze the parameters before it (--freeze), or replace the operator",
         )
     for name in node.output[RESULTS_WITH_RULES.get(node.op_type, 1) :]:

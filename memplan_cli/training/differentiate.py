@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from memplan_cli.errors import SettingsError
-from memplan_cli.shapes.inference_repairs import is_invented
+from memplan_cli.onnx_io.load import reads
+from memplan_cli.shapes.workarounds import is_invented
 from memplan_cli.training.backward import sweep
 from memplan_cli.training.expansion.expand import expand
 from memplan_cli.training.forward.prepare import opset_of
@@ -18,7 +19,6 @@ from memplan_cli.training.forward.tensors import (
     infer_tensors,
     live_nodes,
     names_in,
-    reads,
     rename,
 )
 from memplan_cli.training.lean import keep_less
@@ -55,7 +55,7 @@ def differentiate(
     """Write the backward pass of a prepared model.
 
     Args:
-        model: Changed in place: operators are spelt out, nodes given further outputs.
+        model: Changed in place: operators are expanded, nodes given further outputs.
         loss: A tensor with one element.
         parameters: The tensors whose gradients are wanted.
         results: What the forward pass has to give besides the loss.

@@ -1,4 +1,4 @@
-"""Where do the nodes of a backward pass go, and what do rules know of the forward one?"""
+"""Tape of a backward pass: the nodes it collects, and what rules know of the forward pass."""
 
 from __future__ import annotations
 
@@ -266,8 +266,8 @@ class Call:
     """One forward node as its rule sees it.
 
     ``gradients`` has the gradient of each output (``""``: none flows); ``wanted`` says for
-    each input, captures of bodies included, whether its gradient is asked for; ``sweep``
-    goes back through the nodes of a body.
+    each input, captures of subgraphs included, whether its gradient is asked for; ``sweep``
+    goes back through the nodes of a subgraph.
     """
 
     node: NodeProto

@@ -202,7 +202,7 @@ def _gradients_only(plan: Plan, made: Differentiated) -> Ends:
 
 
 def _with_update(plan: Plan, made: Differentiated, optimizer: Optimizer) -> Ends:
-    """Put each parameter's update right behind its gradient, which then dies."""
+    """Put each parameter's update right behind its gradient, which is then freed."""
     tape, update = made.tape, OPTIMISERS[optimizer.kind]
     tape.phase = Phase.UPDATE
     tape.nodes.clear()

@@ -1,8 +1,8 @@
-"""One plan for several bindings: does it hold for each, and what does each need alone?
+"""One plan for several bindings, checked at each, and the need of each alone.
 
 The plan is made for all values between the least and the largest. Then each binding is read
 from the file and planned by itself, as ``--dim NAME=N`` does. The sizes found there know
-nothing of intervals, and with them the one plan is checked as a stranger's would be.
+nothing of intervals, and with them the one plan is checked as an untrusted one would be.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collection_inputs import specs_from_json
-from memplan_cli import Check, Settings
+from memplan_cli import Check, Settings, workflows
 from memplan_cli.analysis.storage import live_peak
 from memplan_cli.core.program import Origin
 from memplan_cli.core.results.observations import CPU, Peaks, RuntimeSettings
@@ -35,7 +35,6 @@ from memplan_cli.runtime.graph.offline import offline_program
 from memplan_cli.runtime.measuring.measure import Trial, measure
 from memplan_cli.runtime.proofs.compare import Comparison, compare
 from memplan_cli.transforms.ordering.order import best_order
-from memplan_cli.workflows import api
 from memplan_cli.workflows.target import runtime_aliasing
 
 from .alternating import alternate
@@ -137,7 +136,7 @@ def of_target(model: Path, target: str, dims: dict[str, int]) -> Json:
     """Return what ``optimize --target`` writes and reports."""
     out = model.with_name(f"{target}.onnx")
     asked = replace(Settings(), target=target, dims=dims)  # type: ignore[arg-type]
-    done = api.optimize(model, asked, out=out, check=Check(provider="cpu"))
+    done = workflows.optimize(model, asked, out=out, check=Check(provider="cpu"))
     report = done.plan.report
     assert report.validation
     if report.runtime is None or report.runtime.settings is None:

@@ -1,4 +1,4 @@
-"""Options whose choices are spelled out, so that help needs no renderer: are they all there?"""
+"""Options whose choices stand in the code, so that help needs no renderer, have all of them."""
 
 from __future__ import annotations
 

@@ -8,10 +8,9 @@ import onnx
 import onnx.parser
 import pytest
 
-from memplan_cli import Settings
+from memplan_cli import Settings, workflows
 from memplan_cli.reporting.plans.precision import wide_tensors
 from memplan_cli.reporting.plans.text import render
-from memplan_cli.workflows import api
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,7 +33,7 @@ net (float16[batch,64] x) => (float16[batch,64] y) {
 def shown(text: str, folder: Path, **dims: int) -> str:
     path = folder / "net.onnx"
     onnx.save(onnx.parser.parse_model(text), path)
-    plan = api.plan(path, Settings(dims=dims))
+    plan = workflows.plan(path, Settings(dims=dims))
     wide = wide_tensors(plan)
     report = render(plan)
     assert ("Not at 16 bits" in report) == (wide is not None)

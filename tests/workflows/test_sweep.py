@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from memplan_cli import workflows
 from memplan_cli.errors import ModelError, SettingsError
 from memplan_cli.reporting.commands.sweeps import RENDERERS
 from memplan_cli.reporting.findings.sweep_rows import Row
 from memplan_cli.settings.settings import Settings
-from memplan_cli.workflows import api
 from memplan_cli.workflows.sweeping.runners import in_processes, on_cluster, one_by_one
 from memplan_cli.workflows.sweeping.sweep import (
     Job,
@@ -73,7 +73,7 @@ def test_what_memplan_wrote_beside_a_model_is_not_swept_with_its_folder(
 
 def test_a_row_has_the_numbers_of_the_report() -> None:
     row = do_job(jobs(8)[0])
-    memory = api.plan(DYNAMIC, Settings(dims={"batch": 8}, order="keep")).report.memory
+    memory = workflows.plan(DYNAMIC, Settings(dims={"batch": 8}, order="keep")).report.memory
     assert row.passed
     assert row.numbers["planned"] == memory.planned
     assert row.numbers["total"] == memory.total

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.phase import find_phases
-from memplan_cli.planning.candidates import Candidate
+from memplan_cli.planning.candidate import Candidate
 from memplan_cli.planning.choose import Limits, choose
 from memplan_cli.planning.scope import find_scope
 from memplan_cli.settings.settings import Settings
@@ -41,7 +41,7 @@ EXTENDED = {**SCHEDULERS, "newest_first": newest_first}
 
 def planned(model: Path, settings: Settings) -> dict[str, int]:
     """Return the bytes planned for a model in the order of each scheduler."""
-    program = load_program(read_model(model).shelf, model, settings).program
+    program = load_program(read_model(model).lazy, model, settings).program
     scope = find_scope(program, settings, find_phases(program))
     limits = Limits.of(settings, scope.pinned)
     found = {}

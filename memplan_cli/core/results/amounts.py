@@ -1,4 +1,4 @@
-"""What a model's memory comes to: for the plan of a report, and for each binding of dims."""
+"""Total bytes of a model: for the plan of a report, and for each binding of dims."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What a plan for these dims alone comes to, beside one plan that holds for several."""
+    """Total bytes of a plan for these dims alone, beside one plan that is valid for several."""
 
     dims: Mapping[str, int]
     memory: Memory

@@ -1,4 +1,4 @@
-"""What was observed of a runtime, and how it was set up: data, no ONNX Runtime."""
+"""Observations of a runtime and its settings, as data without ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -102,9 +102,9 @@ class Peaks:
     Attributes:
         first_run_peak: most bytes of intermediates and outputs live in the first run.
         steady_peak: the same from the second run on, memory pattern's block included.
-        held: what the arena took from the system, weights in it included.
+        held: bytes reserved by the arena, weights in it included.
         scratch: the arena's high-water mark above the tensors: kernels' workspace.
-        weights: bytes of weights that lie in the arena.
+        weights: bytes of weights in the arena.
         milliseconds: median time of a run.
         effort: median milliseconds of processor time of a run, all threads together: what
             a busy machine hardly changes.

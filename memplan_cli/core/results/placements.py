@@ -1,4 +1,4 @@
-"""The rows of a plan: arenas, the place of each tensor, orders and releases."""
+"""Rows of a plan: arenas, the placement of each tensor, orders and releases."""
 
 from __future__ import annotations
 

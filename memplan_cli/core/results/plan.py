@@ -1,4 +1,4 @@
-"""Everything decided about one model, as data and as JSON, and whether it is safe."""
+"""Plans: everything decided about one model, as data and as JSON, and its safety check."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ class Plan:
         """Each arena as a packing problem and its answer, aliases united.
 
         Raises:
-            InvalidLayoutError: a tensor or an alias names what is not there, or lies elsewhere.
+            InvalidLayoutError: a tensor or an alias names what is not there, or is placed
+            elsewhere.
         """
         return tuple(_problems(self))
 
@@ -146,7 +147,7 @@ def _problems(plan: Plan) -> Iterator[tuple[Problem, Layout]]:
     _refuse_odd(plan.tensors)
     spans: dict[int, dict[BufferId, _Span]] = {arena: {} for arena in arenas}
     offsets: dict[int, dict[BufferId, int]] = {arena: {} for arena in arenas}
-    owners = _owners(plan.tensors)
+    shared = _storage_of_shared(plan.tensors)
     looked_at = (
         "name",
         "block",
@@ -161,23 +162,23 @@ def _problems(plan: Plan) -> Iterator[tuple[Problem, Layout]]:
     for name, block, size, arena, offset, first, last, alias_of, pinned in cells(
         plan.tensors, *looked_at
     ):
-        owner = BufferId(var_id(block, name))
+        identity = BufferId(var_id(block, name))
         if arena not in arenas:
-            raise InvalidLayoutError(f"tensor {owner!r} lies in no arena of the plan")
+            raise InvalidLayoutError(f"tensor {identity!r} is placed in no arena of the plan")
         if alias_of is not None:
-            _refuse_apart(owner, alias_of, (arena, offset, size, pinned), owners)
-            owner = BufferId(alias_of)
-        known = spans[arena].get(owner)
+            _refuse_apart(identity, alias_of, (arena, offset, size, pinned), shared)
+            identity = BufferId(alias_of)
+        known = spans[arena].get(identity)
         if known is None:
-            spans[arena][owner] = size, first, last
-            offsets[arena][owner] = offset
+            spans[arena][identity] = size, first, last
+            offsets[arena][identity] = offset
         else:
             most, start, end = known
-            spans[arena][owner] = max(size, most), min(first, start), max(last, end)
+            spans[arena][identity] = max(size, most), min(first, start), max(last, end)
     for arena in plan.arenas:
         buffers = [
-            Buffer(owner, size, LiveRange(first, last))
-            for owner, (size, first, last) in spans.pop(arena.id).items()
+            Buffer(identity, size, LiveRange(first, last))
+            for identity, (size, first, last) in spans.pop(arena.id).items()
         ]
         yield (
             Problem(tuple(buffers), arena.alignment),
@@ -186,11 +187,11 @@ def _problems(plan: Plan) -> Iterator[tuple[Problem, Layout]]:
 
 
 _Span = tuple[int, int, int]
-"""Bytes, and the ticks of birth and death, of what shares them."""
+"""Bytes, and the ticks of first use and after the last, of what shares them."""
 
 
 def _refuse_odd(tensors: Sequence[Placement]) -> None:
-    """Refuse a tensor that is there twice, and a pinned one that does not last."""
+    """Refuse a tensor that is placed twice, and a pinned one that does not last."""
     names = cells(tensors, "name", "block")
     identities = {var_id(block, name) for name, block in names}
     if len(identities) != len(tensors):
@@ -203,12 +204,12 @@ def _refuse_odd(tensors: Sequence[Placement]) -> None:
             )
 
 
-_Lie = tuple[int, int, int, "str | None"]
+_Location = tuple[int, int, int, "str | None"]
 """A tensor's arena, offset and bytes, and why it is pinned."""
 
 
-def _owners(tensors: Sequence[Placement]) -> Mapping[str, _Lie | None]:
-    """Return where those lie whose bytes others share; None where they share others' bytes."""
+def _storage_of_shared(tensors: Sequence[Placement]) -> Mapping[str, _Location | None]:
+    """Return the locations of tensors that others share; None for those that share too."""
     shared = {alias_of for (alias_of,) in cells(tensors, "alias_of")}
     shared.discard(None)
     if not shared:
@@ -222,15 +223,15 @@ def _owners(tensors: Sequence[Placement]) -> Mapping[str, _Lie | None]:
 
 
 def _refuse_apart(
-    tensor: str, alias_of: str, lie: _Lie, owners: Mapping[str, _Lie | None]
+    tensor: str, alias_of: str, location: _Location, shared: Mapping[str, _Location | None]
 ) -> None:
-    """Refuse a tensor that does not lie where the one lies whose bytes it shares."""
-    owner = owners.get(alias_of)
-    if owner is None:
+    """Refuse a tensor that is not placed where the one is whose bytes it shares."""
+    base = shared.get(alias_of)
+    if base is None:
         raise InvalidLayoutError(
             f"tensor {tensor!r} shares the bytes of {alias_of!r}, which has none"
         )
-    if owner[:3] != lie[:3] or owner[3] or lie[3]:
+    if base[:3] != location[:3] or base[3] or location[3]:
         raise InvalidLayoutError(
-            f"tensor {tensor!r} shares the bytes of {alias_of!r} but lies elsewhere"
+            f"tensor {tensor!r} shares the bytes of {alias_of!r} but is placed elsewhere"
         )

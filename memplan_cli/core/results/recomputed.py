@@ -1,4 +1,4 @@
-"""What runs twice, what does that cost, and was it enough?"""
+"""Recomputation as reported: the nodes that run twice, their cost, and the budget reached."""
 
 from __future__ import annotations
 

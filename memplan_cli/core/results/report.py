@@ -1,4 +1,4 @@
-"""What does a plan come to? Numbers, refusals and warnings; no drawing.
+"""Reports on a plan as data: totals, refusals and warnings; no drawing.
 
 Every number is defined in `figures.DEFINITIONS`, in the words that renderers print under it.
 A number that is not known is None, never a guess.
@@ -49,7 +49,7 @@ class Peak:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A tensor that was left out or took no memory over, and why."""
+    """A tensor that was left out or reuses no memory, and why."""
 
     name: str
     reason: str
@@ -57,7 +57,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Donated:
-    """Outputs that take the memory of the input they replace, and those that may not."""
+    """Outputs that reuse the memory of the input they replace, and those that may not."""
 
     pairs: tuple[tuple[str, str], ...] = ()
     refused: tuple[Refusal, ...] = ()

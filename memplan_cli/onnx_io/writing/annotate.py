@@ -2,7 +2,7 @@
 
 The notes of a large graph are larger than the graph, and as protobuf messages several times
 their size: here those of the top block become bytes that are put between the fields of the
-model, and nothing of them is ever a message. Bodies are small: theirs are merged into them.
+model, and nothing of them is ever a message. Subgraphs are small: theirs are merged into them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Where could the holes of a nearly full arena have been?
+"""Holes that fill up a nearly full arena, guessed from its loads.
 
-Where less dies than is born, a hole of the difference closes; where more dies, one opens.
+Where less ends than starts, a hole of the difference closes; where more ends, one opens.
 Which opening belongs to which closing is a guess: of the same size, the latest first.
 """
 

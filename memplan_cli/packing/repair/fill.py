@@ -1,7 +1,8 @@
-"""Where do the buffers go that are not placed yet, if those that are stay where they are?
+"""First fit around fixed buffers: the others fill the gaps of a partial layout.
 
 Each goes, in the order given, into the lowest gap that is large enough, and above everything
-that it meets where there is none. A compiled loop: thousands of buffers take milliseconds.
+that overlaps it in time where there is none. A compiled loop: thousands of buffers take
+milliseconds.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ NOWHERE = -1
 def lowest_gap(  # noqa: PLR0913, PLR0917 - compiled code takes plain arrays
     start: Ints, end: Ints, size: Ints, offset: Ints, stacked: Ints, count: int, buffer: int
 ) -> int:
-    """Return the lowest offset at which a buffer meets none of those in ``stacked``.
+    """Return the lowest offset at which a buffer overlaps none of those in ``stacked``.
 
     Args:
         start: First section of each buffer.
@@ -54,7 +55,7 @@ def fill(  # noqa: PLR0913, PLR0917 - compiled code takes plain arrays
         end: Section after the last of each buffer.
         size: Units of each buffer.
         offset: Units below each buffer, or NOWHERE; filled in.
-        stacked: All buffers, by offset, those that are nowhere first; sorted anew.
+        stacked: All buffers, by offset, those not placed first; sorted anew.
         order: All buffers, in the order in which they are placed.
     """
     count, height = 0, 0

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.results.timeline import owners
+from memplan_cli.core.results.timeline import control_flow_nodes
 from memplan_cli.errors import PlanError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def check_blocks(plan: Plan) -> None:
     """
     if len(plan.order) < 2:
         return
-    owned = owners(plan)
+    owned = control_flow_nodes(plan)
     for tensor in plan.tensors:
         owner = owned.get(tensor.block)
         if owner is None or tensor.pinned:

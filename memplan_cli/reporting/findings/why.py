@@ -8,7 +8,13 @@ from difflib import get_close_matches
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.results.timeline import curve, held, main_arena, nodes_at, peak_tick
+from memplan_cli.core.results.timeline import (
+    curve,
+    main_arena,
+    nodes_at,
+    occupancies,
+    peak_tick,
+)
 from memplan_cli.errors import PlanError, SettingsError
 from memplan_cli.planning.print_log import reuses
 
@@ -18,7 +24,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.placements import Placement
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.results.report import Json
-    from memplan_cli.core.results.timeline import Held
+    from memplan_cli.core.results.timeline import Occupancy
 
 MOST_FOLLOWERS = 20
 """Tensors that are named as taking over one tensor's memory."""
@@ -127,8 +133,8 @@ def why_peak(plan: Plan) -> PeakStory:
     tick, nodes, live = peak_tick(points), nodes_at(plan), _Curve.of(points)
     rows = [
         _at_peak(item, tick, live, nodes)
-        for item in held(plan)
-        if item.owner.arena == arena.id and item.live_at(tick) and item.bytes
+        for item in occupancies(plan)
+        if item.tensor.arena == arena.id and item.live_at(tick) and item.bytes
     ]
     return PeakStory(
         step=tick,
@@ -150,7 +156,7 @@ def why_tensor(plan: Plan, name: str) -> TensorStory:
     if place is None:
         raise _unknown(plan, name)
     nodes = nodes_at(plan)
-    (item,) = (h for h in held(plan) if place in h.members)
+    (item,) = (h for h in occupancies(plan) if place in h.members)
     (found,) = (reuse for reuse in reuses(plan.tensors) if reuse.tensor == place)
     longest = max(item.members, key=lambda tensor: (tensor.last, tensor.id))
     peak = peak_tick(curve(plan, main_arena(plan)))
@@ -183,11 +189,11 @@ def _unknown(plan: Plan, name: str) -> SettingsError:
     return SettingsError(f"the plan holds no tensor {name!r}", hint=hint)
 
 
-def _at_peak(item: Held, tick: int, live: _Curve, nodes: Mapping[int, str]) -> AtPeak:
+def _at_peak(item: Occupancy, tick: int, live: _Curve, nodes: Mapping[int, str]) -> AtPeak:
     now = max(
         (tensor for tensor in item.members if tensor.first <= tick < tensor.last),
         key=lambda tensor: (tensor.first, tensor.id),
-        default=item.owner,
+        default=item.tensor,
     )
     pinned = now.pinned
     return AtPeak(
@@ -216,7 +222,7 @@ class _Curve:
         after = (*reversed((*accumulate(reversed(sizes), max),)), 0)
         return cls(tuple(tick for tick, _ in points), until, after, max(sizes))
 
-    def without(self, item: Held) -> int:
+    def without(self, item: Occupancy) -> int:
         """Return the peak if ``item`` were absent between its first and its last tick.
 
         The curve is constant from one point to the next, so only stretches that lie wholly
@@ -228,12 +234,12 @@ class _Curve:
         return max(self.most_until[low], self.most_from[high], self.peak - item.bytes)
 
 
-def _followers(plan: Plan, item: Held) -> list[str]:
-    low, high = item.owner.offset, item.owner.offset + item.bytes
+def _followers(plan: Plan, item: Occupancy) -> list[str]:
+    low, high = item.tensor.offset, item.tensor.offset + item.bytes
     return [
         tensor.id
         for tensor in sorted(plan.tensors, key=lambda tensor: (tensor.first, tensor.id))
-        if tensor.arena == item.owner.arena
+        if tensor.arena == item.tensor.arena
         and tensor.first >= item.last
         and tensor.offset < high
         and low < tensor.offset + tensor.bytes

@@ -1,4 +1,4 @@
-"""Which index did ONNX Runtime give to each node of a graph that it loaded and dumped?
+"""The index that ONNX Runtime gave to each node of a graph that it loaded and dumped.
 
 A node of the file has its place in the file, nodes of inlined functions come after all of
 the file's (`inlining`), and what the runtime inserted on its own comes last. Both execution

@@ -1,4 +1,4 @@
-"""Does the rewritten model give what the original gives, bit for bit?
+"""The rewritten model's outputs compared with the original's, bit for bit.
 
 Both run in processes of their own, on the same seeded inputs, twice, at two sets of dims
 where a dim is free. The original's outputs lie in files while the other one runs, so that
@@ -43,7 +43,7 @@ _CHANGING = (
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How two models are held against each other.
+    """How two models are compared with each other.
 
     Attributes:
         provider: ``auto``, ``cpu`` or ``cuda``.

@@ -1,4 +1,4 @@
-"""Do two steps give the same bits when each new value is written over the old one?
+"""Two steps in which each new value is written over the old one, compared bit for bit.
 
 The original takes two steps with buffers of its own for everything; the written model takes
 two with each donated pair bound to one buffer, as its settings tell the user to do. The

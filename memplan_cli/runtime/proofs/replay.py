@@ -1,6 +1,6 @@
-"""Does a plan hold? Run the model inside it, op by op, and see whether the outputs do.
+"""Replay: a model run op by op inside its plan's arenas, its outputs compared.
 
-Freed ranges are poisoned, what a body wrote is poisoned after the op that owns it, and
+Freed ranges are poisoned, what a subgraph wrote is poisoned after the op that has it, and
 excluded tensors are looked at again in the end. A tensor that was overwritten too early
 shows as a wrong output.
 """
@@ -57,7 +57,7 @@ class Extent:
     Attributes:
         placed: tensors at the top that lay at their offsets.
         pinned: those of them that live on, and were looked at again in the end.
-        in_bodies: tensors in bodies of If, Loop and Scan: the runtime runs a body as a
+        in_bodies: tensors in subgraphs of If, Loop and Scan: the runtime runs a subgraph as a
             whole, in memory of its own, and their places are poisoned after it.
         empty: tensors at the top without bytes, which lie nowhere.
         left_out: tensors that have no place, with the reason.
@@ -76,8 +76,8 @@ class Extent:
         yield f"{self.placed} of {everything} tensors at their offsets{again * bool(self.pinned)}"
         if self.in_bodies:
             yield (
-                f"{self.in_bodies} tensors in bodies of If, Loop or Scan not shown: the runtime "
-                "ran each body as a whole, in memory of its own, and their places were poisoned"
+                f"{self.in_bodies} tensors in subgraphs of If, Loop or Scan not shown: the runtime "
+                "ran each subgraph as a whole, in memory of its own, and their places were poisoned"
             )
         if self.empty:
             yield f"{self.empty} tensors without bytes"
@@ -204,10 +204,10 @@ def _against_own_memory(
     starts: dict[tuple[str, str], int] = {}
     top = 0
     for place in places:
-        if (place.arena, place.owner) not in starts:
-            starts[place.arena, place.owner] = top + place.offset % _PAGE
+        if (place.arena, place.buffer) not in starts:
+            starts[place.arena, place.buffer] = top + place.offset % _PAGE
             top += -(-(place.bytes + _PAGE) // _PAGE) * _PAGE
-        start = starts[place.arena, place.owner]
+        start = starts[place.arena, place.buffer]
         spread.append(dataclasses.replace(place, arena="own", offset=start))
     with tempfile.TemporaryDirectory(prefix="memplan-own-") as folder:
         apart = {"places": spread, "arenas": {"own": top}, "save": True, "folder": folder}
@@ -258,7 +258,7 @@ def _places(
                 # Pinned tensors live on: they are looked at when all is over.
                 dies=-1 if tensor.pinned else nodes.get(ends[tensor.id], -1),
                 pinned=tensor.pinned is not None,
-                owner=_owner(tensor),
+                buffer=_buffer(tensor),
             )
         )
     return found, left_out
@@ -268,12 +268,12 @@ def _ends(plan: Plan) -> dict[str, int]:
     """Return the last tick of each tensor, with those that share its bytes."""
     last: dict[str, int] = {}
     for tensor in plan.tensors:
-        owner = _owner(tensor)
-        last[owner] = max(last.get(owner, 0), tensor.last)
-    return {tensor.id: last[_owner(tensor)] - 1 for tensor in plan.tensors}
+        buffer = _buffer(tensor)
+        last[buffer] = max(last.get(buffer, 0), tensor.last)
+    return {tensor.id: last[_buffer(tensor)] - 1 for tensor in plan.tensors}
 
 
-def _owner(tensor: Placement) -> str:
+def _buffer(tensor: Placement) -> str:
     return tensor.alias_of or tensor.id
 
 

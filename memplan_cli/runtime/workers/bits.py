@@ -1,4 +1,4 @@
-"""Are two arrays the same, bit for bit? NaN equals NaN, -0.0 does not equal 0.0."""
+"""Arrays compared bit for bit: NaN equals NaN, -0.0 does not equal 0.0."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ def differences(result: Mapping[str, Any]) -> tuple[Difference, ...]:
     return tuple(Difference(**entry) for entry in result.get("differences", ()))
 
 
-def widened(asked: Tolerance, noise: Sequence[Difference]) -> Tolerance:
+def widened(tolerance: Tolerance, noise: Sequence[Difference]) -> Tolerance:
     """Widen a tolerance to what the provider itself does not repeat, ``noise``."""
     if not noise:
-        return asked
+        return tolerance
     widest = _NOISE_MARGIN * max(item.max_abs_diff for item in noise)
-    return Tolerance(asked.rtol, max(asked.atol, widest))
+    return Tolerance(tolerance.rtol, max(tolerance.atol, widest))
 
 
 def _pieces(

@@ -1,4 +1,4 @@
-"""What must a process be told so that it can run a model? Written and read back here.
+"""What a process is told so that it can run a model, written and read back.
 
 Kinds of jobs add keys of their own to these: what to save, how often to run.
 """

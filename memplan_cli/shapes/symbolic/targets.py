@@ -1,4 +1,4 @@
-"""What do chains of arithmetic on shapes come to? Shape -> Gather -> Add -> Concat -> Reshape.
+"""Target shapes computed by chains of ops: Shape -> Gather -> Add -> Concat -> Reshape.
 
 Exporters write the target of a Reshape as such a chain. ONNX inference follows the shorter
 ones; here a target is known where the shapes behind it are, by number or by name.

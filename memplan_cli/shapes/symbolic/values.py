@@ -1,4 +1,4 @@
-"""What do the integers of chains on shapes come to? One rule an op, dims as expressions.
+"""Symbolic values of integers in chains on shapes: one rule an op, dims as expressions.
 
 Every integer scalar or vector is worked out: a number, an expression of dims, or nothing.
 """
@@ -144,7 +144,7 @@ def _size(walk: Walk, node: NodeProto) -> Known | None:
 
 
 def product(dims: Sequence[Dim]) -> Dim:
-    """Multiply dims; None where one is not known, or where that is more than one can spell."""
+    """Multiply dims; None where one is not known, or where that is more than one can write."""
     if None in dims:
         return None
     try:

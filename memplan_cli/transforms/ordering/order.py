@@ -1,9 +1,9 @@
 """Execute the ops in the order that needs least memory.
 
-Every block is ordered inside of itself, innermost first; to its owner a body is what it
-takes at most. The searches work on integers (`ordering.graph`); what they find is measured
-again with `live_peak`, the number that the planner reports, and is dropped if it is not
-better than the file's order.
+Every block is ordered inside of itself, innermost first; to its control-flow op a subgraph
+is the most that it takes. The searches work on integers (`ordering.graph`); what they find is
+measured again with `live_peak`, the number that the planner reports, and is dropped if it is
+not better than the file's order.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from memplan_cli.transforms.ordering.build import (
 from memplan_cli.transforms.ordering.effort import Effort
 from memplan_cli.transforms.ordering.search.divide import divide
 from memplan_cli.transforms.ordering.search.list_orders import SCHEDULERS
-from memplan_cli.transforms.ordering.solve import STRAIGHTEN, Solution, solve
-from memplan_cli.transforms.ordering.source_order import loosen
+from memplan_cli.transforms.ordering.solve import RESTORE_WORK, Solution, solve
+from memplan_cli.transforms.ordering.source_order import relax_order
 from memplan_cli.transforms.terms import Ordering
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def best_order(  # noqa: PLR0913 - the planner's settings, one by one, all with 
     looser = None
     if chosen != "file" and not nested:
         found = top.solution
-        looser = partial(_loosened, program, found.graph, found.unstraightened, found.bound)
+        looser = partial(_relaxed, program, found.graph, found.unrestored, found.bound)
     return Ordering(programs[chosen], peaks, chosen, top.least, proved, known, looser)
 
 
@@ -129,14 +129,14 @@ def simple_orders(
             yield name, _arrangement(program, facts, scheduler)
 
 
-def _loosened(program: Program, graph: TaskGraph, order: Order, bound: int) -> Program:
+def _relaxed(program: Program, graph: TaskGraph, order: Order, bound: int) -> Program:
     """Return a program in the order that was found, put back only where that costs nothing.
 
     The worst steps are lowered before: in the search the ops of a cluster could not part.
     """
     parted = divide(graph, order, bound, Effort(_PARTING))
-    loose = loosen(graph, parted.order, Effort(STRAIGHTEN))
-    ops = tuple([program.body.ops[op] for op in loose])
+    relaxed = relax_order(graph, parted.order, Effort(RESTORE_WORK))
+    ops = tuple([program.body.ops[op] for op in relaxed])
     return replace(program, body=replace(program.body, ops=ops))
 
 
@@ -243,7 +243,7 @@ def _offered(scheduler: Scheduler, graph: TaskGraph) -> Solution:
 def _arrange(
     block: Block, facts: Storage, method: Callable[[TaskGraph], Solution]
 ) -> _Arranged:
-    """Order a block and all below it with one method, bodies first."""
+    """Order a block and all below it with one method, subgraphs first."""
     arranged = {
         index: [_arrange(body, facts, method) for body in op.bodies]
         for index, op in enumerate(block.ops)

@@ -1,4 +1,4 @@
-"""Many models, many bindings, one row each: what does each of them need?
+"""Sweeps: many models at many bindings, one row each.
 
 Jobs are data and are done anywhere: in processes here, or on the workers of a Dask
 cluster. A failure is a row. With a file of rows, a sweep that was stopped goes on where it

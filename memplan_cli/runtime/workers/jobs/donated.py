@@ -34,7 +34,7 @@ def run(job: Json) -> Json:
     """Take `STEPS` steps in one way, and save or compare what they give.
 
     ``way`` is a key of `WAYS`. ``then`` is ``save``: the outputs of each step go to the
-    folder, or ``against``: they are held against what is there.
+    folder, or ``against``: they are compared with what is there.
     """
     steps = WAYS[str(job["way"])](job)
     folder = Path(str(job["folder"]))
@@ -64,12 +64,12 @@ class Steps:
     """A session, and the state that goes from step to step: ``pairs`` maps new to old."""
 
     def __init__(self, job: Json) -> None:
-        asked = SessionJob.from_json(job)
-        self.settings, self.provider = asked.settings, asked.provider
+        task = SessionJob.from_json(job)
+        self.settings, self.provider = task.settings, task.provider
         self.pairs: Mapping[str, str] = {new: old for old, new in job["pairs"]}  # type: ignore[attr-defined]
-        self.session = asked.session()
+        self.session = task.session()
         self.names = [output.name for output in self.session.get_outputs()]
-        self.feed: Feed = asked.feed()
+        self.feed: Feed = task.feed()
 
     def step(self) -> dict[str, Any]:
         """Run once and return the outputs by name."""

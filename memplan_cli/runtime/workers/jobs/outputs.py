@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 def run(job: Json) -> Json:
     """Run ``job["model"]`` several times on one feed.
 
-    With ``save``, the first run's outputs go to the folder, and the other runs are held
-    against them: what differs there, the model cannot repeat. Without, every run is held
+    With ``save``, the first run's outputs go to the folder, and the other runs are compared
+    with them: what differs there, the model cannot repeat. Without, every run is held
     against what another model left in the folder.
     """
-    asked, folder = SessionJob.from_json(job), Path(str(job["folder"]))
-    session, feed = asked.session(), asked.feed()
+    task, folder = SessionJob.from_json(job), Path(str(job["folder"]))
+    session, feed = task.session(), task.feed()
     names = job["outputs"] or [output.name for output in session.get_outputs()]
     known = {output.name for output in session.get_outputs()}
     wanted = [str(name) for name in names if name in known]  # type: ignore[attr-defined]
@@ -38,7 +38,7 @@ def run(job: Json) -> Json:
     found = [Difference(name, 0, 0.0, 1, "there is no such output") for name in missing]
     tolerance = Tolerance(*map(float, job["tolerance"]))  # type: ignore[call-overload]
     for number in range(int(str(job["runs"]))):
-        values = run_session(session, wanted, feed, run_options(asked.settings))
+        values = run_session(session, wanted, feed, run_options(task.settings))
         if job["save"] and number == 0:
             save(folder, wanted, wanted, values)
         else:

@@ -135,7 +135,7 @@ class _Replay:
     def bury(self, node: NodeProto, dead: list[Place]) -> None:
         """Make the bytes of dead tensors unusable.
 
-        What a body made, or read last, is dead before the op that owns the body writes its
+        What a subgraph made, or read last, is dead before its control-flow node writes its
         outputs: these may lie on it. Of any other op, inputs and outputs never overlap.
         """
         owns_bodies = any(attribute.HasField("g") for attribute in node.attribute)
@@ -191,11 +191,11 @@ def run(job: Json) -> Json:
 
     ``dies`` of a tensor is the index of the node at the top after which it is poisoned.
     """
-    asked = SessionJob.from_json(job)
+    task = SessionJob.from_json(job)
     entries: Any = job["places"]
     places = [Place(**{**entry, "shape": tuple(entry["shape"])}) for entry in entries]
-    replay = _start(asked, job["arenas"], [place for place in places if not place.block])
-    feed = asked.feed()
+    replay = _start(task, job["arenas"], [place for place in places if not place.block])
+    feed = task.feed()
     replay.values.update({name: _value(value) for name, value in feed.items()})
     doomed: dict[int, list[Place]] = {}
     for place in places:
@@ -215,12 +215,12 @@ def run(job: Json) -> Json:
     return {"differences": [asdict(item) for item in (*found, *replay.overwritten())]}
 
 
-def _start(asked: SessionJob, heights: Any, places: list[Place]) -> _Replay:  # noqa: ANN401 - JSON
-    memory = HostMemory if asked.provider == CPU else DeviceMemory
+def _start(task: SessionJob, heights: Any, places: list[Place]) -> _Replay:  # noqa: ANN401 - JSON
+    memory = HostMemory if task.provider == CPU else DeviceMemory
     arenas = {name: memory(height) for name, height in heights.items()}
-    cutter = Cutter.of(asked.model)
+    cutter = Cutter.of(task.model)
     placed = {place.name: place for place in places}
-    return _Replay(cutter, asked.provider, memory, arenas, placed, {})
+    return _Replay(cutter, task.provider, memory, arenas, placed, {})
 
 
 def _value(value: Any) -> Any:  # noqa: ANN401 - ONNX Runtime has no types

@@ -27,7 +27,7 @@ def file_order(graph: TaskGraph) -> Order:
 def runtime_default(graph: TaskGraph) -> Order:
     """Return the order of ONNX Runtime's ``ExecutionOrder.DEFAULT``.
 
-    A post-order depth-first search against the edges, from the last op that nobody reads,
+    A post-order depth-first search against the edges, from the last op that nothing reads,
     the input with the highest index first (``Graph::ReverseDFSFrom``).
     """
     return _post_order(graph.succs, graph.preds)
@@ -140,7 +140,7 @@ def greedy_backward(graph: TaskGraph) -> Order:
 
 
 class _Backward:
-    """The ops all of whose successors are placed, by what placing them before those adds."""
+    """The ops all of whose successors are scheduled, by what scheduling them next adds."""
 
     def __init__(self, graph: TaskGraph) -> None:
         self.graph = graph
@@ -162,7 +162,7 @@ class _Backward:
         heapify(self.queue)
 
     def run(self, op: int) -> None:
-        """Put an op before all those placed so far."""
+        """Schedule an op before all those scheduled so far."""
         self.done[op] = True
         opened = self.graph.opens[op]
         for tensor in self.graph.touches[op]:

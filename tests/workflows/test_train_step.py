@@ -7,20 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from memplan_cli import Settings
+from memplan_cli import Settings, workflows
 from memplan_cli.errors import PlanError, SettingsError
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.training.step_files import StepFiles, write_train_step
 from memplan_cli.training.verbs import LossFunction, Optimizer, Recipe
-from memplan_cli.workflows import api
-from memplan_cli.workflows.recompute_step import recompute_step
+from memplan_cli.workflows.train_step import Recomputation, StepFiles, train_step
 
 SAMPLE = Path(__file__).parents[2] / "sample_models" / "branchy_cnn.onnx"
 RECIPE = Recipe(LossFunction("mse", "labels", ""), Optimizer("sgd"))
 
 
 def peak(path: Path) -> int:
-    found = api.plan(path, Settings(order="keep")).report.memory.live_peak
+    found = workflows.plan(path, Settings(order="keep")).report.memory.live_peak
     assert found is not None
     return found
 
@@ -30,14 +28,14 @@ def test_a_budget_makes_the_step_need_less(tmp_path: Path) -> None:
         StepFiles(SAMPLE, tmp_path / "a.onnx"),
         StepFiles(SAMPLE, tmp_path / "b.onnx"),
     )
-    write_train_step(RECIPE, whole)
-    write_train_step(RECIPE, small, lambda step: recompute_step(step, budget=0.45))
+    train_step(RECIPE, whole)
+    train_step(RECIPE, small, Recomputation(budget=0.45))
     assert peak(small.target) <= 0.45 * peak(whole.target)
 
 
 def test_checkpoints_run_the_rest_again(tmp_path: Path) -> None:
     files = StepFiles(SAMPLE, tmp_path / "c.onnx")
-    write_train_step(RECIPE, files, lambda step: recompute_step(step, ("stem_relu", "joined")))
+    train_step(RECIPE, files, Recomputation(("stem_relu", "joined")))
     outputs = [name for node in load_model(files.target).graph.node for name in node.output]
     assert any(re.search(r"__recompute\d*$", name) for name in outputs)
 
@@ -45,11 +43,11 @@ def test_checkpoints_run_the_rest_again(tmp_path: Path) -> None:
 def test_a_budget_that_cannot_be_met_writes_nothing(tmp_path: Path) -> None:
     files = StepFiles(SAMPLE, tmp_path / "d.onnx")
     with pytest.raises(PlanError, match="cannot be met"):
-        write_train_step(RECIPE, files, lambda step: recompute_step(step, budget=1000))
+        train_step(RECIPE, files, Recomputation(budget=1000))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_checkpoint_that_is_no_forward_tensor_is_refused(tmp_path: Path) -> None:
     files = StepFiles(SAMPLE, tmp_path / "e.onnx")
     with pytest.raises(SettingsError, match="stem_rulu"):
-        write_train_step(RECIPE, files, lambda step: recompute_step(step, ("stem_rulu",)))
+        train_step(RECIPE, files, Recomputation(("stem_rulu",)))

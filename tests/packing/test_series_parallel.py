@@ -19,10 +19,14 @@ from memplan_cli.core.problem import (
 from memplan_cli.packing import portfolio
 from memplan_cli.packing.budget import Budget
 from memplan_cli.packing.pieces import Piece, height_of, layout_of, reduce
-from memplan_cli.packing.reconstruction import series_parallel as gluing
-from memplan_cli.packing.reconstruction.composite_blocks import Boxes, Joint
+from memplan_cli.packing.reconstruction import series_parallel
+from memplan_cli.packing.reconstruction.composite_blocks import CompositeBlocks, Joint
 from memplan_cli.packing.reconstruction.gaps import holes, matched_anew
-from memplan_cli.packing.reconstruction.series_parallel import MANY, Gluer, is_nearly_full
+from memplan_cli.packing.reconstruction.series_parallel import (
+    MANY,
+    Reconstruction,
+    is_nearly_full,
+)
 
 WHEEL = Problem(
     tuple(
@@ -39,16 +43,16 @@ def largest(problem: Problem) -> Piece:
     return max(reduce(problem).pieces, key=lambda piece: len(piece.size))
 
 
-def glued(piece: Piece) -> Gluer:
-    gluer = Gluer(piece)
-    gluer.glue(Budget(2 * 10**9))
-    return gluer
+def reconstructed(piece: Piece) -> Reconstruction:
+    reconstruction = Reconstruction(piece)
+    reconstruction.run(Budget(2 * 10**9))
+    return reconstruction
 
 
 def assert_whole(piece: Piece) -> None:
-    gluer = glued(piece)
-    (whole,) = gluer.boxes.loose
-    placement = gluer.placement({BufferId(str(whole)): 0})
+    reconstruction = reconstructed(piece)
+    (whole,) = reconstruction.blocks.roots
+    placement = reconstruction.placement({BufferId(str(whole)): 0})
     assert height_of(piece, placement) == piece.load
     spans = zip(piece.ids, piece.size, piece.start, piece.end, strict=True)
     problem = Problem(tuple(Buffer(i, z, LiveRange(s, e)) for i, z, s, e in spans))
@@ -59,24 +63,24 @@ def assert_whole(piece: Piece) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_square_is_one_box_again(seed: int) -> None:
+def test_a_square_is_one_block_again(seed: int) -> None:
     assert_whole(largest(square(600, seed)))
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_strips_and_wheels_are_one_box_again(seed: int) -> None:
+def test_strips_and_wheels_are_one_block_again(seed: int) -> None:
     assert_whole(largest(mosaic(300, seed)))
 
 
-def test_a_wheel_is_one_box() -> None:
+def test_a_wheel_is_one_block() -> None:
     (piece,) = reduce(WHEEL).pieces
-    gluer = glued(piece)
-    (whole,) = gluer.boxes.loose
-    assert gluer.boxes.joint[whole] is Joint.WHEEL
+    reconstruction = reconstructed(piece)
+    (whole,) = reconstruction.blocks.roots
+    assert reconstruction.blocks.joint[whole] is Joint.WHEEL
     assert_whole(piece)
 
 
-def test_what_has_holes_is_glued_as_well() -> None:
+def test_what_has_holes_is_reconstructed_as_well() -> None:
     piece = largest(thinned(500, 1))
     assert holes(piece)
     assert_whole(piece)
@@ -113,16 +117,16 @@ def test_holes_matched_anew_take_as_much_everywhere(
 
 
 def test_joining_is_taken_back() -> None:
-    boxes = Boxes(2, 2)
-    low, high = boxes.new((0, 2, 3)), boxes.new((0, 2, 4))
-    boxes.put(low)
-    boxes.put(high)
-    boxes.settle()
-    boxes.put(boxes.unite((low, high), Joint.PARALLEL, 0.5))
-    assert len(boxes.loose) == 1
-    boxes.take_back()
-    assert set(boxes.loose) == set(boxes.alike[0, 2]) == {low, high}
-    assert boxes.sized == {
+    blocks = CompositeBlocks(2, 2)
+    low, high = blocks.new((0, 2, 3)), blocks.new((0, 2, 4))
+    blocks.put(low)
+    blocks.put(high)
+    blocks.settle()
+    blocks.put(blocks.unite((low, high), Joint.PARALLEL, 0.5))
+    assert len(blocks.roots) == 1
+    blocks.take_back()
+    assert set(blocks.roots) == set(blocks.alike[0, 2]) == {low, high}
+    assert blocks.sized == {
         (0, 3, True): {low: None},
         (2, 3, False): {low: None},
         (0, 4, True): {high: None},
@@ -130,53 +134,53 @@ def test_joining_is_taken_back() -> None:
     }
 
 
-def test_gluing_stops_when_its_work_is_used_up() -> None:
+def test_reconstruction_stops_when_its_work_is_used_up() -> None:
     budget = Budget(10**6)
-    gluer = Gluer(largest(square(7000, 1)))
-    gluer.glue(budget)
-    assert len(gluer.boxes.loose) > 1
-    # The last edge looked at may take it above by some thousand boxes.
+    reconstruction = Reconstruction(largest(square(7000, 1)))
+    reconstruction.run(budget)
+    assert len(reconstruction.blocks.roots) > 1
+    # The last edge looked at may take it above by some thousand blocks.
     assert budget.spent < 2 * 10**6
 
 
-def test_an_edge_with_thousands_of_boxes_takes_no_time_as_their_square() -> None:
-    # Each of the 2 * 3000 boxes at the middle edge has one partner of its size.
+def test_an_edge_with_thousands_of_blocks_takes_no_time_as_their_square() -> None:
+    # Each of the 2 * 3000 blocks at the middle edge has one partner of its size.
     count = 3000
     sizes = [1000 + at for at in range(count)]
     spans = [(0, 1, size) for size in sizes] + [(1, 2, size) for size in reversed(sizes)]
     start, end, size = zip(*spans, strict=True)
     ids = tuple(BufferId(str(at)) for at in range(2 * count))
-    gluer = Gluer(Piece(ids, start, end, size, (sum(sizes), sum(sizes))))
-    gluer.glue(Budget(10_000 * 2 * count))
-    assert len(gluer.boxes.loose) == 1
+    reconstruction = Reconstruction(Piece(ids, start, end, size, (sum(sizes), sum(sizes))))
+    reconstruction.run(Budget(10_000 * 2 * count))
+    assert len(reconstruction.blocks.roots) == 1
 
 
-def test_gluing_gives_up_where_too_many_boxes_are_left_over() -> None:
+def test_reconstruction_gives_up_where_too_many_blocks_are_left_over() -> None:
     budget = Budget(10**9)
-    gluer = Gluer(largest(thinned(10_000, 1)))
-    gluer.glue(budget)
-    assert len(gluer.boxes.loose) > MANY
+    reconstruction = Reconstruction(largest(thinned(10_000, 1)))
+    reconstruction.run(budget)
+    assert len(reconstruction.blocks.roots) > MANY
     assert budget.spent < 10**8
 
 
-def test_the_search_has_the_same_work_if_gluing_was_tried_in_vain(
+def test_the_search_has_the_same_work_if_reconstruction_was_tried_in_vain(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     given = thinned(350, 1)
     tried: list[Budget] = []
 
-    def in_vain(_gluer: Gluer, budget: Budget) -> None:
+    def in_vain(_self: Reconstruction, budget: Budget) -> None:
         tried.append(budget)
         budget.charge(budget.work)
 
-    monkeypatch.setattr(Gluer, "glue", in_vain)
+    monkeypatch.setattr(Reconstruction, "run", in_vain)
     found = portfolio(given, work=10**8)
     assert tried
-    monkeypatch.setattr(gluing, "is_nearly_full", lambda _piece: False)
+    monkeypatch.setattr(series_parallel, "is_nearly_full", lambda _piece: False)
     assert found.height <= portfolio(given, work=10**8).height
 
 
-def test_a_piece_with_much_room_is_not_glued() -> None:
+def test_a_piece_with_much_room_is_not_reconstructed() -> None:
     assert not is_nearly_full(Piece((BufferId("x"),), (0,), (1,), (3,), (3, 1)))
 
 
@@ -196,6 +200,6 @@ def test_a_square_of_a_hundred_thousand_is_at_its_bound() -> None:
     assert (found.height, found.proved) == (lower_bound(problem), True)
 
 
-def test_gluing_is_the_same_every_time() -> None:
+def test_reconstruction_is_the_same_every_time() -> None:
     piece = largest(square(600, 4))
-    assert list(glued(piece).boxes.loose) == list(glued(piece).boxes.loose)
+    assert list(reconstructed(piece).blocks.roots) == list(reconstructed(piece).blocks.roots)

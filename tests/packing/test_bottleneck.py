@@ -19,13 +19,13 @@ from memplan_cli.core.problem import (
     violations,
 )
 from memplan_cli.packing import portfolio
-from memplan_cli.packing.bottleneck import cores, lowered_by_cores
+from memplan_cli.packing.bottleneck import bottleneck_subsets, lowered_by_subsets
 from memplan_cli.packing.budget import Budget, Found
 from memplan_cli.packing.lowering import cheapest
 from memplan_cli.packing.pieces import Piece, assemble, layout_of, reduce
 from memplan_cli.packing.repair.ejection_chain import lowered, settle, settled
 from memplan_cli.packing.repair.fill import NOWHERE, fill
-from memplan_cli.packing.repair.state import WORK, crowd_of
+from memplan_cli.packing.repair.state import WORK, state_of
 from memplan_cli.packing.search.exact import Answer, Searcher
 from packing_problems import full_problems, heaviest, is_safe, problems, start_of
 
@@ -68,7 +68,7 @@ def test_a_window_with_two_full_sections_is_filled_by_asking_first_where_tries_e
 
 
 @pytest.mark.slow
-def test_a_thinned_square_of_ten_thousand_is_lowered_by_throwing_out() -> None:
+def test_a_thinned_square_of_ten_thousand_is_lowered_by_ejection_chains() -> None:
     problem = thinned(10_000, 0)
     found = portfolio(problem)
     assert violations(problem, found) == ()
@@ -77,14 +77,14 @@ def test_a_thinned_square_of_ten_thousand_is_lowered_by_throwing_out() -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(problem=problems())
-def test_bundles_of_a_core_unfold_to_buffers_that_do_not_overlap(problem: Problem) -> None:
+def test_bundles_of_a_subset_unfold_to_buffers_that_do_not_overlap(problem: Problem) -> None:
     for piece in reduce(problem).pieces:
-        for core in cores(piece):
-            inner = core.reduction
+        for subset in bottleneck_subsets(piece):
+            inner = subset.reduction
             placements = [cheapest(part, part.load) for part in inner.pieces]
-            offsets = core.unfold(piece, assemble(inner, placements))
+            offsets = subset.unfold(piece, assemble(inner, placements))
             inside = [i for i in range(len(piece.size)) if offsets[i] >= 0]
-            assert sorted(i for bundle in core.members for i in bundle) == inside
+            assert sorted(i for bundle in subset.members for i in bundle) == inside
             chosen = Problem(
                 tuple(
                     Buffer(
@@ -100,9 +100,12 @@ def test_bundles_of_a_core_unfold_to_buffers_that_do_not_overlap(problem: Proble
             assert violations(chosen, Layout(at, height)) == ()
 
 
-def test_a_core_that_is_everything_has_every_buffer_of_the_piece() -> None:
+def test_a_subset_that_is_everything_has_every_buffer_of_the_piece() -> None:
     piece = heaviest(square(60, 1))
-    assert any(sum(map(len, core.members)) == len(piece.size) for core in cores(piece))
+    assert any(
+        sum(map(len, subset.members)) == len(piece.size)
+        for subset in bottleneck_subsets(piece)
+    )
 
 
 @settings(deadline=None, max_examples=60)
@@ -110,7 +113,7 @@ def test_a_core_that_is_everything_has_every_buffer_of_the_piece() -> None:
 def test_what_is_lowered_is_safe_and_never_taller(problem: Problem) -> None:
     for piece in reduce(problem).pieces:
         start = start_of(piece)
-        for lower in (lowered_by_cores, lowered):
+        for lower in (lowered_by_subsets, lowered):
             found = lower(piece, start, Budget(2_000_000))
             assert start.bound <= found.height <= start.height
             assert is_safe(piece, found)
@@ -126,19 +129,19 @@ def test_the_same_work_gives_the_same_placement_and_charges_what_it_took() -> No
     assert budgets[0].spent == budgets[1].spent > 0
 
 
-def test_throwing_out_makes_room_where_first_fit_found_none() -> None:
-    # b lies in the middle: c, as tall as what is left, fits only if b moves.
+def test_an_ejection_makes_room_where_first_fit_found_none() -> None:
+    # b is in the middle: c, as tall as what is left, fits only if b moves.
     piece = Piece(tuple(map(BufferId, "abc")), (0, 0, 1), (1, 2, 2), (1, 1, 2), (2, 3))
     best = Found((0, 1, 2), 4, 3)
-    crowd = crowd_of(piece, np.array(best.placement), 3)
-    assert crowd.offset.tolist() == [0, 1, NOWHERE]
-    crowd.registers[WORK] = 10_000
-    assert settle(crowd, 3)
-    placement = tuple(crowd.offset.tolist())
+    state = state_of(piece, np.array(best.placement), 3)
+    assert state.offset.tolist() == [0, 1, NOWHERE]
+    state.registers[WORK] = 10_000
+    assert settle(state, 3)
+    placement = tuple(state.offset.tolist())
     assert is_safe(piece, Found(placement, 3, 3))
 
 
-def test_without_work_nothing_is_thrown_out() -> None:
+def test_without_work_nothing_is_ejected() -> None:
     piece = heaviest(square(100, 1))
     start = start_of(piece)
     assert lowered(piece, start, Budget(0)) == start

@@ -10,9 +10,9 @@ import pytest
 from memplan_cli.core.program import VarId
 from memplan_cli.shapes.bindings import Bindings
 from memplan_cli.shapes.contradictions import contradictions
-from memplan_cli.shapes.inference_workarounds import misread_values
 from memplan_cli.shapes.onnx_inference import infer_shapes
 from memplan_cli.shapes.reading import read_program
+from memplan_cli.shapes.workarounds import unreliable_values
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -95,4 +95,4 @@ def test_no_right_declaration_is_contradicted() -> None:
 
 def test_what_follows_from_a_misreading_is_believed_of_nobody() -> None:
     text = "r,,,w = Attention(q,k,v) e = Neg(w) f = Neg(r) y = Add(e, e)"
-    assert misread_values(model(f"{QUERIES}, {FRESH}", text).graph) == {"w", "e", "y"}
+    assert unreliable_values(model(f"{QUERIES}, {FRESH}", text).graph) == {"w", "e", "y"}

@@ -314,4 +314,4 @@ OLD: Forms = {
     ),
 }
 
-SPELT_OUT: Forms = {**RECURRENCES, **ATTENTION, **BODIES, **OLD}
+EXPANDED: Forms = {**RECURRENCES, **ATTENTION, **BODIES, **OLD}
