@@ -127,11 +127,12 @@ def test_padding_that_an_allocator_leaves_out_at_the_top_is_added(tmp_path: Path
         assert top < found.height
         return Layout(found.offsets, top)
 
-    path, settings = tmp_path / "small.onnx", Settings(alignment=64)
+    path, settings = tmp_path / "odd.onnx", Settings(alignment=64)
     text = """<ir_version: 9, opset_import: ["": 18]>
-        small (float[3] x) => (float[3] y) { a = Exp(x) b = Add(a, x) y = Mul(b, a) }"""
+        odd (float[1003] x) => (float[1003] y) { a = Exp(x) b = Exp(a) c = Exp(b) y = Neg(c) }"""
     onnx.save(parser.parse_model(text), path)
     plan = memplan_cli.plan(path, settings, allocate=trimmed)
+    assert plan.report.memory.planned == 4032
     assert plan.report.memory == memplan_cli.plan(path, settings).report.memory
 
 
