@@ -23,6 +23,7 @@ import numpy as np
 
 from memplan_cli.core.problem import Buffer, BufferId, LiveRange, Problem
 from memplan_cli.packing.budget import Found
+from memplan_cli.packing.compiled import compiled
 from memplan_cli.packing.heuristics.greedy import (
     by_area,
     by_end,
@@ -33,7 +34,7 @@ from memplan_cli.packing.heuristics.greedy import (
 from memplan_cli.packing.heuristics.skyline import best_sweep
 from memplan_cli.packing.pieces import assemble, height_of, reduce
 from memplan_cli.packing.repair.ejection_chain import settled
-from memplan_cli.packing.repair.fill import NOWHERE, fill
+from memplan_cli.packing.repair.interval_index import NOWHERE
 from memplan_cli.packing.search.exact import Answer, Searcher
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def lowered_by_subsets(piece: Piece, best: Found, budget: Budget) -> Found:
     """
     start, end = np.array(piece.start, np.int64), np.array(piece.end, np.int64)
     size = np.array(piece.size, np.int64)
-    eviction_cost = len(piece.size) ** 2 // _CHECKS
+    charge = len(piece.size) ** 2 // _CHECKS
 
     @cache
     def ordered(order: Order) -> Ints:
@@ -160,7 +161,7 @@ def lowered_by_subsets(piece: Piece, best: Found, budget: Budget) -> Found:
                 break
             found, by = fixed.copy(), ordered(order)
             height = fill(start, end, size, found, np.argsort(found, kind="stable"), by)
-            budget.charge(eviction_cost)
+            budget.charge(charge)
             if height < best.height:
                 best = Found(tuple(map(int, found)), height, best.bound)
     return best
@@ -186,3 +187,64 @@ def _searched(subset: Subset, capacity: int, budget: Budget) -> Mapping[BufferId
     budget.charge(part.spent)
     complete = len(placements) == len(reduction.pieces)
     return assemble(reduction, placements) if complete else None
+
+
+@compiled
+def _lowest_gap(  # noqa: PLR0913, PLR0917 - compiled code takes plain arrays
+    start: Ints, end: Ints, size: Ints, offset: Ints, stacked: Ints, count: int, buffer: int
+) -> int:
+    """Return the lowest offset at which a buffer overlaps none of those in ``stacked``.
+
+    Args:
+        start: First section of each buffer.
+        end: Section after the last of each buffer.
+        size: Units of each buffer.
+        offset: Units below each buffer that is placed.
+        stacked: The buffers that are placed, by offset.
+        count: How many those are.
+        buffer: Which one to place.
+    """
+    begin, stop, units = start[buffer], end[buffer], size[buffer]
+    floor = 0
+    for at in range(count):
+        other = stacked[at]
+        if start[other] < stop and begin < end[other]:
+            if offset[other] - floor >= units:
+                break
+            floor = max(floor, offset[other] + size[other])
+    return int(floor)
+
+
+@compiled
+def fill(  # noqa: PLR0913, PLR0917 - compiled code takes plain arrays
+    start: Ints, end: Ints, size: Ints, offset: Ints, stacked: Ints, order: Ints
+) -> int:
+    """Place every buffer whose offset is NOWHERE, first fit; return the height.
+
+    Args:
+        start: First section of each buffer.
+        end: Section after the last of each buffer.
+        size: Units of each buffer.
+        offset: Units below each buffer, or NOWHERE; filled in.
+        stacked: All buffers, by offset, those not placed first; sorted anew.
+        order: All buffers, in the order in which they are placed.
+    """
+    count, height = 0, 0
+    for buffer in stacked:
+        if offset[buffer] >= 0:
+            stacked[count] = buffer
+            count += 1
+            height = max(height, offset[buffer] + size[buffer])
+    for buffer in order:
+        if offset[buffer] >= 0:
+            continue
+        floor = _lowest_gap(start, end, size, offset, stacked, count, buffer)
+        offset[buffer] = floor
+        at = count
+        while at > 0 and offset[stacked[at - 1]] > floor:
+            stacked[at] = stacked[at - 1]
+            at -= 1
+        stacked[at] = buffer
+        count += 1
+        height = max(height, floor + size[buffer])
+    return int(height)

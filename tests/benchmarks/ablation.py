@@ -1,4 +1,4 @@
-"""Each small subsystem switched off in turn: what does it earn for its lines?
+"""Each small subsystem switched off in turn, and what is lost without it.
 
     python -m tests.benchmarks.ablation [--part NAME] [--only NAME] [--kept DIR]
 

@@ -1,4 +1,4 @@
-"""Which models need inlined bodies laid beside the runtime's dump, and what is wrong without it?
+"""Predictions with and without the inlined bodies laid beside the runtime's dump.
 
 Off, calls have no body: the nodes that the runtime inlined are ranked by the call that they
 lead to, as those of unknown functions are.
@@ -9,19 +9,18 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from unittest.mock import patch
 
 import onnx
 import onnxruntime as ort
-from memplan_cli.runtime.executed import executed_run
-from memplan_cli.runtime.measure import Trial, measure
-from memplan_cli.runtime.predict import predict
 
 from function_graphs import drawn_functions
 from memplan_cli.errors import MemplanError
 from memplan_cli.onnx_io.load import graphs
+from memplan_cli.runtime.graph.executed import executed_run
+from memplan_cli.runtime.measuring.measure import Trial, measure
+from memplan_cli.runtime.simulation.predict import predict
 
-from .ablation_modules import lines, module
+from .ablation_modules import lines, put, undo
 from .in_process import keep_jobs_here
 from .packing_models import models
 from .prediction import WAYS, figures, fill, settings, trial_of
@@ -61,7 +60,7 @@ def rows(only: str) -> Iterator[tuple[str, ...]]:
         "random": (FUNCTIONS, lambda: _all(_of_functions, range(FUNCTIONS))),
         "real": (len(paths), lambda: _all(_of_model, real)),
     }
-    yield (f"lines: {lines('inlining', 'definitions')}", *[""] * (len(HEAD) - 1))
+    yield (f"lines: {lines('inlining', 'functions')}", *[""] * (len(HEAD) - 1))
     for name, (count, found) in parts.items():
         if only in name:
             results = found()
@@ -154,13 +153,20 @@ def _of_model(path: Path) -> Found:
         return compared(path.stem, target, trial_of(path.stem, target, 600.0))
 
 
+def without_bodies() -> None:
+    """Let no call stand for the nodes of a function."""
+    put("functions", "Definitions.of_call", lambda _self, _call, _dtypes: None)
+
+
 def compared(name: str, model: Path, trial: Trial) -> Found:
     """Return what was measured and predicted in each way; nothing of what does not run."""
-    definitions = module("definitions").Definitions
     try:
         graph = executed_run(model, settings(OFF[0]), trial)
-        with patch.object(definitions, "of_call", lambda _self, _call, _dtypes: None):
+        without_bodies()
+        try:
             without = executed_run(model, settings(OFF[0]), trial)
+        finally:
+            undo()
         found: Found = []
         for way in OFF:
             chosen = settings(way)

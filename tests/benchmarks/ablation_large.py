@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Self
 
-from .ablation_modules import lines, module, replace
+from .ablation_modules import lines, module, put, replace
 from .scale import MEMPLAN, ROOT, Cost, compile_everything, cost, synthetic
 
 if TYPE_CHECKING:
@@ -53,26 +53,25 @@ class _Groups(tuple[Any, ...]):
 
 
 def _without_spool() -> None:
-    module("spool").MOST_HELD = 1 << 62
+    put("spool", "MOST_KEPT", 1 << 62)
 
 
 def _without_heap() -> None:
     replace("heap", "give_back", lambda *_size: None)
 
 
-def _without_shelf() -> None:
-    module("shelf").Shelved.let_go = lambda _self: None
+def _without_release() -> None:
+    put("lazy_model", "LazyModel.release", lambda _self: None)
 
 
-def _without_shelf_and_heap() -> None:
+def _without_release_and_heap() -> None:
     _without_heap()
-    _without_shelf()
+    _without_release()
 
 
 def _without_wire() -> None:
     """Make each entry a message of the protobuf library."""
-    wire, messages = module("wire"), module("messages").messages
-    head = wire.head
+    head, messages = module("wire").head, module("protobuf").messages
 
     class Entries:
         def __init__(self, field: int, key: str) -> None:
@@ -88,7 +87,7 @@ def _without_wire() -> None:
     replace("wire", "Entries", Entries)
 
 
-def _without_messages() -> None:
+def _with_all_of_onnx() -> None:
     import onnx  # noqa: F401 - the whole package, as any other program loads it
 
 
@@ -97,10 +96,10 @@ OFF: Mapping[str, Callable[[], None]] = {
     "columns": _without_columns,
     "spool": _without_spool,
     "heap": _without_heap,
-    "shelf": _without_shelf,
-    "shelf, heap": _without_shelf_and_heap,
+    "lazy_model": _without_release,
+    "lazy_model, heap": _without_release_and_heap,
     "wire": _without_wire,
-    "messages": _without_messages,
+    "protobuf": _with_all_of_onnx,
 }
 """What is switched off before the command line is loaded."""
 

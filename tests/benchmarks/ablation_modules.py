@@ -1,8 +1,12 @@
-"""Where the subsystems that `ablation` switches off live: the only table to change on a move."""
+"""Where the subsystems that `ablation` switches off are: the only table to change on a move.
+
+Every switch replaces by name through `put` or `replace`, which fail where the name is stale.
+"""
 
 from __future__ import annotations
 
 import sys
+from functools import reduce
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,41 +14,36 @@ from typing import Any
 
 MODULES = {
     "board": "memplan_cli.packing.search.board",
-    "boxes": "memplan_cli.packing.reconstruction.composite_blocks",
+    "bottleneck": "memplan_cli.packing.bottleneck",
     "compiled": "memplan_cli.packing.compiled",
-    "cores": "memplan_cli.packing.bottleneck",
-    "crowd": "memplan_cli.packing.repair.state",
-    "ejecting": "memplan_cli.packing.repair.ejection_chain",
+    "composite_blocks": "memplan_cli.packing.reconstruction.composite_blocks",
+    "depth_first": "memplan_cli.packing.search.depth_first",
+    "ejection_chain": "memplan_cli.packing.repair.ejection_chain",
     "exact": "memplan_cli.packing.search.exact",
-    "filling": "memplan_cli.packing.repair.fill",
-    "gluing": "memplan_cli.packing.reconstruction.series_parallel",
-    "greedy": "memplan_cli.packing.heuristics.greedy",
-    "holes": "memplan_cli.packing.reconstruction.gaps",
+    "interval_index": "memplan_cli.packing.repair.interval_index",
+    "levels": "memplan_cli.planning.levels",
     "lowering": "memplan_cli.packing.lowering",
-    "meeting": "memplan_cli.packing.repair.interval_index",
     "pair": "memplan_cli.packing.heuristics.pair",
-    "pieces": "memplan_cli.packing.pieces",
-    "placing": "memplan_cli.planning.levels",
     "portfolio": "memplan_cli.packing.portfolio",
-    "search": "memplan_cli.packing.search.depth_first",
+    "repair_state": "memplan_cli.packing.repair.state",
+    "series_parallel": "memplan_cli.packing.reconstruction.series_parallel",
     "valleys": "memplan_cli.packing.search.valleys",
     "columns": "memplan_cli.core.compact.columns",
     "heap": "memplan_cli.core.compact.heap",
     "spool": "memplan_cli.core.compact.spool",
-    "messages": "memplan_cli.onnx_io.protobuf",
-    "shelf": "memplan_cli.onnx_io.lazy_model",
+    "lazy_model": "memplan_cli.onnx_io.lazy_model",
+    "protobuf": "memplan_cli.onnx_io.protobuf",
     "wire": "memplan_cli.onnx_io.writing.wire",
-    "annotate": "memplan_cli.onnx_io.writing.annotate",
-    "definitions": "memplan_cli.onnx_io.functions",
+    "functions": "memplan_cli.onnx_io.functions",
     "inlining": "memplan_cli.runtime.graph.inlining",
-    "node_index": "memplan_cli.runtime.graph.node_index",
     "prototxt": "memplan_cli.settings.prototxt",
     "yaml": "memplan_cli.settings.yaml_text",
-    "toml": "memplan_cli.settings.toml_text",
     "polynomials": "memplan_cli.core.symbolic.polynomials",
     "dims": "memplan_cli.core.symbolic.dims",
-    "dim_text": "memplan_cli.core.symbolic.polynomials",
 }
+
+_changed: list[tuple[object, str, object]] = []
+"""What was put elsewhere, under which name, in the place of what."""
 
 
 def module(name: str) -> Any:  # noqa: ANN401 - what is in it is patched by name
@@ -65,11 +64,36 @@ def source(name: str) -> Path:
     return Path(spec.origin)
 
 
+def put(name: str, attribute: str, new: object) -> object:
+    """Put something else in a place of a module or of a class in it; return what was there.
+
+    Args:
+        name: The module, as the table has it.
+        attribute: What is replaced, which must be there: ``portfolio``, ``Lowering._repaired``.
+        new: What is in its place until `undo`.
+    """
+    *outer, last = attribute.split(".")
+    owner = reduce(getattr, outer, module(name))
+    old = vars(owner)[last]
+    _set(owner, last, new)
+    return old
+
+
 def replace(name: str, attribute: str, new: object) -> None:
     """Put something else in a module's place of that name, and wherever it was imported to."""
-    home = module(name)
-    old = getattr(home, attribute)
+    old = put(name, attribute, new)
     for other in [each for key, each in sys.modules.items() if key.startswith("memplan_cli")]:
         for found in [key for key, value in vars(other).items() if value is old]:
-            setattr(other, found, new)
-    setattr(home, attribute, new)
+            _set(other, found, new)
+
+
+def _set(owner: object, name: str, new: object) -> None:
+    _changed.append((owner, name, vars(owner)[name]))
+    setattr(owner, name, new)
+
+
+def undo() -> None:
+    """Put everything back that was replaced."""
+    while _changed:
+        owner, name, old = _changed.pop()
+        setattr(owner, name, old)

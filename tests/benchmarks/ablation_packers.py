@@ -20,13 +20,17 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from .ablation_modules import MODULES, lines, module
-from .zoo import ROOT
+from memplan_cli.core.problem import lower_bound, violations
+from memplan_cli.packing.lowering import cheapest
+from memplan_cli.packing.pieces import layout_of
+
+from .ablation_modules import lines, module, put, replace
+from .models import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from memplan_cli.problem import Problem
+    from memplan_cli.core.problem import Problem
 
     from .ablation_problems import Named
 
@@ -48,122 +52,115 @@ def _no(*_all: object) -> bool:
     return False
 
 
-def _without_gluing() -> None:
-    module("lowering")._glued = lambda _piece, best, *_rest: best
+def _without_reconstruction() -> None:
+    put("lowering", "_reconstructed", lambda _piece, best, *_rest: best)
 
 
 def _without_holes() -> None:
-    module("gluing").holes = lambda _piece: []
-    module("gluing").matched_anew = lambda given, _chance: list(given)
+    put("series_parallel", "holes", lambda _piece: [])
+    put("series_parallel", "matched_anew", lambda given, _chance: list(given))
 
 
 def _without_wheels() -> None:
-    module("gluing").Gluer._turn = _nothing
+    put("series_parallel", "Reconstruction._turn", _nothing)
 
 
 def _without_reopening() -> None:
-    module("gluing")._PATIENCE = 0
+    put("series_parallel", "_PATIENCE", 0)
 
 
-def _without_boxes_searched() -> None:
-    module("lowering")._searched_boxes = lambda piece, goal, *_rest: module(
-        "lowering"
-    ).cheapest(piece, goal)
+def _without_searched_blocks() -> None:
+    put("lowering", "_searched_blocks", lambda piece, goal, *_rest: cheapest(piece, goal))
 
 
-def _without_ejecting() -> None:
-    module("lowering").Lowering._ejected = _same
-    module("cores").settled = _same
+def _without_ejection_chains() -> None:
+    put("lowering", "Lowering._repaired", _same)
+    put("bottleneck", "settled", _same)
 
 
-def _without_settling() -> None:
-    module("cores")._REPAIRED = -1
+def _without_repair_around_subsets() -> None:
+    put("bottleneck", "_REPAIRED", -1)
 
 
-def _without_taking_back() -> None:
-    module("ejecting")._PATIENCE = 1 << 60
+def _without_undone_chains() -> None:
+    put("ejection_chain", "_PATIENCE", 1 << 60)
 
 
-def _without_stacking() -> None:
-    module("ejecting")._stacked = _same
+def _without_stack() -> None:
+    put("ejection_chain", "_stacked", _same)
 
 
-def _without_meeting() -> None:
-    """Ask every buffer whether it meets one, in place of an index by time."""
-    meeting = module("meeting")
-    near, work, nowhere = meeting.NEAR, meeting.WORK, meeting.NOWHERE
+def _without_interval_index() -> None:
+    """Ask every buffer whether it overlaps one, in place of an index by time."""
+    home = module("interval_index")
+    near_at, work = home.NEAR, home.WORK
 
-    def meet(lives, buffer):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
-        begin, stop = lives.start[buffer], lives.end[buffer]
-        found = 0
-        for other in range(len(lives.start)):
-            floor = lives.offset[other]
-            if lives.start[other] < stop and lives.end[other] > begin and floor > nowhere:
-                lives.who[found] = other
-                lives.floor[found] = floor
-                lives.top[found] = floor + lives.size[other]
-                found += 1
-        lives.registers[near] = found
-        lives.registers[work] -= len(lives.start)
-        return int(found)
+    def find_overlaps(intervals, buffer):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+        begin, stop = intervals.start[buffer], intervals.end[buffer]
+        near = 0
+        for other in range(len(intervals.start)):
+            floor = intervals.offset[other]
+            if intervals.start[other] < stop and intervals.end[other] > begin and floor >= 0:
+                intervals.overlaps[near] = other
+                intervals.floor[near] = floor
+                intervals.top[near] = floor + intervals.size[other]
+                near += 1
+        intervals.registers[near_at] = near
+        intervals.registers[work] -= len(intervals.start)
+        return int(near)
 
-    meeting.meet = module("compiled").compiled(meet)
-    _compile_again("meeting", "stack")
+    _recompile("find_overlaps", find_overlaps)
 
 
-def _without_sorting() -> None:
+def _without_slot_sort() -> None:
     """Sort as numpy does, in place of slots."""
     import numpy as np
 
-    meeting = module("meeting")
-    near, work = meeting.NEAR, meeting.WORK
+    home = module("interval_index")
+    near_at, work = home.NEAR, home.WORK
 
-    def sort(lives, keys, order, capacity):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, ARG001
-        count = lives.registers[near]
-        order[:count] = np.argsort(keys[:count])
-        lives.registers[work] -= 3 * count
+    def sort(intervals, keys, order, capacity):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, ARG001
+        near = intervals.registers[near_at]
+        order[:near] = np.argsort(keys[:near])
+        intervals.registers[work] -= 3 * near
 
-    meeting.sort = module("compiled").compiled(sort)
-    _compile_again("meeting", "stack")
-
-
-def _compile_again(name: str, *functions: str) -> None:
-    """Compile functions that call a replaced one; those of other modules bind it later."""
-    assert MODULES["ejecting"] not in sys.modules
-    home = module(name)
-    for function in functions:
-        old = getattr(home, function)
-        setattr(home, function, module("compiled").compiled(old.py_func))
+    _recompile("sort", sort)
 
 
-def _without_filling() -> None:
-    module("cores")._ORDERS = ()
+def _recompile(name: str, function: Callable[..., object]) -> None:
+    """Replace a compiled loop of the index before those that call it are compiled."""
+    replace("interval_index", name, module("compiled").compiled(function))
 
 
-def _without_cores() -> None:
-    module("lowering").Lowering._has_cores = _no
+def _without_fill() -> None:
+    put("bottleneck", "_ORDERS", ())
+
+
+def _without_bottleneck_subsets() -> None:
+    put("lowering", "Lowering._has_bottleneck", _no)
 
 
 def _without_search() -> None:
-    module("lowering").Lowering._is_searchable = _no
+    put("lowering", "Lowering._is_searchable", _no)
 
 
 def _without_blame() -> None:
-    module("exact")._BLAMING = 1 << 60
+    put("exact", "_BLAMING", 1 << 60)
 
 
 def _without_early_greedy() -> None:
-    module("lowering").QUICK = 0
+    put("lowering", "QUICK", 0)
 
 
 def _without_pairs() -> None:
-    module("lowering").is_pairwise = _no
+    put("lowering", "is_pairwise", _no)
 
 
 def _without_lowering() -> None:
-    module("portfolio")._searched = lambda reduction, known, *_rest: (
-        module("pieces").layout_of(reduction, known),
-        0,
+    put(
+        "portfolio",
+        "_searched",
+        lambda reduction, known, *_rest: (layout_of(reduction, known), 0),
     )
 
 
@@ -185,32 +182,40 @@ FULL = ("instances", "nearly full")
 VARIANTS: Mapping[str, Variant] = {
     "all": Variant("nothing", lambda: None),
     "lowering": Variant("`lowering` and all below it", _without_lowering, ("lowering",)),
-    "gluing": Variant(
-        "`gluing` with `boxes` and `holes`", _without_gluing, ("gluing", "boxes", "holes")
+    "series-parallel": Variant(
+        "series-parallel reconstruction", _without_reconstruction,
+        ("series_parallel", "composite_blocks"),
     ),
-    "holes": Variant("`holes`", _without_holes, ("holes",), FULL),
-    "wheels": Variant("wheels in `boxes` and `gluing`", _without_wheels, sets=FULL),
-    "reopening": Variant("opening joints again in `gluing`", _without_reopening, sets=FULL),
-    "boxes-searched": Variant("search of boxes left over", _without_boxes_searched, sets=FULL),
-    "ejecting": Variant(
-        "`ejecting` with `crowd` and `meeting`",
-        _without_ejecting,
-        ("ejecting", "crowd", "meeting"),
+    "holes": Variant("holes guessed from loads", _without_holes, sets=FULL),
+    "wheels": Variant("wheels of five blocks", _without_wheels, sets=FULL),
+    "reopening": Variant("joints opened again", _without_reopening, sets=FULL),
+    "blocks-searched": Variant(
+        "search of blocks left over", _without_searched_blocks, sets=FULL
     ),
-    "settling": Variant("`ejecting` around cores only", _without_settling),
-    "taking-back": Variant("chains taken back in `crowd`", _without_taking_back),
-    "stacking": Variant("first fit by size in `meeting`", _without_stacking),
-    "meeting": Variant("index by time of `meeting`", _without_meeting, ("meeting",), compiles=True),
-    "sorting": Variant("slot sort of `meeting` (numpy's)", _without_sorting, compiles=True),
-    "filling": Variant("`filling`", _without_filling, ("filling",)),
-    "cores": Variant("`cores` with `filling`", _without_cores, ("cores", "filling")),
+    "ejection-chains": Variant(
+        "ejection chains with repair state and interval index", _without_ejection_chains,
+        ("ejection_chain", "repair_state", "interval_index"),
+    ),
+    "repair-around-subsets": Variant(
+        "ejection chains around bottleneck subsets only", _without_repair_around_subsets
+    ),
+    "undone-chains": Variant("undoing of failed chains", _without_undone_chains),
+    "stack": Variant("first fit by size before the chains", _without_stack),
+    "interval-index": Variant(
+        "interval index", _without_interval_index, ("interval_index",), compiles=True
+    ),
+    "slot-sort": Variant("slot sort of the index (numpy's)", _without_slot_sort, compiles=True),
+    "fill": Variant("first fit around bottleneck subsets", _without_fill),
+    "bottleneck-subsets": Variant(
+        "bottleneck subsets", _without_bottleneck_subsets, ("bottleneck",)
+    ),
     "search": Variant(
         "exact search of whole pieces", _without_search,
-        ("board", "valleys", "search", "exact"),
+        ("board", "valleys", "depth_first", "exact"),
     ),
     "blame": Variant("blame in the exact search", _without_blame),
     "early-greedy": Variant("greedy strategies up to 300 buffers", _without_early_greedy),
-    "pairs": Variant("`pair`", _without_pairs, ("pair",)),
+    "pairs": Variant("closed form for pairs", _without_pairs, ("pair",)),
 }  # fmt: skip
 """By name; the first is what the others are compared with."""
 
@@ -245,8 +250,6 @@ def _load(pack: Callable[..., Any]) -> None:
 
 
 def _packed(pack: Callable[..., Any], problem: Problem) -> tuple[float, bool, float]:
-    from memplan_cli.problem import lower_bound, violations
-
     started = time.process_time()
     layout = pack(problem, work=WORK)
     seconds = time.process_time() - started

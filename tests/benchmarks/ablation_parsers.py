@@ -98,7 +98,8 @@ YAML = "level: 1\nmem_param:\n  exclude_blob: [fc1, 'head/*']\ndims: {batch: 8, 
 def by_text_format(text: str, source: str) -> Any:  # noqa: ANN401 - a Value
     """Read a prototxt by protobuf's own parser: places of mistakes in its grammar only."""
     from google.protobuf import text_format  # type: ignore[import-untyped]
-    from memplan_cli.settings_keys import Entry, Place, Value, wrong
+
+    from memplan_cli.settings.keys import Entry, Place, Value, wrong
 
     at = Place(source)
     try:
@@ -145,7 +146,7 @@ def _net() -> Any:  # noqa: ANN401 - a class of messages
 def by_ruamel(text: str, source: str) -> Any:  # noqa: ANN401 - a Value
     """Read YAML by ruamel.yaml's round-trip loader, whose maps know lines and columns."""
     ruamel = import_module("ruamel.yaml")
-    from memplan_cli.settings_keys import Entry, Place, Value, wrong
+    from memplan_cli.settings.keys import Entry, Place, Value, wrong
 
     def place(line: int, column: int) -> Place:
         return Place(source, line + 1, column + 1)
@@ -197,23 +198,23 @@ class Reader:
 
 
 def readers() -> Iterator[Reader]:
-    from memplan_cli.settings_prototxt import parse_prototxt
-    from memplan_cli.settings_yaml import parse_yaml
+    from memplan_cli.settings.prototxt import parse_prototxt
+    from memplan_cli.settings.yaml_text import parse_yaml
 
     ours, theirs = lines("prototxt"), _length(by_text_format) + _length(_net)
-    base = "import memplan_cli.settings_keys, onnx"
+    base = "import memplan_cli.settings.keys, onnx"
     rest: tuple[str, tuple[tuple[str, str], ...]] = (NET, PROTOTXT_MISTAKES)
     yield Reader("prototxt, own", ours, parse_prototxt,
-                 f"{base}; import memplan_cli.settings_prototxt", *rest)  # fmt: skip
+                 f"{base}; import memplan_cli.settings.prototxt", *rest)  # fmt: skip
     yield Reader("prototxt, protobuf.text_format", theirs, by_text_format,
                  f"{base}; import google.protobuf.text_format, google.protobuf.message_factory",
                  *rest)  # fmt: skip
     rest = (YAML, YAML_MISTAKES)
     yield Reader("YAML, own over PyYAML", lines("yaml"), parse_yaml,
-                 "import memplan_cli.settings_yaml", *rest)  # fmt: skip
+                 "import memplan_cli.settings.yaml_text", *rest)  # fmt: skip
     if find_spec("ruamel"):
         yield Reader("YAML, ruamel.yaml", _length(by_ruamel), by_ruamel,
-                     "import memplan_cli.settings_keys; from ruamel.yaml import YAML; YAML(typ='rt')",
+                     "import memplan_cli.settings.keys; from ruamel.yaml import YAML; YAML(typ='rt')",
                      *rest)  # fmt: skip
 
 
@@ -244,7 +245,7 @@ def rows() -> Iterator[tuple[str, ...]]:
 
 
 def _judged(reader: Reader) -> tuple[int, int, list[str]]:
-    from memplan_cli.settings_keys import read_table
+    from memplan_cli.settings.keys import read_table
 
     refused = placed = 0
     worse = []
@@ -289,7 +290,7 @@ def loading(imports: str) -> float:
         done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
         return float(done.stdout)
 
-    base = "import memplan_cli.settings_keys"
+    base = "import memplan_cli.settings.keys"
     if "onnx" in imports:
         base += ", onnx"
     pairs = [(once(base), once(imports)) for _ in range(ROUNDS)]

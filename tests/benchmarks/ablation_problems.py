@@ -15,23 +15,25 @@ from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from unittest.mock import patch
-
-from memplan_cli.pack import read_problem
-from memplan_cli.problem import Buffer, BufferId, LiveRange, Problem
 
 from memplan_cli.cli import main as memplan
+from memplan_cli.core.problem import Buffer, BufferId, LiveRange, Problem
+from memplan_cli.packing import portfolio
+from memplan_cli.packing.lowering import cheapest
+from memplan_cli.packing.pieces import layout_of, reduce
+from memplan_cli.packing.problem_file import read_problem
 
-from .ablation_modules import MODULES, module
+from .ablation_modules import put, undo
+from .models import LIGHT, ROOT, SHARED, bindings
 from .packing_instances import FAMILIES
 from .packing_models import models
-from .zoo import LIGHT, ROOT, SHARED, bindings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from memplan_cli.problem import Layout
     from onnx import ModelProto, NodeProto
+
+    from memplan_cli.core.problem import Layout
 
 INSTANCES = ROOT.parent / "shared" / "instances"
 DATA = ROOT / "tests" / "data"
@@ -119,29 +121,26 @@ def _shape(problem: Problem) -> tuple[tuple[int, int, int], ...]:
 def packed(path: Path, order: str) -> list[Problem]:
     """Return the problems of all arenas that are packed when a model is planned."""
     found: list[Problem] = []
-    pack: Callable[..., Layout] = module("portfolio").portfolio
 
     def noting(problem: Problem, **knobs: Any) -> Layout:  # noqa: ANN401 - passed on
         found.append(problem)
-        return pack(problem, **knobs)
+        return portfolio(problem, **knobs)
 
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        patch(f"{MODULES['placing']}.portfolio", noting),
-    ):
+    put("levels", "portfolio", noting)
+    with tempfile.TemporaryDirectory() as folder:
         options = ["--no-validate", "--quiet", "--order", order]
         dims = [word for dim in bindings(path) for word in ("--dim", dim)]
         words = ["optimize", str(path), "-o", str(Path(folder) / path.name), *options, *dims]
         _run(words)
+    undo()
     return found
 
 
 def is_hard(problem: Problem) -> bool:
     """Whether no cheap strategy reaches the lower bound."""
-    pieces, lowering = module("pieces"), module("lowering")
-    reduction = pieces.reduce(problem)
-    cheap = [lowering.cheapest(piece, reduction.load) for piece in reduction.pieces]
-    return not pieces.layout_of(reduction, cheap).proved
+    reduction = reduce(problem)
+    cheap = [cheapest(piece, reduction.load) for piece in reduction.pieces]
+    return not layout_of(reduction, cheap).proved
 
 
 def training_steps(folder: Path) -> Iterator[tuple[str, Path]]:

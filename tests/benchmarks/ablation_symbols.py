@@ -14,12 +14,12 @@ from importlib.util import find_spec
 from time import process_time
 from typing import TYPE_CHECKING, Any
 
-from memplan_cli.modelfile import ModelFile, plan_model
-
+from memplan_cli.core.symbolic.dims import canonical_dim, parse_dim
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.settings import Settings
+from memplan_cli.settings.settings import Settings
+from memplan_cli.workflows.files.model_file import ModelFile, plan_model
 
-from .ablation_modules import lines, module, replace
+from .ablation_modules import lines, module, replace, undo
 from .ablation_parsers import loading
 from .scale import SHARED
 
@@ -32,7 +32,7 @@ MODELS = (
     "mobilenetv2_ts", "moe_sparse", "messy/distilbert_ts",
 )  # fmt: skip
 
-NOTED = ("multiplied", "total", "floored", "spelled")
+NOTED = ("multiplied", "total", "floored", "formatted")
 
 EQUAL = (
     ("seq*batch", "batch*seq"),
@@ -53,7 +53,7 @@ EQUAL = (
 """Texts that mean the same dim."""
 
 HEAD = (
-    "model", "texts read", "sums, products, quotients, spellings", "own, s", "SymPy, s", "times",
+    "model", "texts read", "sums, products, quotients, texts written", "own, s", "SymPy, s", "times",
 )  # fmt: skip
 
 
@@ -96,18 +96,20 @@ class Record:
 
 def recorded(path: Path) -> Record:
     """Plan a model unbound, and return what that asked of the polynomials."""
-    record, kept = Record(), {}
-    for name in NOTED:
-        kept[name] = getattr(module("polynomials"), name)
-        replace("polynomials", name, record.noting(name, kept[name]))
-    kept["parse_dim"] = module("dims").parse_dim
-    replace("dims", "parse_dim", record.reading(kept["parse_dim"]))
+    record = Record()
+    note_calls(record)
     try:
         plan_model(ModelFile.of(path, load_model(path)), Settings(allow_partial=True))
     finally:
-        for name, function in kept.items():
-            replace("dims" if name == "parse_dim" else "polynomials", name, function)
+        undo()
     return record
+
+
+def note_calls(record: Record) -> None:
+    """Put what notes its calls in the place of the polynomials and of the reader of dims."""
+    for name in NOTED:
+        replace("polynomials", name, record.noting(name, getattr(module("polynomials"), name)))
+    replace("dims", "parse_dim", record.reading(parse_dim))
 
 
 class Algebra:
@@ -159,7 +161,7 @@ class Algebra:
     def prepared(self, name: str, args: Sequence[Any]) -> Callable[[], Any]:
         """Return one call, its arguments converted beforehand."""
         sympy = self._sympy
-        if name == "spelled":
+        if name == "formatted":
             terms = self.of(args[0])
             return lambda: str(terms)
         if name == "floored":
@@ -180,7 +182,7 @@ def rows() -> Iterator[tuple[str, ...]]:
         if not path.exists():
             continue
         record = recorded(path)
-        parse = module("dims").parse_dim.__wrapped__
+        parse = parse_dim.__wrapped__
         ours = [(getattr(module("polynomials"), each), args) for each, args in record.calls]
         own = _seconds([*((parse, (text,)) for text in record.texts), *ours])
         cells = [name, str(len(record.texts)), str(len(record.calls)), f"{own:.3f}"]
@@ -202,12 +204,11 @@ def _seconds(calls: Sequence[tuple[Callable[..., Any], tuple[Any, ...]]]) -> flo
 
 def _beside(algebra: Algebra | None) -> Iterator[tuple[str, ...]]:
     """Yield the time to load, and equal texts that are told to be equal."""
-    size = f"{lines('polynomials', 'dims', 'dim_text')} lines"
-    mine = loading("import memplan_cli.dims")
+    size = f"{lines('polynomials', 'dims')} lines"
+    mine = loading("import memplan_cli.core.symbolic.dims")
     theirs = f"{loading('import sympy'):.3f}" if algebra else "-"
     yield ("loading", "-", size, f"{mine:.3f}", theirs, "-")
-    canonical = module("dims").canonical_dim
-    ours = sum(canonical(a) == canonical(b) for a, b in EQUAL)
+    ours = sum(canonical_dim(a) == canonical_dim(b) for a, b in EQUAL)
     other = "-"
     if algebra:
         same = [algebra.parsed(a) == algebra.parsed(b) for a, b in EQUAL]

@@ -19,12 +19,12 @@ from memplan_cli.core.problem import (
     violations,
 )
 from memplan_cli.packing import portfolio
-from memplan_cli.packing.bottleneck import bottleneck_subsets, lowered_by_subsets
+from memplan_cli.packing.bottleneck import bottleneck_subsets, fill, lowered_by_subsets
 from memplan_cli.packing.budget import Budget, Found
 from memplan_cli.packing.lowering import cheapest
 from memplan_cli.packing.pieces import Piece, assemble, layout_of, reduce
 from memplan_cli.packing.repair.ejection_chain import lowered, settle, settled
-from memplan_cli.packing.repair.fill import NOWHERE, fill
+from memplan_cli.packing.repair.interval_index import NOWHERE
 from memplan_cli.packing.repair.state import WORK, state_of
 from memplan_cli.packing.search.exact import Answer, Searcher
 from packing_problems import full_problems, heaviest, is_safe, problems, start_of

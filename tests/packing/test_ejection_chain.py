@@ -13,9 +13,8 @@ from memplan_cli.packing.budget import Budget
 from memplan_cli.packing.heuristics.greedy import by_size, by_start, lowest, place
 from memplan_cli.packing.pieces import Piece, height_of, reduce
 from memplan_cli.packing.repair.ejection_chain import lowered, settle
-from memplan_cli.packing.repair.fill import NOWHERE
-from memplan_cli.packing.repair.interval_index import WORK as LOOKS
 from memplan_cli.packing.repair.interval_index import (
+    NOWHERE,
     find_overlaps,
     intervals_of,
     placement_of,
@@ -23,6 +22,7 @@ from memplan_cli.packing.repair.interval_index import (
     stack,
     unplaced,
 )
+from memplan_cli.packing.repair.interval_index import WORK as LOOKS
 from memplan_cli.packing.repair.state import (
     WORK,
     eject,

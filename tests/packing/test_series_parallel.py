@@ -20,8 +20,12 @@ from memplan_cli.packing import portfolio
 from memplan_cli.packing.budget import Budget
 from memplan_cli.packing.pieces import Piece, height_of, layout_of, reduce
 from memplan_cli.packing.reconstruction import series_parallel
-from memplan_cli.packing.reconstruction.composite_blocks import CompositeBlocks, Joint
-from memplan_cli.packing.reconstruction.gaps import holes, matched_anew
+from memplan_cli.packing.reconstruction.composite_blocks import (
+    CompositeBlocks,
+    Joint,
+    holes,
+    matched_anew,
+)
 from memplan_cli.packing.reconstruction.series_parallel import (
     MANY,
     Reconstruction,

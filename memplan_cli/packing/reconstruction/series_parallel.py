@@ -23,8 +23,13 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.problem import Buffer, BufferId, LiveRange, Problem
-from memplan_cli.packing.reconstruction.composite_blocks import CompositeBlocks, Joint, Opening
-from memplan_cli.packing.reconstruction.gaps import holes, matched_anew
+from memplan_cli.packing.reconstruction.composite_blocks import (
+    CompositeBlocks,
+    Joint,
+    Opening,
+    holes,
+    matched_anew,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -23,9 +23,9 @@ import numpy as np
 from memplan_cli.packing.budget import Found
 from memplan_cli.packing.compiled import compiled
 from memplan_cli.packing.pieces import height_of
-from memplan_cli.packing.repair.fill import NOWHERE
 from memplan_cli.packing.repair.interval_index import (
     NEAR,
+    NOWHERE,
     find_overlaps,
     intervals_of,
     placement_of,

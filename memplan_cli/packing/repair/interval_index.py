@@ -20,11 +20,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from memplan_cli.packing.compiled import compiled
-from memplan_cli.packing.repair.fill import NOWHERE
 
 if TYPE_CHECKING:
     from memplan_cli.packing.pieces import Piece
     from memplan_cli.packing.search.board import Ints
+
+NOWHERE = -1
+"""The offset of a buffer that is not placed."""
 
 # Registers: work left, sections from mark to mark, how many the buffer queried last overlaps.
 WORK, STRIDE, NEAR = range(3)

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from memplan_cli.packing.compiled import compiled
-from memplan_cli.packing.repair.fill import NOWHERE
-from memplan_cli.packing.repair.interval_index import IntervalIndex, intervals_of
+from memplan_cli.packing.repair.interval_index import NOWHERE, IntervalIndex, intervals_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
