@@ -11,10 +11,11 @@ if TYPE_CHECKING:
 
 Words = tuple[str, ...]
 
-OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+(?:[ =][^\s`,;:)]+)?")
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+(?:[ =][^\s`;]+)?")
 """An option in a sentence, with the word after it."""
 VALUED = ("--dim", "--shape", "--input", "--inputs", "--bounds")
-PLACEHOLDER = re.compile(r"(^|=)[A-Z][A-Z0-9.]*($|[=,])|\.\.$")
+VALUE = re.compile(r"[^-=][^=]*=[\w.,/+-]*[a-z0-9_]|[\w/.-]+[.](npz|json)")
+"""``NAME=NUMBERS`` or a file's name; a placeholder such as ``NAME=D,D`` is none."""
 ROUNDS = 3
 
 
@@ -52,7 +53,7 @@ class Followed:
     hint: str
     added: Words
     outcome: str
-    """``works``, ``another message``, ``no further`` or ``nothing to copy``."""
+    """``works``, ``another message``, ``no further``, ``refused`` as an option, or ``nothing to copy``."""
 
 
 def options(hint: str) -> Words:
@@ -61,11 +62,8 @@ def options(hint: str) -> Words:
     A hint that offers several ways is followed by the first: all bindings together, or
     one switch.
     """
-    found = [tuple(re.split(r"[ =]", at, maxsplit=1)) for at in OPTION.findall(hint)]
-    valued = [
-        pair for pair in found
-        if pair[0] in VALUED and len(pair) == 2 and not PLACEHOLDER.search(pair[1])
-    ]  # fmt: skip
+    found = [re.split(r"[ =]", at.rstrip(",.:?"), maxsplit=1) for at in OPTION.findall(hint)]
+    valued = [pair for pair in found if pair[0] in VALUED and VALUE.fullmatch(pair[-1])]
     if valued:
         return tuple(word for pair in valued for word in pair)
     return next(((at[0],) for at in found if at[0] not in VALUED), ())
@@ -96,6 +94,8 @@ def follow(
 
 
 def _outcome(before: Said, after: Said) -> str:
+    if after.message.startswith(("No such option", "Invalid value")):
+        return "refused"
     if after.code == 2:
         return "no further" if after.message == before.message else "another message"
     if before.code == 2:
