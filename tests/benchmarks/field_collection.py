@@ -32,6 +32,11 @@ class Member:
         """Return the name of its row."""
         return self.path.stem
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """Return what tells it from all others."""
+        return self.source, self.name
+
 
 @dataclass(frozen=True)
 class Environment:
@@ -97,8 +102,8 @@ def _exported(environment: Environment, folder: Path, notes: list[str]) -> list[
         wanted = ", ".join(environment.requirements)
         notes.append(f"not run, {type(error).__name__} on installing or running {wanted}")
         return sorted(target.glob("*.onnx"))
-    said = [line for line in done.stdout.splitlines() if ": " in line and "[torch" not in line]
-    notes.extend(f"{environment.name}: {line}" for line in said)
+    said = [at for at in done.stdout.splitlines() if at.startswith("left out: ")]
+    notes.extend(at.removeprefix("left out: ") for at in said)
     return sorted(target.glob("*.onnx"))
 
 

@@ -3,7 +3,8 @@
     python field_exporters.py FOLDER NAME..
 
 A file that stands alone: it is run by the Python of the exporters' environment, which
-has no memplan. Each exporter writes into FOLDER and prints what it wrote, or why not.
+has no memplan. Each exporter writes into FOLDER and says on stdout what it
+leaves out and why.
 """
 
 from __future__ import annotations
@@ -178,7 +179,9 @@ def torch_models(folder: Path) -> None:
                     dynamo=dynamo, opset_version=18, external_data=False, **shapes,
                 )  # fmt: skip
             except Exception as error:  # noqa: BLE001 - one exporter's word, not the end
-                print(f"{path.stem}: {' '.join(str(error).split())[:200]}", flush=True)
+                print(
+                    f"left out: {path.stem}: {' '.join(str(error).split())[:200]}", flush=True
+                )
 
 
 EXPORTERS: Mapping[str, Callable[[Path], None]] = {
@@ -195,7 +198,9 @@ def main() -> None:
         try:
             EXPORTERS[name](folder)
         except Exception as error:  # noqa: BLE001 - the others go on
-            print(f"{name}: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
+            print(
+                f"left out: {name}: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            )
 
 
 if __name__ == "__main__":

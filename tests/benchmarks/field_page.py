@@ -73,6 +73,8 @@ def _head(made: Made) -> list[str]:
 
 def _summary(rows: Sequence[Row]) -> list[str]:
     runs = [row for row in rows if row.runtime["runs"]]
+    proved = [row for row in rows if row.proved]
+    both = [row for row in proved if row.runtime["runs"]]
     naive = [row for row in runs if _comparable(row)]
     equal = [row for row in naive if row.bound["naive"] == row.runtime["naive"]]
     followed = [at for row in rows for at in row.hints]
@@ -82,8 +84,8 @@ def _summary(rows: Sequence[Row]) -> list[str]:
         *_totals("with shapes given", [row.bound for row in rows]),
         ("the same, of those that ONNX Runtime runs: a number", _numbers(runs), len(runs)),
         ("`naive` with shapes given equal to a run's, where both are numbers", len(equal), len(naive)),
-        ("`optimize` without options proves the written model", _passed(rows), len(rows)),
-        ("the same, of those that ONNX Runtime runs", _passed(runs), len(runs)),
+        ("`optimize` without options proves the written model", _passed(proved), len(proved)),
+        ("the same, of those that ONNX Runtime runs", _passed(both), len(both)),
         ("hints that lead further", sum(_leads(at.outcome) for at in followed), len(followed)),
     ]  # fmt: skip
     return [
@@ -153,9 +155,11 @@ def _table(rows: Sequence[Row]) -> list[str]:
         "|---|---|---|---:|---|---|---|---:|---|---|---:|---|",
     ]
     for row in rows:
-        codes = " ".join(MEANS.get(at.code, str(at.code)) for at in row.endings)
+        ends = [row.ending(command).code for command in COMMANDS]
+        codes = " ".join(MEANS.get(code, str(code)) for code in ends)
         optimize = row.ending("optimize")
-        passed = f"{optimize.seconds:.0f}" if optimize.code == 0 else "**no**"
+        passed = "-" if optimize.code == NOT_RUN else "**no**"
+        passed = f"{optimize.seconds:.0f}" if optimize.code == 0 else passed
         runs = "yes" if row.runtime["runs"] else "no"
         cover = f"{_share(row.free)} / {_share(row.bound)}"
         lines.append(

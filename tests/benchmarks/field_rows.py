@@ -52,7 +52,10 @@ COMMANDS: Mapping[str, Words] = {
     "simulate": ("simulate", "MODEL", *LIMIT),
     "sweep": ("sweep", "MODEL", "--jobs", "1"),
 }
-"""What is run, in this order, in one folder."""
+"""What is run, each by itself."""
+
+PROOFS = ("optimize", "validate")
+"""Commands that run models several times: they come last, as far as the time goes."""
 
 FIGURES = {"report": "free", "report, shapes": "bound"}
 """Commands that are asked for JSON too, and where their numbers go."""
@@ -88,7 +91,13 @@ class Row:
 
     def ending(self, command: str) -> Ending:
         """Return how a command ended."""
-        return next(at for at in self.endings if at.command == command)
+        none = Ending(command, NOT_RUN, 0.0, "")
+        return next((at for at in self.endings if at.command == command), none)
+
+    @property
+    def proved(self) -> bool:
+        """Whether the proofs had their turn."""
+        return any(at.command in PROOFS for at in self.endings)
 
 
 def read_row(data: dict[str, Any]) -> Row:
@@ -99,20 +108,34 @@ def read_row(data: dict[str, Any]) -> Row:
 
 
 def row(member: Member, work: Path) -> Row:
-    """Give a model every command, and what the hints of each say."""
+    """Give a model every command but the proofs, and what the hints of each say."""
     model = onnx.load(member.path, load_external_data=False)
-    inputs = drawn(
-        model, known_shapes(member.source, member.name), VALUES, told_inputs(member)
-    )
     found = Row(member.name, member.source, **_facts(model))
+    inputs = _inputs(member, model)
     found.shapes = "; ".join(at.option[1] for at in inputs if at.shape)
     with tempfile.TemporaryDirectory(dir=work) as name:
         folder = Path(name)
         (folder / "inputs.json").write_text(as_json(inputs))
         found.runtime = _runtime(member.path, folder)
         for command in COMMANDS:
-            _give(found, command, member.path, inputs, folder)
+            if command not in PROOFS:
+                _give(found, command, member.path, inputs, folder)
     return found
+
+
+def prove(found: Row, member: Member, work: Path) -> None:
+    """Add to a row how the proofs ended."""
+    inputs = _inputs(member, onnx.load(member.path, load_external_data=False))
+    with tempfile.TemporaryDirectory(dir=work) as name:
+        folder = Path(name)
+        (folder / "inputs.json").write_text(as_json(inputs))
+        for command in PROOFS:
+            _give(found, command, member.path, inputs, folder)
+
+
+def _inputs(member: Member, model: onnx.ModelProto) -> list[Drawn]:
+    shapes = known_shapes(member.source, member.name)
+    return drawn(model, shapes, VALUES, told_inputs(member))
 
 
 def _give(found: Row, command: str, model: Path, inputs: list[Drawn], folder: Path) -> None:
