@@ -64,6 +64,8 @@ def _measure(words: Asked, limit: float) -> Made | None:
     os.environ["PYTHONPATH"] = str(ROOT)  # commands run in folders of their own
     warm_up()
     rows = _kept(words)
+    if rows:
+        notes.append("The run was stopped and continued; its minutes are of the last part")
     with tempfile.TemporaryDirectory(dir=FOLDER) as name:
         work = Path(name)
         for member in members:

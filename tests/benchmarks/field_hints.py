@@ -104,4 +104,5 @@ def _outcome(before: Said, after: Said) -> str:
 
 
 def _from_option(line: str) -> str:
-    return " ".join(line[line.index("--") :].split())
+    """Return the option that a line of the report's text tells of, without its other cells."""
+    return re.split(r"\s{2,}", line[line.index("--") :])[0]

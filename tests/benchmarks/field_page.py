@@ -190,7 +190,7 @@ def _causes(rows: Sequence[Row]) -> list[str]:
         models = sorted({model for model, _, _ in cases})
         commands = ", ".join(dict.fromkeys(command for _, command, _ in cases))
         lines += [
-            f"- **{cell(cause, 160)}**: {len(models)} models ({commands}): {', '.join(models)}.",
+            f"- **{cell(cause, 160).strip(' :')}**: {len(models)} models ({commands}): {', '.join(models)}.",
             f"  For example `{cases[0][0]}`, {cases[0][1]}: {cell(cases[0][2], 260)}",
         ]
     broken = [row for row in rows if not row.runtime["runs"]]
