@@ -1,9 +1,10 @@
-"""Declarations of results that are believed only where inference knows less.
+"""Declarations of results, which are believed only where inference knows less.
 
-Two kinds of them: all that a file declares, where its own nodes contradict some of it; and
-dims of results under names that no input has (``unk__12``, ``LayerNormalizationhidden_dim_0``).
-Both are taken away before inference, and what is left open after it is filled with them.
-A name that inference has an expression for in one place stands for that expression in all.
+What a node makes goes before what the file says that it makes. So dims of results that have
+names, not numbers, are taken away before inference, and all declarations where its own nodes
+contradict one; what inference leaves open is filled with them. A name that no input has
+(``LayerNormalizationhidden_dim_0``), and that inference has an expression for in one place,
+stands for that expression in all.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ if TYPE_CHECKING:
 def take_annotations(model: ModelProto, untrusted: Collection[str]) -> Annotations:
     """Take away, in place, what inference may know better of results; return it, by graph.
 
-    Where types are untrusted that is all types, and those are not returned; else it is dims
-    under names that no input has.
+    Where types are untrusted that is all types, and those are not returned; else it is what
+    has dims with names.
     """
     if not untrusted:
-        return _take_foreign(model)
+        return _take_named(model)
     annotations = []
     for graph in graphs(model.graph):
         types: dict[str, TypeProto] = {}
@@ -48,19 +49,15 @@ def take_annotations(model: ModelProto, untrusted: Collection[str]) -> Annotatio
     return annotations
 
 
-def _take_foreign(model: ModelProto) -> Annotations:
-    inputs = _names_of_inputs(model)
+def _take_named(model: ModelProto) -> Annotations:
     annotations = []
     for graph in graphs(model.graph):
         types: dict[str, TypeProto] = {}
         for value in (*graph.value_info, *graph.output):
-            dims = value.type.tensor_type.shape.dim
-            foreign = [
-                d for d in dims if d.dim_param and not symbols_of(d.dim_param) <= inputs
-            ]
-            if foreign:
+            named = [dim for dim in value.type.tensor_type.shape.dim if dim.dim_param]
+            if named:
                 types[value.name] = _copy(value.type)
-            for dim in foreign:
+            for dim in named:
                 dim.ClearField("dim_param")
         annotations.append(types)
     return annotations
@@ -140,16 +137,13 @@ def _reject_contradicted(meanings: Mapping[str, Dim], dims: Mapping[str, int]) -
         meaning = meanings.get(name, value)
         if meaning != value:
             free = sorted(symbols_of(meaning))
+            others = {other: number for other, number in dims.items() if other != name}
             raise SettingsError(
                 f"dim {name!r} is {meaning}, which is not bound to {value}"
                 if free
-                else f"dim {name!r} is {meaning} at {binding_text(_without(dims, name))}, not {value}",
+                else f"dim {name!r} is {meaning} at {binding_text(others)}, not {value}",
                 hint=f"bind {', '.join(free)} in its place" if free else "leave it out",
             )
-
-
-def _without(dims: Mapping[str, int], name: str) -> Mapping[str, int]:
-    return {other: value for other, value in dims.items() if other != name}
 
 
 def _names_of_inputs(model: ModelProto) -> frozenset[str]:

@@ -9,6 +9,7 @@ from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.lazy_model import lazy
 from memplan_cli.onnx_io.load import graphs
 from memplan_cli.onnx_io.protobuf import messages
+from memplan_cli.shapes.annotations import restore_annotations, take_annotations
 from memplan_cli.shapes.given import (
     add_known,
     bind_graph,
@@ -16,7 +17,6 @@ from memplan_cli.shapes.given import (
     light_copy,
     name_free_dims,
 )
-from memplan_cli.shapes.annotations import restore_annotations, take_annotations
 from memplan_cli.shapes.subgraphs.infer import CONTROL_FLOW, declare, infer_nested
 from memplan_cli.shapes.symbolic.targets import shapes_of_targets
 from memplan_cli.shapes.workarounds import add_masks, forget_invented

@@ -20,7 +20,7 @@ from memplan_cli.onnx_io.load import graphs, subgraphs
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from onnx import GraphProto, NodeProto, TypeProto
+    from onnx import GraphProto, NodeProto
 
     from memplan_cli.core.program import Dim
 
