@@ -115,6 +115,11 @@ def dim_names(model: ModelProto) -> frozenset[str]:
     return frozenset(found)
 
 
+def known_dims(model: ModelProto, shapes: Iterable[Shape]) -> frozenset[str]:
+    """Return the names that a model's dims, and those of shapes given for it, are bound by."""
+    return dim_names(model).union(*(symbols_of(dim) for shape in shapes for dim in shape))
+
+
 def reject_unknown_dims(
     model: ModelProto, wanted: Iterable[str], shapes: Iterable[Shape] = ()
 ) -> None:
@@ -131,7 +136,7 @@ def reject_unknown_dims(
     wanted = tuple(wanted)
     if not wanted:
         return
-    names = dim_names(model).union(*(symbols_of(dim) for shape in shapes for dim in shape))
+    names = known_dims(model, shapes)
     for name in wanted:
         if name not in names:
             there = f"its dims are {_listed(sorted(names))}" if names else "it has no free dim"
