@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+import warm_workers
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from warm_workers import WarmWorkers
 
 # What a busy machine is slow at is no fault of the code: nothing here goes by the clock.
 settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -34,6 +42,26 @@ def _equally_fast(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 
         for module in (facts, timing):
             monkeypatch.setattr(module, "is_slower", lambda *_, **__: False)
+
+
+@pytest.fixture(scope="session")
+def _warm() -> Iterator[WarmWorkers | None]:
+    """A server of warm worker processes, where the system can fork and wait for one."""
+    if sys.platform != "linux":
+        yield None
+        return
+    workers = warm_workers.start()
+    yield workers
+    workers.close()
+
+
+@pytest.fixture(autouse=True)
+def _few_imports(_warm: WarmWorkers | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs of the runtime in processes of their own, without an import for each."""
+    if _warm is not None:
+        from memplan_cli.runtime.workers import worker
+
+        monkeypatch.setattr(worker, "_spawn", _warm.spawning(worker._spawn))
 
 
 @pytest.fixture(scope="session")
