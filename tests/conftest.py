@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-import warm_workers
 from hypothesis import HealthCheck, settings
+
+import warm_workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,6 +23,7 @@ settings.load_profile("house")
 
 ROOT = Path(__file__).parents[1]
 SAMPLES = ROOT / "sample_models"
+WHOLE = frozenset({"cli", "documents", "e2e", "workflows"})
 SHARED = ROOT.parent / "shared" / "models"
 
 
@@ -36,7 +38,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(autouse=True)
 def _equally_fast(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test of the whole goes by who takes longer: a busy machine says this and that."""
-    if "e2e" in request.path.relative_to(ROOT).parts:
+    if WHOLE.intersection(request.path.relative_to(ROOT).parts):
         from memplan_cli.runtime import facts
         from memplan_cli.runtime.measuring import timing
 
