@@ -9,9 +9,15 @@ from __future__ import annotations
 from memplan_cli.core.version import VERSION
 from memplan_cli.errors import MemplanError
 from memplan_cli.settings.settings import MemParam, Settings
-from memplan_cli.workflows.api import doctor, optimize, plan, report, validate
-from memplan_cli.workflows.compare import Check
-from memplan_cli.workflows.optimize import Optimized
+from memplan_cli.workflows import (
+    Check,
+    Optimized,
+    doctor,
+    optimize,
+    plan,
+    report,
+    validate,
+)
 
 __version__ = VERSION
 

@@ -1,4 +1,4 @@
-"""How are the inputs of the model collection drawn? Its files beside the models say it."""
+"""Inputs of the model collection, drawn as the files beside its models say."""
 
 from __future__ import annotations
 

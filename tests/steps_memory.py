@@ -1,4 +1,4 @@
-"""How much memory does a process take for two steps, by where their new values lie?
+"""The memory of a process for two steps, by where their new values lie.
 
 python tests/steps_memory.py FOLDER     the child's side of `held_by_steps`
 """
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnxruntime as ort
 
+from memplan_cli.core.serialization import to_json
 from memplan_cli.runtime.proofs.donated import step_specs
 from memplan_cli.runtime.workers.jobs.donated import STEPS, BoundSteps, Steps
 from memplan_cli.runtime.workers.session import deterministic, resolve_provider
@@ -41,7 +42,7 @@ def held_by_steps(model: Path, pairs: Pairs, way: str, how: Comparison) -> Held:
     provider = resolve_provider(how.provider)
     specs = how.specs if how.specs is not None else step_specs(model, how.dims, pairs)
     settings = how.rewritten_settings.updated(deterministic(provider))
-    job = SessionJob(model, provider, specs, settings, how.seed).to_json()
+    job: Json = {"session": to_json(SessionJob(model, provider, specs, settings, how.seed))}
     job |= {"pairs": [list(pair) for pair in pairs], "way": way}
     done = run_script([__file__], job, timeout=how.timeout)
     return Held(**done.require(f"{model} takes no two steps"))  # type: ignore[arg-type]
@@ -86,9 +87,9 @@ def measured(steps: Steps) -> dict[str, int | None]:
     for _ in range(STEPS):
         if isinstance(steps, BoundSteps):
             steps.advance()
-            steps.take_over({})
+            steps.feed_back({})
         else:
-            steps.take_over(steps.step())
+            steps.feed_back(steps.step())
     return {"before": before, "peak": status("VmHWM")}
 
 

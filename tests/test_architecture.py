@@ -212,7 +212,7 @@ def test_onnxruntime_is_never_imported_with_a_module() -> None:
     [
         "memplan_cli",
         "memplan_cli.cli",
-        "memplan_cli.workflows.api",
+        "memplan_cli.workflows",
         "memplan_cli.core.results.plan",
     ],
 )

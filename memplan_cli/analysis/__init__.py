@@ -1,1 +1,1 @@
-"""Program -> facts: who lives when, who shares storage, which part is which phase."""
+"""Program -> facts: liveness, storage sharing, phases and costs."""

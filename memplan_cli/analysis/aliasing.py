@@ -1,10 +1,10 @@
-"""Which vars share their bytes? Views always may; a result may replace what dies there.
+"""Storage sharing: views of other vars, in-place results, and results of exclusive branches.
 
 What an If gives is the result of the branch that ran: the branches' own results share the
 bytes of its output. All rules are tables of operators. A wrong entry corrupts data in
 silence, so an entry is a statement about the operator's definition (every result element
 depends on the input element at the same place, or the result *is* the input, or that of a
-body), and the replay runs each of them on top of its input.
+subgraph), and the replay runs each of them on top of its input.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ IN_PLACE: Mapping[str, tuple[int, ...]] = {
 """Operator -> positions of the inputs that its first output may replace."""
 
 BRANCHES: frozenset[str] = frozenset({"If"})
-"""One of the bodies is run, once, and its results are those of the op."""
+"""One of the subgraphs is run, once, and its results are those of the op."""
 
 STANDARD_DOMAINS = frozenset({"", "ai.onnx"})
 
@@ -73,7 +73,7 @@ class Aliasing:
     branches: Collection[str] = frozenset()
 
     def runs_one(self, op: Op) -> bool:
-        """Whether an op runs one of its bodies, and gives what that gives."""
+        """Whether an op runs one of its subgraphs, and gives what that gives."""
         return op.type in self.branches and op.domain in STANDARD_DOMAINS
 
 
@@ -116,21 +116,23 @@ def share_storage(
         positions = aliasing.in_place.get(op.type)
         if positions and (source := _replaced(op, tick, positions, groups)) is not None:
             groups.unite(source, groups.number[op.outputs[0]])
-    return groups.homes()
+    return groups.buffers()
 
 
 def _unite_views(aliasing: Aliasing, ops: Sequence[Op], groups: _Groups) -> None:
     views = [op for op in ops if op.type in aliasing.views]
-    owners = [op for op in ops if op.bodies]
-    carried = {v for op in owners if op.repeats for body in op.bodies for v in body.outputs}
-    received = {v for op in owners for body in op.bodies for v in body.inputs}
+    control_flow = [op for op in ops if op.bodies]
+    carried = {
+        v for op in control_flow if op.repeats for body in op.bodies for v in body.outputs
+    }
+    received = {v for op in control_flow for body in op.bodies for v in body.inputs}
     for op in views:
         base_and_result = _view(op, groups)
         if base_and_result is None:
             continue
         base, result = base_and_result
-        # A body's result is copied into the body's input for the next turn. Two carried
-        # values that change places would overwrite each other if they were views.
+        # A subgraph's result is copied into the subgraph's input for the next turn. Two
+        # carried values that change places would overwrite each other if they were views.
         if op.outputs[0] in carried and groups.vars[groups.root(base)] in received:
             continue
         groups.unite(base, result)
@@ -139,8 +141,8 @@ def _unite_views(aliasing: Aliasing, ops: Sequence[Op], groups: _Groups) -> None
 def _unite_branches(choice: Choice, places: Places, groups: _Groups) -> None:
     """Let the results that branches have made themselves share the bytes of the op's own.
 
-    What a branch only hands on (a capture, a constant, or a view of one) is copied: others
-    may read it, and it may be there when the other branch makes its result.
+    What a branch only passes through (a capture, a constant, or a view of one) is copied:
+    others may read it, and it may be there when the other branch makes its result.
     """
     op, number = choice.op, groups.number
     roots = [
@@ -219,7 +221,7 @@ class _Groups:
         return all(
             self._start(one) >= self._end(other)
             or self._start(other) >= self._end(one)
-            or places.never_meet(self.vars[one], self.vars[other])
+            or places.are_exclusive(self.vars[one], self.vars[other])
             for other in before
             for one in self._members[self.root(older)]
         )
@@ -230,7 +232,7 @@ class _Groups:
     def _end(self, at: int) -> int:
         return self._live[self.vars[at]].end
 
-    def homes(self) -> dict[VarId, BufferId]:
+    def buffers(self) -> dict[VarId, BufferId]:
         ids = [BufferId(var) for var in self.vars]
         return {var: ids[self.root(at)] for at, var in enumerate(self.vars)}
 

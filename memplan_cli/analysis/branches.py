@@ -1,10 +1,10 @@
-"""Where is each var made, and which vars are never made in one and the same run?
+"""Branches: the block in which each var is made, and the vars that exclude one another.
 
-An If runs one of its bodies, and the value of its output *is* that body's result. So the
-result may be made where the output will lie, and in the other body likewise:
+An If runs one of its subgraphs, and the value of its output *is* that subgraph's result. So
+the result may be made where the output will be, and in the other subgraph likewise:
 
     then:  t  y1 --+
-    else:  u  y2 --+--> z        y1, y2 and z may be one buffer: y1 and y2 never meet
+    else:  u  y2 --+--> z        y1, y2 and z may be one buffer: y1 excludes y2
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Block, Op, Program, VarId
 
 Place = tuple[tuple[int, int], ...]
-"""The way from the top to a block: the index of each owner in its block, then which body.
+"""The way from the top to a block: each control-flow op's index, then which subgraph.
 
-Bodies of which several may run are counted from -1 downwards.
+Subgraphs of which several may run are counted from -1 downwards.
 """
 
 
 class Choice(NamedTuple):
-    """An op that runs one of its bodies, and the place of each of them."""
+    """An op that runs one of its subgraphs, and the place of each of them."""
 
     op: Op
     bodies: tuple[Place, ...]
@@ -36,8 +36,8 @@ class Places:
     """Where everything in a program is made.
 
     Attributes:
-        of: the block of each var that an op makes or that a body is handed.
-        choices: the ops that run one of their bodies, those inside of others first.
+        of: the block of each var that an op makes or that a subgraph is given.
+        choices: the ops that run one of their subgraphs, those inside of others first.
     """
 
     of: Mapping[VarId, Place]
@@ -47,7 +47,7 @@ class Places:
         """Whether a var is made in a block, or below it."""
         return self.of[var][: len(place)] == place
 
-    def never_meet(self, one: VarId, other: VarId) -> bool:
+    def are_exclusive(self, one: VarId, other: VarId) -> bool:
         """Whether two vars are made in different branches of one op."""
         for here, there in zip(self.of[one], self.of[other], strict=False):
             if here != there:
@@ -56,7 +56,7 @@ class Places:
 
 
 def find_places(program: Program, runs_one: Callable[[Op], bool]) -> Places:
-    """Return where everything is made; ``runs_one`` says of an op that one body is run."""
+    """Return where everything is made; ``runs_one`` says of an op that one subgraph is run."""
     of: dict[VarId, Place] = {}
     choices: list[Choice] = []
     _collect(program.body, (), runs_one, of, choices)

@@ -1,4 +1,4 @@
-"""What does it cost to run an op again? FLOPs and bytes moved, from shapes alone.
+"""Cost model of ops: FLOPs and bytes moved, from shapes alone.
 
 A formula counts what the operator's definition needs, a multiplication and an addition as
 two, not what one kernel does. Names in the formulas below: ``n`` elements of the first
@@ -26,7 +26,7 @@ Resize, Upsample                       ``8 n``
 TopK, Sort, NonMaxSuppression          ``m log2 m``
 moves (Transpose, Concat, Gather ...)  0
 views (Reshape, Squeeze ...), Shape    0, and no bytes
-ops with bodies                        what the bodies cost, once
+control-flow ops                        what the subgraphs cost, once
 anything else                          ``n``
 =====================================  ===================================================
 
@@ -173,7 +173,7 @@ def _einsum(s: _Shapes) -> int:
 
 
 def _recurrent(s: _Shapes) -> int:
-    # Each weight of every gate and direction meets every step of every sequence once.
+    # Each weight of every gate and direction is used once in every step of every sequence.
     return 2 * prod(s.inputs[0][:2]) * (s.size(1) + s.size(2))
 
 

@@ -1,6 +1,6 @@
-"""Who makes each var and who reads it? The top block's ops as a graph of indices.
+"""Dataflow of the top block: its ops as a graph of indices, producers and readers of vars.
 
-An op with bodies counts as one node that also reads what its bodies capture.
+A control-flow op counts as one node that also reads what its subgraphs capture.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Dataflow:
 
     ops: tuple[Op, ...]
     reads: tuple[tuple[VarId, ...], ...]
-    """What each op reads, once each, captures of its bodies included."""
+    """What each op reads, once each, captures of its subgraphs included."""
     producer: Mapping[VarId, int]
 
     @cached_property
@@ -68,7 +68,7 @@ def dataflow(block: Block) -> Dataflow:
 
 
 def op_reads(op: Op) -> tuple[VarId, ...]:
-    """Return what an op reads, once each: its inputs and what its bodies capture."""
+    """Return what an op reads, once each: its inputs and what its subgraphs capture."""
     if not op.bodies:
         inputs = op.inputs
         if len(set(inputs)) == len(inputs) and "" not in inputs:  # nearly always

@@ -1,9 +1,9 @@
-"""What would it take to train this network? Customised Caffe's dry run.
+"""Estimate of a network's training memory by the dry run of customised Caffe.
 
 The forward ops run once and then, backwards, the layers that a gradient flows through. Every
 blob's data, and then its gradient, takes a reference-counted slot; a slot is as large as the
-largest blob it ever holds, and no size is compared when a free one is taken. Forward data is
-held for the backward step that reads it. Source: the `mem_param` of the customised Caffe of
+largest blob it ever gets, and no size is compared when a free one is taken. Forward data is
+kept for the backward step that reads it. Source: the `mem_param` of the customised Caffe of
 Xiong et al. (Temporal Segment Networks, 2016).
 """
 
@@ -78,7 +78,7 @@ def dry_run(
     """Estimate the training memory of a forward-only program.
 
     Args:
-        program: The network; an op with bodies is one layer.
+        program: The network; a control-flow op is one layer.
         sizes: Bytes of the vars that ops make; what depends on a symbol, or is not in the
             table, counts nothing.
         flow: The edges of the top block, if the caller has them.
@@ -87,8 +87,8 @@ def dry_run(
     run = _Run(layers)
     run.forward()
     run.backward()
-    held = layers.bytes
-    raw = sum(held) + sum(held[blob] for blob, slot in enumerate(run.gradients) if slot >= 0)
+    blobs = layers.bytes
+    raw = sum(blobs) + sum(blobs[blob] for blob, slot in enumerate(run.gradients) if slot >= 0)
     slots = run.slots.sizes
     return DryRun(raw, sum(slots), len(slots))
 
@@ -131,12 +131,14 @@ class _Layers:
         """The size of each blob."""
         self.opened_by: list[VarId] = []
         """The first var of each blob."""
-        self.home: dict[VarId, int] = {}
+        self.blob_of: dict[VarId, int] = {}
         self.made = [self._written(op) for op in flow.ops]
         """The blobs that each op writes, those it shares included."""
         self.read = list(map(self._blobs, flow.reads))
         """The blobs that each op reads."""
-        self.held = list(map(self._held_for, flow.ops, flow.reads, self.made, self.read))
+        self.backward_reads = list(
+            map(self._backward_reads, flow.ops, flow.reads, self.made, self.read)
+        )
         """The blobs whose data each op's backward step reads."""
 
     def _written(self, op: Op) -> _Blobs:
@@ -152,18 +154,18 @@ class _Layers:
                 blob = len(self.bytes)
                 self.bytes.append(self._sizes[var])
                 self.opened_by.append(var)
-            self.home[var] = blob
+            self.blob_of[var] = blob
             made.append(blob)
         return tuple(made)
 
     def _blobs(self, vars_: tuple[VarId, ...]) -> _Blobs:
         """Return the blobs of some vars, once each."""
-        found = tuple(map(self.home.get, vars_))
+        found = tuple(map(self.blob_of.get, vars_))
         if len(set(found)) == len(found) and None not in found:  # nearly always
             return found  # type: ignore[return-value]
         return tuple(dict.fromkeys(blob for blob in found if blob is not None))
 
-    def _held_for(
+    def _backward_reads(
         self, op: Op, reads: tuple[VarId, ...], made: _Blobs, read: _Blobs
     ) -> _Blobs:
         if op.type in READS_NOTHING or self.trained.isdisjoint(op.outputs):
@@ -185,20 +187,20 @@ class _Layers:
             if self._sizes.get(base) != self._sizes[result] or base in self.kept:
                 continue
             if is_view or (reads_no_input and self._may_be_overwritten(op, base)):
-                return self.home[base]
+                return self.blob_of[base]
         return None
 
     def _may_be_overwritten(self, op: Op, base: VarId) -> bool:
         """Whether only this op reads a value, and no backward step wants it."""
         if self._readers[base] > 1 or op.inputs.count(base) > 1:
             return False
-        if self.opened_by[self.home[base]] != base:
+        if self.opened_by[self.blob_of[base]] != base:
             return False
         return self.flow.ops[self.flow.producer[base]].type not in READS_RESULT
 
 
 class _Run:
-    """Forward, then backward: which slot each blob's data and gradient holds."""
+    """Forward, then backward: which slot each blob's data and gradient takes."""
 
     def __init__(self, layers: _Layers) -> None:
         count = len(layers.bytes)
@@ -211,7 +213,7 @@ class _Run:
 
     def forward(self) -> None:
         layers, wanted, data = self.layers, self._wanted, self._data
-        for blob in chain.from_iterable(chain(layers.read, layers.held)):
+        for blob in chain.from_iterable(chain(layers.read, layers.backward_reads)):
             wanted[blob] += 1
         for read, made in zip(layers.read, layers.made, strict=True):
             for blob in made:
@@ -224,7 +226,7 @@ class _Run:
 
     def backward(self) -> None:
         layers, gradients, sizes = self.layers, self.gradients, self.layers.bytes
-        trained = {var: blob for var, blob in layers.home.items() if var in layers.trained}
+        trained = {var: blob for var, blob in layers.blob_of.items() if var in layers.trained}
         # The gradient of a blob is whole until the layer that opened the blob.
         whole_at = {
             var: blob
@@ -232,10 +234,10 @@ class _Run:
             if var in trained and var not in layers.kept
         }
         has_none = layers.trained.isdisjoint
-        for op, reads, held in zip(
+        for op, reads, backward_reads in zip(
             reversed(layers.flow.ops),
             reversed(layers.flow.reads),
-            reversed(layers.held),
+            reversed(layers.backward_reads),
             strict=True,
         ):
             if has_none(op.outputs):
@@ -244,8 +246,8 @@ class _Run:
                 blob = trained.get(var)
                 if blob is not None and gradients[blob] < 0:
                     gradients[blob] = self.slots.take(sizes[blob])
-            if held:
-                self._release(held)
+            if backward_reads:
+                self._release(backward_reads)
             for var in op.outputs:
                 if var in whole_at:
                     self.slots.give(gradients[whole_at[var]])

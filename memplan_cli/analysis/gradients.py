@@ -1,4 +1,4 @@
-"""Which graph outputs were trained? Parameters and their final gradients, by structure.
+"""Trained parameters and their final gradients, recognised by the graph's structure.
 
 A gradient is recognised by what it needs, not by its name. The gradient of a parameter
 ``P`` that an op multiplies with ``a`` needs ``a``, and it needs something the loss computes

@@ -1,9 +1,9 @@
-"""When is each var needed? One clock over all blocks, half-open ranges.
+"""Liveness: the live range of each var, on one clock over all blocks, half-open.
 
-Every op takes one tick; an op with bodies takes a first tick, then its bodies' ticks one
-body after the other, then a last tick at which its results are made. So nested blocks are
-flat in time, branches that exclude one another lie at different ticks (and may share
-memory), and nobody behind this module hears of If, Loop or Scan.
+Every op takes one tick; a control-flow op takes a first tick, then its subgraphs' ticks one
+subgraph after the other, then a last tick at which its results are made. So nested blocks are
+flat in time, branches that exclude one another are at different ticks (and may share
+memory), and no code after this module knows of If, Loop or Scan.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OMITTED = VarId("")
 class Step(NamedTuple):
     """One op on the clock: ``start`` is its tick, ``end`` its last one.
 
-    They differ only for an op with bodies.
+    They differ only for a control-flow op.
     """
 
     start: int
@@ -63,7 +63,7 @@ class Timeline:
 
 
 class _Straight(Sequence[Step]):
-    """The steps of a block without bodies: an op's tick is its place, and nothing is stored."""
+    """The steps of a block without subgraphs: an op's tick is its place; nothing is stored."""
 
     def __init__(self, block: Block) -> None:
         self._block, self.ops = block, block.ops
@@ -131,9 +131,9 @@ def duration(program: Program) -> int:
 
 
 def _duration(block: Block) -> int:
-    owners = [op for op in block.ops if op.bodies]
-    inside = sum(_duration(body) for op in owners for body in op.bodies)
-    return len(block.ops) + len(owners) + inside
+    control_flow = [op for op in block.ops if op.bodies]
+    inside = sum(_duration(body) for op in control_flow for body in op.bodies)
+    return len(block.ops) + len(control_flow) + inside
 
 
 def live_ranges(
@@ -141,9 +141,9 @@ def live_ranges(
 ) -> dict[VarId, LiveRange]:
     """Return the half-open live range of every var that the program touches.
 
-    A var lives from the tick of its producer to behind the tick of its last reader, the
-    producer's own tick if nobody reads it. What the graph is given lives from tick 0 or
-    earlier, what it gives lives to the end. ``clock`` is the program's steps, if the caller
+    A var is live from the tick of its producer to after the tick of its last reader, the
+    producer's own tick if nothing reads it. What the graph is given is live from tick 0 or
+    earlier, what it gives is live to the end. ``clock`` is the program's steps, if the caller
     has them.
     """
     first: dict[VarId, int] = dict.fromkeys(program.body.inputs, 0)
@@ -173,9 +173,9 @@ def live_ranges(
 
 
 def _accesses(op: Op, start: int, end: int) -> Iterator[tuple[int, VarId]]:
-    """Yield (tick, var) for every read and write of one op, its bodies' edges included.
+    """Yield (tick, var) for every read and write of one op, its subgraphs' edges included.
 
-    A body that repeats reads its captures and inputs again on the next turn, and may
+    A subgraph that repeats reads its captures and inputs again on the next turn, and may
     append to the op's outputs on every turn: all of them last the whole op.
     """
     yield from ((start, var) for var in op.inputs)
@@ -190,15 +190,15 @@ def _accesses(op: Op, start: int, end: int) -> Iterator[tuple[int, VarId]]:
         yield from ((end, var) for body in op.bodies for var in captures(body))
 
 
-def deaths(timeline: Timeline) -> Mapping[VarId, int]:
+def release_ticks(timeline: Timeline) -> Mapping[VarId, int]:
     """Return the last tick of the op after which each var can be released, in its own block.
 
     That is later than the end of its live range only where the last reader is inside a
     branch that may not be taken: releasing there would leak the var on the other branch.
-    A var that the graph gives, or that crosses the end of its body, is not in the table.
+    A var that the graph gives, or that crosses the end of its subgraph, is not in the table.
     """
     if not isinstance(timeline.steps, _Straight):
-        return _nested_deaths(timeline)
+        return _nested_release_ticks(timeline)
     live, kept = timeline.live, set(timeline.program.body.outputs)
     return {
         var: live[var][1] - 1
@@ -208,32 +208,32 @@ def deaths(timeline: Timeline) -> Mapping[VarId, int]:
     }
 
 
-def _nested_deaths(timeline: Timeline) -> Mapping[VarId, int]:
-    owners: dict[str, Step] = {}
+def _nested_release_ticks(timeline: Timeline) -> Mapping[VarId, int]:
+    control_flow: dict[str, Step] = {}
     last: dict[VarId, Step] = {}
-    home: dict[VarId, str] = {}
+    block_of: dict[VarId, str] = {}
     for step in timeline.steps:
         _, _, block, op = step
         path = block.path
         for body in op.bodies:
-            owners[body.path] = step
-            home.update(dict.fromkeys(body.inputs, body.path))
+            control_flow[body.path] = step
+            block_of.update(dict.fromkeys(body.inputs, body.path))
         for var in op.outputs:
-            home[var] = path
+            block_of[var] = path
             last[var] = step
         for var in op.inputs:
-            if home.get(var) == path:  # nearly always; steps come in order of their start
+            if block_of.get(var) == path:  # nearly always; steps come in order of their start
                 last[var] = step
             else:
-                _release_after(var, step, owners, home, last)
+                _release_after(var, step, control_flow, block_of, last)
         for body in op.bodies:
             for var in body.outputs:
-                _release_after(var, step, owners, home, last)
+                _release_after(var, step, control_flow, block_of, last)
     kept = set(timeline.program.body.outputs)
-    for step in owners.values():
+    for step in control_flow.values():
         for body in step.op.bodies:
-            # What a body hands out without having made it is still its maker's.
-            kept.update(var for var in body.outputs if home.get(var) == body.path)
+            # What a subgraph passes out without having made it still belongs to its producer.
+            kept.update(var for var in body.outputs if block_of.get(var) == body.path)
             kept.update(body.inputs)
     return {var: step.end for var, step in last.items() if var and var not in kept}
 
@@ -241,15 +241,15 @@ def _nested_deaths(timeline: Timeline) -> Mapping[VarId, int]:
 def _release_after(
     var: VarId,
     step: Step,
-    owners: Mapping[str, Step],
-    home: Mapping[VarId, str],
+    control_flow: Mapping[str, Step],
+    block_of: Mapping[VarId, str],
     last: dict[VarId, Step],
 ) -> None:
-    if var not in home:
+    if var not in block_of:
         return
-    while step.block.path != home[var]:
-        if step.block.path not in owners:
+    while step.block.path != block_of[var]:
+        if step.block.path not in control_flow:
             return
-        step = owners[step.block.path]
+        step = control_flow[step.block.path]
     if var not in last or last[var].start <= step.start:
         last[var] = step

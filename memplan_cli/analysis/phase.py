@@ -1,4 +1,4 @@
-"""Which ops run forward, backward, or update parameters? Read off the structure.
+"""Phases of ops: forward, backward, or update of parameters, read off the structure.
 
 Forward is what the loss needs, the loss included; update is what needs a final parameter
 gradient; backward is what these gradients need beyond the forward part. Not "what needs the

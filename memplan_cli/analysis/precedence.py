@@ -1,4 +1,4 @@
-"""Which ops of a block must run after which? Edges say it, and now and then a runtime.
+"""Precedence between the ops of a block: edges, and what a runtime adds to them.
 
 Random ops draw from one generator. A runtime may change a sequence where it stands. And
 ONNX Runtime 1.31 writes the running statistics that a BatchNormalization in training mode

@@ -1,4 +1,4 @@
-"""Which buffers does a program need, and for how long? The planner's problem, from facts.
+"""Buffers of a program with their sizes and live ranges: the planner's problem, from facts.
 
 `live_peak` of these buffers is the number that ordering minimises and the report prints:
 one definition, used by both.
@@ -46,36 +46,36 @@ def storage_of(
     sharing = (
         {var: size for var, size in sizes.items() if var not in alone} if alone else sizes
     )
-    home = share_storage(program, sharing, aliasing, live, timeline.steps)
-    ranges = _ranges(home, live)
+    buffer_of = share_storage(program, sharing, aliasing, live, timeline.steps)
+    ranges = _ranges(buffer_of, live)
     if alone:
-        home = {var: home.get(var, BufferId(var)) for var in sizes}
+        buffer_of = {var: buffer_of.get(var, BufferId(var)) for var in sizes}
         whole_run = LiveRange(0, max(duration(program), 1))
         ranges.update(dict.fromkeys(alone, whole_run))
     units: dict[str, list[tuple[Any, ...]]] = {}
     for var, size in sizes.items():
-        owner = home[var]
-        if str(owner) != var:
+        identity = buffer_of[var]
+        if str(identity) != var:
             continue
         facts = program.vars[var]
         shape = facts.shape or ()  # what has a size has no dim that is not known
-        buffer = owner, size.coefficient, ranges[owner], facts.dtype, shape
+        buffer = identity, size.coefficient, ranges[identity], facts.dtype, shape
         units.setdefault(size.unit if size.symbols else "1", []).append(buffer)
-    return home, {unit: tuple(rows(Buffer, fields)) for unit, fields in units.items()}
+    return buffer_of, {unit: tuple(rows(Buffer, fields)) for unit, fields in units.items()}
 
 
 def _ranges(
-    home: Mapping[VarId, BufferId], live: Mapping[VarId, LiveRange]
+    buffer_of: Mapping[VarId, BufferId], live: Mapping[VarId, LiveRange]
 ) -> dict[Any, LiveRange]:
-    """Return when each buffer is live: from its first var's birth to its last one's death."""
+    """Return when each buffer is live: from the first use of its vars to the last."""
     ranges: dict[Any, LiveRange] = dict(live)  # a buffer's id is that of its first var
     others: defaultdict[BufferId, list[LiveRange]] = defaultdict(list)
-    for var, owner in home.items():
-        if str(owner) != var:
-            others[owner].append(live[var])
-    for owner, found in others.items():
-        starts, ends = zip(ranges[owner], *found, strict=True)
-        ranges[owner] = LiveRange(min(starts), max(ends))
+    for var, identity in buffer_of.items():
+        if str(identity) != var:
+            others[identity].append(live[var])
+    for identity, found in others.items():
+        starts, ends = zip(ranges[identity], *found, strict=True)
+        ranges[identity] = LiveRange(min(starts), max(ends))
     return ranges
 
 

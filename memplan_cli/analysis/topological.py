@@ -1,4 +1,4 @@
-"""In which order can nodes run, nearest to the one they stand in? Kahn's, with a heap."""
+"""Topological order nearest to the given one: Kahn's algorithm with a heap."""
 
 from __future__ import annotations
 

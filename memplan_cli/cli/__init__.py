@@ -1,11 +1,12 @@
-"""The command line: options -> one api call -> a renderer -> an exit code."""
+"""The command line: options -> one workflow -> one renderer -> an exit code."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -13,56 +14,59 @@ from memplan_cli.cli.common import Output, printable
 from memplan_cli.core.version import VERSION
 from memplan_cli.errors import MemplanError, RuntimeTimeoutError
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+Table = Mapping[str, tuple[str, str]]
+"""Command -> its module, which holds a function of that name, and one line of help."""
 
-COMMANDS: Mapping[str, tuple[str, str]] = {
+COMMANDS: Table = {
     "optimize": (
         "memplan_cli.cli.commands.optimize",
-        "Plan a model, write it in its best order, prove it.",
+        "Reorder a model to lower its peak memory, and verify it.",
     ),
     "report": (
         "memplan_cli.cli.commands.report",
-        "Show a plan, or plan a model and show that.",
+        "Show a memory plan, or plan a model and show that.",
     ),
     "validate": (
         "memplan_cli.cli.commands.validate",
-        "Run a written model against its original.",
+        "Compare an optimized model with its original.",
     ),
     "gate": (
         "memplan_cli.cli.commands.gate",
-        "Fail when a model needs more memory than it may.",
+        "Fail when a model exceeds a memory budget or baseline.",
     ),
     "diff": (
         "memplan_cli.cli.commands.diff",
-        "Show what changed between two models or plans.",
+        "Compare the memory of two models or plans.",
     ),
-    "why": ("memplan_cli.cli.commands.why", "Explain the peak, or one tensor."),
-    "fit": ("memplan_cli.cli.commands.fit", "Find the largest value of a dim that fits."),
+    "why": ("memplan_cli.cli.commands.why", "Explain the peak memory, or one tensor."),
+    "fit": (
+        "memplan_cli.cli.commands.fit",
+        "Find the largest batch size (or other dim) that fits.",
+    ),
     "settings": (
         "memplan_cli.cli.commands.settings",
-        "Give the runtime options that need least memory.",
+        "Recommend runtime options that need least memory.",
     ),
     "simulate": (
         "memplan_cli.cli.commands.simulate",
-        "Show what dynamic allocators need for a run.",
+        "Simulate dynamic allocators on a run of a model.",
     ),
     "train-step": (
         "memplan_cli.cli.commands.train_step",
-        "Make a training step of a forward model.",
+        "Generate a training step from a forward model.",
     ),
     "pack": ("memplan_cli.cli.commands.pack", "Pack buffers of a CSV file into one arena."),
-    "sweep": ("memplan_cli.cli.commands.sweep", "Plan many models, one row each."),
+    "sweep": ("memplan_cli.cli.commands.sweep", "Plan many models, one table row each."),
     "doctor": (
         "memplan_cli.cli.commands.doctor",
-        "Say what is installed and what really works.",
+        "Diagnose the installation and its providers.",
     ),
     "schema": (
         "memplan_cli.cli.commands.schema",
         "Print the JSON schema of a file memplan writes.",
     ),
 }
-"""Command -> its module, which holds a function of that name, and one line of help."""
+"""The commands, in the order in which the help lists them."""
 
 
 _LONGEST = 1000
@@ -79,15 +83,19 @@ class _Failure(click.ClickException):
 class _Commands(click.Group):
     """Loads a command when it is called, and turns our errors into exit codes: here only."""
 
+    def __init__(self, *args: Any, table: Table, **extra: Any) -> None:  # noqa: ANN401 - click's
+        super().__init__(*args, **extra)
+        self.table = table
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
-        return list(COMMANDS)
+        return list(self.table)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         del ctx
-        if cmd_name not in COMMANDS:
+        if cmd_name not in self.table:
             return None
-        module, _ = COMMANDS[cmd_name]
+        module, _ = self.table[cmd_name]
         command = getattr(import_module(module), cmd_name.replace("-", "_"))
         assert isinstance(command, click.Command)  # noqa: S101 - our own table
         return command
@@ -95,16 +103,16 @@ class _Commands(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         del ctx
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+            formatter.write_dl([(name, text) for name, (_, text) in self.table.items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        if name not in COMMANDS and not name.startswith("-"):
+        if name not in self.table and not name.startswith("-"):
             from memplan_cli.core.selection import nearest
 
-            ctx.fail(f"there is no command {name!r}. {nearest(name, COMMANDS)}".strip())
+            ctx.fail(f"there is no command {name!r}. {nearest(name, self.table)}".strip())
         return super().resolve_command(ctx, args)
 
     def main(self, *args: Any, **extra: Any) -> Any:  # noqa: ANN401 - click's own signature
@@ -141,7 +149,8 @@ class _Commands(click.Group):
 
 def _in_time(ctx: click.Context) -> str:
     """Return what to do about a time-out; only this layer knows a command's options."""
-    command = main.get_command(ctx, ctx.invoked_subcommand or "")
+    group, name = ctx.command, ctx.invoked_subcommand or ""
+    command = group.get_command(ctx, name) if isinstance(group, click.Group) else None
     if command is not None and any(param.name == "timeout" for param in command.params):
         return "--timeout SECONDS gives it more"
     return "is there a Loop that never ends? The limit of this command is fixed"
@@ -167,14 +176,24 @@ def _show_traceback(ctx: click.Context) -> None:
         click.echo(traceback.format_exc(), err=True)
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(VERSION, prog_name="memplan")
-@click.pass_context
-def main(ctx: click.Context) -> None:
-    """Know the memory of an ONNX model before it runs, and make it smaller.
+def command_line(table: Table) -> click.Group:
+    """Return the command line that has the commands of a table."""
 
-    \b
-    memplan optimize model.onnx --level 1 --exclude fc1
-    memplan report --print-log
-    """
-    ctx.ensure_object(Output)
+    @click.group(
+        cls=_Commands, table=table, context_settings={"help_option_names": ["-h", "--help"]}
+    )
+    @click.version_option(VERSION, prog_name="memplan")
+    @click.pass_context
+    def main(ctx: click.Context) -> None:
+        """Know the memory of an ONNX model before it runs, and make it smaller.
+
+        \b
+        memplan optimize model.onnx --level 1 --exclude fc1
+        memplan report --print-log
+        """
+        ctx.ensure_object(Output)
+
+    return main
+
+
+main = command_line(COMMANDS)

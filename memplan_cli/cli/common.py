@@ -1,4 +1,4 @@
-"""What do commands have in common? How they speak to the user, and options of several."""
+"""What commands share: how they speak to the user, and options of several of them."""
 
 from __future__ import annotations
 
@@ -72,8 +72,10 @@ def output_options(command: Command) -> Command:
 
     for option in (
         click.option("--debug", is_flag=True, help="Show a traceback when something fails."),
-        click.option("--no-color", is_flag=True, help="Plain text (also: NO_COLOR)."),
-        click.option("--quiet", "-q", is_flag=True, help="Results only, no progress."),
+        click.option(
+            "--no-color", is_flag=True, help="Print without colors (also: NO_COLOR)."
+        ),
+        click.option("--quiet", "-q", is_flag=True, help="Print results only, no progress."),
     ):
         run = option(run)
     return run  # type: ignore[return-value]
@@ -87,7 +89,7 @@ provider_option = click.option(
     type=click.Choice(["auto", *PROVIDERS]),
     default="auto",
     show_default=True,
-    help="Where to run; cuda never falls back.",
+    help="Execution provider; cuda never falls back to cpu.",
 )
 
 
@@ -115,12 +117,12 @@ def format_option(*formats: str) -> Callable[[Command], Command]:
         type=click.Choice(formats),
         default=formats[0],
         show_default=True,
-        help="Format of the result.",
+        help="Output format.",
     )
 
 
 dim_option = click.option(
-    "--dim", "dims", multiple=True, metavar="NAME=N", help="Bind a symbolic dim."
+    "--dim", "dims", multiple=True, metavar="NAME=N", help="Set a symbolic dimension."
 )
 
 timeout_option = click.option(
@@ -128,7 +130,7 @@ timeout_option = click.option(
     type=Finite(0, min_open=True),
     default=DEFAULT_TIMEOUT,
     show_default=True,
-    help="Seconds a process.",
+    help="Time limit of each process that runs a model, in seconds.",
 )
 
 

@@ -59,7 +59,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class _Checks:
-    """The limits of one test, and the places of those that a model was held against."""
+    """The limits of one test, and the places of those that a model was compared with."""
 
     limits: tuple[Limit, ...]
     done: set[int] = field(default_factory=set)
@@ -86,10 +86,10 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
         hint = f"\nHint: {error.hint}" if error.hint else ""
         pytest.fail(f"{_MARK}: {error}{hint}", pytrace=False)
     yield
-    idle = [limit for at, limit in enumerate(checks.limits) if at not in checks.done]
-    if idle:
+    unused = [limit for at, limit in enumerate(checks.limits) if at not in checks.done]
+    if unused:
         pytest.fail(
-            f"{_MARK} of {idle[0].written} checked nothing: name a model, or use the "
+            f"{_MARK} of {unused[0].written} checked nothing: name a model, or use the "
             "onnx_memory fixture"
         )
 
@@ -104,7 +104,7 @@ def _hold_named(checks: _Checks, root: Path) -> None:
     for at, limit in enumerate(checks.limits):
         for other in named if limit.model is None else [limit]:
             dims = {**other.dims, **limit.dims}
-            _held_against(replace(limit, dims=dims), root / str(other.model))
+            _checked_against(replace(limit, dims=dims), root / str(other.model))
             checks.done.add(at)
 
 
@@ -119,7 +119,7 @@ def onnx_memory(request: pytest.FixtureRequest) -> Measure:
     own = [at for at in places if checks.limits[at].model is None] or places
 
     def measure(model: Path | str) -> Report:
-        reports = [_held_against(checks.limits[at], Path(model)) for at in own]
+        reports = [_checked_against(checks.limits[at], Path(model)) for at in own]
         checks.done.update(own)
         return reports[0] if reports else _plan(Path(model), {}).report
 
@@ -145,7 +145,7 @@ def _limit(mark: pytest.Mark) -> Limit:
     return Limit(str(mark.args[0]), rules, dims=dims, **given)
 
 
-def _held_against(limit: Limit, model: Path) -> Report:
+def _checked_against(limit: Limit, model: Path) -> Report:
     from memplan_cli.reporting.findings.gate import Rules, judge, rules_from
     from memplan_cli.reporting.findings.snapshot import snapshot_of
 
@@ -164,10 +164,11 @@ def _plan(model: Path, dims: Mapping[str, int]) -> Plan:
     Raises:
         MemplanError: the model, a setting or the name of a dim is wrong.
     """
-    from memplan_cli.workflows.gate import planned, refuse_idle
+    from memplan_cli.workflows.report import planned, reject_unused_settings
+    from memplan_cli.workflows.request import Request
 
-    refuse_idle((model,), ("dim",) if dims else ())
-    plan = planned(model, None, {"dims": dict(dims) or None})
+    reject_unused_settings((model,), ("dim",) if dims else ())
+    plan = planned(model, Request(overrides={"dims": dict(dims) or None}))
     if dims:
         _refuse_unused(model, dims)
     return plan

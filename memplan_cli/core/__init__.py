@@ -1,1 +1,1 @@
-"""What every room speaks of: programs, packing problems, sizes, plans and reports, as data."""
+"""Data shared by all rooms: programs, packing problems, sizes, plans and reports."""

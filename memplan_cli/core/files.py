@@ -1,4 +1,4 @@
-"""How does a file get onto the disk whole, or not at all?
+"""Atomic writes: a file gets onto the disk whole, or not at all.
 
 Everything is written under a temporary name in the target's folder, then renamed: whoever
 looks, at any moment, finds the old file or the whole new one.

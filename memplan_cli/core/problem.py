@@ -1,4 +1,4 @@
-"""What is offset allocation, and when is an answer right?
+"""Offset allocation: problems, layouts, and the checks that make a layout safe.
 
 A buffer is a rectangle: ticks of the clock to the right, bytes upwards. A layout slides
 the rectangles up and down until none overlap; the arena must be as tall as the top one.
@@ -142,26 +142,27 @@ def violations(problem: Problem, layout: Layout) -> tuple[Violation, ...]:
 
 
 def slot_violations(
-    problem: Problem, births: Sequence[Buffer], slots: Sequence[int], height: int
+    problem: Problem, by_start: Sequence[Buffer], slots: Sequence[int], height: int
 ) -> tuple[Violation, ...]:
-    """Return what is wrong with slots that are handed on whole; empty means they are safe.
+    """Return what is wrong with slots that are reused whole; empty means they are safe.
 
-    A pool needs no offsets: that nobody holds a slot before its last holder is dead, and that
-    the slots, each as large as its largest holder, take the bytes that are claimed.
+    A pool needs no offsets: no buffer may take a slot before the live range of the last one
+    has ended, and the slots, each as large as its largest buffer, take the bytes that are
+    claimed.
 
     Args:
         problem: What is to be placed.
-        births: Its buffers in order of birth.
+        by_start: Its buffers, sorted by start.
         slots: The slot of each.
         height: The bytes claimed for all slots.
     """
-    ids = {buffer.id for buffer in births}
-    if len(births) != len(problem.buffers) or ids != {b.id for b in problem.buffers}:
+    ids = {buffer.id for buffer in by_start}
+    if len(by_start) != len(problem.buffers) or ids != {b.id for b in problem.buffers}:
         return (Violation("placed buffers are not the problem's buffers", tuple(sorted(ids))),)
     holder: dict[int, Buffer] = {}
     largest: dict[int, int] = {}
     now = 0
-    for buffer, slot in zip(births, slots, strict=True):
+    for buffer, slot in zip(by_start, slots, strict=True):
         _, size, (start, _), _, _ = buffer
         before = holder.get(slot)
         if start < now or (before is not None and before.live.end > start):
@@ -208,7 +209,7 @@ def first_overlap(
     """Return the places of two rectangles that overlap in time and memory, if any do.
 
     A sweep over time keeps the offsets of what is live sorted. As long as nothing overlaps,
-    what is born needs comparing with its neighbours in memory only. O(n log n).
+    what starts needs comparing with its neighbours in memory only. O(n log n).
 
     Args:
         ranges: When each is live, half-open: at one tick, what ends leaves before what
@@ -219,17 +220,18 @@ def first_overlap(
     starts = [start for start, _ in ranges]
     ends = [end for _, end in ranges]
     solid = [at for at, size in enumerate(sizes) if size > 0 and starts[at] < ends[at]]
-    deaths = iter(sorted(solid, key=ends.__getitem__))
-    dying = next(deaths, 0)
+    ending = iter(sorted(solid, key=ends.__getitem__))
+    next_end = next(ending, 0)
     live: list[int] = []
     tops: dict[int, int] = {}
     holder: dict[int, int] = {}
     for at in sorted(solid, key=starts.__getitem__):
         start, offset = starts[at], offsets[at]
-        # What is born now is still to die, so the deaths last as long as the births.
-        while ends[dying] <= start:
-            del live[bisect_left(live, offsets[dying])]
-            dying = next(deaths)
+        # What starts now is still to end, so there is an end left for as long as there are
+        # starts.
+        while ends[next_end] <= start:
+            del live[bisect_left(live, offsets[next_end])]
+            next_end = next(ending)
         place = bisect_left(live, offset)
         if place and tops[live[place - 1]] > offset:
             return holder[live[place - 1]], at

@@ -1,7 +1,7 @@
-"""What is a program? Vars, ops and blocks, and nothing of any file format.
+"""Programs: vars, ops and blocks, and nothing of any file format.
 
 The order of the ops in a block is the schedule. Blocks nest: If, Loop, Scan and
-SequenceMap own the blocks they run. Ids are unique over the whole program, so a table from
+SequenceMap contain the blocks they run. Ids are unique over the whole program, so a table from
 id to anything needs no scopes.
 """
 
@@ -22,7 +22,7 @@ def var_id(block: str, name: str) -> VarId:
     return VarId(f"{block}/{name}" if block else name)
 
 
-"""Unique in a program: the ONNX name at the top, ``<block path>/<name>`` in a body."""
+"""Unique in a program: the ONNX name at the top, ``<block path>/<name>`` in a subgraph."""
 
 Dim = int | str | None
 """A number, an expression over named symbols (``batch``, ``2*seq``), or unknown."""
@@ -32,7 +32,7 @@ Shape = tuple[Dim, ...]
 Attribute = int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...]
 
 REPEATING = frozenset({"Loop", "Scan", "SequenceMap"})
-"""Ops that may run their bodies more than once."""
+"""Ops that may run their subgraphs more than once."""
 
 RANDOM = frozenset(
     {
@@ -57,7 +57,7 @@ class Origin(Enum):
     OP = "op"
     """The result of an op, in any block."""
     BODY_INPUT = "body input"
-    """Handed to a body by the op that owns it: a trip count, a carried value, a slice."""
+    """Given to a subgraph by its control-flow op: a trip count, a carried value, a slice."""
 
 
 # A large model has tens of thousands of vars and ops: named tuples are made in a third of the
@@ -105,7 +105,7 @@ class Op(NamedTuple):
 
     @property
     def repeats(self) -> bool:
-        """Whether the bodies may run more than once."""
+        """Whether the subgraphs may run more than once."""
         return bool(self.bodies) and self.type in REPEATING
 
     @property
@@ -127,7 +127,7 @@ class Op(NamedTuple):
 class Block:
     """Ops in the order in which they run, with what the block is given and gives.
 
-    ``path`` is ``""`` at the top, else ``<owner's path>/<owner's label>.<attribute>``.
+    ``path`` is ``""`` at the top, else ``<path of the op's block>/<op's label>.<attribute>``.
     """
 
     inputs: tuple[VarId, ...]
@@ -146,7 +146,7 @@ class Program:
 
 
 def walk(block: Block) -> Iterator[tuple[Block, Op]]:
-    """Yield every op with its block, bodies after their owner, in order of execution."""
+    """Yield every op with its block, subgraphs after their op, in order of execution."""
     stack = [iter([(block, op) for op in block.ops])]
     while stack:
         step = next(stack[-1], None)
@@ -160,7 +160,7 @@ def walk(block: Block) -> Iterator[tuple[Block, Op]]:
 
 
 def blocks(block: Block) -> Iterator[Block]:
-    """Yield this block and every block below it, owners first."""
+    """Yield this block and every block below it, outer ones first."""
     stack = [block]
     while stack:
         current = stack.pop()
@@ -184,15 +184,15 @@ def captures(block: Block) -> tuple[VarId, ...]:
 def intermediates(program: Program) -> tuple[VarId, ...]:
     """Return the vars that ops produce, in any block, less the graph's outputs.
 
-    What an op hands to its body (a carried value, a slice) is one too: it needs memory
+    What an op gives to its subgraph (a carried value, a slice) is one too: it needs memory
     that nobody outside the model gives.
     """
     results = frozenset(program.body.outputs)
-    made, handed = Origin.OP, Origin.BODY_INPUT
+    made, given = Origin.OP, Origin.BODY_INPUT
     return tuple(
         [
             identity
             for identity, var in program.vars.items()
-            if (var.origin is made or var.origin is handed) and identity not in results
+            if (var.origin is made or var.origin is given) and identity not in results
         ]
     )

@@ -1,4 +1,4 @@
-"""Who is told, in lines of text, what is being done."""
+"""Progress messages: a callable that takes lines of text, and one that ignores them."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ Progress = Callable[[str], None]
 
 
 def silent(text: str) -> None:
-    """Tell nobody."""
+    """Ignore a line."""
     del text

@@ -1,4 +1,4 @@
-"""How do people write bytes and percentages? Read what they type, print what they read.
+"""Bytes and percentages as people write them: parsed when typed, formatted when shown.
 
 Inside memplan bytes are ints; these functions are the edge. A bare ``k``, ``M`` or ``G``
 is refused: one reader means 1000 by it and the next 1024.

@@ -1,4 +1,4 @@
-"""Which tensors does a name or glob mean?"""
+"""Selection of tensors and free dims by name or glob."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be read to its end? A pipe that nobody writes never gives any, a device no end."""
+"""Rejection of files without an end: pipes that nobody writes to, devices and sockets."""
 
 from __future__ import annotations
 

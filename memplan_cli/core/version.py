@@ -1,3 +1,3 @@
-"""Which memplan is this?"""
+"""The version of memplan."""
 
 VERSION = "0.1.0"

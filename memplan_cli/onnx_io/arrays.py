@@ -1,4 +1,4 @@
-"""Which bytes hold an array of a type that numpy does not know, and which array do they hold?"""
+"""Arrays of element types that numpy does not know, to bytes and back."""
 
 from __future__ import annotations
 

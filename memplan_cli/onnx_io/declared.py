@@ -1,4 +1,4 @@
-"""Which types does a graph declare for its values, and do they leave anything to infer?"""
+"""The types that a graph declares for its values, and whether any are left to infer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UNKNOWN: Facts = ("unknown", None)
 
 
 def declared_types(graph: GraphProto) -> dict[str, Facts]:
-    """Return what a graph, bodies left out, declares of its values, by name.
+    """Return what a graph, subgraphs left out, declares of its values, by name.
 
     Where a value is declared twice, as an input counts before as a value, and that before
     as an output.
@@ -32,10 +32,10 @@ def declared_types(graph: GraphProto) -> dict[str, Facts]:
     for value in (*graph.output, *graph.value_info, *graph.input):
         kind = value.type
         # Large graphs have few types, and to read one, each dim becomes an object.
-        spelled = kind.SerializeToString()
-        facts = read.get(spelled)
+        text = kind.SerializeToString()
+        facts = read.get(text)
         if facts is None:
-            facts = read[spelled] = (type_name(kind), read_shape(value))
+            facts = read[text] = (type_name(kind), read_shape(value))
         found[value.name] = facts
     return found
 
@@ -63,7 +63,7 @@ def declares_enough(graph: GraphProto, types: Mapping[str, Facts]) -> bool:
 
 
 def leaves_nothing_to_infer(program: Program) -> bool:
-    """Whether every value has a dtype, and numbers for dims, and no op owns bodies."""
+    """Whether every value has a dtype, and numbers for dims, and no op has subgraphs."""
     kinds = set(map(itemgetter(1, 2), program.vars.values()))
     return all(map(_is_fixed, kinds)) and not any(op.bodies for op in program.body.ops)
 

@@ -1,4 +1,4 @@
-"""What does a model take: which inputs, of which types, with which free dims?"""
+"""A model's inputs, their types, and its free dims."""
 
 from __future__ import annotations
 

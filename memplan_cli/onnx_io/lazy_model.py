@@ -1,7 +1,7 @@
 """A model that need not be in memory while nobody looks at it.
 
 Parsed, a graph takes thirteen times the bytes of its file, and planning needs none of them
-once the program is read. So a large one is let go of and parsed again for its writing, a
+once the program is read. So a large one is released and parsed again for its writing, a
 fiftieth of the whole time.
 """
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 _Stamp = tuple[int, int, int]
 
 
-class Shelved:
+class LazyModel:
     """A model, or the file that it can be parsed from again."""
 
     def __init__(self, model: ModelProto, path: Path | None = None) -> None:
-        """Put a model on the shelf; without the file that it came from, it stays there."""
+        """Wrap a model; without the file that it came from, it stays in memory."""
         is_large = len(model.graph.node) >= LARGE
         self._path = path if is_large else None
         self._stamp = None if self._path is None else _stamp(self._path)
@@ -33,29 +33,29 @@ class Shelved:
 
     @property
     def model(self) -> ModelProto:
-        """The model: whoever keeps it while it is let go of keeps its memory.
+        """The model: whoever keeps it while it is released keeps its memory.
 
         Raises:
-            ModelError: it was let go of, and its file is another one now.
+            ModelError: it was released, and its file is another one now.
         """
         if self._model is None and self._path is not None:
             found = load_again(self._path)
             if _stamp(self._path) != self._stamp:
                 raise ModelError(f"{self._path} changed while it was planned")
             self._model = found
-        assert self._model is not None  # noqa: S101 - only what has a file is let go of
+        assert self._model is not None  # noqa: S101 - only what has a file is released
         return self._model
 
-    def let_go(self) -> None:
-        """Let go of the model until somebody asks for it, if it is large."""
+    def release(self) -> None:
+        """Release a large model until somebody reads it."""
         if self._path is not None and self._model is not None:
             self._model = None
             give_back()
 
 
-def on_shelf(model: ModelProto | Shelved) -> Shelved:
-    """Return a model as one that can be asked for it; one in memory alone stays there."""
-    return model if isinstance(model, Shelved) else Shelved(model)
+def lazy(model: ModelProto | LazyModel) -> LazyModel:
+    """Return a model as a lazy one; one without a file stays in memory."""
+    return model if isinstance(model, LazyModel) else LazyModel(model)
 
 
 def _stamp(path: Path) -> _Stamp:

@@ -1,4 +1,4 @@
-"""Which bytes are a model? Reading a file, its digests, and what it refuses.
+"""Model files read, their digests, and walks over graphs and their subgraphs.
 
 Weights kept as external data stay on disk: nothing here opens them.
 """
@@ -70,7 +70,7 @@ def _parsed(path: Path) -> ModelProto:
     data = _read_bytes(path)
     try:
         model.ParseFromString(data)
-    except Exception as error:  # protobuf's DecodeError has no stable home to import from
+    except Exception as error:  # protobuf's DecodeError has no stable place to import from
         raise ModelError(
             f"{path} is not an ONNX model: {_first_line(error)}",
             hint="memplan reads ONNX protobuf files; is it truncated or another format?",
@@ -117,7 +117,7 @@ def graphs(graph: GraphProto) -> Iterator[GraphProto]:
 
 
 def subgraphs(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
-    """Yield the graphs that a node owns, by attribute name."""
+    """Yield the subgraphs of a node, by attribute name."""
     for attribute in node.attribute:
         if attribute.HasField("g"):
             yield attribute.name, attribute.g
@@ -125,8 +125,34 @@ def subgraphs(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
             yield f"{attribute.name}[{index}]", graph
 
 
+def free_names(graph: GraphProto) -> tuple[str, ...]:
+    """Return what a graph, or any graph below it, reads from outside, in order, once each.
+
+    The nodes may stand in any order: a name that one of them makes is never free.
+    """
+    inside = {value.name for value in graph.input}
+    inside.update(tensor.name for tensor in graph.initializer)
+    inside.update(tensor.values.name for tensor in graph.sparse_initializer)
+    inside.update(name for node in graph.node for name in node.output)
+    found = dict.fromkeys(name for node in graph.node for name in reads(node))
+    found.update(dict.fromkeys(value.name for value in graph.output))
+    return tuple(name for name in found if name and name not in inside)
+
+
+def captures(node: NodeProto) -> tuple[str, ...]:
+    """Return what a node's subgraphs read from outside of them, in order, once each."""
+    if not node.attribute:
+        return ()
+    return tuple(dict.fromkeys(n for _, graph in subgraphs(node) for n in free_names(graph)))
+
+
+def reads(node: NodeProto) -> tuple[str, ...]:
+    """Return a node's inputs, omitted ones as ``""``, then what its subgraphs capture."""
+    return (*node.input, *captures(node))
+
+
 def _refuse_broken_text(model: ModelProto, path: Path) -> None:
-    """Refuse names that are no UTF-8: protobuf hands them out as bytes, unlike any other."""
+    """Refuse names that are no UTF-8: protobuf gives them as bytes, unlike any other."""
     names: list[str | bytes] = [o.domain for o in model.opset_import]
     names += [entry.key for entry in model.metadata_props]
     for graph in graphs(model.graph):
@@ -188,7 +214,7 @@ def _pieces(graph: GraphProto) -> Iterator[bytes]:
 
 
 def _bare(node: NodeProto) -> NodeProto:
-    """Return a node, its bodies included, without notes and inferred types."""
+    """Return a node, its subgraphs included, without notes and inferred types."""
     has_bodies = node.attribute and any(subgraphs(node))
     if not has_bodies and not node.metadata_props and not node.doc_string:
         return node

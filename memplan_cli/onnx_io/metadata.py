@@ -1,4 +1,4 @@
-"""What does a model file say about itself in memplan's own metadata?"""
+"""memplan's own metadata in a model file, read and written."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from memplan_cli.onnx_io.declared import (
     declares_enough,
     leaves_nothing_to_infer,
 )
-from memplan_cli.onnx_io.load import graphs, subgraphs
+from memplan_cli.onnx_io.load import graphs, reads, subgraphs
 from memplan_cli.onnx_io.types import dtype_name
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def program_of(model: ModelProto, graph: GraphProto, types: Mapping[str, Facts])
 
     Args:
         model: Whose initializers count.
-        graph: Its graph, or one with the same nodes and types for what their bodies define.
+        graph: Its graph, or one with the same nodes and types for what their subgraphs define.
         types: The type of each value of the top block.
 
     Raises:
@@ -77,7 +77,7 @@ def _weights(graph: GraphProto) -> dict[str, tuple[str, Shape]]:
 
 
 def _slashed(graph: GraphProto) -> Sequence[str]:
-    """Return, sorted, the names that could be taken for ``block/name`` of a body's value."""
+    """Return, sorted, the names that could be taken for ``block/name`` of a subgraph's value."""
     found: set[str] = set()
     for inner in graphs(graph):
         found.update(value.name for value in inner.input)
@@ -115,9 +115,9 @@ class _Reader:
     top: GraphProto
     vars: dict[VarId, Var] = field(default_factory=dict)
     paths: dict[str, str] = field(default_factory=dict)
-    """Each block's path, and that of the block its owner is in."""
+    """Each block's path, and that of the block its control-flow node is in."""
     slashed: Sequence[str] | None = None
-    """See `_slashed`; looked for when the first body is met."""
+    """See `_slashed`; looked for when the first subgraph is met."""
 
     def add(self, name: str, block: str, origin: Origin, facts: Facts) -> VarId:
         identity = f"{block}/{name}" if block else name
@@ -162,8 +162,10 @@ class _Reader:
         if kind != "Constant" or node.domain not in ("", "ai.onnx"):
             return self.add(name, scope.path, Origin.OP, facts)
         # The tensor itself says what it is, whatever the file declares.
-        held = _constant_type(node)
-        return self.add(name, scope.path, Origin.WEIGHT, facts if held == UNKNOWN else held)
+        constant = _constant_type(node)
+        return self.add(
+            name, scope.path, Origin.WEIGHT, facts if constant == UNKNOWN else constant
+        )
 
     def _bodies(self, row: Row, outer: _Scope) -> Iterator[Block]:
         index, node, _, _, owned = row
@@ -182,7 +184,7 @@ class _Reader:
             yield self.block(graph, _Scope(path, names, taken, types), tuple(given))
 
     def _path(self, name: str, outer: str) -> str:
-        """Return a path for a body under which no id is another value's id already."""
+        """Return a path for a subgraph under which no id is another value's id already."""
         inner = f"{outer}/{name}" if outer else name
         while inner in self.paths or self._is_taken(inner, outer):
             inner += "'"
@@ -208,7 +210,7 @@ def _undefined(node: NodeProto, name: str) -> ModelError:
 
 
 Row = tuple[int, "NodeProto", Sequence[str], Sequence[str], Sequence[tuple[str, "GraphProto"]]]
-"""A node with its index, what it reads and writes, and its bodies: each field is read once."""
+"""A node with its index, inputs, outputs and subgraphs: each field is read once."""
 
 
 def _rows(graph: GraphProto, scope: _Scope) -> Iterator[Row]:
@@ -223,8 +225,8 @@ def _rows(graph: GraphProto, scope: _Scope) -> Iterator[Row]:
     """
     for index, node in enumerate(graph.node):
         row = _row(index, node)
-        _, _, reads, _, bodies = row
-        needs = [*_reads(reads, bodies)] if bodies else reads
+        _, _, inputs, _, bodies = row
+        needs = reads(node) if bodies else inputs
         if not scope.taken.issuperset(needs) and not scope.names.keys() >= set(needs):
             # Sorting keeps all before this node in its place.
             yield from _sorted_rows(graph, scope.names)[index:]
@@ -243,8 +245,9 @@ def _sorted_rows(graph: GraphProto, outer: Mapping[str, object]) -> Sequence[Row
     maker = {name: index for index, _, _, writes, _ in rows for name in writes if name}
     waits: list[set[int]] = []
     in_order = True
-    for index, _, reads, _, bodies in rows:
-        needs = {maker[n] for n in _reads(reads, bodies) if n in maker and n not in outer}
+    for index, node, inputs, _, bodies in rows:
+        read = reads(node) if bodies else inputs
+        needs = {maker[name] for name in read if name in maker and name not in outer}
         in_order = in_order and all(need < index for need in needs)
         waits.append(needs)
     return rows if in_order else [rows[index] for index in _makers_first(waits, graph)]
@@ -259,19 +262,6 @@ def _makers_first(needs: Sequence[Iterable[int]], graph: GraphProto) -> list[int
             f"the graph has a cycle through node {_short(node.name or node.op_type)!r}"
         )
     return order
-
-
-def _reads(inputs: Sequence[str], bodies: Iterable[tuple[str, GraphProto]]) -> Iterator[str]:
-    """Yield what a node reads, what its bodies read from outside included."""
-    yield from inputs
-    for _, graph in bodies:
-        own = {value.name for value in graph.input} | set(_weights(graph))
-        own.update(name for inner in graph.node for name in inner.output)
-        reads = [
-            name for inner in graph.node for name in _reads(inner.input, subgraphs(inner))
-        ]
-        reads.extend(value.name for value in graph.output)
-        yield from (name for name in reads if name not in own)
 
 
 def _constant_type(node: NodeProto) -> Facts:

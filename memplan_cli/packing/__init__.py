@@ -1,4 +1,4 @@
-"""Problem -> Layout, one file a strategy, and the table of them all."""
+"""Problem -> Layout: allocators, one file a strategy, and the table of them all."""
 
 from __future__ import annotations
 

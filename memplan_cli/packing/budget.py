@@ -1,4 +1,4 @@
-"""How much searching may be done, and what has it found so far?"""
+"""Search budgets in units of work, and the best placement found so far."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 class Budget:
     """Work that may still be done, and a moment after which none may.
 
-    A unit of work is about one buffer or section looked at; some 150 to 400 million take a second.
+    A unit of work is about one buffer or section looked at; some 150 to 400 million take a
+    second.
     """
 
     work: int

@@ -1,4 +1,4 @@
-"""How are inner loops made fast? numba compiles them once a machine and caches the result.
+"""Compiled inner loops: numba compiles them once a machine and caches the result.
 
 Only modules that hold compiled loops import this one, and only strategies that need them
 import those: an easy model never pays for numba.

@@ -1,7 +1,8 @@
-"""How is one piece lowered that the cheap strategies left above the lower bound?
+"""Lowering of one piece that the cheap strategies left above the lower bound.
 
-First what takes about a second: the search at the bound, gluing, and searching what decides
-with the rest fitted around it. Then the long search, with all the work that is left.
+First what takes about a second: the search at the bound, series-parallel reconstruction, and
+bottleneck subsets with the rest fitted around them. Then the long search, with all the work
+that is left.
 
 numba and the compiled loops are loaded here, when a piece is lowered, and nowhere else: an
 easy model never pays for them.
@@ -27,33 +28,30 @@ if TYPE_CHECKING:
 SEARCHABLE = 6_000
 """Buffers of the largest piece that is searched; a step looks at all of them."""
 
-CORED = 20_000
-"""Buffers of the largest piece of which cores are searched."""
+BOTTLENECK_BUFFERS = 20_000
+"""Buffers of the largest piece of which bottleneck subsets are searched."""
 
 SPREAD = 0.02
 """Gap, as a share of the bound, above which no few buffers decide in a piece too large to be
 searched whole."""
 
-EJECTED = 500_000
-"""Buffers of the largest piece in which what sticks out is fitted in."""
-
-QUADRATIC = 1_500
-"""Buffers of the largest piece on which strategies that look at all pairs are tried."""
+REPAIR_BUFFERS = 500_000
+"""Buffers of the largest piece that is repaired by ejection chains."""
 
 QUICK = 300
-"""Buffers up to which those strategies take less time than loading the search."""
+"""Buffers up to which strategies that look at all pairs take less time than loading the search."""
 
 JOINING = 0.75
-"""Share of the work for gluing that goes into putting the boxes of one piece together."""
+"""Share of the work for reconstruction that goes into joining the blocks of one piece."""
 
-BOXES = 0.4
-"""Share of what is left then for searching the boxes of one piece that are left over."""
+BLOCKS = 0.4
+"""Share of what is left then for searching the blocks of one piece that are left over."""
 
-CORES = 0.2
-"""Share of the work for searching cores, where the gap is worth it."""
+BOTTLENECK = 0.2
+"""Share of the work for searching bottleneck subsets, where the gap is worth it."""
 
-EJECTING = 0.6
-"""Share of what is left then for throwing out what is in the way: begun anew it gains little."""
+REPAIR = 0.6
+"""Share of what is left then for ejection chains: begun anew they gain little."""
 
 LEAST = 0.1
 """Share of the work that the long search may do, however small the gap is; where the gap
@@ -87,21 +85,18 @@ class Lowering:
     _known: Searcher | None = field(default=None, init=False)
 
     def quickly(self, best: Found, budgets: tuple[Budget, Budget]) -> Found:
-        """Lower a placement by all that ends soon; ``budgets`` are the search's and gluing's."""
-        budget, gluing = budgets
+        """Lower a placement by all that ends soon; ``budgets``: for search and reconstruction."""
+        budget, rebuilding = budgets
         if self._is_searchable() and not budget.is_over():
             from memplan_cli.packing.search.exact import reach
 
             best = reach(self._searcher(), best, budget)
-        if best.height > best.bound and not gluing.is_over():
-            best = _glued(self.piece, best, gluing, self.progress)
-        if self._has_cores(best) and not budget.is_enough(best):
-            best = self._cored(best, budget)
+        if best.height > best.bound and not rebuilding.is_over():
+            best = _reconstructed(self.piece, best, rebuilding, self.progress)
+        if self._has_bottleneck(best) and not budget.is_enough(best):
+            best = self._by_bottleneck_subsets(best, budget)
         if self._is_fitted(best) and not budget.is_enough(best):
-            best = self._ejected(best, budget)
-        if best.height > best.bound and QUICK < len(self.piece.size) <= QUADRATIC:
-            found = _greediest(self.piece, best.placement, best.bound)
-            best = _lower(self.piece, best, found)
+            best = self._repaired(best, budget)
         return best
 
     def thoroughly(self, best: Found, budgets: tuple[Budget, Budget]) -> Found:
@@ -115,7 +110,7 @@ class Lowering:
 
             best = shrink(self._searcher(), best, part)
         elif self._is_fitted(best):
-            best = self._ejected(best, part)
+            best = self._repaired(best, part)
         budget.charge(part.spent)
         return best
 
@@ -128,24 +123,26 @@ class Lowering:
         self.progress(f"searching for a lower layout of {len(self.piece.size)} buffers")
         return self._known
 
-    def _cored(self, best: Found, budget: Budget) -> Found:
+    def _by_bottleneck_subsets(self, best: Found, budget: Budget) -> Found:
         """Search the few buffers that decide, and fit the others around them."""
-        from memplan_cli.packing.bottleneck import lowered_by_cores
+        from memplan_cli.packing.bottleneck import lowered_by_subsets
         from memplan_cli.packing.search.exact import prepare
 
         prepare(self.progress)
-        self.progress(f"fitting {len(self.piece.size)} buffers around those that decide")
-        part = budget.share(CORES * best.worth)
-        best = lowered_by_cores(self.piece, best, part)
+        self.progress(f"fitting {len(self.piece.size)} buffers around bottleneck subsets")
+        part = budget.share(BOTTLENECK * best.worth)
+        best = lowered_by_subsets(self.piece, best, part)
         budget.charge(part.spent)
         return best
 
-    def _ejected(self, best: Found, budget: Budget) -> Found:
-        """Throw out what is in the way of what sticks out."""
+    def _repaired(self, best: Found, budget: Budget) -> Found:
+        """Repair the placement by ejection chains."""
         from memplan_cli.packing.repair.ejection_chain import lowered
 
-        self.progress(f"fitting in what sticks out of {len(self.piece.size)} buffers")
-        part = budget.share(EJECTING * best.worth)
+        self.progress(
+            f"repairing the layout of {len(self.piece.size)} buffers by ejection chains"
+        )
+        part = budget.share(REPAIR * best.worth)
         best = lowered(self.piece, best, part)
         budget.charge(part.spent)
         return best
@@ -153,13 +150,13 @@ class Lowering:
     def _is_searchable(self) -> bool:
         return len(self.piece.size) <= SEARCHABLE and _is_countable(self.piece)
 
-    def _has_cores(self, best: Found) -> bool:
-        few = len(self.piece.size) <= CORED
+    def _has_bottleneck(self, best: Found) -> bool:
+        few = len(self.piece.size) <= BOTTLENECK_BUFFERS
         spread = len(self.piece.size) > SEARCHABLE and best.height > (1 + SPREAD) * best.bound
         return few and not spread and self._is_fitted(best)
 
     def _is_fitted(self, best: Found) -> bool:
-        few = len(self.piece.size) <= EJECTED
+        few = len(self.piece.size) <= REPAIR_BUFFERS
         return few and best.worth > LEAST and _is_countable(self.piece)
 
 
@@ -174,39 +171,39 @@ def _lower(piece: Piece, best: Found, placement: Placement) -> Found:
     return best if best.height <= height else replace(best, placement=placement, height=height)
 
 
-def _glued(
+def _reconstructed(
     piece: Piece, best: Found, budget: Budget, progress: Callable[[str], None]
 ) -> Found:
-    """Put a nearly full piece together as a puzzle; what does not fit is searched as boxes.
+    """Reconstruct a nearly full piece from composite blocks, and search those left over.
 
-    Nothing is learned about the bound: the boxes may be the wrong ones.
+    Nothing is learned about the bound: the blocks may be the wrong ones.
     """
     from memplan_cli.packing.reconstruction.series_parallel import (
         MANY,
-        Gluer,
+        Reconstruction,
         is_nearly_full,
     )
 
     if not is_nearly_full(piece):
         return best
-    progress(f"putting {len(piece.size)} buffers together")
+    progress(f"reconstructing a nearly full layout of {len(piece.size)} buffers")
     part = budget.share(JOINING)
-    gluer = Gluer(piece)
-    gluer.glue(part)
+    rebuilt = Reconstruction(piece)
+    rebuilt.run(part)
     budget.charge(part.spent)
-    left = len(gluer.boxes.loose)
+    left = len(rebuilt.blocks.roots)
     if left > max(MANY, len(piece.size) // 4):
         return best  # what is hardly smaller than the piece is packed no better
-    boxes = reduce(gluer.rest())
+    blocks = reduce(rebuilt.rest())
     few = budget if left <= MANY else Budget(0)
     placements = [
-        _searched_boxes(inner, -(-best.bound // boxes.unit), few, progress)
-        for inner in boxes.pieces
+        _searched_blocks(inner, -(-best.bound // blocks.unit), few, progress)
+        for inner in blocks.pieces
     ]
-    return _lower(piece, best, gluer.placement(assemble(boxes, placements)))
+    return _lower(piece, best, rebuilt.placement(assemble(blocks, placements)))
 
 
-def _searched_boxes(
+def _searched_blocks(
     piece: Piece, goal: int, budget: Budget, progress: Callable[[str], None]
 ) -> Placement:
     placement = cheapest(piece, goal)
@@ -217,7 +214,7 @@ def _searched_boxes(
     from memplan_cli.packing.search.exact import Searcher, prepare, shrink
 
     prepare(progress)
-    part = replace(budget.share(BOXES), enough=0)
+    part = replace(budget.share(BLOCKS), enough=0)
     found = shrink(Searcher(piece), best, part)
     budget.charge(part.spent)
     return found.placement

@@ -1,4 +1,4 @@
-"""What is left of a problem when everything that does not matter is taken away?
+"""Reduction of a problem to independent pieces with compressed time and divided sizes.
 
 Sizes are rounded up to the alignment and divided by their greatest common divisor. Time is
 cut where nothing is live, and what remains is compressed into *sections*: the moments at
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Buffers of one stretch of time, as columns: half-open sections, sizes in units."""
+    """Buffers of one interval of time, as columns: half-open sections, sizes in units."""
 
     ids: tuple[BufferId, ...]
     start: tuple[int, ...]
@@ -53,7 +53,7 @@ class Reduction:
     pieces: tuple[Piece, ...]
     unit: int
     weightless: tuple[BufferId, ...]
-    """Buffers without bytes or without time: they meet nobody and lie at offset 0."""
+    """Buffers without bytes or without time: they overlap nothing and are at offset 0."""
     floor: int
     """Bytes of the largest of those: the arena must be as tall even so."""
 

@@ -1,4 +1,4 @@
-"""Which layout is the best that the strategies together find?
+"""Portfolio of all strategies: the lowest layout found, and whether it is proved optimal.
 
 Cheap strategies come first and the first that reaches the lower bound ends the work. Only
 where none does, pieces are lowered, which may take seconds.
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 DEFAULT_WORK = 1_500_000_000
 """Units of work for the search, about one buffer or section looked at: some ten seconds."""
 
-GLUING = 0.8
-"""Work for gluing nearly full pieces, beside that of the search and as a share of it: the
-search must not find less because gluing was tried in vain."""
+RECONSTRUCTION = 0.8
+"""Work for reconstructing nearly full pieces, beside that of the search and as a share of it:
+the search must not find less because reconstruction was tried in vain."""
 
 
 def portfolio(  # noqa: PLR0913 - knobs by keyword, each with a default
@@ -46,7 +46,8 @@ def portfolio(  # noqa: PLR0913 - knobs by keyword, each with a default
     Args:
         problem: What to place.
         work: How much searching may be done; the result depends on it and on nothing else.
-            Where buffers nearly fill the arena, up to `GLUING` times as much comes on top.
+            Where buffers nearly fill the arena, up to `RECONSTRUCTION` times as much comes on
+            top.
         time_limit: Seconds after which the search stops, whatever work is left. Only cuts
             short: what is found without it is never worse.
         seeds: Layouts known already; the result is not taller than any of them.
@@ -95,7 +96,7 @@ def _searched(
     pieces = reduction.pieces
     lowerings = [Lowering(piece, progress) for piece in pieces]
     bound = reduction.load
-    budgets = budget, budget.share(GLUING)
+    budgets = budget, budget.share(RECONSTRUCTION)
     for lower in (Lowering.quickly, Lowering.thoroughly):
         goal = bound
         heights = [height_of(*pair) for pair in zip(pieces, placements, strict=True)]

@@ -1,4 +1,4 @@
-"""How does a packing problem come out of a CSV file, and its answer go back into one?
+"""Packing problems and their layouts as CSV files.
 
 The format is MiniMalloc's: a header, then one buffer a line, live in ``[lower, upper)``.
 
@@ -17,7 +17,7 @@ import io
 import re
 import time
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, ClassVar
 
 from memplan_cli.core.problem import (
     Buffer,
@@ -28,6 +28,7 @@ from memplan_cli.core.problem import (
     lower_bound,
     violations,
 )
+from memplan_cli.core.serialization import Form, Key, Keys
 from memplan_cli.errors import InvalidLayoutError, ModelError
 from memplan_cli.packing import portfolio
 
@@ -50,6 +51,16 @@ class Packed:
     ``capacity`` is in bytes, None when none was asked for; ``seconds`` is wall time.
     """
 
+    schema: ClassVar[str] = SCHEMA
+    json_keys: ClassVar[Keys] = (
+        "schema",
+        Key("buffers", "problem.buffers", form=Form(write=len)),
+        "lower_bound",
+        Key("height", "layout.height"),
+        Key("proved", "layout.proved"),
+        Key("seconds", form=Form(write=lambda seconds: round(seconds, 6))),
+    )
+
     problem: Problem
     layout: Layout
     lower_bound: int
@@ -60,17 +71,6 @@ class Packed:
     def passed(self) -> bool:
         """Whether the layout is within the capacity."""
         return self.capacity is None or self.layout.height <= self.capacity
-
-    def to_json(self) -> Mapping[str, object]:
-        """Return the result as the contract writes it."""
-        return {
-            "schema": SCHEMA,
-            "buffers": len(self.problem.buffers),
-            "lower_bound": self.lower_bound,
-            "height": self.layout.height,
-            "proved": self.layout.proved,
-            "seconds": round(self.seconds, 6),
-        }
 
 
 def pack(
@@ -146,7 +146,7 @@ def _columns(where: str, header: list[str]) -> Mapping[str, int]:
             f"{where}: no column {', '.join(missing)}",
             hint=f"the first line names the columns: {','.join(COLUMNS)}",
         )
-    # An unknown column may be a constraint (MiniMalloc has some); to ignore it is to lie.
+    # An unknown column may be a constraint (MiniMalloc has some); to ignore it would be wrong.
     for name in header:
         if name not in (*COLUMNS, "offset"):
             raise ModelError(f"{where}: unknown column {name[:80]!r}")

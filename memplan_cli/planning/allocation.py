@@ -21,9 +21,9 @@ from memplan_cli.errors import InvalidLayoutError
 from memplan_cli.packing.heuristics.naive import naive
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
-    from memplan_cli.core.problem import LiveRange, Violation
+    from memplan_cli.core.problem import Allocator, LiveRange, Violation
     from memplan_cli.core.program import Program, VarId
     from memplan_cli.core.symbolic.sizes import Size
 
@@ -49,6 +49,7 @@ class Needs:
         pinned: Those of them that keep storage of their own for the whole run.
         alignment: Bytes, or None for the default, which tiny models may go below.
         time_limit: Seconds that may cut the search for a layout short.
+        allocator: Packs the arenas of level 2; None searches with the portfolio.
         measured: The storage of this program and these sizes, where a search has found it.
     """
 
@@ -57,6 +58,7 @@ class Needs:
     pinned: Mapping[VarId, str] = field(default_factory=dict)
     alignment: int | None = None
     time_limit: float | None = None
+    allocator: Allocator | None = None
     measured: Measured | None = field(default=None, repr=False, compare=False)
 
     @cached_property
@@ -68,6 +70,11 @@ class Needs:
     def live(self) -> Mapping[VarId, LiveRange]:
         """The live range of every var."""
         return self.timeline.live
+
+    @property
+    def unpinned(self) -> Collection[VarId]:
+        """The vars that do not keep storage of their own for the whole run."""
+        return self.sizes.keys() - self.pinned.keys() if self.pinned else self.sizes.keys()
 
     def storage(self, level: int) -> Storage:
         """Return the buffer of each var, and the buffers by unit, at a level.

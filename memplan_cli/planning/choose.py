@@ -16,16 +16,17 @@ from memplan_cli.core.symbolic.polynomials import names_in
 from memplan_cli.core.symbolic.sizes import unit_value
 from memplan_cli.packing.portfolio import DEFAULT_WORK
 from memplan_cli.planning.allocation import Needs
-from memplan_cli.planning.candidates import FILE
+from memplan_cli.planning.candidate import FILE
 from memplan_cli.planning.levels import allocate
 from memplan_cli.settings.choices import DEFAULT_ALIGNMENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from memplan_cli.core.problem import Allocator
     from memplan_cli.core.program import VarId
     from memplan_cli.planning.allocation import Allocation, Heights
-    from memplan_cli.planning.candidates import Candidate
+    from memplan_cli.planning.candidate import Candidate
     from memplan_cli.settings.settings import Settings
 
 LITTLE_WORK = DEFAULT_WORK // 6
@@ -53,22 +54,31 @@ class Limits:
         pinned: The vars that keep storage of their own for the whole run.
         alignment: Bytes, or None for the default, which tiny models may go below.
         time_limit: Seconds that may cut each search short.
+        allocator: Packs the arenas of level 2; None searches with the portfolio.
     """
 
     level: int
     pinned: Mapping[VarId, str]
     alignment: int | None = None
     time_limit: float | None = None
+    allocator: Allocator | None = None
 
     @classmethod
-    def of(cls, settings: Settings, pinned: Mapping[VarId, str]) -> Limits:
+    def of(
+        cls,
+        settings: Settings,
+        pinned: Mapping[VarId, str],
+        allocator: Allocator | None = None,
+    ) -> Limits:
         """Return the limits that settings give."""
-        return cls(settings.level, pinned, settings.alignment, settings.time_limit)
+        found = settings.level, pinned, settings.alignment, settings.time_limit
+        return cls(*found, allocator)
 
     @property
     def rounds(self) -> Sequence[int]:
-        """The work of each round: slots are matched at once, and seconds are one search's."""
-        return ROUNDS if self.level == 2 and self.time_limit is None else ROUNDS[-1:]
+        """The work of each round: only the portfolio works in rounds, and seconds are one's."""
+        searched = self.level == 2 and self.time_limit is None and self.allocator is None
+        return ROUNDS if searched else ROUNDS[-1:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +181,7 @@ def _needs(candidate: Candidate, limits: Limits) -> Needs:
         limits.pinned,
         limits.alignment,
         limits.time_limit,
+        limits.allocator,
         candidate.measured,
     )
 

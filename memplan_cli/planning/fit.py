@@ -1,4 +1,4 @@
-"""What is the largest value of a dim that fits? A search over what memory each value needs.
+"""The largest value of a dim that fits a memory size, searched by what each value needs.
 
 Nothing here plans: `Evaluate` says what a binding needs. The need is taken to grow with
 the dim, as sizes do; the answer names what the next value would need, so that anyone can
@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import ClassVar
 
+from memplan_cli.core.serialization import Json, Key, Keys, to_json
 from memplan_cli.core.symbolic.sizes import unit_value
 from memplan_cli.errors import SettingsError
-
-if TYPE_CHECKING:
-    from memplan_cli.core.results.report import Json
 
 SCHEMA = "memplan.fit/1"
 
@@ -30,6 +28,8 @@ LARGEST_DIM = 2**31 - 1
 @dataclass(frozen=True, slots=True)
 class Need:
     """Bytes that one binding needs: what the contract calls weights, inputs, outputs, planned."""
+
+    json_keys: ClassVar[Keys] = ("weights", "inputs", "outputs", "planned", "total")
 
     weights: int
     inputs: int
@@ -76,6 +76,23 @@ class Confirmation:
 class Fit:
     """The largest values that fit a memory size; no points: not even 1 fits."""
 
+    schema: ClassVar[str] = SCHEMA
+    json_keys: ClassVar[Keys] = (
+        "schema",
+        "model",
+        "memory",
+        "overhead",
+        "unknown",
+        "dims",
+        "passed",
+        Key("points", "rows"),
+        "least",
+        "expressions",
+        "plans",
+        Key("confirmed", "run"),
+        "warnings",
+    )
+
     model: str
     memory: int
     overhead: int
@@ -99,43 +116,23 @@ class Fit:
         seen = self.confirmed
         return seen is None or seen.total(self.overhead) <= self.memory
 
-    def to_json(self) -> Json:
-        """Return the layout of ``memplan.fit/1``."""
+    @property
+    def rows(self) -> tuple[Json, ...]:
+        """Return the points as a file has them: what is beyond holds the overhead too."""
+        return tuple(
+            {
+                "dims": point.dims,
+                **to_json(point.need),
+                "beyond": point.beyond and point.beyond.total + self.overhead,
+            }
+            for point in self.points
+        )
+
+    @property
+    def run(self) -> Json | None:
+        """Return what the run took, with the overhead as one number too."""
         seen = self.confirmed
-        return {
-            "schema": SCHEMA,
-            "model": self.model,
-            "memory": self.memory,
-            "overhead": self.overhead,
-            "unknown": list(self.unknown),
-            "dims": dict(self.dims),
-            "passed": self.passed,
-            "points": [
-                {
-                    "dims": dict(point.dims),
-                    **_need_json(point.need),
-                    "beyond": point.beyond.total + self.overhead if point.beyond else None,
-                }
-                for point in self.points
-            ],
-            "least": None if self.least is None else _need_json(self.least),
-            "expressions": dict(self.expressions),
-            "plans": self.plans,
-            "confirmed": None
-            if seen is None
-            else {
-                "dims": dict(seen.dims),
-                "provider": seen.provider,
-                "held": seen.held,
-                "inputs": seen.inputs,
-                "total": seen.total(self.overhead),
-            },
-            "warnings": list(self.warnings),
-        }
-
-
-def _need_json(need: Need) -> Json:
-    return {name: getattr(need, name) for name in (*Need.__slots__, "total")}
+        return None if seen is None else {**to_json(seen), "total": seen.total(self.overhead)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Allocation at levels 0, 1 and 2, each never taller than the one below.
 
-A pool is an arena whose slots are handed on whole, so the three levels share one type.
+A pool is an arena whose slots are reused whole, so the three levels share one type.
 Where padding or bad luck makes level 2's arena taller than level 1's pool, the pool is the
 answer.
 """
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from memplan_cli.analysis.storage import Storage
+    from memplan_cli.core.problem import Layout
     from memplan_cli.packing.pools.pool import Kind, Matching
     from memplan_cli.planning.allocation import Heights, Needs
 
@@ -174,8 +175,18 @@ def _arena(unaligned: Problem, unit: str, needs: Needs, limit: _Limit, work: int
         bound = lower_bound(problem)
         # A bound above the limit cannot be packed below it: do not try.
         if alignment == 1 or needs.alignment or limit.allows(unit, bound):
-            seconds = needs.time_limit
-            layout = portfolio(problem, work=work, time_limit=seconds, pools=False)
+            layout = _packed(problem, bound, needs, work)
             if alignment == 1 or needs.alignment or limit.allows(unit, layout.height):
                 return checked(Arena(unit, problem, layout, bound))
         alignment //= 2
+
+
+def _packed(problem: Problem, bound: int, needs: Needs, work: int) -> Layout:
+    """Pack one arena; of an allocator of the caller's, only where things lie is believed.
+
+    A height below the bound leaves out the padding at the top.
+    """
+    if needs.allocator is None:
+        return portfolio(problem, work=work, time_limit=needs.time_limit, pools=False)
+    layout = needs.allocator(problem)
+    return replace(layout, height=max(layout.height, bound), proved=layout.height <= bound)

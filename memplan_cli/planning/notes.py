@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from memplan_cli.analysis.phase import Phases
     from memplan_cli.core.program import Program
     from memplan_cli.planning.allocation import Allocation
-    from memplan_cli.planning.candidates import Candidate
+    from memplan_cli.planning.candidate import Candidate
     from memplan_cli.settings.settings import Settings
 
 
@@ -47,7 +47,7 @@ def _hidden_notes(program: Program, settings: Settings) -> Iterator[str]:
         yield "nothing is excluded, so there is nothing to expose"
     for identity in select(program, settings.excluded):
         if program.vars[identity].block:
-            yield f"{identity!r} is inside a body and cannot be exposed as an output"
+            yield f"{identity!r} is inside a subgraph and cannot be exposed as an output"
 
 
 def _bounds_notes(program: Program, settings: Settings) -> Iterator[str]:

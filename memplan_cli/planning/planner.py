@@ -16,11 +16,13 @@ from memplan_cli.core.compact.heap import give_back
 from memplan_cli.core.results.plan import check
 from memplan_cli.packing.portfolio import DEFAULT_WORK
 from memplan_cli.planning.allocation import Needs, aliasing_of, allocate_apart
-from memplan_cli.planning.candidates import FILE, Candidate, Question, candidates
+from memplan_cli.planning.candidate import FILE, Candidate, Question
+from memplan_cli.planning.candidates import candidates
 from memplan_cli.planning.choose import Limits, choose
+from memplan_cli.planning.decided import Decided
 from memplan_cli.planning.levels import allocate, heights_by_level
 from memplan_cli.planning.notes import left_alone, plan_notes, settings_notes
-from memplan_cli.planning.record import Decided, plan_of
+from memplan_cli.planning.record import plan_of
 from memplan_cli.planning.scope import find_scope
 from memplan_cli.transforms.terms import Terms
 
@@ -29,13 +31,14 @@ if TYPE_CHECKING:
 
     from memplan_cli.analysis.dataflow import Dataflow
     from memplan_cli.analysis.phase import Phases
+    from memplan_cli.core.problem import Allocator
     from memplan_cli.core.program import Program
     from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.planning.allocation import Allocation, Heights
-    from memplan_cli.planning.candidates import Runtime
+    from memplan_cli.planning.candidate import Runtime
     from memplan_cli.planning.choose import Evaluated
-    from memplan_cli.planning.record import Source
+    from memplan_cli.planning.decided import Source
     from memplan_cli.planning.scope import Scope
     from memplan_cli.settings.settings import Settings
 
@@ -48,12 +51,21 @@ class Planned:
     plan: Plan
 
 
-def make_plan(
+class _Means(NamedTuple):
+    """What a caller brings along, each None for the planner's own."""
+
+    runtime: Runtime | None
+    allocator: Allocator | None
+    progress: Progress | None
+
+
+def make_plan(  # noqa: PLR0913 - what a caller may bring along, by name
     program: Program,
     settings: Settings,
     source: Source,
     *,
     runtime: Runtime | None = None,
+    allocate: Allocator | None = None,
     progress: Progress | None = None,
 ) -> Planned:
     """Plan the memory of a program.
@@ -63,13 +75,15 @@ def make_plan(
         settings: What is asked for.
         source: The file it came from.
         runtime: The runtime that the order is made for; None makes it for the plan.
+        allocate: Packs the arenas of level 2; None searches with the portfolio.
         progress: Told what is being done.
 
     Raises:
         SettingsError: an exclusion or the loss names no tensor of the model.
         InvalidLayoutError: an allocator broke its promise.
     """
-    decided = _decided(program, settings, source, runtime, progress)
+    means = _Means(runtime, allocate, progress)
+    decided = _decided(program, settings, source, means)
     program, plan = decided.program, plan_of(decided)
     del decided  # of a large program, most of what is in memory
     give_back(len(program.vars))
@@ -78,13 +92,7 @@ def make_plan(
     return Planned(program, plan)
 
 
-def _decided(
-    program: Program,
-    settings: Settings,
-    source: Source,
-    runtime: Runtime | None,
-    progress: Progress | None,
-) -> Decided:
+def _decided(program: Program, settings: Settings, source: Source, means: _Means) -> Decided:
     """Decide everything; how it is written down, and whether it is safe, is for others."""
     phases, scope, estimate = _looked_at(program, settings, source)
     give_back(len(program.vars))
@@ -93,8 +101,9 @@ def _decided(
         chosen = _as_it_is(program, scope, settings)
     else:
         terms = Terms(scope.sizes, frozenset(scope.pinned), aliasing_of(settings.level))
-        question = Question(program, terms, phases, settings, runtime, progress)
-        chosen = _chosen(question, scope)
+        question = Question(program, terms, phases, settings, means.runtime, means.progress)
+        limits = Limits.of(settings, scope.pinned, means.allocator)
+        chosen = _chosen(question, scope, limits)
     give_back(len(program.vars))
     return Decided(
         source=source,
@@ -148,9 +157,9 @@ def _as_it_is(program: Program, scope: Scope, settings: Settings) -> _Chosen:
     return _Chosen(Candidate(program, scope.sizes), needs, apart, (apart.heights,) * 3, apart)
 
 
-def _chosen(question: Question, scope: Scope) -> _Chosen:
+def _chosen(question: Question, scope: Scope, limits: Limits) -> _Chosen:
     """Evaluate the candidates, take the least, and find what the file's order would take."""
-    evaluated = choose(candidates(question), Limits.of(question.settings, scope.pinned))
+    evaluated = choose(candidates(question), limits)
     best = evaluated[0]
     candidate = best.candidate
     if candidate.peaks:
@@ -187,7 +196,7 @@ def _kept_order(best: Evaluated) -> Iterator[str]:
 def _estimate(program: Program, scope: Scope, kind: str, flow: Dataflow) -> Mapping[str, int]:
     """Return Caffe's dry run where the model is a forward one and all sizes are numbers.
 
-    Not where ops have bodies: the run knows layers, and what is in bodies can be most of it.
+    Not where ops have subgraphs: the run knows layers, and most may be in the subgraphs.
     """
     if kind == "train" or any(op.bodies for op in program.body.ops):
         return {}

@@ -1,4 +1,4 @@
-"""What is planned, what keeps storage of its own, what is left out, and why?"""
+"""The scope of a plan: what is planned, what keeps its own storage, what is left out, and why."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import intermediates
-from memplan_cli.core.results.plan import MAX_BYTES
+from memplan_cli.core.results.placements import MAX_BYTES
 from memplan_cli.core.selection import select
 from memplan_cli.core.symbolic.bounds import at_most
 from memplan_cli.core.symbolic.sizes import size_of

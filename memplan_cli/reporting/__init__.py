@@ -1,22 +1,31 @@
-"""Plan -> something to look at, or to feed to another program: the table RENDERERS."""
+"""Plans and results as reports for people, and as files for other programs."""
 
 from __future__ import annotations
 
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import SettingsError
 from memplan_cli.planning.print_log import print_log as log_lines
 from memplan_cli.reporting.escape import terminal
+from memplan_cli.reporting.media import drawn
+from memplan_cli.reporting.media.json_text import json_text
 
 if TYPE_CHECKING:
     from memplan_cli.core.results.plan import Plan
+    from memplan_cli.reporting.media import Medium
+    from memplan_cli.reporting.media.text import Screen
     from memplan_cli.reporting.plans.html import Beside
 
 Renderer = Callable[["Plan"], str]
+
+_MOST_IN_TEXT, _MOST_ROWS = 12, 20
+"""Rows of each table, so that a report stays a page."""
 
 
 def _of(module: str, function: str = "render") -> Renderer:
@@ -30,23 +39,56 @@ def _of(module: str, function: str = "render") -> Renderer:
     return draw
 
 
+def _medium(medium: Medium) -> Renderer:
+    """Return a renderer that draws the report's document in a medium."""
+
+    def draw(plan: Plan) -> str:
+        from memplan_cli.reporting.plans.sections import plan_document
+
+        return drawn(plan_document(plan, _MOST_ROWS), medium)
+
+    return draw
+
+
+def _text(plan: Plan, screen: Screen | None = None) -> str:
+    from memplan_cli.reporting.media.text import Screen, draw
+    from memplan_cli.reporting.plans.sections import plan_document
+
+    return draw(plan_document(plan, _MOST_IN_TEXT), screen or Screen())
+
+
+def _markdown_logged(plan: Plan) -> str:
+    from memplan_cli.reporting.plans.sections import logged, plan_document
+
+    document = plan_document(plan, _MOST_ROWS)
+    return drawn(replace(document, blocks=(*document.blocks, *logged(plan))), "markdown")
+
+
+def _json(plan: Plan) -> str:
+    return json_text(to_json(plan.report))
+
+
+def _json_logged(plan: Plan) -> str:
+    return json_text({**to_json(plan.report), "print_log": list(log_lines(plan))})
+
+
 RENDERERS: Mapping[str, Renderer] = {
-    "text": _of("text"),
-    "json": _of("json_text"),
-    "markdown": _of("markdown"),
+    "text": _text,
+    "json": _json,
+    "markdown": _medium("markdown"),
     "html": _of("html"),
     "svg": _of("svg"),
-    "csv": _of("tables", "tensors_csv"),
+    "csv": _of("exports", "tensors_csv"),
     "chrome-trace": _of("chrome_trace"),
-    "c-header": _of("static_runtime", "c_header"),
-    "tflm": _of("static_runtime", "tflm"),
-    "minimalloc": _of("tables", "minimalloc"),
+    "c-header": _of("exports", "c_header"),
+    "tflm": _of("exports", "tflm"),
+    "minimalloc": _of("exports", "minimalloc"),
 }
 
 _LOGGED: Mapping[str, Renderer] = {
-    "text": _of("text"),
-    "json": _of("json_text", "render_logged"),
-    "markdown": _of("markdown", "render_logged"),
+    "text": _text,
+    "json": _json_logged,
+    "markdown": _markdown_logged,
 }
 
 
@@ -64,32 +106,27 @@ def render(
         plan: What to show.
         form: A key of `RENDERERS`.
         color: Whether text may hold colours: it goes to a terminal, and is as wide as it.
-        print_log: Whether to add a line for each tensor that takes memory over, and why not.
+        print_log: Whether to add a line for each tensor that reuses memory, and why not.
         beside: Another plan, whose live bytes the page lays over this one's.
 
     Raises:
         SettingsError: there is no such format, or it has no place for the log.
     """
     table = _LOGGED if print_log else RENDERERS
+    what = "--print-log goes with" if print_log else "the formats are"
     if form not in table:
-        known = ", ".join(table)
-        what = "--print-log goes with" if print_log else "the formats are"
-        raise SettingsError(f"{form!r}: {what} {known}")
+        raise SettingsError(f"{form!r}: {what} {', '.join(table)}")
     if form == "html":
         from memplan_cli.reporting.plans.html import render as page
 
         return page(plan, beside)
     if form != "text":
         return table[form](plan)
+    from memplan_cli.reporting.media.text import Screen
+
     log = "".join(f"{terminal(line)}\n" for line in log_lines(plan)) if print_log else ""
-    return f"{log}\n{_drawn(plan, color=color)}" if log else _drawn(plan, color=color)
-
-
-def _drawn(plan: Plan, *, color: bool) -> str:
-    from memplan_cli.reporting.plans.text import Screen
-    from memplan_cli.reporting.plans.text import render as draw
-
-    return draw(plan, Screen(_width(), color))
+    shown = _text(plan, Screen(_width(), color))
+    return f"{log}\n{shown}" if log else shown
 
 
 def _width() -> int:

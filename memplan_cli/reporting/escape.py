@@ -1,4 +1,4 @@
-"""How does text from a model stay text, wherever it is shown?
+"""Escapes for each place where text from a model is shown.
 
 A name in a model is any string at all: it may hold terminal escapes, markup, formulas or
 workflow commands. Each function here is for one place where names are shown.
@@ -19,9 +19,14 @@ _LONGEST_NAME = 1000
 
 def terminal(text: str) -> str:
     r"""Return text whose every character shows as itself; the rest becomes ``\x1b``."""
+    return printable(text[:_LONGEST_NAME])
+
+
+def printable(text: str) -> str:
+    """Return the same of text that is long for a reason: a line of code."""
     if text.isascii() and text.isprintable():
-        return text[:_LONGEST_NAME]
-    return "".join(_visible(character) for character in text[:_LONGEST_NAME])
+        return text
+    return "".join(map(_visible, text))
 
 
 def _visible(character: str) -> str:

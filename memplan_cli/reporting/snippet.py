@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.observations import CPU, EXTEND_STRATEGIES, OPTION_ENUMS
+from memplan_cli.core.serialization import to_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -96,4 +97,4 @@ def _cpu_arena(settings: RuntimeSettings) -> list[str]:
 
 def settings_json(settings: RuntimeSettings) -> str:
     """Return the contract's ``runtime.settings`` block as text."""
-    return json.dumps(settings.to_json(), indent=2) + "\n"
+    return json.dumps(to_json(settings), indent=2) + "\n"

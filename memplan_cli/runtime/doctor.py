@@ -1,11 +1,13 @@
-"""What of ONNX Runtime really works on this machine?"""
+"""What of ONNX Runtime really works on this machine."""
 
 from __future__ import annotations
 
 import platform
 from dataclasses import dataclass
+from typing import ClassVar
 
 from memplan_cli.core.results.observations import CPU, CUDA
+from memplan_cli.core.serialization import Form, Key, Keys
 from memplan_cli.runtime.installed import version_of
 from memplan_cli.runtime.workers.session import ProviderProbe, probe_provider
 
@@ -21,6 +23,13 @@ _WHEELS = (
 _PACKAGES = ("memplan", "onnx", *_WHEELS, "numpy", "numba")
 
 
+_BY_PROVIDER = Form(
+    write=lambda probes: {
+        probe.provider: {"works": probe.works, "reason": probe.reason} for probe in probes
+    }
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
     """The state of the environment.
@@ -33,24 +42,19 @@ class Diagnosis:
         problems: what is wrong, and what to do about it.
     """
 
+    json_keys: ClassVar[Keys] = (
+        "python",
+        Key("versions", form=Form(write=dict)),
+        "listed",
+        Key("providers", "probes", form=_BY_PROVIDER),
+        "problems",
+    )
+
     python: str
     versions: tuple[tuple[str, str], ...]
     listed: tuple[str, ...]
     probes: tuple[ProviderProbe, ...]
     problems: tuple[str, ...]
-
-    def to_json(self) -> dict[str, object]:
-        """Return everything by name."""
-        return {
-            "python": self.python,
-            "versions": dict(self.versions),
-            "listed": list(self.listed),
-            "providers": {
-                probe.provider: {"works": probe.works, "reason": probe.reason}
-                for probe in self.probes
-            },
-            "problems": list(self.problems),
-        }
 
 
 def diagnose() -> Diagnosis:

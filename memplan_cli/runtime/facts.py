@@ -1,4 +1,4 @@
-"""What does the runtime need for a model as it was, and for the one we wrote?
+"""The runtime's memory for a model as it was and for the written one.
 
 Predicted and observed side by side, for the original under the runtime's defaults and for
 the written file under the settings that suit it best: its order as it stands with
@@ -25,8 +25,7 @@ from memplan_cli.runtime.graph.executed import executed_graph, executed_run
 from memplan_cli.runtime.graph.fusions import costly_fusions, without
 from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN, offline_program
 from memplan_cli.runtime.installed import runtime_version
-from memplan_cli.runtime.measuring.loading import load_cost
-from memplan_cli.runtime.measuring.measure import Trial, measure
+from memplan_cli.runtime.measuring.measure import Trial, load_cost, measure
 from memplan_cli.runtime.measuring.timing import Timed, is_slower, second_look
 from memplan_cli.runtime.probe import version_warning
 from memplan_cli.runtime.proofs.compare import Comparison, compare
@@ -128,11 +127,11 @@ def _original(
     tell("predicting and measuring the original")
     before = executed_run(pair.original, DEFAULTS, trial, provider)
     predicted = predict(before, DEFAULTS, provider)
-    notes = tuple(_doubts(before, provider))
+    notes = tuple(_caveats(before, provider))
     return predicted, measure(pair.original, DEFAULTS, trial), notes
 
 
-def _doubts(graph: Executed, provider: str) -> Iterator[str]:
+def _caveats(graph: Executed, provider: str) -> Iterator[str]:
     """Yield why what is predicted of a graph may not be what it takes."""
     if graph.observed:
         yield _OF_ONE_RUN

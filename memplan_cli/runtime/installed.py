@@ -1,4 +1,4 @@
-"""Which ONNX Runtime is installed? Its wheel says so: nothing is imported."""
+"""The installed ONNX Runtime, by its wheel: nothing is imported."""
 
 from __future__ import annotations
 

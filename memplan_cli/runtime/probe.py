@@ -1,4 +1,4 @@
-"""Which ops of this runtime write over an input? Ask it, op by op, and store the answer.
+"""The table of ops that the installed runtime runs in place, found by running each.
 
 ``python -m memplan_cli.runtime.probe [cpu|cuda]`` rewrites the table of one provider; the
 tables are data of the package and name the version they were probed on.
@@ -32,9 +32,9 @@ class InPlaceTable:
     Attributes:
         version: the runtime it was probed on.
         alias: op -> positions that the output shares, whoever else reads the input.
-        in_place: op -> positions that the output takes over where it is the last reader
+        in_place: op -> positions that the output reuses where it is the last reader
             and element size and shape are the same.
-        allocates: op -> dtypes in which its kernel takes over no input all the same.
+        allocates: op -> dtypes in which its kernel reuses no input all the same.
         later: op -> pairs of an input and a later output that shares it, as an alias does.
     """
 
@@ -78,26 +78,28 @@ def version_warning(provider: str = CPU) -> str | None:
 def probe_table(provider: str) -> dict[str, Any]:
     """Ask the runtime about every op and return the table as JSON."""
     result: dict[str, Any] = run_job("inplace", {"provider": provider}).require("no probe ran")
-    asked: dict[tuple[str, int, bool], list[int]] = defaultdict(list)
+    requested: dict[tuple[str, int, bool], list[int]] = defaultdict(list)
     for answer in result["answers"]:
         if answer["bytes"] is not None:
             key = (answer["op"], answer["position"], answer["kept"])
-            asked[key].append(answer["bytes"])
+            requested[key].append(answer["bytes"])
     alias: dict[str, list[int]] = defaultdict(list)
     in_place: dict[str, list[int]] = defaultdict(list)
     # An op with several probes (Cast to the same and to another size) counts as in place
     # where any of them is: element size and shape are compared again when predicting.
-    for op, position, kept in sorted(asked):
-        if kept and 0 in asked[op, position, kept]:
+    for op, position, kept in sorted(requested):
+        if kept and 0 in requested[op, position, kept]:
             alias[op].append(position)
-        elif not kept and 0 in asked[op, position, kept]:
+        elif not kept and 0 in requested[op, position, kept]:
             in_place[op].append(position)
     only = {op: [p for p in at if p not in alias.get(op, ())] for op, at in in_place.items()}
     return {
         "version": result["version"],
         "provider": provider,
-        "probed": sorted({op for op, _, _ in asked}),
-        "silent": sorted({a["op"] for a in result["answers"]} - {op for op, _, _ in asked}),
+        "probed": sorted({op for op, _, _ in requested}),
+        "silent": sorted(
+            {a["op"] for a in result["answers"]} - {op for op, _, _ in requested}
+        ),
         "alias": dict(sorted(alias.items())),
         "in_place": {op: at for op, at in sorted(only.items()) if at},
         "later": _later(result["answers"]),
@@ -107,12 +109,12 @@ def probe_table(provider: str) -> dict[str, Any]:
 
 def _later(answers: Sequence[Any]) -> dict[str, list[list[int]]]:
     """Return the pairs of ops that asked for no more than their first output, ever."""
-    asked: dict[str, list[bool]] = defaultdict(list)
+    requested: dict[str, list[bool]] = defaultdict(list)
     pairs = {answer["op"]: answer["later"] for answer in answers if answer["later"]}
     for answer in answers:
         if answer["later"] and answer["bytes"] is not None:
-            asked[answer["op"]].append(answer["bytes"] == answer["first"])
-    return {op: pairs[op] for op, found in sorted(asked.items()) if all(found)}
+            requested[answer["op"]].append(answer["bytes"] == answer["first"])
+    return {op: pairs[op] for op, found in sorted(requested.items()) if all(found)}
 
 
 def _exceptions(answers: Sequence[Any], in_place: Collection[str]) -> dict[str, list[str]]:

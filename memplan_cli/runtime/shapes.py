@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from memplan_cli.core.serialization import to_json
 from memplan_cli.core.symbolic.dims import parse_dim
 from memplan_cli.core.symbolic.polynomials import names_in
 from memplan_cli.core.symbolic.sizes import BITS
@@ -28,16 +29,16 @@ def inferred_shapes(
 ) -> tuple[Known, str]:
     """Return what a session says of the named values of the top block, or why there is none."""
     from memplan_cli.runtime.workers.worker import run_job
-    from memplan_cli.shapes.inference_workarounds import misread_values
-    from memplan_cli.shapes.runtime_query import question
+    from memplan_cli.shapes.runtime_query import runtime_query
+    from memplan_cli.shapes.workarounds import unreliable_values
 
-    names = names - misread_values(model.graph)
+    names = names - unreliable_values(model.graph)
     if not names:
         return {}, ""
-    asked = question(model, bindings, names)
+    query = runtime_query(model, bindings, names)
     with tempfile.TemporaryDirectory(prefix="memplan-shapes-") as folder:
         file = Path(folder) / "model.onnx"
-        file.write_bytes(asked.data)
+        file.write_bytes(query.data)
         outcome = run_job("shapes", {"model": str(file)}, timeout=_LOAD_TIMEOUT)
     if not outcome.ok:
         return {}, outcome.reason
@@ -48,7 +49,7 @@ def inferred_shapes(
         # No dims can mean a scalar or that not even the rank is known: the runtime says
         # the same of both, and a scalar that is none would be planned in four bytes.
         if dtype in BITS and name in names and dims:
-            found[name] = (dtype, tuple(_dim(dim, asked.symbols) for dim in dims))
+            found[name] = (dtype, tuple(_dim(dim, query.symbols) for dim in dims))
     return found, ""
 
 
@@ -78,7 +79,8 @@ def observed_shapes(model: ModelProto, path: Path, dims: Mapping[str, int]) -> K
     provider, specs = resolve_provider("auto"), feed_specs(model, dims)
     # Beside the model: only there may a session read its external data.
     with staged(path, copy.data) as file:
-        outcome = run_job("observed", SessionJob(file, provider, specs).to_json())
+        session = SessionJob(file, provider, specs)
+        outcome = run_job("observed", {"session": to_json(session)})
     result: Any = outcome.require(f"{path} could not be run for its shapes")["nodes"]
     found: dict[str, tuple[str, Shape]] = {}
     for node, read, written in result:

@@ -1,4 +1,4 @@
-"""Which settings make the runtime need least memory for a model, with the same outputs?
+"""A search for the settings with which the runtime needs least memory, outputs unchanged.
 
 Chosen by prediction: execution order, reuse and the arena's first region are tried on the
 simulated planner and arena. Confirmed by measurement where the model can run; what is

@@ -1,4 +1,4 @@
-"""Are settings that Python code made what a file may say? The readers of files judge them.
+"""Validation of settings made by Python code, by the readers of settings files.
 
 A setting is what its reader gives, whoever wrote it: code may say ``budget="60%"`` or
 ``exclude="fc*"`` as a file does, and is refused in the same words.
@@ -47,8 +47,8 @@ def judge(settings: DataclassInstance, within: str = "") -> None:
             if not isinstance(value, kind):
                 raise wrong(at, f"expected a {kind.__name__}, not {type(value).__name__}")
             continue
-        spelled = _SPELLINGS.get(item.name, _as_it_is)(value)
-        meaning = READERS[within + item.name](as_value(spelled, at))
+        formatted = _FORMATS.get(item.name, _as_it_is)(value)
+        meaning = READERS[within + item.name](as_value(formatted, at))
         # In percent and back, a share may be off by its last bit: it stays what it was.
         kept = value if isinstance(value, float) else meaning
         object.__setattr__(settings, item.name, kept)
@@ -81,27 +81,27 @@ def _as_it_is(value: object) -> object:
     return value
 
 
-def _spelled_bounds(value: object) -> object:
-    """Return bounds as a file spells them: ``LOW..HIGH``."""
+def _formatted_bounds(value: object) -> object:
+    """Return bounds as a file has them: ``LOW..HIGH``."""
     if not isinstance(value, Mapping):
         return value
-    return {name: _spelled_interval(interval) for name, interval in value.items()}
+    return {name: _formatted_interval(interval) for name, interval in value.items()}
 
 
-def _spelled_interval(interval: object) -> object:
+def _formatted_interval(interval: object) -> object:
     match interval:
         case (int(low), int(high)):
             return f"{low}..{high}"
     return interval
 
 
-def _spelled_share(value: object) -> object:
-    """Return a share as a file spells it: in percent."""
+def _formatted_share(value: object) -> object:
+    """Return a share as a file has it: in percent."""
     return f"{100 * value:f}%" if isinstance(value, float) else value
 
 
-_SPELLINGS: Mapping[str, Callable[[object], object]] = {
-    "bounds": _spelled_bounds,
-    "budget": _spelled_share,
+_FORMATS: Mapping[str, Callable[[object], object]] = {
+    "bounds": _formatted_bounds,
+    "budget": _formatted_share,
 }
-"""How a file spells the fields whose meaning is no plain data of a file."""
+"""How a file formats the fields whose meaning is no plain data of a file."""

@@ -1,7 +1,7 @@
-"""Which settings may a file hold, and what may each of them be? One table of keys.
+"""Schema of settings files: one table of keys, with the reader that validates each value.
 
 Every format (YAML, prototxt, TOML, options) is first read into `Value`s that know where
-they were written; the readers below are the only code that judges them.
+they were written; the readers below are the only code that validates them.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def seconds(value: Value) -> float:
 
 def one_of(*choices: object) -> Reader:
     """Return a reader of one of a few literals."""
-    spelled = f"{', '.join(str(c) for c in choices[:-1])} or {choices[-1]}"
+    expected = f"{', '.join(str(c) for c in choices[:-1])} or {choices[-1]}"
 
     def read(value: Value) -> object:
         # True == 1: the type must be the same too.
@@ -135,7 +135,7 @@ def one_of(*choices: object) -> Reader:
         if isinstance(value.content, str):
             close = get_close_matches(value.content, [str(c) for c in choices], n=1)
             hint = f"did you mean {close[0]}?" if close else ""
-        raise wrong(value.at, f"expected {spelled}, not {described(value)}", hint)
+        raise wrong(value.at, f"expected {expected}, not {described(value)}", hint)
 
     return read
 

@@ -1,4 +1,4 @@
-"""What does the ``mem_param`` block of a Caffe prototxt say, and where?
+"""Parser of the ``mem_param`` block of a Caffe prototxt, with the place of each value.
 
 The file may be a whole net: every other field is skipped, whatever it holds, by a
 tokenizer that knows strings, comments and nested braces.

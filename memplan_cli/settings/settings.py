@@ -1,6 +1,6 @@
-"""What may a user set? One frozen value; where it was written is not its business.
+"""Settings of a plan as one frozen value, wherever they were written.
 
-Whoever makes one, `settings_judge` reads its values as it reads those of a file.
+Whoever makes one, `settings.judge` reads its values as it reads those of a file.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Settings:
     """Whether excluded vars become graph outputs."""
     phase: PhaseChoice = "auto"
     skip_grads: bool = False
-    """Whether gradients that the update consumes keep memory of their own."""
+    """Whether gradients that the update consumes are excluded from reuse."""
     loss: str | None = None
     dims: Mapping[str, int] = field(default_factory=dict)
     bounds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -70,9 +70,9 @@ class Settings:
     checkpoints: tuple[str, ...] = ()
     """Tensors that end the segments of ``recompute: checkpoints``."""
     budget: int | float | None = None
-    """What ``live_peak`` may take with ``recompute: auto``: bytes, or a share of before."""
+    """Live-peak target of ``recompute: auto``: bytes, or a share of the peak before."""
     donate: Mapping[str, str] = field(default_factory=dict)
-    """Globs, input to output: the output may take the memory of the input it replaces."""
+    """Globs, input to output: the output may reuse the memory of the input it replaces."""
     target: TargetChoice = "portable"
     """The file as it is, in a better order; or the runtime's own optimised graph, ordered."""
     alignment: int | None = None

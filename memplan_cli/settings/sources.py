@@ -1,4 +1,4 @@
-"""What did the user set, over all the places where one can? Files, then options.
+"""Settings merged from all their sources: files, then options.
 
 Lowest first: defaults, ``[tool.memplan]`` of the nearest pyproject.toml, the nearest
 memplan.yaml (both looked for from the model's folder upwards), ``--config``, options.
@@ -57,7 +57,7 @@ def read_prototxt(text: str, source: str) -> Partial:
     """Return what the ``mem_param`` of a Caffe prototxt sets, strictly.
 
     Raises:
-        SettingsError: there is no such block, or it holds what it may not.
+        SettingsError: there is no such block, or it has what it may not.
     """
     from memplan_cli.settings.prototxt import parse_prototxt
 

@@ -1,4 +1,4 @@
-"""What does ``[tool.memplan]`` of a pyproject.toml say, and where?"""
+"""Reader of ``[tool.memplan]`` of a pyproject.toml, with the place of each value."""
 
 from __future__ import annotations
 

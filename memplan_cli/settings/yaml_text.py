@@ -1,4 +1,4 @@
-"""What does a YAML text say, and where? Plain data with places; no tags, no bombs."""
+"""Reader of YAML as plain data with the place of each value; no tags, no alias bombs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from yaml import Mark
 
 _MOST_NODES = 10_000
-"""Values a file may come to once its aliases are followed."""
+"""Most values that a file may have once its aliases are followed."""
 
 _DEEPEST = 20
 """Tables and lists inside one another, more than any setting has."""

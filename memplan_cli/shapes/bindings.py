@@ -1,4 +1,4 @@
-"""What does the user know about shapes, and what do others who were asked?"""
+"""What the user, and a runtime that was asked, know about shapes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Bindings:
 
     ``dims`` gives symbols their values. ``shapes`` gives a value its shape: an input's,
     or any value's whose shape depends on data. ``known`` holds types and shapes found by
-    other means (a runtime's inference), used where the file says nothing. ``doubted`` names
+    other means (a runtime's inference), used where the file says nothing. ``untrusted`` names
     values whose declared types their nodes contradict: if there is one, what inference finds
     goes before all that the file declares of results.
     """
@@ -28,4 +28,4 @@ class Bindings:
     dims: Mapping[str, int] = field(default_factory=dict)
     shapes: Mapping[str, Shape] = field(default_factory=dict)
     known: Known = field(default_factory=dict)
-    doubted: frozenset[str] = frozenset()
+    untrusted: frozenset[str] = frozenset()

@@ -1,11 +1,11 @@
-"""Which types that a program goes by are not what its nodes make?
+"""Declared types that contradict what the nodes make.
 
 What a file declares wins wherever shapes are read, in ONNX's inference too, and a tensor that is
-declared too small would get a place too small. So each node is asked once more: given the types
+declared too small would get a place too small. So each node is queried once more: given the types
 of what it reads, what does it make? Nodes that are alike in all that decides the answer
-(operator, attributes, types, the values of shapes) are asked once, so a large network costs
+(operator, attributes, types, the values of shapes) are queried once, so a large network costs
 little more than a look at each node. Where a graph computes a shape, the nodes that compute it
-are asked along.
+are queried along.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from memplan_cli.core.program import Origin, VarId
 from memplan_cli.onnx_io.declared import UNKNOWN, declared_types
 from memplan_cli.onnx_io.load import subgraphs
 from memplan_cli.onnx_io.types import element_type
-from memplan_cli.shapes.inference_repairs import is_invented
-from memplan_cli.shapes.node_query import Question, contents_of, may_say_shape
+from memplan_cli.shapes.node_query import NodeQuery, contents_of, may_say_shape
 from memplan_cli.shapes.onnx_inference import NEED_A_TYPE, answered
 from memplan_cli.shapes.subgraphs.results import given_by_bodies
+from memplan_cli.shapes.workarounds import is_invented
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from memplan_cli.onnx_io.declared import Facts
     from memplan_cli.shapes.node_query import Content
 
-    Asked = tuple[Op, NodeProto]
+    Queried = tuple[Op, NodeProto]
 
 _FIRST_SAYING = {
     **dict.fromkeys(
@@ -74,26 +74,29 @@ class Contradiction(NamedTuple):
 
     def __str__(self) -> str:
         where = f" in {_short(self.var.block)}" if self.var.block else ""
-        held = _spelled((self.var.dtype, self.var.shape))
-        return f"{_short(self.var.name)}{where} is declared {held}, its node makes {self.made}"
+        declared = _formatted((self.var.dtype, self.var.shape))
+        return f"{_short(self.var.name)}{where} is declared {declared}, its node makes {self.made}"
 
 
 def contradictions(model: ModelProto, program: Program) -> tuple[Contradiction, ...]:
     """Return the results that are surely of another type than the program holds them to be.
 
     Surely: another dtype, rank or number, or a number where the size is free. A node that
-    inference has no answer for contradicts nobody. What owns bodies is compared with what
+    inference has no answer for contradicts nobody. What has subgraphs is compared with what
     they give; a Constant's tensor says itself what it is.
     """
     likeness = _Likeness.of(model.graph, program)
-    alike: dict[Hashable, Asked] = {}
+    alike: dict[Hashable, Queried] = {}
     for graph, block in likeness.blocks:
         for key, op in likeness.keyed(block):
             if key not in alike:
                 alike[key] = op, graph.node[op.source]
     wrong = _denied(model, likeness, alike)
-    owners = [op for _, block in likeness.blocks for op in block.ops if op.bodies]
-    return (*_of_bodies(owners, program.vars), *(_of_nodes(likeness, wrong) if wrong else ()))
+    nested = [op for _, block in likeness.blocks for op in block.ops if op.bodies]
+    return (
+        *_of_control_flow(nested, program.vars),
+        *(_of_nodes(likeness, wrong) if wrong else ()),
+    )
 
 
 def _of_nodes(
@@ -105,8 +108,10 @@ def _of_nodes(
                 yield Contradiction(likeness.known[op.outputs[at]], made)
 
 
-def _of_bodies(owners: Iterable[Op], known: Mapping[VarId, Var]) -> Iterator[Contradiction]:
-    for op in owners:
+def _of_control_flow(
+    nodes: Iterable[Op], known: Mapping[VarId, Var]
+) -> Iterator[Contradiction]:
+    for op in nodes:
         for var, given in zip(op.outputs, given_by_bodies(op, known), strict=False):
             made = _instead(op, known, var, given) if var else ""
             if made:
@@ -114,7 +119,7 @@ def _of_bodies(owners: Iterable[Op], known: Mapping[VarId, Var]) -> Iterator[Con
 
 
 def _blocks(graph: GraphProto, block: Block) -> Iterator[tuple[GraphProto, Block]]:
-    """Yield every block with its graph, owners before their bodies."""
+    """Yield every block with its graph, control-flow nodes before their subgraphs."""
     waiting = [(graph, block)]
     for graph, block in waiting:  # noqa: PLR1704 - each in its turn, the first included
         yield graph, block
@@ -186,14 +191,14 @@ class _Likeness:
 
 
 def _denied(
-    model: ModelProto, likeness: _Likeness, alike: Mapping[Hashable, Asked]
+    model: ModelProto, likeness: _Likeness, alike: Mapping[Hashable, Queried]
 ) -> dict[Hashable, list[tuple[int, str]]]:
     """Ask one op of each kind; return the positions of outputs, and what is made there."""
     known = likeness.known
-    question = Question(model, known, likeness.contents)
+    query = NodeQuery(model, known, likeness.contents)
     chain = _chain(likeness, (op for op, _ in alike.values()))
     for op, node in chain:
-        question.chain(node, op)
+        query.chain(node, op)
     computed = {var for op, _ in chain for var in op.outputs}
     names: dict[Hashable, list[str]] = {}
     for key, (op, node) in alike.items():
@@ -201,8 +206,8 @@ def _denied(
         # What must have a type gets one only if it is declared: no answer may be empty.
         typed = first and first not in computed and element_type(known[first].dtype)
         if typed or op.type not in NEED_A_TYPE:
-            names[key] = question.ask(node, op)
-    answer = answered(question.data())
+            names[key] = query.add(node, op)
+    answer = answered(query.data())
     types = declared_types(answer.graph) if answer is not None else {}
     wrong: dict[Hashable, list[tuple[int, str]]] = {}
     for key, results in names.items():
@@ -214,13 +219,13 @@ def _denied(
     return wrong
 
 
-def _chain(likeness: _Likeness, asked: Iterable[Op]) -> list[Asked]:
+def _chain(likeness: _Likeness, queried: Iterable[Op]) -> list[Queried]:
     """Return the ops that compute what others read as a shape, makers first."""
-    waiting = [var for op in asked for var in likeness.sayers(op)]
+    waiting = [var for op in queried for var in likeness.sayers(op)]
     if not waiting:
         return []
     makers: dict[VarId, int] = {}
-    places: list[Asked] = []
+    places: list[Queried] = []
     for graph, block in likeness.blocks:
         for op in block.ops:
             if not op.bodies and not op.domain and op.type not in NEED_A_TYPE:
@@ -239,31 +244,31 @@ def _chain(likeness: _Likeness, asked: Iterable[Op]) -> list[Asked]:
 
 
 def _instead(op: Op, known: Mapping[VarId, Var], var: VarId, made: Facts) -> str:
-    """Return in words what an op makes, where that is not what the var is held to be."""
-    held = known[var]
+    """Return in words what an op makes, where that is not what the var is declared to be."""
+    declared = known[var]
     dtype, shape = made
-    if UNKNOWN[0] not in (dtype, held.dtype) and dtype != held.dtype:
-        return _spelled(made)
-    if held.shape is None:
+    if UNKNOWN[0] not in (dtype, declared.dtype) and dtype != declared.dtype:
+        return _formatted(made)
+    if declared.shape is None:
         return ""
     if shape is not None and (
-        len(shape) != len(held.shape) or any(map(_differs, held.shape, shape))
+        len(shape) != len(declared.shape) or any(map(_differs, declared.shape, shape))
     ):
-        return _spelled(made)
+        return _formatted(made)
     if op.type == "Reshape":
-        given, taken = _elements(known[op.inputs[0]].shape), _elements(held.shape)
+        given, taken = _elements(known[op.inputs[0]].shape), _elements(declared.shape)
         if given is not None and taken is not None and given != taken:
-            return f"{given} elements of {held.dtype}"
+            return f"{given} elements of {declared.dtype}"
     return ""
 
 
-def _differs(held: Dim, made: Dim) -> bool:
+def _differs(declared: Dim, made: Dim) -> bool:
     """Whether a dim is surely another one; a name says nothing against a name."""
-    if not isinstance(held, int) or held < 0:
+    if not isinstance(declared, int) or declared < 0:
         return False
     if isinstance(made, str):
         return not is_invented(made)
-    return made is not None and made >= 0 and made != held
+    return made is not None and made >= 0 and made != declared
 
 
 def _elements(shape: Shape | None) -> int | None:
@@ -271,7 +276,7 @@ def _elements(shape: Shape | None) -> int | None:
     return prod(sizes) if shape is not None and len(sizes) == len(shape) else None
 
 
-def _spelled(facts: Facts) -> str:
+def _formatted(facts: Facts) -> str:
     dtype, shape = facts
     if shape is None:
         return f"{dtype} of some rank"

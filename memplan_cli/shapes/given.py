@@ -1,4 +1,4 @@
-"""What does a model say of its shapes before inference: its own words, and the user's?
+"""What a model says of its shapes before inference: its own annotations, and the user's.
 
 Everything here works on a light copy: weights are stand-ins without data, except the few
 small ones that say shapes. So models of any size are inferred in the memory of their
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.program import var_id
 from memplan_cli.core.selection import nearest
 from memplan_cli.core.symbolic.dims import bind_dim, canonical_dim, parse_dim, symbols_of
-from memplan_cli.core.symbolic.polynomials import names_in, spelled_atom
+from memplan_cli.core.symbolic.polynomials import format_atom, names_in
 from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.load import graphs, subgraphs
 from memplan_cli.onnx_io.protobuf import messages
@@ -126,7 +126,7 @@ def dims_from_shapes(model: ModelProto, shapes: Mapping[str, Shape]) -> dict[str
                     f"given says {theirs}"
                 )
             for symbol in names_in(parse_dim(mine.dim_param)) if mine.dim_param else ():
-                if spelled_atom(symbol) != canonical_dim(mine.dim_param):
+                if format_atom(symbol) != canonical_dim(mine.dim_param):
                     continue  # an expression: its symbols are to be bound by name
                 if found.setdefault(symbol, theirs) != theirs:
                     raise SettingsError(
@@ -137,7 +137,7 @@ def dims_from_shapes(model: ModelProto, shapes: Mapping[str, Shape]) -> dict[str
 
 
 def bind_graph(graph: GraphProto, dims: Mapping[str, int]) -> None:
-    """Put numbers in for the symbols that are known, in one graph, bodies left out."""
+    """Put numbers in for the symbols that are known, in one graph, subgraphs left out."""
     if not dims:
         return
     for value in (*graph.input, *graph.output, *graph.value_info):

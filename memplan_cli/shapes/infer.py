@@ -1,4 +1,4 @@
-"""What shape has each value? The file's own word, ONNX inference, bindings, repairs."""
+"""The shape of each value: the file's annotations, ONNX inference, bindings, repairs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from memplan_cli.errors import SettingsError
-from memplan_cli.onnx_io.lazy_model import on_shelf
+from memplan_cli.onnx_io.lazy_model import lazy
 from memplan_cli.onnx_io.load import graphs
 from memplan_cli.onnx_io.protobuf import messages
 from memplan_cli.shapes.given import (
@@ -17,23 +17,25 @@ from memplan_cli.shapes.given import (
     name_free_dims,
     unused_dims,
 )
-from memplan_cli.shapes.inference_repairs import add_masks, forget_invented
-from memplan_cli.shapes.subgraphs.infer import OWNERS, declare, infer_nested
+from memplan_cli.shapes.lattice import agrees, merged
+from memplan_cli.shapes.subgraphs.infer import CONTROL_FLOW, declare, infer_nested
 from memplan_cli.shapes.symbolic.targets import shapes_of_targets
-from memplan_cli.shapes.untrusted_annotations import put_back, set_aside
+from memplan_cli.shapes.workarounds import add_masks, forget_invented
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
     from onnx import ModelProto, TypeProto
 
-    from memplan_cli.onnx_io.lazy_model import Shelved
+    from memplan_cli.onnx_io.lazy_model import LazyModel
     from memplan_cli.shapes.bindings import Bindings
 
 _ROUNDS = 64
-"""A network of this many layers, each shaped by what the one before came to."""
+"""A network of this many layers, each shaped by the result of the one before."""
 
 
 def infer(
-    model: ModelProto | Shelved, bindings: Bindings
+    model: ModelProto | LazyModel, bindings: Bindings
 ) -> tuple[ModelProto, tuple[str, ...]]:
     """Return a light copy of a model with every shape that can be inferred, and warnings.
 
@@ -43,12 +45,12 @@ def infer(
     Raises:
         SettingsError: a shape given contradicts the model, or names no value of it.
     """
-    shelf = on_shelf(model)
+    source = lazy(model)
     del model
-    kinds = {node.op_type for node in shelf.model.graph.node}
-    nested = not kinds.isdisjoint(OWNERS)
-    light = light_copy(shelf.model)
-    shelf.let_go()
+    kinds = {node.op_type for node in source.model.graph.node}
+    nested = not kinds.isdisjoint(CONTROL_FLOW)
+    light = light_copy(source.model)
+    source.release()
     name_free_dims(light)
     unused = unused_dims(light, bindings.dims)
     said = dims_from_shapes(light, bindings.shapes)
@@ -60,12 +62,12 @@ def infer(
     dims = {**bindings.dims, **said}
     for graph in graphs(light.graph) if dims else ():
         bind_graph(graph, dims)
-    aside = set_aside(light, bindings.doubted) if bindings.doubted else ()
+    annotations = take_annotations(light, bindings.untrusted) if bindings.untrusted else ()
     add_known(light, bindings, dims)
     inference = _Inference(has_masks=nested or "Dropout" in kinds)
-    if aside:
+    if annotations:
         found = _infer_nested(light, inference) if nested else inference(light)
-        if not put_back(light, aside, found):
+        if not restore_annotations(light, annotations, found):
             return found, (*inference.warnings, *unused)
     if nested:
         inferred = _infer_nested(light, inference)
@@ -80,9 +82,9 @@ def infer(
 def _infer_nested(light: ModelProto, inference: _Inference) -> ModelProto:
     try:
         return infer_nested(light, inference)
-    except Exception as error:  # noqa: BLE001 - bodies that are none break it in many ways
+    except Exception as error:  # noqa: BLE001 - subgraphs that are none break it in many ways
         what = f"{type(error).__name__} {str(error)[:200]}"
-        inference.warnings.append(f"the shapes inside bodies are not known: {what}")
+        inference.warnings.append(f"the shapes inside subgraphs are not known: {what}")
         return inference(light)
 
 
@@ -131,3 +133,43 @@ class _Inference:
             inferred.ParseFromString(data)
         forget_invented(inferred)
         return inferred
+
+
+def take_annotations(
+    model: ModelProto, untrusted: Collection[str]
+) -> Sequence[Mapping[str, TypeProto]]:
+    """Take away, in place, the types of all results; return those not untrusted, by graph."""
+    annotations = []
+    for graph in graphs(model.graph):
+        types: dict[str, TypeProto] = {}
+        for value in (*graph.value_info, *graph.output):
+            if value.name not in untrusted:
+                types[value.name] = kind = type(value.type)()
+                kind.CopyFrom(value.type)
+        del graph.value_info[:]
+        for value in graph.output:
+            value.ClearField("type")
+        annotations.append(types)
+    return annotations
+
+
+def restore_annotations(
+    model: ModelProto, annotations: Sequence[Mapping[str, TypeProto]], found: ModelProto
+) -> bool:
+    """Declare, in place, what was set annotations and says more than inference found; is there any?
+
+    ``found`` is what inference made of the model, whose graphs stand in the same order.
+    """
+    more = False
+    for graph, types, inferred in zip(
+        graphs(model.graph), annotations, graphs(found.graph), strict=True
+    ):
+        known = {value.name: value.type for value in (*inferred.value_info, *inferred.output)}
+        better: dict[str, TypeProto] = {}
+        for name, kind in types.items():
+            mine = known.get(name)
+            if mine is None or (agrees(mine, kind) and merged(mine, kind) != mine):
+                better[name] = kind if mine is None else merged(mine, kind)
+        declare(graph, better)
+        more = more or bool(better)
+    return more

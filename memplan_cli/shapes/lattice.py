@@ -1,4 +1,4 @@
-"""How do two sayings about one value's type go together? Types with holes, as protobufs.
+"""Partly known types merged and compared: types with holes, as protobufs.
 
 `merged` adds what one knows to what the other knows; `widened` keeps only what both say, as
 for a value that comes from two places.
@@ -21,7 +21,7 @@ _MOST = 2**63 - 1
 
 
 def shape_in(kind: TypeProto) -> Shape | None:
-    """Return a tensor type's dims as the file spells them, None where unknown."""
+    """Return a tensor type's dims as they stand in the file, None where unknown."""
     tensor = _tensor(kind)
     if tensor is None or not tensor.HasField("shape"):
         return None

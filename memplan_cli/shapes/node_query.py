@@ -1,7 +1,7 @@
-"""What is ONNX's inference asked about single nodes? A model of nodes that need not meet.
+"""Queries to ONNX's inference about single nodes: a model of nodes that need not meet.
 
 Every value has a name of its own there: an input of the type that the program holds it to be
-of, a weight with its values where they may say a shape, or the result of a node that was asked
+of, a weight with its values where they may say a shape, or the result of a node that was added
 before, where a shape is computed.
 """
 
@@ -74,8 +74,8 @@ def _values(tensor: TensorProto) -> Hashable:
     )
 
 
-class Question:
-    """The model that is asked, made node by node."""
+class NodeQuery:
+    """A model given to inference to query single nodes, made node by node."""
 
     def __init__(
         self, model: ModelProto, known: Mapping[VarId, Var], contents: Mapping[VarId, Content]
@@ -83,19 +83,19 @@ class Question:
         self._known, self._contents = known, contents
         self._names: dict[VarId, str] = {}
         self._made = 0
-        self._asked = type(model)()
-        self._asked.ir_version = max(model.ir_version, _OLDEST_IR)
-        self._asked.opset_import.extend(model.opset_import)
-        self._asked.graph.name = "question"
+        self._model = type(model)()
+        self._model.ir_version = max(model.ir_version, _OLDEST_IR)
+        self._model.opset_import.extend(model.opset_import)
+        self._model.graph.name = "query"
 
     def chain(self, node: NodeProto, op: Op) -> None:
-        """Ask a node whose results the nodes after it read, values and all."""
-        self._names.update(zip(op.outputs, self.ask(node, op), strict=True))
+        """Add a node whose results the nodes after it read, values and all."""
+        self._names.update(zip(op.outputs, self.add(node, op), strict=True))
 
-    def ask(self, node: NodeProto, op: Op) -> list[str]:
-        """Ask a node; return the names that its results have in the answer."""
+    def add(self, node: NodeProto, op: Op) -> list[str]:
+        """Add a node to query; return the names that its results have in the answer."""
         names = [self._name(var) if var else "" for var in op.inputs]
-        copy = self._asked.graph.node.add()
+        copy = self._model.graph.node.add()
         copy.CopyFrom(node)
         copy.input[:] = names
         copy.output[:] = [self._fresh() if var else "" for var in op.outputs]
@@ -103,7 +103,7 @@ class Question:
 
     def data(self) -> bytes:
         """Return the model as bytes."""
-        data: bytes = self._asked.SerializeToString()
+        data: bytes = self._model.SerializeToString()
         return data
 
     def _fresh(self) -> str:
@@ -111,7 +111,7 @@ class Question:
         return f"v{self._made}"
 
     def _name(self, var: VarId) -> str:
-        """Return what a var is called; it is declared where nothing asked so far makes it."""
+        """Return what a var is called; it is declared where nothing added so far makes it."""
         name = self._names.get(var)
         if name is not None:
             return name
@@ -120,17 +120,17 @@ class Question:
         if content is None:
             self._declare(name, self._known[var])
         elif hasattr(content.source, "op_type"):
-            node = self._asked.graph.node.add()
+            node = self._model.graph.node.add()
             node.CopyFrom(content.source)
             node.output[:] = [name]
         else:
-            tensor = self._asked.graph.initializer.add()
+            tensor = self._model.graph.initializer.add()
             tensor.CopyFrom(content.source)
             tensor.name = name
         return name
 
     def _declare(self, name: str, var: Var) -> None:
-        value = self._asked.graph.input.add()
+        value = self._model.graph.input.add()
         value.name = name
         element = element_type(var.dtype)
         if not element:

@@ -1,4 +1,4 @@
-"""Which types and shapes does ONNX's own inference find? Asked so that it cannot crash.
+"""ONNX's own shape inference, called so that it cannot crash the process.
 
 The inference functions of five operators follow the type of their first input without
 looking whether there is one (onnx 1.23.2; each tried with an untyped input, as all
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.onnx_io.load import subgraphs
 from memplan_cli.onnx_io.protobuf import compiled, messages
-from memplan_cli.shapes.inference_workarounds import MISREAD, infer_rightly
+from memplan_cli.shapes.workarounds import NEED_WORKAROUND, infer_with_workarounds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,10 +69,10 @@ def answered(data: bytes) -> ModelProto | None:
 
 
 def _inferred(data: bytes) -> ModelProto:
-    if not any(kind.encode() in data for kind in MISREAD):
+    if not any(kind.encode() in data for kind in NEED_WORKAROUND):
         return _said(data)
     model = messages().ModelProto.FromString(data)
-    return infer_rightly(model, lambda changed: _said(changed.SerializeToString()))
+    return infer_with_workarounds(model, lambda changed: _said(changed.SerializeToString()))
 
 
 def _said(data: bytes) -> ModelProto:

@@ -1,4 +1,4 @@
-"""What is a runtime given so that it says the shapes that ONNX inference does not know?
+"""Models for a runtime that is to say the shapes that ONNX inference does not know.
 
 Two models: one whose every result is an output without a type, for a session that is only
 loaded, and one whose nodes have names of ours, for a profile of a run.
@@ -29,14 +29,16 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class RuntimeQuery:
     """A model for a session that is only loaded, and the symbols its inputs have."""
 
     data: bytes = field(repr=False)
     symbols: frozenset[str]
 
 
-def question(model: ModelProto, bindings: Bindings, names: Collection[str]) -> Question:
+def runtime_query(
+    model: ModelProto, bindings: Bindings, names: Collection[str]
+) -> RuntimeQuery:
     """Return a copy whose outputs are the named values, without a type; weights are inputs."""
     light = light_copy(model)
     name_free_dims(light)
@@ -53,7 +55,7 @@ def question(model: ModelProto, bindings: Bindings, names: Collection[str]) -> Q
     for value in light.graph.input:
         for dim in value.type.tensor_type.shape.dim:
             symbols |= symbols_of(dim.dim_param or None)
-    return Question(light.SerializeToString(), frozenset(symbols))
+    return RuntimeQuery(light.SerializeToString(), frozenset(symbols))
 
 
 @dataclass(frozen=True, slots=True)

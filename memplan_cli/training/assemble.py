@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from onnx import ModelProto, TensorProto, helper
 
 from memplan_cli.errors import ModelError
-from memplan_cli.training.forward.tensors import live_nodes, reads, rename
+from memplan_cli.onnx_io.load import reads
+from memplan_cli.training.forward.tensors import live_nodes, rename
 from memplan_cli.training.tape import Phase
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from memplan_cli.errors import ModelError
-from memplan_cli.training.forward.tensors import FLOATS, reads
+from memplan_cli.onnx_io.load import reads
+from memplan_cli.training.forward.tensors import FLOATS
 from memplan_cli.training.rules import (
     RESULTS_WITH_RULES,
-    RULES,
     UNFELT_INPUTS,
     WITHOUT_GRADIENT,
 )
@@ -124,12 +124,12 @@ def _trains(node: NodeProto) -> bool:
 
 def _apply(call: Call) -> tuple[str, ...]:
     node = call.node
-    rule = RULES.get(node.op_type) if node.domain in STANDARD else None
+    rule = call.tape.rules.get(node.op_type) if node.domain in STANDARD else None
     if rule is None:
         kind = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
         raise NoRuleError(
             f"operator {kind} has no gradient rule; node {node.name or node.output[0]!r}"
-            " lies between a trained parameter and the loss",
+            " is between a trained parameter and the loss",
             hint="freeze the parameters before it (--freeze), or replace the operator",
         )
     for name in node.output[RESULTS_WITH_RULES.get(node.op_type, 1) :]:

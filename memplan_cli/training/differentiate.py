@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from memplan_cli.errors import SettingsError
-from memplan_cli.shapes.inference_repairs import is_invented
+from memplan_cli.onnx_io.load import reads
+from memplan_cli.shapes.workarounds import is_invented
 from memplan_cli.training.backward import sweep
 from memplan_cli.training.expansion.expand import expand
 from memplan_cli.training.forward.prepare import opset_of
@@ -18,16 +19,18 @@ from memplan_cli.training.forward.tensors import (
     infer_tensors,
     live_nodes,
     names_in,
-    reads,
     rename,
 )
 from memplan_cli.training.lean import keep_less
+from memplan_cli.training.rules import RULES
 from memplan_cli.training.tape import Phase, Pool, Tape, mark
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from onnx import ModelProto, NodeProto
+
+    from memplan_cli.training.tape import Rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +46,26 @@ class Differentiated:
 
 
 def differentiate(
-    model: ModelProto, loss: str, parameters: Sequence[str], results: Sequence[str] = ()
+    model: ModelProto,
+    loss: str,
+    parameters: Sequence[str],
+    results: Sequence[str] = (),
+    rules: Mapping[str, Rule] = RULES,
 ) -> Differentiated:
     """Write the backward pass of a prepared model.
 
     Args:
-        model: Changed in place: operators are spelt out, nodes given further outputs.
+        model: Changed in place: operators are expanded, nodes given further outputs.
         loss: A tensor with one element.
         parameters: The tensors whose gradients are wanted.
         results: What the forward pass has to give besides the loss.
+        rules: The gradient rules by operator.
 
     Raises:
         SettingsError: the loss does not exist or has several elements.
         NoRuleError: an operator on the way has no rule.
     """
-    expand(model, loss, parameters)
+    expand(model, loss, parameters, rules)
     graph = model.graph
     nodes = live_nodes(graph.node, [loss, *results])
     if loss not in {name for node in nodes for name in node.output}:
@@ -69,7 +77,7 @@ def differentiate(
         )
     tensors = infer_tensors(model)
     pool = Pool(names_in(graph))
-    tape = Tape(tensors, constant_values(graph), pool, opset=opset_of(model))
+    tape = Tape(tensors, constant_values(graph), pool, opset=opset_of(model), rules=rules)
     path = live_nodes(nodes, [loss])
     done = sweep(path, {loss: _one(tape, loss)}, parameters, tape)
     forward = _with_additions(nodes, tape, [v.name for v in graph.input])

@@ -1,10 +1,10 @@
-"""Keep one tensor where the backward pass would keep several that are cheap to make from it.
+"""Lean backward passes: several tensors kept for gradients become one that they come from.
 
 A normalisation written in single operators leaves X - m, (X - m) / s and more behind, each
 as large as X, for its gradient. All come from X and small tensors by one or two
 element-wise operators: they are computed again where they are read, and only X is kept.
 
-    forward    X ---- D = X - m ---- H = D / s        D and H die here
+    forward    X ---- D = X - m ---- H = D / s        D and H are freed here
     backward   X ---- D' ---- H'                      made again, right before their use
 """
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from onnx import NodeProto
 
-from memplan_cli.training.forward.tensors import reads
+from memplan_cli.onnx_io.load import reads
 from memplan_cli.training.rules.broadcast import repeated_axes
 from memplan_cli.training.tape import Phase, mark
 

@@ -1,4 +1,4 @@
-"""Where do the nodes of a backward pass go, and what do rules know of the forward one?"""
+"""Tape of a backward pass: the nodes it collects, and what rules know of the forward pass."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Tape:
     ``nodes`` run after the whole forward part, in order. ``after`` holds nodes of the
     forward part to run right behind the producer of a tensor; ``instead`` what replaces a
     forward node, by the first name it produces. ``opset`` is the version of the standard
-    operators that the forward nodes are of.
+    operators that the forward nodes are of, ``rules`` the gradient rules by operator.
     """
 
     tensors: dict[str, Tensor]
@@ -102,6 +102,7 @@ class Tape:
     instead: dict[str, list[NodeProto]] = field(default_factory=dict)
     shapes: dict[str, str] = field(default_factory=dict)
     opset: int = 0
+    rules: Mapping[str, Rule] = field(default_factory=dict)
 
     def emit(self, kind: str, *inputs: str, **attributes: object) -> str:
         """Add a node with one output and return the output's name."""
@@ -265,8 +266,8 @@ class Call:
     """One forward node as its rule sees it.
 
     ``gradients`` has the gradient of each output (``""``: none flows); ``wanted`` says for
-    each input, captures of bodies included, whether its gradient is asked for; ``sweep``
-    goes back through the nodes of a body.
+    each input, captures of subgraphs included, whether its gradient is asked for; ``sweep``
+    goes back through the nodes of a subgraph.
     """
 
     node: NodeProto

@@ -33,12 +33,14 @@ from memplan_cli.training.optimizers import (
     Site,
     shared_scalars,
 )
+from memplan_cli.training.rules import RULES
 from memplan_cli.training.tape import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from memplan_cli.training.differentiate import Differentiated
+    from memplan_cli.training.tape import Rule
 
 Model = ModelProto
 """A parsed model, for callers that may not know onnx."""
@@ -59,7 +61,8 @@ class Recipe:
 
     ``loss`` names a tensor or says how to make one. ``train`` and ``freeze`` are names and
     globs of weights; without ``train``, all that operators learn. Without an optimizer the
-    step gives the gradients in place of new values.
+    step gives the gradients in place of new values. ``rules`` are gradient rules besides
+    memplan's own, by operator.
     """
 
     loss: str | LossFunction
@@ -67,6 +70,7 @@ class Recipe:
     train: tuple[str, ...] = ()
     freeze: tuple[str, ...] = ()
     statistics: Statistics = Statistics.BATCH
+    rules: Mapping[str, Rule] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +105,8 @@ def make_train_step(model: ModelProto, recipe: Recipe) -> TrainStep:
         loss = add_loss(ready, loss)
     chosen = choose(ready.graph, recipe.train, recipe.freeze)
     running = _running_statistics(ready, loss, recipe.statistics, chosen)
-    made = differentiate(ready, loss, [p.name for p in chosen], [o for _, o in running])
+    names, results = [p.name for p in chosen], [o for _, o in running]
+    made = differentiate(ready, loss, names, results, {**RULES, **recipe.rules})
     reached = tuple(p for p in chosen if p.name in made.gradients)
     _check_reached(chosen, reached, recipe)
     kept = tuple(p for p, _ in running)
@@ -197,7 +202,7 @@ def _gradients_only(plan: Plan, made: Differentiated) -> Ends:
 
 
 def _with_update(plan: Plan, made: Differentiated, optimizer: Optimizer) -> Ends:
-    """Put each parameter's update right behind its gradient, which then dies."""
+    """Put each parameter's update right behind its gradient, which is then freed."""
     tape, update = made.tape, OPTIMISERS[optimizer.kind]
     tape.phase = Phase.UPDATE
     tape.nodes.clear()

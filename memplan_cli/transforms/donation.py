@@ -1,6 +1,6 @@
-"""Which outputs may take the memory of the inputs that they replace?
+"""Donation: outputs that may reuse the memory of the inputs that they replace.
 
-A new parameter may be written where the old one lies if nobody reads the old one
+A new parameter may be written where the old one is if nothing reads the old one
 afterwards, or if the op that makes it writes in place on its last reader. Of several orders
 the one is taken in which most pairs are safe: readers of an old value go before its new
 value is made, wherever the edges of the graph allow it.

@@ -1,4 +1,4 @@
-"""What is a transform told, and what does it tell? Kept apart from the searches themselves.
+"""Inputs and results of transforms, kept apart from the searches themselves.
 
 A run that keeps the order of the file needs these two, and loads no search.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What the planner says of a program's memory."""
+    """Facts about a program's memory that the planner gives to a transform."""
 
     sizes: Mapping[VarId, Size]
     """Bytes of the planned vars; what depends on a symbol counts nothing."""
@@ -33,7 +33,7 @@ class Ordering:
     """A program in the order chosen for it, and how that compares.
 
     Attributes:
-        program: The same ops in the chosen order, bodies too; the program given itself
+        program: The same ops in the chosen order, subgraphs too; the program given itself
             where no order is better.
         candidates: Peak in bytes by the method that found the order; empty where sizes are
             symbolic.

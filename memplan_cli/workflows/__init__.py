@@ -1,1 +1,32 @@
-"""One module for each thing that a user can ask for; the Python API."""
+"""One module for each thing that a user can ask for; the Python API.
+
+Nothing here prints or exits. A check that fails is a result; what cannot work raises a
+`MemplanError`. What plans, proves and runs models is re-exported; `diff`, `fit`, `gate`, `pack`,
+`sweeping`, `train_step` and `why` are imported as modules, by those who use them.
+"""
+
+from __future__ import annotations
+
+from memplan_cli.workflows.candidates import Optimized
+from memplan_cli.workflows.compare import Check
+from memplan_cli.workflows.doctor import doctor
+from memplan_cli.workflows.optimize import optimize
+from memplan_cli.workflows.report import newest_plan, plan, report
+from memplan_cli.workflows.request import Request
+from memplan_cli.workflows.settings import settings
+from memplan_cli.workflows.simulate import simulate
+from memplan_cli.workflows.validate import validate
+
+__all__ = [
+    "Check",
+    "Optimized",
+    "Request",
+    "doctor",
+    "newest_plan",
+    "optimize",
+    "plan",
+    "report",
+    "settings",
+    "simulate",
+    "validate",
+]

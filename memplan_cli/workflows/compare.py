@@ -1,4 +1,4 @@
-"""Do two models give the same outputs, and under which settings do they?"""
+"""Two models' outputs compared, and the settings under which they are the same."""
 
 from __future__ import annotations
 
@@ -32,6 +32,10 @@ class Check:
     rtol: float = 0.0
     atol: float = 0.0
     timeout: float = DEFAULT_TIMEOUT
+
+
+DEFAULT_CHECK = Check()
+"""Both models on the best provider there is, two runs, bit for bit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +96,7 @@ def compare_under(
 def comparison(
     check: Check, dims: Mapping[str, int], settings: Mapping[str, RuntimeSettings]
 ) -> Comparison:
-    """Return how the runtime is asked to hold two models against each other."""
+    """Return how the runtime compares two models."""
     from memplan_cli.core.results.observations import RuntimeSettings
     from memplan_cli.runtime.proofs.compare import Comparison
     from memplan_cli.runtime.workers.bits import Tolerance

@@ -1,4 +1,4 @@
-"""May each donated pair really lie in one buffer? Two steps say so, and settings say how."""
+"""Donated pairs proved to share one buffer in two steps, and the settings that bind them."""
 
 from __future__ import annotations
 

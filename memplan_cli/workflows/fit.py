@@ -1,4 +1,4 @@
-"""The Python twin of `memplan fit`: a model and a memory size in, the largest dims out.
+"""The largest values of dims with which a model fits a memory size.
 
 The model is read and ordered once. Its plan for all values gives the first guess by
 arithmetic alone; exact plans at single values, in the same order of nodes, then move that
@@ -15,6 +15,7 @@ from memplan_cli.core.program import Program
 from memplan_cli.core.selection import free_dims
 from memplan_cli.core.symbolic.dims import bind_dim, binding_text
 from memplan_cli.errors import ModelError, SettingsError, UnknownSizeError
+from memplan_cli.planning.decided import Source
 from memplan_cli.planning.fit import (
     DEFAULT_OVERHEAD,
     Confirmation,
@@ -25,7 +26,6 @@ from memplan_cli.planning.fit import (
     on_expressions,
 )
 from memplan_cli.planning.planner import make_plan
-from memplan_cli.planning.record import Source
 from memplan_cli.planning.totals import input_bytes, output_bytes, summed
 from memplan_cli.settings.settings import Settings
 
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """What is looked for.
+class MemoryLimit:
+    """What a model has to fit, and the dims whose largest values are looked for.
 
     Attributes:
         memory: bytes.
@@ -57,40 +57,61 @@ class Request:
 
 def fit(
     model: Path | str,
-    request: Request,
+    limit: MemoryLimit,
     settings: Settings | None = None,
     progress: Progress | None = None,
 ) -> Fit:
     """Return the largest values of symbols with which a model fits a memory size.
 
     Raises:
-        SettingsError: the model has no such symbol, or another one has no value.
+        SettingsError: the model has no such symbol, it has a value, or another has none.
         UnknownSizeError: a size depends on data.
         MemplanError: the model is wrong, or could not be run where that was asked for.
     """
     settings, model = settings or Settings(), Path(model)
-    search = _Search.of(model, request, settings, progress)
-    limit = request.memory - request.overhead
-    question = Question(request.unknown[0], {}, limit)
-    points = tuple(frontier(search.need, question, request.unknown[1:], search.guess))
+    _refuse_decided(limit.unknown, settings)
+    search = _Search.of(model, limit, settings, progress)
+    question = Question(limit.unknown[0], {}, limit.memory - limit.overhead)
+    points = tuple(frontier(search.need, question, limit.unknown[1:], search.guess))
     confirmed = None
-    if request.provider is not None and points:
+    if limit.provider is not None and points:
         if progress:
             progress("running the answer")
-        confirmed = _run(model, points[0], request.provider, settings)
+        confirmed = _run(model, points[0], limit.provider, settings)
     return Fit(
         model=str(model),
-        memory=request.memory,
-        overhead=request.overhead,
-        unknown=request.unknown,
+        memory=limit.memory,
+        overhead=limit.overhead,
+        unknown=limit.unknown,
         dims=settings.dims,
         points=points,
-        least=search.need(dict.fromkeys(request.unknown, 1)),
+        least=search.need(dict.fromkeys(limit.unknown, 1)),
         expressions=search.totals,
         plans=len(search.known),
         confirmed=confirmed,
         warnings=search.warnings,
     )
+
+
+def _refuse_decided(unknown: tuple[str, ...], settings: Settings) -> None:
+    """Refuse to look for a dim of which an option or a settings file says something already.
+
+    Raises:
+        SettingsError: naming the dim.
+    """
+    for name in unknown:
+        known = (
+            "a number"
+            if name in settings.dims
+            else "bounds"
+            if name in settings.bounds
+            else ""
+        )
+        if known:
+            raise SettingsError(
+                f"--dim {name}=? looks for a dim that has {known} already",
+                hint="take it out of the other options, or of the settings files",
+            )
 
 
 @dataclass(slots=True)
@@ -106,13 +127,13 @@ class _Search:
 
     @classmethod
     def of(
-        cls, path: Path, request: Request, settings: Settings, progress: Progress | None
+        cls, path: Path, limit: MemoryLimit, settings: Settings, progress: Progress | None
     ) -> _Search:
         from memplan_cli.onnx_io.load import load_model
         from memplan_cli.workflows.files.model_file import load_program
 
         loaded = load_program(load_model(path), path, settings)
-        _check_symbols(loaded.program, request.unknown, settings)
+        _check_symbols(loaded.program, limit.unknown, settings)
         planned = make_plan(loaded.program, settings, _SOURCE, progress=progress)
         _refuse_unknown(planned.plan)
         return cls(

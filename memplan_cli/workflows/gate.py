@@ -1,7 +1,4 @@
-"""The Python twin of `memplan gate`: models in, verdicts out, the baseline kept.
-
-Nothing here prints or exits. A gate that fails is a result.
-"""
+"""Models checked against budgets and baselines; a gate that fails is a result."""
 
 from __future__ import annotations
 
@@ -9,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memplan_cli.core.progress import Progress, silent
+from memplan_cli.core.files import write_files
 from memplan_cli.errors import ModelError, PlanError, SettingsError
-from memplan_cli.planning.checking.plan_file import read_plan
+from memplan_cli.reporting.commands.gate import RENDERERS
 from memplan_cli.reporting.findings.baseline import (
     DEFAULT_NAME,
     dumps,
@@ -28,42 +25,45 @@ from memplan_cli.reporting.findings.gate import (
     worth_recording,
 )
 from memplan_cli.reporting.findings.snapshot import snapshot_of
-from memplan_cli.settings.sources import layers, load_settings, read_overrides
+from memplan_cli.settings.sources import layers, read_overrides
 from memplan_cli.workflows.files.file_names import matched
-from memplan_cli.workflows.files.provenance import doubts
+from memplan_cli.workflows.files.output_files import refuse_targets
+from memplan_cli.workflows.report import planned_or_stale, warn
+from memplan_cli.workflows.request import Request
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from memplan_cli.core.results.plan import Plan
-    from memplan_cli.reporting.findings.diff import Difference
     from memplan_cli.reporting.findings.gate import Verdict
     from memplan_cli.reporting.findings.snapshot import Snapshot
+    from memplan_cli.workflows.request import FilePath
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """What to gate, and with what.
+class Gate:
+    """What models are compared with, and what is written.
 
     Attributes:
         rules: rules from the command line, on top of those of the files.
         baseline: the baseline's file; None: that of the settings, or the usual name in
             the current folder if it is there.
         update: whether to record the numbers.
-        config: a settings file.
-        overrides: settings from the command line, for planning.
+        files: where verdicts go besides, each with the option that says so and its format.
     """
 
     rules: Mapping[str, Any] = field(default_factory=dict)
-    baseline: Path | str | None = None
+    baseline: FilePath | None = None
     update: bool = False
-    config: Path | str | None = None
-    overrides: Mapping[str, object] = field(default_factory=dict)
+    files: Sequence[VerdictFile] = ()
 
-    @property
-    def config_file(self) -> Path | None:
-        """The settings file as a path."""
-        return None if self.config is None else Path(self.config)
+
+@dataclass(frozen=True, slots=True)
+class VerdictFile:
+    """Verdicts in one format, in a file; ``option`` is what asks for it."""
+
+    path: Path
+    form: str
+    option: str
 
 
 def read_rules(given: Mapping[str, object]) -> dict[str, Any]:
@@ -77,46 +77,44 @@ def read_rules(given: Mapping[str, object]) -> dict[str, Any]:
 
 
 def gate(
-    models: Sequence[Path | str],
-    request: Request,
-    progress: Progress | None = None,
-    warn: Progress | None = None,
+    models: Sequence[FilePath], terms: Gate, request: Request | None = None
 ) -> tuple[Verdict, ...]:
     """Judge models or plans; with ``update``, record them in the baseline.
 
-    ``warn`` hears what the plans warn of, as `planned` says it.
+    The baseline and all files of verdicts are written together, or none of them is.
 
     Raises:
         MemplanError: a model, plan or setting is wrong, or there is nothing to check.
     """
-    cases = _cases(expanded(tuple(map(Path, models))), request)
-    earlier = _earlier(cases, request)
+    request = request or Request()
+    paths = expanded(tuple(map(Path, models)))
+    cases = _cases(paths, terms, request)
+    _refuse_files(terms, (*paths, *(case.terms.baseline for case in cases)))
+    earlier = _earlier(cases, terms)
     verdicts = []
     recorded = {place: dict(entries) for place, entries in earlier.items()}
     for case in cases:
         known = earlier[case.place]
-        snapshot = _snapshot(case, request, progress, warn)
+        snapshot = _snapshot(case, request)
         rules = case.terms.in_force(case.key, compared=bool(known))
-        verdict = _verdict(snapshot, known.get(case.key), rules, request)
+        verdict = _verdict(snapshot, known.get(case.key), rules, terms)
         if verdict.recorded:
             recorded[case.place][case.key] = snapshot
         verdicts.append(verdict)
     changed = [place for place, entries in recorded.items() if entries != earlier[place]]
-    if request.update and changed:
-        from memplan_cli.core.files import write_files
-
-        write_files({place: dumps(recorded[place]).encode() for place in changed})
+    contents = {place: dumps(recorded[place]) for place in changed if terms.update}
+    contents |= {file.path: RENDERERS[file.form](tuple(verdicts)) for file in terms.files}
+    if contents:
+        write_files({place: text.encode() for place, text in contents.items()})
     return tuple(verdicts)
 
 
-def baselines(models: tuple[Path, ...], request: Request) -> tuple[Path, ...]:
-    """Return every baseline that a gate of these models reads or writes, once.
+def _refuse_files(terms: Gate, read: Sequence[Path]) -> None:
+    """Refuse to write over what is gated, and two results into one file.
 
-    Raises:
-        MemplanError: a glob means nothing, or a settings file is wrong.
+    Baselines are read, or written themselves: no result may go where one is.
     """
-    cases = _cases(expanded(models), request)
-    return tuple(dict.fromkeys(case.terms.baseline for case in cases))
+    refuse_targets({file.option: file.path for file in terms.files}, read)
 
 
 def expanded(models: tuple[Path, ...]) -> tuple[Path, ...]:
@@ -174,17 +172,17 @@ class _Case:
         return self.terms.book.rules_for(self.key).needs_baseline
 
 
-def _cases(paths: tuple[Path, ...], request: Request) -> tuple[_Case, ...]:
+def _cases(paths: tuple[Path, ...], gate: Gate, request: Request) -> tuple[_Case, ...]:
     """Return each model with the terms of its own folder, read once a folder."""
     folders: dict[Path, _Terms] = {}
     for path in paths:
         if path.parent not in folders:
-            folders[path.parent] = _terms(path, request)
+            folders[path.parent] = _terms(path, gate, request)
     found = ((path, folders[path.parent]) for path in paths)
     return tuple(_Case(path, key_of(path, terms.baseline), terms) for path, terms in found)
 
 
-def _terms(model: Path, request: Request) -> _Terms:
+def _terms(model: Path, gate: Gate, request: Request) -> _Terms:
     values: dict[str, Any] = {}
     folder = Path.cwd()
     for layer in layers(model, request.config_file):
@@ -197,16 +195,16 @@ def _terms(model: Path, request: Request) -> _Terms:
             folder = Path(layer.source).parent
         values.update(own)
     special = values.pop("models", {})
-    common = rules_from(request.rules, rules_from(values, Rules()))
+    common = rules_from(gate.rules, rules_from(values, Rules()))
     # What the command line says holds for every model, whatever the files say of some.
-    own_rules = {pattern: {**rules, **request.rules} for pattern, rules in special.items()}
+    own_rules = {pattern: {**rules, **gate.rules} for pattern, rules in special.items()}
     named = values.get("baseline")
     path = folder / named if named else Path.cwd() / DEFAULT_NAME
-    path = Path(request.baseline) if request.baseline else path
-    return _Terms(RuleBook(common, own_rules), path, bool(request.baseline or named))
+    path = Path(gate.baseline) if gate.baseline else path
+    return _Terms(RuleBook(common, own_rules), path, bool(gate.baseline or named))
 
 
-def _earlier(cases: tuple[_Case, ...], request: Request) -> dict[Path, dict[str, Snapshot]]:
+def _earlier(cases: tuple[_Case, ...], gate: Gate) -> dict[Path, dict[str, Snapshot]]:
     """Return what each baseline holds.
 
     Raises:
@@ -217,11 +215,11 @@ def _earlier(cases: tuple[_Case, ...], request: Request) -> dict[Path, dict[str,
     for place in dict.fromkeys(case.place for case in cases):
         mine = [case for case in cases if case.place == place]
         path = mine[0].terms.baseline
-        asked = request.baseline or any(case.needs_baseline for case in mine)
+        named = gate.baseline or any(case.needs_baseline for case in mine)
         # One that is asked for and is not there is read too: that says what is wrong with it.
-        wanted = path.exists() or (asked and not request.update)
+        wanted = path.exists() or (named and not gate.update)
         found[place] = read_baseline(path) if wanted else {}
-        if not found[place] and not request.update:
+        if not found[place] and not gate.update:
             _refuse_nothing_to_check(mine)
     return found
 
@@ -238,91 +236,27 @@ def _refuse_nothing_to_check(cases: Sequence[_Case]) -> None:
 
 
 def _verdict(
-    snapshot: Snapshot, earlier: Snapshot | None, rules: Rules, request: Request
+    snapshot: Snapshot, earlier: Snapshot | None, rules: Rules, gate: Gate
 ) -> Verdict:
-    if not request.update or not worth_recording(snapshot, earlier, rules):
+    if not gate.update or not worth_recording(snapshot, earlier, rules):
         return judge(snapshot, earlier, rules)
-    # What is being recorded is not also held against the record; a budget still is.
+    # What is being recorded is not also compared with the record; a budget still is.
     fresh = judge(snapshot, None, replace(rules, max_increase=None, ratchet=False))
     seen = compare(earlier, snapshot) if earlier is not None else None
     return replace(fresh, rules=rules, difference=seen, recorded=True)
 
 
-def planned(
-    path: Path | str,
-    config: Path | str | None = None,
-    overrides: Mapping[str, object] | None = None,
-    progress: Progress | None = None,
-    warn: Progress | None = None,
-) -> Plan:
-    """Return the plan in a file, or that of a model under its settings.
-
-    ``warn`` hears each warning of the plan, with the path before it.
-
-    Raises:
-        MemplanError: the file or a setting is wrong.
-    """
-    config = None if config is None else Path(config)
-    plan, found = _planned(Path(path), config, overrides or {}, progress)
-    _warn(path, (*plan.report.warnings, *found), warn)
-    return plan
-
-
-def _warn(path: Path | str, warnings: Sequence[str], warn: Progress | None) -> None:
-    for warning in warnings:
-        (warn or silent)(f"warning: {path}: {warning}")
-
-
-def _planned(
-    path: Path,
-    config: Path | None,
-    overrides: Mapping[str, object],
-    progress: Progress | None,
-) -> tuple[Plan, tuple[str, ...]]:
-    """Return a plan, and what says that one in a file is not that of the models beside it."""
-    if progress:
-        progress(f"planning {path}")
-    if path.suffix == ".json":
-        plan = read_plan(path)
-        return plan, tuple(doubts(plan, path))
-    from memplan_cli.workflows import api
-
-    return api.plan(path, load_settings(path, config, overrides), progress), ()
-
-
-def diff(
-    before: Plan, after: Plan, names: tuple[str, str] = ("before", "after")
-) -> Difference:
-    """Say what changed from one plan to another."""
-    return compare(snapshot_of(before, names[0]), snapshot_of(after, names[1]))
-
-
-def _snapshot(
-    case: _Case, request: Request, progress: Progress | None, warn: Progress | None
-) -> Snapshot:
+def _snapshot(case: _Case, request: Request) -> Snapshot:
     """Return the numbers of a case.
 
     Raises:
         PlanError: a plan in a file is not that of the models beside it.
     """
-    plan, found = _planned(case.model, request.config_file, request.overrides, progress)
-    if found:
-        raise PlanError(found[0], hint="run `memplan optimize` again, or gate the model")
-    _warn(case.model, plan.report.warnings, warn)
+    plan, stale = planned_or_stale(case.model, request)
+    if stale:
+        raise PlanError(stale[0], hint="run `memplan optimize` again, or gate the model")
+    warn(case.model, plan.report.warnings, request)
     return snapshot_of(plan, case.key, installed_runtime())
-
-
-def refuse_idle(paths: tuple[Path, ...], given: tuple[str, ...]) -> None:
-    """Refuse settings where nothing is planned: an option that does nothing is a trap.
-
-    Raises:
-        SettingsError: all paths are plans, and settings were given.
-    """
-    if given and all(path.suffix == ".json" for path in paths):
-        raise SettingsError(
-            f"--{given[0]} decides a plan, and {paths[0]} is one already",
-            hint="name the model instead",
-        )
 
 
 def installed_runtime() -> str:

@@ -1,8 +1,8 @@
-"""One plan for several bindings: does it hold for each, and what does each need alone?
+"""One plan for several bindings, checked at each, and the need of each alone.
 
 The plan is made for all values between the least and the largest. Then each binding is read
 from the file and planned by itself, as ``--dim NAME=N`` does. The sizes found there know
-nothing of intervals, and with them the one plan is checked as a stranger's would be.
+nothing of intervals, and with them the one plan is checked as an untrusted one would be.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import VarId
 from memplan_cli.core.results.amounts import Profile
-from memplan_cli.core.results.plan import check
 from memplan_cli.core.selection import free_dims
 from memplan_cli.core.symbolic.dims import bind_dim, binding_text
 from memplan_cli.core.symbolic.sizes import size_of
@@ -76,6 +75,8 @@ def plan_profiles(
         SettingsError: a symbol is no free dim of the model.
         InvalidLayoutError: the plan does not hold for a binding (our bug).
     """
+    from memplan_cli.core.results.plan import check
+
     shared = plan_model(file, for_all(settings, profiles), progress)
     free_dims(shared.program, profiles)
     rows = []

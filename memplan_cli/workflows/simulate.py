@@ -1,8 +1,9 @@
-"""What would a dynamic allocator do, on the real shapes of a run?"""
+"""Dynamic allocators simulated on the real shapes of a run, beside the static plan."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.observations import DEFAULT_TIMEOUT
@@ -10,18 +11,18 @@ from memplan_cli.settings.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from memplan_cli.runtime.simulation.dynamic import Simulated
+    from memplan_cli.workflows.request import FilePath
 
 
-def simulate_model(
-    path: Path,
+def simulate(
+    model: FilePath,
     dims: Mapping[str, int],
     allocators: Sequence[str],
     timeout: float = DEFAULT_TIMEOUT,
 ) -> Simulated:
-    """Run a model once, then let each allocator serve that run's requests.
+    """Return what dynamic allocators need for one real run, beside the static plan.
 
     The run is given up after ``timeout`` seconds.
 
@@ -30,13 +31,15 @@ def simulate_model(
     """
     from memplan_cli.runtime.measuring.measure import Trial
     from memplan_cli.runtime.measuring.observed import observe
-    from memplan_cli.runtime.simulation.dynamic import Simulated, simulate
+    from memplan_cli.runtime.simulation.dynamic import Simulated
+    from memplan_cli.runtime.simulation.dynamic import simulate as simulated
     from memplan_cli.runtime.simulation.predict import Executed, needs_run
     from memplan_cli.runtime.workers.session import resolve_provider
     from memplan_cli.shapes.bindings import Bindings
     from memplan_cli.workflows.files.model_file import plan_model, read_model
     from memplan_cli.workflows.files.reading import read_observed
 
+    path, dims = Path(model), Settings(dims=dims).dims
     file = read_model(path)
     loaded = read_observed(file.model, path, Bindings(dims, {}))
     executed = Executed(loaded.program, dims)
@@ -45,7 +48,7 @@ def simulate_model(
         trial = Trial(provider=provider, dims=dims, timeout=timeout)
         seen = observe(path, loaded.program, trial, provider)
         executed = replace(executed, observed=seen)
-    found = tuple(simulate(executed, name) for name in allocators)
+    found = tuple(simulated(executed, name) for name in allocators)
     settings = Settings(dims=dims, profile_shapes=True)
     plan = plan_model(file, settings).plan
     return Simulated(plan.report.memory.planned, found, loaded.warnings)

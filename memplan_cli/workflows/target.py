@@ -16,21 +16,21 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.results.observations import CPU, PROVIDERS
 from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.errors import RuntimeUnavailableError, SettingsError
-from memplan_cli.workflows.files.model_file import ModelFile, plan_model, source_of
-from memplan_cli.workflows.files.output_files import Rewriting, Targets, refuse_weights
-from memplan_cli.workflows.files.own_weights import (
-    FUSED,
-    UNFUSED,
-    dump_name,
-    refuse_foreign_weights,
-)
-from memplan_cli.workflows.optimize import (
+from memplan_cli.workflows.candidates import (
     Candidate,
     Optimized,
     best_candidate,
     warned,
     write_unproved,
 )
+from memplan_cli.workflows.files.model_file import ModelFile, plan_model, source_of
+from memplan_cli.workflows.files.own_weights import (
+    FUSED,
+    UNFUSED,
+    dump_name,
+    refuse_foreign_weights,
+)
+from memplan_cli.workflows.files.rewriting import Rewriting, Targets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -69,7 +69,7 @@ def optimize_for_target(
             hint="leave the provider out",
         )
     provider = resolve_provider(settings.target)
-    refuse_weights(file, targets)
+    targets.refuse_weights(file)
     with tempfile.TemporaryDirectory(prefix="memplan-offline-") as folder:
         progress("letting the runtime optimise the graph")
         trial = None
@@ -163,7 +163,7 @@ def _fused(
 ) -> Rewriting:
     """Plan the dump, and the dump with readers for what nobody reads; return the better."""
     from memplan_cli.onnx_io.load import load_model
-    from memplan_cli.onnx_io.runs.readers import unread_outputs, with_readers
+    from memplan_cli.onnx_io.runs.runnable import unread_outputs, with_readers
     from memplan_cli.onnx_io.writing.verify import graph_differences
 
     model = load_model(dump)
@@ -190,7 +190,7 @@ def _fused(
 def _planned(
     original: ModelFile, dump: ModelFile, settings: Settings, targets: Targets, provider: str
 ) -> Rewriting:
-    from memplan_cli.planning.candidates import Runtime
+    from memplan_cli.planning.candidate import Runtime
     from memplan_cli.planning.planner import make_plan
     from memplan_cli.runtime.facts import required_version
     from memplan_cli.runtime.graph.offline import offline_metadata, offline_program

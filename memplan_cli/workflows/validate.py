@@ -1,31 +1,35 @@
-"""Is a written model what it says it is? Outputs, replay in its plan, and real memory."""
+"""Written models checked against their originals: outputs, replay in the plan, real memory."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
 from memplan_cli.core.results.validation import Proof
 from memplan_cli.errors import ModelError, PlanError, SettingsError
-from memplan_cli.workflows.compare import Check, compare_models
+from memplan_cli.workflows.compare import DEFAULT_CHECK, Check, compare_models
 from memplan_cli.workflows.donate import Donation, with_binding, with_donation
-from memplan_cli.workflows.files.file_names import plan_beside
+from memplan_cli.workflows.files.file_names import original_of, plan_beside
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
-    from pathlib import Path
 
     from memplan_cli.core.results.observations import Validation
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.workflows.compare import Compared
+    from memplan_cli.workflows.request import FilePath
 
 Extra = Literal["replay", "measure"]
 
 
-def prove(
-    planned: Path, original: Path, check: Check, extras: Collection[Extra] = ()
+def validate(
+    planned: FilePath,
+    original: FilePath | None = None,
+    check: Check = DEFAULT_CHECK,
+    extras: Collection[Extra] = (),
 ) -> Proof:
-    """Run a written model and its original, compare, and do what else is asked for.
+    """Run a written model and its original, and compare what they give.
 
     Both run at the dims that the plan was made for, at two sets of them where it has
     bounds, both inside; without a plan, at small ones. Where
@@ -34,7 +38,7 @@ def prove(
 
     Args:
         planned: A model that memplan wrote; its plan beside it, which the extras need.
-        original: The model it was made from.
+        original: The model it was made from; None: what its name says.
         check: Where to run, and what counts as equal.
         extras: ``replay`` runs it op by op inside the plan's arenas, ``measure`` measures
             both models' memory in the runtime.
@@ -47,6 +51,7 @@ def prove(
     from memplan_cli.onnx_io.runs.feeds import default_dims
     from memplan_cli.runtime.facts import Pair, runtime_account
 
+    planned, original = _pair(Path(planned), original)
     model = load_model(planned)
     notes = read_notes(model)
     refuse_foreign(notes, planned)
@@ -72,6 +77,43 @@ def prove(
         timeout=check.timeout,
     )
     return Proof(verdict, with_binding(runtime_account(pair).facts, donation.pairs))
+
+
+def _pair(planned: Path, original: FilePath | None) -> tuple[Path, Path]:
+    """Return a written model and its original, which are two files.
+
+    Raises:
+        ModelError: one is missing, or both names are of one file.
+    """
+    source = _named_by(planned) if original is None else Path(original)
+    if planned.exists() and source.exists() and planned.samefile(source):
+        raise ModelError(
+            f"{source} is the written model itself, which says nothing of its original",
+            hint="name with --original the model that it was made from",
+        )
+    return planned, source
+
+
+def _named_by(planned: Path) -> Path:
+    """Return the file that ``optimize`` made this one from, by its default name.
+
+    Raises:
+        ModelError: there is no such file, or its name does not say.
+    """
+    if not planned.exists():
+        raise ModelError(f"there is no file {planned}")
+    original = original_of(planned)
+    if original is None:
+        raise ModelError(
+            f"{planned} does not say which model it was made from",
+            hint="name it with --original",
+        )
+    if not original.exists():
+        raise ModelError(
+            f"there is no file {original}, the default for the model that it was made from",
+            hint="name that model with --original",
+        )
+    return original
 
 
 def _compared(

@@ -35,8 +35,8 @@ def groups(
     """Return the groups of more than one var, members sorted: ``{"a b"}``."""
     made = program(top, sizes=sizes, weights=weights)
     found: dict[str, list[str]] = {}
-    for var, home in share_storage(made, var_sizes(made, *without), aliasing).items():
-        found.setdefault(home, []).append(var)
+    for var, buffer in share_storage(made, var_sizes(made, *without), aliasing).items():
+        found.setdefault(buffer, []).append(var)
     return {" ".join(sorted(members)) for members in found.values() if len(members) > 1}
 
 
@@ -73,7 +73,7 @@ def test_nothing_is_shared_at_the_pool_levels() -> None:
     assert groups(chain("Relu"), aliasing=SHARE_NOTHING) == set()
 
 
-def test_the_homes_id_is_that_of_the_oldest_var() -> None:
+def test_the_buffers_id_is_that_of_the_oldest_var() -> None:
     top = block(
         "x", "z", op("a <- x"), op("b <- a", kind="Relu"), op("c <- b", kind="Reshape"),
         op("z <- c"),
@@ -82,7 +82,7 @@ def test_the_homes_id_is_that_of_the_oldest_var() -> None:
     assert set(share_storage(made, var_sizes(made)).values()) == {"a"}
 
 
-def test_a_view_shares_even_where_its_base_lives_on() -> None:
+def test_a_view_shares_even_where_its_base_is_live_after_it() -> None:
     top = block("x", "z", op("a <- x"), op("b <- a", kind="Reshape"), op("z <- a b"))
     assert groups(top) == {"a b"}
 
@@ -238,29 +238,29 @@ def test_carried_values_are_told_through_a_chain_of_views() -> None:
     assert found == {"d u", "c v"}
 
 
-def test_views_inside_a_body_that_are_not_carried_share() -> None:
+def test_views_inside_a_subgraph_that_are_not_carried_share() -> None:
     body = block("c", "r", op("v <- c", kind="Reshape"), op("r <- v"))
     assert groups(block("x", "p", op("p <- x", body, kind="Loop"))) == {"c v"}
 
 
-def test_a_branch_may_hand_out_a_view() -> None:
+def test_a_branch_may_give_a_view() -> None:
     branch = block("", "r", op("r <- a", kind="Identity"))
     top = block("c x", "z", op("a <- x"), op("y <- c", branch, kind="If"), op("z <- y"))
     assert groups(top) == {"a r"}
 
 
-def test_a_body_does_not_write_over_what_it_reads_again_on_the_next_turn() -> None:
+def test_a_subgraph_does_not_write_over_what_it_reads_again_on_the_next_turn() -> None:
     body = block("c", "r", op("t <- w", kind="Relu"), op("r <- c t"))
     top = block("x", "z", op("w <- x"), op("z <- x", body, kind="Loop"))
     assert groups(top) == set()
 
 
-def test_a_body_does_not_write_over_what_it_was_given() -> None:
+def test_a_subgraph_does_not_write_over_what_it_was_given() -> None:
     body = block("c", "r", op("r <- c", kind="Relu"))
     assert groups(block("x", "z", op("z <- x", body, kind="Loop"))) == set()
 
 
-def test_a_body_does_not_write_over_a_view_of_what_it_reads_again() -> None:
+def test_a_subgraph_does_not_write_over_a_view_of_what_it_reads_again() -> None:
     body = block(
         "c", "r", op("v <- w", kind="Reshape"), op("t <- v", kind="Relu"), op("r <- c t")
     )

@@ -34,7 +34,7 @@ def test_levels_below_2_share_nothing() -> None:
     assert groups(choice(THEN, OTHER), aliasing=SHARE_NOTHING) == set()
 
 
-def test_the_home_is_the_oldest_result() -> None:
+def test_the_buffer_is_named_by_the_oldest_result() -> None:
     made = program(choice(THEN, OTHER))
     assert share_storage(made, var_sizes(made))[VarId("y")] == "r"
     inner = block("", "s", op("s <- a", THEN, block("", "v", op("v <- a")), kind="If"))
@@ -49,7 +49,7 @@ def test_nested_ifs_chain() -> None:
 
 
 @pytest.mark.parametrize(
-    ("handed", "shared"),
+    ("given_through", "shared"),
     [
         (block("", "a"), {"r y"}),
         (block("", "w"), {"r y"}),
@@ -57,9 +57,11 @@ def test_nested_ifs_chain() -> None:
     ],
     ids=["a capture", "a weight", "a view of a capture"],
 )
-def test_what_a_branch_only_hands_on_is_copied(handed: Block, shared: set[str]) -> None:
-    assert groups(choice(THEN, handed, "a"), weights="w") == shared
-    assert groups(choice(handed, THEN, "a"), weights="w") == shared
+def test_what_a_branch_only_passes_through_is_copied(
+    given_through: Block, shared: set[str]
+) -> None:
+    assert groups(choice(THEN, given_through, "a"), weights="w") == shared
+    assert groups(choice(given_through, THEN, "a"), weights="w") == shared
 
 
 def test_a_view_made_of_what_the_branch_made_is_a_result_like_any() -> None:
@@ -100,8 +102,8 @@ def test_excluded_results_and_outputs_share_with_nobody() -> None:
 
 def test_an_op_of_another_kind_or_domain_may_run_both_bodies() -> None:
     for kind, domain in (("Both", ""), ("If", "local")):
-        owner = op("y <- x", THEN, OTHER, kind=kind, domain=domain)
-        assert groups(block("x", "z", MADE, owner, END)) == set()
+        control_flow = op("y <- x", THEN, OTHER, kind=kind, domain=domain)
+        assert groups(block("x", "z", MADE, control_flow, END)) == set()
 
 
 def test_what_a_loop_carries_is_copied() -> None:
@@ -150,7 +152,7 @@ def test_the_output_is_live_from_the_first_branchs_result_on() -> None:
     assert live_peak(made, var_sizes(made)) == 60 + 7 + 8
 
 
-def test_only_branches_of_one_op_never_meet() -> None:
+def test_only_branches_of_one_op_are_exclusive() -> None:
     two = block("", "c", op("c <- x", block("", "e", op("e <- x")), kind="If"))
     top = block(
         "x", "z", op("y <- x", block("", "a", op("a <- x")), two, kind="If"),
@@ -163,13 +165,13 @@ def test_only_branches_of_one_op_never_meet() -> None:
         f"{one} {other}"
         for one in "abcefgy"
         for other in "abcefgy"
-        if one < other and places.never_meet(VarId(one), VarId(other))
+        if one < other and places.are_exclusive(VarId(one), VarId(other))
     }
     assert met == {"a c", "a e"}
     assert [choice.op.outputs for choice in places.choices] == [("c",), ("y",), ("k",)]
 
 
-def test_branches_in_bodies_that_both_run_may_meet() -> None:
+def test_branches_in_subgraphs_that_both_run_are_not_exclusive() -> None:
     def branching(name: str) -> Block:
         bodies = block("", f"{name}1", op(f"{name}1 <- x")), block("", "x")
         swapped = bodies if name == "p" else bodies[::-1]
@@ -177,4 +179,4 @@ def test_branches_in_bodies_that_both_run_may_meet() -> None:
 
     top = block("x", "z", op("y k <- x", branching("p"), branching("q"), kind="Both"), END)
     places = find_places(program(top), SHARE_SAFELY.runs_one)
-    assert not places.never_meet(VarId("p1"), VarId("q1"))
+    assert not places.are_exclusive(VarId("p1"), VarId("q1"))

@@ -86,7 +86,7 @@ def test_work_adds_bytes_to_flops() -> None:
     assert Cost(5, 2).work == 5 + 2 * FLOPS_PER_BYTE
 
 
-def test_an_op_with_bodies_costs_what_they_cost_once() -> None:
+def test_a_control_flow_op_costs_what_they_cost_once() -> None:
     x, y, z = VarId("x"), VarId("y"), VarId("z")
     table = {var: Var(var, "float32", (4,), Origin.OP) for var in (x, y, z)}
     inner = Op("", "Add", (x, x), (y,))

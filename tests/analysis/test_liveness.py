@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from builders import block, ids, op, program
-from memplan_cli.analysis.liveness import Timeline, deaths, duration, live_ranges, steps
+from memplan_cli.analysis.liveness import Timeline, duration, live_ranges, release_ticks, steps
 from memplan_cli.core.problem import LiveRange
 from memplan_cli.core.program import Block, VarId
 
@@ -12,9 +12,11 @@ def ranges_of(top: Block, weights: str = "") -> dict[str, LiveRange]:
     return {str(var): live for var, live in live_ranges(program(top, weights=weights)).items()}
 
 
-def deaths_of(top: Block, weights: str = "") -> dict[str, str]:
+def releases_of(top: Block, weights: str = "") -> dict[str, str]:
     timeline = Timeline(program(top, weights=weights))
-    return {str(var): timeline.ending[tick].name for var, tick in deaths(timeline).items()}
+    return {
+        str(var): timeline.ending[tick].name for var, tick in release_ticks(timeline).items()
+    }
 
 
 LOOP = op("y <- n x", block("i c", "r", op("t <- c w"), op("r <- t i")), kind="Loop")
@@ -22,22 +24,22 @@ LOOP = op("y <- n x", block("i c", "r", op("t <- c w"), op("r <- t i")), kind="L
 AROUND_LOOP = block("n x", "z", op("w <- x"), LOOP, op("z <- y"))
 
 
-def test_chain_var_lives_from_its_definition_to_its_last_use() -> None:
+def test_chain_var_is_live_from_its_definition_to_its_last_use() -> None:
     got = ranges_of(block("x", "z", op("y <- x"), op("z <- y")))
     assert got == {"x": LiveRange(0, 1), "y": LiveRange(0, 2), "z": LiveRange(1, 2)}
 
 
-def test_an_output_that_nobody_reads_lives_while_it_is_made() -> None:
+def test_an_output_that_nothing_reads_is_live_while_it_is_made() -> None:
     got = ranges_of(block("x", "z", op("y unread <- x"), op("z <- y")))
     assert got["unread"] == LiveRange(0, 1)
 
 
-def test_a_result_lives_to_the_end_of_the_run() -> None:
+def test_a_result_is_live_to_the_end_of_the_run() -> None:
     got = ranges_of(block("x", "y", op("y <- x"), op("a <- x"), op("b <- a")))
     assert got["y"] == LiveRange(0, 3)
 
 
-def test_a_result_that_is_read_again_lives_to_the_end_too() -> None:
+def test_a_result_that_is_read_again_is_live_to_the_end_too() -> None:
     got = ranges_of(block("x", "y z", op("y <- x"), op("z <- y"), op("a <- z"), op("b <- a")))
     assert got["y"] == LiveRange(0, 4)
 
@@ -58,7 +60,7 @@ def test_ops_of_nested_blocks_have_ticks_of_their_own() -> None:
     assert duration(made) == 6
 
 
-def test_an_empty_body_takes_two_ticks() -> None:
+def test_an_empty_subgraph_takes_two_ticks() -> None:
     made = program(block("c x", "z", op("y <- c", block("", "x"), kind="If"), op("z <- y")))
     assert [(s.start, s.end) for s in steps(made)] == [(0, 1), (2, 2)]
     assert duration(made) == 3
@@ -112,11 +114,11 @@ def test_a_loop_keeps_what_it_was_given_until_it_ends() -> None:
 LOOP_OF_X = op("y <- x", block("s", "r", op("r <- s")), kind="Scan")
 
 
-def test_what_a_body_makes_for_itself_lives_inside_the_body() -> None:
+def test_what_a_subgraph_makes_for_itself_is_live_inside_it() -> None:
     assert ranges_of(AROUND_LOOP)["t"] == LiveRange(2, 4)
 
 
-def test_what_a_body_gives_lives_to_the_end_of_its_owner() -> None:
+def test_what_a_subgraph_gives_is_live_to_the_end_of_its_op() -> None:
     body = block("i", "early late", op("early <- i"), op("t <- i"), op("late <- t"))
     got = ranges_of(block("x", "y z", op("y z <- x", body, kind="Loop")))
     assert got["early"] == LiveRange(1, 5)
@@ -137,52 +139,54 @@ def test_a_branch_in_a_loop_keeps_what_the_loop_needs_again() -> None:
     assert got["w"].end == got["v"].end == 9
 
 
-def test_what_nobody_needs_any_more_dies_after_its_last_reader() -> None:
+def test_what_nothing_needs_any_more_is_released_after_its_last_reader() -> None:
     top = block("x", "z", op("a <- x"), op("b <- a"), op("c <- a b"), op("z <- c"))
-    assert deaths_of(top) == {"a": "c", "b": "c", "c": "z"}
+    assert releases_of(top) == {"a": "c", "b": "c", "c": "z"}
 
 
-def test_an_unread_output_dies_after_its_producer() -> None:
-    assert deaths_of(block("x", "y", op("y extra <- x")))["extra"] == "y extra"
+def test_an_unread_output_is_released_after_its_producer() -> None:
+    assert releases_of(block("x", "y", op("y extra <- x")))["extra"] == "y extra"
 
 
-def test_inputs_weights_and_results_do_not_die() -> None:
-    assert deaths_of(block("x", "y", op("y <- x w")), weights="w") == {}
+def test_inputs_weights_and_results_are_not_released() -> None:
+    assert releases_of(block("x", "y", op("y <- x w")), weights="w") == {}
 
 
-def test_a_capture_dies_after_the_branching_op_because_a_branch_may_not_be_taken() -> None:
+def test_a_capture_is_released_after_the_branching_op_because_a_branch_may_not_be_taken() -> (
+    None
+):
     taken, other = block("", "a", op("a <- w")), block("", "b", op("b <- x"))
     top = block("c x", "z", op("w <- x"), op("y <- c", taken, other, kind="If"), op("z <- y"))
-    assert deaths_of(top) == {"w": "y", "y": "z"}
+    assert releases_of(top) == {"w": "y", "y": "z"}
 
 
-def test_a_capture_of_the_last_branch_dies_after_the_branching_op_too() -> None:
+def test_a_capture_of_the_last_branch_is_released_after_the_branching_op_too() -> None:
     branches = block("", "a", op("a <- x")), block("", "b", op("b <- w"))
     top = block("c x", "y", op("w <- x"), op("y <- c", *branches, kind="If"))
-    assert deaths_of(top)["w"] == "y"
+    assert releases_of(top)["w"] == "y"
 
 
-def test_a_body_releases_what_it_made_on_every_turn() -> None:
-    got = deaths_of(AROUND_LOOP)
+def test_a_subgraph_releases_what_it_made_on_every_turn() -> None:
+    got = releases_of(AROUND_LOOP)
     assert got["t"] == "r"
     assert got["w"] == "y"
     assert "r" not in got, "it becomes the next turn's value"
     assert "c" not in got, "it belongs to the loop"
 
 
-def test_a_value_that_a_branch_hands_out_as_it_is_dies_after_its_last_reader() -> None:
+def test_a_value_that_a_branch_gives_as_it_is_is_released_after_its_last_reader() -> None:
     branches = block("", "w"), block("", "b", op("b <- x"))
     top = block("c x", "z", op("w <- x"), op("y <- c", *branches, kind="If"), op("z <- y w"))
-    assert deaths_of(top) == {"w": "z", "y": "z"}
+    assert releases_of(top) == {"w": "z", "y": "z"}
 
 
-def test_a_result_of_an_inner_block_read_outside_of_its_owner_dies_there() -> None:
+def test_a_result_of_an_inner_block_read_outside_of_its_op_is_released_there() -> None:
     inner = block("", "b", op("a <- w"), op("b <- a"))
     outer = block(
         "", "s", op("w <- x"), op("q <- c", inner, inner_twin(), kind="If"), op("s <- q")
     )
     top = block("c x", "y", op("y <- c", outer, block("", "x"), kind="If"))
-    assert deaths_of(top) == {"a": "b", "w": "q", "q": "s"}
+    assert releases_of(top) == {"a": "b", "w": "q", "q": "s"}
 
 
 def inner_twin() -> Block:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from builders import var_sizes
 from memplan_cli.analysis.aliasing import SHARE_NOTHING, SHARE_SAFELY, share_storage
-from memplan_cli.analysis.liveness import Timeline, deaths, duration, live_ranges, steps
+from memplan_cli.analysis.liveness import Timeline, duration, live_ranges, release_ticks, steps
 from memplan_cli.analysis.storage import live_peak
 from memplan_cli.core.program import walk
 from programs import programs
@@ -114,14 +114,14 @@ def test_without_loops_no_tick_of_a_range_is_wasted(made: Program) -> None:
 def test_live_peak_is_the_largest_sum_over_all_ticks(made: Program, *, shared: bool) -> None:
     aliasing = SHARE_SAFELY if shared else SHARE_NOTHING
     sizes, live = var_sizes(made), live_ranges(made)
-    home = share_storage(made, sizes, aliasing)
+    buffer_of = share_storage(made, sizes, aliasing)
     spans: dict[str, tuple[int, int]] = {}
-    for var, owner in home.items():
-        low, high = spans.get(owner, (live[var].start, live[var].end))
-        spans[owner] = (min(low, live[var].start), max(high, live[var].end))
-    weight = {home[var]: size.coefficient for var, size in sizes.items()}
+    for var, buffer in buffer_of.items():
+        low, high = spans.get(buffer, (live[var].start, live[var].end))
+        spans[buffer] = (min(low, live[var].start), max(high, live[var].end))
+    weight = {buffer_of[var]: size.coefficient for var, size in sizes.items()}
     sums = [
-        sum(weight[owner] for owner, (low, high) in spans.items() if low <= tick < high)  # type: ignore[index, misc]
+        sum(weight[buffer] for buffer, (low, high) in spans.items() if low <= tick < high)  # type: ignore[index, misc]
         for tick in range(duration(made))
     ]
     assert live_peak(made, sizes, aliasing=aliasing) == max(sums, default=0)
@@ -140,7 +140,7 @@ def test_nothing_is_read_after_its_release(made: Program, seed: int) -> None:
     """And on every path: a var that is released was made, whichever branch was taken."""
     after: dict[str, list[VarId]] = {}
     timeline = Timeline(made)
-    for var, tick in deaths(timeline).items():
+    for var, tick in release_ticks(timeline).items():
         after.setdefault(timeline.ending[tick].name, []).append(var)
     there = {var for var in made.vars if not made.vars[var].origin.value.endswith("op")}
     _release(made.body, after, there, random.Random(seed))
@@ -149,7 +149,7 @@ def test_nothing_is_read_after_its_release(made: Program, seed: int) -> None:
 
 @quick
 @given(made=programs())
-def test_without_bodies_a_var_is_released_by_the_last_op_that_mentions_it(
+def test_without_subgraphs_a_var_is_released_by_the_last_op_that_mentions_it(
     made: Program,
 ) -> None:
     flat = [op._replace(bodies=()) for op in made.body.ops]
@@ -159,7 +159,7 @@ def test_without_bodies_a_var_is_released_by_the_last_op_that_mentions_it(
     for var in (*made.body.inputs, *made.body.outputs):
         last.pop(var, None)
     timeline = Timeline(replace(made, body=top))
-    found = deaths(timeline).items()
+    found = release_ticks(timeline).items()
     assert {var: timeline.ending[tick].name for var, tick in found} == last
 
 

@@ -47,9 +47,9 @@ def parse(graph: str) -> Program:
     text = f'<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]> {graph}'
     model = onnx.parser.parse_model(text)
     made = {name for node in model.graph.node for name in node.output}
-    held = {tensor.name for tensor in model.graph.initializer}
+    stored = {tensor.name for tensor in model.graph.initializer}
     for value in model.graph.value_info:
-        if value.name not in made | held:
+        if value.name not in made | stored:
             shape = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
             data = np.zeros(shape, np.float32)
             model.graph.initializer.append(onnx.numpy_helper.from_array(data, value.name))

@@ -12,20 +12,20 @@ from memplan_cli.core.symbolic.sizes import Size
 CHAIN = block("x", "z", op("a <- x"), op("b <- a", kind="Relu"), op("c <- b"), op("z <- c"))
 
 
-def test_vars_that_share_bytes_are_one_buffer_that_lives_as_long_as_all_of_them() -> None:
+def test_vars_that_share_bytes_are_one_buffer_that_is_live_as_long_as_all_of_them() -> None:
     made = program(CHAIN, sizes={"a": 10, "b": 10, "c": 7})
-    home, units = storage_of(made, var_sizes(made))
-    assert home == {"a": "a", "b": "a", "c": "c"}
+    buffer_of, units = storage_of(made, var_sizes(made))
+    assert buffer_of == {"a": "a", "b": "a", "c": "c"}
     assert {b.id: (b.size, b.live) for b in units["1"]} == {
         "a": (10, LiveRange(0, 3)),
         "c": (7, LiveRange(2, 4)),
     }
 
 
-def test_a_pinned_var_lives_the_whole_run_and_shares_with_nobody() -> None:
+def test_a_pinned_var_is_live_for_the_whole_run_and_shares_with_none() -> None:
     made = program(CHAIN)
-    home, units = storage_of(made, var_sizes(made), pinned=[VarId("b")])
-    assert home == {"a": "a", "b": "b", "c": "c"}
+    buffer_of, units = storage_of(made, var_sizes(made), pinned=[VarId("b")])
+    assert buffer_of == {"a": "a", "b": "b", "c": "c"}
     assert {b.id: b.live for b in units["1"]}[BufferId("b")] == LiveRange(0, 4)
 
 
@@ -68,7 +68,7 @@ def test_branches_do_not_add_up() -> None:
     branches = block("", "a", op("a <- x")), block("", "b", op("b <- x"))
     top = block("c x", "z", op("y <- c", *branches, kind="If"), op("z <- y"))
     assert peak(top, a=10, b=10, y=10) == 10, "one of them is made, and it is the output"
-    assert peak(top, a=10, b=11, y=12) == 33, "results last to the end of their owner"
+    assert peak(top, a=10, b=11, y=12) == 33, "results last to the end of their op"
     inner = (
         block("", "a", op("t <- x"), op("a <- t")),
         block("", "b", op("u <- x"), op("b <- u")),

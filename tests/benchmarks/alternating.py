@@ -13,7 +13,9 @@ import time
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.results.observations import CPU, RuntimeSettings
+from memplan_cli.core.serialization import to_json
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.runs.feeds import feed_specs
 from memplan_cli.runtime.workers.session import run_options
@@ -49,7 +51,9 @@ def alternate(
     model = next(iter(trials.values()))[0]
     chosen = specs if specs is not None else feed_specs(load_model(model), dims)
     workers = {
-        name: _started(SessionJob(path, CPU, chosen, RuntimeSettings.from_json(settings)))
+        name: _started(
+            SessionJob(path, CPU, chosen, from_json(RuntimeSettings, settings, "the settings"))
+        )
         for name, (path, settings) in trials.items()
     }
     try:
@@ -83,7 +87,7 @@ def _started(job: SessionJob) -> subprocess.Popen[str]:
     worker = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
     )
-    _say(worker, json.dumps(job.to_json()))
+    _say(worker, json.dumps({"session": to_json(job)}))
     return worker
 
 
@@ -107,7 +111,7 @@ def _answer(worker: subprocess.Popen[str]) -> float:
 
 def main() -> None:
     """Load one model, and run it each time a line comes in."""
-    job = SessionJob.from_json(json.loads(sys.stdin.readline()))
+    job = SessionJob.of(json.loads(sys.stdin.readline()))
     session, feed, settings = job.session(), job.feed(), job.settings
     for _ in range(WARM):
         session.run(None, feed, run_options(settings))

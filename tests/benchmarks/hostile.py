@@ -24,7 +24,7 @@ from pathlib import Path
 import onnx
 from onnx import TensorProto, helper
 
-from memplan_cli.workflows import api
+from memplan_cli import workflows
 
 from .cases import asked, cell, publish, run_all
 from .hostile_commands import CASES as COMMANDS
@@ -189,7 +189,7 @@ def _plan(change: Callable[[dict[str, object]], object]) -> Make:
     def make(folder: Path) -> list[str]:
         out = folder / "made" / "m.onnx"
         out.parent.mkdir()
-        api.optimize(SAMPLES / "branchy_cnn.onnx", out=out, check=None)
+        workflows.optimize(SAMPLES / "branchy_cnn.onnx", out=out, check=None)
         plan = json.loads(out.with_suffix(".json").read_text())
         shutil.rmtree(out.parent)
         change(plan)

@@ -62,7 +62,7 @@ def instances(folder: Path, *, peers: bool) -> Iterator[str]:
     others = installed() if peers else {}
     compared: dict[str, Peer] = {
         "greedy by size": ALLOCATORS["greedy-size"],
-        "time-order best fit": ALLOCATORS["best-fit-birth"],
+        "time-order best fit": ALLOCATORS["best-fit-start"],
         **others,
     }
     head = ["instance", "buffers", "capacity / bound", "height / bound", "proved", "seconds"]

@@ -211,7 +211,7 @@ def _strips(
 
 
 def crowded(count: int, seed: int) -> Problem:
-    """Large buffers of all lives among many small ones, in an arena that is full at times.
+    """Large buffers of all live ranges among many small ones, in an arena that is full at times.
 
     Laid out as it is made: every tick one buffer goes into a gap chosen at random, and at one
     tick in forty all gaps are filled up. So the lower bound, the height, can be reached.

@@ -23,11 +23,11 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from memplan_cli import plan
 from memplan_cli.core.problem import Buffer, BufferId, LiveRange, Problem, slot_violations
 from memplan_cli.packing.pools.bound import slot_bound
 from memplan_cli.packing.pools.pool import KINDS, pool_levels
 from memplan_cli.settings.settings import Settings
-from memplan_cli.workflows.api import plan
 
 from .cases import asked, publish, run_all
 from .models import ROOT, SHARED, bindings

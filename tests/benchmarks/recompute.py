@@ -18,15 +18,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memplan_cli import Settings
+from memplan_cli import Settings, workflows
 from memplan_cli.core.results.observations import CPU, RuntimeSettings
+from memplan_cli.core.serialization import to_json
 from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN, offline_program
 from memplan_cli.runtime.measuring.measure import Trial
 from memplan_cli.runtime.proofs.compare import Comparison, compare
 from memplan_cli.runtime.proofs.donated import donated_steps
 from memplan_cli.runtime.simulation.predict import Executed
 from memplan_cli.runtime.steer import recommend
-from memplan_cli.workflows import api
 from steps_memory import WAYS, held_by_steps
 
 from .alternating import alternate
@@ -120,7 +120,7 @@ def filled(name: str, folder: Path) -> Path:
 def knee(model: Path) -> Json:
     """Return what is chosen where no budget is given."""
     began = time.process_time()
-    report = api.plan(model, Settings(recompute="auto")).report
+    report = workflows.plan(model, Settings(recompute="auto")).report
     seconds = time.process_time() - began
     return {"seconds": seconds, **peaks(report)}
 
@@ -144,18 +144,18 @@ def budgets(name: str, model: Path, folder: Path) -> list[Json]:
     rows, trials = [], {}
     if runs:
         before = best_as_written(model, name)
-        trials["before"] = (model, before.settings.to_json())
+        trials["before"] = (model, to_json(before.settings))
     for share in SHARES:
         asked = Settings(recompute="auto", budget=share)
         out = folder / f"{share}.onnx"
         began = time.process_time()
-        done = api.optimize(model, asked, out=out, check=None)
+        done = workflows.optimize(model, asked, out=out, check=None)
         row: Json = {"share": share, "seconds": time.process_time() - began}
         row |= peaks(done.plan.report)
         if runs and done.model:
             after = best_as_written(out, name)
             verdict = compare(model, out, replace(BITS, specs=specs_of(name)))
-            trials[str(share)] = (out, after.settings.to_json())
+            trials[str(share)] = (out, to_json(after.settings))
             row |= {
                 "before": first_peaks(before),
                 "after": first_peaks(after),
@@ -185,8 +185,8 @@ def first_peaks(found: Recommendation) -> list[int | None]:
 def donation(model: Path, folder: Path) -> Json:
     """Donate what may be donated, take two steps, and hold the process's memory against it."""
     out = folder / "donated.onnx"
-    plain = api.plan(model).report
-    report = api.optimize(model, Settings(donate=ALL), out=out, check=None).plan.report
+    plain = workflows.plan(model).report
+    report = workflows.optimize(model, Settings(donate=ALL), out=out, check=None).plan.report
     pairs = report.donated.pairs
     steps = donated_steps(model, out, pairs, BITS)
     best = best_as_written(out, model.stem)

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from corruptions import nested_programs
+from memplan_cli import workflows
 from memplan_cli.errors import MemplanError
 from memplan_cli.runtime.proofs.replay import Replayed, replay
 from memplan_cli.settings.settings import Settings
-from memplan_cli.workflows import api
 from trials import tried
 
 from .prediction import every_name, fill, trial_of
@@ -59,7 +59,7 @@ def row(
 ) -> Row:
     out = model.with_name(f"{name}.{level}.onnx")
     settings = replace(Settings(), level=level, dims=trial.dims, order=order)
-    done = api.optimize(model, settings, out=out, check=None)
+    done = workflows.optimize(model, settings, out=out, check=None)
     found = Row(name, level, replay(out, done.plan, trial))
     out.unlink()
     return found

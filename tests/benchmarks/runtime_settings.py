@@ -24,10 +24,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collection_inputs import specs_from_json
-from memplan_cli import Check, Settings
+from memplan_cli import Check, Settings, workflows
 from memplan_cli.analysis.storage import live_peak
 from memplan_cli.core.program import Origin
 from memplan_cli.core.results.observations import CPU, Peaks, RuntimeSettings
+from memplan_cli.core.serialization import to_json
 from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.runtime.facts import best_settings
@@ -35,7 +36,6 @@ from memplan_cli.runtime.graph.offline import offline_program
 from memplan_cli.runtime.measuring.measure import Trial, measure
 from memplan_cli.runtime.proofs.compare import Comparison, compare
 from memplan_cli.transforms.ordering.order import best_order
-from memplan_cli.workflows import api
 from memplan_cli.workflows.target import runtime_aliasing
 
 from .alternating import alternate
@@ -101,8 +101,8 @@ def of_settings(model: Path, trial: Trial) -> Json:
     same = compare(model, model, how)
     assert found.observed
     return {
-        "observed": found.observed.to_json(),
-        "settings": found.settings.to_json(),
+        "observed": to_json(found.observed),
+        "settings": to_json(found.settings),
         "outputs": same.status,
         "bits": same.bit_identical,
         "model": model.name,
@@ -137,16 +137,16 @@ def of_target(model: Path, target: str, dims: dict[str, int]) -> Json:
     """Return what ``optimize --target`` writes and reports."""
     out = model.with_name(f"{target}.onnx")
     asked = replace(Settings(), target=target, dims=dims)  # type: ignore[arg-type]
-    done = api.optimize(model, asked, out=out, check=Check(provider="cpu"))
+    done = workflows.optimize(model, asked, out=out, check=Check(provider="cpu"))
     report = done.plan.report
     assert report.validation
     if report.runtime is None or report.runtime.settings is None:
         raise RuntimeError("; ".join((*report.warnings, *report.validation.notes)))
     offline = "pkg.memplan.runtime" in {e.key for e in load_model(out).metadata_props}
     return {
-        "observed": report.runtime.observed["optimized"].to_json(),
-        "predicted": report.runtime.predicted["optimized"].to_json(),
-        "settings": report.runtime.settings.to_json(),
+        "observed": to_json(report.runtime.observed["optimized"]),
+        "predicted": to_json(report.runtime.predicted["optimized"]),
+        "settings": to_json(report.runtime.settings),
         "outputs": report.validation.status,
         "bits": report.validation.bit_identical,
         "notes": [*report.validation.notes, *report.warnings],
@@ -200,8 +200,8 @@ def _part(name: str, part: str, row: Json) -> Json:
         if (found.milliseconds or 0) > 1000 * SLOWEST_RUN:
             raise RuntimeError(f"a run takes {found.milliseconds:.0f} ms")
         return {
-            "observed": found.to_json(),
-            "settings": RuntimeSettings().to_json(),
+            "observed": to_json(found),
+            "settings": to_json(RuntimeSettings()),
             "model": model.name,
         }
     return of_settings(model, trial) if part == "settings" else of_target(model, part, dims)

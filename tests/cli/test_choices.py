@@ -1,4 +1,4 @@
-"""Options whose choices are spelled out, so that help needs no renderer: are they all there?"""
+"""Options whose choices stand in the code, so that help needs no renderer, have all of them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,7 @@ import pytest
 
 from memplan_cli.cli import main
 from memplan_cli.reporting import RENDERERS
-from memplan_cli.reporting.commands import (
-    changes,
-    diagnosis,
-    settings,
-    simulation,
-    stories,
-    sweeps,
-    validation,
-    verdicts,
-)
+from memplan_cli.reporting.commands import diff, gate, results, why
 from memplan_cli.runtime.simulation.dynamic import ALLOCATORS, RUNTIME
 from memplan_cli.training.losses import LOSSES
 from memplan_cli.training.optimizers import OPTIMISERS
@@ -39,15 +30,16 @@ def choices(command: str, option: str) -> set[str]:
     ("command", "table"),
     [
         ("report", RENDERERS),
-        ("gate", verdicts.RENDERERS),
-        ("diff", (*changes.RENDERERS, "html")),
-        ("why", stories.PEAK_RENDERERS),
-        ("why", stories.TENSOR_RENDERERS),
-        ("sweep", sweeps.RENDERERS),
-        ("settings", settings.RENDERERS),
-        ("simulate", simulation.RENDERERS),
-        ("validate", validation.RENDERERS),
-        ("doctor", diagnosis.RENDERERS),
+        ("gate", gate.RENDERERS),
+        ("diff", (*diff.RENDERERS, "html")),
+        ("why", why.PEAK_RENDERERS),
+        ("why", why.TENSOR_RENDERERS),
+        ("sweep", results.SWEEP),
+        ("fit", results.FIT),
+        ("settings", results.SETTINGS),
+        ("simulate", results.SIMULATE),
+        ("validate", results.VALIDATE),
+        ("doctor", results.DOCTOR),
     ],
 )
 def test_every_format_that_there_is_can_be_asked_for(

@@ -9,10 +9,15 @@ import pytest
 from builders import plan_of_text
 from memplan_cli.core.results.figures import CERTAINTY, weakest
 from memplan_cli.core.results.observations import Peaks
-from memplan_cli.core.results.report import Report, RuntimeFacts
+from memplan_cli.core.results.report import RuntimeFacts, read_report
+from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import PlanError
 from memplan_cli.reporting import RENDERERS
-from memplan_cli.reporting.plans.facts import certainty_lines, memory_rows, total_rows
+from memplan_cli.reporting.plans.memory import (
+    certainty_lines,
+    memory_figures,
+    total_figures,
+)
 from memplan_cli.settings.settings import Settings
 
 FIXED = "g (float[4,8] x) => (float[4,8] z) { a = Relu(x) b = Exp(a) z = Neg(b) }"
@@ -85,7 +90,7 @@ def test_a_sum_is_as_sure_as_its_least_sure_term() -> None:
 def test_each_number_is_shown_with_its_word_and_the_words_are_explained(form: str) -> None:
     plan = plan_of_text(BATCH, Settings(bounds={"batch": (1, 8)}))
     shown = RENDERERS[form](plan)
-    rows = (*memory_rows(plan.report), *total_rows(plan.report))
+    rows = (*memory_figures(plan.report), *total_figures(plan.report))
     marked = {row.name: row.certainty for row in rows}
     assert marked["weights"] == "exact"
     assert marked["level 1"] == marked["lower bound"] == marked["total"] == "bound"
@@ -99,20 +104,20 @@ def test_each_number_is_shown_with_its_word_and_the_words_are_explained(form: st
 
 def test_workspace_is_what_was_observed_or_unknown() -> None:
     report = plan_of_text(FIXED).report
-    assert {row.name: row.size for row in total_rows(report)}["workspace"] == "unknown"
+    assert {row.name: row.value for row in total_figures(report)}["workspace"] == "unknown"
     peaks = Peaks(1, 1, held=9, scratch=2048)
     runtime = RuntimeFacts("onnxruntime", "1", "CPU", observed={"optimized": peaks})
     measured = replace(report, runtime=runtime)
-    (row,) = [row for row in total_rows(measured) if row.name == "workspace"]
-    assert (row.size, row.certainty) == ("2.00 KiB", "observed")
+    (row,) = [row for row in total_figures(measured) if row.name == "workspace"]
+    assert (row.value, row.certainty) == ("2.00 KiB", "observed")
 
 
 def test_a_report_read_back_says_the_same_and_no_other_word() -> None:
     report = plan_of_text(FIXED).report
-    data = report.to_json()
-    assert Report.from_json(data).certainty == report.certainty
+    data = to_json(report)
+    assert read_report(data).certainty == report.certainty
     assert set(data["certainty"].values()) <= set(CERTAINTY)
     older = {name: value for name, value in data.items() if name != "certainty"}
-    assert Report.from_json(older).certainty == {}
-    with pytest.raises(PlanError, match="its certainty"):
-        Report.from_json({**data, "certainty": {"planned": "\x1b[31m"}})
+    assert read_report(older).certainty == {}
+    with pytest.raises(PlanError, match=r"certainty\.planned"):
+        read_report({**data, "certainty": {"planned": "\x1b[31m"}})

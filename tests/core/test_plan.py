@@ -11,6 +11,7 @@ import pytest
 from builders import plan_of_text
 from memplan_cli.core.results.placements import Release
 from memplan_cli.core.results.plan_text import listed
+from memplan_cli.core.serialization import to_json
 from memplan_cli.planning.checking.plan_file import plan_from_json, read_plan
 from memplan_cli.settings.settings import Settings
 from planning.plan_cases import LEVEL2, PLANS, TEXT, of
@@ -85,8 +86,8 @@ def test_the_digest_is_about_what_was_decided_and_not_about_what_was_measured() 
 @pytest.mark.parametrize("level", [0, 1, 2])
 def test_the_file_says_what_the_plan_says_as_data(level: int) -> None:
     plan = PLANS[level]
-    assert json.loads(plan.dumps()) == plan.to_json()
-    assert list(json.loads(plan.dumps())) == list(plan.to_json())
+    assert json.loads(plan.dumps()) == to_json(plan)
+    assert list(json.loads(plan.dumps())) == list(to_json(plan))
 
 
 @pytest.mark.parametrize("count", [0, 1, 999, 1000, 1001, 2500])
@@ -105,7 +106,7 @@ def test_names_that_json_must_escape_come_back_as_they_were() -> None:
     odd = 'a"b\\c\nd\x00é\u2028'
     tensors = tuple(t._replace(name=odd, pinned=odd, alias_of=odd) for t in LEVEL2.tensors[:1])
     plan = replace(LEVEL2, tensors=tensors, releases=(Release(1, odd, (odd, odd)),))
-    assert json.loads(plan.dumps()) == plan.to_json()
+    assert json.loads(plan.dumps()) == to_json(plan)
 
 
 def test_more_evidence_changes_the_file_and_not_the_digest() -> None:

@@ -121,15 +121,15 @@ def test_two_buffers_of_one_id_are_a_violation() -> None:
 
 
 CHAINED = (buffer("a", 0, 2, 8), buffer("b", 1, 3, 4), buffer("c", 2, 4, 6))
-"""``c`` is born when ``a`` is dead and ``b`` is not."""
+"""``c`` starts when ``a`` is dead and ``b`` is not."""
 
 
-def wrong_with(slots: tuple[int, ...], height: int, births: tuple[Buffer, ...]) -> list[str]:
-    found = slot_violations(Problem(CHAINED), births, slots, height)
+def wrong_with(slots: tuple[int, ...], height: int, by_start: tuple[Buffer, ...]) -> list[str]:
+    found = slot_violations(Problem(CHAINED), by_start, slots, height)
     return [violation.reason for violation in found]
 
 
-def test_slots_that_are_handed_on_when_they_are_free_are_safe() -> None:
+def test_slots_that_are_reused_when_they_are_free_are_safe() -> None:
     assert wrong_with((0, 1, 0), 12, CHAINED) == []
     assert wrong_with((0, 1, 2), 18, CHAINED) == []
     aligned = Problem(CHAINED, alignment=64)
@@ -152,7 +152,7 @@ def test_slots_that_take_other_bytes_than_claimed_are_a_violation() -> None:
     assert wrong_with((0, 1, 0), 11, CHAINED) == ["the slots take 12 bytes"]
 
 
-def test_slots_must_be_given_to_the_buffers_of_the_problem_in_order_of_birth() -> None:
+def test_slots_must_be_given_to_the_buffers_of_the_problem_by_start() -> None:
     early = "a slot is taken before it is free"
     assert wrong_with((0, 1, 2), 18, CHAINED[::-1]) == [early]
     missing = "placed buffers are not the problem's buffers"
@@ -161,20 +161,20 @@ def test_slots_must_be_given_to_the_buffers_of_the_problem_in_order_of_birth() -
     assert wrong_with((0, 1, 2, 3), 26, (*CHAINED, CHAINED[0])) == [missing]
 
 
-BOXES = st.lists(
+RECTANGLES = st.lists(
     st.tuples(st.integers(0, 6), st.integers(0, 4), st.integers(0, 12), st.integers(0, 5)),
     max_size=8,
 )
 """Start, duration, offset, size; both may be nothing."""
 
 
-@given(boxes=BOXES)
-def test_the_sweep_finds_an_overlap_exactly_where_two_boxes_share_a_byte_and_a_tick(
-    boxes: list[tuple[int, int, int, int]],
+@given(rectangles=RECTANGLES)
+def test_the_sweep_finds_an_overlap_exactly_where_two_rectangles_share_a_byte_and_a_tick(
+    rectangles: list[tuple[int, int, int, int]],
 ) -> None:
     cells = [
         {(t, b) for t in range(start, start + ticks) for b in range(low, low + size)}
-        for start, ticks, low, size in boxes
+        for start, ticks, low, size in rectangles
     ]
     wrong = {
         frozenset((one, other))
@@ -183,9 +183,9 @@ def test_the_sweep_finds_an_overlap_exactly_where_two_boxes_share_a_byte_and_a_t
         if cells[one] & cells[other]
     }
     pair = first_overlap(
-        [(start, start + ticks) for start, ticks, _, _ in boxes],
-        [low for _, _, low, _ in boxes],
-        [size for _, _, _, size in boxes],
+        [(start, start + ticks) for start, ticks, _, _ in rectangles],
+        [low for _, _, low, _ in rectangles],
+        [size for _, _, _, size in rectangles],
     )
     assert (pair is None) == (not wrong)
     assert pair is None or frozenset(pair) in wrong

@@ -20,12 +20,12 @@ OUTER = block("j", "s", op("u <- j"), op("q <- u", INNER, kind="Loop"), op("s <-
 TOP = block("x w v", "z", op("y <- x"), op("p <- y", OUTER, kind="Loop"), op("z <- p"))
 
 
-def test_walk_yields_bodies_after_their_owner_and_before_its_successor() -> None:
+def test_walk_yields_subgraphs_after_their_op_and_before_its_successor() -> None:
     got = [each.name for _, each in walk(TOP)]
     assert got == ["y", "p", "u", "q", "t", "r", "s", "z"]
 
 
-def test_walk_yields_two_bodies_in_their_order() -> None:
+def test_walk_yields_two_subgraphs_in_their_order() -> None:
     first, second = block("", "a", op("a <- x")), block("", "b", op("b <- x"))
     top = block("c x", "y", op("y <- c", first, second, kind="If"))
     assert [each.name for _, each in walk(top)] == ["y", "a", "b"]
@@ -43,17 +43,17 @@ def test_walk_goes_deeper_than_the_interpreter_recurses() -> None:
     assert sum(1 for _ in blocks(nested)) == 3000
 
 
-def test_blocks_come_owners_first() -> None:
+def test_blocks_come_outer_ones_first() -> None:
     assert [inner.inputs for inner in blocks(TOP)] == [ids("x w v"), ids("j"), ids("i")]
 
 
-def test_captures_of_a_body_are_what_it_or_a_deeper_one_reads_from_outside() -> None:
+def test_captures_of_a_subgraph_are_what_it_or_a_deeper_one_reads_from_outside() -> None:
     assert captures(INNER) == ids("w")
     assert set(captures(OUTER)) == set(ids("v w"))
     assert captures(TOP) == ()
 
 
-def test_a_body_that_only_hands_a_value_out_captures_it() -> None:
+def test_a_subgraph_that_only_passes_a_value_through_captures_it() -> None:
     assert captures(block("", "x", op("t <- y"))) == ids("y x")
 
 
@@ -61,7 +61,9 @@ def test_an_omitted_input_is_no_capture() -> None:
     assert captures(block("a", "b", op("b <- a _"))) == ()
 
 
-def test_intermediates_are_what_ops_make_less_the_results_plus_what_bodies_are_given() -> None:
+def test_intermediates_are_what_ops_make_less_the_results_plus_what_subgraphs_are_given() -> (
+    None
+):
     made = program(block("x", "z", op("k <-", kind="Constant"), op("z <- x k")), weights="")
     assert intermediates(made) == ids("k")
     everything = set(intermediates(program(TOP)))
@@ -75,11 +77,11 @@ def test_weights_are_no_intermediates() -> None:
 
 
 @pytest.mark.parametrize("kind", ["Loop", "Scan", "SequenceMap"])
-def test_an_op_that_may_run_its_body_again_repeats(kind: str) -> None:
+def test_an_op_that_may_run_its_subgraph_again_repeats(kind: str) -> None:
     assert op("y <- x", block("i", "o", op("o <- i")), kind=kind).repeats
 
 
-def test_an_if_and_an_op_without_bodies_do_not_repeat() -> None:
+def test_an_if_and_an_op_without_subgraphs_do_not_repeat() -> None:
     assert not op("y <- c", block("", "o", op("o <- x")), kind="If").repeats
     assert not op("y <- x", kind="Scan").repeats
 
@@ -100,5 +102,7 @@ def test_a_nameless_op_goes_by_type_and_index() -> None:
         (op("y <- c", block("", "o", op("o <- x", kind="Bernoulli")), kind="If"), True),
     ],
 )
-def test_an_op_is_random_if_it_or_its_body_draws_numbers(each: Op, *, expected: bool) -> None:
+def test_an_op_is_random_if_it_or_its_subgraph_draws_numbers(
+    each: Op, *, expected: bool
+) -> None:
     assert each.is_random is expected

@@ -47,7 +47,7 @@ def test_what_is_no_size_is_refused(text: str) -> None:
         parse_size(text)
 
 
-def test_a_unit_that_can_mean_two_things_is_refused_with_both_spellings() -> None:
+def test_a_unit_that_can_mean_two_things_is_refused_with_both_units() -> None:
     with pytest.raises(SettingsError) as caught:
         parse_size("64k")
     assert caught.value.hint == "64KiB counts in 1024s, 64KB in 1000s"

@@ -121,7 +121,7 @@ def test_a_unit_is_text_that_sorts_its_symbols() -> None:
         ("n*1", "n"),
     ],
 )
-def test_equal_expressions_have_one_spelling(one: str, other: str) -> None:
+def test_equal_expressions_have_one_canonical_form(one: str, other: str) -> None:
     assert canonical_dim(one) == canonical_dim(other)
 
 

@@ -62,6 +62,6 @@ def test_a_size_does_not_depend_on_the_order_of_the_dims(shape: tuple[int | str,
 
 
 @given(text=st.text(max_size=40))
-def test_any_text_is_a_dim_with_one_spelling(text: str) -> None:
+def test_any_text_is_a_dim_with_one_canonical_form(text: str) -> None:
     once = canonical_dim(text)
     assert canonical_dim(str(once)) == once

@@ -19,12 +19,12 @@ WHOLE = b"".join(PIECES)
 
 
 @pytest.fixture(params=[1, 1 << 20], ids=["file", "memory"])
-def most_held(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(spool, "MOST_HELD", request.param)
+def most_kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(spool, "MOST_KEPT", request.param)
     return int(request.param)
 
 
-@pytest.mark.usefixtures("most_held")
+@pytest.mark.usefixtures("most_kept")
 def test_the_bytes_come_out_as_they_went_in_as_often_as_one_likes() -> None:
     kept = spooled(iter(PIECES))
     assert b"".join(kept) == WHOLE
@@ -33,7 +33,7 @@ def test_the_bytes_come_out_as_they_went_in_as_often_as_one_likes() -> None:
 
 
 def test_who_reads_at_once_reads_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spool, "MOST_HELD", 1)
+    monkeypatch.setattr(spool, "MOST_KEPT", 1)
     monkeypatch.setattr(spool, "_CHUNK", 7)
     kept = spooled(iter(PIECES))
     pairs = list(zip(kept, kept, strict=True))
@@ -41,7 +41,7 @@ def test_who_reads_at_once_reads_right(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_long_bytes_are_not_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spool, "MOST_HELD", 1)
+    monkeypatch.setattr(spool, "MOST_KEPT", 1)
     assert not isinstance(spooled(iter(PIECES)), (list, Parts))
 
 
@@ -51,7 +51,7 @@ def test_without_a_place_for_files_all_stays_in_memory(
     def nowhere(**_: Any) -> Any:  # noqa: ANN401 - as tempfile's
         raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
 
-    monkeypatch.setattr(spool, "MOST_HELD", 1)
+    monkeypatch.setattr(spool, "MOST_KEPT", 1)
     monkeypatch.setattr(tempfile, "TemporaryFile", nowhere)
     kept = spooled(iter(PIECES))
     assert b"".join(kept) == b"".join(kept) == WHOLE
@@ -84,7 +84,7 @@ class _Small:
 def test_what_a_full_disk_has_no_room_for_stays_in_memory(
     monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
-    monkeypatch.setattr(spool, "MOST_HELD", 1)
+    monkeypatch.setattr(spool, "MOST_KEPT", 1)
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: _Small(room))
     kept = spooled(iter(PIECES))
     assert b"".join(kept) == WHOLE

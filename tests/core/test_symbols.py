@@ -82,10 +82,10 @@ def test_a_bound_expression_is_what_arithmetic_says(
 
 
 @given(expression=expressions)
-def test_a_spelling_reads_as_itself(expression: Expression) -> None:
-    spelled = canonical_dim(expression.text)
-    assert canonical_dim(str(spelled)) == spelled
-    assert parse_dim(str(spelled)) == parse_dim(expression.text)
+def test_a_canonical_form_reads_as_itself(expression: Expression) -> None:
+    form = canonical_dim(expression.text)
+    assert canonical_dim(str(form)) == form
+    assert parse_dim(str(form)) == parse_dim(expression.text)
 
 
 @given(expression=expressions, dims=dims_of_all, first=st.sampled_from(NAMES))
@@ -139,7 +139,7 @@ def test_equal_products_have_one_unit(a: Expression, b: Expression, c: Expressio
 
 
 @pytest.mark.parametrize(
-    ("text", "spelled"),
+    ("text", "form"),
     [
         ("seq*batch", "batch*seq"),
         ("past + new", "new + past"),
@@ -154,8 +154,8 @@ def test_equal_products_have_one_unit(a: Expression, b: Expression, c: Expressio
         ("s0//0", "`s0//0`"),
     ],
 )
-def test_expressions_have_one_spelling(text: str, spelled: str) -> None:
-    assert canonical_dim(text) == spelled
+def test_expressions_have_one_canonical_form(text: str, form: str) -> None:
+    assert canonical_dim(text) == form
 
 
 @pytest.mark.parametrize(
@@ -179,9 +179,9 @@ def test_what_only_looks_like_arithmetic_is_a_name(text: str, name: str) -> None
 
 
 @given(st.text("ab2 _`#()+-*/,.'\n", max_size=12))
-def test_any_text_is_read_and_its_spelling_reads_as_itself(text: str) -> None:
-    spelled = canonical_dim(text)
-    assert canonical_dim(str(spelled)) == spelled
+def test_any_text_is_read_and_its_canonical_form_reads_as_itself(text: str) -> None:
+    form = canonical_dim(text)
+    assert canonical_dim(str(form)) == form
 
 
 def test_what_is_no_product_is_one_symbol_in_parentheses() -> None:

@@ -9,10 +9,10 @@ import pytest
 from memplan_cli.core.results.placements import BlockOrder
 from memplan_cli.core.results.timeline import (
     curve,
-    held,
     main_arena,
     moments,
     nodes_at,
+    occupancies,
     peak_tick,
 )
 from memplan_cli.planning.checking.plan_file import read_plan
@@ -37,7 +37,7 @@ def test_a_straight_line_takes_a_tick_a_node() -> None:
     assert got == [(0, 0, "a"), (1, 1, "b")]
 
 
-def test_an_owner_of_bodies_begins_before_and_ends_behind_them() -> None:
+def test_a_control_flow_node_begins_before_and_ends_after_its_subgraphs() -> None:
     plan = ordered(("", "a c b"), ("c.then_branch", "t u"), ("c.else_branch", "e"))
     got = [(m.start, m.end, m.label) for m in moments(plan)]
     assert got == [
@@ -51,7 +51,7 @@ def test_an_owner_of_bodies_begins_before_and_ends_behind_them() -> None:
     assert nodes_at(plan)[5] == "c"
 
 
-def test_a_nameless_owner_is_found_by_its_index() -> None:
+def test_a_nameless_control_flow_node_is_found_by_its_index() -> None:
     plan = ordered(
         ("", "#0 #1"), ("Loop#1.body", "#0 #1"), ("Loop#1.body/If#1.then_branch", "x")
     )
@@ -77,11 +77,11 @@ def test_the_clock_agrees_with_the_releases_of_the_plan() -> None:
             assert at[release.step].endswith((release.node, f"#{ending[2]}"))
 
 
-def test_what_shares_bytes_is_held_once() -> None:
+def test_what_shares_bytes_is_one_occupancy() -> None:
     plan = plan_named("branchy")
-    items = held(plan)
+    items = occupancies(plan)
     assert sum(len(item.members) for item in items) == len(plan.tensors)
-    assert {item.owner.alias_of for item in items} == {None}
+    assert {item.tensor.alias_of for item in items} == {None}
     assert any(len(item.members) > 1 for item in items)
 
 

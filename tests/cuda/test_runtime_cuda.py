@@ -10,6 +10,7 @@ import onnx.numpy_helper
 import onnx.parser
 import pytest
 
+from memplan_cli import workflows
 from memplan_cli.core.results.observations import CUDA, RuntimeSettings
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.runtime.measuring.measure import Trial, measure, record
@@ -20,7 +21,6 @@ from memplan_cli.runtime.simulation.predict import Executed, predict
 from memplan_cli.runtime.workers.session import resolve_provider
 from memplan_cli.settings.settings import Settings
 from memplan_cli.shapes.reading import read_program
-from memplan_cli.workflows import api
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,14 +72,14 @@ def test_every_kernel_runs_on_cuda(net: Path) -> None:
 
 def test_the_rewritten_model_gives_the_same_bits(net: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.onnx"
-    api.optimize(net, Settings(), out=out, check=None)
+    workflows.optimize(net, Settings(), out=out, check=None)
     got = compare(net, out, Comparison(provider="cuda"))
     assert (got.status, got.bit_identical, got.provider) == ("passed", True, CUDA)
 
 
 def test_the_plan_holds_in_device_memory(net: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.onnx"
-    plan = api.optimize(net, Settings(), out=out, check=None).plan
+    plan = workflows.optimize(net, Settings(), out=out, check=None).plan
     result = replay(out, plan, ON_CUDA)
     assert (result.status, result.reason, result.extent.placed > 3) == ("passed", "", True)
 

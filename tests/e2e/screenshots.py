@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from browser import Browser
+from memplan_cli import workflows
 from memplan_cli.reporting.plans import html
 from memplan_cli.settings.settings import Settings
-from memplan_cli.workflows import api
 
 TARGET = Path(__file__).parents[2] / "docs" / "screenshots"
 MODELS = {"sd15_unet": "light", "train_bert_small_adam": "dark"}
@@ -20,7 +20,7 @@ _SETTLE = "new Promise(done => setTimeout(done, 150))"
 def page(model: Path) -> str:
     """Return a model's page, the order of its file laid over."""
     kept = replace(Settings(), order="keep")
-    plan, other = api.plan(model), api.plan(model, kept)
+    plan, other = workflows.plan(model), workflows.plan(model, kept)
     plan = replace(
         plan, report=replace(plan.report, model=replace(plan.report.model, path=model.name))
     )

@@ -12,8 +12,10 @@ import onnx.parser
 import pytest
 
 from memplan_cli import Check, Settings, optimize
+from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.program import Program, VarId
 from memplan_cli.core.results.observations import RuntimeSettings, Validation
+from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.metadata import PREFIX, donated_pairs, donation_note
@@ -241,8 +243,8 @@ def test_a_note_of_donations_that_is_wrong_is_refused(text: str, tmp_path: Path)
 
 def test_bindings_and_verdicts_survive_json() -> None:
     settings = RuntimeSettings(io_binding={"b": "a"})
-    assert RuntimeSettings.from_json(settings.to_json()) == settings
-    assert "io_binding" not in RuntimeSettings().to_json()
+    assert from_json(RuntimeSettings, to_json(settings), "it") == settings
+    assert "io_binding" not in to_json(RuntimeSettings())
     verdict = Validation("passed", "cpu", donated="failed")
-    assert Validation.from_json(verdict.to_json()) == verdict
+    assert from_json(Validation, to_json(verdict), "it") == verdict
     assert not verdict.passed

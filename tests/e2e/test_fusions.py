@@ -10,13 +10,12 @@ import onnx.parser
 import pytest
 from onnx import numpy_helper
 
-from memplan_cli import Check, Settings
+from memplan_cli import Check, Settings, workflows
 from memplan_cli.core.results.observations import RuntimeSettings
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.runtime.graph.executed import write_dump
 from memplan_cli.runtime.graph.fusions import FUSIONS, costly_fusions, without
 from memplan_cli.runtime.proofs.compare import Comparison, compare
-from memplan_cli.workflows import api
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,7 +71,7 @@ def same_bits_without_it(model: Path) -> bool:
 def test_settings_leave_a_costly_fusion_out_and_say_so(wide_layer: Path) -> None:
     if not same_bits_without_it(wide_layer):
         pytest.skip(OTHER_BITS)
-    found = api.settings(wide_layer, {"batch": 1}, Check(provider="cpu"))
+    found = workflows.settings(wide_layer, {"batch": 1}, Check(provider="cpu"))
     config = found.settings.session_config
     assert config["optimization.disable_specified_optimizers"] == "BiasGeluFusion"
     assert "BiasGeluFusion" in found.notes[-1]
@@ -83,7 +82,7 @@ def test_a_target_competes_without_the_costly_fusion(wide_layer: Path, tmp_path:
     if not same_bits_without_it(wide_layer):
         pytest.skip(OTHER_BITS)
     out = tmp_path / "out.onnx"
-    done = api.optimize(
+    done = workflows.optimize(
         wide_layer, Settings(target="cpu", dims={"batch": 1}), out=out, check=Check("cpu")
     )
     assert done.passed

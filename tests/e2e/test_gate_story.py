@@ -96,7 +96,7 @@ def test_diff_and_why_tell_the_same_story(tmp_path: Path) -> None:
     write(tmp_path / "longer.onnx", LONGER)
     told = memplan("diff", "good.onnx", "longer.onnx")
     assert told.exit_code == 0
-    assert "+64.00 KiB  early: lives until last_node" in told.stdout
+    assert "+64.00 KiB  early   lives longer  lives until last_node" in told.stdout
     peak = memplan("why", "longer.onnx")
     assert "early" in peak.stdout
     one = memplan("why", "longer.onnx", "--tensor", "early")

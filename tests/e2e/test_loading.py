@@ -10,13 +10,12 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from memplan_cli import Check
+from memplan_cli import Check, workflows
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.weights.inline import inline_bytes, with_external_data
-from memplan_cli.runtime.measuring import loading
-from memplan_cli.runtime.measuring.loading import load_cost
+from memplan_cli.runtime.measuring import measure as measuring
+from memplan_cli.runtime.measuring.measure import load_cost
 from memplan_cli.runtime.proofs.compare import Comparison, compare
-from memplan_cli.workflows import api
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,12 +77,12 @@ def test_where_a_copy_of_the_weights_has_no_room_nothing_is_said(
     def full(*_: object) -> NoReturn:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(loading, "with_external_data", full)
+    monkeypatch.setattr(measuring, "with_external_data", full)
     assert load_cost(heavy(tmp_path / "in.onnx")) is None
 
 
 @linux
 def test_the_report_says_what_inline_weights_cost(tmp_path: Path) -> None:
-    done = api.optimize(heavy(tmp_path / "in.onnx"), check=Check(provider="cpu"))
+    done = workflows.optimize(heavy(tmp_path / "in.onnx"), check=Check(provider="cpu"))
     (said,) = [w for w in done.plan.report.warnings if "lie in the model file" in w]
     assert str(WEIGHTS + 1600) in said

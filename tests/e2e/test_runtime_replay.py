@@ -9,10 +9,10 @@ import onnx
 import onnx.parser
 import pytest
 
+from memplan_cli import workflows
 from memplan_cli.runtime.measuring.measure import Trial
 from memplan_cli.runtime.proofs.replay import Extent, replay, replay_unchecked
 from memplan_cli.settings.settings import Settings
-from memplan_cli.workflows import api
 
 Level = Literal[0, 1, 2]
 
@@ -73,7 +73,7 @@ COMPARED = """g (string[3] s, float[3] x) => (float[3] y)
 def planned(folder: Path, text: str, settings: Settings) -> tuple[Path, Plan]:
     model = folder / "model.onnx"
     onnx.save(onnx.parser.parse_model(HEAD + text), str(model))
-    done = api.optimize(model, settings, out=folder / "out.onnx", check=None)
+    done = workflows.optimize(model, settings, out=folder / "out.onnx", check=None)
     return folder / "out.onnx", done.plan
 
 
@@ -140,10 +140,10 @@ def test_what_runs_in_bodies_is_said_not_to_be_shown(tmp_path: Path) -> None:
     inside = sum(bool(tensor.block) for tensor in plan.tensors)
     found = replay(model, plan, ON_CPU).extent
     assert inside > 0
-    assert found == Extent(placed=len(plan.tensors) - inside, in_bodies=inside)
+    assert found == Extent(placed=len(plan.tensors) - inside, in_subgraphs=inside)
     first, second = found.described()
     assert first == f"{found.placed} of {len(plan.tensors)} tensors at their offsets"
-    assert second.startswith(f"{inside} tensors in bodies of If, Loop or Scan not shown")
+    assert second.startswith(f"{inside} tensors in subgraphs of If, Loop or Scan not shown")
 
 
 def test_an_if_whose_output_lies_on_what_its_branch_read_is_no_clash(tmp_path: Path) -> None:

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from memplan_cli import Check
+from memplan_cli import Check, workflows
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.reporting.findings.baseline import read_baseline
 from memplan_cli.runtime import facts
 from memplan_cli.runtime.proofs import compare as comparisons
-from memplan_cli.workflows import api
 from story import GOOD, memplan, write
 
 if TYPE_CHECKING:
@@ -106,7 +105,7 @@ def test_no_name_of_a_trial_file_is_left_in_a_plan(
 
     monkeypatch.setattr(facts, "runtime_account", fails)
     model = write(tmp_path / "a.onnx", GOOD)
-    done = api.optimize(model, out=tmp_path / "net.onnx", check=Check(provider="cpu"))
+    done = workflows.optimize(model, out=tmp_path / "net.onnx", check=Check(provider="cpu"))
     said = "the runtime's memory was not measured: net.onnx is no a.onnx"
     assert done.plan.report.warnings == (said,)
     assert str(tmp_path) not in (tmp_path / "net.json").read_text()
@@ -123,7 +122,7 @@ def test_what_a_comparison_says_names_models_without_their_folders(
 
     monkeypatch.setattr(comparisons, "compare", with_note)
     model = write(tmp_path / "a.onnx", GOOD)
-    done = api.optimize(model, out=tmp_path / "net.onnx", check=Check(provider="cpu"))
+    done = workflows.optimize(model, out=tmp_path / "net.onnx", check=Check(provider="cpu"))
     assert done.plan.report.validation is not None
     assert done.plan.report.validation.notes == ("a.onnx and net.onnx",)
     assert "a.onnx and net.onnx" in done.plan.report.warnings

@@ -11,16 +11,15 @@ import onnx.parser
 import pytest
 from onnx import numpy_helper
 
-from memplan_cli import Check, Settings
+from memplan_cli import Check, Settings, workflows
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.runtime import facts
 from memplan_cli.runtime.measuring import measure as measuring
 from memplan_cli.runtime.measuring.measure import Trial, measure
 from memplan_cli.runtime.workers.session import probe_provider
-from memplan_cli.workflows import api
 from memplan_cli.workflows import target as targeting
-from memplan_cli.workflows.files import output_files
+from memplan_cli.workflows.files import rewriting
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,7 +40,7 @@ def test_the_graph_optimised_offline_says_what_it_is_tied_to(
 ) -> None:
     out = tmp_path / "net.onnx"
     for _ in range(2):  # the second time, its own data is in the way
-        done = api.optimize(samples / "branchy_cnn.onnx", CPU, out=out, check=None)
+        done = workflows.optimize(samples / "branchy_cnn.onnx", CPU, out=out, check=None)
         assert done.model == out
     assert metadata(out)["pkg.memplan.runtime"].startswith("onnxruntime ")
     assert "pkg.memplan.hardware" in metadata(out)
@@ -59,11 +58,11 @@ def test_an_earlier_output_keeps_its_weights_where_a_new_one_fails(
         raise KeyboardInterrupt
 
     out = tmp_path / "net.onnx"
-    api.optimize(samples / "branchy_cnn.onnx", CPU, out=out, check=None)
+    workflows.optimize(samples / "branchy_cnn.onnx", CPU, out=out, check=None)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    monkeypatch.setattr(output_files.OutputFiles, "finish", broken)
+    monkeypatch.setattr(rewriting.RewrittenFiles, "finish", broken)
     with pytest.raises(KeyboardInterrupt):
-        api.optimize(samples / "train_mlp.onnx", CPU, out=out, check=None)
+        workflows.optimize(samples / "train_mlp.onnx", CPU, out=out, check=None)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
@@ -71,7 +70,7 @@ def test_the_better_of_both_graphs_is_proved_and_measured(
     samples: Path, tmp_path: Path
 ) -> None:
     check = Check(provider="cpu")
-    done = api.optimize(
+    done = workflows.optimize(
         samples / "branchy_cnn.onnx", CPU, out=tmp_path / "net.onnx", check=check
     )
     assert done.passed
@@ -94,7 +93,7 @@ def test_what_nobody_reads_is_read_so_that_the_runtime_frees_it(tmp_path: Path) 
     model = tmp_path / "unread.onnx"
     model.write_bytes(onnx.parser.parse_model(UNREAD).SerializeToString())
     check = Check(provider="cpu")
-    done = api.optimize(model, CPU, out=tmp_path / "net.onnx", check=check)
+    done = workflows.optimize(model, CPU, out=tmp_path / "net.onnx", check=check)
     assert done.passed
     written = load_model(tmp_path / "net.onnx")
     (reader,) = [node for node in written.graph.node if node.op_type == "Shape"]
@@ -114,7 +113,7 @@ def test_a_dim_that_was_bound_is_bound_in_the_runtimes_graph_too(tmp_path: Path)
     model = tmp_path / "free.onnx"
     model.write_bytes(onnx.parser.parse_model(text).SerializeToString())
     asked = replace(CPU, dims={"batch": 4})
-    done = api.optimize(model, asked, out=tmp_path / "net.onnx", check=None)
+    done = workflows.optimize(model, asked, out=tmp_path / "net.onnx", check=None)
     assert "QuickGelu" in {
         node.op_type for node in load_model(tmp_path / "net.onnx").graph.node
     }
@@ -139,7 +138,7 @@ def one_matmul(path: Path) -> Path:
 def test_weights_are_packed_in_the_file_and_not_in_the_arena(tmp_path: Path) -> None:
     out = tmp_path / "net.onnx"
     model = one_matmul(tmp_path / "model.onnx")
-    done = api.optimize(model, CPU, out=out, check=Check(provider="cpu"))
+    done = workflows.optimize(model, CPU, out=out, check=Check(provider="cpu"))
     assert done.passed
     assert packed(out)
     assert done.plan.report.runtime is not None
@@ -174,7 +173,7 @@ def test_the_model_and_its_target_may_have_one_name(samples: Path, tmp_path: Pat
     onnx.save(
         loaded, model, save_as_external_data=True, location="net.onnx.data", size_threshold=64
     )
-    done = api.optimize(model, CPU, out=out, check=Check(provider="cpu"))
+    done = workflows.optimize(model, CPU, out=out, check=Check(provider="cpu"))
     assert done.passed
     assert done.model == out
 
@@ -191,7 +190,7 @@ def test_both_graphs_are_held_against_one_measurement(
     monkeypatch.setattr(facts, "measure", counted)
     monkeypatch.setattr(targeting, "_may_need_less", lambda *_: True)
     model = samples / "branchy_cnn.onnx"
-    api.optimize(model, CPU, out=tmp_path / "net.onnx", check=Check(provider="cpu"))
+    workflows.optimize(model, CPU, out=tmp_path / "net.onnx", check=Check(provider="cpu"))
     assert measured == [model]
 
 
@@ -199,7 +198,7 @@ def test_a_provider_that_is_not_there_is_an_error(samples: Path, tmp_path: Path)
     if probe_provider("CUDAExecutionProvider").works:
         pytest.skip("this machine has CUDA")
     with pytest.raises(RuntimeUnavailableError, match="CUDA"):
-        api.optimize(
+        workflows.optimize(
             samples / "branchy_cnn.onnx",
             replace(CPU, target="cuda"),
             out=tmp_path / "net.onnx",
@@ -214,6 +213,6 @@ def test_a_budget_that_cannot_be_met_writes_nothing_for_any_target(
 ) -> None:
     asked = Settings(target=target, recompute="auto", budget=1000)
     out = tmp_path / "net.onnx"
-    done = api.optimize(samples / "train_mlp.onnx", asked, out=out, check=check)
+    done = workflows.optimize(samples / "train_mlp.onnx", asked, out=out, check=check)
     assert not done.passed
     assert list(tmp_path.iterdir()) == []

@@ -135,8 +135,10 @@ def fuzz(name: str, seconds: int, corpus: Path) -> None:
 
     with atheris.instrument_imports(include=["memplan_cli"]):
         for module in (
-            "api", "planner", "plan", "pack", "settings_file", "settings_yaml", "onnx_io.write",
-            "baseline", "print_log", "renderers", "renderers.text",
+            "workflows", "planning.planner", "core.results.plan", "packing.problem_file",
+            "settings.prototxt", "settings.yaml_text", "onnx_io.writing.write",
+            "reporting.findings.baseline", "planning.print_log", "reporting",
+            "reporting.media.text",
         ):  # fmt: skip
             import_module(f"memplan_cli.{module}")
 

@@ -9,8 +9,8 @@ import pytest
 
 from builders import parse
 from memplan_cli.errors import ModelError
-from memplan_cli.onnx_io import lazy_model as shelf
-from memplan_cli.onnx_io.lazy_model import Shelved, on_shelf
+from memplan_cli.onnx_io import lazy_model
+from memplan_cli.onnx_io.lazy_model import LazyModel, lazy
 from memplan_cli.onnx_io.load import load_again
 from memplan_cli.onnx_io.writing.write import written_model
 from memplan_cli.settings.settings import Settings
@@ -33,14 +33,14 @@ def saved(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def _all_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shelf, "LARGE", 0)
+    monkeypatch.setattr(lazy_model, "LARGE", 0)
 
 
 @pytest.mark.usefixtures("_all_is_large")
 def test_a_model_that_was_let_go_of_is_parsed_again(saved: Path) -> None:
     file = read_model(saved)
     before = file.model
-    file.shelf.let_go()
+    file.lazy.release()
     assert file.model is not before
     assert file.model == before
     assert file.model is file.model
@@ -49,17 +49,17 @@ def test_a_model_that_was_let_go_of_is_parsed_again(saved: Path) -> None:
 def test_a_small_model_stays(saved: Path) -> None:
     file = read_model(saved)
     before = file.model
-    file.shelf.let_go()
+    file.lazy.release()
     assert file.model is before
 
 
 @pytest.mark.usefixtures("_all_is_large")
 def test_a_model_without_a_file_stays() -> None:
     model = parse(TEXT)
-    kept = on_shelf(model)
-    kept.let_go()
+    kept = lazy(model)
+    kept.release()
     assert kept.model is model
-    assert on_shelf(kept) is kept
+    assert lazy(kept) is kept
 
 
 @pytest.mark.usefixtures("_all_is_large")
@@ -72,13 +72,13 @@ def test_planning_lets_go_of_a_large_model_and_writes_the_same(
         parsed.append(path)
         return load_again(path)
 
-    monkeypatch.setattr(shelf, "load_again", again)
+    monkeypatch.setattr(lazy_model, "load_again", again)
     file = read_model(saved)
     planned = plan_model(file, Settings())
     assert parsed == [saved], "inference had the memory of the first"
     got = b"".join(written_model(file.model, planned.program, planned.plan))
     assert parsed == [saved, saved], "and planning that of the second"
-    whole = ModelFile(saved, Shelved(parse(TEXT)))
+    whole = ModelFile(saved, LazyModel(parse(TEXT)))
     other = plan_model(whole, Settings())
     assert got == b"".join(written_model(whole.model, other.program, other.plan))
 
@@ -86,7 +86,7 @@ def test_planning_lets_go_of_a_large_model_and_writes_the_same(
 @pytest.mark.usefixtures("_all_is_large")
 def test_a_file_that_changed_meanwhile_is_refused(saved: Path) -> None:
     file = read_model(saved)
-    file.shelf.let_go()
+    file.lazy.release()
     saved.write_bytes(parse(TEXT.replace("Exp", "Abs")).SerializeToString())
     os.utime(saved, ns=(0, 0))  # a clock may be too coarse to tell
     with pytest.raises(ModelError, match="changed while it was planned"):
@@ -96,7 +96,7 @@ def test_a_file_that_changed_meanwhile_is_refused(saved: Path) -> None:
 @pytest.mark.usefixtures("_all_is_large")
 def test_a_file_that_went_away_meanwhile_is_named(saved: Path) -> None:
     file = read_model(saved)
-    file.shelf.let_go()
+    file.lazy.release()
     saved.unlink()
     with pytest.raises(ModelError, match="there is no file"):
         _ = file.model

@@ -107,7 +107,7 @@ def test_functions_that_double_thirty_times_are_refused_before_they_are_written_
         g (float[4] x) => (float[4] z) {{ z = local.f30(x) }}
         {head} f0 (a) => (b) {{ b = Neg(a) }} {doubling}"""
     said = refusal(saved(tmp_path, parse(text, head="").SerializeToString()))
-    assert f"come to {2**30} nodes" in said
+    assert f"total {2**30} nodes" in said
 
 
 def test_function_called_from_a_body_counts_too(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def _fits(problem: Problem, height: int, offsets: tuple[int, ...]) -> bool:
     if len(offsets) == len(problem.buffers):
         return True
     buffer = problem.buffers[len(offsets)]
-    met = [
+    taken = [
         (offset, offset + other.size)
         for other, offset in zip(problem.buffers, offsets, strict=False)
         if other.live.start < buffer.live.end and buffer.live.start < other.live.end
@@ -115,5 +115,5 @@ def _fits(problem: Problem, height: int, offsets: tuple[int, ...]) -> bool:
     return any(
         _fits(problem, height, (*offsets, offset))
         for offset in range(height - buffer.size + 1)
-        if all(offset + buffer.size <= low or high <= offset for low, high in met)
+        if all(offset + buffer.size <= low or high <= offset for low, high in taken)
     )

@@ -25,7 +25,7 @@ def test_sections_are_the_largest_sets_of_live_buffers() -> None:
     assert piece.loads == (7, 12)
 
 
-def test_a_buffer_that_starts_where_another_ends_does_not_meet_it() -> None:
+def test_a_buffer_that_starts_where_another_ends_does_not_overlap_it() -> None:
     (piece,) = reduce(problem((0, 3, 1), (0, 9, 1), (3, 9, 1))).pieces
     assert dict(zip(piece.ids, zip(piece.start, piece.end, strict=True), strict=True)) == {
         "b0": (0, 1),
@@ -44,7 +44,7 @@ def test_sizes_are_rounded_up_to_the_alignment_first() -> None:
     assert (found.unit, found.pieces[0].size, found.load) == (64, (2, 1), 3)
 
 
-def test_weightless_buffers_meet_nobody_and_still_get_an_offset() -> None:
+def test_weightless_buffers_overlap_nothing_and_still_get_an_offset() -> None:
     given = problem((0, 2, 4), (0, 2, 0), (1, 1, 9))
     found = reduce(given)
     assert found.weightless == ("b1", "b2")

@@ -14,18 +14,18 @@ def slots(matching: Matching) -> dict[str, int]:
     return {str(b.id): slot for b, slot in zip(matching.births, matching.slots, strict=True)}
 
 
-def test_a_twin_takes_over_the_slot_of_a_dead_buffer() -> None:
+def test_a_twin_reuses_the_slot_of_a_dead_buffer() -> None:
     problem = Problem((buffer("a", (0, 2), 8), buffer("b", (2, 3), 8)))
     assert slots(pool_levels(problem)[0]) == {"a": 0, "b": 0}
     assert level0(problem).height == 8
 
 
-def test_a_slot_is_handed_on_as_often_as_its_holder_dies() -> None:
+def test_a_slot_is_reused_as_often_as_its_buffer_dies() -> None:
     problem = Problem(tuple(buffer(name, (i, i + 1), 8) for i, name in enumerate("abc")))
     assert slots(pool_levels(problem)[0]) == {"a": 0, "b": 0, "c": 0}
 
 
-def test_buffers_are_served_in_order_of_birth_and_of_name_where_born_together() -> None:
+def test_buffers_are_served_by_start_and_by_name_where_they_start_together() -> None:
     problem = Problem((buffer("z", (1, 2), 8), buffer("b", (0, 1), 8), buffer("a", (0, 1), 8)))
     assert list(slots(pool_levels(problem)[0]).items()) == [("a", 0), ("b", 1), ("z", 0)]
 

@@ -109,7 +109,7 @@ def in_arena(**facts: object) -> Change:
     ("change", "named"),
     [
         (in_arena(lower_bound=1), "lower_bound of arena 0 is said to be 1, "),
-        (in_report("coverage", to=0.5), "coverage is said to be 0.5, the plan comes to 1.0"),
+        (lambda data: data["report"].update(coverage=0.5, partial=True), "coverage is said to be 0.5, the plan comes to 1.0"),
         (in_report("model", "intermediates", to=9), "coverage is said to be 1.0"),
         (in_report("model", "nodes", to=4), "nodes is said to be 4, the plan comes to 5"),
         (in_report("model", "blocks", to=2), "blocks is said to be 2, the plan comes to 1"),
@@ -127,7 +127,7 @@ def in_arena(**facts: object) -> Change:
         (lambda data: data["model"].update(sha256="f" * 64), "model.sha256"),
         (
             lambda data: data["unplanned"].append({"name": "q", "reason": "no"}),
-            "unplanned of the plan",
+            "unplanned: ",
         ),
     ],
 )  # fmt: skip

@@ -12,7 +12,7 @@ from memplan_cli.packing import portfolio
 from memplan_cli.packing.portfolio import DEFAULT_WORK
 from memplan_cli.planning import levels
 from memplan_cli.planning.allocation import Needs
-from memplan_cli.planning.candidates import FILE, Candidate
+from memplan_cli.planning.candidate import FILE, Candidate
 from memplan_cli.planning.choose import LITTLE_WORK, Limits, choose
 from memplan_cli.settings.choices import DEFAULT_ALIGNMENT
 from memplan_cli.settings.settings import Settings
@@ -239,11 +239,11 @@ def test_before_an_order_is_loosened_its_worst_steps_are_lowered(
 def hard(monkeypatch: pytest.MonkeyPatch) -> Packer:
     """The order that is chosen is never packed at its bound, the looser one by sweeps."""
 
-    def loosen(_: TaskGraph, order: Order, __: Effort) -> Order:
+    def relax_order(_: TaskGraph, order: Order, __: Effort) -> Order:
         assert sorted(order) == sorted(LOOSE)
         return LOOSE
 
-    monkeypatch.setattr("memplan_cli.transforms.ordering.order.loosen", loosen)
+    monkeypatch.setattr("memplan_cli.transforms.ordering.order.relax_order", relax_order)
     return packer(monkeypatch, straight=DEFAULT_WORK + 1, loose=0)
 
 

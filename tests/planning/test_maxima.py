@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import parse
+from memplan_cli import workflows
 from memplan_cli.core.problem import Buffer, BufferId, LiveRange, Problem, pressure
 from memplan_cli.core.symbolic.sizes import unit_value
 from memplan_cli.planning.maxima import MOST_SUMS, is_at_least, live_peak_text
-from memplan_cli.reporting.plans.asked import donated_line
-from memplan_cli.reporting.plans.facts import memory_rows, total_rows
+from memplan_cli.reporting.plans.memory import memory_figures, total_figures
+from memplan_cli.reporting.plans.sections import donated_line
 from memplan_cli.settings.settings import Settings
-from memplan_cli.workflows import api
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -126,14 +126,14 @@ def symbolic(tmp_path: Path) -> Path:
 
 
 def test_the_report_of_a_symbolic_model_knows_bound_and_total(symbolic: Path) -> None:
-    report = api.report(symbolic, Settings(order="keep")).report
+    report = workflows.report(symbolic, Settings(order="keep")).report
     assert report.memory.live_peak is None
     for dims in ({"batch": 1}, {"batch": 7}):
-        bound = api.report(symbolic, Settings(order="keep", dims=dims)).report.memory
+        bound = workflows.report(symbolic, Settings(order="keep", dims=dims)).report.memory
         assert bound.total is not None
         assert unit_value(report.symbolic["live_peak"], dims) == bound.live_peak
         assert unit_value(report.symbolic["total"], dims) == bound.total
-    sizes = {row.name: row.size for row in (*memory_rows(report), *total_rows(report))}
+    sizes = {row.name: row.value for row in (*memory_figures(report), *total_figures(report))}
     assert sizes["lower bound"] == report.symbolic["live_peak"]
     assert sizes["total"] == report.symbolic["total"]
 
@@ -142,13 +142,15 @@ def test_what_is_donated_counts_once_in_the_expression_of_the_total(tmp_path: Pa
     path = tmp_path / "donated.onnx"
     text = "g (float[batch,8] x) => (float[batch,8] y) { a = Exp(x) y = Neg(a) }"
     onnx.save(parse(text), path)
-    apart = api.report(path, Settings()).report
-    given_away = api.report(path, Settings(donate={"x": "y"})).report
+    apart = workflows.report(path, Settings()).report
+    given_away = workflows.report(path, Settings(donate={"x": "y"})).report
     assert given_away.donated.pairs == (("x", "y"),)
-    assert donated_line(given_away) == "1 outputs take the memory of the input they replace"
+    assert donated_line(given_away) == "1 outputs reuse the buffer of the input they replace"
     saved = {"batch": 3}
     less = unit_value(apart.symbolic["total"], saved) - 3 * 32
     assert unit_value(given_away.symbolic["total"], saved) == less
-    within = api.report(path, Settings(donate={"x": "y"}, bounds={"batch": (1, 3)})).report
+    within = workflows.report(
+        path, Settings(donate={"x": "y"}, bounds={"batch": (1, 3)})
+    ).report
     assert within.donated.bytes == 3 * 32
     assert within.memory.total == less

@@ -50,7 +50,7 @@ def test_level_1_says_who_took_a_slot_that_is_not_smaller() -> None:
 
 def test_level_2_says_where_in_the_arena() -> None:
     lines = log_of(2, alignment=1)
-    assert lines[0] == "-: a[2,3] not reused: no tensor lay here before it"
+    assert lines[0] == "-: a[2,3] not reused: first use of this memory range"
     assert any(re.fullmatch(r"\d: e\[3,2\] => c\[2,3\], arena 0 @\d+", line) for line in lines)
     assert len(lines) == 5
 
@@ -94,7 +94,7 @@ def test_a_scalar_has_an_empty_shape() -> None:
     text = """g (float[4] x) => (float z) { a = ReduceSum<keepdims=0>(x) b = Exp(a)
               z = Neg(b) }"""
     lines = log_of(2, text)
-    assert "-: a[] not reused: no tensor lay here before it" in lines
+    assert "-: a[] not reused: first use of this memory range" in lines
     assert "0: b[] => a[], arena 0 @0" in lines
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.dynamic import CASES, SHARED, Case, found_wrong, planned, static_model
+from memplan_cli import workflows
 from memplan_cli.settings.settings import Settings
-from memplan_cli.workflows import api
 
 pytestmark = pytest.mark.skipif(not SHARED.is_dir(), reason=f"{SHARED} is not there")
 
@@ -47,7 +47,9 @@ def test_bounds_let_tensors_of_different_symbols_share_memory() -> None:
     path = SHARED / "moe_sparse.onnx"
     dims = {f"u{n}": 256 for n in range(16)}
     apart = planned(CASES[4], {})
-    together = api.plan(path, Settings(bounds=dict.fromkeys(dims, (0, 256)), order="keep"))
+    together = workflows.plan(
+        path, Settings(bounds=dict.fromkeys(dims, (0, 256)), order="keep")
+    )
     largest = sum(a.height * (256 if a.unit != "1" else 1) for a in apart.arenas)
     assert together.report.memory.planned is not None
     assert together.report.memory.planned < largest / 10

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from memplan_cli.core.serialization import to_json
 from memplan_cli.planning.checking.plan_file import read_plan
 from memplan_cli.reporting.findings.diff import Kind, compare
 from memplan_cli.reporting.findings.snapshot import Snapshot, TensorFacts, snapshot_of
@@ -29,7 +30,12 @@ def snapshot(**tensors: TensorFacts) -> Snapshot:
     [
         (None, facts(), Kind.NEW, "new, made by w"),
         (facts(8), facts(16), Kind.GREW, "grew from 8 B to 16 B"),
-        (facts(at_peak=0), facts(steps=9, read_by="z"), Kind.LONGER, "lives until z, 9 steps"),
+        (
+            facts(at_peak=0),
+            facts(steps=9, read_by="z"),
+            Kind.LONGER,
+            "is live until z, 9 steps",
+        ),
         (facts(at_peak=0), facts(), Kind.ENTERED, "the peak is at top now"),
         (facts(), None, Kind.GONE, "no longer there"),
         (facts(16), facts(8), Kind.SHRANK, "shrank from 16 B to 8 B"),
@@ -69,7 +75,7 @@ def test_what_is_partial_is_marked_and_said() -> None:
     whole = snapshot()
     part = replace(whole, model="p", coverage=0.66666)
     found = compare(whole, part)
-    assert found.to_json()["partial"] == {"before": False, "after": True}
+    assert to_json(found)["partial"] == {"before": False, "after": True}
     assert found.notes[1:] == (
         "coverage was 1, is 0.667",
         "totals of p are partial: the sizes of 66.6% of the intermediates are known",

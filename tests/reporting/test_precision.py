@@ -8,10 +8,10 @@ import onnx
 import onnx.parser
 import pytest
 
-from memplan_cli import Settings
-from memplan_cli.reporting.plans.precision import wide_tensors
-from memplan_cli.reporting.plans.text import render
-from memplan_cli.workflows import api
+from memplan_cli import Settings, workflows
+from memplan_cli.reporting import render
+from memplan_cli.reporting.document import Name, Paragraph, Table
+from memplan_cli.reporting.plans.sections import left_at_32_bits
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,11 +34,17 @@ net (float16[batch,64] x) => (float16[batch,64] y) {
 def shown(text: str, folder: Path, **dims: int) -> str:
     path = folder / "net.onnx"
     onnx.save(onnx.parser.parse_model(text), path)
-    plan = api.plan(path, Settings(dims=dims))
-    wide = wide_tensors(plan)
-    report = render(plan)
-    assert ("Not at 16 bits" in report) == (wide is not None)
-    return "\n".join([wide.line, *map(" ".join, wide.rows)]) if wide else ""
+    plan = workflows.plan(path, Settings(dims=dims))
+    blocks = tuple(left_at_32_bits(plan, 9))
+    assert ("Not at 16 bits" in render(plan, "text")) == bool(blocks)
+    lines = []
+    for block in blocks:
+        if isinstance(block, Paragraph):
+            lines.append(block.text)
+        elif isinstance(block, Table):
+            cells = ([c.text if isinstance(c, Name) else c for c in r] for r in block.rows)
+            lines += [" ".join(map(str, row)) for row in cells]
+    return "\n".join(map(str, lines))
 
 
 def test_what_stays_at_32_bits_is_listed_with_its_unit(tmp_path: Path) -> None:

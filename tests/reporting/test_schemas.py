@@ -10,6 +10,7 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
+from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import SettingsError
 from memplan_cli.planning.checking.plan_file import read_plan
 from memplan_cli.reporting.findings.baseline import dumps
@@ -35,8 +36,8 @@ def mistakes(name: str, data: object) -> list[str]:
 @pytest.mark.parametrize("path", PLANS, ids=lambda path: path.name.partition(".")[0])
 def test_every_plan_report_and_baseline_is_valid(path: Path) -> None:
     plan = read_plan(path)
-    assert mistakes("plan", plan.to_json()) == []
-    assert mistakes("report", plan.report.to_json()) == []
+    assert mistakes("plan", to_json(plan)) == []
+    assert mistakes("report", to_json(plan.report)) == []
     baseline = dumps({"m.onnx": snapshot_of(plan, "m.onnx", "onnxruntime 1.0")})
     assert mistakes("baseline", json.loads(baseline)) == []
 
@@ -48,7 +49,7 @@ def test_nothing_at_all_is_no_plan_report_or_baseline(name: str) -> None:
 
 
 def test_a_plan_with_a_negative_offset_or_a_missing_part_is_not_valid() -> None:
-    data = read_plan(PLANS[0]).to_json()
+    data = to_json(read_plan(PLANS[0]))
     data["tensors"][0]["offset"] = -1
     assert mistakes("plan", data)
     del data["tensors"][0]

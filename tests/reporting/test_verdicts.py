@@ -14,7 +14,7 @@ from jsonschema import Draft7Validator
 
 from memplan_cli.core.quantities import Increase
 from memplan_cli.planning.checking.plan_file import read_plan
-from memplan_cli.reporting.commands import changes, stories, verdicts
+from memplan_cli.reporting.commands import diff, gate, why
 from memplan_cli.reporting.findings.diff import compare
 from memplan_cli.reporting.findings.gate import Rules, Verdict, judge
 from memplan_cli.reporting.findings.snapshot import Snapshot, TensorFacts, snapshot_of
@@ -64,31 +64,31 @@ def hostile() -> tuple[Verdict, ...]:
     return (judge(worse, base, Rules()),)
 
 
-@pytest.mark.parametrize("form", verdicts.RENDERERS)
+@pytest.mark.parametrize("form", gate.RENDERERS)
 def test_a_verdict_is_shown_as_it_was_reviewed(form: str, *, update_golden: bool) -> None:
-    got = verdicts.RENDERERS[form](judged())
+    got = gate.RENDERERS[form](judged())
     path = GOLDEN / f"gate.{form}"
     if update_golden:
         path.write_text(got, encoding="utf-8")
     assert got == path.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("form", changes.RENDERERS)
+@pytest.mark.parametrize("form", diff.RENDERERS)
 def test_a_difference_is_shown_as_it_was_reviewed(form: str, *, update_golden: bool) -> None:
-    got = changes.RENDERERS[form](compare(*snapshots()))
+    got = diff.RENDERERS[form](compare(*snapshots()))
     path = GOLDEN / f"diff.{form}"
     if update_golden:
         path.write_text(got, encoding="utf-8")
     assert got == path.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("form", stories.PEAK_RENDERERS)
+@pytest.mark.parametrize("form", why.PEAK_RENDERERS)
 def test_a_story_is_shown_as_it_was_reviewed(form: str, *, update_golden: bool) -> None:
     plan = plan_named("branchy")
-    peak = stories.PEAK_RENDERERS[form](why_peak(plan))
+    peak = why.PEAK_RENDERERS[form](why_peak(plan))
     for name, got in (
         ("peak", peak),
-        ("tensor", stories.TENSOR_RENDERERS[form](why_tensor(plan, "b0_relu"))),
+        ("tensor", why.TENSOR_RENDERERS[form](why_tensor(plan, "b0_relu"))),
     ):
         path = GOLDEN / f"why-{name}.{form}"
         if update_golden:
@@ -96,14 +96,14 @@ def test_a_story_is_shown_as_it_was_reviewed(form: str, *, update_golden: bool) 
         assert got == path.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("form", verdicts.RENDERERS)
+@pytest.mark.parametrize("form", gate.RENDERERS)
 def test_every_format_names_the_tensor_that_did_it(form: str) -> None:
-    assert "stem_relu" in verdicts.RENDERERS[form](judged())
+    assert "stem_relu" in gate.RENDERERS[form](judged())
 
 
-@pytest.mark.parametrize("form", verdicts.RENDERERS)
+@pytest.mark.parametrize("form", gate.RENDERERS)
 def test_no_format_lets_a_name_steer_anything(form: str) -> None:
-    got = verdicts.RENDERERS[form](hostile())
+    got = gate.RENDERERS[form](hostile())
     assert not [c for c in got if not c.isprintable() and c != "\n"]
     commands = [line for line in got.splitlines() if line.startswith("::")]
     assert all(re.match(r"::(error|warning) file=[^:,]*,title=[^:,]*::", c) for c in commands)
@@ -112,24 +112,24 @@ def test_no_format_lets_a_name_steer_anything(form: str) -> None:
 
 def test_stories_and_differences_let_no_name_steer_the_terminal() -> None:
     plan = plan_named("hostile")
-    shown = [render(why_peak(plan)) for render in stories.PEAK_RENDERERS.values()]
+    shown = [render(why_peak(plan)) for render in why.PEAK_RENDERERS.values()]
     shown += [
         render(why_tensor(plan, tensor.id))
-        for render in stories.TENSOR_RENDERERS.values()
+        for render in why.TENSOR_RENDERERS.values()
         for tensor in plan.tensors
     ]
     (verdict,) = hostile()
     assert verdict.difference is not None
-    shown += [render(verdict.difference) for render in changes.RENDERERS.values()]
+    shown += [render(verdict.difference) for render in diff.RENDERERS.values()]
     assert not [c for c in "".join(shown) if not c.isprintable() and c != "\n"]
 
 
 def test_sarif_is_valid_and_points_at_the_tensors() -> None:
     schema = json.loads((GOLDEN / "sarif-2.1.0.subset.json").read_text())
     for shown in (judged(), hostile(), ()):
-        log = json.loads(verdicts.RENDERERS["sarif"](shown))
+        log = json.loads(gate.RENDERERS["sarif"](shown))
         assert [e.message for e in Draft7Validator(schema).iter_errors(log)] == []
-    log = json.loads(verdicts.RENDERERS["sarif"](judged()))
+    log = json.loads(gate.RENDERERS["sarif"](judged()))
     results = log["runs"][0]["results"]
     rules = [rule["id"] for rule in log["runs"][0]["tool"]["driver"]["rules"]]
     assert all(rules[result["ruleIndex"]] == result["ruleId"] for result in results)
@@ -141,7 +141,7 @@ def test_sarif_is_valid_and_points_at_the_tensors() -> None:
 
 def test_junit_counts_what_it_holds() -> None:
     for shown in (judged(), hostile(), ()):
-        root = ET.fromstring(verdicts.RENDERERS["junit"](shown))  # noqa: S314 - our own
+        root = ET.fromstring(gate.RENDERERS["junit"](shown))  # noqa: S314 - our own
         cases = list(root.iter("testcase"))
         failed = [case for case in cases if case.find("failure") is not None]
         assert root.get("tests") == str(len(cases))
@@ -151,8 +151,8 @@ def test_junit_counts_what_it_holds() -> None:
 
 
 def test_json_says_whether_all_passed() -> None:
-    assert json.loads(verdicts.RENDERERS["json"](judged()))["passed"] is False
-    assert json.loads(verdicts.RENDERERS["json"](judged()[:1]))["passed"] is True
+    assert json.loads(gate.RENDERERS["json"](judged()))["passed"] is False
+    assert json.loads(gate.RENDERERS["json"](judged()[:1]))["passed"] is True
 
 
 def many(count: int) -> tuple[Verdict, ...]:
@@ -164,16 +164,16 @@ def many(count: int) -> tuple[Verdict, ...]:
 
 
 def test_a_step_summary_stays_below_64_kb_whatever_fails() -> None:
-    got = verdicts.RENDERERS["markdown"](many(1000))
+    got = gate.RENDERERS["markdown"](many(1000))
     assert len(got.encode()) < 64_000
-    assert "Memory gate: 1000 of 1000 failed" in got
+    assert "Memory gate: 1000 failed, 0 passed" in got
     assert re.search(r"and \d+ more models", got)
 
 
 def test_github_gets_ten_annotations_and_the_worst_comes_first() -> None:
     worst = replace(judged()[0], results=(replace(judged()[1].results[0], actual=2**40),))
-    got = verdicts.RENDERERS["github"]((*many(30), worst)).splitlines()
+    got = gate.RENDERERS["github"]((*many(30), worst)).splitlines()
     assert len(got) == 10
     assert got[0].startswith("::error file=models/branchy.onnx,title=memplan%3A increase::")
     assert got[-1] == "::warning title=memplan::52 more findings; see the job's log"
-    assert len(verdicts.RENDERERS["github"](judged()).splitlines()) == 4
+    assert len(gate.RENDERERS["github"](judged()).splitlines()) == 4

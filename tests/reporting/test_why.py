@@ -102,7 +102,7 @@ def test_a_tensor_has_a_story() -> None:
     assert not story.at_peak
     first = why_tensor(skip_plan(), "b")
     assert first.before is None
-    assert first.reason == "no tensor lay here before it"
+    assert first.reason == "first use of this memory range"
     assert first.after == ("d",)
     assert first.at_peak
 

@@ -101,9 +101,9 @@ def test_the_planner_shares_by_what_the_runtime_knows() -> None:
     seen = seen_shapes(program, {"a": ("float32", (None,)), "c": ("float32", ("n",))})
     rules = Rules(InPlaceTable("test", {}, {}), file_order, Reuse.ON)
     known = plan_block(program, program.body, None, rules)
-    assert known.owner[VarId("c")] == "a"
+    assert known.buffer[VarId("c")] == "a"
     less = as_seen(Executed(program, seen=seen))
-    assert plan_block(less, less.body, None, rules).owner[VarId("c")] == "c"
+    assert plan_block(less, less.body, None, rules).buffer[VarId("c")] == "c"
 
 
 def test_a_run_is_needed_only_where_the_data_decides() -> None:

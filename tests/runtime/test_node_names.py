@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onnx import ModelProto, parser
 
-from memplan_cli.runtime.graph.node_names import count_anew
+from memplan_cli.runtime.graph.offline import count_anew
 
 _HEAD = '<ir_version: 10, opset_import: ["" : 21]>'
 ORIGINAL = f"""{_HEAD} g (float[4] x, bool c) => (float[4] y)

@@ -26,37 +26,37 @@ def plan(nodes: str, reuse: Reuse = Reuse.ON, outputs: str = "float[4] y") -> Bl
     return plan_block(program, program.body, None, Rules(TABLE, file_order, reuse))
 
 
-def owners(got: BlockPlan) -> dict[str, str]:
-    return {var: owner for var, owner in got.owner.items() if got.kind[var] is Kind.SHARED}
+def shared(got: BlockPlan) -> dict[str, str]:
+    return {var: buffer for var, buffer in got.buffer.items() if got.kind[var] is Kind.SHARED}
 
 
 def test_a_dead_twin_is_taken_over() -> None:
-    assert owners(plan("a = Exp(x) b = Exp(a) c = Exp(b) y = Exp(c)")) == {"c": "a"}
+    assert shared(plan("a = Exp(x) b = Exp(a) c = Exp(b) y = Exp(c)")) == {"c": "a"}
 
 
 def test_without_reuse_nothing_dead_is_taken_over() -> None:
-    assert owners(plan("a = Exp(x) b = Exp(a) c = Exp(b) y = Exp(c)", Reuse.OFF)) == {}
+    assert shared(plan("a = Exp(x) b = Exp(a) c = Exp(b) y = Exp(c)", Reuse.OFF)) == {}
 
 
 def test_the_twin_that_died_last_is_taken_first() -> None:
     # Add frees a and b in the order of its inputs: d comes upon b first.
     got = plan("a = Exp(x) b = Exp(x) c = Add(a, b) d = Exp(c) y = Exp(d)")
-    assert owners(got) == {"d": "b"}
+    assert shared(got) == {"d": "b"}
 
 
 def test_another_shape_of_the_same_bytes_is_no_twin() -> None:
     got = plan("a = Exp(x) b = Exp(a) c = Reshape(b, two) d = Exp(c) y = Flatten(d)",
                outputs="float[2,2] y")  # fmt: skip
-    assert "d" not in owners(got)
+    assert "d" not in shared(got)
 
 
 def test_the_last_reader_writes_over_its_input() -> None:
-    assert owners(plan("a = Exp(x) b = Relu(a) y = Exp(b)"))["b"] == "a"
+    assert shared(plan("a = Exp(x) b = Relu(a) y = Exp(b)"))["b"] == "a"
 
 
 def test_a_kernel_for_another_type_may_allocate() -> None:
     got = plan("a = Cast<to = 11>(x) b = Relu(a) y = Cast<to = 1>(b)", Reuse.OFF)
-    assert owners(got) == {}
+    assert shared(got) == {}
 
 
 def test_a_later_output_may_share_an_input_of_its_own() -> None:
@@ -66,23 +66,23 @@ def test_a_later_output_may_share_an_input_of_its_own() -> None:
            q = Add(o, p) y = Add(q, m)""",
         Reuse.OFF,
     )
-    assert {var: owner for var, owner in owners(got).items() if var in "nop"} == {
+    assert {var: buffer for var, buffer in shared(got).items() if var in "nop"} == {
         "o": "m",
         "p": "v",
     }
 
 
 def test_an_earlier_reader_does_not() -> None:
-    assert owners(plan("a = Exp(x) b = Relu(a) y = Add(a, b)")) == {}
+    assert shared(plan("a = Exp(x) b = Relu(a) y = Add(a, b)")) == {}
 
 
 def test_a_graph_input_is_never_written_over() -> None:
-    assert owners(plan("b = Relu(x) y = Exp(b)")) == {}
+    assert shared(plan("b = Relu(x) y = Exp(b)")) == {}
 
 
 def test_an_alias_shares_whoever_else_reads() -> None:
     got = plan("a = Exp(x) b = Reshape(a, two) c = Flatten(b) y = Add(a, a)")
-    assert owners(got)["b"] == "a"
+    assert shared(got)["b"] == "a"
 
 
 def test_a_graph_output_always_has_memory_of_its_own() -> None:
@@ -92,18 +92,18 @@ def test_a_graph_output_always_has_memory_of_its_own() -> None:
 
 def test_another_element_size_is_not_written_over() -> None:
     got = plan("a = Exp(x) b = Cast<to = 7>(a) y = Cast<to = 1>(b)")
-    assert owners(got) == {}
+    assert shared(got) == {}
 
 
 def test_what_nobody_reads_takes_no_dead_twin_and_is_freed_by_nobody() -> None:
     got = plan("a = Exp(x) b = Exp(a) u = Exp(x) y = Exp(b)")
-    assert owners(got) == {}
+    assert shared(got) == {}
     assert all("u" not in freed for freed in got.freed)
 
 
 def test_what_nobody_reads_leaves_its_buffer_to_the_next_one() -> None:
     got = plan("u = Exp(x) a = Exp(x) y = Exp(a)")
-    assert owners(got) == {"a": "u"}
+    assert shared(got) == {"a": "u"}
 
 
 def test_a_shared_buffer_is_freed_by_the_last_reader_of_any_member() -> None:

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.results.observations import CPU, CUDA, RuntimeSettings
+from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import RuntimeUnavailableError, SettingsError
 from memplan_cli.onnx_io.runs.runnable import smallest_model
 from memplan_cli.runtime.doctor import diagnose, find_problems
@@ -81,7 +83,7 @@ def test_settings_survive_json() -> None:
         arena={"arena_extend_strategy": "kSameAsRequested"},
         run_config={"b": "2"},
     )
-    assert RuntimeSettings.from_json(settings.to_json()) == settings
+    assert from_json(RuntimeSettings, to_json(settings), "it") == settings
 
 
 def test_the_doctor_sees_that_cpu_works() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.observations import CUDA, Peaks, RuntimeSettings
-from memplan_cli.reporting.commands.settings import as_json, text
+from memplan_cli.reporting.commands.results import SETTINGS
 from memplan_cli.runtime import facts
 from memplan_cli.runtime.measuring.measure import Trial
 from memplan_cli.runtime.steer import Recommendation
@@ -32,5 +32,5 @@ def test_settings_are_for_the_provider_that_they_were_measured_on(
     monkeypatch.setattr(facts, "_less_fused", lambda *_: None)
     best = facts.best_settings(Path("m.onnx"), {}, Trial(provider="cuda"))
     assert asked == [CUDA]
-    assert f"providers=[({CUDA!r}" in text(best, "m.onnx")
-    assert json.loads(as_json(best, "m.onnx"))["provider"] == CUDA
+    assert f"providers=[({CUDA!r}" in SETTINGS["text"](best, "m.onnx")
+    assert json.loads(SETTINGS["json"](best, "m.onnx"))["provider"] == CUDA

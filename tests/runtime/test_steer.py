@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memplan_cli.core.results.observations import CPU, CUDA, Peaks, RuntimeSettings
-from memplan_cli.onnx_io.runs.readers import unread_outputs, with_readers
+from memplan_cli.onnx_io.runs.runnable import unread_outputs, with_readers
 from memplan_cli.reporting.snippet import settings_snippet
 from memplan_cli.runtime.simulation.bfc import ArenaRules
 from memplan_cli.runtime.simulation.predict import Executed, predict

@@ -1,4 +1,4 @@
-"""What is turned down for its time was slower twice, and so was not just unlucky."""
+"""What is rejected for its time was slower twice, and so was not just unlucky."""
 
 from __future__ import annotations
 

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import memplan_cli
-from memplan_cli import MemParam, MemplanError, Settings
+from memplan_cli import MemParam, MemplanError, Settings, workflows
 from memplan_cli.errors import SettingsError
 from memplan_cli.settings.keys import KEYS
 from memplan_cli.settings.sources import read_overrides
-from memplan_cli.workflows import api
-from memplan_cli.workflows import fit as fitting
-from memplan_cli.workflows import gate as gating
+from memplan_cli.workflows.fit import MemoryLimit, fit
+from memplan_cli.workflows.gate import Gate, gate
 from story import GOOD, write
 
 if TYPE_CHECKING:
@@ -118,12 +117,12 @@ def test_paths_may_be_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     digest = memplan_cli.plan("a.onnx").digest
     assert memplan_cli.report("a.memplan.json").digest == digest
     assert memplan_cli.report("a.onnx").digest == digest
-    assert api.newest_plan(".").name == "a.memplan.json"
-    (verdict,) = gating.gate(("a.onnx",), gating.Request(rules={"max_memory": 1}))
+    assert workflows.newest_plan(".").name == "a.memplan.json"
+    (verdict,) = gate(("a.onnx",), Gate(rules={"max_memory": 1}))
     assert not verdict.passed
-    request = fitting.Request(memory=1 << 30, unknown=("n",))
+    limit = MemoryLimit(memory=1 << 30, unknown=("n",))
     write(tmp_path / "n.onnx", GOOD.replace("[64,256]", "[64,n]"))
-    assert fitting.fit("n.onnx", request).points
+    assert fit("n.onnx", limit).points
 
 
 @pytest.mark.parametrize("call", [memplan_cli.plan, memplan_cli.optimize, memplan_cli.report])

@@ -1,4 +1,4 @@
-"""Shapes inside bodies, written as ONNX text."""
+"""Shapes inside subgraphs, written as ONNX text."""
 
 from __future__ import annotations
 

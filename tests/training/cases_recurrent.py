@@ -1,4 +1,4 @@
-"""Cases of what is spelt out first: recurrences, loops, scans, attention."""
+"""Cases of what is expanded first: recurrences, loops, scans, attention."""
 
 from __future__ import annotations
 

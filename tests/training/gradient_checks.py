@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from memplan_cli.training.tape import Rule
+
     Array = NDArray[Any]
 
 _STEP = 1e-5
@@ -44,13 +46,14 @@ class Case:
     wanted: tuple[str, ...] = ()
     opset: int = 20
     statistics: Statistics = Statistics.BATCH
+    rules: dict[str, Rule] = field(default_factory=dict)
 
 
 def check(case: Case) -> None:
     """Assert that every wanted gradient agrees with central differences to 1e-5."""
     wanted = case.wanted or tuple(n for n, v in case.inputs.items() if v.dtype.kind == "f")
     model = _model(case)
-    recipe = Recipe("loss", None, wanted, statistics=case.statistics)
+    recipe = Recipe("loss", None, wanted, (), case.statistics, case.rules)
     step = make_train_step(model, recipe)
     onnx.checker.check_model(step.model)
     renamed = {p.name: p.input for p in (*step.parameters, *step.running)}

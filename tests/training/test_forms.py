@@ -16,17 +16,17 @@ import pytest
 from memplan_cli.errors import ModelError
 from memplan_cli.training.train_step import Recipe, make_train_step
 from training.forms_arithmetic import ARITHMETIC
+from training.forms_expanded import EXPANDED
 from training.forms_layers import LAYERS
 from training.forms_moves import MOVES
 from training.forms_refused import REFUSED
-from training.forms_spelt_out import SPELT_OUT
 from training.gradient_checks import parsed
 from training.runtime_truth import check_by_runtime
 
 if TYPE_CHECKING:
     from training.forms import Forms
 
-FORMS: Forms = {**ARITHMETIC, **LAYERS, **MOVES, **SPELT_OUT}
+FORMS: Forms = {**ARITHMETIC, **LAYERS, **MOVES, **EXPANDED}
 
 
 UNTRUE_IN_1_28 = frozenset(

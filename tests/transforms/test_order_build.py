@@ -28,7 +28,7 @@ def facts_of(**sizes: Size) -> Storage:
     )
 
 
-def test_what_a_body_gives_lives_while_the_next_one_runs() -> None:
+def test_what_a_subgraph_gives_is_live_while_the_next_one_runs() -> None:
     branch = Op("if", "If", (), (VarId("y"),), (NOBODY, NOBODY))
     bodies = [Inner(0, 5, 3, 5), Inner(0, 4, 2, 4)]
     assert most_taken(branch, facts_of(y=Size(1)), bodies) == 3 + 4

@@ -1,4 +1,4 @@
-"""Orders made on demand, and bounds by one cut, along a path, and by pairs."""
+"""Demand-driven orders, and bounds by one cut, along a path, and by pairs."""
 
 from itertools import product
 
@@ -46,7 +46,7 @@ def gradients(count: int) -> TaskGraph:
 
 
 @pytest.mark.parametrize("way", Way)
-def test_every_order_made_on_demand_respects_every_edge(way: Way) -> None:
+def test_every_demand_driven_order_respects_every_edge(way: Way) -> None:
     for graph, limit, slack in product(MANY, (0, 12, NO_LIMIT), (0, 3)):
         for chain in (longest_path(graph), ()):
             order = sweep(graph, Sweep(way, chain, slack, limit))

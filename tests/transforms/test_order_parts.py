@@ -11,10 +11,10 @@ from memplan_cli.transforms.ordering.search.beam import beam
 from memplan_cli.transforms.ordering.search.contract import contract
 from memplan_cli.transforms.ordering.search.divide import divide
 from memplan_cli.transforms.ordering.search.exact import best_first
-from memplan_cli.transforms.ordering.search.list_orders import CANDIDATES, runtime_default
+from memplan_cli.transforms.ordering.search.list_orders import SCHEDULERS, runtime_default
 from memplan_cli.transforms.ordering.search.walk import Walk
 from memplan_cli.transforms.ordering.solve import Solution
-from memplan_cli.transforms.ordering.source_order import loosen, straighten
+from memplan_cli.transforms.ordering.source_order import relax_order, restore_source_order
 from order_graphs import GRAPHS, graph_of, orders
 
 
@@ -24,10 +24,10 @@ def test_the_runtime_s_default_order_is_depth_first_from_the_last_leaf() -> None
     assert runtime_default(graph) == [6, 7, 4, 5, 2, 3, 0, 1, 8]
 
 
-@pytest.mark.parametrize("name", CANDIDATES)
+@pytest.mark.parametrize("name", SCHEDULERS)
 def test_every_candidate_respects_every_edge(name: str) -> None:
     for graph in GRAPHS:
-        order = CANDIDATES[name](graph)
+        order = SCHEDULERS[name](graph)
         assert sorted(order) == list(range(graph.size))
         place = {op: at for at, op in enumerate(order)}
         assert all(place[p] < place[op] for op in order for p in graph.preds[op])
@@ -36,7 +36,7 @@ def test_every_candidate_respects_every_edge(name: str) -> None:
 def test_greedy_backward_runs_what_only_waits_just_before_its_reader() -> None:
     # Op 0 depends on nothing and is read by the last op only.
     graph = graph_of([[], [], [1], [2], [0, 3]], [9, 1, 1, 1, 1])
-    assert CANDIDATES["greedy_backward"](graph) == [1, 2, 3, 0, 4]
+    assert SCHEDULERS["greedy_backward"](graph) == [1, 2, 3, 0, 4]
 
 
 def test_a_section_does_not_keep_alive_what_nobody_after_it_reads() -> None:
@@ -174,7 +174,7 @@ def test_what_the_first_op_takes_for_a_moment_is_no_room_for_the_second() -> Non
 def test_greedy_knows_what_the_last_reader_frees() -> None:
     # Op 2 makes 8 and frees 5, which is less than the 6 that op 1 makes.
     graph = graph_of([[], [], [0], [1], [2, 3]], [5, 6, 8, 1, 1])
-    assert CANDIDATES["greedy"](graph) == [0, 2, 1, 3, 4]
+    assert SCHEDULERS["greedy"](graph) == [0, 2, 1, 3, 4]
 
 
 def test_what_the_second_op_of_a_cluster_reads_is_not_replaced_by_the_first() -> None:
@@ -231,39 +231,41 @@ def test_a_wide_beam_finds_the_best_order() -> None:
         assert peak(graph, order) == best
 
 
-def test_straightening_keeps_the_peak_and_moves_nothing_without_need() -> None:
+def test_restoring_the_source_order_keeps_the_peak_and_moves_nothing_without_need() -> None:
     for graph in GRAPHS:
         every = orders(graph)
         for order in (every[-1], every[len(every) // 2]):
-            straight = straighten(graph, order, peak(graph, order), Effort(10_000))
+            straight = restore_source_order(graph, order, peak(graph, order), Effort(10_000))
             assert peak(graph, straight) <= peak(graph, order)
             assert moved(straight) <= moved(order)
         if peak(graph, every[-1]) >= peak(graph, range(graph.size)):
-            straight = straighten(graph, every[-1], peak(graph, every[-1]), Effort(10_000))
+            straight = restore_source_order(
+                graph, every[-1], peak(graph, every[-1]), Effort(10_000)
+            )
             assert straight == list(range(graph.size))
 
 
-def test_loosening_sorts_only_where_nothing_gets_heavier() -> None:
+def test_relaxing_an_order_sorts_only_where_nothing_gets_heavier() -> None:
     # Two large results, one at a time, then two smaller ones, for which there is room at once.
     reads: list[list[int]] = [[], [], [0], [1], [2, 3], [4], [4], [5], [6], [7, 8]]
     reads += [[9], [9], [10, 11]]
     graph = graph_of(reads, [9, 9, 1, 1, 1, 3, 3, 1, 1, 1, 1, 1, 1])
     order = [0, 2, 1, 3, 4, 5, 7, 6, 8, 9, 10, 11, 12]
     straight = [0, 2, 1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]
-    assert straighten(graph, order, peak(graph, order), Effort(100)) == straight
-    assert loosen(graph, order, Effort(100)) == order
+    assert restore_source_order(graph, order, peak(graph, order), Effort(100)) == straight
+    assert relax_order(graph, order, Effort(100)) == order
     other = [*order[:10], 11, 10, 12]
-    assert loosen(graph, other, Effort(100)) == order, "what costs nothing is put back"
-    assert loosen(graph, other, Effort(0)) == other
+    assert relax_order(graph, other, Effort(100)) == order, "what costs nothing is put back"
+    assert relax_order(graph, other, Effort(0)) == other
 
 
-def test_loosening_keeps_the_peak_and_moves_nothing_without_need() -> None:
+def test_relaxing_an_order_keeps_the_peak_and_moves_nothing_without_need() -> None:
     for graph in GRAPHS:
         every = orders(graph)
         for order in (every[-1], every[len(every) // 2]):
-            loose = loosen(graph, order, Effort(10_000))
-            assert peak(graph, loose) <= peak(graph, order)
-            assert moved(loose) <= moved(order)
+            relaxed = relax_order(graph, order, Effort(10_000))
+            assert peak(graph, relaxed) <= peak(graph, order)
+            assert moved(relaxed) <= moved(order)
 
 
 def test_a_flow_fills_the_narrowest_cut() -> None:

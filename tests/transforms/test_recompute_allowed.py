@@ -37,7 +37,7 @@ def test_who_reads_a_statistic_that_is_updated_never_runs_twice() -> None:
     assert allowed("y", "new_mean", "new_var", results=given) == (True, True, False)
 
 
-def test_a_body_updates_statistics_of_the_outside() -> None:
+def test_a_subgraph_updates_statistics_of_the_outside() -> None:
     body = Block((), (), (batch_norm("y", "new_mean", "new_var"),))
     branch = Op("if", "If", (VarId("c"),), (VarId("z"),), (body, Block((), (), ())))
     reader = Op("sub", "Sub", (VarId("x"), VarId("mean")), (VarId("d"),), ())

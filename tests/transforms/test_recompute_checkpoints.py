@@ -118,7 +118,7 @@ def test_peaks_are_those_counted_by_hand(names: str, peak: int) -> None:
     assert live_peak(found.program, found.sizes) == peak
 
 
-def test_what_crosses_segments_is_held() -> None:
+def test_what_crosses_segments_is_kept() -> None:
     tested = program(
         "x",
         "loss ga",
@@ -153,7 +153,7 @@ def test_what_is_read_before_its_segment_ends_is_still_there() -> None:
     assert order(found) == "a early b c loss gc gb a' ga"
 
 
-def test_random_ops_are_held() -> None:
+def test_random_ops_are_kept() -> None:
     assert order(cut(net("RandomNormalLike"), "d")) == "a b c d loss gd a' c' gc gb ga"
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from memplan_cli import workflows
 from memplan_cli.errors import SettingsError, UnknownSizeError
 from memplan_cli.planning.fit import (
     LARGEST_DIM,
@@ -20,8 +21,7 @@ from memplan_cli.planning.fit import (
     on_expressions,
 )
 from memplan_cli.settings.settings import Settings
-from memplan_cli.workflows import api
-from memplan_cli.workflows.fit import Request, bind_program, fit
+from memplan_cli.workflows.fit import MemoryLimit, bind_program, fit
 from story import memplan
 
 if TYPE_CHECKING:
@@ -96,11 +96,11 @@ def test_expressions_are_solved_without_a_plan() -> None:
 
 def test_the_largest_batch_of_a_model_is_what_exact_plans_say() -> None:
     memory = 1 << 20
-    found = fit(SAMPLE, Request(memory, ("batch",), overhead=0))
+    found = fit(SAMPLE, MemoryLimit(memory, ("batch",), overhead=0))
     (point,) = found.points
 
     def total(batch: int) -> int:
-        report = api.plan(SAMPLE, Settings(dims={"batch": batch})).report
+        report = workflows.plan(SAMPLE, Settings(dims={"batch": batch})).report
         assert report.memory.total is not None
         return report.memory.total
 
@@ -110,14 +110,14 @@ def test_the_largest_batch_of_a_model_is_what_exact_plans_say() -> None:
 
 
 def test_overhead_is_taken_off_the_memory() -> None:
-    whole = fit(SAMPLE, Request(1 << 20, ("batch",), overhead=0))
-    less = fit(SAMPLE, Request(1 << 20, ("batch",), overhead=1 << 19))
+    whole = fit(SAMPLE, MemoryLimit(1 << 20, ("batch",), overhead=0))
+    less = fit(SAMPLE, MemoryLimit(1 << 20, ("batch",), overhead=1 << 19))
     assert less.points[0].dims["batch"] < whole.points[0].dims["batch"]
     assert less.points[0].need.total <= 1 << 19
 
 
 def test_nothing_fits_is_a_result_that_says_what_one_would_need() -> None:
-    found = fit(SAMPLE, Request(10, ("batch",), overhead=0))
+    found = fit(SAMPLE, MemoryLimit(10, ("batch",), overhead=0))
     assert not found.passed
     assert found.points == ()
     assert found.least is not None
@@ -126,7 +126,7 @@ def test_nothing_fits_is_a_result_that_says_what_one_would_need() -> None:
 
 def test_a_symbol_that_the_model_does_not_have_is_named_with_the_nearest() -> None:
     with pytest.raises(SettingsError, match="'bacth'") as error:
-        fit(SAMPLE, Request(1 << 20, ("bacth",)))
+        fit(SAMPLE, MemoryLimit(1 << 20, ("bacth",)))
     assert "batch" in error.value.hint
 
 
@@ -142,11 +142,11 @@ def test_a_size_that_depends_on_data_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(model.SerializeToString())
     with pytest.raises(UnknownSizeError, match=r"'(z|f)'"):
-        fit(path, Request(1 << 30, ("batch",)))
+        fit(path, MemoryLimit(1 << 30, ("batch",)))
 
 
 def test_confirming_runs_the_answer() -> None:
-    found = fit(SAMPLE, Request(64 << 20, ("batch",), overhead=0, provider="cpu"))
+    found = fit(SAMPLE, MemoryLimit(64 << 20, ("batch",), overhead=0, provider="cpu"))
     assert found.confirmed is not None
     assert found.confirmed.dims == found.points[0].dims
     assert found.confirmed.held > 0
@@ -198,8 +198,8 @@ def test_a_command_without_an_open_dim_is_wrong() -> None:
 @pytest.mark.skipif(not SHARED.is_dir(), reason=f"{SHARED} is not there")
 def test_several_dims_make_a_frontier_of_a_real_model() -> None:
     settings = Settings(order="keep")
-    request = Request(460 << 20, ("batch", "seq"), overhead=0)
-    found = fit(SHARED / "bert_base_dyn.onnx", request, settings)
+    limit = MemoryLimit(460 << 20, ("batch", "seq"), overhead=0)
+    found = fit(SHARED / "bert_base_dyn.onnx", limit, settings)
     batches = [point.dims["batch"] for point in found.points]
     assert [point.dims["seq"] for point in found.points] == [2**n for n in range(len(batches))]
     assert batches == sorted(batches, reverse=True)

@@ -10,16 +10,18 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from memplan_cli import workflows
+from memplan_cli.core.deserialization import from_json
 from memplan_cli.errors import ModelError, SettingsError
-from memplan_cli.reporting.commands.sweeps import RENDERERS
+from memplan_cli.reporting.commands.results import SWEEP
 from memplan_cli.reporting.findings.sweep_rows import Row
 from memplan_cli.settings.settings import Settings
-from memplan_cli.workflows import api
 from memplan_cli.workflows.sweeping.runners import in_processes, on_cluster, one_by_one
 from memplan_cli.workflows.sweeping.sweep import (
     Job,
@@ -73,15 +75,16 @@ def test_what_memplan_wrote_beside_a_model_is_not_swept_with_its_folder(
 
 def test_a_row_has_the_numbers_of_the_report() -> None:
     row = do_job(jobs(8)[0])
-    memory = api.plan(DYNAMIC, Settings(dims={"batch": 8}, order="keep")).report.memory
+    memory = workflows.plan(DYNAMIC, Settings(dims={"batch": 8}, order="keep")).report.memory
     assert row.passed
-    assert row.numbers["planned"] == memory.planned
-    assert row.numbers["total"] == memory.total
+    assert row.planned == memory.planned
+    assert row.total == memory.total
 
 
 def test_the_plan_for_all_values_is_the_one_of_the_largest() -> None:
     both = do_job(Job(str(DYNAMIC), {"batch": "1..8"}, None, KEEP))
-    assert both.numbers == do_job(jobs(8)[0]).numbers
+    one = do_job(jobs(8)[0])
+    assert both == replace(one, key=both.key, dims=both.dims)
 
 
 def test_a_number_in_a_file_gives_way_to_the_values_of_the_row(tmp_path: Path) -> None:
@@ -181,16 +184,16 @@ def test_a_job_that_kills_its_process_is_one_failed_row(
 def test_rows_come_out_as_table_lines_and_csv() -> None:
     (job,) = jobs(2)
     rows = (do_job(job), failed(job, 'no, "because"\nof this'))
-    assert "2 rows, 1 failed" in RENDERERS["text"](rows)
-    lines = [Row.from_json(json.loads(s)) for s in RENDERERS["jsonl"](rows).splitlines()]
+    assert "2 rows, 1 failed" in SWEEP["text"](rows)
+    lines = [from_json(Row, json.loads(s), "it") for s in SWEEP["jsonl"](rows).splitlines()]
     assert lines[0] == rows[0]
-    table = list(csv.DictReader(io.StringIO(RENDERERS["csv"](rows))))
-    assert table[0]["planned"] == str(rows[0].numbers["planned"])
+    table = list(csv.DictReader(io.StringIO(SWEEP["csv"](rows))))
+    assert table[0]["planned"] == str(rows[0].planned)
     assert table[1]["error"] == 'no, "because" of this'
     assert table[1]["planned"] == ""
-    assert len(json.loads(RENDERERS["json"](rows))["rows"]) == 2
-    assert RENDERERS["text"](rows).endswith("2 rows, 1 failed\n")
-    assert RENDERERS["text"](rows[:1]).endswith("\n1 row\n")
+    assert len(json.loads(SWEEP["json"](rows))["rows"]) == 2
+    assert SWEEP["text"](rows).endswith("2 rows, 1 failed\n")
+    assert SWEEP["text"](rows[:1]).endswith("\n1 row\n")
 
 
 def test_the_command_writes_rows_and_says_by_its_exit_code_if_one_failed(

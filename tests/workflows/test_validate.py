@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,9 +13,8 @@ from memplan_cli.core.results.report import RuntimeFacts
 from memplan_cli.errors import PlanError
 from memplan_cli.runtime import facts
 from memplan_cli.runtime.facts import Account, Pair
-from memplan_cli.workflows import validate as proving
+from memplan_cli.workflows import validate
 from memplan_cli.workflows.compare import Check, Compared
-from memplan_cli.workflows.validate import prove
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,6 +37,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
         words["pair"] = pair
         return Account(RuntimeFacts("onnxruntime", "1", CPU, {}, {}), ())
 
+    proving = import_module("memplan_cli.workflows.validate")
     monkeypatch.setattr(proving, "compare_models", compare)
     monkeypatch.setattr(facts, "runtime_account", account)
     return words
@@ -52,7 +53,7 @@ def written(samples: Path, folder: Path, dims: Mapping[str, int]) -> tuple[Path,
 def test_both_models_run_at_the_dims_of_the_plan(
     samples: Path, tmp_path: Path, asked: dict[str, object]
 ) -> None:
-    prove(*written(samples, tmp_path, {"batch": 5}), Check())
+    validate(*written(samples, tmp_path, {"batch": 5}), Check())
     assert asked["dims"] == {"batch": 5}
 
 
@@ -74,7 +75,7 @@ def test_both_models_run_inside_the_bounds_of_the_plan(
 ) -> None:
     original, out = samples / "dynamic_batch.onnx", tmp_path / "net.onnx"
     optimize(original, Settings(bounds={"batch": bounds}), out=out, check=None)
-    prove(out, original, Check(), ["measure"])
+    validate(out, original, Check(), ["measure"])
     assert asked["all"] == ran
     pair = asked["pair"]
     assert isinstance(pair, Pair)
@@ -84,7 +85,7 @@ def test_both_models_run_inside_the_bounds_of_the_plan(
 def test_a_plan_for_bounds_is_replayed_inside_of_them(samples: Path, tmp_path: Path) -> None:
     original, out = samples / "dynamic_batch.onnx", tmp_path / "net.onnx"
     optimize(original, Settings(bounds={"batch": (1, 1)}), out=out, check=None)
-    verdict = prove(out, original, Check("cpu"), ["replay"]).validation
+    verdict = validate(out, original, Check("cpu"), ["replay"]).validation
     assert verdict.replay == "passed"
     assert not any("0 tensors bound" in note for note in verdict.notes)
 
@@ -94,7 +95,7 @@ def test_without_a_plan_the_dims_are_free(
 ) -> None:
     out, original = written(samples, tmp_path, {"batch": 5})
     out.with_suffix(".json").unlink()
-    prove(out, original, Check())
+    validate(out, original, Check())
     assert asked["dims"] == {}
 
 
@@ -106,7 +107,7 @@ def test_the_plan_of_another_model_says_no_dims(
     other, _ = written(samples, tmp_path / "other", {"batch": 6})
     other.with_suffix(".json").replace(out.with_suffix(".json"))
     with pytest.raises(PlanError, match="another model's"):
-        prove(out, original, Check())
+        validate(out, original, Check())
     assert "dims" not in asked, "nothing ran"
 
 
@@ -115,7 +116,7 @@ def test_what_was_compared_as_written_is_measured_as_written(
     samples: Path, tmp_path: Path, asked: dict[str, object], *, as_written: bool
 ) -> None:
     asked["as_written"] = as_written
-    prove(*written(samples, tmp_path, {"batch": 2}), Check(), ["measure"])
+    validate(*written(samples, tmp_path, {"batch": 2}), Check(), ["measure"])
     pair = asked["pair"]
     assert isinstance(pair, Pair)
     assert (pair.as_written, pair.dims) == (as_written, {"batch": 2})

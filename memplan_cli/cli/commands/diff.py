@@ -31,16 +31,14 @@ def diff(before: Path, after: Path, *, settings: Chosen, form: str, output: Outp
     memplan diff old.onnx new.onnx
     memplan diff old.memplan.json new.memplan.json --format markdown
     """
-    from memplan_cli.reporting.commands.changes import RENDERERS
+    from memplan_cli.reporting.commands.diff import RENDERERS
     from memplan_cli.reporting.plans.html import Beside, render
-    from memplan_cli.workflows import gate as gating
+    from memplan_cli.workflows.diff import diff
+    from memplan_cli.workflows.report import reject_unused_settings
 
-    gating.refuse_idle((before, after), settings.given)
-    old, new = (
-        gating.planned(path, settings.config, settings.overrides, output.progress, output.note)
-        for path in (before, after)
-    )
+    reject_unused_settings((before, after), settings.given)
+    changed = diff(before, after, settings.request(output))
     if form == "html":
-        say(render(new, Beside(str(before), old)))
+        say(render(changed.after, Beside(str(before), changed.before)))
         return
-    say(RENDERERS[form](gating.diff(old, new, (str(before), str(after)))))
+    say(RENDERERS[form](changed.difference))

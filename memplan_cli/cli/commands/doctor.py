@@ -21,10 +21,10 @@ def doctor(*, form: str, output: Output) -> None:
     \b
     memplan doctor
     """
-    from memplan_cli.reporting.commands.diagnosis import RENDERERS
-    from memplan_cli.workflows import api
+    from memplan_cli import workflows
+    from memplan_cli.reporting.commands.results import DOCTOR
 
     output.progress("creating a session on each provider")
-    found = api.doctor()
-    say(RENDERERS[form](found))
+    found = workflows.doctor()
+    say(DOCTOR[form](found))
     raise SystemExit(1 if found.problems else 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import click
@@ -16,21 +15,25 @@ from memplan_cli.cli.common import (
 )
 from memplan_cli.cli.options.chosen import Chosen, settings_options
 from memplan_cli.cli.options.profiles import open_dims
-from memplan_cli.cli.options.unused import refuse_idle
-from memplan_cli.errors import SettingsError
+from memplan_cli.cli.options.unused import reject_unused
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from memplan_cli.cli.common import Output
-    from memplan_cli.settings.settings import Settings
 
 
 @click.command()
 @model_argument
-@click.option("--memory", metavar="SIZE", required=True, help="What there is: 16GiB, 800 MB.")
-@click.option("--overhead", metavar="SIZE", help="The runtime's own share; default 64MiB.")
-@click.option("--confirm", is_flag=True, help="Run the answer and hold it against SIZE.")
+@click.option(
+    "--memory", metavar="SIZE", required=True, help="Available memory: 16GiB, 800 MB."
+)
+@click.option(
+    "--overhead", metavar="SIZE", help="Memory of the runtime itself; default 64MiB."
+)
+@click.option(
+    "--confirm", is_flag=True, help="Run the model at the answer and check that it fits."
+)
 @provider_option
 @format_option("text", "json")
 @open_dims
@@ -60,36 +63,17 @@ def fit(  # noqa: PLR0913 - one parameter an option, as click wants it
     """
     from memplan_cli.core.quantities import parse_size
     from memplan_cli.planning.fit import DEFAULT_OVERHEAD
-    from memplan_cli.reporting.commands import fits
-    from memplan_cli.workflows import fit as fitting
+    from memplan_cli.reporting.commands.results import FIT
+    from memplan_cli.workflows.fit import MemoryLimit, fit
 
     if not confirm:
-        refuse_idle(("provider",), "needs the model to be run", "add --confirm")
-    request = fitting.Request(
+        reject_unused(("provider",), "needs the model to be run", "add --confirm")
+    limit = MemoryLimit(
         memory=parse_size(memory),
         unknown=unknown,
         overhead=DEFAULT_OVERHEAD if overhead is None else parse_size(overhead),
         provider=provider if confirm else None,
     )
-    chosen = settings.load(model)
-    _refuse_decided(unknown, chosen)
-    found = fitting.fit(model, request, chosen, output.progress)
-    say(json.dumps(found.to_json()) if form == "json" else fits.text(found))
+    found = fit(model, limit, settings.load(model), output.progress)
+    say(FIT[form](found))
     raise SystemExit(0 if found.passed else 1)
-
-
-def _refuse_decided(unknown: tuple[str, ...], chosen: Settings) -> None:
-    """Refuse to look for a dim of which an option or a settings file says something already.
-
-    Raises:
-        SettingsError: naming the dim.
-    """
-    for name in unknown:
-        known = (
-            "a number" if name in chosen.dims else "bounds" if name in chosen.bounds else ""
-        )
-        if known:
-            raise SettingsError(
-                f"--dim {name}=? looks for a dim that has {known} already",
-                hint="take it out of the other options, or of the settings files",
-            )

@@ -16,9 +16,9 @@ from memplan_cli.cli.common import (
     timeout_option,
 )
 from memplan_cli.cli.options.chosen import Chosen, settings_options
-from memplan_cli.cli.options.outputs import TargetFile, refuse_targets
+from memplan_cli.cli.options.outputs import TargetFile
 from memplan_cli.cli.options.profiles import several_dims
-from memplan_cli.cli.options.unused import given, refuse_idle
+from memplan_cli.cli.options.unused import given, reject_unused
 from memplan_cli.core.quantities import format_size
 from memplan_cli.errors import SettingsError
 from memplan_cli.settings.choices import TargetChoice
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from memplan_cli.cli.common import Output
     from memplan_cli.core.results.plan import Plan
-    from memplan_cli.workflows.optimize import Optimized
     from memplan_cli.workflows.profiles import Profiles
 
 
@@ -54,8 +53,8 @@ def _why_not(plan: Plan) -> str:
 
 @click.command()
 @model_argument
-@click.option("-o", "--output", "out", type=TargetFile(), help="File to write.")
-@click.option("--plan", "plan_file", type=TargetFile(), help="The plan's file.")
+@click.option("-o", "--output", "out", type=TargetFile(), help="Optimized model to write.")
+@click.option("--plan", "plan_file", type=TargetFile(), help="Plan file to write.")
 @several_dims
 @settings_options
 @click.option(
@@ -63,17 +62,21 @@ def _why_not(plan: Plan) -> str:
     type=click.Choice(get_args(TargetChoice)),
     default="portable",
     show_default=True,
-    help="Order the graph as it is, or as this runtime optimises it for a provider.",
+    help="Order the graph as it is, or as optimized offline by the runtime for a provider.",
 )
 @click.option(
     "--settings-out",
     type=TargetFile(),
-    help="Write the runtime's settings as Python, and as JSON beside it.",
+    help="Write the recommended session settings as Python, and as JSON beside it.",
 )
-@click.option("--validate/--no-validate", default=True, help="Run both models and compare.")
+@click.option(
+    "--validate/--no-validate", default=True, help="Run both models and compare their outputs."
+)
 @provider_option
 @timeout_option
-@click.option("--print-log", is_flag=True, help="One line for each tensor that reuses memory.")
+@click.option(
+    "--print-log", is_flag=True, help="Print one line for each tensor that reuses memory."
+)
 @format_option("text", "json")
 @output_options
 def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
@@ -99,26 +102,24 @@ def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
     \b
     memplan optimize model.onnx --level 1 --exclude fc1
     """
+    from memplan_cli import workflows
     from memplan_cli.reporting import render
-    from memplan_cli.workflows import api
-    from memplan_cli.workflows.compare import Check
 
     if not validate:
-        _judge_idle(provider, output)
+        _reject_unused_options(provider, output)
     if target != "portable" and provider not in (target, "auto"):
         raise SettingsError(
             f"--target {target} runs both models on its own provider, not on {provider}",
             hint="leave --provider out",
         )
-    if settings_out is not None:
-        _refuse_settings_out(settings_out, model, out, plan_file)
-    done = api.optimize(
+    done = workflows.optimize(
         model,
         replace(settings.load(model), target=target),
         profiles=profiles,
         out=out,
         plan_file=plan_file,
-        check=Check(provider=provider, timeout=timeout) if validate else None,
+        settings_out=settings_out,
+        check=workflows.Check(provider=provider, timeout=timeout) if validate else None,
         progress=output.progress,
     )
     say(render(done.plan, form, color=output.color, print_log=print_log))
@@ -127,58 +128,15 @@ def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
         raise SystemExit(1)
     *first, last = done.written
     output.note(f"memplan: wrote {', '.join(map(str, first))} and {last}")
-    if settings_out is not None:
-        _write_settings(settings_out, done)
-        output.note(f"memplan: wrote {settings_out}")
 
 
-def _judge_idle(provider: str, output: Output) -> None:
+def _reject_unused_options(provider: str, output: Output) -> None:
     """Refuse or note options that do nothing where nothing is run.
 
     Raises:
         SettingsError: somebody could believe that a GPU was used, or waits for settings.
     """
-    idle = ("settings_out", "provider") if provider == "cuda" else ("settings_out",)
-    refuse_idle(idle, "needs the models to be run", "leave --no-validate out")
+    unused = ("settings_out", "provider") if provider == "cuda" else ("settings_out",)
+    reject_unused(unused, "needs the models to be run", "leave --no-validate out")
     for option in given(("provider", "timeout")):
         output.note(f"memplan: {option} changes nothing: with --no-validate nothing is run")
-
-
-def _refuse_settings_out(
-    path: Path, model: Path, out: Path | None, plan_file: Path | None
-) -> None:
-    """Refuse a place for the settings where this command reads or writes something else.
-
-    Raises:
-        MemplanError: the file, or the JSON beside it, cannot be written there.
-    """
-    from memplan_cli.workflows.files.file_names import plan_beside, written_beside
-    from memplan_cli.workflows.files.own_weights import possible_weights
-
-    if path.suffix == ".json":
-        raise SettingsError(
-            "--settings-out takes a file of Python; the JSON is written beside it",
-            hint=f"name it {path.with_suffix('.py').name}",
-        )
-    target = out or written_beside(model)
-    targets = {
-        "-o": target,
-        **{f"its weights {name}": target.with_name(name) for name in possible_weights(target)},
-        "--plan": plan_file or plan_beside(target),
-        "--settings-out": path,
-        "the JSON of --settings-out": path.with_suffix(".json"),
-    }
-    refuse_targets(targets, (model,))
-
-
-def _write_settings(path: Path, done: Optimized) -> None:
-    """Write the settings of the written model as Python, and as JSON beside it."""
-    from memplan_cli.core.files import write_files
-    from memplan_cli.reporting.snippet import settings_json, settings_snippet
-
-    runtime = done.plan.report.runtime
-    if runtime is None or runtime.settings is None:
-        raise SettingsError("the runtime's memory was not measured, so there are no settings")
-    snippet = settings_snippet(runtime.settings, str(done.model), runtime.provider)
-    content = settings_json(runtime.settings)
-    write_files({path: snippet.encode(), path.with_suffix(".json"): content.encode()})

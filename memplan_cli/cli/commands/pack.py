@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from memplan_cli.cli.common import Finite, format_option, output_options, say
-from memplan_cli.cli.options.outputs import TargetFile, refuse_targets
+from memplan_cli.cli.options.outputs import TargetFile
 
 if TYPE_CHECKING:
     from memplan_cli.cli.common import Output
@@ -19,19 +19,23 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("problem", type=click.Path(path_type=Path))
 @click.option(
-    "-o", "--output", "out", type=TargetFile(), help="Write the problem with its offsets."
+    "-o",
+    "--output",
+    "out",
+    type=TargetFile(),
+    help="Output CSV: the problem with an offset column.",
 )
 @click.option(
     "--capacity",
     type=click.IntRange(0),
     metavar="N",
-    help="Bytes that are enough; exit 1 if it does not fit.",
+    help="Arena size in bytes that must suffice; else exit code 1.",
 )
 @click.option(
     "--time-limit",
     type=Finite(0),
     metavar="S",
-    help="Seconds after which the search stops.",
+    help="Time limit of the search, in seconds.",
 )
 @format_option("text", "json")
 @output_options
@@ -53,21 +57,12 @@ def pack(  # noqa: PLR0913 - one parameter an option, as click wants it
     memplan pack problem.csv -o offsets.csv
     memplan pack problem.csv --capacity 1048576 --time-limit 10
     """
-    from memplan_cli.packing import problem_file as packing
+    from memplan_cli.core.serialization import to_json
+    from memplan_cli.workflows.pack import PackingGoal, pack
 
-    refuse_targets({"-o": out})
-    packed = packing.pack(
-        packing.read_problem(problem),
-        capacity=capacity,
-        time_limit=time_limit,
-        progress=output.progress,
-    )
-    # A layout that was not good enough is no result: a script must not take it for one.
-    if out and packed.passed:
-        from memplan_cli.core.files import write_files
-
-        write_files({out: packing.layout_csv(packed).encode()})
-    say(json.dumps(packed.to_json()) if form == "json" else _text(packed))
+    goal = PackingGoal(capacity, time_limit)
+    packed = pack(problem, goal, out=out, progress=output.progress)
+    say(json.dumps(to_json(packed)) if form == "json" else _text(packed))
     if out:
         output.note(
             f"memplan: wrote {out}" if packed.passed else "memplan: nothing was written"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,7 @@ import click
 
 from memplan_cli.cli.common import format_option, output_options
 from memplan_cli.cli.options.chosen import Chosen, settings_options
-from memplan_cli.cli.options.outputs import deliver, refuse_targets, result_option
+from memplan_cli.cli.options.outputs import deliver, result_option
 from memplan_cli.cli.options.profiles import several_dims
 
 if TYPE_CHECKING:
@@ -29,7 +28,9 @@ FORMATS = (
 )
 @several_dims
 @settings_options
-@click.option("--print-log", is_flag=True, help="One line for each tensor that reuses memory.")
+@click.option(
+    "--print-log", is_flag=True, help="Print one line for each tensor that reuses memory."
+)
 @format_option(*FORMATS)
 @result_option
 @output_options
@@ -51,27 +52,21 @@ def report(  # noqa: PLR0913 - one parameter an option, as click wants it
     memplan report --print-log
     memplan report model.onnx --format html -o report.html
     """
-    from memplan_cli.errors import SettingsError
+    from memplan_cli import workflows
     from memplan_cli.reporting import render
     from memplan_cli.reporting.plans.html import Beside
-    from memplan_cli.workflows import api
-    from memplan_cli.workflows.profiles import for_all
+    from memplan_cli.workflows.files.output_files import refuse_targets
+    from memplan_cli.workflows.report import in_files_order, reject_unused_settings
 
-    is_model = path is not None and path.suffix != ".json"
-    if not is_model and (settings.given or profiles):
-        raise SettingsError(
-            f"--{[*settings.given, 'dim'][0]} decides a plan, and this is one already",
-            hint="name the model instead",
-        )
-    path = path or api.newest_plan(Path.cwd())
+    path = path or workflows.newest_plan(Path.cwd())
+    reject_unused_settings((path,), (*settings.given, *(["dim"] if profiles else [])))
     refuse_targets({"-o": out}, (path,))
-    chosen = settings.load(path) if is_model else None
-    plan = api.report(path, chosen, output.progress, profiles=profiles)
+    chosen = None if path.suffix == ".json" else settings.load(path)
+    plan = workflows.report(path, chosen, output.progress, profiles=profiles)
     beside = None
     if form == "html" and chosen and plan.report.chosen_order != "file":
-        kept = replace(for_all(chosen, profiles), order="keep", recompute="none", budget=None)
-        label = "in the order of the file"
-        beside = Beside(label, api.plan(path, replace(kept, checkpoints=(), donate={})))
+        kept = in_files_order(path, chosen, profiles)
+        beside = Beside("in the order of the file", kept)
     color = output.color and out is None
     text = render(plan, form, color=color, print_log=print_log, beside=beside)
     deliver(text, out, output)

@@ -14,8 +14,8 @@ from memplan_cli.cli.common import (
     provider_option,
     timeout_option,
 )
-from memplan_cli.cli.options.outputs import deliver, refuse_targets, result_option
-from memplan_cli.cli.options.unused import refuse_idle
+from memplan_cli.cli.options.outputs import deliver, result_option
+from memplan_cli.cli.options.unused import reject_unused
 from memplan_cli.cli.options.words import parse_dims
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @click.command()
 @model_argument
 @dim_option
-@click.option("--measure", is_flag=True, help="Run the model and let measurement decide.")
+@click.option("--measure", is_flag=True, help="Choose by measured runs instead of prediction.")
 @provider_option
 @timeout_option
 @result_option
@@ -52,15 +52,17 @@ def settings(  # noqa: PLR0913 - one parameter an option, as click wants it
     \b
     memplan settings model.onnx --measure -o settings.py
     """
-    from memplan_cli.reporting.commands.settings import RENDERERS
-    from memplan_cli.workflows import api
-    from memplan_cli.workflows.compare import Check
+    from memplan_cli import workflows
+    from memplan_cli.reporting.commands.results import SETTINGS
+    from memplan_cli.workflows.files.output_files import refuse_targets
 
     if not measure:
-        idle = ("timeout",) if provider in ("auto", "cpu") else ("provider", "timeout")
-        refuse_idle(idle, "needs the model to be run", "add --measure")  # predicted for CPU
+        unused = ("timeout",) if provider in ("auto", "cpu") else ("provider", "timeout")
+        reject_unused(
+            unused, "needs the model to be run", "add --measure"
+        )  # predicted for CPU
     refuse_targets({"-o": out}, (model,))
     output.progress("predicting what the runtime will need")
-    check = Check(provider=provider, timeout=timeout) if measure else None
-    found = api.settings(model, parse_dims(dims), check)
-    deliver(RENDERERS[form](found, str(model)), out, output)
+    check = workflows.Check(provider=provider, timeout=timeout) if measure else None
+    found = workflows.settings(model, parse_dims(dims), check)
+    deliver(SETTINGS[form](found, str(model)), out, output)

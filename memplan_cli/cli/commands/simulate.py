@@ -31,7 +31,7 @@ ALLOCATORS = ("bfc", "best-fit", "bfc-exact", "ort")
     "allocators",
     type=click.Choice(ALLOCATORS),
     multiple=True,
-    help="Which to simulate; repeatable; default: all of them.",
+    help="Allocator to simulate; repeatable; default: all.",
 )
 @dim_option
 @timeout_option
@@ -54,13 +54,13 @@ def simulate(  # noqa: PLR0913 - one parameter an option, as click wants it
     \b
     memplan simulate model.onnx --allocator bfc --allocator best-fit
     """
-    from memplan_cli.reporting.commands.simulation import RENDERERS
-    from memplan_cli.workflows import api
+    from memplan_cli import workflows
+    from memplan_cli.reporting.commands.results import SIMULATE
 
     output.progress("running the model once to see its shapes")
-    found = api.simulate(
+    found = workflows.simulate(
         model, parse_dims(dims), tuple(dict.fromkeys(allocators)) or ALLOCATORS, timeout
     )
     for warning in found.warnings:
         output.note(f"warning: {warning}")
-    say(RENDERERS[form](found))
+    say(SIMULATE[form](found))

@@ -13,11 +13,10 @@ from memplan_cli.cli.options.chosen import Chosen, settings_options
 from memplan_cli.cli.options.outputs import (
     TargetFile,
     deliver,
-    refuse_targets,
     result_option,
 )
 from memplan_cli.cli.options.profiles import profile_dims
-from memplan_cli.cli.options.unused import refuse_idle
+from memplan_cli.cli.options.unused import reject_unused
 
 if TYPE_CHECKING:
     from memplan_cli.cli.common import Output
@@ -31,14 +30,17 @@ if TYPE_CHECKING:
     "paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path)
 )
 @click.option(
-    "--jobs", type=click.IntRange(1), metavar="N", help="Processes; default: one a core."
+    "--jobs",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Number of processes; default: one per core.",
 )
-@click.option("--scheduler", metavar="ADDRESS", help="Use this Dask cluster instead.")
+@click.option("--scheduler", metavar="ADDRESS", help="Run on this Dask cluster instead.")
 @click.option(
     "--resume",
     type=TargetFile(),
     metavar="FILE.jsonl",
-    help="Keep each row here, and do not do again what is in it.",
+    help="Append finished rows to this file, and skip those already in it.",
 )
 @format_option("text", "json", "jsonl", "csv")
 @result_option
@@ -67,11 +69,12 @@ def sweep(  # noqa: PLR0913 - one parameter an option, as click wants it
     memplan sweep models/ --dim batch=1,8,32 --order keep
     memplan sweep 'zoo/*.onnx' --resume rows.jsonl --format csv -o table.csv
     """
-    from memplan_cli.reporting.commands.sweeps import RENDERERS
+    from memplan_cli.reporting.commands.results import SWEEP
+    from memplan_cli.workflows.files.output_files import refuse_targets
     from memplan_cli.workflows.sweeping import sweep as sweeping
 
     if scheduler is not None:
-        refuse_idle(
+        reject_unused(
             ("jobs",), "is for processes here, and --scheduler has its own", "leave it out"
         )
     todo = sweeping.jobs_of(paths, profiles, settings.overrides, settings.config)
@@ -83,7 +86,7 @@ def sweep(  # noqa: PLR0913 - one parameter an option, as click wants it
         output.progress(f"{len(heard)} of {len(todo)}: {row.model}")
 
     rows = sweeping.sweep(todo, _runner(jobs, scheduler), resume=resume, heard=hear)
-    deliver(RENDERERS[form](rows), out, output)
+    deliver(SWEEP[form](rows), out, output)
     raise SystemExit(0 if all(row.passed for row in rows) else 1)
 
 

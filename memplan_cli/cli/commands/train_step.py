@@ -15,7 +15,7 @@ from memplan_cli.cli.common import (
     printable,
     say,
 )
-from memplan_cli.cli.options.outputs import TargetFile, refuse_targets
+from memplan_cli.cli.options.outputs import TargetFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -27,37 +27,50 @@ if TYPE_CHECKING:
 
 @click.command("train-step")
 @model_argument
-@click.option(
-    "-o", "--out", type=TargetFile(), required=True, help="The training step to write."
-)
-@click.option("--loss", metavar="NAME", help="The tensor that is the loss.")
+@click.option("-o", "--out", type=TargetFile(), required=True, help="Training step to write.")
+@click.option("--loss", metavar="NAME", help="Loss tensor of the model.")
 @click.option(
     "--loss-fn",
     type=click.Choice(["softmax-cross-entropy", "mse"]),
-    help="Put this loss behind the model's first output (or --output).",
+    help="Append this loss to the model's first output (or --output).",
 )
-@click.option("--labels", metavar="NAME", help="Input to compare with.")
-@click.option("--output", "result", metavar="NAME", help="Output to compare.")
+@click.option(
+    "--labels",
+    metavar="NAME",
+    help="Input with the labels, added if there is none of that name.",
+)
+@click.option("--output", "result", metavar="NAME", help="Model output that --loss-fn reads.")
 @click.option(
     "--optimizer",
     type=click.Choice(["sgd", "momentum", "adam", "adamw"]),
-    help="The update rule.",
+    help="Optimizer whose update is appended.",
 )
-@click.option("--gradients", is_flag=True, help="Give the gradients, not new values.")
-@click.option("--train", multiple=True, metavar="GLOB", help="Train these weights only.")
-@click.option("--freeze", multiple=True, metavar="GLOB", help="Leave these as they are.")
-@click.option("--running", is_flag=True, help="Batch norms use their running statistics.")
-@click.option("--weight-decay", type=Finite(0), help="Of the optimizer; adamw: 0.01.")
+@click.option("--gradients", is_flag=True, help="Output gradients instead of updated weights.")
+@click.option(
+    "--train",
+    multiple=True,
+    metavar="GLOB",
+    help="Weights to train; default: all that operators learn.",
+)
+@click.option("--freeze", multiple=True, metavar="GLOB", help="Weights to keep as they are.")
+@click.option(
+    "--running", is_flag=True, help="Freeze batch norms at their running statistics."
+)
+@click.option(
+    "--weight-decay", type=Finite(0), help="Weight decay of the optimizer; adamw: 0.01."
+)
 @click.option(
     "--checkpoint",
     "checkpoints",
     multiple=True,
     metavar="NAME",
-    help="Keep these, run the rest again.",
+    help="Activation to keep; the rest is recomputed.",
 )
-@click.option("--budget", metavar="SIZE|N%", help="Run ops again until it fits in this.")
 @click.option(
-    "--state", type=TargetFile(), help="Write the first value of each in.* here (.npz)."
+    "--budget", metavar="SIZE|N%", help="Recompute activations until the live peak fits."
+)
+@click.option(
+    "--state", type=TargetFile(), help="Write the initial value of each in.* (.npz)."
 )
 @format_option("text", "json")
 @output_options
@@ -94,11 +107,13 @@ def train_step(  # noqa: PLR0913 - one parameter an option, as click wants it
     _require((optimizer is None) == gradients, "either --optimizer or --gradients")
     _require(bool(loss_fn) or not (labels or result), "--labels and --output with --loss-fn")
     _require(bool(optimizer) or weight_decay is None, "--weight-decay with --optimizer")
-    refuse_targets({"-o": out, "--state": state}, (model,))
-    from memplan_cli.training.step_files import StepFiles, write_train_step
+    _require(not checkpoints or not budget, "either --checkpoint or --budget")
+    from memplan_cli.settings.keys import Place, Value
+    from memplan_cli.settings.keys import budget as read_budget
     from memplan_cli.training.verbs import LossFunction, Optimizer, Recipe, Statistics
+    from memplan_cli.workflows.train_step import Recomputation, StepFiles, train_step
 
-    output.progress(f"reading {model}")
+    allowed = None if budget is None else read_budget(Value(budget, Place("--budget")))
     recipe = Recipe(
         loss or LossFunction(str(loss_fn), labels or "labels", result or ""),
         Optimizer(optimizer, weight_decay=weight_decay) if optimizer else None,
@@ -107,7 +122,7 @@ def train_step(  # noqa: PLR0913 - one parameter an option, as click wants it
         Statistics.RUNNING if running else Statistics.BATCH,
     )
     files = StepFiles(model, out, state)
-    step = write_train_step(recipe, files, _recompute(checkpoints, budget))
+    step = train_step(recipe, files, Recomputation(checkpoints, allowed), output.progress)
     say(_RENDERERS[form](step, out))
 
 
@@ -133,18 +148,3 @@ _RENDERERS: Mapping[str, Callable[[TrainStep, Path], str]] = {"text": _text, "js
 def _require(given: bool, words: str) -> None:  # noqa: FBT001 - the test itself, no mode
     if not given:
         raise click.UsageError(f"give {words}")
-
-
-def _recompute(
-    checkpoints: tuple[str, ...], budget: str | None
-) -> Callable[[TrainStep], TrainStep] | None:
-    """Return what makes the step smaller, or nothing where nobody asked."""
-    _require(not checkpoints or not budget, "either --checkpoint or --budget")
-    if not checkpoints and budget is None:
-        return None
-    from memplan_cli.settings.keys import Place, Value
-    from memplan_cli.settings.keys import budget as read_budget
-    from memplan_cli.workflows.recompute_step import recompute_step
-
-    allowed = None if budget is None else read_budget(Value(budget, Place("--budget")))
-    return lambda step: recompute_step(step, checkpoints, allowed)

@@ -18,7 +18,11 @@ FORMATS = ("text", "json", "markdown")
 
 @click.command()
 @click.argument("path", metavar="MODEL|PLAN", type=click.Path(path_type=Path))
-@click.option("--tensor", metavar="NAME", help="The story of one tensor.")
+@click.option(
+    "--tensor",
+    metavar="NAME",
+    help="Explain one tensor: who keeps it alive, why it was not reused.",
+)
 @settings_options
 @format_option(*FORMATS)
 @output_options
@@ -31,18 +35,16 @@ def why(
     memplan why model.onnx
     memplan why model.memplan.json --tensor conv1_out
     """
-    from memplan_cli.reporting.commands.stories import (
+    from memplan_cli.reporting.commands.why import (
         PEAK_RENDERERS,
         TENSOR_RENDERERS,
     )
-    from memplan_cli.reporting.findings.why import why_peak, why_tensor
-    from memplan_cli.workflows import gate as gating
+    from memplan_cli.workflows.report import reject_unused_settings
+    from memplan_cli.workflows.why import why_peak, why_tensor
 
-    gating.refuse_idle((path,), settings.given)
-    plan = gating.planned(
-        path, settings.config, settings.overrides, output.progress, output.note
-    )
+    reject_unused_settings((path,), settings.given)
+    request = settings.request(output)
     if tensor is None:
-        say(PEAK_RENDERERS[form](why_peak(plan)))
+        say(PEAK_RENDERERS[form](why_peak(path, request)))
     else:
-        say(TENSOR_RENDERERS[form](why_tensor(plan, tensor)))
+        say(TENSOR_RENDERERS[form](why_tensor(path, tensor, request)))

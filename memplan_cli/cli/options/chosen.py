@@ -1,4 +1,4 @@
-"""What does the command line say about settings? The options that every planner takes."""
+"""The options of the settings, which every command that plans takes."""
 
 from __future__ import annotations
 
@@ -12,60 +12,99 @@ import click
 from memplan_cli.cli.common import Command, dim_option
 from memplan_cli.cli.options.words import parse_bounds, parse_dims, parse_pairs, parse_shapes
 from memplan_cli.settings.choices import OrderChoice, PhaseChoice, RecomputeChoice
+from memplan_cli.workflows.request import Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from memplan_cli.cli.common import Output
     from memplan_cli.settings.settings import Settings
 
 _SETTINGS = (
     click.option(
-        "--config", type=click.Path(path_type=Path), help="Settings: YAML or prototxt."
+        "--config",
+        type=click.Path(path_type=Path),
+        help="Settings file: YAML, TOML or prototxt.",
     ),
     click.option(
-        "--level", type=int, help="0 same shape, 1 same dtype, 2 one arena (default)."
+        "--level",
+        type=int,
+        help="Reuse level: 0 same shape, 1 same dtype, 2 one arena (default).",
     ),
     click.option(
-        "--exclude", multiple=True, metavar="GLOB", help="Leave these tensors alone."
+        "--exclude", multiple=True, metavar="GLOB", help="Exclude tensors from memory reuse."
     ),
     click.option(
-        "--expose", is_flag=True, default=None, help="Excluded tensors become outputs."
+        "--expose",
+        is_flag=True,
+        default=None,
+        help="Add excluded tensors to the graph outputs.",
     ),
     click.option(
-        "--phase", type=click.Choice(get_args(PhaseChoice)), help="Overrule the phase."
+        "--phase",
+        type=click.Choice(get_args(PhaseChoice)),
+        help="Override the detected phase.",
     ),
     click.option(
-        "--skip-grads/--no-skip-grads", default=None, help="Gradients keep own memory."
+        "--skip-grads/--no-skip-grads", default=None, help="Exclude gradients from reuse."
     ),
-    click.option("--loss", metavar="NAME", help="The value that training minimises."),
+    click.option(
+        "--loss", metavar="NAME", help="Loss tensor, from which the backward part is found."
+    ),
     dim_option,
     click.option(
-        "--bounds", multiple=True, metavar="NAME=A..B", help="Plan for all values between."
+        "--bounds",
+        multiple=True,
+        metavar="NAME=A..B",
+        help="Range of a dimension; one plan holds for all of it.",
     ),
-    click.option("--shape", "shapes", multiple=True, metavar="NAME=D,D", help="Give a shape."),
     click.option(
-        "--profile-shapes", is_flag=True, default=None, help="Run once, see what data decides."
+        "--shape",
+        "shapes",
+        multiple=True,
+        metavar="NAME=D,D",
+        help="Override a tensor's shape.",
     ),
     click.option(
-        "--order", type=click.Choice(get_args(OrderChoice)), help="Reorder the nodes or not."
+        "--profile-shapes",
+        is_flag=True,
+        default=None,
+        help="Run the model once to observe data-dependent shapes.",
+    ),
+    click.option(
+        "--order",
+        type=click.Choice(get_args(OrderChoice)),
+        help="Keep the file's node order, or reorder to lower the peak.",
     ),
     click.option(
         "--recompute",
         type=click.Choice(get_args(RecomputeChoice)),
-        help="Run ops again instead of keeping what they gave.",
+        help="Recompute activations to lower the peak.",
     ),
     click.option(
-        "--checkpoint", "checkpoints", multiple=True, metavar="NAME", help="Tensor to keep."
+        "--checkpoint",
+        "checkpoints",
+        multiple=True,
+        metavar="NAME",
+        help="Tensor to keep (--recompute checkpoints).",
     ),
-    click.option("--budget", metavar="SIZE|N%", help="What --recompute auto has to fit in."),
+    click.option("--budget", metavar="SIZE|N%", help="Live-peak target of --recompute auto."),
     click.option(
-        "--donate", multiple=True, metavar="INPUT=OUTPUT", help="Output may take its memory."
+        "--donate",
+        multiple=True,
+        metavar="INPUT=OUTPUT",
+        help="Donate an input's buffer to an output.",
+    ),
+    click.option("--alignment", type=int, metavar="N", help="Alignment of offsets, in bytes."),
+    click.option(
+        "--time-limit", type=float, metavar="S", help="Time limit of the searches, in seconds."
     ),
     click.option(
-        "--alignment", type=int, metavar="N", help="Bytes that offsets are multiples of."
+        "--allow-partial",
+        is_flag=True,
+        default=None,
+        help="Print totals although some sizes are unknown.",
     ),
-    click.option("--time-limit", type=float, metavar="S", help="Cut the searches short."),
-    click.option("--allow-partial", is_flag=True, default=None, help="Totals despite gaps."),
 )
 
 
@@ -118,9 +157,11 @@ class Chosen:
 
     def load(self, model: Path) -> Settings:
         """Return the settings for a model, from files and options together."""
-        from memplan_cli.settings.sources import load_settings
+        return Request(self.config, self.overrides).load(model)
 
-        return load_settings(model, self.config, self.overrides)
+    def request(self, output: Output) -> Request:
+        """Return the request of a workflow that plans several models, heard by a terminal."""
+        return Request(self.config, self.overrides, output.progress, output.note)
 
 
 _SINGULAR = {"dims": "dim", "shapes": "shape", "checkpoints": "checkpoint"}

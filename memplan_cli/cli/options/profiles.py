@@ -1,4 +1,4 @@
-"""``--dim`` with more in it than one number: ``batch=1,8,32`` and ``batch=?``."""
+"""The ``--dim`` option with several values, or with one that is looked for."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def several_dims(command: Command) -> Command:
     for option in vars(run).get("__click_params__", ()):
         if option.name == "dims":
             option.metavar = "NAME=N,.."
-            option.help = "Bind a symbolic dim; several values: one plan for all."
+            option.help = "Set a symbolic dimension; several values: one plan for all."
     return run  # type: ignore[return-value]
 
 

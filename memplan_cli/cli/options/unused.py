@@ -1,4 +1,4 @@
-"""Which options were given where nothing takes them up? One that does nothing is a trap."""
+"""Options given where nothing uses them: rejected, for one without effect is a trap."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def given(names: Collection[str]) -> tuple[str, ...]:
     )
 
 
-def refuse_idle(names: Collection[str], why: str, hint: str) -> None:
+def reject_unused(names: Collection[str], why: str, hint: str) -> None:
     """Refuse options of the running command that nothing would take up.
 
     Args:

@@ -1,4 +1,4 @@
-"""What does a word of an option say, such as ``NAME=N``? Read here, judged by the settings."""
+"""Parsers of option values such as ``NAME=N``; the settings judge what they say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of a long table, kept column by column.
+"""Long tables of rows, stored column by column.
 
 A plan has a row for each tensor and one for each node. As a tuple of its own a row takes
 some 300 bytes, its numbers included; as a place in columns a fifth of that, and it is made

@@ -1,7 +1,7 @@
-"""What a process has freed, it may still hold: the C library keeps it for later.
+"""Return of freed heap memory, which the C library keeps for later, to the system.
 
 Protobuf and shape inference take their memory from the C library's heap, Python's objects
-lie elsewhere. What one stage of planning has freed, the next one does not use.
+do not. What one stage of planning has freed, the next one does not use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Bytes that are made once and gone through more than once, without being in memory.
+"""Spooled bytes: made once, gone through more than once, without being in memory.
 
 The text of a large plan, and the notes in its model, are each ten times the size of the
 graph. What is longer than a few megabytes waits in a file without a name; where there is no
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import BinaryIO
 
-MOST_HELD = 8 << 20
+MOST_KEPT = 8 << 20
 """Bytes up to which all stays in memory: the notes of a graph of 30,000 nodes."""
 
 _CHUNK = 1 << 20
@@ -34,23 +34,23 @@ class Parts:
 
 def spooled(pieces: Iterable[bytes]) -> Iterable[bytes]:
     """Go through pieces of bytes; return the same bytes to be gone through again and again."""
-    held: list[bytes] = []
+    kept: list[bytes] = []
     left, size = iter(pieces), 0
     for piece in left:
-        held.append(piece)
+        kept.append(piece)
         size += len(piece)
-        if size > MOST_HELD:
-            return _poured(held, left)
-    return held
+        if size > MOST_KEPT:
+            return _poured(kept, left)
+    return kept
 
 
-def _poured(held: list[bytes], left: Iterator[bytes]) -> Iterable[bytes]:
-    """Return what is held and what is left, as much of it as possible from a file."""
+def _poured(kept: list[bytes], left: Iterator[bytes]) -> Iterable[bytes]:
+    """Return what is kept and what is left, as much of it as possible from a file."""
     try:
         file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - it goes with who reads it
     except OSError:
-        return [*held, *left]
-    size, waiting = 0, chain(held, left)
+        return [*kept, *left]
+    size, waiting = 0, chain(kept, left)
     for piece in waiting:
         try:
             _write(file, piece)

@@ -1,1 +1,1 @@
-"""What memplan answers, as frozen data: the plan, its report, what a runtime was observed to do."""
+"""Results as frozen data: the plan, its report, and what was observed of a runtime."""

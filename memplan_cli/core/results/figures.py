@@ -1,4 +1,4 @@
-"""What is each number of a report, and how sure is it? Printed wherever the number is."""
+"""Definitions of a report's numbers, and how certain each is, printed beside the number."""
 
 from __future__ import annotations
 

@@ -1,10 +1,12 @@
-"""What was observed of a runtime, and how it was set up: data, no ONNX Runtime."""
+"""Observations of a runtime and its settings, as data without ONNX Runtime."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ClassVar
+
+from memplan_cli.core.serialization import SORTED, Form, Key, Keys, optional, past, sparse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,39 +46,17 @@ class RuntimeSettings:
         io_binding: outputs to bind to the buffer of an input: ``{output: input}``.
     """
 
+    json_keys: ClassVar[Keys] = (
+        *optional("session", "session_config", "arena", "provider", "run_config", form=SORTED),
+        *sparse("io_binding", form=SORTED),
+    )
+
     session: Mapping[str, Setting] = field(default_factory=dict)
     session_config: Mapping[str, str] = field(default_factory=dict)
     arena: Mapping[str, Setting] = field(default_factory=dict)
     provider: Mapping[str, Setting] = field(default_factory=dict)
     run_config: Mapping[str, str] = field(default_factory=dict)
     io_binding: Mapping[str, str] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, dict[str, Setting]]:
-        """Return the layout of the contract, every scope sorted by key.
-
-        ``io_binding`` is there only where something is bound.
-        """
-        io_binding: dict[str, Setting] = dict(sorted(self.io_binding.items()))
-        return {
-            "session": dict(sorted(self.session.items())),
-            "session_config": dict(sorted(self.session_config.items())),
-            "arena": dict(sorted(self.arena.items())),
-            "provider": dict(sorted(self.provider.items())),
-            "run_config": dict(sorted(self.run_config.items())),
-            **({"io_binding": io_binding} if io_binding else {}),
-        }
-
-    @classmethod
-    def from_json(cls, scopes: Mapping[str, Mapping[str, Setting]]) -> RuntimeSettings:
-        """Read what `to_json` wrote; a scope that is missing is empty."""
-        return cls(
-            session=dict(scopes.get("session", {})),
-            session_config={k: str(v) for k, v in scopes.get("session_config", {}).items()},
-            arena=dict(scopes.get("arena", {})),
-            provider=dict(scopes.get("provider", {})),
-            run_config={k: str(v) for k, v in scopes.get("run_config", {}).items()},
-            io_binding={k: str(v) for k, v in scopes.get("io_binding", {}).items()},
-        )
 
     def updated(self, other: RuntimeSettings) -> RuntimeSettings:
         """Return these settings with those of ``other`` on top, scope by scope."""
@@ -102,15 +82,22 @@ class Peaks:
     Attributes:
         first_run_peak: most bytes of intermediates and outputs live in the first run.
         steady_peak: the same from the second run on, memory pattern's block included.
-        held: what the arena took from the system, weights in it included.
+        held: bytes reserved by the arena, weights in it included.
         scratch: the arena's high-water mark above the tensors: kernels' workspace.
-        weights: bytes of weights that lie in the arena.
+        weights: bytes of weights in the arena.
         milliseconds: median time of a run.
         effort: median milliseconds of processor time of a run, all threads together: what
             a busy machine hardly changes.
 
     Times are there to compare with: no two runs take the same, so no file has them.
     """
+
+    json_keys: ClassVar[Keys] = (
+        "first_run_peak",
+        "steady_peak",
+        *optional("held", "scratch", "weights"),
+        *past("milliseconds"),
+    )
 
     first_run_peak: int | None
     steady_peak: int | None
@@ -120,20 +107,10 @@ class Peaks:
     milliseconds: float | None = None
     effort: float | None = None
 
-    def to_json(self) -> dict[str, int | None]:
-        """Return every number of bytes under its own name."""
-        return {
-            "first_run_peak": self.first_run_peak,
-            "steady_peak": self.steady_peak,
-            "held": self.held,
-            "scratch": self.scratch,
-            "weights": self.weights,
-        }
 
-
-def finite(value: float | None) -> float | None:
-    """Return a number that JSON can hold: infinitely far apart has no number."""
-    return value if value is not None and math.isfinite(value) else None
+_MAY_BE_INFINITE = Form(
+    kind=float | None, read=lambda number: math.inf if number is None else number
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +124,14 @@ class Difference:
         beyond: how many elements the tolerance does not excuse.
         reason: why there was nothing to compare element by element.
     """
+
+    json_keys: ClassVar[Keys] = (
+        "output",
+        "elements",
+        Key("max_abs_diff", form=_MAY_BE_INFINITE),
+        "beyond",
+        "reason",
+    )
 
     output: str
     elements: int
@@ -165,6 +150,17 @@ class Validation:
     on two steps with each donated pair in one buffer, None where nothing is donated.
     """
 
+    json_keys: ClassVar[Keys] = (
+        "status",
+        "provider",
+        "max_abs_diff",
+        "bit_identical",
+        "replay",
+        "differences",
+        "notes",
+        *sparse("donated"),
+    )
+
     status: str
     provider: str
     max_abs_diff: float | None = None
@@ -179,48 +175,3 @@ class Validation:
         """Whether everything that was asked for holds."""
         extras = (self.replay, self.donated)
         return self.status == "passed" and all(e in (None, "passed") for e in extras)
-
-    def to_json(self) -> dict[str, object]:
-        """Return the contract's block, and what differs where something does."""
-        return {
-            "status": self.status,
-            "provider": self.provider,
-            "max_abs_diff": finite(self.max_abs_diff),
-            "bit_identical": self.bit_identical,
-            "replay": self.replay,
-            "differences": [
-                {
-                    "output": item.output,
-                    "elements": item.elements,
-                    "max_abs_diff": finite(item.max_abs_diff),
-                    "beyond": item.beyond,
-                    "reason": item.reason,
-                }
-                for item in self.differences
-            ],
-            "notes": list(self.notes),
-            **({"donated": self.donated} if self.donated else {}),
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Validation:
-        """Read what `to_json` wrote; a difference without a number is infinitely large."""
-        return cls(
-            data["status"],
-            data["provider"],
-            data["max_abs_diff"],
-            data["bit_identical"],
-            data["replay"],
-            tuple(
-                Difference(
-                    item["output"],
-                    item["elements"],
-                    math.inf if item["max_abs_diff"] is None else item["max_abs_diff"],
-                    item["beyond"],
-                    item["reason"],
-                )
-                for item in data["differences"]
-            ),
-            tuple(data["notes"]),
-            data.get("donated"),
-        )

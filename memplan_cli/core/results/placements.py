@@ -1,25 +1,32 @@
-"""The rows of a plan: arenas, the place of each tensor, orders and releases."""
+"""Rows of a plan: arenas, the placement of each tensor, orders and releases."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
+from memplan_cli.core.deserialization import Range
 from memplan_cli.core.program import var_id
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+MAX_BYTES = 1 << 62
+"""Sizes and offsets from here on are no memory of any machine."""
+
+Natural = Annotated[int, Range(0, MAX_BYTES - 1)]
+Positive = Annotated[int, Range(1, MAX_BYTES - 1)]
 
 
 @dataclass(frozen=True, slots=True)
 class ArenaFacts:
     """One contiguous region; the integers are multiples of ``unit``."""
 
-    id: int
+    id: Natural
     unit: str
-    height: int
-    lower_bound: int
-    alignment: int
+    height: Natural
+    lower_bound: Natural
+    alignment: Positive
 
 
 class Placement(NamedTuple):
@@ -33,13 +40,13 @@ class Placement(NamedTuple):
     name: str
     block: str
     dtype: str
-    shape: tuple[int | str, ...]
-    bytes: int
-    arena: int
-    offset: int
-    slot: int | None
-    first: int
-    last: int
+    shape: tuple[Natural | str, ...]
+    bytes: Natural
+    arena: Natural
+    offset: Natural
+    slot: Natural | None
+    first: Natural
+    last: Natural
     alias_of: str | None = None
     pinned: str | None = None
 
@@ -60,6 +67,6 @@ class BlockOrder:
 class Release(NamedTuple):
     """Tensors that nothing needs after this node: the ancestor's delete op."""
 
-    step: int
+    step: Natural
     node: str
     tensors: tuple[str, ...]

@@ -1,37 +1,56 @@
-"""Everything decided about one model, as data and as JSON, and whether it is safe."""
+"""Plans: everything decided about one model, as data and as JSON, and its safety check."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from memplan_cli.core.compact.columns import cells
 from memplan_cli.core.compact.spool import spooled
 from memplan_cli.core.problem import Buffer, BufferId, Layout, LiveRange, Problem, violations
 from memplan_cli.core.program import var_id
 from memplan_cli.core.results import plan_text
+from memplan_cli.core.results.placements import (  # noqa: TC001 - types to read by
+    ArenaFacts,
+    BlockOrder,
+    Placement,
+    Release,
+)
+from memplan_cli.core.results.report import Report  # noqa: TC001 - a type to read by
+from memplan_cli.core.serialization import Json, Key, Keys, to_json
 from memplan_cli.errors import InvalidLayoutError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from memplan_cli.core.results.placements import ArenaFacts, BlockOrder, Placement, Release
-    from memplan_cli.core.results.report import Json, Report
 
 SCHEMA = "memplan.plan/1"
 
 _WITHOUT_REPORT = ("by_id", "problems", "_lists")
 """What a plan works out once, if somebody asks, and without a look at its report."""
 
-MAX_BYTES = 1 << 62
-"""Sizes and offsets above this are no memory of any machine."""
-
 
 @dataclass(frozen=True)
 class Plan:
     """The whole answer for one model, in the layout of ``memplan.plan/1``."""
+
+    schema: ClassVar[str] = SCHEMA
+    producer: ClassVar[str] = "memplan"
+    json_keys: ClassVar[Keys] = (
+        "schema",
+        Key("producer.name", "producer"),
+        Key("producer.version", "version"),
+        Key("model.sha256", "report.model.sha256"),
+        Key("model.graph_sha256", "graph_sha256"),
+        "settings",
+        "order",
+        "arenas",
+        "tensors",
+        "releases",
+        Key("unplanned", "report.unplanned"),
+        "report",
+    )
 
     version: str
     graph_sha256: str
@@ -52,7 +71,8 @@ class Plan:
         """Each arena as a packing problem and its answer, aliases united.
 
         Raises:
-            InvalidLayoutError: a tensor or an alias names what is not there, or lies elsewhere.
+            InvalidLayoutError: a tensor or an alias names what is not there, or is placed
+            elsewhere.
         """
         return tuple(_problems(self))
 
@@ -73,26 +93,6 @@ class Plan:
         vars(fresh).update((name, known[name]) for name in _WITHOUT_REPORT if name in known)
         return fresh
 
-    def to_json(self) -> Json:
-        """Return the layout of the contract."""
-        return {
-            "schema": SCHEMA,
-            "producer": {"name": "memplan", "version": self.version},
-            "model": {"sha256": self.report.model.sha256, "graph_sha256": self.graph_sha256},
-            "settings": self.settings,
-            "order": [{"block": o.block, "nodes": list(o.nodes)} for o in self.order],
-            "arenas": [
-                {k: getattr(arena, k) for k in arena.__slots__} for arena in self.arenas
-            ],
-            "tensors": [{**t._asdict(), "shape": list(t.shape)} for t in self.tensors],
-            "releases": [
-                {"step": r.step, "node": r.node, "tensors": list(r.tensors)}
-                for r in self.releases
-            ],
-            "unplanned": [{"name": r.name, "reason": r.reason} for r in self.report.unplanned],
-            "report": self.report.to_json(),
-        }
-
     def dumps(self) -> str:
         """Return the plan file's text: same plan, same bytes."""
         return b"".join(self.encoded()).decode(errors="surrogatepass")
@@ -109,7 +109,7 @@ class Plan:
     def _fields(self) -> Iterator[tuple[bytes, Iterable[bytes]]]:
         """Yield every field of the plan file with its text."""
         lists = self._lists
-        for name, value in replace(self, order=(), tensors=(), releases=()).to_json().items():
+        for name, value in to_json(replace(self, order=(), tensors=(), releases=())).items():
             yield name.encode(), lists.get(name) or [plan_text.utf8(plan_text.small(value))]
 
     @cached_property
@@ -146,7 +146,7 @@ def _problems(plan: Plan) -> Iterator[tuple[Problem, Layout]]:
     _refuse_odd(plan.tensors)
     spans: dict[int, dict[BufferId, _Span]] = {arena: {} for arena in arenas}
     offsets: dict[int, dict[BufferId, int]] = {arena: {} for arena in arenas}
-    owners = _owners(plan.tensors)
+    shared = _storage_of_shared(plan.tensors)
     looked_at = (
         "name",
         "block",
@@ -161,23 +161,23 @@ def _problems(plan: Plan) -> Iterator[tuple[Problem, Layout]]:
     for name, block, size, arena, offset, first, last, alias_of, pinned in cells(
         plan.tensors, *looked_at
     ):
-        owner = BufferId(var_id(block, name))
+        identity = BufferId(var_id(block, name))
         if arena not in arenas:
-            raise InvalidLayoutError(f"tensor {owner!r} lies in no arena of the plan")
+            raise InvalidLayoutError(f"tensor {identity!r} is placed in no arena of the plan")
         if alias_of is not None:
-            _refuse_apart(owner, alias_of, (arena, offset, size, pinned), owners)
-            owner = BufferId(alias_of)
-        known = spans[arena].get(owner)
+            _refuse_apart(identity, alias_of, (arena, offset, size, pinned), shared)
+            identity = BufferId(alias_of)
+        known = spans[arena].get(identity)
         if known is None:
-            spans[arena][owner] = size, first, last
-            offsets[arena][owner] = offset
+            spans[arena][identity] = size, first, last
+            offsets[arena][identity] = offset
         else:
             most, start, end = known
-            spans[arena][owner] = max(size, most), min(first, start), max(last, end)
+            spans[arena][identity] = max(size, most), min(first, start), max(last, end)
     for arena in plan.arenas:
         buffers = [
-            Buffer(owner, size, LiveRange(first, last))
-            for owner, (size, first, last) in spans.pop(arena.id).items()
+            Buffer(identity, size, LiveRange(first, last))
+            for identity, (size, first, last) in spans.pop(arena.id).items()
         ]
         yield (
             Problem(tuple(buffers), arena.alignment),
@@ -186,11 +186,11 @@ def _problems(plan: Plan) -> Iterator[tuple[Problem, Layout]]:
 
 
 _Span = tuple[int, int, int]
-"""Bytes, and the ticks of birth and death, of what shares them."""
+"""Bytes, and the ticks of first use and after the last, of what shares them."""
 
 
 def _refuse_odd(tensors: Sequence[Placement]) -> None:
-    """Refuse a tensor that is there twice, and a pinned one that does not last."""
+    """Refuse a tensor that is placed twice, and a pinned one that does not last."""
     names = cells(tensors, "name", "block")
     identities = {var_id(block, name) for name, block in names}
     if len(identities) != len(tensors):
@@ -203,12 +203,12 @@ def _refuse_odd(tensors: Sequence[Placement]) -> None:
             )
 
 
-_Lie = tuple[int, int, int, "str | None"]
+_Location = tuple[int, int, int, "str | None"]
 """A tensor's arena, offset and bytes, and why it is pinned."""
 
 
-def _owners(tensors: Sequence[Placement]) -> Mapping[str, _Lie | None]:
-    """Return where those lie whose bytes others share; None where they share others' bytes."""
+def _storage_of_shared(tensors: Sequence[Placement]) -> Mapping[str, _Location | None]:
+    """Return the locations of tensors that others share; None for those that share too."""
     shared = {alias_of for (alias_of,) in cells(tensors, "alias_of")}
     shared.discard(None)
     if not shared:
@@ -222,15 +222,15 @@ def _owners(tensors: Sequence[Placement]) -> Mapping[str, _Lie | None]:
 
 
 def _refuse_apart(
-    tensor: str, alias_of: str, lie: _Lie, owners: Mapping[str, _Lie | None]
+    tensor: str, alias_of: str, location: _Location, shared: Mapping[str, _Location | None]
 ) -> None:
-    """Refuse a tensor that does not lie where the one lies whose bytes it shares."""
-    owner = owners.get(alias_of)
-    if owner is None:
+    """Refuse a tensor that is not placed where the one is whose bytes it shares."""
+    base = shared.get(alias_of)
+    if base is None:
         raise InvalidLayoutError(
             f"tensor {tensor!r} shares the bytes of {alias_of!r}, which has none"
         )
-    if owner[:3] != lie[:3] or owner[3] or lie[3]:
+    if base[:3] != location[:3] or base[3] or location[3]:
         raise InvalidLayoutError(
-            f"tensor {tensor!r} shares the bytes of {alias_of!r} but lies elsewhere"
+            f"tensor {tensor!r} shares the bytes of {alias_of!r} but is placed elsewhere"
         )

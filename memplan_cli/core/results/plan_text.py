@@ -1,8 +1,8 @@
-"""How is a plan spelled? The text of the plan file, a line for each item of a list.
+"""Serialisation of a plan as the plan file's text, a line for each item of a list.
 
 A large plan is a hundred thousand tensors. Written out here, field by field, each takes a
 third of the time that a table of its fields takes with a general encoder, and the text
-serves the plan's digest too. `Plan.to_json` says the same as data.
+serves the plan's digest too. `to_json` of the plan says the same as data.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def small(value: object) -> str:
 
 
 def listed(items: Iterable[str]) -> Iterator[str]:
-    """Yield the text of a list whose items are spelled already, part by part."""
+    """Yield the text of a list whose items are formatted already, part by part."""
     left, before, after = iter(items), "[\n  ", "[]"
     # All items at once, each a text of its own, take as much memory again.
     while part := ",\n  ".join(islice(left, _PART)):
@@ -55,7 +55,7 @@ def orders(blocks: Iterable[BlockOrder]) -> Iterator[str]:
 
 
 def placements(tensors: Sequence[Placement]) -> Iterator[str]:
-    """Yield the text of each tensor's place."""
+    """Yield the text of each tensor's placement."""
     kinds: dict[tuple[str, str, tuple[int | str, ...], int], str] = {}
     for (
         name, block, dtype, shape, size, arena, offset, slot, first, last, alias, pinned,
@@ -75,7 +75,7 @@ def placements(tensors: Sequence[Placement]) -> Iterator[str]:
 
 
 def release_lines(releases: Sequence[Release]) -> Iterator[str]:
-    """Yield the text of what is let go after each node."""
+    """Yield the text of what is released after each node."""
     for step, node, tensors in cells(releases, "step", "node", "tensors"):
         names = ", ".join(map(quoted, tensors))
         yield f'{{"step": {step}, "node": {quoted(node)}, "tensors": [{names}]}}'

@@ -1,4 +1,4 @@
-"""What happens at each tick of a plan: which node runs, and how many bytes are live?
+"""Timeline of a plan: the node that runs at each tick, and the bytes live there.
 
 Everything is read off the plan, so that what a report draws is what the plan says.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Moment(NamedTuple):
-    """One node on the clock; one with bodies has a last tick, ``end``, behind them."""
+    """One node on the clock; one with subgraphs has a last tick, ``end``, after them."""
 
     start: int
     end: int
@@ -33,10 +33,10 @@ class Moment(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """Bytes that one tensor, or several that share them, hold at ticks of one arena."""
+class Occupancy:
+    """Bytes that one tensor, or several that share them, occupy at ticks of one arena."""
 
-    owner: Placement
+    tensor: Placement
     members: tuple[Placement, ...]
     first: int
     last: int
@@ -58,8 +58,8 @@ def moments(plan: Plan) -> tuple[Moment, ...]:
     return tuple(sorted(found, key=lambda moment: moment.start))
 
 
-def owners(plan: Plan) -> Mapping[str, Moment]:
-    """Return the node that owns each body, by the body's path."""
+def control_flow_nodes(plan: Plan) -> Mapping[str, Moment]:
+    """Return the control-flow node of each subgraph, by the subgraph's path."""
     orders = {order.block: order.nodes for order in plan.order}
     found = {(moment.block, moment.node): moment for moment in moments(plan)}
     bodies = _bodies(orders).items()
@@ -74,21 +74,21 @@ def nodes_at(plan: Plan) -> Mapping[int, str]:
     return found
 
 
-def held(plan: Plan) -> tuple[Held, ...]:
-    """Return what each piece of memory is used for, in order of birth."""
+def occupancies(plan: Plan) -> tuple[Occupancy, ...]:
+    """Return what each piece of memory is used for, in order of first use."""
     groups: dict[str, list[Placement]] = {}
     for tensor in plan.tensors:
         groups.setdefault(tensor.alias_of or tensor.id, []).append(tensor)
     found = (
-        Held(
-            plan.by_id[owner],
+        Occupancy(
+            plan.by_id[name],
             tuple(members),
             min(tensor.first for tensor in members),
             max(tensor.last for tensor in members),
         )
-        for owner, members in groups.items()
+        for name, members in groups.items()
     )
-    return tuple(sorted(found, key=lambda item: (item.first, item.owner.id)))
+    return tuple(sorted(found, key=lambda item: (item.first, item.tensor.id)))
 
 
 def main_arena(plan: Plan) -> ArenaFacts | None:
@@ -135,7 +135,7 @@ def _moments(
 
 
 def _bodies(orders: Mapping[str, Sequence[str]]) -> dict[tuple[str, str], list[str]]:
-    """Return the bodies of each ``(block, node)``; a body's path names its owner."""
+    """Return the subgraphs of each ``(block, node)``; a subgraph's path names its node."""
     if len(orders) == 1:
         return {}
     nodes = {block: frozenset(names) for block, names in orders.items()}
@@ -149,8 +149,8 @@ def _bodies(orders: Mapping[str, Sequence[str]]) -> dict[tuple[str, str], list[s
             parent = parent.rpartition("/")[0]
         label = path.removeprefix(f"{parent}/" if parent else "").rpartition(".")[0]
         # A node without a name is `Type#index` in a path and `#index` in an order.
-        for owner in (label, f"#{label.rpartition('#')[2]}"):
-            if owner in nodes.get(parent, ()):
-                found.setdefault((parent, owner), []).append(path)
+        for node in (label, f"#{label.rpartition('#')[2]}"):
+            if node in nodes.get(parent, ()):
+                found.setdefault((parent, node), []).append(path)
                 break
     return found

@@ -1,4 +1,4 @@
-"""What was shown of a written model? The verdict on its outputs, and its real memory."""
+"""Validation of a written model: the verdict on its outputs, and its measured memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How large can a size get? Interval arithmetic over dims that lie between two numbers.
+"""Bounds on sizes: interval arithmetic over dims that are between two numbers.
 
 A tensor whose dims are bounded is planned at its largest: a plan of such sizes holds for
 every value within the bounds, and lets tensors share memory whose sizes no expression

@@ -1,8 +1,8 @@
-"""What does a dim's text mean? A sum of products of symbols, one spelling for equal ones.
+"""Dims read from text: sums of products of symbols, one canonical form for equal ones.
 
     "batch*seq"  "new + past"  "Min(512, seq)"  "floor(W/2 + 1/2)"  "(W + 1)//2"
 
-are read; what comes out again is spelled in one way and reads as itself: products sorted,
+are read; what is written has one canonical form and reads as itself: products sorted,
 quotients by a number as ``floor((W + 1)/2)``, whatever is no word in backquotes. A text
 that is no expression at all is the name of a symbol.
 """
@@ -13,18 +13,18 @@ import ast
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.symbolic.dim_text import Tree
 from memplan_cli.core.symbolic.polynomials import (
     FUNCTIONS,
     QUOTIENTS,
     Polynomial,
+    Tree,
     bound,
     called,
     constant,
     floored,
+    formatted,
     multiplied,
     names_in,
-    spelled,
     total,
 )
 
@@ -57,7 +57,7 @@ def binding_text(dims: Mapping[str, int]) -> str:
 
 
 def canonical_dim(text: str) -> int | str:
-    """Return one spelling for all equal expressions: ``seq*batch`` -> ``batch*seq``."""
+    """Return the canonical form of equal expressions: ``seq*batch`` -> ``batch*seq``."""
     return as_dim(parse_dim(text))
 
 
@@ -77,9 +77,9 @@ def parse_dim(text: str) -> Polynomial:
 
 
 def as_dim(terms: Polynomial) -> int | str:
-    """Return a number where no symbol is left, else the spelling."""
+    """Return a number where no symbol is left, else the canonical form."""
     value = constant(terms)
-    return spelled(terms) if value is None else value
+    return formatted(terms) if value is None else value
 
 
 def _whole(value: _Rational) -> Polynomial:

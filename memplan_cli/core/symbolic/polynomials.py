@@ -1,18 +1,21 @@
-"""What do sums of products of symbols come to, and how are they spelled?
+"""Polynomials over symbols: arithmetic, canonical form, and the syntax tree of a dim's text.
 
 An atom of a product is a symbol's name or a call, like ``floor((W + 1)/2)``, of other
-sums. Equal expressions have one spelling: products sorted, the constant last.
+sums. Equal expressions have one canonical form: products sorted, the constant last.
+
+A text is read as Python reads arithmetic, after every name was replaced: names of dims are
+freer than Python's (``input.1_dim0``), and in backquotes anything goes.
 """
 
 from __future__ import annotations
 
 import ast
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import product as cartesian
-
-from memplan_cli.core.symbolic.dim_text import Tree, quoted
 
 Monomial = tuple[str, ...]
 Polynomial = Mapping[Monomial, int]
@@ -26,6 +29,45 @@ _MOST_PRODUCTS = 4096
 
 FUNCTIONS = QUOTIENTS | {"mod", "min", "max"}
 
+_PLAIN = r"[^\W\d][\w.:$#@]*"
+_WORD = re.compile(rf"`([^`]*)`|({_PLAIN})")
+_BARE = re.compile(_PLAIN)
+
+
+def quoted(name: str) -> str:
+    """Return a name as text; one that is no plain word stands in backquotes."""
+    return name if _BARE.fullmatch(name) else f"`{name}`"
+
+
+@dataclass(slots=True)
+class Tree:
+    """The syntax of a text; ``name`` says what stands where Python sees ``_0``, ``_1`` ..."""
+
+    top: ast.expr
+    names: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, text: str) -> Tree:
+        """Read a text.
+
+        Raises:
+            SyntaxError, ValueError, RecursionError, MemoryError: it is no expression.
+        """
+        names: list[str] = []
+
+        def replaced(match: re.Match[str]) -> str:
+            names.append(match[2] if match[1] is None else match[1])
+            return f" _{len(names) - 1} "  # apart: `2batch` is neither a number nor 2*batch
+
+        safe = _WORD.sub(replaced, text).strip()
+        if "#" in safe:
+            raise ValueError("Python would read a comment")
+        return cls(ast.parse(safe, mode="eval").body, names)
+
+    def name(self, node: ast.Name) -> str:
+        """Return the name that was replaced."""
+        return self.names[int(node.id[1:])]
+
 
 def constant(terms: Polynomial) -> int | None:
     """Return the value of a sum without symbols."""
@@ -34,14 +76,14 @@ def constant(terms: Polynomial) -> int | None:
     return terms[()] if len(terms) == 1 and () in terms else None
 
 
-def spelled(terms: Polynomial) -> str:
-    """Spell a sum of products: sorted, the constant last."""
+def formatted(terms: Polynomial) -> str:
+    """Return the canonical form of a sum of products: sorted, the constant last."""
     if not terms:
         return "0"
     words = []
     for monomial in sorted(terms, key=lambda m: (not m, m)):
         value = terms[monomial]
-        factors = [spelled_atom(atom) for atom in monomial]
+        factors = [format_atom(atom) for atom in monomial]
         if abs(value) != 1 or not factors:
             factors.insert(0, str(abs(value)))
         words.append(f"{'-' if value < 0 else '+'} {'*'.join(factors)}")
@@ -49,8 +91,8 @@ def spelled(terms: Polynomial) -> str:
     return text[2:] if text.startswith("+ ") else f"-{text[2:]}"
 
 
-def spelled_atom(atom: str) -> str:
-    """Spell one symbol or call; a name that is no plain word stands in backquotes."""
+def format_atom(atom: str) -> str:
+    """Return one symbol or call as text; a name that is no plain word stands in backquotes."""
     return atom if is_call(atom) else quoted(atom)
 
 
@@ -63,7 +105,7 @@ def is_call(atom: str) -> bool:
 def call_in(atom: str) -> Call | None:
     """Return the function that an atom calls and its arguments; None of a name.
 
-    A call is what `called` spells; whatever else looks like one is a name.
+    A call is what `called` writes; whatever else looks like one is a name.
     """
     name, bracket, _ = atom.partition("(")
     if not bracket or name not in FUNCTIONS or not atom.endswith(")"):
@@ -87,14 +129,14 @@ def _call(tree: Tree) -> Call:
 
 
 def _sum(node: ast.expr, tree: Tree) -> Polynomial:
-    """Read what `spelled` wrote: sums and products only, calls are atoms."""
+    """Read what `formatted` wrote: sums and products only, calls are atoms."""
     match node:
         case ast.Constant(value=int(value)):
             return {(): value} if value else {}
         case ast.Name():
             return {(tree.name(node),): 1}
         case ast.Call():
-            return {(_spelled_call(*_call(Tree(node, tree.names))),): 1}
+            return {(_format_call(*_call(Tree(node, tree.names))),): 1}
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return multiplied([_sum(operand, tree)], -1)
         case ast.BinOp(left=left, op=ast.Add() | ast.Sub() as operator, right=right):
@@ -105,15 +147,15 @@ def _sum(node: ast.expr, tree: Tree) -> Polynomial:
     raise ValueError(ast.dump(node))
 
 
-def _spelled_call(name: str, arguments: Sequence[Polynomial]) -> str:
+def _format_call(name: str, arguments: Sequence[Polynomial]) -> str:
     if name in QUOTIENTS:
         top, below = arguments
-        divisor = spelled(below)
+        divisor = formatted(below)
         if len(below) > 1 or "*" in divisor or divisor.startswith("-"):
             divisor = f"({divisor})"
-        dividend = f"({spelled(top)})" if len(top) > 1 else spelled(top)
+        dividend = f"({formatted(top)})" if len(top) > 1 else formatted(top)
         return f"{name}({dividend}/{divisor})"
-    texts = map(spelled, arguments)
+    texts = map(formatted, arguments)
     return f"{name}({', '.join(texts if name == 'mod' else sorted(texts))})"
 
 
@@ -190,7 +232,7 @@ def floored(terms: Polynomial, divisor: int) -> Polynomial:
     if inner is not None:  # floor((floor(a/b) + k)/c) is floor((a + k*b)/(b*c))
         terms, below = inner
         return total([whole, floored(terms, below * (divisor // common))])
-    return total([whole, {(_spelled_call("floor", [rest, {(): divisor // common}]),): 1}])
+    return total([whole, {(_format_call("floor", [rest, {(): divisor // common}]),): 1}])
 
 
 def _inner_floor(terms: Polynomial) -> tuple[Polynomial, int] | None:
@@ -216,7 +258,7 @@ def _bound_atom(atom: str, dims: Mapping[str, int]) -> Polynomial:
 
 
 def called(name: str, arguments: Sequence[Polynomial]) -> Polynomial:
-    """Apply a function: to numbers at once, else as one symbol in one spelling.
+    """Apply a function: to numbers at once, else as one symbol in canonical form.
 
     Raises:
         ValueError: a division by zero.
@@ -226,7 +268,7 @@ def called(name: str, arguments: Sequence[Polynomial]) -> Polynomial:
     top, bottom = arguments
     number = constant(bottom)
     if number is None:
-        return {(_spelled_call(name, arguments),): 1} if top or name == "mod" else {}
+        return {(_format_call(name, arguments),): 1} if top or name == "mod" else {}
     if name == "floor":
         return floored(top, number)
     if name == "ceiling":
@@ -238,10 +280,10 @@ def called(name: str, arguments: Sequence[Polynomial]) -> Polynomial:
 
 def _extreme(name: str, arguments: Sequence[Polynomial]) -> Polynomial:
     numbers = [v for v in map(constant, arguments) if v is not None]
-    others = {spelled(a): a for a in arguments if constant(a) is None}
+    others = {formatted(a): a for a in arguments if constant(a) is None}
     if numbers:
         best = min(numbers) if name == "min" else max(numbers)
         others[str(best)] = {(): best} if best else {}
     if len(others) == 1:
         return next(iter(others.values()))
-    return {(_spelled_call(name, list(others.values())),): 1}
+    return {(_format_call(name, list(others.values())),): 1}

@@ -1,4 +1,4 @@
-"""How many bytes? A number times named symbols, exact for every value of the symbols."""
+"""Sizes in bytes: a number times named symbols, exact for every value of the symbols."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from memplan_cli.core.symbolic.polynomials import (
     bound,
     constant,
     floored,
+    format_atom,
+    formatted,
     is_call,
     multiplied,
-    spelled,
-    spelled_atom,
 )
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Size:
     """``coefficient * symbols[0] * symbols[1] ...`` bytes, symbols in sorted order.
 
     A symbol is a dim's name, or an expression that is no product, in parentheses:
-    ``(new + past)``, ``(floor((W + 1)/2))``. ``bound_of`` is the size itself, spelled,
+    ``(new + past)``, ``(floor((W + 1)/2))``. ``bound_of`` is the size itself, as text,
     where the number is only the most that it can be.
     """
 
@@ -122,7 +122,7 @@ def _is_a_length(dim: Dim) -> bool:
 
 
 def unit_value(unit: str, dims: Mapping[str, int]) -> int:
-    """Return what a unit comes to: ``batch*(new + past)`` with every symbol bound.
+    """Return the value of a unit: ``batch*(new + past)`` with every symbol bound.
 
     Raises:
         ValueError: a symbol has no value, or the value is negative.
@@ -161,7 +161,7 @@ def _factored(terms: Polynomial) -> tuple[int, list[str], str]:
                 left.remove(atom)
                 kept.append(atom)
         shared = kept
-    words = [f"({atom})" if is_call(atom) else spelled_atom(atom) for atom in shared]
+    words = [f"({atom})" if is_call(atom) else format_atom(atom) for atom in shared]
     if not others:
         return terms[first], words, ""
     number = math.gcd(*terms.values())
@@ -171,4 +171,4 @@ def _factored(terms: Polynomial) -> tuple[int, list[str], str]:
         for atom in shared:
             left.remove(atom)
         rest[tuple(left)] = value // number
-    return number, words, spelled(rest)
+    return number, words, formatted(rest)

@@ -1,4 +1,4 @@
-"""Which values may a model be fed? Read from what its ops do with each input."""
+"""Values that a model may be fed, from what its ops do with each input."""
 
 from __future__ import annotations
 

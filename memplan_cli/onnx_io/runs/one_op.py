@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from memplan_cli.onnx_io.load import load_model, subgraphs
+from memplan_cli.onnx_io.load import load_model, reads
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
-    from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
+    from onnx import ModelProto, NodeProto, TensorProto, TypeProto
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,8 @@ class Cutter:
         return node.op_type == "Constant" and node.output[0] in self.weights
 
     def reads(self, node: NodeProto) -> tuple[str, ...]:
-        """Return what a node reads and what is no weight, captures of its bodies too."""
-        names = dict.fromkeys((*node.input, *_captures(node)))
+        """Return what a node reads and what is no weight, captures of its subgraphs too."""
+        names = dict.fromkeys(reads(node))
         return tuple(name for name in names if name and name not in self.weights)
 
     def one_op(self, node: NodeProto, types: Mapping[str, str]) -> bytes:
@@ -62,7 +62,7 @@ class Cutter:
             helper.make_value_info(name, _type(types[name])) for name in self.reads(node)
         ]
         outputs = [ValueInfoProto(name=name) for name in node.output if name]
-        read = dict.fromkeys((*node.input, *_captures(node)))
+        read = dict.fromkeys(reads(node))
         weights = [self._loaded(name) for name in read if name in self.weights]
         graph = helper.make_graph([node], "one", inputs, outputs, weights)
         model = helper.make_model(
@@ -83,25 +83,6 @@ class Cutter:
             tensor.ClearField("external_data")
             tensor.ClearField("data_location")
         return tensor
-
-
-def _captures(node: NodeProto) -> Iterator[str]:
-    for _, graph in subgraphs(node):
-        yield from _free_names(graph)
-
-
-def _free_names(graph: GraphProto) -> Iterator[str]:
-    """Yield what a graph, and the graphs in it, read from outside, with repeats."""
-    inside = {value.name for value in graph.input}
-    inside |= {tensor.name for tensor in graph.initializer}
-    for node in graph.node:
-        for name in (*node.input, *_captures(node)):
-            if name and name not in inside:
-                yield name
-        inside.update(node.output)
-    for value in graph.output:
-        if value.name not in inside:
-            yield value.name
 
 
 def _type(text: str) -> TypeProto:

@@ -42,7 +42,7 @@ class OneOp:
     result: str = "float32"
     opset: int = 21
     later: tuple[tuple[int, int], ...] = ()
-    """Inputs that a later output takes over, as the sources declare: asked whether so."""
+    """Inputs that a later output reuses, as the sources declare: probed whether so."""
 
     @property
     def key(self) -> str:
@@ -52,7 +52,7 @@ class OneOp:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One question: may output 0.. of this op lie on input ``position``?"""
+    """One probe: may output 0.. of this op lie on input ``position``?"""
 
     op: OneOp
     position: int
@@ -236,7 +236,7 @@ ONE_OPS: tuple[OneOp, ...] = (
 
 
 def probes() -> Iterator[Probe]:
-    """Yield both questions for every input of every op."""
+    """Yield both probes for every input of every op."""
     for op in ONE_OPS:
         for position, operand in enumerate(op.operands):
             if operand.values is None:
@@ -257,7 +257,7 @@ def _model(op: OneOp, position: int, *, kept: bool) -> bytes:
             continue
         inputs.append(helper.make_tensor_value_info(f"x{index}", element, operand.shape))
         nodes.append(_copy(f"x{index}", name, operand.dtype))
-    # Only the input in question dies at the op: the others are read again at the end.
+    # Only the probed input dies at the op: the others are read again at the end.
     results = ["r", *(f"r{output}" for _, output in op.later)]
     nodes.append(helper.make_node(op.type, names, results, domain=op.domain, name="probe",
                                   **op.attributes))  # fmt: skip

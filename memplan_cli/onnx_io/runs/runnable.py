@@ -11,9 +11,13 @@ from memplan_cli.onnx_io.load import graphs, load_model
 from memplan_cli.onnx_io.weights.external_data import external_tensors
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
     from onnx import ModelProto, NodeProto
+
+READ_SUFFIX = "__memplan_read"
+"""What is put behind the name of a tensor that nobody reads, for its reader."""
 
 
 def missing_weights(path: Path) -> tuple[str, ...]:
@@ -71,3 +75,32 @@ def with_every_output(model: ModelProto) -> bytes:
                 twin.graph.output.append(ValueInfoProto(name=name))
     data: bytes = twin.SerializeToString()
     return data
+
+
+def unread_outputs(model: ModelProto) -> tuple[str, ...]:
+    """Return what ops at the top make and nobody, in any block, reads or gives."""
+    read: set[str] = set()
+    for graph in graphs(model.graph):
+        read.update(value.name for value in graph.output)
+        for node in graph.node:
+            read.update(node.input)
+    made = (name for node in model.graph.node for name in node.output)
+    return tuple(name for name in made if name and name not in read)
+
+
+def with_readers(model: ModelProto, names: Collection[str]) -> ModelProto:
+    """Return a copy in which each of these outputs is read right after it was made.
+
+    ONNX Runtime keeps a tensor without a reader to the end of the run; a Shape node of a few
+    bytes ends that. It helps only where optimisation is off: it is dead code otherwise.
+    """
+    read = type(model)()
+    read.CopyFrom(model)
+    del read.graph.node[:]
+    for node in model.graph.node:
+        read.graph.node.append(node)
+        for name in node.output:
+            if name in names:
+                made = f"{name}{READ_SUFFIX}"
+                read.graph.node.append(helper.make_node("Shape", [name], [made], name=made))
+    return read

@@ -1,4 +1,4 @@
-"""How do two models draw the same random numbers? Each op with the seed of its result's name.
+"""Seeds by which two models draw the same random numbers: by the name of each op's result.
 
 Without a seed a runtime takes another one for each session, or one by the node's place in
 the file, which is just what a rewritten model changes.

@@ -1,4 +1,4 @@
-"""Where are the weights that a model keeps beside itself, and do they go along?
+"""Weights that a model keeps in files beside it: found, checked, copied along.
 
 Runtimes refuse data outside the model's own folder (a path with ``..``, an absolute one, a
 symbolic link), and the checker refuses hard links too. So a model written into another
@@ -198,7 +198,7 @@ def forget(created: Sequence[Path]) -> None:
 
 
 def remove(created: Sequence[Path]) -> None:
-    """Take back what `copy_along` created, files and folders, and put back what was there."""
+    """Take back what `copy_along` created, files and folders, and restore what was there."""
     for path in reversed(created):
         if path.is_dir():
             with contextlib.suppress(OSError):  # somebody else put a file there

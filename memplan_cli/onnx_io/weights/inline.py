@@ -1,4 +1,4 @@
-"""How many weights lie in the model file itself, and how does it look with them outside?"""
+"""Weights inside the model file: their bytes, and a copy of the model with them outside."""
 
 from __future__ import annotations
 

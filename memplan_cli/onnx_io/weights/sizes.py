@@ -1,4 +1,4 @@
-"""Is there as much data as a tensor's dims say? What is counted must be what is loaded.
+"""Checks that a tensor has as much data as its dims say: what is counted must be loaded.
 
 The data of a weight above a megabyte is not looked at, a look being a copy: all of those
 together cannot take more than the file does.

@@ -2,7 +2,7 @@
 
 The notes of a large graph are larger than the graph, and as protobuf messages several times
 their size: here those of the top block become bytes that are put between the fields of the
-model, and nothing of them is ever a message. Bodies are small: theirs are merged into them.
+model, and nothing of them is ever a message. Subgraphs are small: theirs are merged into them.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ class _Dying:
 
 
 def _noted(graph: GraphProto, block: Block, notes: _Notes) -> Iterator[bytes]:
-    """Yield the bytes of each node of the top graph with its notes and those of its bodies."""
+    """Yield the bytes of each node of the top graph with its notes and those of its subgraphs."""
     clock = timed(notes.steps.get(block.path, ()))
     for node, (start, end, op) in zip(graph.node, clock, strict=True):
         whole = node

@@ -1,4 +1,4 @@
-"""Is the rewritten graph still the same computation? Checked without the code that wrote it.
+"""Checks that a rewritten graph is the same computation, without the code that wrote it.
 
 The same nodes with the same attributes reading and writing the same values, each value made
 once and before it is read, and the same interface. A recomputed copy, whose outputs are
@@ -49,10 +49,10 @@ def graph_differences(original: ModelProto, written: ModelProto) -> tuple[str, .
     if _same_nodes(original.graph, written.graph):
         return (*found, *_unordered(written.graph, frozenset()))
     names = _Names(frozenset(_made(original.graph)))
-    idle = frozenset(_idle_readers(written.graph)) - names.known
+    added = frozenset(_added_readers(written.graph)) - names.known
     before = Counter(_node(node, names) for node in original.graph.node)
     after = Counter(
-        _node(node, names) for node in written.graph.node if idle.isdisjoint(node.output)
+        _node(node, names) for node in written.graph.node if added.isdisjoint(node.output)
     )
     found.extend(f"{_label(node)} was lost" for node in before if node not in after)
     fewer = _WithFewerOutputs.of(original, before)
@@ -66,7 +66,7 @@ def graph_differences(original: ModelProto, written: ModelProto) -> tuple[str, .
     return tuple(found)
 
 
-def _idle_readers(graph: GraphProto) -> Iterator[str]:
+def _added_readers(graph: GraphProto) -> Iterator[str]:
     """Yield what declared readers make: ``<name>__memplan_read``, the Shape of a value.
 
     Such a node changes nothing as long as nobody reads it.
@@ -238,7 +238,7 @@ def _label(node: Node) -> str:
 
 
 def _unordered(graph: GraphProto, outside: frozenset[str]) -> Iterator[str]:
-    """Yield what is read before it is made, or made twice, in a graph and its bodies."""
+    """Yield what is read before it is made, or made twice, in a graph and its subgraphs."""
     given = {"", *(value.name for value in graph.input)}
     given.update(tensor.name for tensor in graph.initializer)
     given.update(sparse.values.name for sparse in graph.sparse_initializer)

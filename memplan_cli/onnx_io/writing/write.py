@@ -125,7 +125,7 @@ def _drop(item: ModelProto | NodeProto | ValueInfoProto) -> None:
 
 
 def _is_in_order(graph: GraphProto, block: Block) -> bool:
-    """Whether the ops of a block, bodies included, are the file's nodes as they stand."""
+    """Whether the ops of a block, subgraphs included, are the file's nodes as they stand."""
     if len(block.ops) != len(graph.node):
         return False
     return all(

@@ -1,4 +1,4 @@
-"""Where does each buffer go if they are placed one by one and never moved again?
+"""Greedy allocation: first fit and best fit in several orders, nothing moved afterwards.
 
 Orders: by size is TensorFlow Lite's `greedy_memory_planner`; by area and by length are
 variations; by time with the tightest gap is what a runtime's allocator would do.
@@ -35,28 +35,28 @@ def by_size(piece: Piece) -> list[int]:
 
 
 def by_area(piece: Piece) -> list[int]:
-    """Order by size times sections lived, largest first."""
+    """Order by size times sections live, largest first."""
     return sorted(range(len(piece.size)), key=lambda i: (-piece.size[i] * _width(piece, i), i))
 
 
 def by_length(piece: Piece) -> list[int]:
-    """Order by sections lived, longest first."""
+    """Order by sections live, longest first."""
     return sorted(range(len(piece.size)), key=lambda i: (-_width(piece, i), -piece.size[i], i))
 
 
 def by_load(piece: Piece) -> list[int]:
-    """Order by the load of the busiest section a buffer lives in, then by size."""
+    """Order by the load of the busiest section a buffer is live in, then by size."""
     busiest = [max(piece.loads[s:e]) for s, e in zip(piece.start, piece.end, strict=True)]
     return sorted(range(len(piece.size)), key=lambda i: (-busiest[i], -piece.size[i], i))
 
 
-def by_birth(piece: Piece) -> list[int]:
-    """Order by time, larger ones first where several are born together."""
+def by_start(piece: Piece) -> list[int]:
+    """Order by start, larger ones first where several start together."""
     return sorted(range(len(piece.size)), key=lambda i: (piece.start[i], -piece.size[i], i))
 
 
-def by_death(piece: Piece) -> list[int]:
-    """Order by time run backwards."""
+def by_end(piece: Piece) -> list[int]:
+    """Order by end, the last first: time run backwards."""
     return sorted(range(len(piece.size)), key=lambda i: (-piece.end[i], -piece.size[i], i))
 
 
@@ -107,9 +107,9 @@ STRATEGIES: Mapping[str, tuple[Order, Choice]] = {
     "greedy-area": (by_area, lowest),
     "greedy-length": (by_length, lowest),
     "greedy-load": (by_load, lowest),
-    "best-fit-birth": (by_birth, tightest),
-    "best-fit-death": (by_death, tightest),
-    "first-fit-birth": (by_birth, lowest),
+    "best-fit-start": (by_start, tightest),
+    "best-fit-end": (by_end, tightest),
+    "first-fit-start": (by_start, lowest),
 }
 """The greedy members of the portfolio, the most often sufficient first."""
 

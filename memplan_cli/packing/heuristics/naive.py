@@ -1,4 +1,4 @@
-"""What would it take without any reuse? The baseline for everything saved."""
+"""Allocation without any reuse: the baseline for everything saved."""
 
 from __future__ import annotations
 

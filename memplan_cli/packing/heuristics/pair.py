@@ -1,8 +1,8 @@
-"""How are buffers placed when at most two are ever live? In closed form.
+"""Allocation in closed form where at most two buffers are ever live.
 
-One lies at the bottom, the other hangs from the top; whoever is born next takes the side
-that is free. The arena is as tall as the largest pair, which is the lower bound. Chains of
-ops, the most common of all networks, need nothing else.
+One is at the bottom, the other at the top; the next to start takes the side that is free. The
+arena is as tall as the largest pair, which is the lower bound. Chains of ops, the most common
+of all networks, need nothing else.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def pairwise(piece: Piece) -> Placement:
     load = piece.load
     offsets = [0] * len(piece.size)
     bottom_until = 0
-    # Columns come in order of start; whoever finds the bottom taken finds the top free.
+    # Columns come in order of start; if the bottom is taken, the top is free.
     for index, (start, end) in enumerate(zip(piece.start, piece.end, strict=True)):
         if bottom_until <= start:
             bottom_until = end

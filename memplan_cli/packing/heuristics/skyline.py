@@ -1,16 +1,16 @@
-"""Which buffer goes to the lowest place of the skyline?
+"""Skyline allocation: the lowest valley is filled first.
 
-The lowest valley is filled first: with the buffer between its walls that is born first, the
-longest (or largest) of those born together. When none fits, the floor of the valley is
-lifted to the lower wall. Nothing is ever moved again.
+It is filled with the buffer between its walls that starts first, the longest (or largest) of
+those that start together. When none fits, the floor of the valley is lifted to the lower wall.
+Nothing is ever moved again.
 
           +----+                   the lowest valley: between its walls, the buffer that is
-    +-----+    |                   born first goes to its floor
+    +-----+    |                   starts first goes to its floor
     |     +----+    +-----
     |          |____|              Seen in a mirror, time runs backwards: another layout.
 
-Valleys wait in a heap; a tree over the buffers in order of birth, holding the earliest
-death below each node, finds the buffer in log n steps. Networks, even of a hundred thousand
+Valleys wait in a heap; a tree over the buffers by start, with the earliest end below each
+node, finds the buffer in log n steps. Networks, even of a hundred thousand
 ops, mostly need nothing else. The skyline heuristic is that of strip packing (Burke et al.
 2004, "best fit"); here time is given and only the height is free.
 """
@@ -33,8 +33,8 @@ _NEVER = 1 << 200
 """Later than any section, higher than any arena."""
 
 
-class _Cradle:
-    """Unplaced buffers in order of birth: who is born first of those dead by some section?"""
+class _BuffersByStart:
+    """Unplaced buffers by start: finds the first to start that ends by some section."""
 
     def __init__(self, start: Sequence[int], end: Sequence[int], order: Sequence[int]) -> None:
         self.order = order
@@ -51,7 +51,7 @@ class _Cradle:
             self.first[section] += self.first[section - 1]
 
     def take(self, begin: int, stop: int) -> int:
-        """Remove and return the first buffer born in ``begin`` or later, dead by ``stop``.
+        """Remove and return the first buffer from ``begin`` on that ends by ``stop``.
 
         Returns -1 when there is none.
         """
@@ -125,14 +125,14 @@ def fill_valleys(
 ) -> Placement:
     """Place all buffers; ``order`` sorts them by start and says who goes first of equals."""
     sections = max(end)
-    cradle, skyline = _Cradle(start, end, order), _Skyline(sections)
+    unplaced, skyline = _BuffersByStart(start, end, order), _Skyline(sections)
     skyline.add(0, sections, 0, -1)
     offsets = [0] * len(order)
     left = len(order)
     while left:
         floor, begin, stop = skyline.lowest()
         before = skyline.before[begin]
-        chosen = cradle.take(begin, stop)
+        chosen = unplaced.take(begin, stop)
         if chosen < 0:
             skyline.merge(begin, stop, skyline.wall(begin, stop), before)
             continue
@@ -149,23 +149,23 @@ def fill_valleys(
 
 
 def longest_first(piece: Piece) -> Placement:
-    """Fill valleys with the longest of those born together."""
+    """Fill valleys with the longest of those that start together."""
     return fill_valleys(piece.start, piece.end, piece.size, _order(piece, _by_length))
 
 
 def largest_first(piece: Piece) -> Placement:
-    """Fill valleys with the largest of those born together."""
+    """Fill valleys with the largest of those that start together."""
     return fill_valleys(piece.start, piece.end, piece.size, _order(piece, _by_size))
 
 
 def mirrored_longest_first(piece: Piece) -> Placement:
-    """Fill valleys, time running backwards, with the longest of those that die together."""
+    """Fill valleys, time running backwards, with the longest of those that end together."""
     mirror = _mirror(piece)
     return fill_valleys(mirror.start, mirror.end, mirror.size, _order(mirror, _by_length))
 
 
 def mirrored_largest_first(piece: Piece) -> Placement:
-    """Fill valleys, time running backwards, with the largest of those that die together."""
+    """Fill valleys, time running backwards, with the largest of those that end together."""
     mirror = _mirror(piece)
     return fill_valleys(mirror.start, mirror.end, mirror.size, _order(mirror, _by_size))
 

@@ -1,1 +1,1 @@
-"""Slots that are handed on whole: levels 0 and 1."""
+"""Pools of slots, each reused whole: levels 0 and 1."""

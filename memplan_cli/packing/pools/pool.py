@@ -48,7 +48,7 @@ KINDS: Mapping[int, Kind] = {0: same_shape, 1: same_dtype}
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """The buffers in order of birth, and the number of the slot that each one gets.
+    """The buffers by start, and the number of the slot that each one gets.
 
     Slots are numbered as they appear. A slot is as large as the largest buffer in it.
     """
@@ -82,7 +82,7 @@ def pool_levels(problem: Problem) -> tuple[Matching, Matching]:
     """Return who gets which slot at level 0, and at level 1: never more bytes than level 0.
 
     A free hand can do worse than a tied one: a small buffer may take the slot that a large
-    one, born a tick later, would have fitted exactly. Level 0 is a level 1 matching too.
+    one that starts a tick later would have fitted exactly. Level 0 is a level 1 matching too.
     """
     twins = _matched(_births(problem), same_shape)
     own = _matched(twins.births, same_dtype)
@@ -133,7 +133,7 @@ def _matched(births: tuple[Buffer, ...], kind: Kind) -> Matching:
 
 
 def level0(problem: Problem) -> Layout:
-    """Hand slots on between buffers of the same dtype and shape."""
+    """Reuse slots between buffers of the same dtype and shape."""
     return _matched(_births(problem), same_shape).layout(problem.alignment)
 
 

@@ -1,7 +1,7 @@
-"""Which buffers have a place and which have none, and how is a chain of moves taken back?
+"""Repair state: the buffers placed and not placed, and an undo log of the current chain.
 
-Those without a place wait in a heap, the worthiest on top. What a chain moves is noted the first
-time, with the place where it was.
+Those not placed wait in a heap, that of the highest priority on top. What a chain moves is
+noted the first time, with the place where it was.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from memplan_cli.packing.compiled import compiled
-from memplan_cli.packing.repair.fill import NOWHERE
-from memplan_cli.packing.repair.interval_index import Lives, lives_of
+from memplan_cli.packing.repair.interval_index import NOWHERE, IntervalIndex, intervals_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,35 +21,35 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-# Registers: work left, how many have no place, steps taken, the last step of a chain, state of
-# chance, the number of the chain, how many it moved, how many of those that stick out have had
-# their turn, and how many of their chains failed.
-WORK, LOOSE, STEP, LAST, CHANCE, CHAIN, MOVED, TURN, FAILED = range(9)
+# Registers: work left, how many are not placed, steps taken, the last step of a chain, state
+# of chance, the number of the chain, how many it moved, how many of those above the capacity
+# have had their turn, and how many of their chains failed.
+WORK, UNPLACED, STEP, LAST, CHANCE, CHAIN, MOVED, TURN, FAILED = range(9)
 
 _ENDLESS = 1 << 62
 
 
-class Crowd(NamedTuple):
-    """Buffers with and without a place, by birth, as columns."""
+class RepairState(NamedTuple):
+    """Buffers placed and not placed, by start, as columns."""
 
-    lives: Lives
+    intervals: IntervalIndex
     offset: Ints
-    """That of `Lives`."""
-    loose: Ints
-    """Those not placed, as a heap, the worthiest on top."""
-    worth: Floats
-    price: Floats
-    """What throwing each out costs: its worth, the more the oftener it found no gap."""
-    banned: Ints
-    """The step up to which each cannot be thrown out."""
+    """That of `IntervalIndex`."""
+    waiting: Ints
+    """Those not placed, as a heap, that of the highest priority on top."""
+    priority: Floats
+    eviction_cost: Floats
+    """Cost of the ejection of each: its priority, the more the oftener it found no gap."""
+    tabu: Ints
+    """The step up to which each cannot be ejected."""
     high: Ints
-    """Places in ``lives.who``, by top."""
+    """Indices in ``intervals.overlaps``, by top."""
     places: Ints
-    """Offsets that are weighed."""
-    toll: Floats
-    """The price of each of those met."""
-    barred: NDArray[np.bool_]
-    """Whether each of those met cannot be thrown out."""
+    """Offsets whose costs are compared."""
+    overlap_cost: Floats
+    """The eviction cost of each buffer that overlaps the one to be placed."""
+    is_tabu: NDArray[np.bool_]
+    """Whether each of those cannot be ejected."""
     chain: Ints
     """The last chain that moved each."""
     moved: Ints
@@ -60,95 +59,95 @@ class Crowd(NamedTuple):
     registers: Ints
 
 
-def crowd_of(piece: Piece, placement: Ints, capacity: int) -> Crowd:
-    """Return the buffers of a piece; what sticks out of ``capacity`` units has no place."""
+def state_of(piece: Piece, placement: Ints, capacity: int) -> RepairState:
+    """Return the state of a piece in which what exceeds ``capacity`` units is not placed."""
     size = np.array(piece.size, np.int64)
     inside = (placement >= 0) & (placement + size <= capacity)
-    lives = lives_of(piece, np.where(inside, placement, NOWHERE))
+    intervals = intervals_of(piece, np.where(inside, placement, NOWHERE))
     # Square roots alone: they are the same to the last bit on all machines.
-    weight = np.sqrt(lives.size * np.sqrt(np.sqrt(lives.size)))
-    worth = weight * np.sqrt(lives.end - lives.start)
+    weight = np.sqrt(intervals.size * np.sqrt(np.sqrt(intervals.size)))
+    priority = weight * np.sqrt(intervals.end - intervals.start)
     count = len(size)
-    banned, high, chain, moved, origin, loose = (np.zeros(count, np.int64) for _ in range(6))
+    tabu, high, chain, moved, origin, waiting = (np.zeros(count, np.int64) for _ in range(6))
     places, registers = np.zeros(count + 1, np.int64), np.zeros(9, np.int64)
     registers[LAST], registers[CHANCE] = _ENDLESS, 1
-    crowd = Crowd(
-        lives, lives.offset, loose, worth, worth.copy(), banned, high, places, np.zeros(count),
-        np.zeros(count, np.bool_), chain, moved, origin, registers,
+    state = RepairState(
+        intervals, intervals.offset, waiting, priority, priority.copy(), tabu, high, places,
+        np.zeros(count), np.zeros(count, np.bool_), chain, moved, origin, registers,
     )  # fmt: skip
-    outside = np.flatnonzero(lives.offset < 0)
-    loose[: len(outside)] = outside[np.lexsort((outside, -worth[outside]))]
-    registers[LOOSE] = len(outside)
-    return crowd
+    outside = np.flatnonzero(intervals.offset < 0)
+    waiting[: len(outside)] = outside[np.lexsort((outside, -priority[outside]))]
+    registers[UNPLACED] = len(outside)
+    return state
 
 
 @compiled
-def random(crowd: Crowd, below: int) -> int:
+def random(state: RepairState, below: int) -> int:
     """Return a number from 0 up to ``below``; the sequence is always the same."""
-    state = (crowd.registers[CHANCE] * 1103515245 + 12345) & 0x7FFFFFFF
-    crowd.registers[CHANCE] = state
-    return int((state >> 8) % below)
+    number = (state.registers[CHANCE] * 1103515245 + 12345) & 0x7FFFFFFF
+    state.registers[CHANCE] = number
+    return int((number >> 8) % below)
 
 
 @compiled
-def _is_worthier(crowd: Crowd, buffer: int, other: int) -> bool:
-    mine, its = crowd.worth[buffer], crowd.worth[other]
+def _comes_first(state: RepairState, buffer: int, other: int) -> bool:
+    mine, its = state.priority[buffer], state.priority[other]
     return bool(mine > its or (mine == its and buffer < other))
 
 
 @compiled
-def loosen(crowd: Crowd, buffer: int) -> None:
-    """Take the place of a buffer away."""
-    move(crowd, buffer, NOWHERE)
-    at = crowd.registers[LOOSE]
-    crowd.registers[LOOSE] = at + 1
+def eject(state: RepairState, buffer: int) -> None:
+    """Remove a buffer from its place, to be placed anew."""
+    move(state, buffer, NOWHERE)
+    at = state.registers[UNPLACED]
+    state.registers[UNPLACED] = at + 1
     while at > 0:
         above = (at - 1) // 2
-        if not _is_worthier(crowd, buffer, crowd.loose[above]):
+        if not _comes_first(state, buffer, state.waiting[above]):
             break
-        crowd.loose[at] = crowd.loose[above]
+        state.waiting[at] = state.waiting[above]
         at = above
-    crowd.loose[at] = buffer
+    state.waiting[at] = buffer
 
 
 @compiled
-def take_worthiest(crowd: Crowd) -> int:
-    """Take the worthiest out of those without a place, to be placed."""
-    last = crowd.registers[LOOSE] - 1
-    crowd.registers[LOOSE] = last
-    chosen, moved = crowd.loose[0], crowd.loose[last]
+def pop_first(state: RepairState) -> int:
+    """Remove and return the buffer of the highest priority among those not placed."""
+    last = state.registers[UNPLACED] - 1
+    state.registers[UNPLACED] = last
+    chosen, moved = state.waiting[0], state.waiting[last]
     at, child = 0, 1
     while child < last:
-        if child + 1 < last and _is_worthier(
-            crowd, crowd.loose[child + 1], crowd.loose[child]
+        if child + 1 < last and _comes_first(
+            state, state.waiting[child + 1], state.waiting[child]
         ):
             child += 1
-        if _is_worthier(crowd, moved, crowd.loose[child]):
+        if _comes_first(state, moved, state.waiting[child]):
             break
-        crowd.loose[at] = crowd.loose[child]
+        state.waiting[at] = state.waiting[child]
         at, child = child, 2 * child + 1
-    crowd.loose[at] = moved
+    state.waiting[at] = moved
     return int(chosen)
 
 
 @compiled
-def move(crowd: Crowd, buffer: int, place: int) -> None:
-    """Put a buffer at a place, or nowhere, so that it can be taken back."""
-    if crowd.chain[buffer] != crowd.registers[CHAIN]:
-        count = crowd.registers[MOVED]
-        crowd.chain[buffer] = crowd.registers[CHAIN]
-        crowd.moved[count] = buffer
-        crowd.origin[count] = crowd.offset[buffer]
-        crowd.registers[MOVED] = count + 1
-    crowd.offset[buffer] = place
+def move(state: RepairState, buffer: int, place: int) -> None:
+    """Put a buffer at an offset, or NOWHERE, so that it can be undone."""
+    if state.chain[buffer] != state.registers[CHAIN]:
+        count = state.registers[MOVED]
+        state.chain[buffer] = state.registers[CHAIN]
+        state.moved[count] = buffer
+        state.origin[count] = state.offset[buffer]
+        state.registers[MOVED] = count + 1
+    state.offset[buffer] = place
 
 
 @compiled
-def take_back(crowd: Crowd) -> None:
-    """Put all back that this chain moved."""
-    registers = crowd.registers
+def undo_chain(state: RepairState) -> None:
+    """Undo all moves of this chain."""
+    registers = state.registers
     for at in range(registers[MOVED]):
-        crowd.offset[crowd.moved[at]] = crowd.origin[at]
+        state.offset[state.moved[at]] = state.origin[at]
     registers[WORK] -= registers[MOVED]
     registers[MOVED] = 0
-    registers[LOOSE] = 0
+    registers[UNPLACED] = 0

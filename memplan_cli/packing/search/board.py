@@ -1,4 +1,4 @@
-"""What does the exact search look at, and how does it take a move back?
+"""State of the exact search: the board of one piece, the skyline, and the undo log.
 
 A *board* is what never changes: the buffers of one piece, sorted by start. A *state* is the
 skyline over the sections and everything needed to undo. Both are tuples of arrays, because
@@ -138,7 +138,7 @@ def put(board: Board, state: State, buffer: int) -> None:
 
 @compiled
 def lift(state: State, section: int, level: int) -> None:
-    """Leave a hole: nothing still to be placed in this section lies below ``level``."""
+    """Leave a hole: nothing still to be placed in this section goes below ``level``."""
     trail, at = state.trail, state.registers[TRAIL]
     trail[at, 0], trail[at, 1], trail[at, 2] = (
         section,

@@ -1,11 +1,11 @@
-"""Is there a layout of this height? Depth-first search over skylines.
+"""Depth-first branch and bound over skylines: a layout of a given height, or proof of none.
 
 Each step asks `valleys` for the section with the fewest options and tries them: one of the
-buffers that could lie on the floor there, or a hole. What has become independent is solved
-separately, all parts or none. States found to have no solution are remembered by a 64-bit
-fingerprint of what is unplaced and how much room is above the skyline, so the memory holds
-for every capacity and every order of trying; that two states share one is possible, with a
-chance below one in a million for a hundred thousand states.
+buffers that could be placed on the floor there, or a hole. What has become independent is
+solved separately, all parts or none. States found to have no solution are remembered by a
+64-bit fingerprint of what is unplaced and how much room is above the skyline, so the memory
+holds for every capacity and every order of trying; that two states share one is possible, with
+a chance below one in a million for a hundred thousand states.
 
 Canonical order, section bounds, dominance and decomposition are MiniMalloc's (Moffitt,
 ASPLOS 2023); asking at the tightest section of any valley instead of the lowest buffer is

@@ -1,4 +1,4 @@
-"""How short can the arena of one piece be, with proof where the work allows?
+"""Exact search for the shortest arena of one piece, with proof where the work allows.
 
 At one capacity the search is restarted with other orders of trying and growing limits,
 because the time to a solution varies by orders of magnitude with luck (Gomes et al. 1998);
@@ -212,14 +212,14 @@ def shrink(searcher: Searcher, best: Found, budget: Budget) -> Found:
     for first in (budget.enough, best.bound):
         if not is_done(best) and best.bound <= first < best.height:
             best = _probe(searcher, first, best, budget.share(0.5), budget)
-    doubtful = best.bound  # up to here nothing was found, though it may exist
+    undecided = best.bound  # up to here nothing was found, though it may exist
     while not is_done(best):
-        gap = best.height - doubtful
+        gap = best.height - undecided
         if gap <= max(1, best.height // 1000):
             break
-        capacity = doubtful + gap // 2
+        capacity = undecided + gap // 2
         best = _probe(searcher, capacity, best, budget.share(0.3), budget)
-        doubtful = max(best.bound, doubtful if best.height <= capacity else capacity)
+        undecided = max(best.bound, undecided if best.height <= capacity else capacity)
     while not is_done(best):
         height = best.height
         best = _probe(searcher, height - 1, best, budget.share(1.0), budget)

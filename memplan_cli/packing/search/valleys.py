@@ -1,15 +1,15 @@
-"""What can happen next on a skyline, and what can be ruled out at once?
+"""Valleys of a skyline: the branching decision with the fewest options, and pruning bounds.
 
-A *valley* is a stretch of level floor with higher floor, or the edge of the part being
+A *valley* is an interval of level floor with higher floor, or the edge of the part being
 solved, on both sides. Take any section of a valley. In a layout where nothing can be moved
-down, either some unplaced buffer that covers the section and fits between the walls lies on
-the floor, or a hole is left there. Since this holds for every section of every valley, the
+down, either some unplaced buffer that covers the section and fits between the walls is placed
+on the floor, or a hole is left there. Since this holds for every section of every valley, the
 search is free to ask where the fewest answers are possible.
 
             wall                 cap: the lower of the two walls
       +------+         +------   inside: unplaced buffers that fit between the walls
       |      |         |
-      |      +---------+         whatever sticks out lies at `cap` or higher; so a section
+      |      +---------+         whatever sticks out goes to `cap` or higher; so a section
       |       floor    |         that has some of both wastes what `inside` cannot fill
 
 Only holes use up *slack*, the units a section can waste at this capacity.
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from memplan_cli.packing.search.board import Board, State
 
 # Rows of the scratch table.
-CROSSING, BEGIN, STOP, CAP, BORN, GONE, UNITS_IN, UNITS_OUT, SMALL_RIGHT, SMALL_LEFT = range(
-    10
+CROSSING, BEGIN, STOP, CAP, STARTED, ENDED, UNITS_IN, UNITS_OUT, SMALL_RIGHT, SMALL_LEFT = (
+    range(10)
 )
 # Answers of `tightest_section` that are no section.
 DEAD_END, LIFTED = -1, -2
@@ -95,7 +95,7 @@ def find_valleys(state: State, left: int, right: int) -> None:
         table[STOP, s:stop] = stop
         table[CAP, s:stop] = cap
         s = stop
-    table[BORN : UNITS_OUT + 1, left:right] = 0
+    table[STARTED : UNITS_OUT + 1, left:right] = 0
     table[SMALL_RIGHT : SMALL_LEFT + 1, left:right] = NEVER
 
 
@@ -112,8 +112,8 @@ def count_inside(board: Board, state: State, left: int, right: int) -> None:
         table[UNITS_OUT, last] += size
         # Of equal buffers only the first is offered: the others would change nothing.
         if twin[i] < 0 or placed[twin[i]]:
-            table[BORN, s] += 1
-            table[GONE, last] += 1
+            table[STARTED, s] += 1
+            table[ENDED, last] += 1
         table[SMALL_RIGHT, s] = min(table[SMALL_RIGHT, s], size)
         table[SMALL_LEFT, last] = min(table[SMALL_LEFT, last], size)
 
@@ -146,7 +146,7 @@ def tightest_section(state: State, left: int, right: int, capacity: int, blaming
         inside, count, smallest = 0, 0, NEVER
         for q in range(s, stop):
             inside += table[UNITS_IN, q]
-            count += table[BORN, q]
+            count += table[STARTED, q]
             slack = capacity - level - units[q]
             sticks_out = units[q] > inside
             if sticks_out and cap - level - inside > slack:
@@ -156,7 +156,7 @@ def tightest_section(state: State, left: int, right: int, capacity: int, blaming
                 lift(state, q, cap)
                 lifted = True
             else:
-                # The next buffer here lies on one that does not cover the section, or
+                # The next buffer here is on one that does not cover the section, or
                 # beyond a wall.
                 beside = level + min(smallest, table[SMALL_RIGHT, q])
                 hole = min(cap, beside)
@@ -171,7 +171,7 @@ def tightest_section(state: State, left: int, right: int, capacity: int, blaming
                     fewest, chosen = options, q
             smallest = min(smallest, table[SMALL_LEFT, q])
             inside -= table[UNITS_OUT, q]
-            count -= table[GONE, q]
+            count -= table[ENDED, q]
         s = stop
     return LIFTED if lifted else chosen
 
@@ -183,7 +183,7 @@ def basin_overflows(board: Board, state: State, left: int, right: int, capacity:
     The bound is the valley's, with every level of the skyline as the cap in turn. Basins
     are found with a stack of ever lower levels, as in the largest rectangle of a histogram.
     """
-    stack_at, stack_level, floor = state.scratch[CROSSING], state.scratch[BORN], state.floor
+    stack_at, stack_level, floor = state.scratch[CROSSING], state.scratch[STARTED], state.floor
     height = 0
     for s in range(left, right + 1):
         level = floor[s] if s < right else NEVER
@@ -230,8 +230,8 @@ def _basin_overflows(  # noqa: PLR0913, PLR0917 - compiled code takes plain numb
 def could_drop(board: Board, state: State, section: int, left: int) -> bool:
     """Whether a buffer fits into the hole just left, below everything still to come.
 
-    Such a layout is no worse than one in which that buffer does lie there, and that one is
-    looked at elsewhere.
+    Such a layout is dominated by one in which that buffer is there, and that one is looked at
+    elsewhere.
     """
     start, end, sizes = board.start, board.end, board.size
     placed, floor, top = state.placed, state.floor, state.top

@@ -1,6 +1,6 @@
-"""Which numbers were good enough last time? The baseline file, one entry a model.
+"""The baseline file of a gate: earlier numbers, one entry a model.
 
-It lives in git: sorted, without dates, and models are named from its own folder, so that
+It is kept in git: sorted, without dates, and models are named from its own folder, so that
 it means the same on every machine.
 """
 
@@ -11,14 +11,17 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from memplan_cli.core.serialization import to_json
 from memplan_cli.core.untrusted_files import refuse_endless
 from memplan_cli.errors import PlanError
 from memplan_cli.planning.checking.plan_file import read_plan
-from memplan_cli.reporting.findings.snapshot import Snapshot, shortened, snapshot_of
+from memplan_cli.reporting.findings.snapshot import read_snapshot, shortened, snapshot_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    from memplan_cli.reporting.findings.snapshot import Snapshot
 
 SCHEMA = "memplan.baseline/1"
 DEFAULT_NAME = "memplan.baseline.json"
@@ -47,13 +50,13 @@ def read_baseline(path: Path) -> dict[str, Snapshot]:
     models = data.get("models")
     if not isinstance(models, dict):
         raise PlanError(f"{path} has no table of models")
-    return {str(name): Snapshot.from_json(str(name), entry) for name, entry in models.items()}
+    return {str(name): read_snapshot(str(name), entry) for name, entry in models.items()}
 
 
 def dumps(snapshots: Mapping[str, Snapshot]) -> str:
     """Return the baseline's text: same snapshots, same bytes."""
     models = {
-        name: replace(snapshot, tensors=shortened(snapshot)).to_json()
+        name: to_json(replace(snapshot, tensors=shortened(snapshot)))
         for name, snapshot in sorted(snapshots.items())
     }
     data = {"schema": SCHEMA, "models": models}

@@ -1,22 +1,22 @@
-"""What changed between two plans, and which tensor did it? Bloaty, for memory.
+"""Differences between two plans, attributed to the tensors that caused them.
 
 The peak's change is accounted for to the byte: each tensor that is live at one of the two
-peaks gives what it holds there after, less what it held there before.
+peaks gives what it takes there after, less what it took there before.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from memplan_cli.core.quantities import format_size
+from memplan_cli.core.serialization import Key, Keys
 from memplan_cli.reporting.findings.snapshot import dims_text, known_share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from memplan_cli.core.results.report import Json
     from memplan_cli.reporting.findings.snapshot import Snapshot, TensorFacts
 
 
@@ -25,7 +25,7 @@ class Kind(Enum):
 
     NEW = "new"
     GREW = "grew"
-    LONGER = "lives longer"
+    LONGER = "live for longer"
     ENTERED = "entered the peak"
     GONE = "gone"
     SHRANK = "shrank"
@@ -54,6 +54,8 @@ class Change:
 class MetricChange:
     """One number before and after; None is what was not known."""
 
+    json_keys: ClassVar[Keys] = ("name", "before", "after", "change")
+
     name: str
     before: int | None
     after: int | None
@@ -70,6 +72,19 @@ class MetricChange:
 class Difference:
     """Everything that changed from one snapshot to another."""
 
+    json_keys: ClassVar[Keys] = (
+        Key("before", "before.model"),
+        Key("after", "after.model"),
+        "nodes",
+        Key("partial.before", "before.partial"),
+        Key("partial.after", "after.partial"),
+        Key("peak_node.before", "before.peak_node"),
+        Key("peak_node.after", "after.peak_node"),
+        "metrics",
+        "changes",
+        "notes",
+    )
+
     before: Snapshot
     after: Snapshot
     metrics: tuple[MetricChange, ...]
@@ -80,30 +95,6 @@ class Difference:
     def nodes(self) -> int:
         """Return how many nodes were added; below zero: removed."""
         return self.after.nodes - self.before.nodes
-
-    def to_json(self) -> Json:
-        """Return everything as data."""
-        return {
-            "before": self.before.model,
-            "after": self.after.model,
-            "nodes": self.nodes,
-            "partial": {"before": self.before.partial, "after": self.after.partial},
-            "peak_node": {"before": self.before.peak_node, "after": self.after.peak_node},
-            "metrics": [
-                {"name": m.name, "before": m.before, "after": m.after, "change": m.change}
-                for m in self.metrics
-            ],
-            "changes": [
-                {
-                    "tensor": c.tensor,
-                    "kind": c.kind.value,
-                    "effect": c.effect,
-                    "reason": c.reason,
-                }
-                for c in self.changes
-            ],
-            "notes": list(self.notes),
-        }
 
 
 def compare(before: Snapshot, after: Snapshot) -> Difference:
@@ -144,7 +135,7 @@ def _increase(name: str, old: TensorFacts, new: TensorFacts, after: Snapshot) ->
         reason = f"grew from {format_size(old.bytes)} to {format_size(new.bytes)}"
         return Change(name, Kind.GREW, effect, reason)
     if new.read_by != old.read_by or new.steps > old.steps:
-        return Change(name, Kind.LONGER, effect, _lives(old, new))
+        return Change(name, Kind.LONGER, effect, _live_range(old, new))
     return Change(name, Kind.ENTERED, effect, _elsewhere(after))
 
 
@@ -154,12 +145,12 @@ def _decrease(name: str, old: TensorFacts, new: TensorFacts, after: Snapshot) ->
         reason = f"shrank from {format_size(old.bytes)} to {format_size(new.bytes)}"
         return Change(name, Kind.SHRANK, effect, reason)
     if new.steps < old.steps:
-        return Change(name, Kind.SHORTER, effect, _lives(old, new))
+        return Change(name, Kind.SHORTER, effect, _live_range(old, new))
     return Change(name, Kind.LEFT, effect, _elsewhere(after))
 
 
-def _lives(old: TensorFacts, new: TensorFacts) -> str:
-    now = f"lives until {_node(new.read_by)}, {new.steps} steps"
+def _live_range(old: TensorFacts, new: TensorFacts) -> str:
+    now = f"is live until {_node(new.read_by)}, {new.steps} steps"
     return f"{now}; before until {_node(old.read_by)}, {old.steps} steps"
 
 

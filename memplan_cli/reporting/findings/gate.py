@@ -1,4 +1,4 @@
-"""May this change go in? Budgets, a baseline and a ratchet, judged for one model at a time.
+"""The verdict of a gate: budgets, a baseline and a ratchet, judged for one model at a time.
 
 Nothing here reads a file or prints: snapshots and rules in, a verdict out. A check that
 fails is a result, never an exception.
@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from memplan_cli.core.quantities import Increase, format_change, format_size
+from memplan_cli.core.serialization import Form, Key, Keys
 from memplan_cli.errors import UnknownSizeError
 from memplan_cli.reporting.findings.diff import compare, conditions
 from memplan_cli.reporting.findings.hints import how_to_know
@@ -20,7 +21,6 @@ from memplan_cli.reporting.findings.snapshot import known_share
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from memplan_cli.core.results.report import Json
     from memplan_cli.reporting.findings.diff import Difference
     from memplan_cli.reporting.findings.snapshot import Snapshot
 
@@ -76,6 +76,16 @@ MEANINGS: Mapping[Finding, str] = {
 class Result:
     """One thing found; ``fails`` tells errors from remarks."""
 
+    json_keys: ClassVar[Keys] = (
+        Key("rule", "finding"),
+        "level",
+        "message",
+        Key("metric", form=Form(write=lambda name: name or None)),
+        "actual",
+        "limit",
+        "before",
+    )
+
     finding: Finding
     message: str
     metric: str = ""
@@ -88,22 +98,26 @@ class Result:
         """Whether this alone makes the gate fail."""
         return self.finding.fails
 
-    def to_json(self) -> Json:
-        """Return the result as data."""
-        return {
-            "rule": self.finding.value,
-            "level": "error" if self.fails else "warning",
-            "message": self.message,
-            "metric": self.metric or None,
-            "actual": self.actual,
-            "limit": self.limit,
-            "before": self.before,
-        }
+    @property
+    def level(self) -> str:
+        """Return how bad it is, in the word of machine-readable formats."""
+        return "error" if self.fails else "warning"
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What the gate says of one model, and what changed since the baseline."""
+
+    json_keys: ClassVar[Keys] = (
+        Key("model", "snapshot.model"),
+        "passed",
+        "recorded",
+        Key("coverage", "snapshot.coverage"),
+        Key("partial", "snapshot.partial"),
+        "metrics",
+        "results",
+        "difference",
+    )
 
     snapshot: Snapshot
     rules: Rules
@@ -117,18 +131,10 @@ class Verdict:
         """Whether nothing was found that fails."""
         return not any(result.fails for result in self.results)
 
-    def to_json(self) -> Json:
-        """Return the verdict as data."""
-        return {
-            "model": self.snapshot.model,
-            "passed": self.passed,
-            "recorded": self.recorded,
-            "coverage": self.snapshot.coverage,
-            "partial": self.snapshot.partial,
-            "metrics": {name: self.snapshot.metrics.get(name) for name in self.rules.metrics},
-            "results": [result.to_json() for result in self.results],
-            "difference": self.difference.to_json() if self.difference else None,
-        }
+    @property
+    def metrics(self) -> Mapping[str, int | None]:
+        """Return the metrics asked about, None where one is not known."""
+        return {name: self.snapshot.metrics.get(name) for name in self.rules.metrics}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What makes a number known that is not? The options, in the words of the model at hand."""
+"""Hints for totals that are not known: the options that bind what is missing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FILL_GAPS = (
 """For sizes that no symbol decides."""
 
 _MOST_NAMED = 4
-"""Symbols that one hint spells out."""
+"""Symbols that one hint names."""
 
 
 def bind(symbols: Iterable[str]) -> str:

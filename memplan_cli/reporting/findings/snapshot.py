@@ -1,4 +1,4 @@
-"""What of a plan is worth remembering? The numbers of one model, and who caused them.
+"""Snapshots: the numbers of one model at one time, with the tensors that cause them.
 
 A baseline holds one snapshot a model: few enough lines to be read in a pull request, and
 enough to say later which tensor made a number grow.
@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import floor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
+from memplan_cli.core.deserialization import Check, MisfitError, from_json
+from memplan_cli.core.results.placements import Natural  # noqa: TC001 - a type to read by
 from memplan_cli.core.results.timeline import nodes_at
+from memplan_cli.core.serialization import SORTED, Key, Keys, optional, sparse
 from memplan_cli.errors import PlanError
 from memplan_cli.reporting.findings.hints import symbols_in
 
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.results.placements import Placement
     from memplan_cli.core.results.plan import Plan
-    from memplan_cli.core.results.report import Json, Report
+    from memplan_cli.core.results.report import Report
 
 MOST_TENSORS = 500
 """Tensors of a model in a baseline, so that people can read it in a pull request."""
@@ -30,33 +33,50 @@ SMALLEST_SHARE = 1000
 
 @dataclass(frozen=True, slots=True)
 class TensorFacts:
-    """One tensor: its bytes, how many steps it lives, between which nodes.
+    """One tensor: its bytes, how many steps it is live, between which nodes.
 
     ``at_peak`` is the bytes that it holds at the peak, 0 where it is not live then.
     """
 
-    bytes: int
-    steps: int
+    bytes: Natural
+    steps: Natural
     made_by: str
     read_by: str
-    at_peak: int = 0
+    at_peak: Natural = 0
+
+
+_SHARE = Check("a share from 0 to 1", lambda value: 0 <= value <= 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """One model's numbers at one time, with what they were made with."""
 
+    json_keys: ClassVar[Keys] = (
+        "graph_sha256",
+        "level",
+        "phase",
+        "nodes",
+        "memplan",
+        "runtime",
+        *optional("coverage"),
+        *sparse("dims", form=SORTED),
+        Key("metrics", form=SORTED),
+        "peak_node",
+        Key("tensors", form=SORTED),
+    )
+
     model: str
     graph_sha256: str
-    level: int
+    level: Natural
     phase: str
-    nodes: int
+    nodes: Natural
     memplan: str
     runtime: str
-    metrics: Mapping[str, int]
+    metrics: Mapping[str, Natural]
     peak_node: str = ""
     tensors: Mapping[str, TensorFacts] = field(default_factory=dict)
-    coverage: float = 1.0
+    coverage: Annotated[float, _SHARE] = 1.0
     """Share of the intermediates whose size is known; below 1, totals say too little."""
     dims: Mapping[str, str] | None = None
     """Values, bounds and shapes that it was planned for; None: nobody wrote them down."""
@@ -68,62 +88,17 @@ class Snapshot:
         """Whether totals leave out what has no size."""
         return self.coverage < 1.0
 
-    def to_json(self) -> Json:
-        """Return the layout of a baseline's entry, everything sorted by name."""
-        return {
-            "graph_sha256": self.graph_sha256,
-            "level": self.level,
-            "phase": self.phase,
-            "nodes": self.nodes,
-            "memplan": self.memplan,
-            "runtime": self.runtime,
-            "coverage": self.coverage,
-            **({} if self.dims is None else {"dims": dict(sorted(self.dims.items()))}),
-            "metrics": dict(sorted(self.metrics.items())),
-            "peak_node": self.peak_node,
-            "tensors": {
-                name: {
-                    "bytes": facts.bytes,
-                    "steps": facts.steps,
-                    "made_by": facts.made_by,
-                    "read_by": facts.read_by,
-                    "at_peak": facts.at_peak,
-                }
-                for name, facts in sorted(self.tensors.items())
-            },
-        }
 
-    @classmethod
-    def from_json(cls, model: str, data: Json) -> Snapshot:
-        """Read what `to_json` wrote.
+def read_snapshot(model: str, data: object) -> Snapshot:
+    """Read a baseline's entry for a model.
 
-        Raises:
-            PlanError: a part is missing or of another type.
-        """
-        try:
-            return cls(
-                model=model,
-                graph_sha256=_typed(data["graph_sha256"], str),
-                level=_typed(data["level"], int),
-                phase=_typed(data["phase"], str),
-                nodes=_typed(data["nodes"], int),
-                memplan=_typed(data["memplan"], str),
-                runtime=_typed(data["runtime"], str),
-                metrics={
-                    _typed(name, str): _typed(size, int)
-                    for name, size in data["metrics"].items()
-                },
-                peak_node=_typed(data["peak_node"], str),
-                tensors={name: _facts(item) for name, item in data["tensors"].items()},
-                coverage=_share(data.get("coverage", 1.0)),
-                dims=_texts(data["dims"]) if "dims" in data else None,
-            )
-        except (KeyError, TypeError, AttributeError) as error:
-            raise PlanError(
-                f"the baseline's entry for {model!r} is not in order: "
-                f"{type(error).__name__} {str(error)[:200]}",
-                hint="write it again with --update-baseline",
-            ) from error
+    Raises:
+        PlanError: something in it is not as `Snapshot` declares it.
+    """
+    try:
+        return from_json(Snapshot, data, f"the baseline's entry for {model!r}", model=model)
+    except MisfitError as error:
+        raise PlanError(str(error), hint="write it again with --update-baseline") from error
 
 
 def snapshot_of(plan: Plan, model: str, runtime: str = "") -> Snapshot:
@@ -224,31 +199,3 @@ def _facts_of(tensor: Placement, nodes: Mapping[int, str], at_peak: int) -> Tens
         read_by=nodes.get(tensor.last - 1, ""),
         at_peak=at_peak,
     )
-
-
-def _facts(item: Json) -> TensorFacts:
-    return TensorFacts(
-        _typed(item["bytes"], int),
-        _typed(item["steps"], int),
-        _typed(item["made_by"], str),
-        _typed(item["read_by"], str),
-        _typed(item["at_peak"], int),
-    )
-
-
-def _share(value: Any) -> float:  # noqa: ANN401 - untrusted JSON
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise TypeError(f"{str(value)[:60]!r} is no share")
-    return float(value)
-
-
-def _texts(table: Any) -> dict[str, str]:  # noqa: ANN401 - untrusted JSON
-    return {name: _typed(text, str) for name, text in table.items()}
-
-
-def _typed(value: Any, kind: type) -> Any:  # noqa: ANN401 - untrusted JSON
-    if not isinstance(value, kind) or isinstance(value, bool):
-        raise TypeError(f"{str(value)[:60]!r} is no {kind.__name__}")
-    if isinstance(value, int) and value < 0:
-        raise TypeError(f"{value} is below zero")
-    return value

@@ -1,11 +1,13 @@
-"""What became of a model at a binding? A row, and the file of rows that a sweep adds to."""
+"""Rows of a sweep, one a model and binding, and the file that they are added to."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, ClassVar
 
+from memplan_cli.core.deserialization import from_json
+from memplan_cli.core.serialization import Keys, to_json
 from memplan_cli.core.untrusted_files import refuse_endless
 from memplan_cli.errors import SettingsError
 
@@ -13,28 +15,48 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from memplan_cli.core.results.report import Json
-
 SCHEMA = "memplan.sweep/1"
-
-NUMBERS = (
-    "nodes", "intermediates", "coverage", "weights", "inputs", "outputs", "naive", "live_peak",
-    "planned", "total",
-)  # fmt: skip
-"""Columns with a number, or None where it is not known; bytes from ``weights`` on."""
-
-COLUMNS = ("model", "dims", "status", *NUMBERS, "error")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """What became of one job; ``error`` says why there are no numbers."""
 
+    schema: ClassVar[str] = SCHEMA
+    json_keys: ClassVar[Keys] = (
+        "schema",
+        "key",
+        "model",
+        "dims",
+        "status",
+        "partial",
+        "nodes",
+        "intermediates",
+        "coverage",
+        "weights",
+        "inputs",
+        "outputs",
+        "naive",
+        "live_peak",
+        "planned",
+        "total",
+        "error",
+    )
+
     key: str
     model: str
     dims: Mapping[str, int | str]
     status: str
-    numbers: Mapping[str, float | None] = field(default_factory=dict)
+    nodes: int | None = None
+    intermediates: int | None = None
+    coverage: float | None = None
+    weights: int | None = None
+    inputs: int | None = None
+    outputs: int | None = None
+    naive: int | None = None
+    live_peak: int | None = None
+    planned: int | None = None
+    total: int | None = None
     error: str = ""
 
     @property
@@ -45,35 +67,13 @@ class Row:
     @property
     def partial(self) -> bool:
         """Whether sizes are missing, so that totals, where there are any, say too little."""
-        return (self.numbers.get("coverage") or 0) < 1 if self.passed else False
+        return (self.coverage or 0) < 1 if self.passed else False
 
-    def to_json(self) -> Json:
-        """Return the layout of one line of ``memplan.sweep/1``."""
-        return {
-            "schema": SCHEMA,
-            "key": self.key,
-            "model": self.model,
-            "dims": dict(self.dims),
-            "status": self.status,
-            "partial": self.partial,
-            **{name: self.numbers.get(name) for name in NUMBERS},
-            "error": self.error,
-        }
 
-    @classmethod
-    def from_json(cls, data: Json) -> Row:
-        """Read what `to_json` wrote.
+NUMBERS = tuple(item.name for item in fields(Row) if item.default is None)
+"""Columns with a number, or None where it is not known; bytes from ``weights`` on."""
 
-        Raises:
-            KeyError: it is something else.
-        """
-        if data["schema"] != SCHEMA:
-            raise KeyError(data["schema"])
-        numbers = {name: data[name] for name in NUMBERS}
-        return cls(
-            data["key"], data["model"], data["dims"], data["status"], numbers, data["error"]
-        )
-
+COLUMNS = ("model", "dims", "status", *NUMBERS, "error")
 
 _START = b'{"coverage": '
 """How each row begins, keys being sorted: only the half of one may be taken away."""
@@ -91,7 +91,11 @@ def kept_rows(path: Path) -> dict[str, Row]:
     try:
         data = path.read_bytes()
         whole = data[: data.rfind(b"\n") + 1]
-        rows = [Row.from_json(json.loads(line)) for line in whole.splitlines() if line.strip()]
+        rows = [
+            from_json(Row, json.loads(line), "a row")
+            for line in whole.splitlines()
+            if line.strip()
+        ]
         half = data[len(whole) :]
         if half[: len(_START)] != _START[: len(half)]:
             raise ValueError("no row begins so")  # noqa: TRY301 - whose file this is, nobody knows
@@ -99,7 +103,7 @@ def kept_rows(path: Path) -> dict[str, Row]:
             path.write_bytes(whole)
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise SettingsError(
             f"{path} is no file of sweep rows", hint="name a new file, or that of a sweep"
         ) from error
@@ -114,6 +118,6 @@ def append_row(path: Path, row: Row) -> None:
     """
     try:
         with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row.to_json(), sort_keys=True) + "\n")
+            file.write(json.dumps(to_json(row), sort_keys=True) + "\n")
     except OSError as error:
         raise SettingsError(f"{path} cannot be written: {error.strerror}") from error

@@ -1,4 +1,4 @@
-"""Why does it need that much? The live set at the peak, and the story of one tensor."""
+"""The live set at the peak and what would lower it, and the story of one tensor."""
 
 from __future__ import annotations
 
@@ -6,9 +6,16 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from memplan_cli.core.results.timeline import curve, held, main_arena, nodes_at, peak_tick
+from memplan_cli.core.results.timeline import (
+    curve,
+    main_arena,
+    nodes_at,
+    occupancies,
+    peak_tick,
+)
+from memplan_cli.core.serialization import Key, Keys
 from memplan_cli.errors import PlanError, SettingsError
 from memplan_cli.planning.print_log import reuses
 
@@ -17,11 +24,10 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.results.placements import Placement
     from memplan_cli.core.results.plan import Plan
-    from memplan_cli.core.results.report import Json
-    from memplan_cli.core.results.timeline import Held
+    from memplan_cli.core.results.timeline import Occupancy
 
 MOST_FOLLOWERS = 20
-"""Tensors that are named as taking over one tensor's memory."""
+"""Tensors that are named as reusing one tensor's memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +56,17 @@ class AtPeak:
 class PeakStory:
     """The step at which most bytes are live, and whose they are, largest first."""
 
+    json_keys: ClassVar[Keys] = (
+        "step",
+        "node",
+        "bytes",
+        "unit",
+        "coverage",
+        "partial",
+        Key("tensors", "rows"),
+        "lowers_most",
+    )
+
     step: int
     node: str
     bytes: int
@@ -64,24 +81,20 @@ class PeakStory:
         found = min(self.rows, key=lambda row: (row.peak_without, row.tensor), default=None)
         return found if found is not None and found.peak_without < self.bytes else None
 
-    def to_json(self) -> Json:
-        """Return the story as data."""
-        names = AtPeak.__slots__
-        return {
-            "step": self.step,
-            "node": self.node,
-            "bytes": self.bytes,
-            "unit": self.unit,
-            "coverage": self.coverage,
-            "partial": self.coverage < 1.0,
-            "tensors": [{name: getattr(row, name) for name in names} for row in self.rows],
-            "lowers_most": self.best.tensor if self.best else None,
-        }
+    @property
+    def partial(self) -> bool:
+        """Whether the rows leave out what has no size."""
+        return self.coverage < 1.0
+
+    @property
+    def lowers_most(self) -> str | None:
+        """Return the tensor of the best row."""
+        return self.best.tensor if self.best else None
 
 
 @dataclass(frozen=True, slots=True)
 class TensorStory:
-    """One tensor: who keeps it alive, what shares its memory, why it took none over.
+    """One tensor: who keeps it alive, what shares its memory, why it reuses none.
 
     Attributes:
         place: where and when it lies.
@@ -90,11 +103,24 @@ class TensorStory:
         read_by: the node that keeps it alive: after it, the tensor is dead.
         shares: tensors on the same bytes, as views or in place.
         held_by: of those, the one that keeps the bytes in use longest.
-        before: the tensor that held the memory just before, if there was one.
+        before: the tensor that had the memory just before, if there was one.
         reason: why none did.
         after: tensors that lie on some of these bytes later.
         at_peak: whether it is live at the peak.
     """
+
+    json_keys: ClassVar[Keys] = (
+        Key("tensor", "place"),
+        "unit",
+        "made_by",
+        "read_by",
+        "shares",
+        "held_by",
+        "before",
+        "reason",
+        "after",
+        "at_peak",
+    )
 
     place: Placement
     unit: str
@@ -106,12 +132,6 @@ class TensorStory:
     reason: str
     after: tuple[str, ...]
     at_peak: bool
-
-    def to_json(self) -> Json:
-        """Return the story as data."""
-        place = self.place._asdict()
-        story = {name: getattr(self, name) for name in self.__slots__ if name != "place"}
-        return {"tensor": {**place, "shape": list(self.place.shape)}, **story}
 
 
 def why_peak(plan: Plan) -> PeakStory:
@@ -127,8 +147,8 @@ def why_peak(plan: Plan) -> PeakStory:
     tick, nodes, live = peak_tick(points), nodes_at(plan), _Curve.of(points)
     rows = [
         _at_peak(item, tick, live, nodes)
-        for item in held(plan)
-        if item.owner.arena == arena.id and item.live_at(tick) and item.bytes
+        for item in occupancies(plan)
+        if item.tensor.arena == arena.id and item.live_at(tick) and item.bytes
     ]
     return PeakStory(
         step=tick,
@@ -150,7 +170,7 @@ def why_tensor(plan: Plan, name: str) -> TensorStory:
     if place is None:
         raise _unknown(plan, name)
     nodes = nodes_at(plan)
-    (item,) = (h for h in held(plan) if place in h.members)
+    (item,) = (h for h in occupancies(plan) if place in h.members)
     (found,) = (reuse for reuse in reuses(plan.tensors) if reuse.tensor == place)
     longest = max(item.members, key=lambda tensor: (tensor.last, tensor.id))
     peak = peak_tick(curve(plan, main_arena(plan)))
@@ -183,11 +203,11 @@ def _unknown(plan: Plan, name: str) -> SettingsError:
     return SettingsError(f"the plan holds no tensor {name!r}", hint=hint)
 
 
-def _at_peak(item: Held, tick: int, live: _Curve, nodes: Mapping[int, str]) -> AtPeak:
+def _at_peak(item: Occupancy, tick: int, live: _Curve, nodes: Mapping[int, str]) -> AtPeak:
     now = max(
         (tensor for tensor in item.members if tensor.first <= tick < tensor.last),
         key=lambda tensor: (tensor.first, tensor.id),
-        default=item.owner,
+        default=item.tensor,
     )
     pinned = now.pinned
     return AtPeak(
@@ -216,7 +236,7 @@ class _Curve:
         after = (*reversed((*accumulate(reversed(sizes), max),)), 0)
         return cls(tuple(tick for tick, _ in points), until, after, max(sizes))
 
-    def without(self, item: Held) -> int:
+    def without(self, item: Occupancy) -> int:
         """Return the peak if ``item`` were absent between its first and its last tick.
 
         The curve is constant from one point to the next, so only stretches that lie wholly
@@ -228,12 +248,12 @@ class _Curve:
         return max(self.most_until[low], self.most_from[high], self.peak - item.bytes)
 
 
-def _followers(plan: Plan, item: Held) -> list[str]:
-    low, high = item.owner.offset, item.owner.offset + item.bytes
+def _followers(plan: Plan, item: Occupancy) -> list[str]:
+    low, high = item.tensor.offset, item.tensor.offset + item.bytes
     return [
         tensor.id
         for tensor in sorted(plan.tensors, key=lambda tensor: (tensor.first, tensor.id))
-        if tensor.arena == item.owner.arena
+        if tensor.arena == item.tensor.arena
         and tensor.first >= item.last
         and tensor.offset < high
         and low < tensor.offset + tensor.bytes

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.results.timeline import curve, held, moments
+from memplan_cli.core.results.timeline import curve, moments, occupancies
 from memplan_cli.reporting.escape import per_unit, terminal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from memplan_cli.core.results.plan import Plan
-    from memplan_cli.core.results.report import Json
+    from memplan_cli.core.serialization import Json
 
 _NODES, _TENSORS = 0, 1
 """The two "processes" that viewers show one below the other."""
@@ -36,17 +36,17 @@ def _events(plan: Plan) -> Iterator[Json]:
             "pid": _NODES,
             "tid": 0,
         }
-    for number, item in enumerate(held(plan)):
+    for number, item in enumerate(occupancies(plan)):
         shared = {
-            "name": terminal(item.owner.id),
+            "name": terminal(item.tensor.id),
             "cat": "tensor",
             "id": number,
             "pid": _TENSORS,
-            "tid": item.owner.arena,
+            "tid": item.tensor.arena,
         }
         facts = {
             "bytes": item.bytes,
-            "offset": item.owner.offset,
+            "offset": item.tensor.offset,
             "tensors": [terminal(tensor.id) for tensor in item.members],
         }
         yield {**shared, "ph": "b", "ts": item.first, "args": facts}

@@ -13,35 +13,21 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.quantities import format_size
 from memplan_cli.core.results.timeline import curve, main_arena, nodes_at, peak_tick
 from memplan_cli.reporting.escape import html, script, terminal
-from memplan_cli.reporting.plans.asked import (
-    curve_rows,
-    donated_code,
-    donated_line,
-    donated_rows,
-    recompute_line,
-)
-from memplan_cli.reporting.plans.facts import (
-    EVIDENCE_HEADER,
-    certainty_lines,
-    evidence_rows,
-    headline,
-    memory_rows,
-    refused,
-    settings_lines,
-    total_rows,
-    validation_line,
-    verdict,
-)
+from memplan_cli.reporting.media.html import draw
+from memplan_cli.reporting.plans.memory import memory_figures, total_figures
+from memplan_cli.reporting.plans.sections import plan_document
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from memplan_cli.core.results.plan import Plan
-    from memplan_cli.core.results.report import Json, Report, RuntimeFacts
-    from memplan_cli.reporting.plans.facts import Row
+    from memplan_cli.core.results.report import Report
+    from memplan_cli.core.serialization import Json
+
+_MOST_ROWS = 1000
+"""Rows of each table below the map."""
 
 _COLUMNS: Mapping[str, tuple[str, str]] = {
     "name": ("tensor", "w1"),
@@ -68,20 +54,16 @@ def render(plan: Plan, beside: Beside | None = None) -> str:
     report, page = plan.report, files("memplan_cli.reporting.plans") / "page"
     css, js = ((page / name).read_text("utf-8") for name in ("page.css", "page.js"))
     hidden = " hidden" if len(plan.arenas) < 2 else ""
+    head, sections = draw(plan_document(plan, _MOST_ROWS))
     parts = {
         "policy": _policy(css, js),
         "css": css,
         "js": js,
         "title": html(report.model.path or "model"),
-        "mood": "soft" if report.saved is None else "verdict",
-        "verdict": html(verdict(report)),
-        "headline": html(headline(report)),
+        "head": head,
         "cards": "".join(_cards(report)),
         "one_arena": hidden,
-        "arenas": "".join(
-            f'<option value="{index}">{html(_arena_name(arena.unit))}</option>'
-            for index, arena in enumerate(plan.arenas)
-        ),
+        "arenas": "".join(_arenas(plan)),
         "live": html(_about_live(plan)),
         "other": _other_key(beside),
         "columns": "".join(
@@ -89,7 +71,7 @@ def render(plan: Plan, beside: Beside | None = None) -> str:
             f'<button type="button">{name}</button></th>'
             for key, (name, kind) in _COLUMNS.items()
         ),
-        "sections": "".join(_sections(plan)),
+        "sections": sections,
         "footer": html(f"memplan {plan.version}; model sha256 {report.model.sha256}"),
         "data": script(_data(plan, beside)),
     }
@@ -166,8 +148,10 @@ def _other_key(beside: Beside | None) -> str:
     return f'<span class="key then"></span>{html(beside.label)} '
 
 
-def _arena_name(unit: str) -> str:
-    return "fixed sizes" if unit == "1" else f"multiples of {unit}"
+def _arenas(plan: Plan) -> Iterator[str]:
+    for index, arena in enumerate(plan.arenas):
+        name = "fixed sizes" if arena.unit == "1" else f"multiples of {arena.unit}"
+        yield f'<option value="{index}">{html(name)}</option>'
 
 
 def _about_live(plan: Plan) -> str:
@@ -177,8 +161,8 @@ def _about_live(plan: Plan) -> str:
 
 
 def _cards(report: Report) -> Iterator[str]:
-    memory = {row.name: row for row in memory_rows(report)}
-    totals = {row.name: row for row in total_rows(report)}
+    memory = {row.name: row for row in memory_figures(report)}
+    totals = {row.name: row for row in total_figures(report)}
     for title, row in (
         ("without reuse", memory["naive"]),
         (f"planned at level {report.level}", memory[f"level {report.level}"]),
@@ -188,96 +172,6 @@ def _cards(report: Report) -> Iterator[str]:
         saved = f" ({row.saved} saved)" if row.saved else ""
         sure = f"{row.certainty}: " if row.certainty else ""
         yield (
-            f'<div><span class="soft">{html(title)}</span><strong>{html(row.size)}</strong>'
+            f'<div><span class="soft">{html(title)}</span><strong>{html(row.value)}</strong>'
             f"<small>{html(sure + row.definition + saved)}</small></div>"
         )
-
-
-def _sections(plan: Plan) -> Iterator[str]:
-    report = plan.report
-    yield '<div class="pair">'
-    yield _section("Intermediates", _row_table(memory_rows(report)))
-    legend = f'<p class="soft">{html("; ".join(certainty_lines(report)))}</p>'
-    yield _section("Whole model", _row_table(total_rows(report)) + legend)
-    yield "</div>"
-    yield from _asked_for(report)
-    yield from _runtime(report.runtime)
-    reasons = (
-        (
-            str(r.count),
-            format_size(r.bytes) if r.bytes else "-",
-            r.reason,
-            ", ".join(r.examples),
-        )
-        for r in refused(plan)
-    )
-    header = (">tensors", ">bytes", "reason", "for example")
-    yield _section("Not reused, and why", _table(header, reasons))
-    if report.orders:
-        orders = ((name, format_size(size)) for name, size in report.orders.items())
-        yield _section("Orders that were tried", _table(("order", ">live peak"), orders))
-    notes = (validation_line(report), *report.warnings)
-    yield _section("Validation and warnings", _list(notes))
-
-
-def _asked_for(report: Report) -> Iterator[str]:
-    if line := recompute_line(report):
-        header = (">live peak", ">more work", ">nodes run again")
-        yield _section(
-            "Recomputed", f"<p>{html(line)}</p>{_table(header, curve_rows(report))}"
-        )
-    if line := donated_line(report):
-        rows = _table(("output", ""), donated_rows(report))
-        code = "\n".join(map(html, donated_code(report)))
-        shown = f"<pre>{code}</pre>" if code else ""
-        yield _section("Donated", f"<p>{html(line)}</p>{rows}{shown}")
-
-
-def _runtime(runtime: RuntimeFacts | None) -> Iterator[str]:
-    rows = evidence_rows(runtime)
-    if runtime is None or not rows:
-        yield _section("Predicted and observed", "<p>Nothing was run.</p>")
-        return
-    name = html(f"{runtime.name} {runtime.version}, {runtime.provider}")
-    evidence = _table(EVIDENCE_HEADER, (row.cells for row in rows))
-    yield '<div class="pair">'
-    yield _section(f"Predicted and observed: {name}", evidence)
-    yield _section("Settings of the written model", _list(settings_lines(runtime)))
-    yield "</div>"
-
-
-def _section(title: str, content: str) -> str:
-    return f"<section><h2>{title}</h2>{content}</section>\n"
-
-
-def _list(lines: Iterable[str]) -> str:
-    return f"<ul>{''.join(f'<li>{html(line)}</li>' for line in lines)}</ul>"
-
-
-def _row_table(rows: Sequence[Row]) -> str:
-    lines = [
-        f'<tr{_chosen(row)}><td>{html(row.name)}<small class="soft">{html(row.definition)}'
-        f'</small></td><td class="n">{html(row.size)}<small>{html(row.certainty)}</small></td>'
-        f'<td class="n">{html(row.saved)}</td></tr>'
-        for row in rows
-    ]
-    return f"<table><tbody>{''.join(lines)}</tbody></table>"
-
-
-def _chosen(row: Row) -> str:
-    return ' class="chosen"' if row.chosen else ""
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    kinds = [' class="n"' if name.startswith(">") else "" for name in header]
-    head = "".join(
-        f'<th scope="col"{kind}>{html(name.removeprefix(">"))}</th>'
-        for name, kind in zip(header, kinds, strict=True)
-    )
-    body = "".join(
-        "<tr>"
-        + "".join(f"<td{kind}>{html(c)}</td>" for c, kind in zip(row, kinds, strict=True))
-        + "</tr>"
-        for row in rows
-    )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.quantities import format_size
-from memplan_cli.core.results.timeline import curve, held, main_arena, peak_tick
+from memplan_cli.core.results.timeline import curve, main_arena, occupancies, peak_tick
 from memplan_cli.reporting.escape import shortened, xml
-from memplan_cli.reporting.plans.facts import verdict
+from memplan_cli.reporting.plans.memory import verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from memplan_cli.core.results.placements import ArenaFacts
     from memplan_cli.core.results.plan import Plan
-    from memplan_cli.core.results.timeline import Held
+    from memplan_cli.core.results.timeline import Occupancy
 
 _LEFT, _TOP, _WIDTH, _MAP, _GAP, _CURVE = 84, 56, 1080, 420, 40, 120
 _HEIGHT = _TOP + _MAP + _GAP + _CURVE + 40
@@ -72,11 +72,13 @@ def _parts(plan: Plan) -> Iterator[str]:
     if arena is None or not arena.height:
         yield f'<text x="{_LEFT}" y="80">nothing is planned</text>\n</svg>\n'
         return
-    items = [item for item in held(plan) if item.owner.arena == arena.id and item.bytes]
+    items = [
+        item for item in occupancies(plan) if item.tensor.arena == arena.id and item.bytes
+    ]
     points = curve(plan, arena)
     scale = _Scale(max(item.last for item in items), arena.height)
     yield _frame(_TOP, _MAP)
-    yield from (_box(item, number, scale) for number, item in enumerate(items))
+    yield from (_rectangle(item, number, scale) for number, item in enumerate(items))
     yield from _labels(arena)
     yield from _curve(points, scale, arena)
     yield "</svg>\n"
@@ -86,12 +88,14 @@ def _frame(top: int, height: int) -> str:
     return f'<rect class="f" x="{_LEFT}" y="{top}" width="{_WIDTH}" height="{height}"/>\n'
 
 
-def _box(item: Held, number: int, scale: _Scale) -> str:
-    owner = item.owner
+def _rectangle(item: Occupancy, number: int, scale: _Scale) -> str:
+    tensor = item.tensor
     names = ", ".join(shortened(tensor.id, 60) for tensor in item.members[:4])
-    about = f"{names}: {item.bytes} bytes at {owner.offset}, steps {item.first} to {item.last}"
+    about = (
+        f"{names}: {item.bytes} bytes at {tensor.offset}, steps {item.first} to {item.last}"
+    )
     return (
-        f'<rect class="b" x="{scale.x(item.first)}" y="{scale.y(owner.offset + item.bytes)}" '
+        f'<rect class="b" x="{scale.x(item.first)}" y="{scale.y(tensor.offset + item.bytes)}" '
         f'width="{scale.wide(item.last - item.first)}" height="{scale.tall(item.bytes)}" '
         f'fill="hsl({hue(number)} 55% 60%)"><title>{xml(about)}</title></rect>\n'
     )

@@ -1,4 +1,4 @@
-"""Which node of the file, or of a function's body, did each node of a dump come from?
+"""The node of the file, or of a function's body, that each node of a dump came from.
 
 ONNX Runtime inlines in rounds: all calls of the file's nodes, in the order of their index,
 each adding its body's nodes at the end, then all calls among those, and so on (as in
@@ -15,7 +15,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from memplan_cli.onnx_io.definitions import Definitions, definitions_of, kind_of
+from memplan_cli.onnx_io.functions import Definitions, definitions_of, kind_of
 from memplan_cli.onnx_io.load import subgraphs
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from onnx import GraphProto, ModelProto, NodeProto
 
-    from memplan_cli.onnx_io.definitions import Kind
+    from memplan_cli.onnx_io.functions import Kind
 
 Rank = tuple[int, ...]
 """The round, the places of the calls from the file's inwards, the place in the last body."""
@@ -40,7 +40,7 @@ class Dumped:
     Attributes:
         nodes: as they stand there.
         ranks: for each node what its index is ordered by; None where nobody knows.
-        bodies: by place of the owner, in the order in which it owns them.
+        bodies: by place of the control-flow node, in its order of them.
         strange: places of nodes that write what a call of an unknown body writes, with the
             path to that call.
         maker: the place of the node that writes a name.
@@ -74,7 +74,7 @@ class _Scope:
         dump: where they ended up.
         in_file: whether names are the same in the dump, where nothing else is ``bound``.
         path: of a function's body, the places of the calls that led to it.
-        outer: the scope of the call, or of the owner of the graph.
+        outer: the scope of the call, or of the control-flow node of the graph.
         inputs: of a function's body, what its inputs are called in ``outer``.
         dtypes: of its values, as far as known.
         bound: what its values are called in the dump.
@@ -192,7 +192,7 @@ class _Laying:
             self.bind(scope, ours, theirs)
 
     def _lay_owned(self, scope: _Scope, node: NodeProto, found: int) -> None:
-        """Lay the graphs that a node owns beside those of the dump's node."""
+        """Lay the subgraphs of a node beside those of the dump's node."""
         theirs = dict(subgraphs(scope.dump.nodes[found]))
         if not theirs:
             return

@@ -7,16 +7,16 @@ the level that changes layouts, to the hardware it was made on; its metadata say
 from __future__ import annotations
 
 import platform
+import re
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.observations import CPU, RuntimeSettings
 from memplan_cli.core.symbolic.dims import bind_dim
-from memplan_cli.onnx_io.load import load_model
+from memplan_cli.onnx_io.load import graphs, load_model
 from memplan_cli.onnx_io.metadata import HARDWARE, RUNTIME
 from memplan_cli.runtime.graph.executed import complete, runtime_shapes, write_dump
 from memplan_cli.runtime.graph.fusions import without
-from memplan_cli.runtime.graph.node_names import count_anew
 from memplan_cli.runtime.proofs.compare import require_weights
 from memplan_cli.shapes.bindings import Bindings
 from memplan_cli.shapes.reading import read_program
@@ -24,6 +24,8 @@ from memplan_cli.shapes.reading import read_program
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+    from onnx import ModelProto
 
     from memplan_cli.core.program import Program
 
@@ -40,6 +42,9 @@ FREED_AT_ONCE = RUN_AS_WRITTEN.updated(
 )
 """And each tensor's memory goes back to the arena after its last reader."""
 
+
+_COUNTED = re.compile(r"_token_\d+$")
+"""What the runtime puts behind a name that is taken."""
 
 _PACKED = "session.save_external_prepacked_constant_initializers"
 
@@ -79,6 +84,35 @@ def optimise_offline(
     dump = load_model(out)
     if count_anew(dump, load_model(model)):
         out.write_bytes(dump.SerializeToString())
+
+
+def count_anew(dump: ModelProto, original: ModelProto) -> bool:
+    """Name the nodes that the original does not have by their places in the dump.
+
+    ONNX Runtime counts the names that it makes up in the order in which it comes by, and
+    that of its blocked layouts is another one each time (1.31.1): only the numbers differ.
+
+    Names of tensors stay as they are, and so do those of nodes without a name.
+
+    Returns:
+        Whether a name was changed.
+    """
+    kept = {node.name for graph in graphs(original.graph) for node in graph.node}
+    taken = set(kept)
+    counts: dict[str, int] = {}
+    changed = False
+    for graph in graphs(dump.graph):
+        for node in graph.node:
+            if not node.name or node.name in kept:
+                continue
+            base = name = _COUNTED.sub("", node.name)
+            while name in taken:
+                counts[base] = counts.get(base, 0) + 1
+                name = f"{base}_token_{counts[base]}"
+            taken.add(name)
+            changed |= name != node.name
+            node.name = name
+    return changed
 
 
 def offline_metadata(version: str, provider: str = CPU) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""Which order with the same peak leaves the fewest holes in the arena?
+"""A search for the order of the same peak that leaves the fewest holes in the arena.
 
 Many orders share the lowest peak, but not the way in which tensors of different sizes
 follow each other in memory. Ops are moved one at a time, at random from a seed, between

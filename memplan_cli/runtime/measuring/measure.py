@@ -1,14 +1,18 @@
-"""How much memory does the runtime really take for a model under some settings?"""
+"""The memory that the runtime really takes for a model under some settings."""
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.observations import CPU, DEFAULT_TIMEOUT
+from memplan_cli.core.serialization import to_json
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.runs.feeds import FeedSpec, feed_specs
+from memplan_cli.onnx_io.weights.inline import inline_bytes, with_external_data
 from memplan_cli.runtime.proofs.compare import require_weights
 from memplan_cli.runtime.workers.profile import NodeEvent, Recording, peaks_of
 from memplan_cli.runtime.workers.session import resolve_provider
@@ -17,9 +21,11 @@ from memplan_cli.runtime.workers.worker import Outcome, run_job
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from memplan_cli.core.results.observations import Peaks, RuntimeSettings
+
+WORTH = 1 << 20
+"""Bytes of inline weights from which it is worth measuring what they cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,5 +102,52 @@ def _run(
         chosen = feed_specs(load_model(model), trial.dims)
     session = SessionJob(model, provider, chosen, settings, trial.seed)
     runs = {"runs": trial.runs, "timing_runs": trial.timing_runs}
-    job = {**session.to_json(), **runs, **more}
+    job = {"session": to_json(session), **runs, **more}
     return run_job("measure", job, timeout=trial.timeout)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadCost:
+    """Bytes of the process at its highest while a session is made.
+
+    Attributes:
+        weights: what lies in the file itself.
+        inline, external: with the weights there, and with them in a file of their own.
+    """
+
+    weights: int
+    inline: int
+    external: int
+
+    def __str__(self) -> str:
+        """Say it in one sentence."""
+        return (
+            f"{self.weights} bytes of weights lie in the model file itself: loading it takes "
+            f"{self.inline} bytes at its highest, {self.external} with them as external data"
+        )
+
+
+def load_cost(model: Path, provider: str = CPU) -> LoadCost | None:
+    """Measure what inline weights cost at load; None where there are few, or no measure.
+
+    That takes room for a copy of them among the temporary files.
+
+    A model that keeps a part of its weights outside already is left alone.
+    """
+    loaded = load_model(model)
+    weights = inline_bytes(loaded)
+    if weights < WORTH or any(t.external_data for t in loaded.graph.initializer):
+        return None
+    with tempfile.TemporaryDirectory(prefix="memplan-load-") as name:
+        outside = Path(name) / "outside.onnx"
+        try:
+            with_external_data(loaded, outside)
+        except OSError:  # a second copy of the weights may have no room: no fault of the model
+            return None
+        inline, external = (_highest(path, provider) for path in (model, outside))
+    return None if inline is None or external is None else LoadCost(weights, inline, external)
+
+
+def _highest(model: Path, provider: str) -> int | None:
+    found = run_job("loading", {"model": str(model), "provider": provider}).result.get("bytes")
+    return found if isinstance(found, int) else None

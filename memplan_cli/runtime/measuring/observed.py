@@ -1,4 +1,4 @@
-"""What did one run decide that the model alone does not say? Branches, turns, real sizes.
+"""What one run decides that the model alone does not say: branches, iterations, real sizes.
 
 Each op of a block runs once in every frame of that block, so the n-th event of a node
 belongs to the n-th frame of its block, in whatever order the ops of a frame ran.
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from memplan_cli.core.files import staged
 from memplan_cli.core.program import Origin, VarId, walk
+from memplan_cli.core.serialization import to_json
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.runs.feeds import feed_specs
 from memplan_cli.runtime.simulation.tensor_bytes import bytes_of
@@ -48,7 +49,7 @@ class Observed:
 
     Attributes:
         written: for each var, one entry for each frame of its block, in order.
-        turns: for each body, by path, how often it ran each time its owner did.
+        turns: for each subgraph, by path, how often it ran each time its control-flow node did.
         packed: weights that no kernel was handed, as all had packed them for themselves.
     """
 
@@ -88,7 +89,7 @@ def observe(model: Path, program: Program, trial: Trial, provider: str) -> Obser
     # Beside the model: only there may a session read its external data.
     with staged(model, copy.data) as file:
         job = SessionJob(file, provider, specs, seed=trial.seed)
-        outcome = run_job("observed", job.to_json(), timeout=trial.timeout)
+        outcome = run_job("observed", {"session": to_json(job)}, timeout=trial.timeout)
     found: Any = outcome.require(f"{model} could not be run for its sizes")["nodes"]
     known = copy.writes
     return sorted_out(
@@ -99,7 +100,8 @@ def observe(model: Path, program: Program, trial: Trial, provider: str) -> Obser
 def sorted_out(program: Program, events: Iterable[Event]) -> Observed:
     """Return what the events of one run say of a program.
 
-    They come in the order in which the kernels were done: a body's before its owner's.
+    They come in the order in which the kernels were done: a subgraph's before
+    those of its control-flow node.
     """
     maker = {var: op for _, op in walk(program.body) for var in op.outputs if var}
     first = {
@@ -132,7 +134,7 @@ def sorted_out(program: Program, events: Iterable[Event]) -> Observed:
 
 
 def _first_written(ops: Sequence[Op]) -> tuple[VarId, ...]:
-    """Return a var whose writes tell how often a body ran; none of an empty body."""
+    """Return a var whose writes tell how often a subgraph ran; none of an empty subgraph."""
     return next(((var,) for op in ops for var in op.outputs if var), ())
 
 

@@ -1,7 +1,7 @@
-"""Does one run take longer than another, beyond what a busy machine does to both?
+"""A comparison of the times of two runs that a busy machine does not mislead.
 
-What is slower is turned down, so one unlucky moment could decide which file is written: who
-seems slower at first is timed again, and so is what it is held against.
+What is slower is rejected, so one unlucky moment could decide which file is written: who
+seems slower at first is timed again, and so is what it is compared with.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Timed:
 
 
 def is_slower(after: Peaks, before: Peaks) -> bool:
-    """Whether a run takes more than five per cent longer than before, beyond doubt.
+    """Whether a run takes more than five per cent longer than before, for certain.
 
     Processor time decides where both have it and work is done by the processor alone: on a
     busy machine the clock shows how busy it is.

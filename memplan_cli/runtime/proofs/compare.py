@@ -1,4 +1,4 @@
-"""Does the rewritten model give what the original gives, bit for bit?
+"""The rewritten model's outputs compared with the original's, bit for bit.
 
 Both run in processes of their own, on the same seeded inputs, twice, at two sets of dims
 where a dim is free. The original's outputs lie in files while the other one runs, so that
@@ -19,6 +19,7 @@ from memplan_cli.core.results.observations import (
     RuntimeSettings,
     Validation,
 )
+from memplan_cli.core.serialization import to_json
 from memplan_cli.core.symbolic.dims import binding_text
 from memplan_cli.errors import ModelError, RuntimeUnavailableError
 from memplan_cli.onnx_io.interface import other_inputs
@@ -43,7 +44,7 @@ _CHANGING = (
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How two models are held against each other.
+    """How two models are compared with each other.
 
     Attributes:
         provider: ``auto``, ``cpu`` or ``cuda``.
@@ -226,9 +227,10 @@ def _job(
     specs: tuple[FeedSpec, ...],
 ) -> dict[str, object]:
     exact = settings.updated(deterministic(how.provider))
-    job = SessionJob(model, how.provider, specs, exact, how.seed).to_json()
-    job |= {"runs": how.runs, "outputs": []}
-    return job | {"tolerance": [how.tolerance.rtol, how.tolerance.atol]}
+    session = SessionJob(model, how.provider, specs, exact, how.seed)
+    tolerance = [how.tolerance.rtol, how.tolerance.atol]
+    how_often = {"runs": how.runs, "outputs": [], "tolerance": tolerance}
+    return {"session": to_json(session), **how_often}
 
 
 def _random(

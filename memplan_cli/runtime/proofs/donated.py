@@ -1,4 +1,4 @@
-"""Do two steps give the same bits when each new value is written over the old one?
+"""Two steps in which each new value is written over the old one, compared bit for bit.
 
 The original takes two steps with buffers of its own for everything; the written model takes
 two with each donated pair bound to one buffer, as its settings tell the user to do. The
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.observations import CPU, Difference
+from memplan_cli.core.serialization import to_json
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.runs.feeds import FeedSpec, feed_specs
 from memplan_cli.onnx_io.runs.runnable import random_ops
@@ -141,6 +142,6 @@ def _scaled(spec: FeedSpec, state: Collection[str]) -> FeedSpec:
 def _job(model: Path, settings: RuntimeSettings, how: Comparison, pairs: Pairs) -> Json:
     assert how.specs is not None  # noqa: S101 - both callers fill it in
     exact = settings.updated(deterministic(how.provider))
-    job = SessionJob(model, how.provider, how.specs, exact, how.seed).to_json()
-    job |= {"pairs": [list(pair) for pair in pairs]}
-    return job | {"tolerance": [how.tolerance.rtol, how.tolerance.atol]}
+    session = SessionJob(model, how.provider, how.specs, exact, how.seed)
+    tolerance = [how.tolerance.rtol, how.tolerance.atol]
+    return {"session": to_json(session), "pairs": to_json(pairs), "tolerance": tolerance}

@@ -15,7 +15,7 @@ class Place:
         bytes, arena, offset: where.
         dies: the index of the node at the top after which nothing needs it; -1 never.
         pinned: it must be what it was when the run is over.
-        owner: the tensor whose bytes it shares, itself included.
+        buffer: the tensor whose bytes it shares, itself included.
     """
 
     name: str
@@ -27,4 +27,4 @@ class Place:
     offset: int
     dies: int
     pinned: bool
-    owner: str
+    buffer: str

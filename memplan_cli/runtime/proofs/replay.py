@@ -1,6 +1,6 @@
-"""Does a plan hold? Run the model inside it, op by op, and see whether the outputs do.
+"""Replay: a model run op by op inside its plan's arenas, its outputs compared.
 
-Freed ranges are poisoned, what a body wrote is poisoned after the op that owns it, and
+Freed ranges are poisoned, what a subgraph wrote is poisoned after the op that has it, and
 excluded tensors are looked at again in the end. A tensor that was overwritten too early
 shows as a wrong output.
 """
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.analysis.liveness import steps
 from memplan_cli.core.results.observations import UNOPTIMISED, Difference
 from memplan_cli.core.results.plan import check
+from memplan_cli.core.serialization import Json, to_json
 from memplan_cli.core.symbolic.sizes import bind_dim, canonical_dim
 from memplan_cli.errors import InvalidLayoutError
 from memplan_cli.onnx_io.load import load_model
@@ -56,8 +57,8 @@ class Extent:
 
     Attributes:
         placed: tensors at the top that lay at their offsets.
-        pinned: those of them that live on, and were looked at again in the end.
-        in_bodies: tensors in bodies of If, Loop and Scan: the runtime runs a body as a
+        pinned: those of them that last, and were looked at again in the end.
+        in_subgraphs: tensors in subgraphs of If, Loop and Scan: the runtime runs a subgraph as a
             whole, in memory of its own, and their places are poisoned after it.
         empty: tensors at the top without bytes, which lie nowhere.
         left_out: tensors that have no place, with the reason.
@@ -65,19 +66,19 @@ class Extent:
 
     placed: int = 0
     pinned: int = 0
-    in_bodies: int = 0
+    in_subgraphs: int = 0
     empty: int = 0
     left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def described(self) -> Iterator[str]:
         """Yield what was shown and what was not, a sentence each."""
-        everything = self.placed + self.in_bodies + self.empty + len(self.left_out)
+        everything = self.placed + self.in_subgraphs + self.empty + len(self.left_out)
         again = f", {self.pinned} excluded ones looked at again in the end"
         yield f"{self.placed} of {everything} tensors at their offsets{again * bool(self.pinned)}"
-        if self.in_bodies:
+        if self.in_subgraphs:
             yield (
-                f"{self.in_bodies} tensors in bodies of If, Loop or Scan not shown: the runtime "
-                "ran each body as a whole, in memory of its own, and their places were poisoned"
+                f"{self.in_subgraphs} tensors in subgraphs of If, Loop or Scan not shown: the runtime "
+                "ran each subgraph as a whole, in memory of its own, and their places were poisoned"
             )
         if self.empty:
             yield f"{self.empty} tensors without bytes"
@@ -152,7 +153,8 @@ def _replayed(model: Path, plan: Plan, trial: Trial) -> Replayed:
     places, left_out = _places(model, plan, trial.dims)
     extent = _extent(places, left_out)
     with tempfile.TemporaryDirectory(prefix="memplan-replay-") as folder:
-        job = SessionJob(model, provider, chosen, settings, trial.seed).to_json()
+        session = SessionJob(model, provider, chosen, settings, trial.seed)
+        job: Json = {"session": to_json(session)}
         job |= {"runs": 1, "outputs": [], "tolerance": [0.0, 0.0]}
         job |= {"save": True, "folder": folder}
         whole = run_job("outputs", job, timeout=trial.timeout).require(f"{model} does not run")
@@ -176,7 +178,7 @@ def _extent(places: Sequence[Place], left_out: Mapping[str, str]) -> Extent:
     return Extent(
         placed=len(placed),
         pinned=sum(place.pinned for place in placed),
-        in_bodies=len(places) - len(top),
+        in_subgraphs=len(places) - len(top),
         empty=len(top) - len(placed),
         left_out=left_out,
     )
@@ -204,10 +206,10 @@ def _against_own_memory(
     starts: dict[tuple[str, str], int] = {}
     top = 0
     for place in places:
-        if (place.arena, place.owner) not in starts:
-            starts[place.arena, place.owner] = top + place.offset % _PAGE
+        if (place.arena, place.buffer) not in starts:
+            starts[place.arena, place.buffer] = top + place.offset % _PAGE
             top += -(-(place.bytes + _PAGE) // _PAGE) * _PAGE
-        start = starts[place.arena, place.owner]
+        start = starts[place.arena, place.buffer]
         spread.append(dataclasses.replace(place, arena="own", offset=start))
     with tempfile.TemporaryDirectory(prefix="memplan-own-") as folder:
         apart = {"places": spread, "arenas": {"own": top}, "save": True, "folder": folder}
@@ -258,7 +260,7 @@ def _places(
                 # Pinned tensors live on: they are looked at when all is over.
                 dies=-1 if tensor.pinned else nodes.get(ends[tensor.id], -1),
                 pinned=tensor.pinned is not None,
-                owner=_owner(tensor),
+                buffer=_buffer(tensor),
             )
         )
     return found, left_out
@@ -268,12 +270,12 @@ def _ends(plan: Plan) -> dict[str, int]:
     """Return the last tick of each tensor, with those that share its bytes."""
     last: dict[str, int] = {}
     for tensor in plan.tensors:
-        owner = _owner(tensor)
-        last[owner] = max(last.get(owner, 0), tensor.last)
-    return {tensor.id: last[_owner(tensor)] - 1 for tensor in plan.tensors}
+        buffer = _buffer(tensor)
+        last[buffer] = max(last.get(buffer, 0), tensor.last)
+    return {tensor.id: last[_buffer(tensor)] - 1 for tensor in plan.tensors}
 
 
-def _owner(tensor: Placement) -> str:
+def _buffer(tensor: Placement) -> str:
     return tensor.alias_of or tensor.id
 
 

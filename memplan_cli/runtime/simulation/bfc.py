@@ -1,4 +1,4 @@
-"""How does ONNX Runtime's arena grow? Best fit with coalescing, region by region.
+"""ONNX Runtime's arena, simulated: best fit with coalescing, region by region.
 
 Requests are rounded up to 256 bytes. The smallest free chunk that fits is taken; it is
 split where it is at least twice the request, or wastes ``max_dead_bytes`` or more.

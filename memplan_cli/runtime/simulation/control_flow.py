@@ -1,4 +1,4 @@
-"""How do If, Loop and Scan run their bodies, and what do they ask the arena for?
+"""If, Loop and Scan simulated: how their subgraphs run, and what they request of the arena.
 
 An If's branch writes straight into the If's outputs, a Loop's turn makes results that the
 next turn (or the concatenation at the end) reads, a Scan's turn writes into slices of the
@@ -93,7 +93,7 @@ def loop(frame: Frame, op: Op) -> None:
         source = body.outputs[1:carried]
         results = frame.runner.frame(body, op, {}, frame)
         if condition in state and body.outputs[0] not in results:
-            # Handed on as it is, it lasts; else it goes like any state.
+            # Passed on as it is, it lasts; else it goes like any state.
             state.remove(condition)
             own.append(condition)
         before = state

@@ -1,4 +1,4 @@
-"""What would a dynamic allocator need for the same run? Beside the static plan, to compare.
+"""Dynamic allocators simulated on the requests of a run, beside the static plan.
 
 The requests are those of one run with real shapes, in the order of the run: allocate what
 an op makes, free what it was the last to read. Dynamic allocators see them one by one.
@@ -131,5 +131,5 @@ def simulate(executed: Executed, allocator: str) -> Simulation:
         held = predict(executed).held or 0
     else:
         held = ALLOCATORS[allocator](requests)
-    asked = sum(request.size >= 0 for request in requests)
-    return Simulation(allocator, held, most_in_use(requests, chunk=1), asked)
+    count = sum(request.size >= 0 for request in requests)
+    return Simulation(allocator, held, most_in_use(requests, chunk=1), count)

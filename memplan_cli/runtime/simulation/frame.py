@@ -1,6 +1,6 @@
-"""What does the arena see during one run? Every request and release, op by op.
+"""The arena's view of one run: every request and release, op by op.
 
-A frame is one execution of one block. Bodies run in frames of their own (`owners`).
+A frame is one execution of one block. Subgraphs run in frames of their own (`control_flow`).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 Given = Mapping[VarId, VarId | None]
-"""Results of a body that lie in its owner's memory; with the owner's output where that is
-made only when the body makes the result."""
+"""Results of a subgraph that lie in the memory of its control-flow node; with that node's
+output where that is made only when the subgraph makes the result."""
 
 ControlFlow = Callable[["Frame", "Op"], None]
-"""Runs the bodies of one op in frames of their own."""
+"""Runs the subgraphs of one op in frames of their own."""
 
 _NO_TENSORS = ("sequence", "optional", "map")
 
@@ -53,7 +53,7 @@ class Runner:
 
     Attributes:
         model, ledger: what is run, and who is asked for memory.
-        control_flow: how ops run their bodies, by op type.
+        control_flow: how ops run their subgraphs, by op type.
         plans: the planner's decisions, by block.
         patterns: by block and key of the feeds.
         frames: how many frames of each block this run has seen.
@@ -78,12 +78,12 @@ class Runner:
             self.ledger.free(ticket)
 
     def frame(
-        self, block: Block, owner: Op | None, given: Given, outer: Frame | None = None
+        self, block: Block, node: Op | None, given: Given, outer: Frame | None = None
     ) -> dict[VarId, int]:
         """Run a block; return tickets of its results that are not ``given`` memory."""
         plan = self.plans.get(block.path)
         if plan is None:
-            plan = plan_block(self.model.program, block, owner, self.model.rules)
+            plan = plan_block(self.model.program, block, node, self.model.rules)
             self.plans[block.path] = plan
         frame = Frame(self, block, plan, given, outer, self.frames[block.path])
         self.frames[block.path] += 1
@@ -93,7 +93,7 @@ class Runner:
         """Return what the runtime finds a pattern by; None where feeds forbid one.
 
         What never changes its shape within a run is left out: it changes no key. A weight
-        of an outer block that its kernels have packed is gone, and what is fed to the body
+        of an outer block that its kernels have packed is gone, and what is fed to the subgraph
         in its place is no tensor (measured on 1.31.1).
         """
         feeds = self.feeds.get(block.path)
@@ -113,8 +113,8 @@ class Frame:
 
     Attributes:
         runner, block, plan: what is run, and by which decisions.
-        given: results that lie in the owner's memory.
-        outer: the frame of the owner.
+        given: results that lie in the control-flow node's memory.
+        outer: the frame of the control-flow node.
         number: how many frames of this block came before, in this run.
     """
 
@@ -155,7 +155,7 @@ class Frame:
         return None
 
     def _close(self, whole: int | None) -> dict[VarId, int]:
-        """Free what is left, and hand on the results."""
+        """Free what is left, and pass on the results."""
         ledger = self.runner.ledger
         results = {}
         for var, ticket in list(self.tickets.items()):
@@ -229,7 +229,7 @@ class Frame:
             self.trace.free(var)
 
     def turns(self, body: Block) -> int | None:
-        """Return how often a body ran for its owner in this frame; None if nobody saw."""
+        """Return how often a subgraph ran for its node in this frame; None if nobody saw."""
         observed = self.runner.model.observed
         counts = observed.turns.get(body.path, ()) if observed else ()
         return counts[self.number] if self.number < len(counts) else None

@@ -1,4 +1,4 @@
-"""Who is asked for memory while a run is simulated, and what was live when an op was done?"""
+"""The ledger of a simulated run: who is asked for memory, and what is live after each op."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In which order does ONNX Runtime run the ops of a block?
+"""The orders in which ONNX Runtime runs the ops of a block.
 
 A node's index is its place in the file, as long as the graph is loaded as it is.
 """
@@ -22,7 +22,7 @@ _EAGER = frozenset({"Shape", "Size"})
 
 
 def reads(op: Op) -> tuple[VarId, ...]:
-    """Return what an op reads from its own block: its inputs, then its bodies' captures."""
+    """Return what an op reads from its own block: its inputs, then its subgraphs' captures."""
     implicit = dict.fromkeys(var for body in op.bodies for var in captures(body))
     return (*op.inputs, *implicit)
 

@@ -1,4 +1,4 @@
-"""How tall is the block of ONNX Runtime's memory pattern?
+"""The block of ONNX Runtime's memory pattern, and its height.
 
 An online best fit: each tensor goes into the tightest gap between the live ones, the one
 between the last of them and the height reached so far included, else on top. What was

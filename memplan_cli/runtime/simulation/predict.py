@@ -1,4 +1,4 @@
-"""How much memory will ONNX Runtime take? Its planner and its arena, simulated."""
+"""ONNX Runtime's memory predicted: its planner and its arena, simulated."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def as_seen(executed: Executed) -> Program:
 def needs_run(executed: Executed) -> bool:
     """Whether a figure depends on what a run decides: branches, turns, sizes.
 
-    Any body counts: whether it has a memory pattern depends on which weights its kernels
+    Any subgraph counts: whether it has a memory pattern depends on which weights its kernels
     pack, and only a run says that.
     """
     known = tensor_bytes(executed.program, executed.dims)

@@ -1,4 +1,4 @@
-"""How should the arena be set up so that it takes least from the system?
+"""The setup of the arena with which it reserves least of the system's memory.
 
 Exact growth never joins its regions, so they pile up: 1.57 times the peak on average. One
 region of the right size, in which every chunk is split, fragments far less. Where large

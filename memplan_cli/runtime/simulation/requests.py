@@ -1,4 +1,4 @@
-"""What is asked of the arena, in order, during one run without a memory pattern?"""
+"""The requests to the arena, in order, of one run without a memory pattern."""
 
 from __future__ import annotations
 

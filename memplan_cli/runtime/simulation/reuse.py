@@ -1,4 +1,4 @@
-"""Which buffers does ONNX Runtime's planner make, share and free in one block?
+"""The buffers that ONNX Runtime's planner makes, shares and frees in one block.
 
 It walks the ops once. An output takes, in this order: memory of its own if it is a graph
 output; an input's buffer, if the kernel declares an alias, or declares in-place and is the
@@ -38,7 +38,7 @@ class Kind(Enum):
 
 
 class Reuse(Enum):
-    """``enable_mem_reuse``: whether dead buffers are handed on."""
+    """``enable_mem_reuse``: whether dead buffers are reused."""
 
     ON = "on"
     OFF = "off"
@@ -51,13 +51,13 @@ class BlockPlan:
     Attributes:
         order: the ops as they run.
         kind: for each var an op of this block writes.
-        owner: the var in whose buffer each var lies.
-        freed: for each op the owners whose last reader it is, in order.
+        buffer: the var in whose buffer each var lies.
+        freed: for each op the buffers whose last reader it is, in order.
     """
 
     order: Order
     kind: Mapping[VarId, Kind]
-    owner: Mapping[VarId, VarId]
+    buffer: Mapping[VarId, VarId]
     freed: tuple[tuple[VarId, ...], ...]
 
 
@@ -70,7 +70,7 @@ class _Walk:
     in_loop: bool
     uses: Counter[VarId] = field(default_factory=Counter)
     kind: dict[VarId, Kind] = field(default_factory=dict)
-    owner: dict[VarId, VarId] = field(default_factory=dict)
+    buffer: dict[VarId, VarId] = field(default_factory=dict)
     free: list[VarId] = field(default_factory=list)
 
     def count(self, order: Order) -> None:
@@ -84,7 +84,7 @@ class _Walk:
             if var not in written:
                 self.uses[var] += 1
                 self.kind[var] = Kind.GIVEN
-            self.owner[var] = var
+            self.buffer[var] = var
 
     def place(self, op: Op, results: frozenset[VarId]) -> None:
         """Decide where the outputs of one op lie."""
@@ -102,7 +102,7 @@ class _Walk:
                 self.kind[var] = Kind.NEW
 
     def _pass_through(self, op: Op, var: VarId) -> None:
-        """Share what a Loop's body hands on unchanged, less the turn's number."""
+        """Share what a Loop's subgraph passes on unchanged, less the turn's number."""
         given = op.inputs[0] if op.type == "Identity" else None
         if not self.in_loop or given is None or given == self.block.inputs[0]:
             return
@@ -113,8 +113,8 @@ class _Walk:
         return self.program.vars[var].origin is not Origin.WEIGHT
 
     def _share(self, other: VarId, var: VarId) -> None:
-        original = self.owner[other]
-        self.owner[var] = original
+        original = self.buffer[other]
+        self.buffer[var] = original
         self.uses[original] += self.uses[var]
         self.kind[var] = Kind.SHARED
 
@@ -132,7 +132,7 @@ class _Walk:
             given = op.inputs[at] if at < len(op.inputs) else None
             if not given or self.program.vars[given].dtype in allocates:
                 continue
-            if self.uses[self.owner[given]] == 1 and self._twins(given, var):
+            if self.uses[self.buffer[given]] == 1 and self._twins(given, var):
                 return given
         return None
 
@@ -158,7 +158,7 @@ class _Walk:
         for var in (*reads(op), *op.outputs):
             if not var:
                 continue
-            original = self.owner[var]
+            original = self.buffer[var]
             self.uses[original] -= 1
             if not self.uses[original]:
                 self.free.append(original)
@@ -177,27 +177,27 @@ class Rules:
     reuse: Reuse
 
 
-def plan_block(program: Program, block: Block, owner: Op | None, rules: Rules) -> BlockPlan:
-    """Return what the planner decides for a block; ``owner`` is the op whose body it is."""
+def plan_block(program: Program, block: Block, node: Op | None, rules: Rules) -> BlockPlan:
+    """Return what the planner decides for a block; ``node`` is the op whose subgraph it is."""
     order = rules.order(block)
-    in_loop = owner is not None and owner.type == "Loop"
+    in_loop = node is not None and node.type == "Loop"
     walk = _Walk(program, block, rules.table, rules.reuse, in_loop)
     walk.count(order)
     results = frozenset(block.outputs)
     for op in order:
         walk.place(op, results)
         walk.release(op)
-    return BlockPlan(order, walk.kind, walk.owner, _freed(order, walk))
+    return BlockPlan(order, walk.kind, walk.buffer, _freed(order, walk))
 
 
 def _freed(order: Order, walk: _Walk) -> tuple[tuple[VarId, ...], ...]:
-    """Return the owners each op frees: only reads count, so what nobody reads stays."""
+    """Return the buffers that each op frees: only reads count, so what nobody reads stays."""
     last: dict[VarId, int] = {}
     for index, op in enumerate(order):
         for var in reads(op):
-            if var and walk.kind.get(walk.owner[var]) is Kind.NEW:
-                last[walk.owner[var]] = index
+            if var and walk.kind.get(walk.buffer[var]) is Kind.NEW:
+                last[walk.buffer[var]] = index
     freed: dict[int, list[VarId]] = defaultdict(list)
-    for owner, index in last.items():
-        freed[index].append(owner)
+    for buffer, index in last.items():
+        freed[index].append(buffer)
     return tuple(tuple(freed.get(index, ())) for index in range(len(order)))

@@ -1,4 +1,4 @@
-"""How many bytes does ONNX Runtime ask for, for a tensor of some type and shape?"""
+"""The bytes that ONNX Runtime requests for a tensor of some type and shape."""
 
 from __future__ import annotations
 

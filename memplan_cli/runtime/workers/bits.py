@@ -1,4 +1,4 @@
-"""Are two arrays the same, bit for bit? NaN equals NaN, -0.0 does not equal 0.0."""
+"""Arrays compared bit for bit: NaN equals NaN, -0.0 does not equal 0.0."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.results.observations import Difference
 
 if TYPE_CHECKING:
@@ -63,15 +64,18 @@ def difference(
 
 def differences(result: Mapping[str, Any]) -> tuple[Difference, ...]:
     """Return what a job has found to differ; nothing where it has no result."""
-    return tuple(Difference(**entry) for entry in result.get("differences", ()))
+    return tuple(
+        from_json(Difference, entry, "the job's result")
+        for entry in result.get("differences", ())
+    )
 
 
-def widened(asked: Tolerance, noise: Sequence[Difference]) -> Tolerance:
+def widened(tolerance: Tolerance, noise: Sequence[Difference]) -> Tolerance:
     """Widen a tolerance to what the provider itself does not repeat, ``noise``."""
     if not noise:
-        return asked
+        return tolerance
     widest = _NOISE_MARGIN * max(item.max_abs_diff for item in noise)
-    return Tolerance(asked.rtol, max(asked.atol, widest))
+    return Tolerance(tolerance.rtol, max(tolerance.atol, widest))
 
 
 def _pieces(

@@ -1,4 +1,4 @@
-"""What are the inputs of a run? Seeded arrays, drawn as the model's ops expect them."""
+"""The inputs of a run: seeded arrays, drawn as the model's ops expect them."""
 
 from __future__ import annotations
 

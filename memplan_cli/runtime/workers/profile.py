@@ -1,7 +1,7 @@
-"""What do the memory counters in a profile of ONNX Runtime (>= 1.28) say?
+"""The memory counters in a profile of ONNX Runtime (>= 1.28).
 
 Every node event carries what the arena had given out when the kernel was done and before
-its inputs were freed. Events of bodies lie inside the event of the op that owns them.
+its inputs were freed. Events of subgraphs lie inside the event of the op that has them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How is a session built that really is on the provider asked for?"""
+"""Sessions that really are on the provider asked for."""
 
 from __future__ import annotations
 

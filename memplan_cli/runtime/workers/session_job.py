@@ -1,20 +1,19 @@
-"""What must a process be told so that it can run a model? Written and read back here.
+"""What a process is told so that it can run a model, written and read back.
 
-Kinds of jobs add keys of their own to these: what to save, how often to run.
+A job holds it under ``session``, beside keys of its own: what to save, how often to run.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
+from pathlib import Path  # noqa: TC003 - a type to read by
 from typing import TYPE_CHECKING, Any
 
+from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.results.observations import RuntimeSettings
-from memplan_cli.onnx_io.runs.feeds import FeedSpec
+from memplan_cli.onnx_io.runs.feeds import FeedSpec  # noqa: TC001 - a type to read by
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from memplan_cli.runtime.workers.inputs import Feed
     from memplan_cli.runtime.workers.worker import Json
 
@@ -37,27 +36,10 @@ class SessionJob:
     settings: RuntimeSettings = field(default_factory=RuntimeSettings)
     seed: int = 0
 
-    def to_json(self) -> Json:
-        """Return the keys that every job with a session has."""
-        return {
-            "model": str(self.model),
-            "provider": self.provider,
-            "specs": [asdict(spec) for spec in self.specs],
-            "settings": self.settings.to_json(),
-            "seed": self.seed,
-        }
-
     @classmethod
-    def from_json(cls, job: Mapping[str, Any]) -> SessionJob:
-        """Read what `to_json` wrote, whatever else a job says."""
-        specs = tuple(
-            FeedSpec(
-                **{**spec, "shape": tuple(spec["shape"]), "values": tuple(spec["values"])}
-            )
-            for spec in job["specs"]
-        )
-        settings = RuntimeSettings.from_json(job["settings"])
-        return cls(Path(job["model"]), job["provider"], specs, settings, job["seed"])
+    def of(cls, job: Json) -> SessionJob:
+        """Return the part of a job that is about its session."""
+        return from_json(cls, job["session"], "the job")
 
     def session(self, more: RuntimeSettings | None = None) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
         """Create the session, ``more`` on top of its settings; in a process of its own only.

@@ -1,4 +1,4 @@
-"""What does ONNX Runtime call an element type? As numpy does, but for two floats."""
+"""ONNX Runtime's names of element types: numpy's, but for two floats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does ONNX Runtime work for us without taking us down? In a process of its own.
+"""ONNX Runtime in a process of its own, so that a crash there is no crash here.
 
 A job is a kind and a JSON object; the child writes a JSON object back. A native crash, a
 hang or an error in the child is an `Outcome` with a failure, never ours. Arrays travel as
@@ -42,7 +42,7 @@ JOBS: Mapping[str, str] = {
 """Each module has ``run(job) -> result``; it is imported in the child only."""
 
 _TAIL = 1200
-"""Characters of a log or an error that are handed on, the last or the first."""
+"""Characters of a log or an error that are passed on, the last or the first."""
 
 _QUIET: Mapping[str, str] = {"ORT_DISABLE_TELEMETRY": "1"}
 """ONNX Runtime 1.31's wheels send events to their maker and leave files in the folder for
@@ -127,8 +127,8 @@ def run_script(arguments: list[str], job: Mapping[str, object], *, timeout: floa
 
 
 def _spawn(arguments: list[str], log: Path, timeout: float) -> int:
-    home = str(Path(__file__).resolve().parents[3])
-    paths = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
+    root = str(Path(__file__).resolve().parents[3])
+    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
     with log.open("wb") as sink:
         done = subprocess.run(  # noqa: S603 - our own module, our own arguments
             [sys.executable, *arguments],
@@ -144,12 +144,12 @@ def _spawn(arguments: list[str], log: Path, timeout: float) -> int:
 
 def _outcome(result: Path, log: Path, code: int) -> Outcome:
     if not result.exists():
-        return Outcome("crash", {}, f"{_death(code)}{_tail(log)}")
+        return Outcome("crash", {}, f"{_exit_reason(code)}{_tail(log)}")
     answer = json.loads(result.read_text(encoding="utf-8"))
     return Outcome(answer["how"], answer["result"], answer["reason"])
 
 
-def _death(code: int) -> str:
+def _exit_reason(code: int) -> str:
     if code < 0:
         try:
             return f"the runtime's process died of {signal.Signals(-code).name}"

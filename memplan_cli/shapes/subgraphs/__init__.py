@@ -1,1 +1,1 @@
-"""Shapes inside the bodies of If, Loop, Scan and SequenceMap."""
+"""Shapes inside the subgraphs of If, Loop, Scan and SequenceMap."""

@@ -1,7 +1,7 @@
-"""What shape has a value that a body hands on to its own next turn?
+"""Shapes of the values that an iteration of a subgraph passes to its next one.
 
-It starts with the initial value's shape. Where the body's result has another, that dim
-becomes a hole and the body is inferred again, until it says of its results what was said
+It starts with the initial value's shape. Where the subgraph's result has another, that dim
+becomes a hole and the subgraph is inferred again, until it says of its results what was said
 of its inputs; a value that grows by a constant each turn is taken as in its last turn.
 """
 
@@ -31,14 +31,14 @@ _ROUNDS = 8
 
 @dataclass(slots=True)
 class Carried:
-    """A body whose results are its inputs on the next turn.
+    """A subgraph whose results are its inputs on the next turn.
 
     ``lead`` and ``tail`` are the types of the inputs before and behind the carried ones;
-    the body gives ``skip`` results before the carried ones.
+    the subgraph gives ``skip`` results before the carried ones.
     """
 
     level: Level
-    body: GraphProto
+    subgraph: GraphProto
     lead: list[TypeProto]
     skip: int
     tail: list[TypeProto] = field(default_factory=list)
@@ -46,12 +46,12 @@ class Carried:
     def settle(
         self, first: list[TypeProto], turns: int | None
     ) -> tuple[GraphProto, list[TypeProto]]:
-        """Return the body for the shapes of all turns, and the carried values behind them.
+        """Return the subgraph for the shapes of all turns, and the carried values behind them.
 
         A value that grows by the same number each turn is as large as in the last one; the
         arena must hold that, whether or not the loop ends earlier.
         """
-        declared = [v.type for v in self.body.input[len(self.lead) :]]
+        declared = [v.type for v in self.subgraph.input[len(self.lead) :]]
         state = [merged(a, b) for a, b in zip(first, declared, strict=False)]
         start = state
         if turns == 0:  # nothing is carried on: what comes out is what came in
@@ -71,8 +71,8 @@ class Carried:
         return self.turn([with_shape(kind, None) for kind in state])[0], state
 
     def turn(self, state: Sequence[TypeProto]) -> tuple[GraphProto, list[TypeProto]]:
-        """Return the body for these carried types, and what it hands on."""
-        inferred = self.level.run(self.body, [*self.lead, *state, *self.tail])
+        """Return the subgraph for these carried types, and what it passes on."""
+        inferred = self.level.run(self.subgraph, [*self.lead, *state, *self.tail])
         return inferred, [v.type for v in inferred.output[self.skip :][: len(state)]]
 
     @staticmethod

@@ -1,7 +1,7 @@
-"""What shape has each value inside the bodies of If, Loop, Scan and SequenceMap?
+"""Shape inference inside the subgraphs of If, Loop, Scan and SequenceMap.
 
-ONNX inference enters bodies, but it gives a Loop's carried values no shape, and shows a
-body no constant of the outside. So each body with a hole in it is inferred as a model of
+ONNX inference enters subgraphs, but it gives a Loop's carried values no shape, and shows a
+subgraph no constant of the outside. So each subgraph with a hole in it is inferred as a model of
 its own: what it captures becomes its inputs, small constants and the arithmetic on shapes
 come along.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.program import Dim
 
-OWNERS = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
 _ROUNDS = 8
 """Rounds after which a value that still changes is one without a known shape."""
@@ -39,7 +39,7 @@ _MOST_TURNS = 1 << 20
 
 
 def infer_nested(model: ModelProto, infer: Infer) -> ModelProto:
-    """Infer a model with all its bodies.
+    """Infer a model with all its subgraphs.
 
     Args:
         model: Types that are known are kept; changed by nobody here.
@@ -57,21 +57,21 @@ def infer_nested(model: ModelProto, infer: Infer) -> ModelProto:
 
 
 def _complete(given: ModelProto, inferred: ModelProto, infer: Infer) -> dict[str, TypeProto]:
-    """Fill the bodies of one level; return new types of what their owners give."""
+    """Fill the subgraphs of one level; return new types of what their control-flow nodes give."""
     found: dict[str, TypeProto] = {}
     level: Level | None = None
     for index, node in enumerate(given.graph.node):
-        if node.op_type not in OWNERS:
+        if node.op_type not in CONTROL_FLOW:
             continue
         level = level or Level.of(inferred, partial(infer_nested, infer=infer))
         target = inferred.graph.node[index]
         unsteady = _unsteady(node, target, level)
         if not unsteady and all(level.is_known(name) for name in _made_in(target)):
             continue
-        bodies, results = _HANDLERS[node.op_type](node, level)
+        inner, results = _HANDLERS[node.op_type](node, level)
         for attribute in target.attribute:
-            if attribute.name in bodies:
-                attribute.g.CopyFrom(bodies[attribute.name])
+            if attribute.name in inner:
+                attribute.g.CopyFrom(inner[attribute.name])
         for name, kind in zip(node.output, results, strict=False):
             known = None if unsteady else level.types.get(name)
             better = merged(known, kind) if known is not None else kind
@@ -83,19 +83,19 @@ def _complete(given: ModelProto, inferred: ModelProto, infer: Infer) -> dict[str
 
 
 def _unsteady(node: NodeProto, target: NodeProto, level: Level) -> list[ValueInfoProto]:
-    """Return the inputs of a body that are declared as on the first turn, and grow.
+    """Return the inputs of a subgraph that are declared as on the first turn, and grow.
 
     ONNX inference believes such a declaration, and what it then knows is wrong.
     """
     lead, skip = {"Loop": (2, 1), "Scan": (0, 0)}.get(node.op_type, (-1, 0))
     if lead < 0:
         return []
-    (_, body), (_, inferred) = *subgraphs(node), *subgraphs(target)
+    (_, subgraph), (_, inferred) = *subgraphs(node), *subgraphs(target)
     scans = next((a.i for a in node.attribute if a.name == "num_scan_inputs"), 0)
     names = node.input[lead : len(node.input) - scans]
     found = []
     for at, name in enumerate(names):
-        declared = body.input[lead + at]
+        declared = subgraph.input[lead + at]
         dims = zip(
             shape_in(level.type_of(name)) or (),
             shape_in(declared.type) or (),
@@ -108,14 +108,14 @@ def _unsteady(node: NodeProto, target: NodeProto, level: Level) -> list[ValueInf
 
 
 def _made_in(node: NodeProto) -> Iterator[str | ValueInfoProto | None]:
-    """Yield the results of an owner by name, and the types of all values in its bodies."""
+    """Yield the results of a control-flow node by name, and the types of values in its subgraphs."""
     yield from (name for name in node.output if name)
     for _, graph in subgraphs(node):
         types = {v.name: v for v in (*graph.input, *graph.output, *graph.value_info)}
         yield from graph.input
         for inner in graph.node:
             yield from (types.get(name) for name in inner.output if name)
-            if inner.op_type in OWNERS:
+            if inner.op_type in CONTROL_FLOW:
                 yield from (v for v in _made_in(inner) if not isinstance(v, str))
 
 
@@ -131,46 +131,46 @@ def declare(graph: GraphProto, found: Mapping[str, TypeProto]) -> None:
 
 
 Answer = tuple[Mapping[str, "GraphProto"], Sequence["TypeProto"]]
-"""The bodies by attribute, inferred, and the types of what their owner gives."""
+"""The subgraphs by attribute, inferred, and the types of what their control-flow node gives."""
 
 
 def _if(node: NodeProto, level: Level) -> Answer:
-    bodies = {name: level.run(graph, ()) for name, graph in subgraphs(node)}
+    inner = {name: level.run(graph, ()) for name, graph in subgraphs(node)}
     results = []
     for at in range(len(node.output)):
-        kinds = (b.output[at].type for b in bodies.values() if at < len(b.output))
+        kinds = (b.output[at].type for b in inner.values() if at < len(b.output))
         kind = widest(kinds)
         assert kind is not None  # noqa: S101 - the range is the branches' own
         results.append(kind)
-    return bodies, results
+    return inner, results
 
 
 def _loop(node: NodeProto, level: Level) -> Answer:
-    (attribute, body), *_ = subgraphs(node)
+    (attribute, subgraph), *_ = subgraphs(node)
     first = [level.type_of(name) for name in node.input[2:]]
     turns = level.number(node.input[0]) if node.input and node.input[0] else None
     turns = turns if turns is not None and 0 <= turns <= _MOST_TURNS else None
-    lead = [v.type for v in body.input[:2]]
-    carried = Carried(level, body, lead, skip=1)
+    lead = [v.type for v in subgraph.input[:2]]
+    carried = Carried(level, subgraph, lead, skip=1)
     inferred, last = carried.settle(first, turns)
     scans = [value.type for value in inferred.output[1 + len(first) :]]
     return {attribute: inferred}, [*last, *(stack_of(kind, 0, turns) for kind in scans)]
 
 
 def _scan(node: NodeProto, level: Level) -> Answer:
-    (attribute, body), *_ = subgraphs(node)
+    (attribute, subgraph), *_ = subgraphs(node)
     attributes = {a.name: a for a in node.attribute}
     count = attributes["num_scan_inputs"].i
     states = len(node.input) - count
     axes = list(attributes["scan_input_axes"].ints) if "scan_input_axes" in attributes else []
     wholes = [level.type_of(name) for name in node.input[states:]]
     axes += [0] * (count - len(axes))
-    given = [value.type for value in body.input[states:]]
+    given = [value.type for value in subgraph.input[states:]]
     slices = [
         merged(slice_of(kind, axis), own)
         for kind, axis, own in zip(wholes, axes, given, strict=True)
     ]
-    carried = Carried(level, body, [], skip=0, tail=slices)
+    carried = Carried(level, subgraph, [], skip=0, tail=slices)
     inferred, last = carried.settle([level.type_of(n) for n in node.input[:states]], None)
     length = next((n for n in map(_along, wholes, axes) if n is not None), None)
     outs = [value.type for value in inferred.output[states:]]
@@ -190,13 +190,13 @@ def _along(kind: TypeProto, axis: int) -> Dim:
 def _sequence_map(node: NodeProto, level: Level) -> Answer:
     from onnx import TypeProto
 
-    (attribute, body), *_ = subgraphs(node)
+    (attribute, subgraph), *_ = subgraphs(node)
     given = []
-    for name, value in zip(node.input, body.input, strict=False):
+    for name, value in zip(node.input, subgraph.input, strict=False):
         kind = level.type_of(name)
         sequence = kind.WhichOneof("value") == "sequence_type"
         given.append(merged(kind.sequence_type.elem_type if sequence else kind, value.type))
-    inferred = level.run(body, given)
+    inferred = level.run(subgraph, given)
     results = []
     for value in inferred.output:
         kind = TypeProto()

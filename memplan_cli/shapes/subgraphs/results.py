@@ -1,4 +1,4 @@
-"""Of what types are the results of If, Loop and Scan, by what their bodies give?"""
+"""Types of the results of If, Loop and Scan, from those of their subgraphs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def given_by_bodies(op: Op, known: Known) -> tuple[Facts, ...]:
-    """Return what is sure of each result of an op, by its bodies; nothing of other owners.
+    """Return what is sure of each result of an op, by its subgraphs; nothing of other ops.
 
-    Bodies may run any number of times: a state that may leave as it came is both.
+    Subgraphs may run any number of times: a state that may leave as it came is both.
     """
     given = _GIVEN.get(op.type)
     return given(op, known) if given and op.bodies and not op.domain else ()
@@ -33,7 +33,7 @@ def _if(op: Op, known: Known) -> tuple[Facts, ...]:
 
 
 def _loop(op: Op, known: Known) -> tuple[Facts, ...]:
-    # The body gives a condition first; the op reads a trip count and one before the states.
+    # The subgraph gives a condition first; the op reads a trip count and one before the states.
     return _states_and_rows(op, known, 1, [_facts(var, known) for var in op.inputs[2:]], ())
 
 

@@ -1,4 +1,4 @@
-"""What can a body see of the block around it? Types, constants, the arithmetic on shapes."""
+"""What a subgraph sees of the block around it: types, constants, arithmetic on shapes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from memplan_cli.onnx_io.load import subgraphs
+from memplan_cli.onnx_io.load import free_names
 from memplan_cli.shapes.lattice import is_complete
 
 if TYPE_CHECKING:
@@ -21,17 +21,17 @@ _SHAPE_ARITHMETIC = frozenset(
         "Max", "Min", "Mul", "Range", "Shape", "Size", "Slice", "Squeeze", "Sub", "Unsqueeze",
     }
 )  # fmt: skip
-"""What a body may need to see of the outside in order to know a shape."""
+"""What a subgraph may need to see of the outside in order to know a shape."""
 
 _PRELUDE = 64
-"""Ops of shape arithmetic that a body may bring along for one captured value."""
+"""Ops of shape arithmetic that a subgraph may bring along for one captured value."""
 
 
 @dataclass(slots=True)
 class Level:
-    """One block as its bodies see it: types, constants, and who makes what.
+    """One block as its subgraphs see it: types, constants, and who makes what.
 
-    ``infer`` infers a model and all its bodies.
+    ``infer`` infers a model and all its subgraphs.
     """
 
     model: ModelProto
@@ -42,7 +42,7 @@ class Level:
 
     @classmethod
     def of(cls, model: ModelProto, infer: Infer) -> Level:
-        """Return what the top block of an inferred model shows its bodies."""
+        """Return what the top block of an inferred model shows its subgraphs."""
         graph = model.graph
         level = cls(model, infer)
         for value in (*graph.output, *graph.value_info, *graph.input):
@@ -86,37 +86,37 @@ class Level:
         array = numpy_helper.to_array(tensor)
         return int(array.reshape(-1)[0]) if array.size == 1 else None
 
-    def run(self, body: GraphProto, given: Sequence[TypeProto]) -> GraphProto:
-        """Infer a body for these types of its inputs; the answer has the body's nodes."""
+    def run(self, subgraph: GraphProto, given: Sequence[TypeProto]) -> GraphProto:
+        """Infer a subgraph for these types of its inputs; the answer has the subgraph's nodes."""
         model = type(self.model)()
         model.ir_version = self.model.ir_version
         model.opset_import.extend(self.model.opset_import)
         graph = model.graph
-        graph.name = body.name or "body"
-        prelude = self._prelude(body)
+        graph.name = subgraph.name or "body"
+        prelude = self._prelude(subgraph)
         graph.node.extend(prelude)
-        graph.node.extend(body.node)
-        graph.initializer.extend(body.initializer)
-        graph.output.extend(body.output)
-        graph.value_info.extend(body.value_info)
-        for value, kind in zip(body.input, given, strict=False):
+        graph.node.extend(subgraph.node)
+        graph.initializer.extend(subgraph.initializer)
+        graph.output.extend(subgraph.output)
+        graph.value_info.extend(subgraph.value_info)
+        for value, kind in zip(subgraph.input, given, strict=False):
             graph.input.add().CopyFrom(value)
-            # Not merged with what the body declares: a hole here may be one on purpose.
+            # Not merged with what the subgraph declares: a hole here may be one on purpose.
             graph.input[-1].type.CopyFrom(kind if kind.WhichOneof("value") else value.type)
         self._bring(graph, made={name for node in prelude for name in node.output})
         answer = self.infer(model).graph
-        result = type(body)()
-        result.CopyFrom(body)
+        result = type(subgraph)()
+        result.CopyFrom(subgraph)
         del result.node[:], result.input[:], result.output[:], result.value_info[:]
         result.node.extend(answer.node[len(prelude) :])
-        result.input.extend(answer.input[: len(body.input)])
+        result.input.extend(answer.input[: len(subgraph.input)])
         result.output.extend(answer.output)
         result.value_info.extend(answer.value_info)
         return result
 
     def _bring(self, graph: GraphProto, made: set[str]) -> None:
-        """Make what a body captures its inputs, or its constants."""
-        for name in _free_names(graph):
+        """Make what a subgraph captures its inputs, or its constants."""
+        for name in free_names(graph):
             if name in self.constants:
                 graph.initializer.append(self.constants[name])
             elif name in self.types and name not in made:
@@ -124,10 +124,10 @@ class Level:
                 value.name = name
                 value.type.CopyFrom(self.types[name])
 
-    def _prelude(self, body: GraphProto) -> list[NodeProto]:
-        """Return the shape arithmetic behind what a body captures, makers first."""
+    def _prelude(self, subgraph: GraphProto) -> list[NodeProto]:
+        """Return the shape arithmetic behind what a subgraph captures, makers first."""
         found: dict[int, NodeProto] = {}
-        for name in _free_names(body):
+        for name in free_names(subgraph):
             chain: dict[int, NodeProto] = {}
             if self._trace(name, chain) and len(chain) <= _PRELUDE:
                 found.update(chain)
@@ -149,16 +149,3 @@ class Level:
             return False
         chain[id(maker)] = maker
         return True
-
-
-def _free_names(graph: GraphProto) -> list[str]:
-    """Return what a graph, or any graph below it, reads from outside, in order."""
-    found: dict[str, None] = {}
-    inside = {v.name for v in graph.input} | {t.name for t in graph.initializer}
-    inside.update(name for node in graph.node for name in node.output)
-    for node in graph.node:
-        found.update(dict.fromkeys(name for name in node.input if name))
-        for _, body in subgraphs(node):
-            found.update(dict.fromkeys(_free_names(body)))
-    found.update(dict.fromkeys(value.name for value in graph.output))
-    return [name for name in found if name not in inside]

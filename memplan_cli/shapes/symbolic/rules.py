@@ -1,4 +1,4 @@
-"""What shape do Resize, Tile, Pad and Concat give, where dims of their inputs are symbols?
+"""Symbolic shape rules of Resize, Tile, Pad and Concat.
 
 ONNX inference calculates with numbers only, and gives up a dim's name even where it is
 multiplied by one. What is not known here is left as inference has it.

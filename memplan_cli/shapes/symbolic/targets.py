@@ -1,4 +1,4 @@
-"""What do chains of arithmetic on shapes come to? Shape -> Gather -> Add -> Concat -> Reshape.
+"""Target shapes computed by chains of ops: Shape -> Gather -> Add -> Concat -> Reshape.
 
 Exporters write the target of a Reshape as such a chain. ONNX inference follows the shorter
 ones; here a target is known where the shapes behind it are, by number or by name.
@@ -6,6 +6,7 @@ ones; here a target is known where the shapes behind it are, by number or by nam
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.symbolic.dims import as_dim
@@ -15,23 +16,25 @@ from memplan_cli.shapes.symbolic.rules import joined, padded, resized, tiled
 from memplan_cli.shapes.symbolic.values import Walk, int_attribute, product, terms_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Sequence
 
     from onnx import ModelProto, NodeProto, TypeProto
 
     from memplan_cli.core.program import Dim, Shape
 
 
-def shapes_of_targets(model: ModelProto) -> dict[str, TypeProto]:
+def shapes_of_targets(
+    model: ModelProto, rules: Mapping[str, Rule] | None = None
+) -> dict[str, TypeProto]:
     """Return types, better than the model's own, of what is shaped by a computed target."""
-    graph = model.graph
-    if not any(node.op_type in _TARGETS for node in graph.node):
+    graph, rules = model.graph, RULES if rules is None else rules
+    if not any(node.op_type in rules for node in graph.node):
         return {}
     types = {v.name: v.type for v in (*graph.output, *graph.value_info, *graph.input)}
     if all(
         is_complete(types[node.output[0]])
         for node in graph.node
-        if node.op_type in _TARGETS and node.output and node.output[0] in types
+        if node.op_type in rules and node.output and node.output[0] in types
     ):
         return {}
     walk = Walk.over(graph, types)
@@ -40,7 +43,7 @@ def shapes_of_targets(model: ModelProto) -> dict[str, TypeProto]:
         if not node.output or node.domain not in ("", "ai.onnx"):
             continue
         name = node.output[0]
-        target = _TARGETS.get(node.op_type)
+        target = rules.get(node.op_type)
         kind = types.get(name)
         if target is not None and kind is not None and not is_complete(kind):
             shape = target(walk, node)
@@ -100,7 +103,10 @@ def _filled_target(walk: Walk, node: NodeProto) -> Shape | None:
     return None if known is None else known.elements
 
 
-_TARGETS: Mapping[str, Callable[[Walk, NodeProto], Shape | None]] = {
+Rule = Callable[["Walk", "NodeProto"], "Shape | None"]
+"""From a node, and what is known above it, to the shape of its first result."""
+
+RULES: Mapping[str, Rule] = {
     "Reshape": _reshape_target,
     "Expand": _expand_target,
     "ConstantOfShape": _filled_target,
@@ -110,3 +116,4 @@ _TARGETS: Mapping[str, Callable[[Walk, NodeProto], Shape | None]] = {
     "Tile": tiled,
     "Upsample": resized,
 }
+"""The rule of each operator whose result is shaped by the values of an input."""

@@ -1,4 +1,4 @@
-"""What do the integers of chains on shapes come to? One rule an op, dims as expressions.
+"""Symbolic values of integers in chains on shapes: one rule an op, dims as expressions.
 
 Every integer scalar or vector is worked out: a number, an expression of dims, or nothing.
 """
@@ -57,7 +57,7 @@ class Walk:
 
     def follow(self, node: NodeProto) -> None:
         """Work out the integers that a node gives, where there is a rule for it."""
-        rule = _RULES.get(node.op_type)
+        rule = RULES.get(node.op_type)
         value = rule(self, node) if rule is not None else None
         if value is not None and len(value.elements) <= _LONGEST:
             self.values[node.output[0]] = value
@@ -144,7 +144,7 @@ def _size(walk: Walk, node: NodeProto) -> Known | None:
 
 
 def product(dims: Sequence[Dim]) -> Dim:
-    """Multiply dims; None where one is not known, or where that is more than one can spell."""
+    """Multiply dims; None where one is not known, or where that is more than one can write."""
     if None in dims:
         return None
     try:
@@ -319,7 +319,7 @@ def _product_of(walk: Walk, node: NodeProto) -> Known | None:
     return Known((product(known.elements),), is_scalar=not int_attribute(node, "keepdims", 1))
 
 
-_RULES: Mapping[str, Callable[[Walk, NodeProto], Known | None]] = {
+RULES: Mapping[str, Callable[[Walk, NodeProto], Known | None]] = {
     "Constant": _constant,
     "ConstantOfShape": _filled,
     "Shape": _shape,
@@ -342,3 +342,4 @@ _RULES: Mapping[str, Callable[[Walk, NodeProto], Known | None]] = {
     "Where": _where,
     "ReduceProd": _product_of,
 }
+"""The rule of each operator whose result may be integers of a shape."""

@@ -1,1 +1,1 @@
-"""Operators that are differentiated as the operators they stand for."""
+"""Operators expanded, for differentiation, into the operators they stand for."""

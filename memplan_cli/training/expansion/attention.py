@@ -1,4 +1,4 @@
-"""Attention, spelt out with as few tensors as its gradient needs."""
+"""Attention, expanded with as few tensors as its gradient needs."""
 
 from __future__ import annotations
 

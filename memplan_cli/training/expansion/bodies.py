@@ -1,4 +1,4 @@
-"""Copying a body's nodes into the block around it, under new names."""
+"""Copying a subgraph's nodes into the block around it, under new names."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def paste(
 
     Args:
         tape: Where the copies go.
-        nodes: A body's nodes.
-        given: What stands for the names that the nodes read from the body.
+        nodes: A subgraph's nodes.
+        given: What stands for the names that the nodes read from the subgraph.
         label: A prefix for the names that they define.
 
     Returns:
@@ -46,7 +46,7 @@ def paste(
 
 
 def lift_weights(tape: Tape, body: GraphProto, label: str) -> dict[str, str]:
-    """Make a body's initializers the graph's, once, and return their new names."""
+    """Make a subgraph's initializers the graph's, once, and return their new names."""
     names = {}
     for tensor in body.initializer:
         copy = TensorProto()

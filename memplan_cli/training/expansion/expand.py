@@ -1,7 +1,7 @@
-"""Operators that are differentiated as the operators they stand for.
+"""Expansion of operators, for differentiation, into the operators they stand for.
 
 Recurrent networks, loops and scans of a fixed count are unrolled, attention and other
-operators that ONNX defines by a function are spelt out; what comes out has gradient rules.
+operators that ONNX defines by a function are expanded; what comes out has gradient rules.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from memplan_cli.onnx_io.load import subgraphs
+from memplan_cli.onnx_io.load import reads, subgraphs
 from memplan_cli.training.backward import dependants
 from memplan_cli.training.expansion.attention import attention
 from memplan_cli.training.expansion.fold import fold_shapes
-from memplan_cli.training.expansion.function import function_body
+from memplan_cli.training.expansion.function import expand_function
 from memplan_cli.training.expansion.loop import loop, scan
 from memplan_cli.training.expansion.recurrent import gru, lstm, rnn
 from memplan_cli.training.forward.prepare import opset_of
@@ -23,15 +23,16 @@ from memplan_cli.training.forward.tensors import (
     infer_tensors,
     live_nodes,
     names_in,
-    reads,
 )
-from memplan_cli.training.rules import RULES, WITHOUT_GRADIENT
+from memplan_cli.training.rules import WITHOUT_GRADIENT
 from memplan_cli.training.tape import Call, Phase, Pool, Tape
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from onnx import GraphProto, ModelProto, NodeProto
+
+    from memplan_cli.training.tape import Rule
 
 Expansion = Callable[[Call], None]
 """Writes nodes that give the outputs of a call's node to its tape."""
@@ -46,10 +47,12 @@ EXPANSIONS: Mapping[str, Expansion] = {
 }
 
 _ROUNDS = 8
-"""Bodies in bodies and functions of functions deeper than this are left alone."""
+"""Subgraphs in subgraphs and functions of functions deeper than this are left alone."""
 
 
-def expand(model: ModelProto, loss: str, parameters: Sequence[str]) -> None:
+def expand(
+    model: ModelProto, loss: str, parameters: Sequence[str], rules: Mapping[str, Rule]
+) -> None:
     """Replace, in place, what has no rule between the parameters and the loss.
 
     Raises:
@@ -64,6 +67,7 @@ def expand(model: ModelProto, loss: str, parameters: Sequence[str]) -> None:
             Pool(names_in(model.graph)),
             Phase.FORWARD,
             opset=opset_of(model),
+            rules=rules,
         )
         if not _expand_once(model, tape, (loss, parameters)):
             return
@@ -116,13 +120,13 @@ def _expand_nodes(graph: GraphProto, tape: Tape, on_path: set[str], opset: int) 
 
 def _written(node: NodeProto, tape: Tape, opset: int) -> list[NodeProto] | None:
     """Return what stands for a node; None where the node has a rule or nothing is known."""
-    if node.domain not in ("", "ai.onnx") or node.op_type in RULES:
+    if node.domain not in ("", "ai.onnx") or node.op_type in tape.rules:
         return None
     call = Call(node, reads(node), (), (), tape)
     tape.nodes = []
     if node.op_type in EXPANSIONS:
         EXPANSIONS[node.op_type](call)
-    elif not function_body(call, opset):
+    elif not expand_function(call, opset):
         return None
     return tape.nodes
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from onnx import defs, helper
 
-from memplan_cli.onnx_io.definitions import filled, schema_function
+from memplan_cli.onnx_io.functions import filled, schema_function
 from memplan_cli.training.expansion.bodies import give, paste
 from memplan_cli.training.forward.prepare import OLDEST_OPSET, constant_of
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from memplan_cli.training.tape import Call
 
 
-def function_body(call: Call, opset: int) -> bool:
+def expand_function(call: Call, opset: int) -> bool:
     """Write a node's function to the tape; False where ONNX defines none for it.
 
     Only definitions in operators of a recent opset count: older forms have no rules.

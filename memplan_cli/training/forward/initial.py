@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import io
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from onnx import checker, helper, numpy_helper
@@ -55,6 +56,18 @@ def first_feeds(
         kind = helper.tensor_dtype_to_np_dtype(parameter.dtype)
         found[name] = np.zeros(parameter.sizes, kind)
     return found
+
+
+def first_archive(model: ModelProto, step: TrainStep, folder: Path) -> bytes:
+    """Return what `first_feeds` gives as an ``.npz`` archive.
+
+    Raises:
+        ModelError: a weight's data is in a file that is not there.
+    """
+    archive = io.BytesIO()
+    values: dict[str, Any] = {**first_feeds(model, step, folder)}
+    np.savez(archive, **values)
+    return archive.getvalue()
 
 
 def _values(tensor: TensorProto, folder: Path | None) -> Array:

@@ -1,4 +1,4 @@
-"""Which weights of a model are trained, and what are their first values?"""
+"""Trained weights of a model, and their first values."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ _LEARNED_AT: Mapping[str, frozenset[int]] = {
     "Sum": _EVERY,
 }
 """Where operators take what training changes, so that bounds, scales of a resize, running
-statistics and the like stay as they are when nobody names the parameters."""
+statistics and the like stay as they are when no parameters are named."""
 
 _MOVES = frozenset(
     {

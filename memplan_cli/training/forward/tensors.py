@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
-from memplan_cli.onnx_io.load import graphs, subgraphs
+from memplan_cli.onnx_io.load import graphs, reads, subgraphs
 from memplan_cli.shapes.onnx_inference import infer_shapes
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def tensor_of(kind: TypeProto) -> Tensor:
 
 
 def infer_tensors(model: ModelProto) -> dict[str, Tensor]:
-    """Return the type of every tensor of a model and of its bodies, weights unread."""
+    """Return the type of every tensor of a model and of its subgraphs, weights unread."""
     bare = ModelProto()
     bare.CopyFrom(model)
     inputs = {value.name for value in bare.graph.input}
@@ -112,7 +112,7 @@ def is_inside(tensor: TensorProto) -> bool:
 
 
 def names_in(graph: GraphProto) -> set[str]:
-    """Return every name a graph or its bodies use, so that new ones can differ."""
+    """Return every name a graph or its subgraphs use, so that new ones can differ."""
     found: set[str] = set()
     for inner in graphs(graph):
         found.update(value.name for value in (*inner.input, *inner.output))
@@ -121,28 +121,6 @@ def names_in(graph: GraphProto) -> set[str]:
             found.update(node.output)
             found.add(node.name)
     return found
-
-
-def captures(node: NodeProto) -> tuple[str, ...]:
-    """Return what a node's bodies read from outside of them, in order, once each."""
-    found: dict[str, None] = {}
-    for _, body in subgraphs(node):
-        inside = {value.name for value in body.input}
-        inside.update(tensor.name for tensor in body.initializer)
-        for inner in body.node:
-            for name in (*inner.input, *captures(inner)):
-                if name and name not in inside:
-                    found[name] = None
-            inside.update(inner.output)
-        for value in body.output:
-            if value.name not in inside:
-                found[value.name] = None
-    return tuple(found)
-
-
-def reads(node: NodeProto) -> tuple[str, ...]:
-    """Return a node's inputs, omitted ones as ``""``, then what its bodies capture."""
-    return (*node.input, *captures(node))
 
 
 def live_nodes(nodes: Iterable[NodeProto], results: Iterable[str]) -> list[NodeProto]:
@@ -165,7 +143,7 @@ def _elements(tensor: TensorProto) -> int:
 
 
 def rename(nodes: Iterable[NodeProto], names: Mapping[str, str]) -> None:
-    """Give tensors other names, in nodes and in the bodies they own."""
+    """Give tensors other names, in nodes and in their subgraphs."""
     for node in nodes:
         for field in (node.input, node.output):
             for index, name in enumerate(field):

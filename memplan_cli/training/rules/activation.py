@@ -1,4 +1,4 @@
-"""Gradients of activations, from the output where it suffices, so that the input may die."""
+"""Gradients of activations, from the output where it suffices, so that X can be freed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Gradients of batch normalisation: by the batch's own statistics, or by given ones.
 
-The formulas are those of the other normalisations; the forward node is spelt out, so that
+The formulas are those of the other normalisations; the forward node is expanded, so that
 its mean and 1 / s are there to keep, and the running statistics are updated.
 """
 
@@ -92,7 +92,7 @@ def _batch_in_training(call: Call) -> Gradients:
 
 
 def _write_batch_forward(call: Call) -> tuple[str, str, str]:
-    """Spell the forward node out, so that its mean and 1 / s are there to keep.
+    """Expand the forward node, so that its mean and 1 / s are there to keep.
 
     Returns the names of both and of S / s, each [1, C, 1, ...].
     """

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from onnx import NodeProto, helper
 
 from memplan_cli.errors import ModelError
-from memplan_cli.onnx_io.load import graphs, subgraphs
-from memplan_cli.training.forward.tensors import captures, live_nodes, rename
+from memplan_cli.onnx_io.load import captures, graphs, subgraphs
+from memplan_cli.training.forward.tensors import live_nodes, rename
 from memplan_cli.training.tape import Tape
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def if_(call: Call) -> Gradients:
     """Y = A(captures) if c else B(captures): each capture's gradient is the taken branch's.
 
     The branch's forward nodes run again in the backward pass: what they made is gone by
-    then, and only tensors that both branches make could be handed on.
+    then, and only tensors that both branches make could be passed on.
 
     Raises:
         ModelError: a branch draws random numbers, which would be others the second time.
@@ -115,7 +115,8 @@ def _inner_tape(outer: Tape, body: GraphProto) -> tuple[Tape, dict[str, str]]:
             tensors[new] = tensors[old]
         if old in values:
             values[new] = values[old]
-    return Tape(tensors, values, outer.pool, opset=outer.opset), names
+    inner = Tape(tensors, values, outer.pool, opset=outer.opset, rules=outer.rules)
+    return inner, names
 
 
 def _renamed(node: NodeProto, names: dict[str, str]) -> NodeProto:

@@ -233,7 +233,7 @@ def minimum(call: Call) -> Gradients:
 
 
 def clip(call: Call) -> Gradients:
-    """Y = min(max(X, low), high): dX = dY where low < Y < high; from Y, so that X need not stay live.
+    """Y = min(max(X, low), high): dX = dY where low < Y < high; from Y, so X can be freed.
 
     A bound gets the sum of dY where Y is that bound; high where they are one.
     """

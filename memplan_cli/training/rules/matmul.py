@@ -179,7 +179,7 @@ def _summed(tape: Tape, product: str, like: str, full: Shape) -> str:
 
 
 def _equation(call: Call) -> tuple[list[str], str]:
-    """Return the equation's terms and result, ellipses spelt out and the result explicit."""
+    """Return the equation's terms and result, ellipses expanded and the result explicit."""
     text = call.attribute("equation").replace(" ", "")
     left, arrow, result = text.partition("->")
     terms = left.split(",")
@@ -195,11 +195,11 @@ def _equation(call: Call) -> tuple[list[str], str]:
     ]
     most = max(widths, default=0)
     dots = "".join(spare[:most])
-    spelt = []
+    full_terms = []
     for index, term in enumerate(terms):
         width = call.tape.rank(call.input(index)) - len(term.replace("...", ""))
-        spelt.append(term.replace("...", dots[most - width :] if width else ""))
-    return spelt, result.replace("...", dots)
+        full_terms.append(term.replace("...", dots[most - width :] if width else ""))
+    return full_terms, result.replace("...", dots)
 
 
 def _apart(

@@ -156,7 +156,7 @@ def _channels_as_batch(tape: Tape, name: str, like: str) -> str:
 
 
 def _counts(call: Call, slides: tuple[Window, ...]) -> str:
-    """Return how many elements each mean is taken over, as a scalar where all agree."""
+    """Return how many elements each mean is of, as a scalar where all agree."""
     tape, x = call.tape, call.input(0)
     if call.attribute("count_include_pad", 0):
         reach = [(s.begin, s.end) for s in slides]

@@ -32,7 +32,7 @@ class Window:
 
     @property
     def span(self) -> int:
-        """How many inputs lie between the first and the last tap, both counted."""
+        """How many inputs there are from the first to the last tap, both counted."""
         return (self.kernel - 1) * self.dilation + 1
 
     @property

@@ -1,1 +1,1 @@
-"""The searches behind `transforms.order`, on integers: no program, no var, no name."""
+"""Ordering of ops for the least live peak: the task graph, searches, and lower bounds."""

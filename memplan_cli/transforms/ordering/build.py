@@ -42,7 +42,7 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class Inner:
-    """What a body takes, in bytes: its inputs, the most beyond them, and its results.
+    """What a subgraph takes, in bytes: its inputs, the most beyond them, and its results.
 
     ``least`` is a bound on what any order of it takes beyond its inputs.
     """
@@ -66,15 +66,15 @@ def storage_facts(
     views = Aliasing(aliasing.views, {})
     # No in-place rule looks at the ranges, so any will do.
     always = dict.fromkeys(sharing, LiveRange(0, 1))
-    homes = share_storage(program, sharing, views, always) if views.views else {}
-    roots = {var: VarId(homes.get(var, var)) for var in sharing}
+    buffers = share_storage(program, sharing, views, always) if views.views else {}
+    roots = {var: VarId(buffers.get(var, var)) for var in sharing}
     given: frozenset[VarId] = frozenset()
     if aliasing.branches and any(op.bodies for op in program.body.ops):
-        homes = share_storage(program, sharing, replace(aliasing, in_place={}), always)
-        given = frozenset(v for v, root in roots.items() if root == v and str(homes[v]) != v)
+        buffers = share_storage(program, sharing, replace(aliasing, in_place={}), always)
+        given = frozenset(v for v, root in roots.items() if root == v and str(buffers[v]) != v)
         places = find_places(program, aliasing.runs_one)
-        # A result that lies where another branch made its own takes no more than that.
-        free = (var for var in given if places.never_meet(var, VarId(homes[var])))
+        # A result placed where another branch made its own takes no more than that.
+        free = (var for var in given if places.are_exclusive(var, VarId(buffers[var])))
         numbers = {**numbers, **dict.fromkeys(free, 0)}
     return Storage(
         roots,
@@ -92,7 +92,7 @@ def task_graph(block: Block, facts: Storage, taken: Mapping[int, int]) -> TaskGr
     Args:
         block: Its ops are numbered in the order in which they stand.
         facts: From `storage_facts`.
-        taken: What each op with bodies takes, results included.
+        taken: What each control-flow op takes, results included.
     """
     builder = _Builder(facts)
     start = 0 if block.path else facts.pinned + builder.given(block.inputs)
@@ -128,10 +128,10 @@ def task_graph(block: Block, facts: Storage, taken: Mapping[int, int]) -> TaskGr
 
 
 def most_taken(op: Op, facts: Storage, bodies: Sequence[Inner]) -> int:
-    """Return what an op with bodies takes in the orders chosen for them.
+    """Return what a control-flow op takes in the orders chosen for them.
 
-    They run one after the other, and what one gives lives to the end of the op. It is too
-    much only where a body that runs at most once is the last to read an outer var.
+    They run one after the other, and what one gives is live to the end of the op. It is too
+    much only where a subgraph that runs at most once is the last to read an outer var.
     """
     results = _results(op, facts)
     inputs = sum(body.inputs for body in bodies)
@@ -145,7 +145,7 @@ def most_taken(op: Op, facts: Storage, bodies: Sequence[Inner]) -> int:
 
 
 def least_taken(op: Op, facts: Storage, bodies: Sequence[Inner]) -> int:
-    """Return a bound on what an op with bodies takes while all that it reads is live."""
+    """Return a bound on what a control-flow op takes while all that it reads is live."""
     if not op.repeats:
         return 0
     inputs = sum(body.inputs for body in bodies)
@@ -172,7 +172,7 @@ class _Builder:
         return sum(self.weight[tensor] for tensor in before if tensor is not None)
 
     def touch(self, op: Op) -> tuple[int, ...]:
-        """Number what an op begins, and return all that it touches, bodies included."""
+        """Number what an op begins, and return all that it touches, subgraphs included."""
         opened = [self._open(var) for var in op.outputs]
         self.opens.append(tuple([tensor for tensor in opened if tensor is not None]))
         roots, tensor = self._facts.roots, self._tensor
@@ -237,7 +237,7 @@ class _Builder:
 
 
 def _mentioned(op: Op) -> Iterable[VarId]:
-    """Return what an op with bodies reads and makes, and what is read and made in them."""
+    """Return what a control-flow op reads and makes, and what is read and made in them."""
     inside = [block for body in op.bodies for block in blocks(body)]
     found = [*op.inputs, *op.outputs, *(var for block in inside for var in block.outputs)]
     found += [var for block in inside for inner in block.ops for var in inner.inputs]

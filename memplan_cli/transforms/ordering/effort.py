@@ -22,7 +22,7 @@ class Effort:
 
     @property
     def in_time(self) -> bool:
-        """Whether the deadline lies ahead."""
+        """Whether the deadline is still ahead."""
         return self._end is None or time.monotonic() < self._end
 
     def spend(self, work: int) -> None:

@@ -1,10 +1,10 @@
 """One block as integers: which op needs which, and what each step takes and gives back.
 
 An order is a permutation of ``range(graph.size)``, the file's order being the identity.
-Vars that are views of one another are one *tensor* here; whether a result may take over
+Vars that are views of one another are one *tensor* here; whether a result may reuse
 its input's bytes depends on the order and is decided during the walk, by the same rule as
 `analysis.aliasing.share_storage`. The numbers therefore agree with `live_peak` to the
-byte, except for bodies that run at most once (If): what dies inside of those is counted
+byte, except for subgraphs that run at most once (If): what dies inside of those is counted
 to the op's end.
 """
 
@@ -24,7 +24,7 @@ class TaskGraph:
     """The ops of one block; all tables but the last three are indexed by op.
 
     ``need`` is what an op's step takes beyond what was live before: its results, and for
-    an op with bodies the most that these take. Sizes are in bytes.
+    a control-flow op the most that these take. Sizes are in bytes.
     """
 
     preds: tuple[tuple[int, ...], ...]
@@ -34,7 +34,7 @@ class TaskGraph:
     touches: tuple[tuple[int, ...], ...]
     """The tensors that this op begins or reads."""
     replaces: tuple[tuple[int, ...], ...]
-    """The tensors whose bytes the first result takes over, if they die here.
+    """The tensors whose bytes the first result reuses, if they die here.
 
     None of them outlives the block.
     """
@@ -73,7 +73,7 @@ class TaskGraph:
         return found
 
     def resident(self) -> int:
-        """Return the bytes that are live throughout: nobody here opens or touches them."""
+        """Return the bytes that are live throughout: no op here opens or touches them."""
         given = set().union(*self.touches).difference(*self.opens)
         return self.start - sum([self.weight[tensor] for tensor in given])
 

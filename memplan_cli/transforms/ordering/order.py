@@ -1,9 +1,9 @@
 """Execute the ops in the order that needs least memory.
 
-Every block is ordered inside of itself, innermost first; to its owner a body is what it
-takes at most. The searches work on integers (`ordering.graph`); what they find is measured
-again with `live_peak`, the number that the planner reports, and is dropped if it is not
-better than the file's order.
+Every block is ordered inside of itself, innermost first; to its control-flow op a subgraph
+is the most that it takes. The searches work on integers (`ordering.graph`); what they find is
+measured again with `live_peak`, the number that the planner reports, and is dropped if it is
+not better than the file's order.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from memplan_cli.transforms.ordering.build import (
 )
 from memplan_cli.transforms.ordering.effort import Effort
 from memplan_cli.transforms.ordering.search.divide import divide
-from memplan_cli.transforms.ordering.search.list_orders import CANDIDATES
-from memplan_cli.transforms.ordering.solve import STRAIGHTEN, Solution, solve
-from memplan_cli.transforms.ordering.source_order import loosen
+from memplan_cli.transforms.ordering.search.list_orders import SCHEDULERS
+from memplan_cli.transforms.ordering.solve import RESTORE_WORK, Solution, solve
+from memplan_cli.transforms.ordering.source_order import relax_order
 from memplan_cli.transforms.terms import Ordering
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Block, Program
     from memplan_cli.core.symbolic.sizes import Size
     from memplan_cli.transforms.ordering.graph import Order, TaskGraph
+    from memplan_cli.transforms.ordering.search.list_orders import Scheduler
     from memplan_cli.transforms.terms import Terms
 
 DEFAULT_WORK = 4_000_000
@@ -107,32 +108,35 @@ def best_order(  # noqa: PLR0913 - the planner's settings, one by one, all with 
     looser = None
     if chosen != "file" and not nested:
         found = top.solution
-        looser = partial(_loosened, program, found.graph, found.unstraightened, found.bound)
+        looser = partial(_relaxed, program, found.graph, found.unrestored, found.bound)
     return Ordering(programs[chosen], peaks, chosen, top.least, proved, known, looser)
 
 
-def simple_orders(program: Program, terms: Terms) -> Iterator[tuple[str, Program]]:
+def simple_orders(
+    program: Program, terms: Terms, schedulers: Mapping[str, Scheduler] = SCHEDULERS
+) -> Iterator[tuple[str, Program]]:
     """Yield the program in the order of each method of one pass, with the method's name.
 
     Args:
         program: The ops in the file's order.
         terms: What is planned, in sizes that are numbers.
+        schedulers: The methods by name.
     """
     meter = _Meter(terms.sizes, terms.pinned, terms.aliasing, _numbers(terms.sizes, SAMPLE))
     facts = meter.facts(program)
-    for name in CANDIDATES:
+    for name, scheduler in schedulers.items():
         if name != "file":
-            yield name, _arrangement(program, facts, name)
+            yield name, _arrangement(program, facts, scheduler)
 
 
-def _loosened(program: Program, graph: TaskGraph, order: Order, bound: int) -> Program:
+def _relaxed(program: Program, graph: TaskGraph, order: Order, bound: int) -> Program:
     """Return a program in the order that was found, put back only where that costs nothing.
 
     The worst steps are lowered before: in the search the ops of a cluster could not part.
     """
     parted = divide(graph, order, bound, Effort(_PARTING))
-    loose = loosen(graph, parted.order, Effort(STRAIGHTEN))
-    ops = tuple([program.body.ops[op] for op in loose])
+    relaxed = relax_order(graph, parted.order, Effort(RESTORE_WORK))
+    ops = tuple([program.body.ops[op] for op in relaxed])
     return replace(program, body=replace(program.body, ops=ops))
 
 
@@ -220,26 +224,26 @@ class _Arranged:
 def _arrangements(program: Program, facts: Storage) -> dict[str, Program]:
     """Apply each of the simple methods to all blocks of a program."""
     return {
-        name: program if name == "file" else _arrangement(program, facts, name)
-        for name in CANDIDATES
+        name: program if name == "file" else _arrangement(program, facts, scheduler)
+        for name, scheduler in SCHEDULERS.items()
     }
 
 
-def _arrangement(program: Program, facts: Storage, name: str) -> Program:
-    method = partial(_offered, name, CANDIDATES[name])
+def _arrangement(program: Program, facts: Storage, scheduler: Scheduler) -> Program:
+    method = partial(_offered, scheduler)
     return replace(program, body=_arrange(program.body, facts, method).block)
 
 
-def _offered(name: str, candidate: Callable[[TaskGraph], Order], graph: TaskGraph) -> Solution:
+def _offered(scheduler: Scheduler, graph: TaskGraph) -> Solution:
     solution = Solution(graph, bound=0)
-    solution.offer(name, candidate(graph))
+    solution.offer("scheduled", scheduler(graph))
     return solution
 
 
 def _arrange(
     block: Block, facts: Storage, method: Callable[[TaskGraph], Solution]
 ) -> _Arranged:
-    """Order a block and all below it with one method, bodies first."""
+    """Order a block and all below it with one method, subgraphs first."""
     arranged = {
         index: [_arrange(body, facts, method) for body in op.bodies]
         for index, op in enumerate(block.ops)

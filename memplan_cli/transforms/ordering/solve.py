@@ -21,8 +21,8 @@ from memplan_cli.transforms.ordering.search.demand import (
 )
 from memplan_cli.transforms.ordering.search.divide import divide
 from memplan_cli.transforms.ordering.search.exact import best_first
-from memplan_cli.transforms.ordering.search.list_orders import CANDIDATES
-from memplan_cli.transforms.ordering.source_order import straighten
+from memplan_cli.transforms.ordering.search.list_orders import SCHEDULERS
+from memplan_cli.transforms.ordering.source_order import restore_source_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,13 +36,13 @@ SEARCHED = 4000
 """Graphs with more clusters than this are searched in windows, not as a whole."""
 
 _SWEEP_COST = 6
-"""Work, in steps looked at, of one op in an order made on demand."""
+"""Work, in steps looked at, of one op in a demand-driven order."""
 
 _SLACK = 13
-"""Orders made on demand may give away one part in two to the power of so many at an op."""
+"""Demand-driven orders may give away one part in two to the power of so many at an op."""
 
 _STEP = 6
-"""They are made again under a limit lower by one part in two to the power of so many."""
+"""They are scheduled again under a limit lower by one part in two to the power of so many."""
 
 _NEAR = 5
 """Orders count as equally good if they are within one part in two to the power of so many."""
@@ -50,14 +50,14 @@ _NEAR = 5
 _DIVIDED = 4
 """How many orders are divided."""
 
-_LEAST_WORTH = 15
+_LEAST_SHARE = 15
 """Percent of the effort that is spent on dividing even where the last gap is tiny."""
 
 _IDLE = 2
 """After so many tries that have not helped, the best order is left as it is."""
 
-STRAIGHTEN = 300_000
-"""Work for putting ops back to their place in the file."""
+RESTORE_WORK = 300_000
+"""Work for restoring the source order."""
 
 
 @dataclass(slots=True)
@@ -73,8 +73,8 @@ class Solution:
     """Peaks and orders of the clusters, worth improving."""
     looked_at: Order = field(default_factory=list)
     """The order whose heavy ops were looked at last, for a bound."""
-    unstraightened: Order = field(default_factory=list)
-    """The best order before it was straightened; empty where that is the file's."""
+    unrestored: Order = field(default_factory=list)
+    """The best order before the source order was restored; empty where that is the file's."""
 
     _certificate: Certificate | None = None
 
@@ -129,24 +129,26 @@ def solve(graph: TaskGraph, effort: Effort, tell: Callable[[str], None]) -> Solu
     """Find an order of a block with a small peak, and a bound on the peak of any order."""
     found = Solution(graph, max(local_bounds(graph), default=graph.start))
     for name in ("file", "runtime_default"):
-        found.offer(name, CANDIDATES[name](graph))
+        found.offer(name, SCHEDULERS[name](graph))
     if found.proved and found.chosen == "file":
         return found
     small = contract(graph)
     found.bound = max(found.bound, *local_bounds(small.graph))
-    for name in CANDIDATES:
+    for name in SCHEDULERS:
         if found.proved and name != "file":
             break
         shown = "tightened" if name == "file" else name
-        found.offer_clusters(shown, small, CANDIDATES[name](small.graph))
+        found.offer_clusters(shown, small, SCHEDULERS[name](small.graph))
     for method in (_cut, _sweep, _prove, _glance, _divide, _prove_again, _search):
         if found.proved or not effort.in_time:
             break
         method(found, small, effort)
         tell(f"order: {found.peak} bytes by {found.chosen}, none below {found.bound}")
     if found.chosen != "file":
-        found.unstraightened = found.order
-        found.order = straighten(graph, found.order, found.peak, Effort(STRAIGHTEN))
+        found.unrestored = found.order
+        found.order = restore_source_order(
+            graph, found.order, found.peak, Effort(RESTORE_WORK)
+        )
         found.peaks[found.chosen] = peak(graph, found.order)
     return found
 
@@ -154,7 +156,7 @@ def solve(graph: TaskGraph, effort: Effort, tell: Callable[[str], None]) -> Solu
 def _cut(found: Solution, small: Contracted, effort: Effort) -> None:
     """Raise the bound at the ops where the best order is heavy, or that are so alone."""
     if small.graph.size > SEARCHED:
-        return  # A cut costs more than an order made on demand, and tells less.
+        return  # A cut costs more than a demand-driven order, and tells less.
     certificate = found.certificate(small.graph)
     certificate.look(min(found.starts)[1], found.peak, effort.part(effort.left // 24))
     found.bound = certificate.bound
@@ -183,7 +185,7 @@ def _prove_again(found: Solution, small: Contracted, effort: Effort) -> None:
 
 
 def _sweep(found: Solution, small: Contracted, effort: Effort) -> None:
-    """Make orders on demand, from both ends; then again, under what has been reached."""
+    """Schedule driven by demand, from both ends; then again, under what has been reached."""
     graph = small.graph
     allowed = effort.part(effort.left // 3)
     path = longest_path(graph)
@@ -213,7 +215,7 @@ def _divide(found: Solution, small: Contracted, effort: Effort) -> None:
     """
     size = small.graph.size
     most = effort.left // 2 if size <= SEARCHED else effort.left
-    allowed = effort.part(most * max(_worth(found), _LEAST_WORTH) // 100)
+    allowed = effort.part(most * max(_effort_share(found), _LEAST_SHARE) // 100)
     promising = _promising(found, small.graph)
     share = allowed.left // (2 * len(promising))
     for order in promising:
@@ -260,7 +262,7 @@ def _search(found: Solution, small: Contracted, effort: Effort) -> None:
     """Search the whole graph by beams, then exactly for as long as there is effort."""
     if small.graph.size > SEARCHED:
         return
-    effort = effort.part(effort.left * _worth(found) // 100)
+    effort = effort.part(effort.left * _effort_share(found) // 100)
     for width in WIDTHS:
         if found.proved:
             return
@@ -273,7 +275,7 @@ def _search(found: Solution, small: Contracted, effort: Effort) -> None:
         _exact(found, small, effort, effort.left)
 
 
-def _worth(found: Solution) -> int:
+def _effort_share(found: Solution) -> int:
     """Return how many percent of the effort the last gap is worth: all from 1 % on."""
     return min(100, max(4, 10_000 * (found.peak - found.bound) // max(found.bound, 1)))
 

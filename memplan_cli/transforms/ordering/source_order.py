@@ -1,12 +1,12 @@
-"""Give an order back as much of the file's order as it can have at no cost.
+"""Restoring the source order: an order gets back as much of the file's as costs nothing.
 
 A span of consecutive ops may always be sorted by place in the file, since the file's order
 respects every edge, and what comes after it does not notice. Spans are halved until they can
 be, the first ones first, or the effort ends.
 
-What that may cost is either anything up to the peak, so that the order is as near to the file's
-as it can be, or nothing anywhere: no span gets heavier than it was. The second leaves more room
-beside the fullest steps, and places for the tensors are found more easily.
+What that may cost is either anything up to the peak, so that the order is as near to the
+file's as it can be, or nothing anywhere: no span gets heavier than it was. The second leaves
+more room beside the fullest steps, so that the tensors can be packed more easily.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
     from memplan_cli.transforms.ordering.graph import Order, TaskGraph
 
 
-def straighten(graph: TaskGraph, order: Order, peak: int, effort: Effort) -> Order:
+def restore_source_order(graph: TaskGraph, order: Order, peak: int, effort: Effort) -> Order:
     """Sort spans of an order by place in the file wherever no step takes more than ``peak``."""
-    return _straightened(graph, order, lambda _, __: peak, effort)
+    return _sorted_spans(graph, order, lambda _, __: peak, effort)
 
 
-def loosen(graph: TaskGraph, order: Order, effort: Effort) -> Order:
+def relax_order(graph: TaskGraph, order: Order, effort: Effort) -> Order:
     """Sort spans of an order by place in the file wherever none gets heavier than it was."""
     steps, _, _ = trace(graph, order)
-    return _straightened(graph, order, lambda begin, end: max(steps[begin:end]), effort)
+    return _sorted_spans(graph, order, lambda begin, end: max(steps[begin:end]), effort)
 
 
-def _straightened(
+def _sorted_spans(
     graph: TaskGraph, order: Order, limit: Callable[[int, int], int], effort: Effort
 ) -> Order:
     """Sort spans wherever no step takes more than the limit of its span."""
     run = _Run(graph)
-    straight: Order = []
+    sorted_back: Order = []
     spans = [(0, graph.size)]
     while spans:
         begin, end = spans.pop()
@@ -46,23 +46,23 @@ def _straightened(
         by_file = sorted(ops)
         if end - begin == 1 or by_file == ops:
             run.take(ops)
-            straight += ops
+            sorted_back += ops
             continue
         go_on = effort.left > 0 and effort.in_time
         effort.spend(end - begin)
         if go_on and run.takes(by_file, limit(begin, end)):
-            straight += by_file
+            sorted_back += by_file
         elif go_on and end - begin > 2:
             middle = (begin + end) // 2
             spans += [(middle, end), (begin, middle)]
         else:
             run.take(ops)
-            straight += ops
-    return straight
+            sorted_back += ops
+    return sorted_back
 
 
 class _Run:
-    """What is live after the ops that have their place."""
+    """What is live after the ops that are scheduled."""
 
     def __init__(self, graph: TaskGraph) -> None:
         self._graph = graph

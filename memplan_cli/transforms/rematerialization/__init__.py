@@ -1,1 +1,1 @@
-"""Compute again instead of keeping: checkpoints by name, or what fits a budget."""
+"""Rematerialisation: recompute values to lower the peak, by checkpoints or within a budget."""

@@ -1,4 +1,4 @@
-"""Fit a program into a budget: some orders, each with what it needs computed again.
+"""Rematerialisation within a budget: some orders, each with what it needs recomputed.
 
 An order that is good for keeping everything is not good for computing again: there, what is
 long kept will be dropped, and only what is needed together counts. So several orders are

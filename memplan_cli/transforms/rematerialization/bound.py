@@ -1,4 +1,4 @@
-"""What does a program need in any order, whatever is computed again?
+"""Lower bounds on what a program needs in any order, whatever is recomputed.
 
 What one op touches is there at once. And more: what an op makes is kept until an op reads
 it. If it is large, some ops do not fit beside it, so what these would make must be there

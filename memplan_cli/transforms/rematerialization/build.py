@@ -1,7 +1,7 @@
 """From a schedule with gaps to a program with copies.
 
 An op that reads a value reads its latest copy. Copies are made where they are first read,
-just before the reader, what they need first. A view is copied with its value. Where nobody
+just before the reader, what they need first. A view is copied with its value. Where nothing
 reads the first one any more, it goes, and its earliest copy has its name.
 """
 
@@ -143,7 +143,7 @@ class _Builder:
         self._ops.append((copy, self._place))
 
     def _is_wanted(self, op: Op, var: VarId, time: int) -> bool:
-        """Whether a copy needs an output; what nobody reads may live to the end of a run."""
+        """Whether a copy needs an output; what nothing reads may be live to the end of a run."""
         if not var or op.type not in OPTIONAL_OUTPUTS:
             return bool(var)
         return var == op.outputs[0] or self._is_due(var, time)
@@ -215,7 +215,7 @@ class _Builder:
                 for new, old in zip(heir.outputs, op.outputs, strict=True)
                 if new and old
             )
-        # What takes an op's place is that op: its name, and outputs that nobody reads.
+        # What takes an op's place is that op: its name, and outputs that nothing reads.
         self._ops = [
             (op._replace(name=old.name, outputs=old.outputs), place)
             if (old := heirs.get(next(filter(None, op.outputs), VarId("")))) is not None
@@ -245,7 +245,7 @@ def _rewired(op: Op, renamed: Mapping[VarId, VarId]) -> Op:
 
 
 def _renamed(op: Op, names: Mapping[VarId, VarId]) -> Op:
-    """Return an op, bodies included, that says another name for some vars."""
+    """Return an op, subgraphs included, that says another name for some vars."""
     if not op.bodies and not any(var in names for var in op.inputs):
         return op
     return op._replace(

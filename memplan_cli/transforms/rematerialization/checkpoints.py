@@ -2,7 +2,7 @@
 
 Chen et al. 2016 ("Training Deep Nets with Sublinear Memory Cost"), in the form of Paddle
 Fluid's RecomputeOptimizer: a segment ends with a checkpoint; checkpoints and what crosses
-segments are held; what follows the last checkpoint is not run again, for its backward part
+segments are kept; what follows the last checkpoint is not run again, for its backward part
 comes at once.
 """
 
@@ -96,8 +96,8 @@ class _Segments:
         self._named = named
         producer = values.flow.producer
         self._ends = sorted({producer[var] for var in named if var != phases.loss})
-        self._held = {values.of[var] for var in named if var in values.of}
-        self._held.update(
+        self._stored = {values.of[var] for var in named if var in values.of}
+        self._stored.update(
             value
             for value, times in enumerate(values.reads)
             if values.work[value] < 0 or self._crosses(times)
@@ -117,7 +117,7 @@ class _Segments:
         wanted: dict[int, dict[int, int]] = {}
         for value, times in enumerate(values.reads):
             segment = self._segment(times[0])
-            if self._parts[times[0]] != "forward" or value in self._held:
+            if self._parts[times[0]] != "forward" or value in self._stored:
                 continue
             # What is read before its segment has ended is still there.
             late = [
@@ -136,11 +136,11 @@ class _Segments:
         return self._parts[time] != "forward" and time > self._ends[segment]
 
     def _closed(self, direct: Collection[int]) -> set[int]:
-        """Add what is needed to make values again, up to what is held."""
+        """Add what is needed to make values again, up to what is kept."""
         stack, found = list(direct), set(direct)
         while stack:
             for need in self._values.needs[stack.pop()]:
-                if need not in found and need not in self._held:
+                if need not in found and need not in self._stored:
                     found.add(need)
                     stack.append(need)
         return found

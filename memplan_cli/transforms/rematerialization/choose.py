@@ -1,4 +1,4 @@
-"""What to compute again? The gap that frees most for its work, again and again.
+"""Greedy choice of values to recompute: the gap that frees most for its work, repeatedly.
 
 A candidate is a value and a gap between two of its accesses. Dropping the value there frees
 its bytes at every place of the gap, and costs a copy of its producer at the end of the gap.

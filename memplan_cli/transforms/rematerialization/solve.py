@@ -1,4 +1,4 @@
-"""One order, one budget: choose, build, measure, choose again.
+"""Rematerialisation of one order within one budget: choose, build, measure, choose again.
 
 Choosing works on an estimate of what is live: places of the base schedule, and nothing
 shared in place by copies. Each round builds the program, measures it exactly with the
@@ -129,7 +129,7 @@ class Solver:
         exact = live_at(copied.program, terms)
         live = np.zeros(len(self._live), np.int64)
         np.maximum.at(live, np.asarray(copied.places, np.int64), exact)
-        state.take_over(copied, live)
+        state.replace_estimates(copied, live)
         variables = copied.program.vars
         work = sum(op_cost(op, variables).work for op in copied.copies)
         return Trial(copied, int(live.max(initial=0)), work)

@@ -1,4 +1,4 @@
-"""Which values are there when? A schedule with gaps in which values are not kept.
+"""A schedule with gaps in which values are not kept, and the bytes live at each place.
 
 Time is the base program's schedule: a copy runs at the place of the op that it stands in
 front of. So nothing moves when a copy is added, and one number per place says how many
@@ -79,7 +79,7 @@ class State:
         if start < end:
             self.live[start:end] += size
 
-    def take_over(self, copied: Copied, live: NDArray[np.int64]) -> None:
+    def replace_estimates(self, copied: Copied, live: NDArray[np.int64]) -> None:
         """Replace estimates by what a built program really does."""
         self.live = live.copy()
         self.copies = [set(copied.made.get(value, ())) for value in range(len(self.times))]

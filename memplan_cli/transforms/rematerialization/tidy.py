@@ -1,4 +1,4 @@
-"""Run what fills memory late and what frees memory early, and leave the rest in its place.
+"""Rescheduling for recomputation: what takes memory late, what frees it early.
 
 Two passes over an order, linear in its edges. They do not look for the least peak: they
 make what comes after cheap, because a value that is made late need not be computed again.

@@ -1,7 +1,7 @@
-"""A schedule as values: who makes each, who reads it when, and what making it again costs.
+"""Values of a schedule: their producers, reads, and the cost of recomputing them.
 
-A value is a var with all its views. Times are places in the top block's schedule; an op
-with bodies is one place.
+A value is a var with all its views. Times are places in the top block's schedule; a
+control-flow op is one place.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Values:
 def may_run_twice(op: Op) -> bool:
     """Whether a copy gives the same values and changes nothing else.
 
-    Random ops draw again, ops on sequences may change them where they stand, and bodies
+    Random ops draw again, ops on sequences may change them where they stand, and subgraphs
     are left alone: what they cost is not known. ONNX Runtime 1.31 writes the running
     statistics of a BatchNormalization that trains over the old ones: twice gives others.
     """
@@ -95,8 +95,8 @@ def find_values(
     What the graph is given or gives, and what is pinned, is always there and is no value.
     """
     flow = dataflow(program.body)
-    held = frozenset(program.body.outputs) | frozenset(pinned)
-    roots = _roots(program, sizes, held, aliasing)
+    kept_vars = frozenset(program.body.outputs) | frozenset(pinned)
+    roots = _roots(program, sizes, kept_vars, aliasing)
     number: dict[VarId, int] = {}
     for op in program.body.ops:
         for var in op.outputs:
@@ -137,14 +137,14 @@ def _is_number(size: Size | None) -> bool:
 def _roots(
     program: Program,
     sizes: Mapping[VarId, Size],
-    held: Collection[VarId],
+    kept_vars: Collection[VarId],
     aliasing: Aliasing,
 ) -> dict[VarId, VarId]:
     """Map each var that an op of the top block makes to the oldest var of its bytes."""
     roots: dict[VarId, VarId] = {}
     for op in program.body.ops:
         for at, var in enumerate(op.outputs):
-            if not var or var in held:
+            if not var or var in kept_vars:
                 continue
             base = op.inputs[0] if at == 0 and _is_view(op, aliasing) else None
             same = base in roots and var in sizes and sizes.get(base) == sizes[var]

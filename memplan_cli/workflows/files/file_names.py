@@ -1,4 +1,4 @@
-"""Which files does a name mean? Models as users name them; what is written beside them.
+"""What file names mean: models as users name them, and what is written beside them.
 
 Names say where to look, never what a file holds: that is for its digest (`provenance`).
 """

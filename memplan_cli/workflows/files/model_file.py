@@ -11,9 +11,10 @@ if TYPE_CHECKING:
 
     from onnx import ModelProto, TensorProto  # noqa: TID251 - types only; onnx_io makes them
 
-    from memplan_cli.onnx_io.lazy_model import Shelved
+    from memplan_cli.core.problem import Allocator
+    from memplan_cli.onnx_io.lazy_model import LazyModel
+    from memplan_cli.planning.decided import Source
     from memplan_cli.planning.planner import Planned
-    from memplan_cli.planning.record import Source
     from memplan_cli.settings.settings import Settings
     from memplan_cli.shapes.reading import Loaded
 
@@ -23,26 +24,26 @@ class ModelFile:
     """A model in memory, without its external data, and where it came from."""
 
     path: Path
-    shelf: Shelved = field(repr=False)
+    lazy: LazyModel = field(repr=False)
     external: tuple[TensorProto, ...] = field(init=False, repr=False, compare=False)
     """The tensors whose data lies in other files: looked for once, asked for often."""
 
     def __post_init__(self) -> None:
         from memplan_cli.onnx_io.weights.external_data import external_copies
 
-        object.__setattr__(self, "external", external_copies(self.shelf.model))
+        object.__setattr__(self, "external", external_copies(self.lazy.model))
 
     @classmethod
     def of(cls, path: Path, model: ModelProto) -> Self:
         """Return a file whose model was parsed already."""
-        from memplan_cli.onnx_io.lazy_model import Shelved
+        from memplan_cli.onnx_io.lazy_model import LazyModel
 
-        return cls(path, Shelved(model, path))
+        return cls(path, LazyModel(model, path))
 
     @property
     def model(self) -> ModelProto:
         """The model; a large one may be parsed for it."""
-        return self.shelf.model
+        return self.lazy.model
 
     @property
     def data_files(self) -> tuple[str, ...]:
@@ -73,7 +74,7 @@ def read_model(path: Path) -> ModelFile:
     return file
 
 
-def load_program(model: ModelProto | Shelved, path: Path, settings: Settings) -> Loaded:
+def load_program(model: ModelProto | LazyModel, path: Path, settings: Settings) -> Loaded:
     """Return the program of a model, read from ``path``, with the sizes that settings give.
 
     Raises:
@@ -87,26 +88,29 @@ def load_program(model: ModelProto | Shelved, path: Path, settings: Settings) ->
 
 
 def plan_model(
-    file: ModelFile, settings: Settings, progress: Callable[[str], None] | None = None
+    file: ModelFile,
+    settings: Settings,
+    progress: Callable[[str], None] | None = None,
+    allocate: Allocator | None = None,
 ) -> Planned:
-    """Plan a model that was read.
+    """Plan a model that was read, with an allocator of the caller's if there is one.
 
     Raises:
         MemplanError: the model or a setting is wrong.
     """
     from memplan_cli.planning.planner import make_plan
 
-    loaded = load_program(file.shelf, file.path, settings)
+    loaded = load_program(file.lazy, file.path, settings)
     source = source_of(file, loaded.warnings)
-    file.shelf.let_go()
-    return make_plan(loaded.program, settings, source, progress=progress)
+    file.lazy.release()
+    return make_plan(loaded.program, settings, source, allocate=allocate, progress=progress)
 
 
 def source_of(file: ModelFile, warnings: tuple[str, ...] = ()) -> Source:
     """Return what a plan says of the file that it is about."""
     from memplan_cli.onnx_io.load import file_digest, graph_digest
     from memplan_cli.onnx_io.metadata import recorded_phases
-    from memplan_cli.planning.record import Source
+    from memplan_cli.planning.decided import Source
 
     return Source(
         path=str(file.path),

@@ -1,123 +1,119 @@
-"""How do the files of an output get their names? All of them, or none and all is as before."""
+"""Output files: one guard for what must not be written over, one transaction for all."""
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from os.path import realpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from memplan_cli.errors import ModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from memplan_cli.core.results.plan import Plan
-    from memplan_cli.planning.planner import Planned
-    from memplan_cli.settings.settings import Settings
-    from memplan_cli.workflows.files.model_file import ModelFile
+    from memplan_cli.core.files import Content
 
 
-@dataclass(frozen=True, slots=True)
-class Targets:
-    """The two files to write."""
+def refuse_targets(
+    targets: Mapping[str, Path | None],
+    read: Iterable[Path] = (),
+    weights: Mapping[Path, str] | None = None,
+) -> None:
+    """Refuse files that cannot be written, that are needed, or that two things would go into.
 
-    model: Path
-    plan: Path
-
-
-@dataclass(frozen=True, slots=True)
-class Rewriting:
-    """A model, what was planned for it, and where both go."""
-
-    file: ModelFile
-    planned: Planned
-    settings: Settings
-    targets: Targets
-    original: Path | None = None
-    """What the model is compared with, where it was not planned as it is."""
-    notes: Mapping[str, str] = field(default_factory=dict)
-    """Further metadata for the written model."""
-
-    @property
-    def compared_with(self) -> Path:
-        """Return the file whose outputs count."""
-        return self.original or self.file.path
-
-    @property
-    def only_as_written(self) -> bool:
-        """Whether the runtime's optimisation must not touch the written file."""
-        report = self.planned.plan.report
-        # Copies would be merged, and a pair is safe only in the order of the file.
-        moved = report.recompute.nodes > 0 or bool(report.donated.pairs)
-        return self.original is not None or moved
-
-
-def refuse_overwriting(model: Path, targets: Targets) -> None:
-    """Refuse targets that cannot be written or that are the model itself.
+    Args:
+        targets: what is written -> its file, None where it is not asked for.
+        read: what is read: models, whose weights are needed too, plans, a baseline.
+        weights: files of weights that are needed, each with its model's name; None: what is
+            read says it.
 
     Raises:
-        ModelError: naming the file.
+        ModelError: there is no such folder, a folder has the name, or the file is in use.
     """
-    for path in (targets.model, targets.plan):
+    taken: dict[Path, str] = {}
+    sources = {_followed(path) for path in read}
+    data = None if weights is None else {_followed(p): name for p, name in weights.items()}
+    for what, path in targets.items():
+        if path is None or _is_special(path, what):
+            continue
         if path.is_dir():
-            raise ModelError(f"{path} is a folder", hint="name a file with -o")
+            raise ModelError(f"{what}: {path} is a folder", hint="name a file")
         if not path.parent.is_dir():
             raise ModelError(
-                f"there is no folder {path.parent} to write into", hint="create it first"
+                f"{what}: there is no folder {path.parent} to write into",
+                hint="create it first",
             )
-        if path.exists() and model.exists() and path.samefile(model):
+        place = _followed(path)
+        if any(_is_same(place, source) for source in sources):
             raise ModelError(
-                f"{path} is the model itself, which is never overwritten",
-                hint="name another file with -o",
+                f"{what}: {path} is the model itself or its plan, or another file that is read",
+                hint="name another file",
             )
-    if targets.model == targets.plan:
-        raise ModelError(f"the model and its plan cannot both be {targets.model}")
+        model = _model_with_weights(place, sources, data)
+        if model is not None:
+            raise ModelError(
+                f"{what}: weights of {model} lie in {path}", hint="name another file"
+            )
+        if place in taken:
+            raise ModelError(
+                f"{what} and {taken[place]} would both go into {path}",
+                hint="name another file for one of them",
+            )
+        taken[place] = what
 
 
-def refuse_weights(file: ModelFile, targets: Targets) -> None:
-    """Refuse targets that are a file of the model's weights, here or where they go.
+def _model_with_weights(
+    place: Path, sources: Iterable[Path], weights: Mapping[Path, str] | None
+) -> str | None:
+    """Return whose weights lie, or will lie, in a file; None where nobody's do."""
+    if weights is not None:
+        return weights.get(place)
+    from memplan_cli.onnx_io.weights.external_data import holds_data_of
 
-    Raises:
-        ModelError: naming the file.
-    """
-    for name in file.data_files:
-        folders = (file.path.parent, targets.model.parent)
-        data = {(folder / name).resolve() for folder in folders}
-        for path in (targets.model, targets.plan):
-            if path.resolve() in data:
-                raise ModelError(
-                    f"{path} is where the model's weights are", hint="name another file"
-                )
+    models = (source for source in sources if place.exists() and holds_data_of(source, place))
+    return next((source.name for source in models), None)
+
+
+def _is_special(path: Path, what: str) -> bool:
+    """Whether a path is a device or a pipe, which takes all that is written into it."""
+    try:
+        return path.exists() and not path.is_file() and not path.is_dir()
+    except OSError as error:
+        raise ModelError(f"{what}: {path} cannot be written: {error.strerror}") from error
+
+
+def _followed(path: Path) -> Path:
+    """Return where links lead; of a circle of them, which `Path.resolve` refuses, one."""
+    return Path(realpath(path))
+
+
+def _is_same(place: Path, other: Path) -> bool:
+    """Whether two places, links followed, are one file."""
+    return place == other or (place.exists() and other.exists() and place.samefile(other))
 
 
 class OutputFiles:
-    """The files of one rewriting: its weights go along, and go again if it fails.
+    """Files that get their names together, their weights beside them: all of them, or none.
+
+    Weights are brought at once, so that a trial finds them, and go again unless `write`
+    succeeds.
+
+    Args:
+        weights: the files of the weights, as the model names them.
+        source: the folder where they lie.
+        target: the folder that they are brought to.
+        own: those that belong to an earlier version of the output, and may be replaced.
 
     Raises:
         ModelError: a file is in the way or cannot be written.
     """
 
-    def __init__(self, rewriting: Rewriting) -> None:
-        from memplan_cli.onnx_io.metadata import donation_note
+    def __init__(
+        self, weights: Sequence[str], source: Path, target: Path, own: Collection[str] = ()
+    ) -> None:
         from memplan_cli.onnx_io.weights.external_data import copy_along
-        from memplan_cli.onnx_io.writing.write import written_model
-        from memplan_cli.workflows.files.own_weights import own_weights
 
-        refuse_weights(rewriting.file, rewriting.targets)
-        self._rewriting = rewriting
-        self._targets = rewriting.targets
-        self._earlier = own_weights(self._targets.model)
-        planned = rewriting.planned
-        notes = {**rewriting.notes, **donation_note(planned.plan.report.donated.pairs)}
-        self.data = written_model(rewriting.file.model, planned.program, planned.plan, notes)
-        self._created = copy_along(
-            rewriting.file.data_files,
-            rewriting.file.path.parent,
-            self._targets.model.parent,
-            own=self._earlier if rewriting.original else (),
-        )
+        self._created = copy_along(weights, source, target, own=own)
         self._done = False
 
     def __enter__(self) -> Self:
@@ -135,34 +131,14 @@ class OutputFiles:
 
         forget(self._created)
 
-    def finish(self, plan: Plan) -> tuple[Plan, tuple[Path, ...]]:
-        """Give model and plan their names; return the plan as written, and the weights."""
+    def write(self, contents: Mapping[Path, Content]) -> tuple[Path, ...]:
+        """Give the files their names; return the weights that were brought.
+
+        Raises:
+            ModelError: one cannot be written; everything is as before.
+        """
         from memplan_cli.core.files import write_files
 
-        plan = _seen_from(self._targets.plan.parent, plan)
-        write_files({self._targets.plan: plan.encoded(), self._targets.model: self.data})
+        write_files(contents)
         self._done = True
-        self._drop_unused()
-        return plan, tuple(path for path in self._created if path.is_file())
-
-    def _drop_unused(self) -> None:
-        """Remove what the earlier output alone has had: nobody would find it again."""
-        from memplan_cli.onnx_io.load import load_model
-        from memplan_cli.workflows.files.own_weights import weights_of
-
-        left = [n for n in self._earlier if n not in self._rewriting.file.data_files]
-        used = weights_of(load_model(self._rewriting.compared_with)) if left else ()
-        for name in left:
-            if name not in used:
-                self._targets.model.with_name(name).unlink(missing_ok=True)
-
-
-def _seen_from(folder: Path, plan: Plan) -> Plan:
-    """Return a plan that names its model from a folder: the same wherever somebody stands."""
-    model = plan.report.model
-    with suppress(ValueError):  # on another drive there is no way from here to there
-        path = Path(os.path.relpath(Path(model.path).absolute(), folder.absolute()))
-        return plan.with_report(
-            replace(plan.report, model=replace(model, path=path.as_posix()))
-        )
-    return plan
+        return tuple(path for path in self._created if path.is_file())

@@ -1,4 +1,4 @@
-"""Which files of weights are an output's own? Those that a graph of the runtime has brought.
+"""The files of weights that are an output's own: those that a graph of the runtime brought.
 
 A portable output refers to the weights of its source. One for a provider brings its own,
 fused and packed, under a name made of the output's: they are replaced, or go, with it. A

@@ -1,4 +1,4 @@
-"""Is the plan in a file still that of the models beside it? Digests say it, names do not."""
+"""Whether a plan file is about the models beside it: digests say it, names do not."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.plan import Plan
 
 
-def doubts(plan: Plan, path: Path) -> Iterator[str]:
+def stale_models(plan: Plan, path: Path) -> Iterator[str]:
     """Yield, in words, each model beside a plan file that the plan is not about.
 
     Looked at are the model that the report names, from the plan's folder, and the model that

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import intermediates
 from memplan_cli.core.symbolic.dims import symbols_of
-from memplan_cli.core.symbolic.polynomials import spelled_atom
+from memplan_cli.core.symbolic.polynomials import format_atom
 from memplan_cli.core.symbolic.sizes import BITS, size_of
 from memplan_cli.errors import SettingsError
-from memplan_cli.onnx_io.lazy_model import on_shelf
+from memplan_cli.onnx_io.lazy_model import lazy
 from memplan_cli.shapes.bindings import Bindings
 from memplan_cli.shapes.reading import Loaded, read_checked
 
@@ -25,35 +25,35 @@ if TYPE_CHECKING:
     from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them
 
     from memplan_cli.core.program import Program, VarId
-    from memplan_cli.onnx_io.lazy_model import Shelved
+    from memplan_cli.onnx_io.lazy_model import LazyModel
     from memplan_cli.shapes.bindings import Known
 
 MOST_NODES = 4000
 """Above this a session takes longer to load than all of the planning."""
 
 
-def read_completely(model: ModelProto | Shelved, path: Path, bindings: Bindings) -> Loaded:
+def read_completely(model: ModelProto | LazyModel, path: Path, bindings: Bindings) -> Loaded:
     """Read a model; where sizes are missing, ask the runtime's inference for them."""
-    shelf = on_shelf(model)
+    source = lazy(model)
     del model
-    loaded = read_checked(shelf, bindings)
+    loaded = read_checked(source, bindings)
     missing = missing_sizes(loaded.program)
     if not missing or len(loaded.program.body.ops) > MOST_NODES:
         return loaded
     from memplan_cli.runtime.shapes import inferred_shapes
 
     known, failure = inferred_shapes(
-        shelf.model, bindings, {loaded.program.vars[v].name for v in missing}
+        source.model, bindings, {loaded.program.vars[v].name for v in missing}
     )
     if failure:
         note = (
             f"{len(missing)} sizes are unknown and ONNX Runtime cannot load {path.name} to say"
         )
         return Loaded(loaded.program, (*loaded.warnings, f"{note}: {failure}"))
-    return _read_with(shelf, bindings, known, missing, "come from ONNX Runtime's inference")
+    return _read_with(source, bindings, known, missing, "come from ONNX Runtime's inference")
 
 
-def read_observed(model: ModelProto | Shelved, path: Path, bindings: Bindings) -> Loaded:
+def read_observed(model: ModelProto | LazyModel, path: Path, bindings: Bindings) -> Loaded:
     """Read a model; where sizes are missing, run it once and look.
 
     Raises:
@@ -63,22 +63,22 @@ def read_observed(model: ModelProto | Shelved, path: Path, bindings: Bindings) -
     from memplan_cli.onnx_io.runs.feeds import default_dims
     from memplan_cli.runtime.shapes import observed_shapes
 
-    shelf = on_shelf(model)
+    source = lazy(model)
     del model
-    loaded = read_checked(shelf, bindings)
+    loaded = read_checked(source, bindings)
     unknown = (*missing_sizes(loaded.program), *_unbound(loaded.program))
     if not unknown:
         return loaded
-    free = sorted(set(default_dims(shelf.model)) - set(bindings.dims))
+    free = sorted(set(default_dims(source.model)) - set(bindings.dims))
     if free:
         raise SettingsError(
             f"a run has numbers for all dims, and {free[0]!r} has none",
             hint=f"bind it: --dim {free[0]}=8",
         )
-    known = observed_shapes(shelf.model, path, bindings.dims)
+    known = observed_shapes(source.model, path, bindings.dims)
     dims = {**_seen_dims(loaded.program, known), **bindings.dims}
     text = "were seen in one run on drawn inputs; other data may need more"
-    return _read_with(shelf, Bindings(dims, bindings.shapes), known, unknown, text)
+    return _read_with(source, Bindings(dims, bindings.shapes), known, unknown, text)
 
 
 def _unbound(program: Program) -> tuple[VarId, ...]:
@@ -100,15 +100,15 @@ def _seen_dims(program: Program, known: Known) -> dict[str, int]:
         for dim, value in zip(var.shape, seen[1], strict=True):
             if isinstance(dim, str) and isinstance(value, int):
                 for name in symbols_of(dim):
-                    if dim == spelled_atom(name):
+                    if dim == format_atom(name):
                         found[name] = max(found.get(name, 0), value)
     return found
 
 
 def _read_with(
-    shelf: Shelved, bindings: Bindings, known: Known, before: Sequence[VarId], how: str
+    source: LazyModel, bindings: Bindings, known: Known, before: Sequence[VarId], how: str
 ) -> Loaded:
-    loaded = read_checked(shelf, Bindings(bindings.dims, bindings.shapes, known))
+    loaded = read_checked(source, Bindings(bindings.dims, bindings.shapes, known))
     after = set(missing_sizes(loaded.program))
     gained = [var for var in before if var not in after]
     if not gained:

@@ -1,4 +1,4 @@
-"""Where are a sweep's jobs done? In this process, in processes here, on a Dask cluster."""
+"""Where a sweep's jobs are done: in this process, in processes here, on a Dask cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many models, many bindings, one row each: what does each of them need?
+"""Sweeps: many models at many bindings, one row each.
 
 Jobs are data and are done anywhere: in processes here, or on the workers of a Dask
 cluster. A failure is a row. With a file of rows, a sweep that was stopped goes on where it
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from memplan_cli.core.untrusted_files import refuse_endless
 from memplan_cli.errors import MemplanError, ModelError, SettingsError
@@ -123,7 +123,7 @@ def do_job(job: Job) -> Row:
     """Plan one model at one binding; whatever goes wrong is in the row."""
     key = job.key
     try:
-        return Row(key, job.model, job.dims, "ok", _numbers(_report(job)))
+        return Row(key, job.model, job.dims, "ok", **_numbers(_report(job)))
     except MemplanError as error:
         return failed(job, str(error), key)
     except Exception as error:  # noqa: BLE001 - one bad model must not end the sweep
@@ -133,7 +133,7 @@ def do_job(job: Job) -> Row:
 def failed(job: Job, reason: str, key: str = "") -> Row:
     """Return the row of a job without numbers."""
     text = " ".join(reason.split())[:500]
-    return Row(key or job.key, job.model, job.dims, "failed", {}, text)
+    return Row(key or job.key, job.model, job.dims, "failed", error=text)
 
 
 def _report(job: Job) -> Report:
@@ -177,8 +177,8 @@ def _refuse_unknown(
             )
 
 
-def _numbers(report: Report) -> dict[str, float | None]:
-    found: dict[str, float | None] = {
+def _numbers(report: Report) -> dict[str, Any]:
+    found = {
         "nodes": report.model.nodes,
         "intermediates": report.model.intermediates,
         "coverage": report.coverage,

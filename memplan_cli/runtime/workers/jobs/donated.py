@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from memplan_cli.core.results.observations import CPU
+from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.onnx_io.arrays import array_dtype
 from memplan_cli.runtime.workers.bits import Tolerance
@@ -34,7 +35,7 @@ def run(job: Json) -> Json:
     """Take `STEPS` steps in one way, and save or compare what they give.
 
     ``way`` is a key of `WAYS`. ``then`` is ``save``: the outputs of each step go to the
-    folder, or ``against``: they are held against what is there.
+    folder, or ``against``: they are compared with what is there.
     """
     steps = WAYS[str(job["way"])](job)
     folder = Path(str(job["folder"]))
@@ -52,10 +53,10 @@ def run(job: Json) -> Json:
         else:
             apart = against(place, steps.names, names, list(values.values()), tolerance)
             found += [dataclasses.replace(d, output=f"{d.output}@{number}") for d in apart]
-        steps.take_over(values)
+        steps.feed_back(values)
         del values
     return {
-        "differences": [dataclasses.asdict(item) for item in found],
+        "differences": to_json(found),
         "not_finite": list(dict.fromkeys(unsure)),
     }
 
@@ -64,19 +65,19 @@ class Steps:
     """A session, and the state that goes from step to step: ``pairs`` maps new to old."""
 
     def __init__(self, job: Json) -> None:
-        asked = SessionJob.from_json(job)
-        self.settings, self.provider = asked.settings, asked.provider
+        task = SessionJob.of(job)
+        self.settings, self.provider = task.settings, task.provider
         self.pairs: Mapping[str, str] = {new: old for old, new in job["pairs"]}  # type: ignore[attr-defined]
-        self.session = asked.session()
+        self.session = task.session()
         self.names = [output.name for output in self.session.get_outputs()]
-        self.feed: Feed = asked.feed()
+        self.feed: Feed = task.feed()
 
     def step(self) -> dict[str, Any]:
         """Run once and return the outputs by name."""
         values = run_session(self.session, self.names, self.feed, run_options(self.settings))
         return dict(zip(self.names, values, strict=True))
 
-    def take_over(self, values: Mapping[str, Any]) -> None:
+    def feed_back(self, values: Mapping[str, Any]) -> None:
         """Make the new values those that the next step reads."""
         self.feed |= {old: values[new] for new, old in self.pairs.items()}
 
@@ -134,7 +135,7 @@ class BoundSteps(Steps):
         """Run once and leave the outputs where they are."""
         self.session.run_with_iobinding(self.binding, run_options(self.settings))
 
-    def take_over(self, values: Mapping[str, Any]) -> None:
+    def feed_back(self, values: Mapping[str, Any]) -> None:
         """Do nothing: the new values lie where the next step reads."""
         del values
 

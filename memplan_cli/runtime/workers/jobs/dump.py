@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.results.observations import RuntimeSettings
 from memplan_cli.runtime.workers.session import make_session
 from memplan_cli.runtime.workers.type_names import dtype_of
@@ -18,7 +19,7 @@ def run(job: Json) -> Json:
 
     With ``shapes``, return the type and shape of each output of the session.
     """
-    settings = RuntimeSettings.from_json(job["settings"])  # type: ignore[arg-type]
+    settings = from_json(RuntimeSettings, job["settings"], "the settings")
     if job.get("out"):
         out = Path(str(job["out"]))
         settings = settings.updated(

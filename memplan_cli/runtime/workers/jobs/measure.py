@@ -33,8 +33,8 @@ def run(job: Json) -> Json:
     Times come from a second session: the profiler itself costs time. It shares nothing
     with the first but, where the arena is the environment's, that arena.
     """
-    asked = SessionJob.from_json(job)
-    feed = asked.feed()
+    task = SessionJob.of(job)
+    feed = task.feed()
     with tempfile.TemporaryDirectory(prefix="memplan-profile-") as folder:
         profiled = RuntimeSettings(
             session={"enable_profiling": True, "profile_file_prefix": f"{folder}/profile"}
@@ -44,15 +44,15 @@ def run(job: Json) -> Json:
             entry = {"session.collect_node_memory_stats_to_file": str(statistics)}
             profiled = profiled.updated(RuntimeSettings(session_config=entry))
         before = time.perf_counter()
-        session = asked.session(profiled)
+        session = task.session(profiled)
         loading = time.perf_counter() - before
-        _repeat(session, feed, asked.settings, int(str(job["runs"])))
+        _repeat(session, feed, task.settings, int(str(job["runs"])))
         profile = Path(session.end_profiling())
         recording = read_profile(json.loads(profile.read_text(encoding="utf-8")))
         # The statistics are written when the session goes.
         del session
         workspace = _workspace(statistics)
-    times, effort = _times(asked, feed, int(str(job["timing_runs"])))
+    times, effort = _times(task, feed, int(str(job["timing_runs"])))
     runs = [[asdict(event) for event in run] for run in recording.runs]
     return {
         "runs": runs,
@@ -75,11 +75,11 @@ def _workspace(statistics: Path) -> dict[str, int]:
     return found
 
 
-def _times(asked: SessionJob, feed: Feed, count: int) -> tuple[list[float], list[float]]:
+def _times(task: SessionJob, feed: Feed, count: int) -> tuple[list[float], list[float]]:
     """Return the milliseconds of ``count`` runs or more, and those of the processor."""
     if not count:
         return [], []
-    session, settings = asked.session(), asked.settings
+    session, settings = task.session(), task.settings
     # The first two runs grow the arena and make the memory pattern.
     _repeat(session, feed, settings, 2)
     times, effort = _repeat(session, feed, settings, count)

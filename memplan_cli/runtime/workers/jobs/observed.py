@@ -25,13 +25,13 @@ def run(job: Json) -> Json:
 
     ``read`` and ``written`` are lists of ``[type, dims]``.
     """
-    asked = SessionJob.from_json(job)
-    feed = asked.feed()
+    task = SessionJob.of(job)
+    feed = task.feed()
     with tempfile.TemporaryDirectory(prefix="memplan-shapes-") as folder:
         settings = _AS_WRITTEN.updated(
             RuntimeSettings(session={"profile_file_prefix": f"{folder}/profile"})
         )
-        session = asked.session(settings)
+        session = task.session(settings)
         run_session(session, None, feed)
         profile = Path(session.end_profiling())
         events = json.loads(profile.read_text(encoding="utf-8"))

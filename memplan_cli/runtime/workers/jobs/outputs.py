@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from memplan_cli.core.results.observations import Difference
+from memplan_cli.core.serialization import to_json
 from memplan_cli.runtime.workers.bits import Tolerance, difference
 from memplan_cli.runtime.workers.running import run as run_session
 from memplan_cli.runtime.workers.session import run_options
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 def run(job: Json) -> Json:
-    """Run ``job["model"]`` several times on one feed.
+    """Run the session's model several times on one feed.
 
-    With ``save``, the first run's outputs go to the folder, and the other runs are held
-    against them: what differs there, the model cannot repeat. Without, every run is held
+    With ``save``, the first run's outputs go to the folder, and the other runs are compared
+    with them: what differs there, the model cannot repeat. Without, every run is compared
     against what another model left in the folder.
     """
-    asked, folder = SessionJob.from_json(job), Path(str(job["folder"]))
-    session, feed = asked.session(), asked.feed()
+    task, folder = SessionJob.of(job), Path(str(job["folder"]))
+    session, feed = task.session(), task.feed()
     names = job["outputs"] or [output.name for output in session.get_outputs()]
     known = {output.name for output in session.get_outputs()}
     wanted = [str(name) for name in names if name in known]  # type: ignore[attr-defined]
@@ -38,7 +38,7 @@ def run(job: Json) -> Json:
     found = [Difference(name, 0, 0.0, 1, "there is no such output") for name in missing]
     tolerance = Tolerance(*map(float, job["tolerance"]))  # type: ignore[call-overload]
     for number in range(int(str(job["runs"]))):
-        values = run_session(session, wanted, feed, run_options(asked.settings))
+        values = run_session(session, wanted, feed, run_options(task.settings))
         if job["save"] and number == 0:
             save(folder, wanted, wanted, values)
         else:
@@ -46,7 +46,7 @@ def run(job: Json) -> Json:
         del values
     return {
         "outputs": wanted,
-        "differences": [dataclasses.asdict(item) for item in _worst(found)],
+        "differences": to_json(_worst(found)),
         "providers": session.get_providers(),
     }
 

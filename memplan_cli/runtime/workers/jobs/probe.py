@@ -1,4 +1,4 @@
-"""Does a session on this provider really work? Make one and run it."""
+"""A trial of a provider: a session is made on it and run."""
 
 from __future__ import annotations
 

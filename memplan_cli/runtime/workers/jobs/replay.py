@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from memplan_cli.analysis.aliasing import BRANCHES
 from memplan_cli.core.results.observations import CPU, UNOPTIMISED, Difference
+from memplan_cli.core.serialization import to_json
 from memplan_cli.onnx_io.arrays import array_dtype, unpacked
 from memplan_cli.onnx_io.runs.one_op import Cutter
 from memplan_cli.onnx_io.types import element_type
@@ -135,7 +136,7 @@ class _Replay:
     def bury(self, node: NodeProto, dead: list[Place]) -> None:
         """Make the bytes of dead tensors unusable.
 
-        What a body made, or read last, is dead before the op that owns the body writes its
+        What a subgraph made, or read last, is dead before its control-flow node writes its
         outputs: these may lie on it. Of any other op, inputs and outputs never overlap.
         """
         owns_bodies = any(attribute.HasField("g") for attribute in node.attribute)
@@ -185,17 +186,17 @@ def _without(span: tuple[int, int], holes: list[tuple[int, int]]) -> Iterator[tu
 
 
 def run(job: Json) -> Json:
-    """Replay ``job["model"]`` and hold its outputs against those in ``folder``.
+    """Replay the session's model and hold its outputs against those in ``folder``.
 
     With ``save`` the outputs are put there instead.
 
     ``dies`` of a tensor is the index of the node at the top after which it is poisoned.
     """
-    asked = SessionJob.from_json(job)
+    task = SessionJob.of(job)
     entries: Any = job["places"]
     places = [Place(**{**entry, "shape": tuple(entry["shape"])}) for entry in entries]
-    replay = _start(asked, job["arenas"], [place for place in places if not place.block])
-    feed = asked.feed()
+    replay = _start(task, job["arenas"], [place for place in places if not place.block])
+    feed = task.feed()
     replay.values.update({name: _value(value) for name, value in feed.items()})
     doomed: dict[int, list[Place]] = {}
     for place in places:
@@ -212,15 +213,15 @@ def run(job: Json) -> Json:
         save(Path(str(job["folder"])), wanted, names, values)
         return {"differences": []}
     found = against(Path(str(job["folder"])), wanted, names, values, Tolerance())
-    return {"differences": [asdict(item) for item in (*found, *replay.overwritten())]}
+    return {"differences": to_json((*found, *replay.overwritten()))}
 
 
-def _start(asked: SessionJob, heights: Any, places: list[Place]) -> _Replay:  # noqa: ANN401 - JSON
-    memory = HostMemory if asked.provider == CPU else DeviceMemory
+def _start(task: SessionJob, heights: Any, places: list[Place]) -> _Replay:  # noqa: ANN401 - JSON
+    memory = HostMemory if task.provider == CPU else DeviceMemory
     arenas = {name: memory(height) for name, height in heights.items()}
-    cutter = Cutter.of(asked.model)
+    cutter = Cutter.of(task.model)
     placed = {place.name: place for place in places}
-    return _Replay(cutter, asked.provider, memory, arenas, placed, {})
+    return _Replay(cutter, task.provider, memory, arenas, placed, {})
 
 
 def _value(value: Any) -> Any:  # noqa: ANN401 - ONNX Runtime has no types

@@ -1,6 +1,6 @@
-"""What no order can avoid: for a heavy op, the least that lives while it runs.
+"""Lower bounds at single ops: the least that is live while an op runs, in any order.
 
-Whatever the order, the ops before a given one form a set that holds its ancestors, not its
+Whatever the order, the ops before a given one form a set with its ancestors, not its
 descendants, and with each op that op's ancestors. The bytes live at the op's step are a
 function of that set alone, and its least value over all such sets is a minimum cut: of a
 network with an edge of each tensor's weight that is cut where the set begins the tensor

@@ -1,4 +1,4 @@
-"""How low can any order be? Minimum cuts at the ops most likely to need much.
+"""Lower bounds on the peak of all orders, by minimum cuts at the ops most likely to need much.
 
 One cut bounds one op's step, whatever else runs when. Two ops of which neither needs the
 other run one before the other: in either case both their steps have a bound, and the less

@@ -1,4 +1,4 @@
-"""Make a graph smaller without losing any optimum: ops that can go together do.
+"""Contraction of a task graph that keeps an optimum: ops that can go together do.
 
 Two rules, each with its exchange argument. They hold in every state of every order, so
 that an order of the clusters with the least peak is one of the ops with the least peak.
@@ -78,7 +78,7 @@ class _Clusters:
         self.members = [[op] for op in range(graph.size)]
 
     def _only(self, tensor: int, *users: int) -> bool:
-        """Whether nobody but these will ever touch a tensor."""
+        """Whether only these will ever touch a tensor."""
         if self.graph.outlives[tensor] or len(self.users[tensor]) > len(users):
             return False
         return self.users[tensor] <= {*users}
@@ -133,7 +133,7 @@ class _Clusters:
         return fused
 
     def _between(self, op: int, other: int) -> set[int]:
-        """Return what ``op`` touches, either opens, and nobody else will ever touch."""
+        """Return what ``op`` touches, either opens, and no other op will ever touch."""
         return {
             tensor
             for tensor in self.touches[op]

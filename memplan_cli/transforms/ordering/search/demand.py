@@ -1,4 +1,4 @@
-"""Orders made on demand: run what the longest chain waits for, and whatever pays for itself.
+"""Demand-driven scheduling: run what the longest chain waits for, and what pays for itself.
 
 Greedy scheduling looks one op ahead. So it runs early what is only needed late (a loss, its
 probabilities), and late what needs a few steps until it pays (a gradient that is added to

@@ -1,4 +1,4 @@
-"""Lower the worst step of an order: divide the ops where that step needs least.
+"""Lowering of an order's worst step: the ops are divided where that step needs least.
 
 The minimum cut at the worst op says which ops are best run before it and which after.
 With the two sides ordered anew, each for itself, the op is as cheap as it can be and

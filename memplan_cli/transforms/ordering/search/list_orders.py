@@ -5,14 +5,18 @@ All are linear or nearly so, and every tie is broken by the place in the file.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from memplan_cli.analysis.precedence import Edges
     from memplan_cli.transforms.ordering.graph import Order, TaskGraph
+
+Scheduler = Callable[["TaskGraph"], "Order"]
+"""From the ops of a block to an order of them: a permutation that keeps to the edges."""
 
 
 def file_order(graph: TaskGraph) -> Order:
@@ -23,7 +27,7 @@ def file_order(graph: TaskGraph) -> Order:
 def runtime_default(graph: TaskGraph) -> Order:
     """Return the order of ONNX Runtime's ``ExecutionOrder.DEFAULT``.
 
-    A post-order depth-first search against the edges, from the last op that nobody reads,
+    A post-order depth-first search against the edges, from the last op that nothing reads,
     the input with the highest index first (``Graph::ReverseDFSFrom``).
     """
     return _post_order(graph.succs, graph.preds)
@@ -136,7 +140,7 @@ def greedy_backward(graph: TaskGraph) -> Order:
 
 
 class _Backward:
-    """The ops all of whose successors are placed, by what placing them before those adds."""
+    """The ops all of whose successors are scheduled, by what scheduling them next adds."""
 
     def __init__(self, graph: TaskGraph) -> None:
         self.graph = graph
@@ -158,7 +162,7 @@ class _Backward:
         heapify(self.queue)
 
     def run(self, op: int) -> None:
-        """Put an op before all those placed so far."""
+        """Schedule an op before all those scheduled so far."""
         self.done[op] = True
         opened = self.graph.opens[op]
         for tensor in self.graph.touches[op]:
@@ -178,10 +182,11 @@ class _Backward:
                     heappush(self.queue, (self.change[reader], -reader))
 
 
-CANDIDATES: Mapping[str, Callable[[TaskGraph], Order]] = {
+SCHEDULERS: Mapping[str, Scheduler] = {
     "file": file_order,
     "runtime_default": runtime_default,
     "reverse_post_order": reverse_post_order,
     "greedy": greedy,
     "greedy_backward": greedy_backward,
 }
+"""Every order of one pass by name: where the searches begin, and candidates for a plan."""

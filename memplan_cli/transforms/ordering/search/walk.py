@@ -30,8 +30,8 @@ class Walk:
     def section(self, begin: int, end: int) -> TaskGraph:
         """Return the places ``begin <= at < end`` as a graph, numbered from 0.
 
-        What lives before and after them is live at its start and outlives it; a tensor
-        whose last reader is among them dies there, whoever else has read it before.
+        What is live before and after them is live at its start and outlives it; a tensor
+        whose last reader is among them dies there, whatever else has read it before.
         """
         graph, ops = self.graph, self.order[begin:end]
         number = {op: at for at, op in enumerate(ops)}

@@ -1,0 +1,59 @@
+"""A command: the node at which most bytes are live, and whether they are too many."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+import memplan_cli
+from memplan_cli.cli import COMMANDS, command_line
+from memplan_cli.cli.common import model_argument, output_options, say
+from memplan_cli.errors import ModelError
+
+if TYPE_CHECKING:
+    from memplan_cli.cli.common import Output
+
+MODEL = Path(__file__).parents[3] / "sample_models" / "branchy_cnn.onnx"
+
+
+def peak_of(model: Path) -> tuple[str, int]:
+    """Return the node at which most bytes are live in a model's plan, and the bytes.
+
+    Raises:
+        ModelError: some size is a symbol.
+    """
+    report = memplan_cli.plan(model).report
+    if report.peak is None or report.memory.live_peak is None:
+        raise ModelError("sizes depend on symbols", hint="bind the dims in memplan.yaml")
+    return report.peak.node, report.memory.live_peak
+
+
+@click.command()
+@model_argument
+@click.option("--at-most", type=int, help="Bytes; exit 1 where more are live.")
+@output_options
+def peak(model: Path, *, at_most: int | None, output: Output) -> None:
+    """Say at which node most bytes are live.
+
+    \b
+    memplan peak model.onnx --at-most 1000000
+    """
+    output.progress("planning")
+    node, live = peak_of(model)
+    say(f"{live} bytes at {node}")
+    if at_most is not None and live > at_most:
+        raise SystemExit(1)
+
+
+EXTENDED = {**COMMANDS, "peak": (__name__, "Say at which node most bytes are live.")}
+
+
+def main() -> None:
+    """Run the command line that has the new command."""
+    command_line(EXTENDED)(["peak", str(MODEL), "--at-most", "250000"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""A shape rule: what MaxUnpool gives where its third input says how large it is to be."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from onnx import parser, shape_inference
+
+from memplan_cli.shapes.lattice import shape_in
+from memplan_cli.shapes.symbolic.targets import RULES, shapes_of_targets
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
+
+    from memplan_cli.core.program import Shape
+    from memplan_cli.shapes.symbolic.values import Walk
+
+MODEL = parser.parse_model("""
+    <ir_version: 9, opset_import: ["": 18]>
+    unpooled (float[batch, 3, 8, 8] image, float[batch, 3, 4, 4] pooled,
+              int64[batch, 3, 4, 4] places) => (float[n, c, h, w] y) {
+        shape = Shape(image)
+        large = MaxUnpool <kernel_shape = [2, 2], strides = [2, 2]> (pooled, places, shape)
+        y = Relu(large)
+    }
+""")
+
+
+def max_unpool(walk: Walk, node: NodeProto) -> Shape | None:
+    """Return the shape that the optional third input holds; None where it is not known."""
+    known = walk.value(node, 2)
+    return None if known is None else known.elements
+
+
+EXTENDED = {**RULES, "MaxUnpool": max_unpool}
+
+
+def main() -> None:
+    """Ask for the shape of a tensor without the rule and with it."""
+    inferred = shape_inference.infer_shapes(MODEL, data_prop=True)
+    for title, rules in (("without", RULES), ("with", EXTENDED)):
+        found = shapes_of_targets(inferred, rules).get("large")
+        print(f"{title} the rule: {'not known' if found is None else shape_in(found)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""A transform that orders the ops: of those that are ready, the one that became so last."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memplan_cli.analysis.phase import find_phases
+from memplan_cli.planning.candidate import Candidate
+from memplan_cli.planning.choose import Limits, choose
+from memplan_cli.planning.scope import find_scope
+from memplan_cli.settings.settings import Settings
+from memplan_cli.transforms.ordering.order import simple_orders
+from memplan_cli.transforms.ordering.search.list_orders import SCHEDULERS
+from memplan_cli.transforms.terms import Terms
+from memplan_cli.workflows.files.model_file import load_program, read_model
+
+if TYPE_CHECKING:
+    from memplan_cli.transforms.ordering.graph import Order, TaskGraph
+
+MODEL = Path(__file__).parents[3] / "sample_models" / "train_mlp.onnx"
+
+
+def newest_first(graph: TaskGraph) -> Order:
+    """Finish what was begun last; of ops that become ready at once, the first in the file."""
+    waiting = [len(preds) for preds in graph.preds]
+    ready = [op for op in reversed(range(graph.size)) if not waiting[op]]
+    order: Order = []
+    while ready:
+        op = ready.pop()
+        order.append(op)
+        for successor in reversed(graph.succs[op]):
+            waiting[successor] -= 1
+            if not waiting[successor]:
+                ready.append(successor)
+    return order
+
+
+EXTENDED = {**SCHEDULERS, "newest_first": newest_first}
+
+
+def planned(model: Path, settings: Settings) -> dict[str, int]:
+    """Return the bytes planned for a model in the order of each scheduler."""
+    program = load_program(read_model(model).lazy, model, settings).program
+    scope = find_scope(program, settings, find_phases(program))
+    limits = Limits.of(settings, scope.pinned)
+    found = {}
+    for name, ordered in simple_orders(program, Terms(scope.sizes), EXTENDED):
+        (evaluated,) = choose([Candidate(ordered, scope.sizes, name)], limits)
+        found[name], _, _ = evaluated.cost
+    return found
+
+
+def main() -> None:
+    """Compare the new scheduler with memplan's own."""
+    for name, bytes_ in planned(MODEL, Settings(level=1)).items():
+        print(f"{name}: {bytes_} bytes at level 1")
+
+
+if __name__ == "__main__":
+    main()

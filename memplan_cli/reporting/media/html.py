@@ -1,0 +1,103 @@
+"""Documents as sections of an HTML page; no style, no script, nothing from any network."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memplan_cli.reporting import document as doc
+from memplan_cli.reporting.escape import html
+from memplan_cli.reporting.media.bars import sampled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+
+_POINTS = 250
+"""Points of a chart: a curve of more steps shows the highest of each stretch."""
+
+_WIDE = (doc.Table, doc.Code)
+"""Blocks that need a page's whole width."""
+
+
+def draw(document: doc.Document) -> tuple[str, str]:
+    """Return what stands above the first heading, and a section for each heading.
+
+    The title is the page's own.
+    """
+    sections: list[list[doc.Block]] = [[]]
+    for block in document.blocks:
+        if isinstance(block, doc.Heading):
+            sections.append([])
+        sections[-1].append(block)
+    return "".join(map(_block, sections[0])), "".join(map(_section, sections[1:]))
+
+
+def _section(blocks: Sequence[doc.Block]) -> str:
+    wide = ' class="wide"' if any(isinstance(block, _WIDE) for block in blocks) else ""
+    return f"<section{wide}>{''.join(map(_block, blocks))}</section>\n"
+
+
+def _block(block: doc.Block) -> str:  # noqa: PLR0911 - one a kind of block
+    match block:
+        case doc.Heading(text):
+            return f"<h2>{said(text)}</h2>"
+        case doc.Paragraph(text, tone):
+            kind = "" if tone == "plain" else f' class="{tone}"'
+            return f"<p{kind}>{said(text)}</p>"
+        case doc.Figures(rows):
+            return f"<table><tbody>{''.join(map(_figure, rows))}</tbody></table>"
+        case doc.Chart():
+            return _chart(block)
+        case doc.Items(lines):
+            return f"<ul>{''.join(f'<li>{said(line)}</li>' for line in lines)}</ul>"
+        case doc.Code(lines):
+            text = "\n".join(map(html, lines))
+            return f"<pre>{text}</pre>"
+        case doc.Note(kind, text):
+            return f'<p class="{kind}">{kind}: {said(text)}</p>'
+    return _table(block)
+
+
+def said(prose: doc.Prose) -> str:
+    """Return a sentence for elements and quoted attributes."""
+    return "".join(
+        html(part.text if isinstance(part, doc.Name) else part) for part in doc.parts(prose)
+    )
+
+
+def _figure(row: doc.Figure) -> str:
+    chosen = ' class="chosen"' if row.chosen else ""
+    return (
+        f'<tr{chosen}><td>{html(row.name)}<small class="soft">{html(row.definition)}</small></td>'
+        f'<td class="n">{html(row.value)}<small>{html(row.certainty)}</small></td>'
+        f'<td class="n">{html(row.saved)}</td></tr>'
+    )
+
+
+def _table(table: doc.Table) -> str:
+    kinds = [' class="n"' if head.align == "right" else "" for head in table.columns]
+    titles = [head.title for head in table.columns]
+    head = "".join(_cells("th", titles, [f' scope="col"{kind}' for kind in kinds]))
+    body = "".join(f"<tr>{''.join(_cells('td', row, kinds))}</tr>" for row in table.rows)
+    caption = f'<p class="soft">{html(table.caption)}</p>' if table.caption else ""
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{caption}"
+
+
+def _cells(tag: str, cells: Iterable[doc.Prose], kinds: Iterable[str]) -> Iterator[str]:
+    return (
+        f"<{tag}{kind}>{said(cell)}</{tag}>" for cell, kind in zip(cells, kinds, strict=True)
+    )
+
+
+def _chart(chart: doc.Chart) -> str:
+    """Return the curve as a picture, a line at its mark."""
+    heights = sampled(chart.points, chart.end, _POINTS)
+    most = max(1, *heights)
+    curve = "".join(f"V{100 - 100 * y / most:.1f}H{x}" for x, y in enumerate(heights, start=1))
+    mark = _POINTS * chart.mark / max(chart.end, 1)
+    return (
+        f'<svg viewBox="0 0 {_POINTS} 100" role="img" aria-label="{html(chart.caption)}">'
+        f'<path d="M0 100{curve}V100Z" fill="currentColor" fill-opacity=".3"/>'
+        f'<path d="M{mark:.1f} 0V100" stroke="currentColor" stroke-width=".5"/></svg>'
+        f'<p class="soft">{html(chart.caption)}</p>'
+    )

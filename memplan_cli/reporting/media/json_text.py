@@ -1,0 +1,14 @@
+"""Results as JSON: plain ASCII, indented, a newline at the end."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from memplan_cli.core.serialization import Json
+
+
+def json_text(content: Json) -> str:
+    """Return JSON for people and programs alike."""
+    return json.dumps(content, indent=2, ensure_ascii=True) + "\n"

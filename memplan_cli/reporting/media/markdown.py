@@ -1,0 +1,86 @@
+"""Documents as GitHub's Markdown: for step summaries, pull requests and wikis."""
+
+from __future__ import annotations
+
+import re
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from memplan_cli.reporting import document as doc
+from memplan_cli.reporting.escape import markdown, markdown_prose, printable
+from memplan_cli.reporting.media.bars import drawn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+_CHART_WIDTH = 80
+
+
+def draw(document: doc.Document) -> str:
+    """Return a document as Markdown."""
+    title = [f"## {_said(document.title)}"] if document.title else []
+    # Notes in a row are one list.
+    runs = groupby(document.blocks, lambda block: isinstance(block, doc.Note))
+    found = (("\n" if notes else "\n\n").join(map(_block, run)) for notes, run in runs)
+    return "\n\n".join([*title, *found]) + "\n"
+
+
+def _block(block: doc.Block) -> str:  # noqa: PLR0911 - one a kind of block
+    match block:
+        case doc.Heading(text):
+            return f"### {_said(text)}"
+        case doc.Paragraph(text, tone):
+            return f"**{_said(text)}**" if tone == "verdict" else _said(text)
+        case doc.Figures(rows):
+            return _figures(rows)
+        case doc.Chart():
+            return _fenced((*drawn(block, _CHART_WIDTH), block.caption), "text")
+        case doc.Items(lines):
+            return "\n".join(f"- {_said(line)}" for line in lines)
+        case doc.Code(lines, language):
+            return _fenced(lines, language)
+        case doc.Note(kind, text):
+            label = kind if kind == "note" else f"**{kind}**"
+            return f"- {label}: {_said(text)}"
+    table = _table(block.columns, (map(_said, row) for row in block.rows))
+    return f"{table}\n\n{_said(block.caption)}" if block.caption else table
+
+
+def _said(prose: doc.Prose) -> str:
+    return "".join(
+        (markdown(part.text) if part.text else "")
+        if isinstance(part, doc.Name)
+        else markdown_prose(part)
+        for part in doc.parts(prose)
+    )
+
+
+def _figures(rows: Sequence[doc.Figure]) -> str:
+    """Return a row a number; a column that would be empty is left out."""
+    kinds = {
+        doc.Column(""): [f"**{row.name}**" if row.chosen else row.name for row in rows],
+        doc.Column("bytes", "right"): [markdown_prose(row.value) for row in rows],
+        doc.Column("saved", "right"): [row.saved for row in rows],
+        doc.Column("certainty"): [row.certainty for row in rows],
+        doc.Column("meaning"): [row.definition for row in rows],
+    }
+    shown = {column: cells for column, cells in kinds.items() if any(cells)}
+    return _table(shown, zip(*shown.values(), strict=True))
+
+
+def _table(columns: Iterable[doc.Column], rows: Iterable[Iterable[str]]) -> str:
+    heads = list(columns)
+    rule = ["---:" if column.align == "right" else "---" for column in heads]
+    return "\n".join(map(_row, ([column.title for column in heads], rule, *rows)))
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _fenced(lines: Iterable[str], language: str) -> str:
+    """Return a code block whose fence is longer than any in its lines."""
+    text = "\n".join(map(printable, lines))
+    fence = "`" * max([3, *(len(run) + 1 for run in re.findall("`+", text))])
+    return f"{fence}{language}\n{text}\n{fence}"

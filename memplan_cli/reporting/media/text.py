@@ -1,0 +1,193 @@
+"""Documents as text: as wide as a terminal, in colour where that is wanted."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich.console import Console, Group
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from memplan_cli.reporting import document as doc
+from memplan_cli.reporting.escape import printable, shortened, terminal
+from memplan_cli.reporting.media.bars import drawn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from rich.console import RenderableType
+
+_WIDEST_CHART = 100
+"""A chart wider than this says no more."""
+
+_LONGEST_NUMBER = 24
+"""What is longer is an expression of several products, too wide for a column."""
+
+_SHORTEST_NAME, _LONGEST_NAME, _NAME_IN_LIST = 12, 100, 24
+"""Characters of a name in a column of a table, and in a list in one cell."""
+
+_PROSE = 30
+"""Characters that a column of sentences gets before names are cut; it wraps."""
+
+_STYLES: Mapping[str, str] = {"plain": "", "verdict": "bold green", "soft": "dim"}
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """What is written on: its width in characters, and ``color`` if it shows any."""
+
+    width: int = 100
+    color: bool = False
+
+
+ENDLESS = Screen(width=1 << 16)
+"""Lines are never broken: for results that are searched line by line."""
+
+_NAMES_FIT = 160
+"""The width for which names are cut where lines have no end."""
+
+
+def draw(document: doc.Document, screen: Screen = ENDLESS) -> str:
+    """Return a document as text, trailing blanks removed."""
+    console = Console(
+        file=io.StringIO(),
+        width=screen.width,
+        force_terminal=screen.color,
+        color_system="standard" if screen.color else None,
+        legacy_windows=False,
+        markup=False,
+        highlight=False,
+        emoji=False,
+        # rich looks at NO_COLOR, COLUMNS and TERM; the caller has done so already.
+        _environ={},
+    )
+    with console.capture() as capture:
+        for part in _parts(document, min(screen.width, _NAMES_FIT)):
+            console.print(part)
+    return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
+
+
+def _parts(document: doc.Document, width: int) -> Iterator[RenderableType]:
+    if document.title:
+        yield Text(_line(document.title, width), style="bold")
+    inset, previous = 0, None
+    for block in document.blocks:
+        if isinstance(block, doc.Heading):
+            yield Text(f"\n{_line(block.text, width)}", style="bold cyan")
+            inset = 2
+        else:
+            drawing = isinstance(previous, doc.Table | doc.Figures | doc.Chart | doc.Code)
+            if drawing and not isinstance(block, doc.Table):
+                yield Text("")
+            content = _block(block, width - inset)
+            yield Padding(content, (0, 0, 0, inset), expand=False)
+        previous = block
+
+
+def _block(block: doc.Block, width: int) -> RenderableType:  # noqa: PLR0911 - one a kind of block
+    match block:
+        case doc.Paragraph(text, tone):
+            return Text(_said(text), style=_STYLES[tone])
+        case doc.Figures(rows):
+            return _figures(rows)
+        case doc.Table():
+            return _table(block, width)
+        case doc.Chart():
+            lines = drawn(block, min(max(width - 2, 10), _WIDEST_CHART))
+            caption = Text(terminal(block.caption), style="dim")
+            return Group(Text("\n".join(lines), style="cyan"), caption)
+        case doc.Items(lines):
+            return Text("\n".join(map(_said, lines)))
+        case doc.Code(lines):
+            return Text("\n".join(map(printable, lines)), style="dim")
+        case doc.Note(kind, text):
+            return Text(f"{kind}: {terminal(text)}")
+    return Text(_said(block.text))
+
+
+def _said(prose: doc.Prose, room: int = 1 << 16) -> str:
+    """Return a sentence; the names in it are cut to ``room`` characters."""
+    return "".join(
+        shortened(part.text, room) if isinstance(part, doc.Name) else terminal(part)
+        for part in doc.parts(prose)
+    )
+
+
+def _line(prose: doc.Prose, width: int) -> str:
+    """Return a sentence whose names are cut so that it stays on one line."""
+    found = doc.parts(prose)
+    names = sum(isinstance(part, doc.Name) for part in found)
+    taken = sum(len(terminal(part)) for part in found if not isinstance(part, doc.Name))
+    return _said(prose, max((width - taken) // max(names, 1), _SHORTEST_NAME))
+
+
+def _figures(rows: Sequence[doc.Figure]) -> RenderableType:
+    if any(len(row.value) > _LONGEST_NUMBER for row in rows):
+        return _stacked(rows)
+    savings = any(row.saved for row in rows)
+    sure = any(row.certainty for row in rows)
+    heads = ["", ">", *([">saved"] * savings), *([""] * sure), ""]
+    grid = _grid(doc.columns(*heads))
+    for row in rows:
+        style = "bold green" if row.chosen else ""
+        name = f"{row.name} *" if row.chosen else row.name
+        numbers = [name, terminal(row.value), *([row.saved] * savings)]
+        words = [*([row.certainty] * sure), row.definition]
+        cells = [Text(cell, style=style) for cell in numbers]
+        grid.add_row(*cells, *(Text(word, style="dim") for word in words))
+    return grid
+
+
+def _stacked(rows: Sequence[doc.Figure]) -> RenderableType:
+    """Return figures one below the other: expressions are too long for a column."""
+    lines = Text()
+    for row in rows:
+        mark = " *" if row.chosen else ""
+        lines.append(f"{row.name}{mark}  ", style="bold green" if row.chosen else "bold")
+        lines.append(terminal(row.value))
+        if row.certainty:
+            lines.append(f"  {row.certainty}", style="dim")
+        lines.append(f"\n    {row.definition}\n", style="dim")
+    lines.right_crop(1)
+    return lines
+
+
+def _grid(heads: Sequence[doc.Column]) -> Table:
+    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    grid.show_header = any(head.title for head in heads)
+    for head in heads:
+        grid.add_column(
+            head.title,
+            justify=head.align,
+            no_wrap=head.align == "right",
+            overflow="fold",
+        )
+    return grid
+
+
+def _table(table: doc.Table, width: int) -> RenderableType:
+    grid, room = _grid(table.columns), _room(table, width)
+    for row in table.rows:
+        cells = (_said(c, _NAME_IN_LIST if isinstance(c, tuple) else room) for c in row)
+        grid.add_row(*map(Text, cells))
+    if not table.caption:
+        return grid
+    return Group(grid, Text(terminal(table.caption), style="dim"))
+
+
+def _room(table: doc.Table, width: int) -> int:
+    """Return the characters that a name gets, its column sharing the line with the others."""
+    taken, names = 0, 0
+    for at, column in enumerate(table.columns):
+        cells = [row[at] for row in table.rows]
+        if any(isinstance(cell, doc.Name) for cell in cells):
+            names += 1
+            continue
+        longest = max((len(_said(cell, _NAME_IN_LIST)) for cell in cells), default=0)
+        longest = longest if column.align == "right" else min(longest, _PROSE)
+        taken += max(longest, len(column.title)) + 2
+    room = (width - taken) // max(names, 1) - 2
+    return min(max(room, _SHORTEST_NAME), _LONGEST_NAME)

@@ -1,0 +1,156 @@
+"""What a plan needs, in figures: each level, the bounds, the whole model; and the verdict."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.quantities import format_share, format_size
+from memplan_cli.core.results.figures import (
+    CERTAINTY,
+    DEFINITIONS,
+    OBSERVED,
+    UNKNOWN,
+    WORKSPACE,
+)
+from memplan_cli.reporting import document as doc
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from memplan_cli.core.results.report import Report
+
+LEVELS: Mapping[str, str] = {
+    "0": "a free slot is reused by a tensor of the same dtype and shape",
+    "1": "a free slot is reused by a tensor of the same dtype that is not larger than it",
+    "2": "byte offsets in one arena; views and safe in-place results share bytes",
+}
+
+_SLOT_BOUND = "no reuse of whole slots at this level takes less, in this order"
+
+_TRAINING: Mapping[str, tuple[str, str]] = {
+    "raw": (
+        "to train",
+        "intermediates and gradients of a training step of this forward model, no reuse",
+    ),
+    "optimized": (
+        "to train, reused",
+        "the same in slots as large as the largest that they hold (Caffe's dry run)",
+    ),
+}
+
+
+def headline(report: Report) -> str:
+    """Return the one line that says what was planned."""
+    model = report.model
+    nodes = f"{model.nodes} nodes"
+    if model.blocks > 1:
+        nodes += f" in {model.blocks} blocks"
+    if report.target != "portable":
+        nodes += f" of the graph that the runtime optimised for {report.target}"
+    return (
+        f"{report.phase} phase, level {report.level}, {nodes}, "
+        f"{model.intermediates} intermediates, {report.reuses} reuses"
+    )
+
+
+def verdict(report: Report) -> str:
+    """Return what the plan saves, in one line, or why there is no such number."""
+    memory = report.memory
+    if memory.naive is None or memory.planned is None:
+        if report.partial:
+            share = f"{100 * report.coverage:.1f}%"
+            return f"only {share} of the intermediates have a known size: no totals"
+        return "sizes depend on symbols: bind them with --dim to get numbers"
+    if not memory.naive and not memory.planned and not report.partial:
+        return "no intermediate has any bytes"
+    saved = format_share(memory.naive - memory.planned, memory.naive)
+    planned, naive = format_size(memory.planned), format_size(memory.naive)
+    graph = (
+        "" if report.target == "portable" else f" in the runtime's graph for {report.target}"
+    )
+    partial = " (partial)" if report.partial else ""
+    return f"{planned} instead of {naive}{graph}: {saved} saved{partial}"
+
+
+def memory_figures(report: Report) -> tuple[doc.Figure, ...]:
+    """Return naive, the levels and the bounds: the intermediates' memory."""
+    memory = report.memory
+    figures = [_figure(report, "naive", memory.naive, DEFINITIONS["naive"], memory.naive)]
+    for level, meaning in LEVELS.items():
+        size = report.levels.get(level)
+        figure = _figure(report, f"level {level}", size, meaning, memory.naive)
+        figures.append(replace(figure, chosen=level == str(report.level)))
+    figures.append(_lower_bound(report))
+    if report.slot_bound is not None:
+        figure = _figure(report, "slot bound", report.slot_bound, _SLOT_BOUND, memory.naive)
+        figures.append(replace(figure, certainty=_sure(report, "live_peak", figure.value)))
+    if memory.order_bound is not None and not memory.order_proved:
+        meaning = DEFINITIONS["order_bound"]
+        figures.append(
+            _figure(report, "order bound", memory.order_bound, meaning, memory.naive)
+        )
+    if report.original_planned is not None:
+        whose = "the file" if report.target == "portable" else "the runtime's own graph"
+        meaning = f"what this level needs in the order of {whose}"
+        figures.append(
+            _figure(report, "file order", report.original_planned, meaning, memory.naive)
+        )
+    return tuple(figures)
+
+
+def _lower_bound(report: Report) -> doc.Figure:
+    memory, meaning = report.memory, DEFINITIONS["live_peak"]
+    if memory.order_proved:
+        meaning += "; no order needs less"
+    if memory.live_peak is None and "live_peak" in report.symbolic:
+        meaning += "; dims from 1 on"
+        figure = doc.Figure("lower bound", report.symbolic["live_peak"], meaning)
+    else:
+        figure = _figure(report, "lower bound", memory.live_peak, meaning, memory.naive)
+    return replace(figure, certainty=_sure(report, "live_peak", figure.value))
+
+
+def total_figures(report: Report) -> tuple[doc.Figure, ...]:
+    """Return the whole model's memory, term by term; of a forward one, what training takes."""
+    terms = (
+        _figure(report, name, getattr(report.memory, name), DEFINITIONS[name], None)
+        for name in ("weights", "inputs", "outputs", "planned", "total")
+    )
+    training = (
+        doc.Figure(name, format_size(report.training_estimate[key]), meaning)
+        for key, (name, meaning) in _TRAINING.items()
+        if key in report.training_estimate
+    )
+    return (*terms, _workspace(report), *training)
+
+
+def _workspace(report: Report) -> doc.Figure:
+    """Return what kernels take besides, which nobody knows before a run."""
+    peaks = report.runtime and report.runtime.observed.get("optimized")
+    if not peaks or peaks.scratch is None:
+        return doc.Figure("workspace", UNKNOWN, WORKSPACE)
+    return doc.Figure("workspace", format_size(peaks.scratch), WORKSPACE, certainty=OBSERVED)
+
+
+def certainty_lines(report: Report) -> tuple[str, ...]:
+    """Return what the words beside the numbers mean, those that are there."""
+    rows = (*memory_figures(report), *total_figures(report))
+    words = {row.certainty for row in rows} | {row.value for row in rows}
+    return tuple(f"{word}: {meaning}" for word, meaning in CERTAINTY.items() if word in words)
+
+
+def _figure(
+    report: Report, name: str, size: int | None, meaning: str, naive: int | None
+) -> doc.Figure:
+    text = report.symbolic.get(name, UNKNOWN) if size is None else format_size(size)
+    known = size is not None and naive is not None and name != "naive"
+    saved = format_share((naive or 0) - (size or 0), naive or 0) if known else ""
+    return doc.Figure(name, text, meaning, saved, _sure(report, name, text))
+
+
+def _sure(report: Report, name: str, text: str) -> str:
+    """Return how sure a number is; levels are as sure as the plan, unknown says so itself."""
+    if text == UNKNOWN or name == "order bound":
+        return ""
+    return report.certainty.get(name, report.certainty.get("planned", ""))

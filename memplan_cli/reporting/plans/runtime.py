@@ -1,0 +1,104 @@
+"""What a runtime needs, predicted and observed, before and after; and how it is set up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.quantities import format_size
+from memplan_cli.core.serialization import to_json
+from memplan_cli.reporting import document as doc
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from memplan_cli.core.results.observations import Peaks
+    from memplan_cli.core.results.report import Report, RuntimeFacts
+
+_MEASURES: Mapping[str, str] = {
+    "first run peak": "most bytes of intermediates and outputs live in the first run",
+    "steady peak": "the same from the second run on, the memory pattern's block included",
+    "reserved": "what the runtime's arena reserved from the system, weights included",
+    "reserved, no weights": "the same without the weights that are in the arena",
+}
+
+_HEADS = ("", ">original: predicted", ">observed", ">optimized: predicted", ">observed")
+
+
+def size_or_dash(size: int | None) -> str:
+    """Return a size for people; a dash where there is none."""
+    return "-" if size is None else format_size(size)
+
+
+def evidence(runtime: RuntimeFacts | None) -> Iterator[doc.Block]:
+    """Yield predicted and observed side by side; nothing where nothing was run."""
+    if runtime is None or not (runtime.predicted or runtime.observed):
+        return
+    sides = (
+        (found, runtime_side.get(side))
+        for side in ("original", "optimized")
+        for found, runtime_side in (
+            (_predicted, runtime.predicted),
+            (_observed, runtime.observed),
+        )
+    )
+    known = [found(peaks) if peaks else {} for found, peaks in sides]
+    rows = [
+        (name, *(size_or_dash(side.get(name)) for side in known))
+        for name in _MEASURES
+        if any(side.get(name) is not None for side in known)
+    ]
+    title = f"Predicted and observed: {runtime.name} {runtime.version}, {runtime.provider}"
+    meanings = tuple(f"{name}: {_MEASURES[name]}" for name, *_ in rows)
+    if rows:
+        table = doc.Table(doc.columns(*_HEADS), tuple(rows))
+        yield from doc.section(title, table, doc.Items(meanings))
+
+
+def _predicted(peaks: Peaks) -> Mapping[str, int | None]:
+    """Return a prediction: of the arena, it leaves the weights out."""
+    return {
+        "first run peak": peaks.first_run_peak,
+        "steady peak": peaks.steady_peak,
+        "reserved, no weights": peaks.held,
+    }
+
+
+def _observed(peaks: Peaks) -> Mapping[str, int | None]:
+    known = peaks.held is not None and peaks.weights is not None
+    aside = (peaks.held or 0) - (peaks.weights or 0)
+    return {
+        "first run peak": peaks.first_run_peak,
+        "steady peak": peaks.steady_peak,
+        "reserved": peaks.held,
+        "reserved, no weights": aside if known else None,
+    }
+
+
+def settings(runtime: RuntimeFacts | None) -> Iterator[doc.Block]:
+    """Yield the runtime's options for the written model, ``scope.key = value``."""
+    if runtime is None or runtime.settings is None:
+        return
+    lines = tuple(
+        doc.Name(f"{scope}.{key} = {value}")
+        for scope, options in to_json(runtime.settings).items()
+        if scope != "io_binding"  # a line for each donated pair is in its own section
+        for key, value in options.items()
+    )
+    yield from doc.section(
+        "Settings of the written model", doc.Items(lines) if lines else None
+    )
+
+
+def validation(report: Report) -> Iterator[doc.Block]:
+    """Yield the verdict of the comparison, or that there was none."""
+    checked = report.validation
+    words = ["not validated"]
+    if checked is not None:
+        words = [f"{checked.status} on {checked.provider}"]
+        if checked.bit_identical is not None:
+            words.append("bit for bit" if checked.bit_identical else "outputs differ")
+        if checked.replay is not None:
+            words.append(f"replay {checked.replay}")
+        if checked.donated is not None:
+            words.append(f"two steps with donated buffers {checked.donated}")
+    yield from doc.section("Validation", doc.Paragraph(", ".join(words)))

@@ -1,0 +1,277 @@
+"""A plan's report as a document: one small function for each section."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.compact.columns import cells
+from memplan_cli.core.program import VarId, var_id
+from memplan_cli.core.quantities import format_share, format_size
+from memplan_cli.core.results.observations import CPU
+from memplan_cli.core.results.timeline import curve, main_arena, nodes_at, peak_tick
+from memplan_cli.core.symbolic.dims import binding_text
+from memplan_cli.planning.print_log import print_log, refusals
+from memplan_cli.reporting import document as doc
+from memplan_cli.reporting.escape import per_unit
+from memplan_cli.reporting.plans import runtime
+from memplan_cli.reporting.plans.memory import (
+    certainty_lines,
+    headline,
+    memory_figures,
+    total_figures,
+    verdict,
+)
+from memplan_cli.reporting.snippet import binding_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from memplan_cli.core.results.placements import Placement
+    from memplan_cli.core.results.plan import Plan
+    from memplan_cli.core.results.report import Report
+
+_HALF, _WIDE = frozenset({"float16", "bfloat16"}), "float32"
+
+_SIZES = ("inputs", "outputs", "naive", "live_peak", "planned", "total")
+"""What a row of a binding says of its memory."""
+
+
+def plan_document(plan: Plan, most: int) -> doc.Document:
+    """Return the report of a plan; of long tables, the first ``most`` rows."""
+    report = plan.report
+    blocks = (
+        doc.Paragraph(verdict(report), "plain" if report.saved is None else "verdict"),
+        doc.Paragraph(headline(report), "soft"),
+        *_memory(report),
+        *_live_bytes(plan),
+        *_peak(plan, most),
+        *left_at_32_bits(plan, most),
+        *_bindings(report),
+        *_recomputation(report),
+        *_donation(report, most),
+        *_orders(report),
+        *runtime.evidence(report.runtime),
+        *runtime.settings(report.runtime),
+        *runtime.validation(report),
+        *_not_reused(plan, most),
+        *doc.section("Warnings", doc.Items(report.warnings) if report.warnings else None),
+    )
+    return doc.Document(("Memory of ", doc.Name(report.model.path or "model")), blocks)
+
+
+def logged(plan: Plan) -> Iterator[doc.Block]:
+    """Yield the lines of ``--print-log``."""
+    lines = tuple(map(doc.Name, print_log(plan)))
+    yield from doc.section("Reuse, in the order of the plan", doc.Items(lines))
+
+
+def _memory(report: Report) -> Iterator[doc.Block]:
+    words = certainty_lines(report)
+    yield from doc.section("Intermediates", doc.Figures(memory_figures(report)))
+    yield from doc.section("Whole model", doc.Figures(total_figures(report)))
+    if words:
+        yield doc.Paragraph("; ".join(words), "soft")
+
+
+def _live_bytes(plan: Plan) -> Iterator[doc.Block]:
+    arena = main_arena(plan)
+    points = curve(plan, arena)
+    most = max((size for _, size in points), default=0)
+    if arena is None or not most:
+        return
+    end, peak = points[-1][0], peak_tick(points)
+    unit = "" if arena.unit == "1" else f" x {arena.unit}"
+    caption = f"highest {format_size(most)}{unit} at step {peak} of {end}"
+    yield from doc.section("Live bytes over time", doc.Chart(points, end, peak, caption))
+
+
+def _peak(plan: Plan, most: int) -> Iterator[doc.Block]:
+    peak = plan.report.peak
+    if peak is None or not peak.tensors:
+        return
+    whole = sum(size for _, size in peak.tensors)
+    shown = {VarId(name): size for name, size in peak.tensors[:most]}
+    places = {
+        tensor: plan.tensors[at]
+        for at, (name, block) in enumerate(cells(plan.tensors, "name", "block"))
+        if (tensor := var_id(block, name)) in shown
+    }
+    nodes = nodes_at(plan)
+    rows = (
+        (
+            doc.Name(name),
+            format_size(size),
+            format_share(size, whole),
+            *_between(places.get(name), nodes),
+        )
+        for name, size in shown.items()
+    )
+    heads = ("tensor", ">bytes", ">share", "made by", "last read by")
+    title = (f"At the peak: step {peak.step}, ", doc.Name(peak.node))
+    yield from doc.section(
+        title, doc.first_rows(heads, rows, len(peak.tensors) - most, "tensors")
+    )
+
+
+def _between(place: Placement | None, nodes: Mapping[int, str]) -> tuple[str | doc.Name, ...]:
+    """Return the nodes between which a tensor is live, or why it is for the whole run."""
+    if place is None:
+        return "", ""
+    if place.pinned:
+        return "(whole run)", place.pinned
+    return doc.Name(nodes.get(place.first, "")), doc.Name(nodes.get(place.last - 1, ""))
+
+
+def left_at_32_bits(plan: Plan, most: int) -> Iterator[doc.Block]:
+    """Yield the float32 intermediates of a model of 16-bit floats, the largest first.
+
+    A conversion to float16 rarely halves the memory: what needs range is left as it was, and
+    every cast makes one tensor more (onnxconverter-common#289, onnxruntime#9949).
+    """
+    dtypes = {dtype for (dtype,) in cells(plan.tensors, "dtype")}
+    if not dtypes & _HALF or _WIDE not in dtypes:
+        return
+    wide = [tensor for tensor in plan.tensors if tensor.dtype == _WIDE]
+    wide.sort(key=attrgetter("bytes"), reverse=True)
+    units = {arena.id: per_unit(arena.unit) for arena in plan.arenas}
+    whole: dict[str, int] = {}
+    for tensor in wide:
+        unit = units[tensor.arena]
+        whole[unit] = whole.get(unit, 0) + tensor.bytes
+    taken = " + ".join(f"{format_size(size)}{unit}" for unit, size in whole.items())
+    line = f"{len(wide)} tensors, {taken} without reuse, stay {_WIDE} beside 16-bit floats"
+    rows = (
+        (
+            doc.Name(tensor.id),
+            f"{format_size(tensor.bytes)}{units[tensor.arena]}",
+            f"[{','.join(map(str, tensor.shape))}]",
+        )
+        for tensor in wide[:most]
+    )
+    table = doc.first_rows(("tensor", ">bytes", "shape"), rows, len(wide) - most, "tensors")
+    yield from doc.section("Not at 16 bits", doc.Paragraph(line), table)
+
+
+def _bindings(report: Report) -> Iterator[doc.Block]:
+    """Yield what each binding needs alone, where the plan holds for several."""
+    if not report.profiles:
+        return
+    planned = report.memory.planned
+    size = "" if planned is None else f" takes {format_size(planned)} and"
+    line = f"this plan{size} was checked at each; what a plan for each alone takes:"
+    rows = tuple(
+        (
+            binding_text(row.dims),
+            *(runtime.size_or_dash(getattr(row.memory, name)) for name in _SIZES),
+        )
+        for row in report.profiles
+    )
+    heads = doc.columns("dims", *(f">{name.replace('_', ' ')}" for name in _SIZES))
+    yield from doc.section("Each binding", doc.Paragraph(line), doc.Table(heads, rows))
+
+
+def _recomputation(report: Report) -> Iterator[doc.Block]:
+    """Yield what is recomputed and what that costs, where that was asked for."""
+    found = report.recompute
+    if not found.nodes and found.budget is None:
+        return
+    line = f"{found.nodes} nodes recomputed, {100 * found.flops_increase:.1f}% more FLOPs"
+    if found.budget is not None:
+        met = "met" if found.met else "not met"
+        line += f"; the budget of {format_size(found.budget)} is {met}"
+    if found.bound is not None:
+        line += (
+            f"; no order needs less than {format_size(found.bound)}, whatever is recomputed"
+        )
+    rows = (
+        (format_size(point.peak), f"{100 * point.extra:.1f}%", str(point.nodes))
+        for point in found.curve
+    )
+    heads = (">live peak", ">more FLOPs", ">nodes recomputed")
+    yield from doc.section(
+        "Recomputation", doc.Paragraph(line), doc.first_rows(heads, rows, 0, "points")
+    )
+
+
+def _donation(report: Report, most: int) -> Iterator[doc.Block]:
+    """Yield each output with the input whose buffer it reuses, or why it may not."""
+    found = report.donated
+    rows: list[tuple[doc.Prose, ...]] = [
+        (doc.Name(made), ("reuses the buffer of ", doc.Name(given)))
+        for given, made in found.pairs
+    ]
+    rows += [(doc.Name(refusal.name), refusal.reason) for refusal in found.refused]
+    if not rows:
+        return
+    table = doc.first_rows(("output", ""), rows[:most], len(rows) - most, "outputs")
+    code = doc.Code(_donated_code(report)) if found.pairs else None
+    yield from doc.section("Donated buffers", doc.Paragraph(donated_line(report)), table, code)
+
+
+def donated_line(report: Report) -> str:
+    """Return what donation saves."""
+    found = report.donated
+    refused = f"; {len(found.refused)} may not" if found.refused else ""
+    # Over symbols what it saves is in the expression of the total alone.
+    less = "" if report.symbolic else f", {format_size(found.bytes)} less in total"
+    return (
+        f"{len(found.pairs)} outputs reuse the buffer of the input they replace{less}{refused}"
+    )
+
+
+def _donated_code(report: Report) -> tuple[str, ...]:
+    provider = report.runtime.provider if report.runtime else CPU
+    lines = (
+        "import json",
+        "import onnxruntime as ort",
+        "session = ...  # of the written model, with the settings of this report",
+        'plan = json.load(open("PLAN.memplan.json"))',
+    )
+    pairs = '{made: given for given, made in plan["report"]["donated"]["pairs"]}'
+    return (*lines, *filter(None, binding_lines(pairs, provider)))
+
+
+def _orders(report: Report) -> Iterator[doc.Block]:
+    rows = (
+        (name, format_size(size), "chosen" if name == report.chosen_order else "")
+        for name, size in report.orders.items()
+    )
+    table = doc.first_rows(("order", ">live peak", ""), rows, 0, "orders")
+    yield from doc.section("Orders that were tried", table)
+
+
+def _not_reused(plan: Plan, most: int) -> Iterator[doc.Block]:
+    """Yield what reuses no memory, by reason, most bytes first.
+
+    Only sizes that are numbers are summed.
+    """
+    fixed = {arena.id for arena in plan.arenas if arena.unit == "1"}
+    found: dict[str, list[tuple[int, str]]] = {}
+    for tensor, reason in refusals(plan.tensors):
+        size = tensor.bytes if tensor.arena in fixed else 0
+        found.setdefault(reason, []).append((-size, tensor.id))
+    for refusal in plan.report.unplanned:
+        if refusal.name not in plan.by_id:
+            found.setdefault(refusal.reason, []).append((0, refusal.name))
+    groups = sorted(
+        (sum(size for size, _ in group), reason) for reason, group in found.items()
+    )
+    rows = (
+        (
+            str(len(found[reason])),
+            format_size(-size) if size else "-",
+            reason,
+            _examples(found[reason]),
+        )
+        for size, reason in groups[:most]
+    )
+    heads = (">tensors", ">bytes", "reason", "for example")
+    table = doc.first_rows(heads, rows, len(groups) - most, "reasons")
+    yield from doc.section("Not reused, and why", table)
+
+
+def _examples(group: list[tuple[int, str]]) -> tuple[str | doc.Name, ...]:
+    """Return the two largest, a comma between them."""
+    names = [doc.Name(name) for _, name in sorted(group)[:2]]
+    return tuple(part for name in names for part in (", ", name))[1:]

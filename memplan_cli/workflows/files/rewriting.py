@@ -1,0 +1,195 @@
+"""A model, what was planned for it, and the files that both are written into."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from memplan_cli.errors import ModelError, SettingsError
+from memplan_cli.workflows.files.file_names import plan_beside, written_beside
+from memplan_cli.workflows.files.output_files import OutputFiles, refuse_targets
+from memplan_cli.workflows.files.own_weights import possible_weights
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from memplan_cli.core.results.plan import Plan
+    from memplan_cli.planning.planner import Planned
+    from memplan_cli.settings.settings import Settings
+    from memplan_cli.workflows.files.model_file import ModelFile
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """The files to write: a model, its plan, and the settings to run it with, if asked for."""
+
+    model: Path
+    plan: Path
+    settings: Path | None = None
+
+    @classmethod
+    def of(
+        cls,
+        source: Path,
+        model: Path | str | None = None,
+        plan: Path | str | None = None,
+        settings: Path | str | None = None,
+    ) -> Self:
+        """Return the files that somebody named, and the usual ones beside the source.
+
+        Raises:
+            ModelError: a name is that of a folder.
+            SettingsError: the settings, which are Python, have the name of their JSON.
+        """
+        for path in (source, *([] if model is None else [Path(model)])):
+            if path.is_dir():
+                raise ModelError(f"{path} is a folder", hint="name a file")
+        written = Path(model) if model else written_beside(source)
+        python = Path(settings) if settings else None
+        if python is not None and python.suffix == ".json":
+            raise SettingsError(
+                "--settings-out takes a file of Python; the JSON is written beside it",
+                hint=f"name it {python.with_suffix('.py').name}",
+            )
+        return cls(written, Path(plan) if plan else plan_beside(written), python)
+
+    @property
+    def settings_files(self) -> tuple[Path, ...]:
+        """The settings as Python and as JSON, where they are asked for."""
+        if self.settings is None:
+            return ()
+        return self.settings, self.settings.with_suffix(".json")
+
+    def refuse(self, source: Path) -> None:
+        """Refuse targets that cannot be written or that are needed.
+
+        Raises:
+            ModelError: naming the file.
+        """
+        names = possible_weights(self.model) if self.settings is not None else ()
+        own = {f"its weights {name}": self.model.with_name(name) for name in names}
+        refuse_targets({**own, **self._named()}, (source,), weights={})
+
+    def refuse_weights(self, file: ModelFile) -> None:
+        """Refuse targets that are a file of the model's weights, here or where they go.
+
+        Raises:
+            ModelError: naming the file.
+        """
+        folders = (file.path.parent, self.model.parent)
+        weights = {f / name: file.path.name for f in folders for name in file.data_files}
+        refuse_targets(self._named(), (), weights)
+
+    def _named(self) -> dict[str, Path]:
+        named = {"-o": self.model, "--plan": self.plan}
+        names = "--settings-out", "the JSON of --settings-out"
+        return named | dict(zip(names, self.settings_files, strict=False))
+
+
+@dataclass(frozen=True, slots=True)
+class Rewriting:
+    """A model, what was planned for it, and where both go."""
+
+    file: ModelFile
+    planned: Planned
+    settings: Settings
+    targets: Targets
+    original: Path | None = None
+    """What the model is compared with, where it was not planned as it is."""
+    notes: Mapping[str, str] = field(default_factory=dict)
+    """Further metadata for the written model."""
+
+    @property
+    def compared_with(self) -> Path:
+        """Return the file whose outputs count."""
+        return self.original or self.file.path
+
+    @property
+    def only_as_written(self) -> bool:
+        """Whether the runtime's optimisation must not touch the written file."""
+        report = self.planned.plan.report
+        # Copies would be merged, and a pair is safe only in the order of the file.
+        moved = report.recompute.nodes > 0 or bool(report.donated.pairs)
+        return self.original is not None or moved
+
+
+class RewrittenFiles(OutputFiles):
+    """The files of one rewriting: its weights go along, and go again if it fails.
+
+    Raises:
+        ModelError: a file is in the way or cannot be written.
+    """
+
+    def __init__(self, rewriting: Rewriting) -> None:
+        from memplan_cli.onnx_io.metadata import donation_note
+        from memplan_cli.onnx_io.writing.write import written_model
+        from memplan_cli.workflows.files.own_weights import own_weights
+
+        rewriting.targets.refuse_weights(rewriting.file)
+        self._rewriting = rewriting
+        self._targets = rewriting.targets
+        self._earlier = own_weights(self._targets.model)
+        planned = rewriting.planned
+        notes = {**rewriting.notes, **donation_note(planned.plan.report.donated.pairs)}
+        self.data = written_model(rewriting.file.model, planned.program, planned.plan, notes)
+        super().__init__(
+            rewriting.file.data_files,
+            rewriting.file.path.parent,
+            self._targets.model.parent,
+            own=self._earlier if rewriting.original else (),
+        )
+
+    def finish(self, plan: Plan) -> tuple[Plan, tuple[Path, ...]]:
+        """Give all files their names; return the plan as written, and the weights.
+
+        Raises:
+            SettingsError: settings are asked for and nothing was measured.
+            ModelError: a file cannot be written.
+        """
+        plan = _seen_from(self._targets.plan.parent, plan)
+        contents = {self._targets.plan: plan.encoded(), self._targets.model: self.data}
+        weights = self.write({**contents, **dict(self._settings(plan))})
+        self._drop_unused()
+        return plan, weights
+
+    def _settings(self, plan: Plan) -> Iterator[tuple[Path, bytes]]:
+        """Yield the settings of the written model as Python and as JSON, if asked for."""
+        from memplan_cli.reporting.snippet import settings_json, settings_snippet
+
+        if self._targets.settings is None:
+            return
+        runtime = plan.report.runtime
+        if runtime is None or runtime.settings is None:
+            raise SettingsError(
+                "the runtime's memory was not measured, so there are no settings",
+                hint="leave --settings-out out",
+            )
+        model = str(self._targets.model)
+        python, json = self._targets.settings_files
+        yield python, settings_snippet(runtime.settings, model, runtime.provider).encode()
+        yield json, settings_json(runtime.settings).encode()
+
+    def _drop_unused(self) -> None:
+        """Remove what the earlier output alone has had: nobody would find it again."""
+        from memplan_cli.onnx_io.load import load_model
+        from memplan_cli.workflows.files.own_weights import weights_of
+
+        left = [n for n in self._earlier if n not in self._rewriting.file.data_files]
+        used = weights_of(load_model(self._rewriting.compared_with)) if left else ()
+        for name in left:
+            if name not in used:
+                self._targets.model.with_name(name).unlink(missing_ok=True)
+
+
+def _seen_from(folder: Path, plan: Plan) -> Plan:
+    """Return a plan that names its model from a folder: the same wherever somebody stands."""
+    model = plan.report.model
+    with suppress(ValueError):  # on another drive there is no way from here to there
+        path = Path(os.path.relpath(Path(model.path).absolute(), folder.absolute()))
+        return plan.with_report(
+            replace(plan.report, model=replace(model, path=path.as_posix()))
+        )
+    return plan

@@ -1,0 +1,229 @@
+"""JSON by what classes declare: what is written is read back, and nothing else is read."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence  # noqa: TC003 - types to read by
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memplan_cli.core.deserialization import Check, MisfitError, Range, from_json, one_of
+from memplan_cli.core.serialization import (
+    SORTED,
+    Form,
+    Key,
+    Keys,
+    optional,
+    past,
+    sparse,
+    to_json,
+)
+
+
+class Row(NamedTuple):
+    """A row of a long table."""
+
+    name: str
+    shape: tuple[Annotated[int, Range(0, 99)] | str, ...]
+    slot: Annotated[int, Range(0, 99)] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Inner:
+    """Nothing but fields."""
+
+    share: Annotated[float, Check("a share", lambda value: 0 <= value <= 1)]
+    pair: tuple[str, int]
+    path: Path
+    flag: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Outer:
+    """Keys of every kind."""
+
+    schema: ClassVar[str] = "outer/1"
+    json_keys: ClassVar[Keys] = (
+        "schema",
+        "rows",
+        Key("count.rows", "size"),
+        Key("count.limit", "limit"),
+        Key("inner.first", "inner"),
+        Key("table", form=SORTED),
+        *optional("words"),
+        *sparse("note"),
+        *past("older"),
+        Key(
+            "far", form=Form(float | None, None, lambda far: math.inf if far is None else far)
+        ),
+    )
+
+    name: str
+    rows: Sequence[Row]
+    limit: int
+    inner: Inner
+    table: Mapping[str, float | None]
+    far: float
+    words: tuple[Annotated[str, one_of("a", "b")], ...] = ()
+    note: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """Return the number of rows."""
+        return len(self.rows)
+
+
+OUTER = Outer(
+    name="given",
+    rows=(Row("x", (1, "n"), None), Row("y", (), 3)),
+    limit=4,
+    inner=Inner(0.5, ("p", 1), Path("a/b")),
+    table={"z": 1.5, "a": None},
+    far=math.inf,
+    words=("a", "b"),
+)
+
+
+def written() -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(json.dumps(to_json(OUTER), allow_nan=False))
+    return data
+
+
+def refused(data: object, kind: type = Outer) -> str:
+    with pytest.raises(MisfitError) as caught:
+        from_json(kind, data, "the file", **({"name": "given"} if kind is Outer else {}))
+    return str(caught.value)
+
+
+def test_keys_stand_in_the_order_and_the_nesting_that_the_class_says() -> None:
+    data = written()
+    assert list(data) == ["schema", "rows", "count", "inner", "table", "words", "far"]
+    assert data["count"] == {"rows": 2, "limit": 4}
+    assert list(data["table"]) == ["a", "z"]
+    assert data["rows"][0] == {"name": "x", "shape": [1, "n"], "slot": None}
+    assert data["inner"]["first"]["path"] == "a/b"
+    assert data["far"] is None
+
+
+def test_what_is_written_is_read_back() -> None:
+    assert from_json(Outer, written(), "it", name="given") == OUTER
+    noted = replace(OUTER, note="n")
+    assert from_json(Outer, to_json(noted), "it", name="given") == noted
+
+
+@given(
+    st.lists(
+        st.builds(
+            Row,
+            st.text(),
+            st.lists(st.integers(0, 99) | st.text(max_size=3)).map(tuple),
+            st.none() | st.integers(0, 99),
+        )
+    )
+)
+def test_any_rows_come_back(rows: list[Row]) -> None:
+    made = replace(OUTER, rows=tuple(rows))
+    assert from_json(Outer, to_json(made), "it", name="given") == made
+
+
+def test_optional_keys_and_those_of_earlier_versions_may_be_there_or_not() -> None:
+    data = written()
+    del data["words"]
+    data["older"] = "whatever"
+    assert from_json(Outer, data, "it", name="given") == replace(OUTER, words=())
+
+
+@pytest.mark.parametrize(
+    ("way", "value", "said"),
+    [
+        (("rows", 1, "slot"), True, "rows[1].slot: 'True' where a whole number from 0 to 99"),
+        (("rows", 1, "slot"), 100, "rows[1].slot: '100' where"),
+        (("rows", 1, "slot"), -1, "rows[1].slot: '-1' where"),
+        (("rows", 1, "name"), None, "rows[1].name: 'None' where a text belongs"),
+        (("rows", 0, "shape"), [1, None], "rows[0].shape[1]: 'None' does not belong there"),
+        (("rows", 0, "shape"), "1", "rows[0].shape: '1' where a list belongs"),
+        (("rows", 0, "shape"), [-1], "rows[0].shape[0]: '-1' where"),
+        (("rows", 0), ["x", [], 1], "rows[0]: \"['x', [], 1]\" where an object belongs"),
+        (("rows", 0), "abc", "rows[0]: 'abc' where an object belongs"),
+        (("rows", 0, "evil"), 1, "rows[0].evil: is unknown"),
+        (("rows",), {}, "rows: '{}' where a list belongs"),
+        (("count", "rows"), 3, "count.rows: '3', but the rest says '2'"),
+        (("count", "rows"), 2.0, "count.rows: '2.0', but the rest says '2'"),
+        (("count", "limit"), 1.0, "count.limit: '1.0' where a whole number belongs"),
+        (("count", "limits"), 1, "count.limits: is unknown"),
+        (("count",), None, "count: 'None' where an object belongs"),
+        (("inner", "first", "share"), float("nan"), "inner.first.share: 'nan' where a finite"),
+        (("inner", "first", "share"), False, "inner.first.share: 'False' where a finite"),
+        (("inner", "first", "share"), 10**400, "inner.first.share: '1000"),
+        (("inner", "first", "share"), 1.5, "inner.first.share: '1.5' where a share belongs"),
+        (("inner", "first", "pair"), ["p"], "inner.first.pair: \"['p']\" where a list of 2"),
+        (("inner", "first", "flag"), 0, "inner.first.flag: '0' where true or false belongs"),
+        (("inner", "first", "path"), 0, "inner.first.path: '0' where a text belongs"),
+        (("table", "a"), float("inf"), "table.a: 'inf' where a finite number belongs"),
+        (("table", "\x1b[2J"), "", "table['\\x1b[2J']: '' where a finite number belongs"),
+        (("words",), ["c"], "words[0]: 'c' where one of a, b belongs"),
+        (("limit",), 4, "limit: is unknown"),
+        (("name",), "x", "name: is unknown"),
+        (("settings",), {}, "settings: is unknown"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_refused_with_the_way_to_it(
+    way: tuple[Any, ...], value: object, said: str
+) -> None:
+    data = written()
+    inner: Any = data
+    for step in way[:-1]:
+        inner = inner[step]
+    inner[way[-1]] = value
+    assert refused(data).startswith(f"the file: {said}")
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        ("rows",), ("count",), ("count", "rows"), ("count", "limit"), ("inner", "first", "share"),
+        ("inner", "first", "flag"), ("rows", 0, "slot"), ("far",),
+    ],
+)  # fmt: skip
+def test_a_key_that_is_missing_is_named(way: tuple[Any, ...]) -> None:
+    data = written()
+    inner: Any = data
+    for step in way[:-1]:
+        inner = inner[step]
+    del inner[way[-1]]
+    assert refused(data).endswith(": is missing")
+    assert str(way[-1]) in refused(data)
+
+
+@pytest.mark.parametrize("data", [None, [], "outer/1", 3, {}, {"schema": "outer/2"}])
+def test_another_schema_is_refused_before_anything_else(data: object) -> None:
+    assert refused(data).startswith("the file is not of schema outer/1, but ")
+
+
+class Colour(Enum):
+    """Something with a value."""
+
+    RED = "red"
+
+
+def test_numbers_without_end_are_null_and_other_values_have_their_form() -> None:
+    values = (
+        math.nan,
+        -math.inf,
+        1.5,
+        Colour.RED,
+        Path("p"),
+        (1, [True, None]),
+        {"k": Colour.RED},
+    )
+    assert to_json(values) == [None, None, 1.5, "red", "p", [1, [True, None]], {"k": "red"}]
+    with pytest.raises(TypeError, match="complex has no form"):
+        to_json(1j)

@@ -1,0 +1,260 @@
+"""The guide's examples: quoted as they stand, they run, and what each adds has its effect."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import parser
+
+import memplan_cli
+from documents.pages import DOCS, CodeBlock, blocks_of
+from memplan_cli import Settings
+from memplan_cli.core.problem import Layout, lower_bound, violations
+from memplan_cli.errors import InvalidLayoutError
+from memplan_cli.packing import ALLOCATORS
+from memplan_cli.shapes.symbolic import targets
+from memplan_cli.transforms.ordering.search import list_orders
+from order_graphs import random_graph
+from packing_problems import problems
+from training.gradient_checks import Case, check
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import ModuleType
+
+    from memplan_cli.core.problem import Problem
+    from memplan_cli.training.tape import Call
+
+EXAMPLES = DOCS / "examples" / "extending"
+NAMES = tuple(path.stem for path in sorted(EXAMPLES.glob("*.py")))
+BLOCKS = tuple(
+    block for block in blocks_of(DOCS / "guide.md") if block.language in ("python", "text")
+)
+
+
+def example(name: str) -> ModuleType:
+    """Return an example as a module, by the name that a command's table gives it."""
+    full = f"extending_{name}"
+    if full not in sys.modules:
+        spec = spec_from_file_location(full, EXAMPLES / f"{name}.py")
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[full] = module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[full])
+    return sys.modules[full]
+
+
+def printed(name: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """Run an example as a script and return what it prints."""
+    try:
+        runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+    except SystemExit as end:
+        assert end.code in (0, None)  # noqa: PT017 - the end of a command, no failure
+    return capsys.readouterr().out
+
+
+def remarks(kind: str) -> dict[str, list[CodeBlock]]:
+    """Return the guide's blocks by the example that they are ``from`` or that ``prints`` them."""
+    found: dict[str, list[CodeBlock]] = {}
+    for block in BLOCKS:
+        what, _, file = block.remark.partition(" ")
+        if what == kind:
+            found.setdefault(file.removesuffix(".py"), []).append(block)
+    return found
+
+
+def test_the_guide_quotes_every_example_and_nothing_else() -> None:
+    assert sorted(remarks("from")) == sorted(remarks("prints")) == list(NAMES)
+    assert [str(block) for block in BLOCKS if not block.remark] == []
+    assert len(NAMES) == 6
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_the_guide_quotes_stands_in_the_example(name: str) -> None:
+    text = (EXAMPLES / f"{name}.py").read_text()
+    assert [str(block) for block in remarks("from")[name] if block.text not in text] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_example_prints_what_the_guide_says(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = printed(name, capsys)
+    assert [str(block) for block in remarks("prints")[name] if block.text not in shown] == []
+
+
+@given(problems())
+def test_the_allocator_is_safe_and_never_below_the_bound(problem: Problem) -> None:
+    layout = example("allocator").longest_first(problem)
+    assert violations(problem, layout) == ()
+    assert layout.height >= lower_bound(problem)
+
+
+def test_a_plan_lies_where_the_callers_allocator_puts_it(samples: Path) -> None:
+    given: list[dict[str, int]] = []
+
+    def recorded(problem: Problem) -> Layout:
+        layout: Layout = example("allocator").longest_first(problem)
+        given.append({str(buffer): offset for buffer, offset in layout.offsets.items()})
+        return layout
+
+    plan = memplan_cli.plan(samples / "branchy_cnn.onnx", allocate=recorded)
+    assert {t.name: t.offset for t in plan.tensors if t.alias_of is None} in given
+
+
+def test_an_allocator_whose_layout_is_not_safe_is_refused(samples: Path) -> None:
+    def on_the_floor(problem: Problem) -> Layout:
+        height = max(buffer.size for buffer in problem.buffers)
+        return Layout({buffer.id: 0 for buffer in problem.buffers}, height, proved=True)
+
+    with pytest.raises(InvalidLayoutError, match="overlap"):
+        memplan_cli.plan(samples / "branchy_cnn.onnx", allocate=on_the_floor)
+
+
+def test_padding_that_an_allocator_leaves_out_at_the_top_is_added(tmp_path: Path) -> None:
+    def trimmed(problem: Problem) -> Layout:
+        found = ALLOCATORS["portfolio"](problem)
+        top = max(found.offsets[b.id] + b.size for b in problem.buffers)
+        assert top < found.height
+        return Layout(found.offsets, top)
+
+    path, settings = tmp_path / "odd.onnx", Settings(alignment=64)
+    text = """<ir_version: 9, opset_import: ["": 18]>
+        odd (float[1003] x) => (float[1003] y) { a = Exp(x) b = Exp(a) c = Exp(b) y = Neg(c) }"""
+    onnx.save(parser.parse_model(text), path)
+    plan = memplan_cli.plan(path, settings, allocate=trimmed)
+    assert plan.report.memory.planned == 4032
+    assert plan.report.memory == memplan_cli.plan(path, settings).report.memory
+
+
+def test_an_allocator_that_wastes_memory_costs_no_more_than_level_1(samples: Path) -> None:
+    def apart(problem: Problem) -> Layout:
+        offsets, top = {}, 0
+        for buffer in problem.buffers:
+            offsets[buffer.id] = top
+            top += -(-buffer.size // problem.alignment) * problem.alignment
+        return Layout(offsets, top, proved=True)
+
+    report = memplan_cli.plan(samples / "branchy_cnn.onnx", allocate=apart).report
+    assert report.levels["2"] == report.levels["1"]
+    assert report.memory.planned == report.levels["1"]
+
+
+@given(st.integers(0, 10_000))
+def test_the_scheduler_gives_a_permutation_that_keeps_to_the_edges(seed: int) -> None:
+    graph = random_graph(seed)
+    order = example("transform").newest_first(graph)
+    place = {op: at for at, op in enumerate(order)}
+    assert sorted(order) == list(range(graph.size))
+    assert all(place[p] < place[op] for op in order for p in graph.preds[op])
+
+
+def test_planning_tries_a_scheduler_of_the_table(
+    samples: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler = example("transform").newest_first
+    monkeypatch.setitem(list_orders.SCHEDULERS, "newest_first", scheduler)
+    report = memplan_cli.plan(samples / "train_mlp.onnx").report
+    live = report.memory.live_peak
+    assert live is not None
+    assert report.orders["newest_first"] >= live
+
+
+def test_the_shape_rule_makes_an_unknown_size_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = example("shape_rule")
+    path = tmp_path / "unpooled.onnx"
+    onnx.save(made.MODEL, path)
+    partial = Settings(allow_partial=True)
+    before = memplan_cli.plan(path, partial).report
+    assert [refusal.name for refusal in before.unplanned] == ["large"]
+    monkeypatch.setitem(targets.RULES, "MaxUnpool", made.max_unpool)
+    after = memplan_cli.plan(path).report
+    assert after.unplanned == ()
+    assert after.symbolic["planned"] == "768*batch + 32"
+
+
+@pytest.mark.parametrize(
+    ("text", "shape"),
+    [
+        ("Compress <axis = 0> (x, c)", (4, 3)),
+        ("Compress <axis = 1> (x, c)", (2, 4, 3)),
+        ("Compress <axis = -1> (x, c)", (2, 3, 4)),
+        ("Compress (x, c)", (2, 2)),
+    ],
+)
+def test_the_gradient_rule_agrees_with_central_differences(
+    text: str, shape: tuple[int, ...]
+) -> None:
+    x = np.random.default_rng(7).normal(size=shape)
+    condition = np.array([True, False, True, True])
+    rules: dict[str, Any] = example("gradient_rule").EXTENDED
+    check(Case(f"y = {text}", {"x": x}, constants={"c": condition}, rules=rules))
+
+
+def test_without_the_gradient_rule_the_operator_is_refused() -> None:
+    from memplan_cli.training.backward import NoRuleError
+    from memplan_cli.training.train_step import Recipe, make_train_step
+
+    with pytest.raises(NoRuleError, match="Compress"):
+        make_train_step(example("gradient_rule").MODEL, Recipe("loss", None, ("x",)))
+
+
+def test_a_gradient_rule_of_the_callers_comes_before_memplans_own() -> None:
+    from memplan_cli.training.train_step import Recipe, make_train_step
+
+    def tripled(call: Call) -> tuple[str, ...]:
+        return (call.tape.emit("Mul", call.dy, call.tape.scalar(3, call.input(0))),)
+
+    model = parser.parse_model(
+        '<ir_version: 9, opset_import: ["": 18]> g (double x) => (double loss)'
+        " { e = Exp(x) loss = Identity(e) }"
+    )
+    step = make_train_step(model, Recipe("loss", None, ("x",), rules={"Exp": tripled}))
+    (gradient,) = onnx.reference.ReferenceEvaluator(step.model).run(
+        [step.gradients["x"]], {step.parameters[0].input: np.array(1.0)}
+    )
+    assert gradient == 3.0
+
+
+def test_the_renderer_escapes_what_a_file_is_called(samples: Path, tmp_path: Path) -> None:
+    path = tmp_path / 'a"b.onnx'
+    path.write_bytes((samples / "branchy_cnn.onnx").read_bytes())
+    text = example("renderer").EXTENDED["metrics"](memplan_cli.plan(path))
+    assert 'memplan_planned_bytes{model="a\\"b.onnx",level="2"} 221184\n' in text
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "text"),
+    [
+        ((), 0, "221184 bytes at "),
+        (("--at-most", "1000"), 1, "221184 bytes at "),
+        (("--debugg",), 2, "No such option"),
+    ],
+)
+def test_the_command_ends_with_the_exit_code_of_its_check(
+    samples: Path, options: tuple[str, ...], code: int, text: str
+) -> None:
+    made = example("command")
+    line = made.command_line(made.EXTENDED)
+    model = str(samples / "branchy_cnn.onnx")
+    done = CliRunner().invoke(line, ["peak", model, *options])
+    assert (done.exit_code, text in done.output) == (code, True)
+    assert "Say at which node" in CliRunner().invoke(line, ["--help"]).output
+
+
+def test_the_command_that_cannot_work_ends_with_2_and_a_hint(samples: Path) -> None:
+    made = example("command")
+    line = made.command_line(made.EXTENDED)
+    done = CliRunner().invoke(line, ["peak", str(samples / "dynamic_batch.onnx")])
+    assert (done.exit_code, "Hint: bind the dims" in done.output) == (2, True)

@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import csv
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from benchmarks.packing_instances import square, thinned
+from memplan_cli.core.problem import (
+    Buffer,
+    BufferId,
+    Layout,
+    LiveRange,
+    Problem,
+    lower_bound,
+    violations,
+)
+from memplan_cli.packing import portfolio
+from memplan_cli.packing.bottleneck import bottleneck_subsets, fill, lowered_by_subsets
+from memplan_cli.packing.budget import Budget, Found
+from memplan_cli.packing.lowering import cheapest
+from memplan_cli.packing.pieces import Piece, assemble, layout_of, reduce
+from memplan_cli.packing.repair.ejection_chain import lowered, settle, settled
+from memplan_cli.packing.repair.interval_index import NOWHERE
+from memplan_cli.packing.repair.state import WORK, state_of
+from memplan_cli.packing.search.exact import Answer, Searcher
+from packing_problems import full_problems, heaviest, is_safe, problems, start_of
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+def read(name: str) -> Problem:
+    """Return a problem that a real model gave, its sizes in units of 64 bytes."""
+    with gzip.open(DATA / name, "rt", newline="") as file:
+        rows = [tuple(map(int, row)) for row in csv.reader(file)]
+    return Problem(
+        tuple(
+            Buffer(BufferId(str(index)), 64 * size, LiveRange(lower, upper))
+            for index, (lower, upper, size) in enumerate(rows)
+        )
+    )
+
+
+def test_a_training_step_of_few_large_and_many_small_buffers_reaches_its_bound() -> None:
+    problem = read("training_convolutions.csv.gz")
+    found = portfolio(problem)
+    assert violations(problem, found) == ()
+    assert found.height == lower_bound(problem)
+    assert found.proved
+
+
+def test_a_training_step_of_thousands_of_alike_buffers_comes_within_a_ten_thousandth() -> None:
+    problem = read("training_recurrent.csv.gz")
+    found = portfolio(problem)
+    assert violations(problem, found) == ()
+    assert found.height <= 1.0001 * lower_bound(problem)
+    assert found.height < 64 * start_of(heaviest(problem)).height
+
+
+def test_a_window_with_two_full_sections_is_filled_by_asking_first_where_tries_ended() -> None:
+    piece = heaviest(read("training_window.csv.gz"))
+    answer, placement = Searcher(piece).fit(piece.load, Budget(50_000_000))
+    assert answer is Answer.YES
+    assert is_safe(piece, Found(placement, piece.load, piece.load))
+
+
+@pytest.mark.slow
+def test_a_thinned_square_of_ten_thousand_is_lowered_by_ejection_chains() -> None:
+    problem = thinned(10_000, 0)
+    found = portfolio(problem)
+    assert violations(problem, found) == ()
+    assert found.height <= 1.15 * lower_bound(problem)
+
+
+@settings(deadline=None, max_examples=60)
+@given(problem=problems())
+def test_bundles_of_a_subset_unfold_to_buffers_that_do_not_overlap(problem: Problem) -> None:
+    for piece in reduce(problem).pieces:
+        for subset in bottleneck_subsets(piece):
+            inner = subset.reduction
+            placements = [cheapest(part, part.load) for part in inner.pieces]
+            offsets = subset.unfold(piece, assemble(inner, placements))
+            inside = [i for i in range(len(piece.size)) if offsets[i] >= 0]
+            assert sorted(i for bundle in subset.members for i in bundle) == inside
+            chosen = Problem(
+                tuple(
+                    Buffer(
+                        piece.ids[i], piece.size[i], LiveRange(piece.start[i], piece.end[i])
+                    )
+                    for i in inside
+                )
+            )
+            at = {piece.ids[i]: int(offsets[i]) for i in inside}
+            height = max(at[b.id] + b.size for b in chosen.buffers)
+            layout = layout_of(inner, placements)
+            assert height == layout.height
+            assert violations(chosen, Layout(at, height)) == ()
+
+
+def test_a_subset_that_is_everything_has_every_buffer_of_the_piece() -> None:
+    piece = heaviest(square(60, 1))
+    assert any(
+        sum(map(len, subset.members)) == len(piece.size)
+        for subset in bottleneck_subsets(piece)
+    )
+
+
+@settings(deadline=None, max_examples=60)
+@given(problem=full_problems())
+def test_what_is_lowered_is_safe_and_never_taller(problem: Problem) -> None:
+    for piece in reduce(problem).pieces:
+        start = start_of(piece)
+        for lower in (lowered_by_subsets, lowered):
+            found = lower(piece, start, Budget(2_000_000))
+            assert start.bound <= found.height <= start.height
+            assert is_safe(piece, found)
+
+
+def test_the_same_work_gives_the_same_placement_and_charges_what_it_took() -> None:
+    piece = max(reduce(thinned(400, 2)).pieces, key=lambda piece: len(piece.size))
+    start = start_of(piece)
+    budgets = [Budget(20_000_000), Budget(20_000_000)]
+    one, other = (lowered(piece, start, budget) for budget in budgets)
+    assert one == other
+    assert one.height < start.height
+    assert budgets[0].spent == budgets[1].spent > 0
+
+
+def test_an_ejection_makes_room_where_first_fit_found_none() -> None:
+    # b is in the middle: c, as tall as what is left, fits only if b moves.
+    piece = Piece(tuple(map(BufferId, "abc")), (0, 0, 1), (1, 2, 2), (1, 1, 2), (2, 3))
+    best = Found((0, 1, 2), 4, 3)
+    state = state_of(piece, np.array(best.placement), 3)
+    assert state.offset.tolist() == [0, 1, NOWHERE]
+    state.registers[WORK] = 10_000
+    assert settle(state, 3)
+    placement = tuple(state.offset.tolist())
+    assert is_safe(piece, Found(placement, 3, 3))
+
+
+def test_without_work_nothing_is_ejected() -> None:
+    piece = heaviest(square(100, 1))
+    start = start_of(piece)
+    assert lowered(piece, start, Budget(0)) == start
+    assert (
+        settled(piece, start, np.full(len(piece.size), NOWHERE), (Budget(0), Budget(0)))
+        == start
+    )
+
+
+def test_filling_leaves_what_is_placed_and_takes_the_lowest_gap() -> None:
+    start, end, size = (
+        np.array(column) for column in ((0, 0, 1, 1), (2, 1, 2, 2), (2, 1, 1, 3))
+    )
+    offset = np.array([1, NOWHERE, NOWHERE, NOWHERE])
+    height = fill(start, end, size, offset, np.argsort(offset, kind="stable"), np.arange(4))
+    assert offset.tolist() == [1, 0, 0, 3]
+    assert height == 6

@@ -1,0 +1,148 @@
+"""A document is drawn by every medium: each block is there, each name a quotation."""
+
+from __future__ import annotations
+
+import re
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from memplan_cli.reporting.document import (
+    Block,
+    Chart,
+    Code,
+    Document,
+    Figure,
+    Figures,
+    Heading,
+    Items,
+    Name,
+    Note,
+    Paragraph,
+    Table,
+    columns,
+    first_rows,
+    parts,
+    section,
+)
+from memplan_cli.reporting.media import drawn, html, markdown, text
+
+EVERYTHING = Document(
+    ("about ", Name("model.onnx")),
+    (
+        Paragraph("a verdict", "verdict"),
+        Heading(("at ", Name("node"))),
+        Figures((Figure("naive", "3 KiB", "a definition", "5%", "exact", chosen=True),)),
+        Table(columns("tensor", ">bytes"), ((Name("t"), "12 B"),), "and 3 more tensors"),
+        Chart(((0, 1), (5, 8), (9, 2)), 10, 5, "highest 8 B at step 5"),
+        Items((("shares its bytes with ", Name("u")), "an item")),
+        Code(("x = 1", "", "y = 2")),
+        Note("error", "something is wrong"),
+    ),
+)
+SAID = (
+    "model.onnx", "a verdict", "node", "naive", "3 KiB", "a definition", "5%", "exact", "12 B",
+    "and 3 more tensors", "highest 8 B at step 5", "an item", "x = 1", "something is wrong",
+)  # fmt: skip
+
+
+def page(document: Document) -> str:
+    return f"{document.title}{''.join(html.draw(document))}"
+
+
+MEDIA = {"text": text.draw, "markdown": markdown.draw, "html": page}
+
+
+def test_the_document_of_these_tests_holds_every_kind_of_block() -> None:
+    assert {type(block) for block in EVERYTHING.blocks} == set(get_args(Block))
+
+
+@pytest.mark.parametrize("medium", MEDIA)
+def test_every_medium_says_everything(medium: str) -> None:
+    shown = MEDIA[medium](EVERYTHING)
+    assert [words for words in SAID if words not in shown] == []
+
+
+def test_names_are_quotations_in_markdown() -> None:
+    shown = drawn(EVERYTHING, "markdown")
+    assert "## about `model.onnx`\n" in shown
+    assert "| `t` | 12 B |" in shown
+    assert "- shares its bytes with `u`\n" in shown
+
+
+def test_a_heading_begins_a_section_of_the_page() -> None:
+    head, sections = html.draw(EVERYTHING)
+    assert head == '<p class="verdict">a verdict</p>'
+    assert sections.count("<section") == sections.count("</section>") == 1
+
+
+def test_markdown_reads_back_as_headings_tables_lists_and_code() -> None:
+    tokens = MarkdownIt("commonmark").enable("table").parse(drawn(EVERYTHING, "markdown"))
+    kinds = [token.type for token in tokens]
+    assert kinds.count("heading_open") == 2
+    assert kinds.count("table_open") == 2
+    assert kinds.count("fence") == 2, "the chart and the code"
+    assert [token.content for token in tokens if token.info == "python"] == [
+        "x = 1\n\ny = 2\n"
+    ]
+
+
+@pytest.mark.parametrize("line", ["```", "a ```` b"])
+def test_no_line_of_code_ends_the_code(line: str) -> None:
+    shown = drawn(Document("", (Code((line,)),)), "markdown")
+    (token,) = MarkdownIt("commonmark").parse(shown)
+    assert token.content == f"{line}\n"
+
+
+@given(st.text(st.characters(codec="utf-8"), max_size=40))
+def test_no_name_is_more_than_a_name_in_any_medium(name: str) -> None:
+    blocks = (Table(columns("tensor"), ((Name(name),),)), Items((Name(name), name)))
+    document = Document(("about ", Name(name)), blocks)
+    for medium, draw in MEDIA.items():
+        if medium != "html":
+            assert [c for c in draw(document) if not c.isprintable() and c != "\n"] == []
+    _, sections = html.draw(Document("", (Heading(Name(name)), *blocks)))
+    tags = set(re.findall(r"<(\w+)", sections))
+    assert tags <= {"section", "h2", "table", "thead", "tbody", "tr", "th", "td", "ul", "li"}
+
+
+def test_lines_of_text_are_never_broken_where_they_are_searched() -> None:
+    long = "word " * 500
+    assert len(drawn(Document("", (Paragraph(long),)), "text").splitlines()) == 1
+
+
+def test_names_are_cut_so_that_a_heading_is_one_line() -> None:
+    document = Document(("about ", Name("n" * 300)), (Heading(("at ", Name("m" * 300))),))
+    lines = text.draw(document, text.Screen(50)).splitlines()
+    assert [len(line) for line in lines] == [50, 0, 50]
+
+
+def test_a_name_gets_the_room_that_its_table_has() -> None:
+    table = Table(columns("tensor", ">bytes"), ((Name("n" * 200), "1 B"),))
+    narrow, wide = (
+        text.draw(Document("", (table,)), text.Screen(width)).splitlines()[1]
+        for width in (30, 120)
+    )
+    assert len(narrow) <= 30 < len(wide) <= 120
+
+
+def test_a_section_of_nothing_is_nothing() -> None:
+    assert tuple(section("title", None)) == ()
+    assert first_rows(("a",), (), 0, "rows") is None
+
+
+def test_rows_that_are_left_out_are_counted() -> None:
+    table = first_rows(("a",), (("x",),), 4, "rows")
+    assert table is not None
+    assert table.caption == "and 4 more rows"
+    whole = first_rows(("a",), (("x",),), -3, "rows")
+    assert whole is not None
+    assert whole.caption == ""
+
+
+def test_prose_has_parts() -> None:
+    assert parts("word") == ("word",)
+    assert parts((Name("a"), "b")) == (Name("a"), "b")
