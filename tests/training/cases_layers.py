@@ -181,15 +181,7 @@ def resize(draw: Draw) -> Case:
     rank = pick(draw, 3, 4, 5) if mode != "cubic" else 4
     dims = [integer(draw, 2, 4) for _ in range(rank - 2)]
     x = values(draw, 1, 2, *dims)
-    drawn = [pick(draw, 1.0, 2.0, 1.5, 0.5) for _ in dims]
-    if places in ("align_corners", "pytorch_half_pixel"):
-        # Where the last step is a part of one, or the only one, ONNX's evaluator reads
-        # elsewhere than the runtime, which the forms compare with.
-        drawn = [
-            scale if (dim * scale).is_integer() and dim * scale > 1 else 1.0
-            for dim, scale in zip(dims, drawn, strict=True)
-        ]
-    scales = np.array([1, 1, *drawn], np.float32)
+    scales = np.array([1, 1, *(pick(draw, 1.0, 2.0, 1.5, 0.5) for _ in dims)], np.float32)
     sizes = ints(1, 2, *(integer(draw, 2, 7) for _ in dims))
     if integer(draw, 0, 1):
         return Case(f"y = Resize<{how}>(x, , scales)", {"x": x}, constants={"scales": scales})
