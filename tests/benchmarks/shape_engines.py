@@ -181,7 +181,11 @@ def observed(path: Path) -> dict[str, tuple[int, ...]]:
         feeds = {}
         for value in session.get_inputs():
             shape = [d if isinstance(d, int) else int(values.get(d, 1)) for d in value.shape]
-            kind = {"tensor(float)": "float32", "tensor(int64)": "int64", "tensor(bool)": "bool"}
+            kind = {
+                "tensor(float)": "float32",
+                "tensor(int64)": "int64",
+                "tensor(bool)": "bool",
+            }
             default = {"shape": shape, "dtype": kind[value.type], "gen": "normal"}
             feeds[value.name] = _drawn(specs.get(value.name, default), draw)
         names = [value.name for value in session.get_outputs()]
@@ -209,13 +213,13 @@ class Workplace:
     def __init__(self) -> None:
         self._pool = ProcessPoolExecutor(1)
 
-    def call(self, seconds: float, function: Callable[..., Any], *arguments: object) -> Any:
+    def call(self, seconds: float, function: Callable[..., Any], *arguments: object) -> object:
         """Return what a function returns, or the text of its failure."""
         try:
             return self._pool.submit(function, *arguments).result(seconds)
         except Exception as error:  # noqa: BLE001 - an engine fails in its own ways
             if isinstance(error, (TimeoutError, OSError, RuntimeError)):
-                for process in list((self._pool._processes or {}).values()):  # noqa: SLF001
+                for process in list((self._pool._processes or {}).values()):
                     process.kill()
                 self._pool.shutdown(wait=False, cancel_futures=True)
                 self._pool = ProcessPoolExecutor(1)
@@ -253,13 +257,13 @@ def intermediates_of(model: onnx.ModelProto) -> list[str]:
 
 
 def score(path: Path, known: Bindings, said: Answer | str, seen: Mapping[str, Shape]) -> Score:
-    """Hold an answer against a run; a name that no input has is no answer."""
+    """Hold an answer against a run; a name that the file does not have is no answer."""
     model = prepared(path, known)
     names = intermediates_of(model)
     if isinstance(said, str):
         return Score(0, len(names), (), 0, said)
     symbols: set[str] = set()
-    for value in model.graph.input:
+    for value in (v for g in graphs(model.graph) for v in (*g.input, *g.value_info)):
         for dim in shape_in(value.type) or ():
             symbols |= symbols_of(dim)
     full = [name for name in names if _is_known(said.shapes.get(name), symbols)]
@@ -294,7 +298,10 @@ def rows(words: Asked, engines: list[str]) -> Iterator[tuple[str, str, list[Scor
             if state == "unbound" and not (full.dims or _is_dynamic(path)):
                 continue
             answers = [place.call(_LIMIT, answer, name, path, known) for name in engines]
-            scores = [score(path, known, said, seen) for said in answers]
+            scores = [
+                score(path, known, said if isinstance(said, Answer) else str(said), seen)
+                for said in answers
+            ]
             ran = "run" if seen and state == "bound" else ""
             print(path.stem, state, ran, *scores, sep=" | ", flush=True)
             for name, found in zip(engines, scores, strict=True):
@@ -315,7 +322,7 @@ def main() -> None:
         "# Shape engines side by side",
         "",
         "Made by `python -m tests.benchmarks.shape_engines`. Share of the intermediates of all",
-        "blocks whose every dim is a number or an expression of the inputs' dims, sizes that",
+        "blocks whose every dim is a number or an expression of names in the file, sizes that",
         "differ from those of a run (`run`: one was made), seconds. Every engine is given the",
         "model without its large weights.",
         "",

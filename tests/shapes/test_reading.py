@@ -88,7 +88,7 @@ def test_what_cannot_all_be_right_is_refused() -> None:
 
 def test_a_shape_that_is_given_wrongly_is_refused() -> None:
     text = "g (float[4,6] x) => (y) { a = Relu(x) y = nobody.Foo(a) }"
-    with pytest.raises(ModelError, match="'a' is declared unknown"):
+    with pytest.raises(ModelError, match="'a' is declared float32"):
         read(text, shapes={"a": (3, 3)})
 
 
