@@ -7,7 +7,6 @@ value of the dims, none of which is below zero, is None.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -274,46 +273,3 @@ def magnitude(a: Element) -> Element:
 def is_true(a: Element) -> Element:
     """Whether an element is not zero, as a cast to truth values says."""
     return opposite(equal(a, 0))
-
-
-Unary = Callable[[Element], Element]
-Binary = Callable[[Element, Element], Element]
-
-UNARY: Mapping[str, Unary] = {
-    "Abs": magnitude,
-    "Ceil": ceiling,
-    "Floor": floor,
-    "Neg": negative,
-    "Not": opposite,
-}
-"""Operators on single elements."""
-
-BINARY: Mapping[str, Binary] = {
-    # Arithmetic.
-    "Add": add,
-    "Sub": subtract,
-    "Mul": multiply,
-    "Pow": power,
-    # The smaller and the larger; any number of inputs.
-    "Min": smaller,
-    "Max": larger,
-    # Comparison.
-    "Equal": equal,
-    "Less": less,
-    "Greater": lambda a, b: less(b, a),
-    "LessOrEqual": lambda a, b: opposite(less(b, a)),
-    "GreaterOrEqual": lambda a, b: opposite(less(a, b)),
-    # Logic.
-    "And": both,
-    "Or": either,
-    "Xor": differ,
-}
-"""Operators on pairs of elements, whatever their type; Div and Mod depend on it."""
-
-REDUCED: Mapping[str, Binary] = {
-    "ReduceProd": multiply,
-    "ReduceSum": add,
-    "ReduceMax": larger,
-    "ReduceMin": smaller,
-}
-"""Operators that combine the elements of an axis."""

@@ -2,12 +2,69 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 
-from memplan_cli.shapes.symbolic.elements import BINARY, REDUCED, UNARY
+from memplan_cli.shapes.symbolic.elements import (
+    Element,
+    add,
+    both,
+    ceiling,
+    differ,
+    either,
+    equal,
+    floor,
+    larger,
+    less,
+    magnitude,
+    multiply,
+    negative,
+    opposite,
+    power,
+    smaller,
+    subtract,
+)
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+Unary = Callable[[Element], Element]
+Binary = Callable[[Element, Element], Element]
+
+UNARY: Mapping[str, Unary] = {
+    "Abs": magnitude,
+    "Ceil": ceiling,
+    "Floor": floor,
+    "Neg": negative,
+    "Not": opposite,
+}
+"""Operators on single elements."""
+
+BINARY: Mapping[str, Binary] = {
+    # Arithmetic.
+    "Add": add,
+    "Sub": subtract,
+    "Mul": multiply,
+    "Pow": power,
+    # The smaller and the larger; any number of inputs.
+    "Min": smaller,
+    "Max": larger,
+    # Comparison.
+    "Equal": equal,
+    "Less": less,
+    "Greater": lambda a, b: less(b, a),
+    "LessOrEqual": lambda a, b: opposite(less(b, a)),
+    "GreaterOrEqual": lambda a, b: opposite(less(a, b)),
+    # Logic.
+    "And": both,
+    "Or": either,
+    "Xor": differ,
+}
+"""Operators on pairs of elements, whatever their type; Div and Mod depend on it."""
+
+REDUCED: Mapping[str, Binary] = {
+    "ReduceProd": multiply,
+    "ReduceSum": add,
+    "ReduceMax": larger,
+    "ReduceMin": smaller,
+}
+"""Operators that combine the elements of an axis."""
 
 MOVES: Mapping[str, tuple[int, ...] | None] = {
     # Another shape.

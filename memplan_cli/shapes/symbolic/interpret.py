@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.onnx_io.protobuf import messages
 from memplan_cli.shapes.lattice import is_complete, merged, shape_in, with_shape
 from memplan_cli.shapes.onnx_inference import infer_node
-from memplan_cli.shapes.symbolic.elements import BINARY
-from memplan_cli.shapes.symbolic.families import UNPREDICTABLE
+from memplan_cli.shapes.symbolic.families import BINARY, UNPREDICTABLE
 from memplan_cli.shapes.symbolic.rules import (
     flattened,
     joined,
@@ -33,6 +32,7 @@ from memplan_cli.shapes.symbolic.targets import (
     reshaped,
     topmost,
 )
+from memplan_cli.shapes.symbolic.value_rules import follow
 from memplan_cli.shapes.symbolic.values import BOOL, INT32, INT64, Values
 from memplan_cli.shapes.symbolic.windows import convolved, pooled, transposed
 from memplan_cli.shapes.workarounds import NEED_WORKAROUND
@@ -121,7 +121,7 @@ def interpret(
             rule = (RULES if rules is None else rules).get(node.op_type)
             _note(found, types, _shapes(values, node, rule))
         if not needed.isdisjoint(node.output):
-            values.follow(node)
+            follow(values, node)
             made = {name: values.found[name] for name in node.output if name in values.found}
             _note(found, types, {n: _type_of(v.kind, v.array.shape) for n, v in made.items()})
     for name in wanted:
