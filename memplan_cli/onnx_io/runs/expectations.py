@@ -2,7 +2,7 @@
 
 An input that indexes must stay inside the axis it indexes, a square root wants no negative
 numbers, a repeat count must be small. A value is followed through ops that only move it
-around (and into bodies) until an op says what it expects.
+around (and into subgraphs) until an op says what it expects.
 """
 
 from __future__ import annotations

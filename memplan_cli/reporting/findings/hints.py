@@ -16,7 +16,7 @@ FILL_GAPS = (
 """For sizes that no symbol decides."""
 
 _MOST_NAMED = 4
-"""Symbols that one hint spells out."""
+"""Symbols that one hint names."""
 
 
 def bind(symbols: Iterable[str]) -> str:

@@ -33,7 +33,7 @@ SMALLEST_SHARE = 1000
 
 @dataclass(frozen=True, slots=True)
 class TensorFacts:
-    """One tensor: its bytes, how many steps it lives, between which nodes.
+    """One tensor: its bytes, how many steps it is live, between which nodes.
 
     ``at_peak`` is the bytes that it holds at the peak, 0 where it is not live then.
     """

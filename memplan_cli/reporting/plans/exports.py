@@ -26,7 +26,7 @@ _COLUMNS = (
 
 
 def tensors_csv(plan: Plan) -> str:
-    """Return one line a tensor: what it is, where it lies, when it lives."""
+    """Return one line a tensor: what it is, where it is placed, when it is live."""
     units = {arena.id: arena.unit for arena in plan.arenas}
     lines = [csv_row(_COLUMNS)]
     for tensor in plan.tensors:
