@@ -32,7 +32,9 @@ INTS = (-3, -1, 0, 1, 2, 3, 5, 7, 100)
 FLOATS = (-1.5, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 0.1)
 
 
-def model_of(nodes: list[Any], constants: dict[str, Any], shape: tuple[Any, ...]) -> Any:
+def model_of(
+    nodes: list[Any], constants: dict[str, Any], shape: tuple[int | str, ...]
+) -> onnx.ModelProto:
     graph = helper.make_graph(
         nodes,
         "g",
@@ -55,7 +57,7 @@ class Machine:
     constants: dict[str, Any] = field(default_factory=dict)
     seen: dict[str, Any] = field(default_factory=dict)
 
-    def constant(self, value: Any, dtype: str = "int64") -> str:
+    def constant(self, value: object, dtype: str = "int64") -> str:
         name = f"c{len(self.constants)}"
         self.constants[name] = self.seen[name] = np.array(value, dtype)
         return name
@@ -74,7 +76,7 @@ class Machine:
         most = self.draw(st.lists(st.sampled_from(pool), min_size=1, max_size=3))
         return self.constant(most, dtype)
 
-    def add(self, kind: str, *inputs: str, **attributes: Any) -> None:
+    def add(self, kind: str, *inputs: str, **attributes: object) -> None:
         """Add a node, unless it fails at the binding or gives too much."""
         name = f"v{len(self.nodes)}"
         node = helper.make_node(kind, inputs, [name], **attributes)
@@ -84,7 +86,10 @@ class Machine:
                 made = {o for inner in body.node for o in inner.output}
                 made |= {value.name for value in body.input}
                 free |= {
-                    i: self.seen[i] for inner in body.node for i in inner.input if i not in made
+                    i: self.seen[i]
+                    for inner in body.node
+                    for i in inner.input
+                    if i not in made
                 }
         single = model_of([node], free, ("n",))
         single.graph.output.add().name = name
@@ -171,31 +176,34 @@ def lengths(m: Machine) -> None:
     m.add("Range", start, limit, m.pick(dtype, 0))
 
 
-def shaped(m: Machine) -> None:
-    big = m.draw(st.sampled_from([n for n, v in m.seen.items() if v.ndim]))
-    match m.draw(st.integers(0, 8)):
-        case 0:
-            m.add("Shape", big)
-        case 1:
-            m.add("Reshape", big, m.pick("int64", 1))
-        case 2:
-            m.add("Expand", big, m.pick("int64", 1))
-        case 3:
-            m.add("ConstantOfShape", m.pick("int64", 1))
-        case 4:
+def tensors(m: Machine) -> str:
+    return str(m.draw(st.sampled_from([n for n, v in m.seen.items() if v.ndim])))
+
+
+def by_values(m: Machine) -> None:
+    big, target = tensors(m), m.pick("int64", 1)
+    match m.draw(st.sampled_from(["Reshape", "Expand", "ConstantOfShape", "Tile"])):
+        case "ConstantOfShape":
+            m.add("ConstantOfShape", target)
+        case "Tile" if m.seen[target].size != m.seen[big].ndim:
+            pass  # the evaluator takes any number of repeats
+        case kind:
+            m.add(kind, big, target)
+
+
+def by_shapes(m: Machine) -> None:
+    big, other = tensors(m), tensors(m)
+    match m.draw(st.sampled_from(["Shape", "Slice", "Flatten", "NonZero", "Concat"])):
+        case "Slice":
             m.slice(big, m.constant([m.draw(st.integers(-1, 1))]))
-        case 5:
-            repeats = m.pick("int64", 1)
-            if m.seen[repeats].size == m.seen[big].ndim:  # the evaluator takes any number
-                m.add("Tile", big, repeats)
-        case 6:
+        case "Flatten":
             m.add("Flatten", big, axis=m.draw(st.integers(0, 2)))
-        case 7:
-            m.add("NonZero", big)
-        case 8:
-            other = m.draw(st.sampled_from([n for n, v in m.seen.items() if v.ndim]))
-            if m.seen[other].dtype == m.seen[big].dtype:
-                m.add("Concat", big, other, axis=m.draw(st.integers(0, 1)))
+        case "Concat" if m.seen[other].dtype == m.seen[big].dtype:
+            m.add("Concat", big, other, axis=m.draw(st.integers(0, 1)))
+        case "Concat":
+            pass
+        case kind:
+            m.add(kind, big)
 
 
 def branch(m: Machine) -> None:
@@ -231,12 +239,12 @@ def loop(m: Machine) -> None:
             helper.make_tensor_value_info(b, TensorProto.INT64, None),
         ],
     )
-    m.add("Loop", count, m.constant(True, "bool"), first, body=body)
+    m.add("Loop", count, m.constant(1, "bool"), first, body=body)
 
 
 STEPS = (
     arithmetic, arithmetic, single, cast, compare, logic, where, pieces, pieces, pieces,
-    lengths, shaped, shaped, shaped, branch, loop,
+    lengths, by_values, by_values, by_shapes, by_shapes, branch, loop,
 )  # fmt: skip
 
 
@@ -264,7 +272,7 @@ def number(element: Element, dims: dict[str, int]) -> float | None:
     return element
 
 
-def same(one: Any, other: Any) -> bool:
+def same(one: float, other: float) -> bool:
     return bool(np.isclose(one, other, rtol=1e-6, atol=0, equal_nan=True))
 
 

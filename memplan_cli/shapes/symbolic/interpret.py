@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.onnx_io.protobuf import messages
 from memplan_cli.shapes.lattice import is_complete, merged, shape_in, with_shape
 from memplan_cli.shapes.onnx_inference import infer_node
-from memplan_cli.shapes.symbolic.families import BINARY, UNPREDICTABLE
+from memplan_cli.shapes.symbolic.families import BINARY, BY_DATA, UNPREDICTABLE
 from memplan_cli.shapes.symbolic.rules import (
     flattened,
     joined,
@@ -81,7 +81,7 @@ RULES: Mapping[str, Rule] = {
 _ALIKE = frozenset({"TopK"})
 """Operators whose results all have the shape of the first."""
 
-_BY_ALL_INPUTS = frozenset({"Compress", "NonZero", "Range", "Resize", "Unique", "Upsample"})
+_BY_ALL_INPUTS = BY_DATA | {"Range", "Resize", "Upsample"}
 """Operators whose shapes may hang on any of their inputs' values, of whatever type."""
 
 _SAY_SHAPES = (INT32, INT64, BOOL)
@@ -164,6 +164,8 @@ def _needed(
             needed.update(node.input)
         if _is_whole(node, types):
             continue
+        if node.op_type in BY_DATA:  # its value says its shape
+            needed.update(node.output)
         everything = node.op_type in _BY_ALL_INPUTS
         needed.update(n for n in node.input if everything or _may_say_a_shape(types.get(n)))
     return needed - {""}
