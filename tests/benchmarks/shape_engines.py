@@ -201,7 +201,7 @@ def _drawn(spec: Mapping[str, Any], draw: np.random.Generator) -> np.ndarray[Any
     kind, *numbers = spec["gen"].split()
     shape, dtype = spec["shape"], spec["dtype"]
     if kind == "randint":
-        return draw.integers(int(numbers[0]), int(numbers[1]), shape).astype(dtype)
+        return np.asarray(draw.integers(int(numbers[0]), int(numbers[1]), shape)).astype(dtype)
     if kind == "normal":
         return np.asarray(draw.normal(size=shape) * float(*numbers or ("1",))).astype(dtype)
     value = {"zeros": 0.0, "ones": 1.0}.get(kind)

@@ -21,7 +21,7 @@ def shape_of(body: str, weights: str = "", **dims: int) -> tuple[Any, ...]:
         f"g (float[batch,3,h,w] x) => (y) <{weights}> {{ {body} y = Identity (r) }}"
     )
     program = read_program(onnx.parser.parse_model(text), Bindings(dims)).program
-    return next(var.shape for var in program.vars.values() if var.name == "r")
+    return next(var.shape or () for var in program.vars.values() if var.name == "r")
 
 
 LAST = "all = Shape (x) n = Gather (all, axis)"

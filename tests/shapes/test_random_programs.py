@@ -297,5 +297,5 @@ def test_no_size_and_no_element_is_another_than_the_reference_evaluators(
             real = machine.seen[name]
             assert value.array.shape == real.shape, name
             for element, truth in zip(value.elements, real.reshape(-1), strict=True):
-                known = number(element, machine.dims)
-                assert known is None or same(known, truth), (name, element, truth)
+                told = number(element, machine.dims)
+                assert told is None or same(told, truth), (name, element, truth)
