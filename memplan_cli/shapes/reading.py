@@ -127,7 +127,7 @@ def _spread(block: Block, unknown: set[VarId]) -> None:
 
 
 def _inside(block: Block) -> Iterator[VarId]:
-    """Yield the values that a block defines, those of its subgraphs too."""
+    """Yield the values that a block defines, those of its own subgraphs too."""
     yield from block.inputs
     for op in block.ops:
         yield from (var for var in op.outputs if var)

@@ -85,7 +85,8 @@ def load_program(model: ModelProto | LazyModel, path: Path, settings: Settings) 
     from memplan_cli.shapes.bindings import Bindings
     from memplan_cli.workflows.files.reading import read_completely, read_observed
 
-    reject_unknown_dims(lazy(model).model, settings.dims, settings.shapes.values())
+    bound = (*settings.dims, *settings.bounds)
+    reject_unknown_dims(lazy(model).model, bound, settings.shapes.values())
 
     read = read_observed if settings.profile_shapes else read_completely
     return read(model, path, Bindings(settings.dims, settings.shapes))
