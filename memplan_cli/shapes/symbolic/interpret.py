@@ -56,7 +56,7 @@ RULES: Mapping[str, Rule] = {
     "Range": ranged,
     "Reshape": reshaped,
     "TopK": topmost,
-    # Dims stretched, cut or joined.
+    # Dims multiplied, cut or joined.
     "Concat": joined,
     "Flatten": flattened,
     "Pad": padded,
