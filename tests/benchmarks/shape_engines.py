@@ -74,8 +74,8 @@ def symbolic_shape_infer(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def onnx_shape_inference(model: onnx.ModelProto) -> onnx.ModelProto:
     """The package of that name, on onnx-ir."""
-    import onnx_ir  # type: ignore[import-not-found]
-    from onnx_shape_inference import infer_symbolic_shapes  # type: ignore[import-not-found]
+    import onnx_ir
+    from onnx_shape_inference import infer_symbolic_shapes
 
     return onnx_ir.to_proto(infer_symbolic_shapes(onnx_ir.from_proto(model)))
 
