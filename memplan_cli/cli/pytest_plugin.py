@@ -168,26 +168,7 @@ def _plan(model: Path, dims: Mapping[str, int]) -> Plan:
     from memplan_cli.workflows.request import Request
 
     reject_unused_settings((model,), ("dim",) if dims else ())
-    plan = planned(model, Request(overrides={"dims": dict(dims) or None}))
-    if dims:
-        _refuse_unused(model, dims)
-    return plan
-
-
-def _refuse_unused(model: Path, dims: Mapping[str, int]) -> None:
-    from memplan_cli.core.symbolic.sizes import symbols_of
-    from memplan_cli.errors import SettingsError
-    from memplan_cli.settings.sources import load_settings
-    from memplan_cli.shapes.given import unused_dims
-    from memplan_cli.workflows.files.model_file import read_model
-
-    shapes = load_settings(model, None, {}).shapes.values()
-    given = {name for shape in shapes for dim in shape for name in symbols_of(dim)}
-    unknown = unused_dims(
-        read_model(model).model, {name: n for name, n in dims.items() if name not in given}
-    )
-    if unknown:
-        raise SettingsError(f"{model}: {unknown[0]}")
+    return planned(model, Request(overrides={"dims": dict(dims) or None}))
 
 
 def _at_peak(report: Report) -> str:

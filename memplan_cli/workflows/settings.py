@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memplan_cli.errors import SettingsError
 from memplan_cli.settings.settings import Settings
 from memplan_cli.workflows.files.model_file import read_model
 
@@ -30,13 +29,11 @@ def settings(
     Raises:
         MemplanError: the model does not load, or has no dim of a name.
     """
+    from memplan_cli.onnx_io.interface import reject_unknown_dims
     from memplan_cli.runtime.facts import best_settings
     from memplan_cli.runtime.measuring.measure import Trial
-    from memplan_cli.shapes.given import unused_dims
 
     model, dims = Path(model), Settings(dims=dims).dims
-    unknown = unused_dims(read_model(model).model, dims)
-    if unknown:
-        raise SettingsError(unknown[0])
+    reject_unknown_dims(read_model(model).model, dims)
     trial = Trial(provider=check.provider, timeout=check.timeout) if check else None
     return best_settings(model, dims, trial)

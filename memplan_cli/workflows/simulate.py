@@ -29,6 +29,7 @@ def simulate(
     Raises:
         MemplanError: the model cannot be read or run.
     """
+    from memplan_cli.onnx_io.interface import reject_unknown_dims
     from memplan_cli.runtime.measuring.measure import Trial
     from memplan_cli.runtime.measuring.observed import observe
     from memplan_cli.runtime.simulation.dynamic import Simulated
@@ -41,6 +42,7 @@ def simulate(
 
     path, dims = Path(model), Settings(dims=dims).dims
     file = read_model(path)
+    reject_unknown_dims(file.model, dims)
     loaded = read_observed(file.model, path, Bindings(dims, {}))
     executed = Executed(loaded.program, dims)
     if needs_run(executed):

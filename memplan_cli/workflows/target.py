@@ -58,6 +58,7 @@ def optimize_for_target(
         SettingsError: the models were to be compared on another provider.
         ModelError: a file is in the way or cannot be written.
     """
+    from memplan_cli.onnx_io.interface import reject_unknown_dims
     from memplan_cli.runtime.graph.fusions import costly_fusions
     from memplan_cli.runtime.measuring.measure import Trial
     from memplan_cli.runtime.workers.session import resolve_provider
@@ -68,6 +69,7 @@ def optimize_for_target(
             f"a model for {settings.target} is proved there, not on {check.provider}",
             hint="leave the provider out",
         )
+    reject_unknown_dims(file.model, settings.dims, settings.shapes.values())
     provider = resolve_provider(settings.target)
     targets.refuse_weights(file)
     with tempfile.TemporaryDirectory(prefix="memplan-offline-") as folder:

@@ -80,8 +80,12 @@ def load_program(model: ModelProto | LazyModel, path: Path, settings: Settings) 
     Raises:
         MemplanError: the model or a setting is wrong.
     """
+    from memplan_cli.onnx_io.interface import reject_unknown_dims
+    from memplan_cli.onnx_io.lazy_model import lazy
     from memplan_cli.shapes.bindings import Bindings
     from memplan_cli.workflows.files.reading import read_completely, read_observed
+
+    reject_unknown_dims(lazy(model).model, settings.dims, settings.shapes.values())
 
     read = read_observed if settings.profile_shapes else read_completely
     return read(model, path, Bindings(settings.dims, settings.shapes))

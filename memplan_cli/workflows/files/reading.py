@@ -7,6 +7,7 @@ starts a process is imported where one is started.
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import intermediates
@@ -73,7 +74,7 @@ def read_observed(model: ModelProto | LazyModel, path: Path, bindings: Bindings)
     if free:
         raise SettingsError(
             f"a run has numbers for all dims, and {free[0]!r} has none",
-            hint=f"bind it: --dim {free[0]}=8",
+            hint=f"bind it: --dim {quote(f'{free[0]}=8')}",
         )
     known = observed_shapes(source.model, path, bindings.dims)
     dims = {**_seen_dims(loaded.program, known), **bindings.dims}
