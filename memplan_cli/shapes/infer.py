@@ -22,7 +22,7 @@ from memplan_cli.shapes.subgraphs.infer import CONTROL_FLOW, declare, infer_nest
 from memplan_cli.shapes.workarounds import add_masks, forget_invented
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, TypeProto
+    from onnx import ModelProto
 
     from memplan_cli.onnx_io.lazy_model import LazyModel
     from memplan_cli.shapes.bindings import Bindings
