@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.compact.columns import Columns, Made, column, numbers
 from memplan_cli.core.program import VarId, blocks, intermediates
-from memplan_cli.core.results.amounts import Memory
+from memplan_cli.core.results.amounts import BoundDim, Memory
 from memplan_cli.core.results.figures import (
     BOUND,
     EXACT,
@@ -186,6 +186,15 @@ def _placements(decided: Decided) -> Sequence[Placement]:
     )
 
 
+def _bindings(settings: Settings) -> dict[str, BoundDim]:
+    """Return the number of each dim that has one, with who said it."""
+    said = settings.inputs.provenance
+    return {
+        name: BoundDim(value, said.get(name, "given"))
+        for name, value in sorted(settings.dims.items())
+    }
+
+
 def _slot_bound(decided: Decided) -> int | None:
     """Return the bound of whole slots, where the plan is made of them and sizes are numbers."""
     if decided.settings.level == 2:
@@ -224,6 +233,7 @@ def _report(decided: Decided, reuses: int) -> Report:
     refusals = [*decided.scope.unplanned.items(), *needs.pinned.items()]
     return Report(
         model=_facts(decided, count),
+        bindings=_bindings(decided.settings),
         phase=decided.settings.kind(decided.phases.kind),
         level=decided.settings.level,
         coverage=coverage,

@@ -13,10 +13,11 @@ from memplan_cli.core.symbolic.sizes import BITS
 from memplan_cli.runtime.workers.type_names import dtype_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from onnx import ModelProto
 
+    from memplan_cli.core.bindings import Binding
     from memplan_cli.core.program import Dim, Shape
     from memplan_cli.shapes.bindings import Bindings, Known
 
@@ -60,7 +61,7 @@ def _dim(dim: Dim, symbols: frozenset[str]) -> Dim:
     return dim if dim and names_in(parse_dim(dim)) <= symbols else None
 
 
-def observed_shapes(model: ModelProto, path: Path, dims: Mapping[str, int]) -> Known:
+def observed_shapes(model: ModelProto, path: Path, binding: Binding) -> Known:
     """Run a model once and return the largest shape seen of every value, by its id.
 
     Raises:
@@ -76,7 +77,7 @@ def observed_shapes(model: ModelProto, path: Path, dims: Mapping[str, int]) -> K
 
     require_weights(path, "give the shapes with --shape")
     copy = numbered(model)
-    provider, specs = resolve_provider("auto"), feed_specs(model, dims)
+    provider, specs = resolve_provider("auto"), feed_specs(model, binding.dims, binding.feeds)
     # Beside the model: only there may a session read its external data.
     with staged(path, copy.data) as file:
         session = SessionJob(file, provider, specs)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.results.observations import CPU, DEFAULT_TIMEOUT
 from memplan_cli.core.serialization import to_json
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.onnx_io.runs.feeds import FeedSpec, feed_specs
+from memplan_cli.onnx_io.runs.feeds import feed_specs
 from memplan_cli.onnx_io.weights.inline import inline_bytes, with_external_data
 from memplan_cli.runtime.proofs.compare import require_weights
 from memplan_cli.runtime.workers.profile import NodeEvent, Recording, peaks_of
@@ -22,6 +22,7 @@ from memplan_cli.runtime.workers.worker import Outcome, run_job
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from memplan_cli.core.bindings import Feeds, FeedSpec
     from memplan_cli.core.results.observations import Peaks, RuntimeSettings
 
 WORTH = 1 << 20
@@ -35,6 +36,7 @@ class Trial:
     Attributes:
         provider: ``auto``, ``cpu`` or ``cuda``.
         dims: values for symbolic dims; the others get small defaults.
+        feeds: inputs that were given; the others are drawn.
         runs: profiled runs; from the second on they are steady.
         timing_runs: runs without profiler whose median is the time; 0 takes no time.
         timeout: seconds for the whole process.
@@ -49,6 +51,7 @@ class Trial:
     timeout: float = DEFAULT_TIMEOUT
     seed: int = 0
     specs: tuple[FeedSpec, ...] | None = None
+    feeds: Feeds = field(default_factory=dict)
 
 
 def measure(model: Path, settings: RuntimeSettings, trial: Trial | None = None) -> Peaks:
@@ -99,7 +102,7 @@ def _run(
     provider = resolve_provider(trial.provider)
     chosen = trial.specs
     if chosen is None:
-        chosen = feed_specs(load_model(model), trial.dims)
+        chosen = feed_specs(load_model(model), trial.dims, trial.feeds)
     session = SessionJob(model, provider, chosen, settings, trial.seed)
     runs = {"runs": trial.runs, "timing_runs": trial.timing_runs}
     job = {"session": to_json(session), **runs, **more}

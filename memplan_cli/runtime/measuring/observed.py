@@ -85,7 +85,9 @@ def observe(model: Path, program: Program, trial: Trial, provider: str) -> Obser
     """
     proto = load_model(model)
     copy = numbered(proto)
-    specs = feed_specs(proto, trial.dims) if trial.specs is None else trial.specs
+    specs = trial.specs
+    if specs is None:
+        specs = feed_specs(proto, trial.dims, trial.feeds)
     # Beside the model: only there may a session read its external data.
     with staged(model, copy.data) as file:
         job = SessionJob(file, provider, specs, seed=trial.seed)
