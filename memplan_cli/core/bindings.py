@@ -53,15 +53,24 @@ class Feed:
         shape: numbers only; None where one value fills whatever shape is bound.
         files: arrays on disk; none where only the shape was given.
         container: ``tensor`` or ``sequence``.
+        storage: keeps the files as long as it is there itself.
     """
 
     shape: tuple[int, ...] | None
     files: tuple[str, ...] = ()
     container: str = "tensor"
+    storage: object = field(default=None, repr=False, compare=False)
 
 
 Feeds = Mapping[str, Feed]
 """Inputs that were given, by name."""
+
+
+def given_text(feeds: Feeds) -> str:
+    """Say, for a message, which inputs a run had that were given."""
+    names = [repr(name[:100]) for name, feed in feeds.items() if feed.files]
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f" with the values given of {', '.join(names[:3])}{more}" if names else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +82,12 @@ class Inputs:
         values: by name, a number, a list or an array.
         feeds: what a run gets; None until a model is known.
         provenance: who said the number of each dim, where no option did.
-        storage: keeps the files of ``feeds`` as long as it is there itself.
     """
 
     files: tuple[str, ...] = ()
     values: Mapping[str, object] = field(default_factory=dict)
     feeds: Feeds | None = None
     provenance: Mapping[str, Provenance] = field(default_factory=dict)
-    storage: object = field(default=None, repr=False, compare=False)
 
     @property
     def given(self) -> bool:

@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from memplan_cli.core.bindings import given_text
 from memplan_cli.core.serialization import to_json
 from memplan_cli.core.symbolic.dims import parse_dim
 from memplan_cli.core.symbolic.polynomials import names_in
@@ -82,7 +83,9 @@ def observed_shapes(model: ModelProto, path: Path, binding: Binding) -> Known:
     with staged(path, copy.data) as file:
         session = SessionJob(file, provider, specs)
         outcome = run_job("observed", {"session": to_json(session)})
-    result: Any = outcome.require(f"{path} could not be run for its shapes")["nodes"]
+    result: Any = outcome.require(
+        f"{path} could not be run for its shapes{given_text(binding.feeds)}"
+    )["nodes"]
     found: dict[str, tuple[str, Shape]] = {}
     for node, read, written in result:
         for names, seen in ((copy.reads.get(node), read), (copy.writes.get(node), written)):

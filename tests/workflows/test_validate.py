@@ -33,7 +33,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
         binding = models[-1]
         assert isinstance(binding, Binding)
         words["dims"] = binding.dims
-        words["all"] = [*words.get("all", []), models[-1]]  # type: ignore[misc] # a list
+        words["all"] = [*words.get("all", []), binding.dims]  # type: ignore[misc] # a list
         return Compared(SAME, as_written=bool(words["as_written"]))
 
     def account(pair: Pair) -> Account:

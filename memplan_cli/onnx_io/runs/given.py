@@ -91,14 +91,14 @@ class _Taken:
         self.feeds[found.name] = _fed(found, value, self.storage)
 
 
-def read_given(inputs: Inputs, model: ModelProto) -> tuple[Feeds, Storage | None]:
-    """Return the feeds that somebody gave for a model, and what keeps their files.
+def read_given(inputs: Inputs, model: ModelProto) -> Feeds:
+    """Return the feeds that somebody gave for a model; they keep their files.
 
     Raises:
         SettingsError: an input is of a wrong name, type, rank or size, or cannot be read.
     """
     if not inputs.given:
-        return {}, None
+        return {}
     wanted = fed_inputs(model)
     taken = _Taken({value.name: value for value in wanted}, Storage())
     for path in inputs.files:
@@ -106,7 +106,7 @@ def read_given(inputs: Inputs, model: ModelProto) -> tuple[Feeds, Storage | None
             taken.take(found)
     for found in _values(inputs.values):
         taken.take(found)
-    return taken.feeds, taken.storage
+    return taken.feeds
 
 
 def _values(values: Mapping[str, object]) -> Iterator[Found]:
@@ -118,7 +118,18 @@ def _values(values: Mapping[str, object]) -> Iterator[Found]:
         dtype = array.dtype.name if isinstance(value, np.ndarray | np.generic) else ""
         if array.dtype.kind in "OU":
             dtype = "str"
-        yield Found(name, where, array.shape or None, dtype, lambda array=array: (array,))  # type: ignore[misc]
+        is_literal = not isinstance(value, np.ndarray)
+        yield Found(
+            name, where, array.shape or None, dtype, _Array(array), is_literal=is_literal
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Array:
+    array: NDArray[Any]
+
+    def __call__(self) -> tuple[Array]:
+        return (self.array,)
 
 
 def _fed(found: Found, value: ValueInfoProto, storage: Storage) -> Feed:
@@ -135,7 +146,7 @@ def _fed(found: Found, value: ValueInfoProto, storage: Storage) -> Feed:
         files = tuple(
             storage.save(_typed(a, wanted, found.where), found.where) for a in arrays
         )
-        return Feed((), files, "sequence")
+        return Feed((), files, "sequence", storage)
     shape = _fitting(found, tensor)
     if found.load is None:
         return Feed(shape)
@@ -143,7 +154,7 @@ def _fed(found: Found, value: ValueInfoProto, storage: Storage) -> Feed:
     array = _typed(array, wanted, found.where)
     if shape is not None:
         array = array.reshape(shape) if array.size != 1 else np.full(shape, array.reshape(()))
-    return Feed(shape, (storage.save(array, found.where),))
+    return Feed(shape, (storage.save(array, found.where),), storage=storage)
 
 
 def _dtype(element: int) -> np.dtype[Any]:
@@ -179,7 +190,7 @@ def _fitting(found: Found, tensor: TypeProto.Tensor) -> tuple[int, ...] | None:
     shape = found.shape
     if shape is None:
         return fixed if len(fixed) == len(declared) else None
-    if not found.dtype and found.load and len(shape) == 1 < len(declared):
+    if found.is_literal and len(shape) == 1 < len(declared):
         shape = (*(1 for _ in declared[1:]), *shape)  # a short list, as the last axis
     if len(shape) != len(declared):
         raise SettingsError(
@@ -210,6 +221,13 @@ def _typed(array: NDArray[Any], wanted: np.dtype[Any], where: str) -> NDArray[An
         raise SettingsError(f"{where} is {array.dtype.name}, and the input is {wanted.name}")
     with np.errstate(all="ignore"):
         typed = array.astype(wanted)
-    if wanted.kind in "biu" and not np.array_equal(typed.astype(array.dtype), array):
+    if wanted.kind in "biu" and not _is_whole_within(array, typed):
         raise SettingsError(f"{where} has a value that {wanted.name} cannot hold")
     return typed
+
+
+def _is_whole_within(array: NDArray[Any], typed: NDArray[Any]) -> bool:
+    """Whether whole numbers are what they were: neither cut off nor beyond their type."""
+    if not np.array_equal(typed.astype(array.dtype), array):
+        return False
+    return bool(((typed < 0) == (array < 0)).all())

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, BinaryIO
 from zlib import crc32
 
@@ -49,6 +49,7 @@ class Found:
         dtype: numpy's name, ``str``, or empty: numbers as Python has them.
         load: the arrays, one for each tensor of a sequence; None: only the shape is given.
         is_sequence: whether there may be other than one.
+        is_literal: whether numbers are as somebody typed them, and take the input's type.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Found:
     dtype: str
     load: Callable[[], Sequence[Array]] | None
     is_sequence: bool = False
+    is_literal: bool = False
 
 
 def read_file(path: Path, wanted: Sequence[ValueInfoProto]) -> Iterator[Found]:
@@ -239,7 +241,8 @@ def _entry(name: str, entry: Mapping[str, Any], where: str) -> Found:
     dtype = _ALIASES.get(said, said)
     shape = _shape(entry.get("shape"), where)
     if "value" in entry:
-        return _valued(name, np.asarray(entry["value"]), shape, where)
+        literal = Found(name, where, shape, dtype, None, is_literal=True)
+        return _valued(literal, np.asarray(entry["value"]))
     draw = _drawn(entry, where)
     if draw is None:
         if shape is None:
@@ -247,26 +250,23 @@ def _entry(name: str, entry: Mapping[str, Any], where: str) -> Found:
         return Found(name, where, shape, dtype, None)
     if shape is None:
         raise SettingsError(f"{where} has no shape to draw values for")
-    return Found(name, where, shape, "", _Draw(name, shape, draw))
+    return Found(name, where, shape, dtype, _Draw(name, shape, draw))
 
 
-def _valued(name: str, data: Array, shape: tuple[int, ...] | None, where: str) -> Found:
+def _valued(said: Found, data: Array) -> Found:
     """Return an input of which all values, or one for all, are said."""
+    where, shape = said.where, said.shape
     if data.dtype.kind not in "biufU":
         raise SettingsError(f"{where}: its value is no number, text, or even list of them")
     if shape is None:
-        return Found(name, where, data.shape or None, "", lambda: (data,))
+        return replace(said, shape=data.shape or None, load=lambda: (data,))
     if data.ndim and data.size != _count(shape):
         raise SettingsError(
             f"{where} has {data.size} values for shape {list(shape)}", hint="say all or one"
         )
     whole = shape
-    return Found(
-        name,
-        where,
-        shape,
-        "",
-        lambda: (data.reshape(whole) if data.ndim else np.full(whole, data),),
+    return replace(
+        said, load=lambda: (data.reshape(whole) if data.ndim else np.full(whole, data),)
     )
 
 

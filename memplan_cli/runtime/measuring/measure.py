@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.bindings import given_text
 from memplan_cli.core.results.observations import CPU, DEFAULT_TIMEOUT
 from memplan_cli.core.serialization import to_json
 from memplan_cli.onnx_io.load import load_model
@@ -74,7 +75,8 @@ def record(model: Path, settings: RuntimeSettings, trial: Trial | None = None) -
         RuntimeUnavailableError: weights or provider are missing, or it does not run.
     """
     trial = trial or Trial()
-    result = _run(model, settings, trial, {}).require(f"{model} could not be measured")
+    what = f"{model} could not be measured{given_text(trial.feeds)}"
+    result = _run(model, settings, trial, {}).require(what)
     runs = tuple(tuple(NodeEvent(**e) for e in run) for run in result["runs"])  # type: ignore[attr-defined]
     return Recording(runs, tuple(result["milliseconds"]), tuple(result["effort"]))  # type: ignore[arg-type]
 

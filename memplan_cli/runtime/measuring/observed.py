@@ -13,6 +13,7 @@ from functools import reduce
 from operator import xor
 from typing import TYPE_CHECKING, Any
 
+from memplan_cli.core.bindings import given_text
 from memplan_cli.core.files import staged
 from memplan_cli.core.program import Origin, VarId, walk
 from memplan_cli.core.serialization import to_json
@@ -92,7 +93,9 @@ def observe(model: Path, program: Program, trial: Trial, provider: str) -> Obser
     with staged(model, copy.data) as file:
         job = SessionJob(file, provider, specs, seed=trial.seed)
         outcome = run_job("observed", {"session": to_json(job)}, timeout=trial.timeout)
-    found: Any = outcome.require(f"{model} could not be run for its sizes")["nodes"]
+    found: Any = outcome.require(
+        f"{model} could not be run for its sizes{given_text(trial.feeds)}"
+    )["nodes"]
     known = copy.writes
     return sorted_out(
         program, (Event(known[node], *tensors) for node, *tensors in found if node in known)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.bindings import given_text
 from memplan_cli.core.results.observations import (
     DEFAULT_TIMEOUT,
     Difference,
@@ -158,7 +159,7 @@ def _at_dims(
 ) -> Validation:
     model = load_model(original)
     specs = how.specs if how.specs is not None else feed_specs(model, dims, how.feeds)
-    what = f"{original} does not run at {_text(dims) or 'its dims'}"
+    what = f"{original} does not run at {_text(dims) or 'its dims'}{given_text(how.feeds)}"
     with tempfile.TemporaryDirectory(prefix="memplan-outputs-") as folder:
         base = _kept(original, how, specs, folder).require(what)
         noise, drawn = differences(base), random_ops(model)

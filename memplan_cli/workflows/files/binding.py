@@ -37,7 +37,7 @@ def bind(model: ModelProto, settings: Settings) -> Settings:
     from memplan_cli.onnx_io.runs.feeds import fed_inputs
     from memplan_cli.onnx_io.runs.given import read_given
 
-    feeds, storage = read_given(inputs, model)
+    feeds = read_given(inputs, model)
     names = [value.name for value in fed_inputs(model)]
     said = dict(_numbers(settings.shapes, names))
     _refuse_another(said, feeds)
@@ -48,7 +48,7 @@ def bind(model: ModelProto, settings: Settings) -> Settings:
         settings,
         dims=dims,
         shapes={**settings.shapes, **by_data},
-        inputs=replace(inputs, feeds=every, provenance=provenance, storage=storage),
+        inputs=replace(inputs, feeds=every, provenance=provenance),
     )
 
 
