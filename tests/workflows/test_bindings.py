@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +21,8 @@ from memplan_cli.onnx_io.load import load_model
 from memplan_cli.workflows.files.binding import bind
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from memplan_cli.settings.settings import Settings as AnySettings
 
 NET = """
@@ -75,7 +76,7 @@ def bound(path: Path, given: AnySettings) -> AnySettings:
     return bind(load_model(path), given)
 
 
-def said(*arguments: object, code: int = 0) -> Any:
+def said(*arguments: object, code: int = 0) -> Any:  # noqa: ANN401 - JSON, or words
     done = CliRunner().invoke(main, [str(word) for word in arguments])
     assert done.exit_code == code, done.output
     return json.loads(done.stdout) if code == 0 else done.stderr
