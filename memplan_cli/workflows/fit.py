@@ -15,6 +15,7 @@ from memplan_cli.core.program import Program
 from memplan_cli.core.selection import free_dims
 from memplan_cli.core.symbolic.dims import bind_dim, binding_text
 from memplan_cli.errors import ModelError, SettingsError, UnknownSizeError
+from memplan_cli.planning.decided import Source
 from memplan_cli.planning.fit import (
     DEFAULT_OVERHEAD,
     Confirmation,
@@ -25,7 +26,6 @@ from memplan_cli.planning.fit import (
     on_expressions,
 )
 from memplan_cli.planning.planner import make_plan
-from memplan_cli.planning.record import Source
 from memplan_cli.planning.totals import input_bytes, output_bytes, summed
 from memplan_cli.settings.settings import Settings
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memplan_cli.errors import SettingsError
 from memplan_cli.settings.settings import Settings
 from memplan_cli.workflows.files.binding import bind, binding_of
 from memplan_cli.workflows.files.model_file import read_model
@@ -29,13 +28,9 @@ def settings(model: FilePath, given: Settings, check: Check | None = None) -> Re
     """
     from memplan_cli.runtime.facts import best_settings
     from memplan_cli.runtime.measuring.measure import Trial
-    from memplan_cli.shapes.given import unused_dims
 
     model = Path(model)
     proto = read_model(model).model
-    unknown = unused_dims(proto, given.dims)
-    if unknown:
-        raise SettingsError(unknown[0])
     trial = Trial(provider=check.provider, timeout=check.timeout) if check else None
     bound = bind(proto, Settings(dims=given.dims, shapes=given.shapes, inputs=given.inputs))
     return best_settings(model, binding_of(bound), trial)

@@ -182,7 +182,12 @@ def _bound(model: ModelProto, plan: Plan | None, inputs: Inputs) -> Binding:
         PlanError: the plan does not say them.
         SettingsError: the inputs are of other sizes, or none that the model takes.
     """
-    dims, shapes = _dims(plan), {} if plan is None else _shapes(plan)
+    from memplan_cli.onnx_io.interface import known_dims
+
+    shapes = {} if plan is None else _shapes(plan)
+    # A graph that the runtime made may have lost dims that no input has.
+    known = known_dims(model, shapes.values())
+    dims = {name: value for name, value in _dims(plan).items() if name in known}
     try:
         return binding_of(bind(model, Settings(dims=dims, shapes=shapes, inputs=inputs)))
     except SettingsError as error:

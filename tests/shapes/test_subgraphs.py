@@ -287,17 +287,6 @@ def test_a_name_that_looks_like_arithmetic_is_still_a_name() -> None:
     assert shape(bound, "y") == (3, 4)
 
 
-def test_a_dim_that_no_model_has_is_a_warning_with_the_nearest() -> None:
-    import onnx
-
-    model = onnx.parser.parse_model(
-        '<ir_version: 9, opset_import: ["": 20]> g (float[batch] x) => (y) { y = Neg (x) }'
-    )
-    (warning,) = read_program(model, Bindings(dims={"batsch": 3})).warnings
-    assert "'batsch'" in warning
-    assert "'batch'" in warning
-
-
 LENGTHS_BY_RANGE = "bert_base_dyn_ts"
 """Its masks are as long as a Range, whose ends are scalars computed from shapes."""
 

@@ -10,6 +10,7 @@ from onnx import TensorProto, helper
 from memplan_cli.core.bindings import FeedSpec
 from memplan_cli.core.symbolic.sizes import symbols_of
 from memplan_cli.errors import ModelError
+from memplan_cli.onnx_io.interface import input_symbols, tensor_dims
 from memplan_cli.onnx_io.runs.expectations import Trace, bound_shape
 
 if TYPE_CHECKING:
@@ -76,19 +77,20 @@ def default_dims(model: ModelProto) -> dict[str, int]:
     2 for what comes first, 64 for the sides of an image, else 8.
     """
     found: dict[str, int] = {}
+    symbols = input_symbols(model)
     for value in fed_inputs(model):
-        tensor = tensor_type(value)[1]
-        rank = len(tensor.shape.dim)
-        for position, dim in enumerate(tensor.shape.dim):
-            usual = 2 if position == 0 else 64 if rank >= 4 and position >= 2 else 8
-            for symbol in sorted(symbols_of(dim.dim_param or None)):
+        dims = tensor_dims(value, tensor_type(value)[1])
+        for position, dim in enumerate(dims):
+            usual = 2 if position == 0 else 64 if len(dims) >= 4 and position >= 2 else 8
+            for symbol in sorted(symbols.get(str(dim), symbols_of(dim))):
                 found.setdefault(symbol, usual)
     return found
 
 
 def _spec(value: ValueInfoProto, dims: Mapping[str, int], trace: Trace) -> FeedSpec:
     container, tensor = tensor_type(value)
-    shape = tuple(1 if dim is None else dim for dim in bound_shape(tensor, dims))
+    bound = bound_shape(tensor_dims(value, tensor), dims)
+    shape = tuple(1 if dim is None else dim for dim in bound)
     if tensor.elem_type == TensorProto.STRING:
         return FeedSpec(value.name, "str", shape, "strings", container=container)
     dtype = str(helper.tensor_dtype_to_np_dtype(tensor.elem_type))

@@ -136,7 +136,7 @@ def _peak(plan: Plan, most: int) -> Iterator[doc.Block]:
 
 
 def _between(place: Placement | None, nodes: Mapping[int, str]) -> tuple[str | doc.Name, ...]:
-    """Return the nodes between which a tensor lives, or why it does for the whole run."""
+    """Return the nodes between which a tensor is live, or why it is for the whole run."""
     if place is None:
         return "", ""
     if place.pinned:

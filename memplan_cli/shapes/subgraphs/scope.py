@@ -31,7 +31,7 @@ _PRELUDE = 64
 class Level:
     """One block as its subgraphs see it: types, constants, and who makes what.
 
-    ``infer`` infers a model and all its bodies.
+    ``infer`` infers a model and all its subgraphs.
     """
 
     model: ModelProto
@@ -42,7 +42,7 @@ class Level:
 
     @classmethod
     def of(cls, model: ModelProto, infer: Infer) -> Level:
-        """Return what the top block of an inferred model shows its bodies."""
+        """Return what the top block of an inferred model shows its subgraphs."""
         graph = model.graph
         level = cls(model, infer)
         for value in (*graph.output, *graph.value_info, *graph.input):

@@ -27,11 +27,15 @@ def bind(model: ModelProto, settings: Settings) -> Settings:
     """Return settings whose dims and inputs are those of a model; once is enough.
 
     Raises:
-        SettingsError: an input is not what the model takes, or two say different things.
+        SettingsError: an input is not what the model takes, a dim is none of its own, or two
+            say different things.
     """
     inputs = settings.inputs
     if inputs.feeds is not None:
         return settings
+    from memplan_cli.onnx_io.interface import reject_unknown_dims
+
+    reject_unknown_dims(model, settings.dims, settings.shapes.values())
     if not (inputs.given or settings.shapes):
         return replace(settings, inputs=replace(inputs, feeds={}))
     from memplan_cli.onnx_io.runs.feeds import fed_inputs
@@ -97,11 +101,11 @@ def _dims(
     Raises:
         SettingsError: two numbers, or a number and bounds, are said of one dim.
     """
-    from memplan_cli.shapes.given import input_dims
+    from memplan_cli.shapes.given import dims_of_inputs
 
-    given = {**settings.dims, **input_dims(model, settings.shapes)}
+    given = {**settings.dims, **dims_of_inputs(model, settings.shapes)}
     _agree(settings.dims, given)
-    found = input_dims(model, by_data)
+    found = dims_of_inputs(model, by_data)
     both = {**found, **given}
     _agree(found, both)
     bounds = {name: value for name, value in both.items() if name in settings.bounds}

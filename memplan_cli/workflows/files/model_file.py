@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.problem import Allocator
     from memplan_cli.onnx_io.lazy_model import LazyModel
+    from memplan_cli.planning.decided import Source
     from memplan_cli.planning.planner import Planned
-    from memplan_cli.planning.record import Source
     from memplan_cli.settings.settings import Settings
     from memplan_cli.shapes.reading import Loaded
 
@@ -129,7 +129,7 @@ def source_of(file: ModelFile, warnings: tuple[str, ...] = ()) -> Source:
     """Return what a plan says of the file that it is about."""
     from memplan_cli.onnx_io.load import file_digest, graph_digest
     from memplan_cli.onnx_io.metadata import recorded_phases
-    from memplan_cli.planning.record import Source
+    from memplan_cli.planning.decided import Source
 
     return Source(
         path=str(file.path),

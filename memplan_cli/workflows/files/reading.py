@@ -8,6 +8,7 @@ starts a process is imported where one is started.
 from __future__ import annotations
 
 from dataclasses import replace
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.bindings import Binding
@@ -99,7 +100,7 @@ def read_observed(
     if free:
         raise SettingsError(
             f"a run has numbers for all dims, and {free[0]!r} has none",
-            hint=f"bind it: --dim {free[0]}=8",
+            hint=f"bind it: --dim {quote(f'{free[0]}=8')}",
         )
     known = observed_shapes(source.model, path, Binding(bindings.dims, feeds or {}))
     dims = {**_seen_dims(loaded.program, known), **bindings.dims}
