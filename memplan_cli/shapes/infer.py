@@ -17,18 +17,15 @@ from memplan_cli.shapes.given import (
     light_copy,
     name_free_dims,
 )
+from memplan_cli.shapes.lattice import has_holes
 from memplan_cli.shapes.subgraphs.infer import CONTROL_FLOW, declare, infer_nested
-from memplan_cli.shapes.symbolic.targets import shapes_of_targets
 from memplan_cli.shapes.workarounds import add_masks, forget_invented
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, TypeProto
+    from onnx import ModelProto
 
     from memplan_cli.onnx_io.lazy_model import LazyModel
     from memplan_cli.shapes.bindings import Bindings
-
-_ROUNDS = 64
-"""A network of this many layers, each shaped by the result of the one before."""
 
 
 def infer(
@@ -98,19 +95,13 @@ class _Inference:
         return self.of_bytes(model.SerializeToString(), type(model))
 
     def of_bytes(self, data: bytes, kind: type[ModelProto]) -> ModelProto:
-        """Infer, work out targets of Reshape and its like, and infer again while that helps."""
+        """Infer the graph, then interpret it where that leaves holes."""
         self.failed = False
         inferred = self._once(data, kind)
-        targets: dict[str, TypeProto] = {}
-        for _ in range(_ROUNDS):
-            if self.failed or not (found := shapes_of_targets(inferred)):
-                break
-            # What is inferred from scratch has no holes of an earlier round in it.
-            targets |= found
-            fresh = kind()
-            fresh.ParseFromString(data)
-            declare(fresh.graph, targets)
-            inferred = self._once(fresh.SerializeToString(), kind)
+        if not self.failed and has_holes(inferred.graph):
+            from memplan_cli.shapes.symbolic.interpret import interpret
+
+            declare(inferred.graph, interpret(inferred).types)
         return inferred
 
     def _once(self, data: bytes, kind: type[ModelProto]) -> ModelProto:

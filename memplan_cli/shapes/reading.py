@@ -116,7 +116,7 @@ def forgotten(program: Program, doubtful: Collection[VarId]) -> Program:
 
 
 def _spread(block: Block, unknown: set[VarId]) -> None:
-    """Add what the ops of a block make of unknown values, inside of their bodies too."""
+    """Add what the ops of a block make of unknown values, inside of their subgraphs too."""
     for op in block.ops:
         reached = not unknown.isdisjoint(op.inputs)
         for body in op.bodies:
@@ -129,7 +129,7 @@ def _spread(block: Block, unknown: set[VarId]) -> None:
 
 
 def _inside(block: Block) -> Iterator[VarId]:
-    """Yield the values that a block defines, those of its own bodies too."""
+    """Yield the values that a block defines, those of its own subgraphs too."""
     yield from block.inputs
     for op in block.ops:
         yield from (var for var in op.outputs if var)

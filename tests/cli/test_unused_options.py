@@ -134,9 +134,10 @@ def test_a_sweep_binds_the_models_that_have_the_dim_and_says_which_have_not() ->
     ]
 
 
-def test_a_sweep_binds_by_a_settings_file_what_a_model_has(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["dims: {batch: 2}\n", "bounds: {batch: 1..2}\n"])
+def test_a_sweep_binds_by_a_settings_file_what_a_model_has(tmp_path: Path, text: str) -> None:
     config = tmp_path / "sweep.yaml"
-    config.write_text("dims: {batch: 2}\n")
+    config.write_text(text)
     done = memplan("sweep", "a.onnx", "free.onnx", "--jobs", "1", "--config", config)
     assert done.exit_code == 0, done.output
 
@@ -159,8 +160,28 @@ def test_a_sweep_binds_by_a_settings_file_what_a_model_has(tmp_path: Path) -> No
     ids=" ".join,
 )
 def test_a_dim_that_is_none_is_an_error_with_the_nearest_name(words: tuple[str, ...]) -> None:
+    refuses(words, ("--dim", "bach=4"))
+
+
+@pytest.mark.parametrize("command", ["report", "sweep"])
+def test_bounds_of_a_dim_that_is_none_are_an_error_too(command: str) -> None:
+    refuses((command, "free.onnx"), ("--bounds", "bach=1..4"))
+
+
+def test_a_sweep_bounds_the_models_that_have_the_dim() -> None:
+    words = ("a.onnx", "free.onnx", "--jobs", "1", "--bounds", "batch=1..4")
+    done = memplan("sweep", *words, "--format", "json")
+    rows = json.loads(done.stdout)["rows"]
+    assert [(row["status"], row["missing_dims"]) for row in rows] == [
+        ("ok", ["batch"]),
+        ("ok", []),
+    ]
+    assert rows[1]["planned"] is not None
+
+
+def refuses(words: tuple[str, ...], bound: tuple[str, ...]) -> None:
     before = sorted(Path().iterdir())
-    done = memplan(*words, "--dim", "bach=4")
+    done = memplan(*words, *bound)
     assert done.exit_code == 2, done.output
     assert "'bach'" in done.stderr
     assert "did you mean 'batch'?" in done.stderr

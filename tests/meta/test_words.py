@@ -58,6 +58,10 @@ ALLOWED: Mapping[tuple[str, str], str] = {
     ("onnx_io/functions.py", "body text"): "a function's body, as ONNX calls it",
     ("onnx_io/functions.py", "bodies text"): "functions' bodies, as ONNX calls them",
     ("planning/levels.py", "births name"): "the field of Matching",
+    (
+        "reporting/findings/diff.py",
+        "lives text",
+    ): "a kind of change, which is written to files",
     ("reporting/media/text.py", "box name"): "a keyword of rich's tables",
     ("runtime/graph/inlining.py", "body text"): "a function's body, as ONNX calls it",
     ("runtime/graph/inlining.py", "bodies text"): "functions' bodies, as ONNX calls them",

@@ -34,7 +34,7 @@ def snapshot(**tensors: TensorFacts) -> Snapshot:
             facts(at_peak=0),
             facts(steps=9, read_by="z"),
             Kind.LONGER,
-            "is live until z, 9 steps",
+            "lives until z, 9 steps",
         ),
         (facts(at_peak=0), facts(), Kind.ENTERED, "the peak is at top now"),
         (facts(), None, Kind.GONE, "no longer there"),

@@ -157,3 +157,26 @@ def test_lies_change_nothing_but_the_warnings(data: st.DataObject) -> None:
     assert lied.program == honest.program
     assert len(lied.warnings) == 1
     assert not honest.warnings
+
+
+@given(st.data())
+def test_invented_names_change_nothing_at_all(data: st.DataObject) -> None:
+    lines, names = [], ["x"]
+    for at in range(data.draw(st.integers(2, 10))):
+        one, two = (data.draw(st.sampled_from(names)) for _ in range(2))
+        lines.append(
+            data.draw(st.sampled_from([f"v{at} = Neg({one})", f"v{at} = Add({one}, {two})"]))
+        )
+        names.append(f"v{at}")
+    model = parse(
+        f"g (float[n,m] x, float[k] w) => ({names[-1]}) {{ {' '.join(lines)} }}", HEAD
+    )
+    model = onnx.shape_inference.infer_shapes(model)
+    honest = read_checked(model, Bindings())
+    words = st.sampled_from(["n", "m", "k", "?", "-1", "unk__3", "s6", "n + m", "p2o.Dim.1"])
+    for value in (*model.graph.value_info, *model.graph.output):
+        for dim in value.type.tensor_type.shape.dim:
+            dim.dim_param = data.draw(words)
+    renamed = read_checked(model, Bindings())
+    assert renamed.program == honest.program
+    assert not renamed.warnings

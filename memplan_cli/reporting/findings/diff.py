@@ -25,7 +25,7 @@ class Kind(Enum):
 
     NEW = "new"
     GREW = "grew"
-    LONGER = "live for longer"
+    LONGER = "lives longer"
     ENTERED = "entered the peak"
     GONE = "gone"
     SHRANK = "shrank"
@@ -150,7 +150,7 @@ def _decrease(name: str, old: TensorFacts, new: TensorFacts, after: Snapshot) ->
 
 
 def _live_range(old: TensorFacts, new: TensorFacts) -> str:
-    now = f"is live until {_node(new.read_by)}, {new.steps} steps"
+    now = f"lives until {_node(new.read_by)}, {new.steps} steps"
     return f"{now}; before until {_node(old.read_by)}, {old.steps} steps"
 
 

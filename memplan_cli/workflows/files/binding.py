@@ -35,7 +35,7 @@ def bind(model: ModelProto, settings: Settings) -> Settings:
         return settings
     from memplan_cli.onnx_io.interface import reject_unknown_dims
 
-    reject_unknown_dims(model, settings.dims, settings.shapes.values())
+    reject_unknown_dims(model, (*settings.dims, *settings.bounds), settings.shapes.values())
     if not (inputs.given or settings.shapes):
         return replace(settings, inputs=replace(inputs, feeds={}))
     from memplan_cli.onnx_io.runs.feeds import fed_inputs

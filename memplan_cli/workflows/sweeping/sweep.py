@@ -74,14 +74,16 @@ def jobs_of(
     """
     _judge(overrides, config)
     models = found_models(paths)
-    names = {model: _dims_of(model, config, overrides) for model in models if profiles}
-    _reject_unknown(profiles, names.values())
+    bounds = overrides.get("bounds")
+    asked = dict.fromkeys((*profiles, *(bounds if isinstance(bounds, dict) else ())))
+    names = {model: _dims_of(model, config, overrides) for model in models if asked}
+    _reject_unknown(asked, names.values())
     where = None if config is None else str(config)
     jobs = []
     for model in models:
         there = names.get(model)
-        own = {name: v for name, v in profiles.items() if there is None or name in there}
-        missing = tuple(name for name in profiles if name not in own)
+        missing = tuple(name for name in asked if there is not None and name not in there)
+        own = {name: values for name, values in profiles.items() if name not in missing}
         jobs += [Job(str(model), dims, where, overrides, missing) for dims in _points(own)]
     return tuple(jobs)
 
@@ -116,16 +118,16 @@ def _dims_of(
         return None
 
 
-def _reject_unknown(profiles: Profiles, names: Collection[frozenset[str] | None]) -> None:
+def _reject_unknown(asked: Collection[str], names: Collection[frozenset[str] | None]) -> None:
     """Reject a dim that none of the models has.
 
     Raises:
         SettingsError: naming the nearest that one of them has.
     """
-    if not profiles or None in names:
+    if None in names:
         return
     known = frozenset().union(*(one or () for one in names))
-    for name in profiles:
+    for name in asked:
         if name not in known:
             raise SettingsError(
                 f"no model has a dim called {name!r}", hint=nearest(name, known)
@@ -210,7 +212,9 @@ def _report(job: Job) -> Report:
         for name, value in settings.dims.items()
         if name not in between and (name in fixed or name in known)
     }
-    return plan_model(file, replace(settings, dims=free)).plan.report
+    limits = {n: v for n, v in settings.bounds.items() if n in between or n in known}
+    settings = replace(settings, dims=free, bounds=limits)
+    return plan_model(file, settings).plan.report
 
 
 def _numbers(report: Report) -> dict[str, Any]:

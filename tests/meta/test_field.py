@@ -1,0 +1,85 @@
+"""What `make field` reads out of hints, and the inputs that it draws."""
+
+from __future__ import annotations
+
+import json
+
+import onnx.parser
+import pytest
+
+from benchmarks.field_hints import Followed, Said, follow, options
+from benchmarks.field_shapes import as_json, drawn
+
+HEAD = '<ir_version: 10, opset_import: ["" : 21]> '
+
+
+@pytest.mark.parametrize(
+    ("hint", "words"),
+    [
+        ("bind it: --dim batch=8", ("--dim", "batch=8")),
+        ("bind both, like --dim a=1 --dim b=2; or --allow-partial",
+         ("--dim", "a=1", "--dim", "b=2")),
+        ("say it with --shape x:0=1,3,64,64, then again", ("--shape", "x:0=1,3,64,64")),
+        ("say it with --shape NAME=D,D", ()),
+        ("look for it with --dim n=?", ()),
+        ("give it with --shape", ()),
+        ("say it with --shape NAME=D,D or take a run (--profile-shapes)",
+         ("--profile-shapes",)),
+        ("use --inputs inputs.npz", ("--inputs", "inputs.npz")),
+        ("name another file", ()),
+    ],
+)  # fmt: skip
+def test_only_options_that_can_be_copied_are_taken_from_a_hint(
+    hint: str, words: tuple[str, ...]
+) -> None:
+    assert options(hint) == words
+
+
+def _refused(message: str, hint: str) -> Said:
+    return Said(2, "", f"Error: {message}\nHint: {hint}\n")
+
+
+def _outcomes(first: Said, *later: Said) -> list[str]:
+    answers = iter(later)
+    found: list[Followed] = follow("m", "gate", ("gate",), first, lambda _: next(answers))
+    return [one.outcome for one in found]
+
+
+def test_hints_are_followed_until_a_command_works() -> None:
+    first, second = _refused("no a", "--dim a=1"), _refused("no b", "--dim b=1")
+    assert _outcomes(first, second, Said(0, "", "")) == ["another message", "works"]
+
+
+def test_a_hint_that_leads_to_the_same_message_leads_no_further() -> None:
+    first = _refused("no a", "--dim a=1")
+    assert _outcomes(first, first) == ["no further"]
+
+
+def test_an_option_that_the_command_has_not_is_no_way_further() -> None:
+    first = _refused("it fails", "add --no-validate")
+    assert _outcomes(first, Said(2, "", "Error: No such option: --no-validate")) == ["refused"]
+
+
+def test_inputs_that_nobody_describes_are_drawn_by_name_rank_and_dtype() -> None:
+    text = "g (float[batch,3,h,w] image, int64[batch,seq] ids, float[1,7] fixed, bool flag)"
+    model = onnx.parser.parse_model(f"{HEAD}{text} => (y) {{ y = Shape(image) }}")
+    shapes = {one.name: one.shape for one in drawn(model, {}, {}, {})}
+    assert shapes == {
+        "image": (1, 3, 320, 320),
+        "ids": (1, 64),
+        "fixed": (1, 7),
+        "flag": (),
+    }
+
+
+def test_dims_without_a_name_of_their_own_may_differ() -> None:
+    text = 'g (float["?",3,"?","?"] x) => (y) { y = Shape(x) }'
+    (one,) = drawn(onnx.parser.parse_model(f"{HEAD}{text}"), {}, {}, {})
+    assert one.shape == (1, 3, 320, 320)
+
+
+def test_what_is_said_beside_a_model_goes_before_the_rule() -> None:
+    model = onnx.parser.parse_model(f"{HEAD}g (int64[n,seq] ids) => (y) {{ y = Shape(ids) }}")
+    told = {"ids": {"shape": [2, 24], "gen": "randint 5 250"}}
+    found = json.loads(as_json(drawn(model, {"ids": (9, 9)}, {}, told)))
+    assert found == {"ids": {"shape": [2, 24], "dtype": "int64", "low": 5, "high": 249}}
