@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import blocks, intermediates
-from memplan_cli.core.results.amounts import Memory
+from memplan_cli.core.results.amounts import BoundDim, Memory
 from memplan_cli.core.results.figures import (
     BOUND,
     EXACT,
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.planning.decided import Decided
     from memplan_cli.planning.totals import ByUnit
+    from memplan_cli.settings.settings import Settings
 
 
 def report_of(decided: Decided, reuses: int) -> Report:
@@ -53,6 +54,7 @@ def report_of(decided: Decided, reuses: int) -> Report:
     refusals = [*decided.scope.unplanned.items(), *needs.pinned.items()]
     return Report(
         model=_facts(decided, count),
+        bindings=_bindings(decided.settings),
         phase=decided.settings.kind(decided.phases.kind),
         level=decided.settings.level,
         coverage=coverage,
@@ -80,6 +82,15 @@ def report_of(decided: Decided, reuses: int) -> Report:
         unplanned=tuple(Refusal(str(var), reason) for var, reason in sorted(refusals)),
         warnings=(*decided.source.warnings, *decided.warnings),
     )
+
+
+def _bindings(settings: Settings) -> dict[str, BoundDim]:
+    """Return the number of each dim that has one, with who said it."""
+    said = settings.inputs.provenance
+    return {
+        name: BoundDim(value, said.get(name, "given"))
+        for name, value in sorted(settings.dims.items())
+    }
 
 
 def _parts(decided: Decided) -> dict[str, int]:

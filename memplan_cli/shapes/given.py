@@ -105,6 +105,20 @@ def _quote_names(model: ModelProto) -> None:
                     dim.dim_param = odd[dim.dim_param]
 
 
+def dims_of_inputs(model: ModelProto, shapes: Mapping[str, Shape]) -> dict[str, int]:
+    """Return what shapes of inputs say about the dims of a model, which may be named or not.
+
+    Raises:
+        SettingsError: a shape contradicts the model's own.
+    """
+    if not shapes:
+        return {}
+    interface = type(model)()
+    interface.graph.input.extend(model.graph.input)
+    name_free_dims(interface)
+    return dims_from_shapes(interface, shapes)
+
+
 def dims_from_shapes(model: ModelProto, shapes: Mapping[str, Shape]) -> dict[str, int]:
     """Return what ``--shape input=..`` says about the input's symbols.
 

@@ -30,6 +30,8 @@ class Loaded:
 
     program: Program
     warnings: tuple[str, ...] = ()
+    observed: bool = False
+    """Whether some shapes are those of one run."""
 
 
 def read_program(model: ModelProto | LazyModel, bindings: Bindings | None = None) -> Loaded:

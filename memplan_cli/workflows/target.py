@@ -23,6 +23,7 @@ from memplan_cli.workflows.candidates import (
     warned,
     write_unproved,
 )
+from memplan_cli.workflows.files.binding import binding_of
 from memplan_cli.workflows.files.model_file import ModelFile, plan_model, source_of
 from memplan_cli.workflows.files.own_weights import (
     FUSED,
@@ -58,7 +59,6 @@ def optimize_for_target(
         SettingsError: the models were to be compared on another provider.
         ModelError: a file is in the way or cannot be written.
     """
-    from memplan_cli.onnx_io.interface import reject_unknown_dims
     from memplan_cli.runtime.graph.fusions import costly_fusions
     from memplan_cli.runtime.measuring.measure import Trial
     from memplan_cli.runtime.workers.session import resolve_provider
@@ -69,14 +69,14 @@ def optimize_for_target(
             f"a model for {settings.target} is proved there, not on {check.provider}",
             hint="leave the provider out",
         )
-    reject_unknown_dims(file.model, settings.dims, settings.shapes.values())
     provider = resolve_provider(settings.target)
     targets.refuse_weights(file)
     with tempfile.TemporaryDirectory(prefix="memplan-offline-") as folder:
         progress("letting the runtime optimise the graph")
         trial = None
         if check is not None and provider == CPU:
-            trial = Trial(dims=settings.dims, timeout=check.timeout)
+            binding = binding_of(settings)
+            trial = Trial(dims=binding.dims, feeds=binding.feeds, timeout=check.timeout)
         dumps = _Dumps(file, settings, targets, Path(folder), provider, trial)
         fused = dumps.without(())
         if check is None:

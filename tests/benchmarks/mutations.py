@@ -65,6 +65,8 @@ _BRANCHES = "tests/analysis/test_branches.py tests/analysis/test_branch_properti
 BLOCKS = "memplan_cli/planning/checking/blocks.py"
 
 CONTRADICTIONS = "memplan_cli/shapes/contradictions.py"
+_GIVEN = "tests/onnx_io/test_given_inputs.py"
+_BOUND = "tests/workflows/test_bindings.py"
 _DECLARED = "tests/shapes/test_contradictions.py tests/shapes/test_reading.py"
 
 MUTATIONS = (
@@ -186,6 +188,20 @@ MUTATIONS = (
              'dim.ClearField("dim_param")', "pass", f"{_DECLARED} tests/shapes/test_dim_names.py"),
     Mutation("a name that is none is another dim wherever it stands", "memplan_cli/onnx_io/interface.py",
              "return _NO_NAME.fullmatch(text) is not None", "return not text", "tests/shapes/test_dim_names.py"),
+    Mutation("arrays of objects are refused in words", "memplan_cli/onnx_io/runs/input_files.py",
+             "    if dtype.hasobject:", "    if False:", _GIVEN),
+    Mutation("an array has the bytes that it says", "memplan_cli/onnx_io/runs/input_files.py",
+             "    if said != there:", "    if False:", _GIVEN),
+    Mutation("inputs are no more than a disk holds", "memplan_cli/onnx_io/runs/input_files.py",
+             "    if size > LARGEST:", "    if False:", _GIVEN),
+    Mutation("data outside of a tensor is not read", "memplan_cli/onnx_io/runs/input_files.py",
+             "if tensor.data_location == TensorProto.EXTERNAL or tensor.external_data:", "if False:", _GIVEN),
+    Mutation("an input is fed in its own type", "memplan_cli/onnx_io/runs/given.py",
+             "    if found.dtype and not _is_alike(", "    if False and not _is_alike(", _GIVEN),
+    Mutation("a run has the shapes that were given", "memplan_cli/workflows/files/binding.py",
+             "{name: Feed(shape) for name, shape in said.items()}", "{}", _BOUND),
+    Mutation("two that say other sizes are refused", "memplan_cli/workflows/files/binding.py",
+             "    _agree(found, both)\n", "", _BOUND),
     Mutation("a dim that the model has not is refused", "memplan_cli/onnx_io/interface.py",
              "        if name not in names:", "        if False:", "tests/shapes/test_dim_names.py"),
     Mutation("what is declared comes back only where inference agrees", "memplan_cli/shapes/annotations.py",

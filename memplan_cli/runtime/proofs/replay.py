@@ -148,12 +148,13 @@ def replay_unchecked(model: Path, plan: Plan, trial: Trial | None = None) -> Rep
 def _replayed(model: Path, plan: Plan, trial: Trial) -> Replayed:
     provider = resolve_provider(trial.provider)
     given = trial.specs
-    chosen = feed_specs(load_model(model), trial.dims) if given is None else given
+    if given is None:
+        given = feed_specs(load_model(model), trial.dims, trial.feeds)
     settings = UNOPTIMISED.updated(deterministic(provider))
     places, left_out = _places(model, plan, trial.dims)
     extent = _extent(places, left_out)
     with tempfile.TemporaryDirectory(prefix="memplan-replay-") as folder:
-        session = SessionJob(model, provider, chosen, settings, trial.seed)
+        session = SessionJob(model, provider, given, settings, trial.seed)
         job: Json = {"session": to_json(session)}
         job |= {"runs": 1, "outputs": [], "tolerance": [0.0, 0.0]}
         job |= {"save": True, "folder": folder}

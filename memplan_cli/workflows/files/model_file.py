@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
@@ -77,19 +77,29 @@ def read_model(path: Path) -> ModelFile:
 def load_program(model: ModelProto | LazyModel, path: Path, settings: Settings) -> Loaded:
     """Return the program of a model, read from ``path``, with the sizes that settings give.
 
+    What inputs decide is seen in one run, where they were given and no dim is free.
+
     Raises:
         MemplanError: the model or a setting is wrong.
     """
-    from memplan_cli.onnx_io.interface import reject_unknown_dims
     from memplan_cli.onnx_io.lazy_model import lazy
     from memplan_cli.shapes.bindings import Bindings
-    from memplan_cli.workflows.files.reading import read_completely, read_observed
+    from memplan_cli.workflows.files.binding import bind
+    from memplan_cli.workflows.files.reading import (
+        read_completely,
+        read_observed,
+        read_with_inputs,
+    )
 
-    bound = (*settings.dims, *settings.bounds)
-    reject_unknown_dims(lazy(model).model, bound, settings.shapes.values())
-
-    read = read_observed if settings.profile_shapes else read_completely
-    return read(model, path, Bindings(settings.dims, settings.shapes))
+    source = lazy(model)
+    del model
+    settings = bind(source.model, settings)
+    bindings, feeds = Bindings(settings.dims, settings.shapes), settings.inputs.feeds or {}
+    if settings.profile_shapes:
+        return read_observed(source, path, bindings, feeds)
+    if settings.inputs.given:
+        return read_with_inputs(source, path, bindings, feeds)
+    return read_completely(source, path, bindings)
 
 
 def plan_model(
@@ -104,8 +114,12 @@ def plan_model(
         MemplanError: the model or a setting is wrong.
     """
     from memplan_cli.planning.planner import make_plan
+    from memplan_cli.workflows.files.binding import bind
 
+    settings = bind(file.model, settings)
     loaded = load_program(file.lazy, file.path, settings)
+    if loaded.observed:
+        settings = replace(settings, profile_shapes=True)
     source = source_of(file, loaded.warnings)
     file.lazy.release()
     return make_plan(loaded.program, settings, source, allocate=allocate, progress=progress)
