@@ -34,8 +34,8 @@ $(VENV)/.docs: $(READY)
 docs: $(VENV)/.docs ## Build the documentation as a site that needs no network: out/site/index.html
 	$(BIN)/python -m sphinx -b html -W --keep-going --quiet -d $(OUT)/doctrees docs $(OUT)/site
 
-test: $(READY) ## Run the tests, the linter and the type checker (under ten minutes on two cores)
-	$(BIN)/python -m pytest -n 2 -m 'not slow and not bench and not cuda'
+test: $(READY) ## Run the tests, the linter and the type checker (under five minutes on two cores)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow and not bench and not cuda'
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -78,7 +78,7 @@ test-oldest: ## Run the tests with the oldest versions that pyproject.toml allow
 	$(PYTHON) .ci/oldest.py > $(OLDEST)/constraints.txt
 	test -x $(OLDEST)/venv/bin/python || $(PYTHON) -m venv $(OLDEST)/venv
 	$(OLDEST)/venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(OLDEST)/constraints.txt --editable '.[dev]'
-	$(OLDEST)/venv/bin/python -m pytest -n 2 -m 'not slow and not bench and not cuda'
+	$(OLDEST)/venv/bin/python -m pytest -n 2 --dist worksteal -m 'not slow and not bench and not cuda'
 
 audit: $(READY) ## Look for known faults of what memplan depends on (needs the index's advisories)
 	$(PYTHON) -m venv $(OUT)/audit

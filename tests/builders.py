@@ -116,7 +116,7 @@ def plan_of_text(text: str, settings: Settings | None = None) -> Plan:
 
 
 def plan_program(made: Program, settings: Settings) -> Plan:
+    from memplan_cli.planning.decided import Source
     from memplan_cli.planning.planner import make_plan
-    from memplan_cli.planning.record import Source
 
     return make_plan(made, settings, Source("model.onnx", "0" * 64, "1" * 64)).plan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan_cli.onnx_io.runs.feeds import FeedSpec
+from memplan_cli.core.bindings import FeedSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+import warm_workers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from warm_workers import WarmWorkers
 
 # What a busy machine is slow at is no fault of the code: nothing here goes by the clock.
 settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -14,6 +23,7 @@ settings.load_profile("house")
 
 ROOT = Path(__file__).parents[1]
 SAMPLES = ROOT / "sample_models"
+WHOLE = frozenset({"cli", "documents", "e2e", "workflows"})
 SHARED = ROOT.parent / "shared" / "models"
 
 
@@ -28,12 +38,32 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(autouse=True)
 def _equally_fast(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test of the whole goes by who takes longer: a busy machine says this and that."""
-    if "e2e" in request.path.relative_to(ROOT).parts:
+    if WHOLE.intersection(request.path.relative_to(ROOT).parts):
         from memplan_cli.runtime import facts
         from memplan_cli.runtime.measuring import timing
 
         for module in (facts, timing):
             monkeypatch.setattr(module, "is_slower", lambda *_, **__: False)
+
+
+@pytest.fixture(scope="session")
+def _warm() -> Iterator[WarmWorkers | None]:
+    """A server of warm worker processes, where the system can fork and wait for one."""
+    if sys.platform != "linux":
+        yield None
+        return
+    workers = warm_workers.start()
+    yield workers
+    workers.close()
+
+
+@pytest.fixture(autouse=True)
+def _few_imports(_warm: WarmWorkers | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs of the runtime in processes of their own, without an import for each."""
+    if _warm is not None:
+        from memplan_cli.runtime.workers import worker
+
+        monkeypatch.setattr(worker, "_spawn", _warm.spawning(worker._spawn))
 
 
 @pytest.fixture(scope="session")

@@ -87,9 +87,9 @@ def measured(steps: Steps) -> dict[str, int | None]:
     for _ in range(STEPS):
         if isinstance(steps, BoundSteps):
             steps.advance()
-            steps.take_over({})
+            steps.feed_back({})
         else:
-            steps.take_over(steps.step())
+            steps.feed_back(steps.step())
     return {"before": before, "peak": status("VmHWM")}
 
 

@@ -44,7 +44,7 @@ HOMES: Mapping[str, frozenset[str]] = {
     "numba": frozenset({"packing"}),
     "yaml": frozenset({"settings"}),
     "pytest": frozenset({"cli"}),
-    "numpy": frozenset({"packing", "transforms", "onnx_io", "training", "runtime"}),
+    "numpy": frozenset({"packing", "transforms", "onnx_io", "shapes", "training", "runtime"}),
 }
 """Library -> where it may be imported; elsewhere its types may be named at most."""
 

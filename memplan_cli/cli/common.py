@@ -125,6 +125,29 @@ dim_option = click.option(
     "--dim", "dims", multiple=True, metavar="NAME=N", help="Set a symbolic dimension."
 )
 
+shape_option = click.option(
+    "--shape",
+    "shapes",
+    multiple=True,
+    metavar="NAME=D,D",
+    help="Override a tensor's shape; an input's binds its dims everywhere.",
+)
+
+inputs_option = click.option(
+    "--inputs",
+    multiple=True,
+    metavar="FILE",
+    help="Real inputs: .npz, folder of input_*.pb, or JSON; they bind shapes and values.",
+)
+
+input_option = click.option(
+    "--input",
+    "input_values",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Value of an input: a number, text, or a list as in 1,2,3.",
+)
+
 timeout_option = click.option(
     "--timeout",
     type=Finite(0, min_open=True),

@@ -104,7 +104,7 @@ def _hold_named(checks: _Checks, root: Path) -> None:
     for at, limit in enumerate(checks.limits):
         for other in named if limit.model is None else [limit]:
             dims = {**other.dims, **limit.dims}
-            _held_against(replace(limit, dims=dims), root / str(other.model))
+            _checked_against(replace(limit, dims=dims), root / str(other.model))
             checks.done.add(at)
 
 
@@ -119,7 +119,7 @@ def onnx_memory(request: pytest.FixtureRequest) -> Measure:
     own = [at for at in places if checks.limits[at].model is None] or places
 
     def measure(model: Path | str) -> Report:
-        reports = [_held_against(checks.limits[at], Path(model)) for at in own]
+        reports = [_checked_against(checks.limits[at], Path(model)) for at in own]
         checks.done.update(own)
         return reports[0] if reports else _plan(Path(model), {}).report
 
@@ -145,7 +145,7 @@ def _limit(mark: pytest.Mark) -> Limit:
     return Limit(str(mark.args[0]), rules, dims=dims, **given)
 
 
-def _held_against(limit: Limit, model: Path) -> Report:
+def _checked_against(limit: Limit, model: Path) -> Report:
     from memplan_cli.reporting.findings.gate import Rules, judge, rules_from
     from memplan_cli.reporting.findings.snapshot import snapshot_of
 
@@ -168,26 +168,7 @@ def _plan(model: Path, dims: Mapping[str, int]) -> Plan:
     from memplan_cli.workflows.request import Request
 
     reject_unused_settings((model,), ("dim",) if dims else ())
-    plan = planned(model, Request(overrides={"dims": dict(dims) or None}))
-    if dims:
-        _refuse_unused(model, dims)
-    return plan
-
-
-def _refuse_unused(model: Path, dims: Mapping[str, int]) -> None:
-    from memplan_cli.core.symbolic.sizes import symbols_of
-    from memplan_cli.errors import SettingsError
-    from memplan_cli.settings.sources import load_settings
-    from memplan_cli.shapes.given import unused_dims
-    from memplan_cli.workflows.files.model_file import read_model
-
-    shapes = load_settings(model, None, {}).shapes.values()
-    given = {name for shape in shapes for dim in shape for name in symbols_of(dim)}
-    unknown = unused_dims(
-        read_model(model).model, {name: n for name, n in dims.items() if name not in given}
-    )
-    if unknown:
-        raise SettingsError(f"{model}: {unknown[0]}")
+    return planned(model, Request(overrides={"dims": dict(dims) or None}))
 
 
 def _at_peak(report: Report) -> str:

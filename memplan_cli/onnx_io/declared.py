@@ -63,7 +63,7 @@ def declares_enough(graph: GraphProto, types: Mapping[str, Facts]) -> bool:
 
 
 def leaves_nothing_to_infer(program: Program) -> bool:
-    """Whether every value has a dtype, and numbers for dims, and no op owns bodies."""
+    """Whether every value has a dtype, and numbers for dims, and no op has subgraphs."""
     kinds = set(map(itemgetter(1, 2), program.vars.values()))
     return all(map(_is_fixed, kinds)) and not any(op.bodies for op in program.body.ops)
 

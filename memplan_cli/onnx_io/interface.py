@@ -2,25 +2,80 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.selection import nearest
 from memplan_cli.core.symbolic.dims import symbols_of
+from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.declared import read_shape
 from memplan_cli.onnx_io.load import graphs
 from memplan_cli.onnx_io.types import type_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from onnx import ModelProto, ValueInfoProto
+    from onnx import ModelProto, TypeProto, ValueInfoProto
 
-    from memplan_cli.core.program import Shape
+    from memplan_cli.core.program import Dim, Shape
 
 _SHOWN = 5
 """Names in one message: models have up to thousands of inputs."""
 
 _LONGEST = 100
 """Characters of a name in a message."""
+
+
+_NO_NAME = re.compile(r"\s*(\?|-1|None|unk__\d+)?\s*")
+"""What exporters write for a dim that they have no name for."""
+
+
+def names_nothing(text: str) -> bool:
+    """Whether a dim's name is none: wherever it stands again, it is another dim."""
+    return _NO_NAME.fullmatch(text) is not None
+
+
+def input_dims(value: ValueInfoProto) -> tuple[Dim, ...]:
+    """Return the dims of an input, each free one with a name that it can be bound by."""
+    return tensor_dims(value, value.type.tensor_type)
+
+
+def tensor_dims(value: ValueInfoProto, tensor: TypeProto.Tensor) -> tuple[Dim, ...]:
+    """Return the dims of a value that is, or is made of, tensors of a type.
+
+    Where the model has no name for a dim of a tensor, it is called after the value:
+    ``x_dim0``. What is only made of tensors may have as many such dims as tensors: None.
+    """
+    is_tensor = value.type.HasField("tensor_type")
+    return tuple(
+        dim.dim_value
+        if dim.HasField("dim_value") and dim.dim_value >= 0
+        else str(dim.dim_param)
+        if not names_nothing(dim.dim_param)
+        else f"{value.name}_dim{axis}"
+        if is_tensor
+        else None
+        for axis, dim in enumerate(tensor.shape.dim)
+    )
+
+
+def input_symbols(model: ModelProto) -> Mapping[str, frozenset[str]]:
+    """Return the symbols in each text that is a dim of an input.
+
+    Dims of inputs are names, whatever their letters (``sequence-length``), unless all that is
+    in one is the name of another one: then it is an expression.
+    """
+    weights = {tensor.name for tensor in model.graph.initializer}
+    texts = {
+        dim
+        for value in model.graph.input
+        if value.name not in weights
+        for dim in input_dims(value)
+        if isinstance(dim, str)
+    }
+    found = {text: symbols_of(text) for text in texts}
+    plain = frozenset(text for text in texts if found[text] == {text})
+    return {t: inside if inside <= plain else frozenset({t}) for t, inside in found.items()}
 
 
 def other_inputs(original: ModelProto, rewritten: ModelProto) -> tuple[str, ...]:
@@ -48,14 +103,51 @@ def other_inputs(original: ModelProto, rewritten: ModelProto) -> tuple[str, ...]
 
 
 def dim_names(model: ModelProto) -> frozenset[str]:
-    """Return the names that dims have in a model, in whatever block."""
-    found: set[str] = set()
+    """Return the names that dims can be bound by, in whatever block they stand."""
+    inputs = input_symbols(model)
+    found = set().union(*inputs.values())
     for graph in graphs(model.graph):
         for value in (*graph.input, *graph.output, *graph.value_info):
-            for dim in value.type.tensor_type.shape.dim:
-                if dim.dim_param:
-                    found |= symbols_of(dim.dim_param)
+            for declared in value.type.tensor_type.shape.dim:
+                text = declared.dim_param
+                if text not in inputs and not names_nothing(text):
+                    found |= symbols_of(text)
     return frozenset(found)
+
+
+def known_dims(model: ModelProto, shapes: Iterable[Shape]) -> frozenset[str]:
+    """Return the names that a model's dims, and those of shapes given for it, are bound by."""
+    return dim_names(model).union(*(symbols_of(dim) for shape in shapes for dim in shape))
+
+
+def reject_unknown_dims(
+    model: ModelProto, wanted: Iterable[str], shapes: Iterable[Shape] = ()
+) -> None:
+    """Reject a binding of a dim that a model does not have: it would bind nothing.
+
+    Args:
+        model: The model.
+        wanted: Names that values are given for.
+        shapes: Shapes given along with them, whose names count too.
+
+    Raises:
+        SettingsError: naming the dims there are, and the nearest of them.
+    """
+    wanted = tuple(wanted)
+    if not wanted:
+        return
+    names = known_dims(model, shapes)
+    for name in wanted:
+        if name not in names:
+            there = f"its dims are {_listed(sorted(names))}" if names else "it has no free dim"
+            raise SettingsError(
+                f"no dim is called {name!r}: {there}", hint=nearest(name, names)
+            )
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(name[:_LONGEST] for name in names[:_SHOWN]) + more
 
 
 def _inputs(model: ModelProto) -> dict[str, ValueInfoProto]:

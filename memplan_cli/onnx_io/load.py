@@ -152,7 +152,7 @@ def reads(node: NodeProto) -> tuple[str, ...]:
 
 
 def _refuse_broken_text(model: ModelProto, path: Path) -> None:
-    """Refuse names that are no UTF-8: protobuf hands them out as bytes, unlike any other."""
+    """Refuse names that are no UTF-8: protobuf gives them as bytes, unlike any other."""
     names: list[str | bytes] = [o.domain for o in model.opset_import]
     names += [entry.key for entry in model.metadata_props]
     for graph in graphs(model.graph):

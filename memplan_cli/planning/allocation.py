@@ -21,7 +21,7 @@ from memplan_cli.errors import InvalidLayoutError
 from memplan_cli.packing.heuristics.naive import naive
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from memplan_cli.core.problem import Allocator, LiveRange, Violation
     from memplan_cli.core.program import Program, VarId
@@ -70,6 +70,11 @@ class Needs:
     def live(self) -> Mapping[VarId, LiveRange]:
         """The live range of every var."""
         return self.timeline.live
+
+    @property
+    def unpinned(self) -> Collection[VarId]:
+        """The vars that do not keep storage of their own for the whole run."""
+        return self.sizes.keys() - self.pinned.keys() if self.pinned else self.sizes.keys()
 
     def storage(self, level: int) -> Storage:
         """Return the buffer of each var, and the buffers by unit, at a level.

@@ -1,6 +1,6 @@
 """Allocation at levels 0, 1 and 2, each never taller than the one below.
 
-A pool is an arena whose slots are handed on whole, so the three levels share one type.
+A pool is an arena whose slots are reused whole, so the three levels share one type.
 Where padding or bad luck makes level 2's arena taller than level 1's pool, the pool is the
 answer.
 """

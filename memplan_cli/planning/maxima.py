@@ -1,4 +1,4 @@
-"""Which sum by unit is the largest, whatever the symbols stand for?
+"""The largest of several sums by unit, whatever the symbols stand for.
 
 Live bytes over symbols are a sum at each step, and their peak is the largest of the sums.
 One that is at least another for all dims of 1 or more leaves that one out. Where several

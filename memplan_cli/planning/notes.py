@@ -47,7 +47,7 @@ def _hidden_notes(program: Program, settings: Settings) -> Iterator[str]:
         yield "nothing is excluded, so there is nothing to expose"
     for identity in select(program, settings.excluded):
         if program.vars[identity].block:
-            yield f"{identity!r} is inside a body and cannot be exposed as an output"
+            yield f"{identity!r} is inside a subgraph and cannot be exposed as an output"
 
 
 def _bounds_notes(program: Program, settings: Settings) -> Iterator[str]:

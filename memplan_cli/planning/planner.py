@@ -19,9 +19,10 @@ from memplan_cli.planning.allocation import Needs, aliasing_of, allocate_apart
 from memplan_cli.planning.candidate import FILE, Candidate, Question
 from memplan_cli.planning.candidates import candidates
 from memplan_cli.planning.choose import Limits, choose
+from memplan_cli.planning.decided import Decided
 from memplan_cli.planning.levels import allocate, heights_by_level
 from memplan_cli.planning.notes import left_alone, plan_notes, settings_notes
-from memplan_cli.planning.record import Decided, plan_of
+from memplan_cli.planning.record import plan_of
 from memplan_cli.planning.scope import find_scope
 from memplan_cli.transforms.terms import Terms
 
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from memplan_cli.planning.allocation import Allocation, Heights
     from memplan_cli.planning.candidate import Runtime
     from memplan_cli.planning.choose import Evaluated
-    from memplan_cli.planning.record import Source
+    from memplan_cli.planning.decided import Source
     from memplan_cli.planning.scope import Scope
     from memplan_cli.settings.settings import Settings
 
@@ -195,7 +196,7 @@ def _kept_order(best: Evaluated) -> Iterator[str]:
 def _estimate(program: Program, scope: Scope, kind: str, flow: Dataflow) -> Mapping[str, int]:
     """Return Caffe's dry run where the model is a forward one and all sizes are numbers.
 
-    Not where ops have bodies: the run knows layers, and what is in bodies can be most of it.
+    Not where ops have subgraphs: the run knows layers, and most may be in the subgraphs.
     """
     if kind == "train" or any(op.bodies for op in program.body.ops):
         return {}

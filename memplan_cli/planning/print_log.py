@@ -1,4 +1,4 @@
-"""Who took whose memory? The lines of ``--print-log``, from nothing but the plan.
+"""The lines of ``--print-log``: which tensor reuses whose memory, from nothing but the plan.
 
 The ancestor printed while it matched, so the log and the result could differ. Here the log
 is read off the placements: what it says is what the plan does.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Reuse:
-    """One tensor, and the tensor that held its memory just before, or why there is none.
+    """One tensor, and the tensor that had its memory just before, or why there is none.
 
     ``pool`` is the number of free slots at that moment, at levels 0 and 1.
     """
@@ -59,14 +59,14 @@ def print_log(plan: Plan) -> Iterator[str]:
 
 
 def refusals(tensors: Sequence[Placement]) -> Iterator[tuple[Placement, str]]:
-    """Yield each tensor that takes no memory over, in order of birth, and why.
+    """Yield each tensor that reuses no memory, by its start, and why.
 
     The same as `reuses` says, in a third of the time: to know that nobody lay there before,
     it is enough to know which addresses are taken, and soon all below the top are.
     """
     pools = _pools(tensors)
     taken: dict[int, _Taken] = {}
-    for tensor in _by_birth(tensors):
+    for tensor in _by_start(tensors):
         if tensor.slot is not None:
             reuse = pools[tensor.arena].take(tensor)
             if reuse.donor is None:
@@ -76,10 +76,10 @@ def refusals(tensors: Sequence[Placement]) -> Iterator[tuple[Placement, str]]:
 
 
 def reuses(tensors: Sequence[Placement]) -> Iterator[Reuse]:
-    """Yield each tensor, in order of birth, with its donor or the reason it has none."""
+    """Yield each tensor, by its start, with its donor or the reason it has none."""
     pools = _pools(tensors)
     maps: dict[int, _Map] = {}
-    for tensor in _by_birth(tensors):
+    for tensor in _by_start(tensors):
         if tensor.slot is None:
             yield maps.setdefault(tensor.arena, _Map()).take(tensor)
         else:
@@ -97,14 +97,14 @@ def _pools(tensors: Sequence[Placement]) -> dict[int, _Pool]:
     return found
 
 
-def _by_birth(tensors: Sequence[Placement]) -> Iterable[Placement]:
-    births = [first for (first,) in cells(tensors, "first")]
-    if all(map(lt, births, islice(births, 1, None))):
+def _by_start(tensors: Sequence[Placement]) -> Iterable[Placement]:
+    starts = [first for (first,) in cells(tensors, "first")]
+    if all(map(lt, starts, islice(starts, 1, None))):
         return tensors  # as where the order is the file's: no two rows are there at once
-    return sorted(tensors, key=_birth)
+    return sorted(tensors, key=_start)
 
 
-def _birth(tensor: Placement) -> tuple[int, str]:
+def _start(tensor: Placement) -> tuple[int, str]:
     name, block, _, _, _, _, _, _, first, _, _, _ = tensor
     return first, var_id(block, name)
 
@@ -126,18 +126,18 @@ class _Pool:
         self.sizes: dict[int, int] = {}
         self._holders: dict[int, Placement] = {}
         self._free: dict[int, Placement] = {}
-        self._deaths: list[tuple[int, int]] = []
+        self._ends_of_use: list[tuple[int, int]] = []
 
     def take(self, tensor: Placement) -> Reuse:
-        while self._deaths and self._deaths[0][0] <= tensor.first:
-            slot = heappop(self._deaths)[1]
+        while self._ends_of_use and self._ends_of_use[0][0] <= tensor.first:
+            slot = heappop(self._ends_of_use)[1]
             self._free[slot] = self._holders[slot]
         free = len(self._free)
         assert tensor.slot is not None  # noqa: S101 - the caller looked
         donor = self._free.pop(tensor.slot, None)
         reason = "" if donor else self._reason(tensor)
         self._holders[tensor.slot] = tensor
-        heappush(self._deaths, (tensor.last, tensor.slot))
+        heappush(self._ends_of_use, (tensor.last, tensor.slot))
         return Reuse(tensor, donor, free, reason)
 
     def _reason(self, tensor: Placement) -> str:

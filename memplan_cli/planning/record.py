@@ -1,98 +1,28 @@
-"""Decisions -> Plan: the numbers of the report, and each tensor's line in the plan."""
+"""The plan of what was decided: each tensor's row, the order, the releases."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.compact.columns import Columns, Made, column, numbers
-from memplan_cli.core.program import VarId, blocks, intermediates
-from memplan_cli.core.results.amounts import Memory
-from memplan_cli.core.results.figures import (
-    BOUND,
-    EXACT,
-    OBSERVED,
-    PARTIAL,
-    UNKNOWN,
-    weakest,
-)
-from memplan_cli.core.results.placements import ArenaFacts, BlockOrder, Placement
+from memplan_cli.analysis.liveness import release_ticks
+from memplan_cli.core.compact.columns import Columns, Groups, Made, column, numbers
+from memplan_cli.core.program import VarId, blocks, label
+from memplan_cli.core.results.placements import ArenaFacts, BlockOrder, Placement, Release
 from memplan_cli.core.results.plan import Plan
-from memplan_cli.core.results.report import ModelFacts, Refusal, Report
-from memplan_cli.core.symbolic.bounds import at_most
-from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.core.version import VERSION
-from memplan_cli.planning.maxima import live_peak_text
+from memplan_cli.planning.account import report_of
 from memplan_cli.planning.print_log import refusals
-from memplan_cli.planning.releases import releases
-from memplan_cli.planning.totals import (
-    by_unit,
-    expression,
-    input_bytes,
-    number,
-    output_bytes,
-    peak_of,
-    summed,
-    weight_bytes,
-    weights_are_known,
-)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Container, Iterator, Sequence
 
-    from memplan_cli.analysis.phase import Phases
-    from memplan_cli.core.program import Program
-    from memplan_cli.core.results.placements import Release
+    from memplan_cli.analysis.liveness import Timeline
+    from memplan_cli.core.program import Op, Program
     from memplan_cli.core.serialization import Json
-    from memplan_cli.planning.allocation import Allocation, Needs
-    from memplan_cli.planning.candidate import Candidate
-    from memplan_cli.planning.scope import Scope
-    from memplan_cli.planning.totals import ByUnit
+    from memplan_cli.planning.decided import Decided
     from memplan_cli.settings.settings import Settings
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """What the planner has to know of the file that a program came from."""
-
-    path: str
-    sha256: str
-    graph_sha256: str
-    warnings: tuple[str, ...] = ()
-    recorded_phases: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Decided:
-    """All that was decided; `plan_of` only writes it down."""
-
-    source: Source
-    settings: Settings
-    phases: Phases
-    original: Program
-    scope: Scope
-    candidate: Candidate
-    needs: Needs
-    allocation: Allocation
-    """The answer of the level asked for."""
-    levels: tuple[Mapping[str, int], ...]
-    """The height of each arena by unit, at levels 0, 1 and 2."""
-    before: Allocation
-    """The answer of the level asked for, in the order of the file."""
-    warnings: tuple[str, ...] = ()
-    estimate: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def program(self) -> Program:
-        """Return the program in the planned order."""
-        return self.candidate.program
-
-    @property
-    def is_proved(self) -> bool:
-        """Whether no order has a lower live peak than the planned one."""
-        bound = self.candidate.bound
-        return bound is not None and self.allocation.live_peak <= bound
 
 
 def plan_of(decided: Decided) -> Plan:
@@ -111,8 +41,8 @@ def plan_of(decided: Decided) -> Plan:
             for index, arena in enumerate(decided.allocation.arenas)
         ),
         tensors=tensors,
-        releases=_releases(decided.needs),
-        report=_report(decided, len(tensors) - refused),
+        releases=releases(decided.needs.timeline, decided.needs.unpinned),
+        report=report_of(decided, len(tensors) - refused),
     )
 
 
@@ -144,29 +74,24 @@ def settings_json(settings: Settings) -> Json:
     }
 
 
-def _releases(needs: Needs) -> Sequence[Release]:
-    planned = needs.sizes.keys() - needs.pinned.keys() if needs.pinned else needs.sizes
-    return releases(needs.timeline, planned)
-
-
 def _placements(decided: Decided) -> Sequence[Placement]:
-    needs, placed = decided.needs, decided.allocation
-    arenas = {arena.unit: (index, arena) for index, arena in enumerate(placed.arenas)}
+    needs, allocation = decided.needs, decided.allocation
+    arenas = {arena.unit: (index, arena) for index, arena in enumerate(allocation.arenas)}
     live, pinned, vars_ = needs.live, needs.pinned, decided.program.vars
     lasting = {
-        buffer.id: buffer.live
-        for arena in (placed.arenas if pinned else ())
-        for buffer in arena.problem.buffers
-        if VarId(buffer.id) in pinned
+        each.id: each.live
+        for arena in (allocation.arenas if pinned else ())
+        for each in arena.problem.buffers
+        if VarId(each.id) in pinned
     }
     known = [vars_[identity] for identity in needs.sizes]
-    homes = [placed.buffers[identity] for identity in needs.sizes]
+    buffers = [allocation.buffers[identity] for identity in needs.sizes]
     places = [arenas[size.unit if size.symbols else "1"] for size in needs.sizes.values()]
     ranges = [
-        lasting[home] if identity in pinned else live[identity]
-        for identity, home in zip(needs.sizes, homes, strict=True)
+        lasting[buffer] if identity in pinned else live[identity]
+        for identity, buffer in zip(needs.sizes, buffers, strict=True)
     ]
-    lying = list(zip([arena for _, arena in places], homes, strict=True))
+    layouts = list(zip([arena for _, arena in places], buffers, strict=True))
     return Columns(
         Placement,
         [var.name for var in known],
@@ -175,23 +100,18 @@ def _placements(decided: Decided) -> Sequence[Placement]:
         column([var.shape or () for var in known]),
         numbers(size.coefficient for size in needs.sizes.values()),
         numbers(index for index, _ in places),
-        numbers(arena.layout.offsets[home] for arena, home in lying),
-        column([arena.slots.get(home) for arena, home in lying]),
+        numbers(arena.layout.offsets[buffer] for arena, buffer in layouts),
+        column([arena.slots.get(buffer) for arena, buffer in layouts]),
         numbers(first for first, _ in ranges),
         numbers(last for _, last in ranges),
         column(
-            [None if v.id == str(home) else home for v, home in zip(known, homes, strict=True)]
+            [
+                None if v.id == str(buffer) else buffer
+                for v, buffer in zip(known, buffers, strict=True)
+            ]
         ),
         column([pinned.get(identity) for identity in needs.sizes]),
     )
-
-
-def _slot_bound(decided: Decided) -> int | None:
-    """Return the bound of whole slots, where the plan is made of them and sizes are numbers."""
-    if decided.settings.level == 2:
-        return None
-    bound = number({arena.unit: arena.bound for arena in decided.allocation.arenas})
-    return bound or None  # 0 where the model is left as it is
 
 
 def _orders(program: Program) -> Iterator[BlockOrder]:
@@ -210,162 +130,24 @@ def _entry(name: str, source: int) -> str:
     return name or f"#{source}"
 
 
-def _report(decided: Decided, reuses: int) -> Report:
-    program, needs = decided.program, decided.needs
-    count = len(intermediates(program))
-    coverage = len(needs.sizes) / count if count else 1.0
-    silent = coverage < 1.0 and not decided.settings.allow_partial
-    memory = _memory(decided)
-    if silent:
-        memory = Memory(memory.weights, memory.inputs, memory.outputs, None, None, None, None)
-    before = (None, None) if memory.planned is None else _original(decided, memory)
-    symbolic = _expressions(decided) if memory.naive is None and not silent else {}
-    target = decided.settings.target
-    refusals = [*decided.scope.unplanned.items(), *needs.pinned.items()]
-    return Report(
-        model=_facts(decided, count),
-        phase=decided.settings.kind(decided.phases.kind),
-        level=decided.settings.level,
-        coverage=coverage,
-        memory=memory,
-        original_live_peak=before[0],
-        original_planned=before[1],
-        levels={
-            str(level): None if silent else number(heights)
-            for level, heights in enumerate(decided.levels)
-        },
-        slot_bound=None if silent else _slot_bound(decided),
-        peak=None if memory.live_peak is None else peak_of(needs, decided.allocation),
-        orders={} if silent else decided.candidate.peaks,
-        chosen_order=decided.candidate.order,
-        certainty=_certainty(decided, memory, symbolic),
-        symbolic=symbolic,
-        phases=_parts(decided),
-        loss=decided.phases.loss,
-        # What a runtime fused has no backward part to estimate.
-        training_estimate=decided.estimate if target == "portable" else {},
-        target=target,
-        recompute=decided.candidate.recompute,
-        donated=replace(decided.candidate.donated, bytes=_donated_bytes(decided)),
-        reuses=reuses,
-        unplanned=tuple(Refusal(str(var), reason) for var, reason in sorted(refusals)),
-        warnings=(*decided.source.warnings, *decided.warnings),
-    )
+def releases(timeline: Timeline, planned: Container[VarId]) -> Sequence[Release]:
+    """Return, in order of execution, the planned tensors that die after each node."""
+    last = release_ticks(timeline)
+    dying = [var for var in last if var in planned]
+    dying.sort(key=last.__getitem__)
+    ticks = numbers(tick for tick, _ in groupby(dying, last.__getitem__))
+    tensors = Groups(sorted(group) for _, group in groupby(dying, last.__getitem__))
+    ops = [timeline.ending[tick] for tick in ticks]
+    return Columns(Release, ticks, _labels(ops), tensors)
 
 
-def _parts(decided: Decided) -> dict[str, int]:
-    """Count the top-level nodes of each phase."""
-    counts = {"forward": 0, "backward": 0, "update": 0}
-    for op in decided.program.body.ops:
-        counts[decided.phases.part(op)] += 1
-    return counts
+def _labels(ops: Sequence[Op]) -> Sequence[str]:
+    """Return the label of each op, made when read where there are no names.
 
-
-def _facts(decided: Decided, count: int) -> ModelFacts:
-    everything = list(blocks(decided.program.body))
-    return ModelFacts(
-        path=decided.source.path,
-        sha256=decided.source.sha256,
-        nodes=sum(len(block.ops) for block in everything),
-        blocks=len(everything),
-        intermediates=count,
-    )
-
-
-def _memory(decided: Decided) -> Memory:
-    program, sizes = decided.program, decided.needs.sizes
-    naive, planned = number(by_unit(sizes.values())), number(decided.allocation.heights)
-    bounds = decided.settings.bounds
-    inputs, outputs = (
-        number(input_bytes(program, bounds)),
-        number(output_bytes(program, bounds)),
-    )
-    weights = weight_bytes(program)
-    total = None
-    if inputs is not None and outputs is not None and planned is not None:
-        total = weights + inputs + outputs + planned - _donated_bytes(decided)
-    return Memory(
-        weights=weights,
-        inputs=inputs,
-        outputs=outputs,
-        naive=naive,
-        live_peak=None if naive is None else decided.allocation.live_peak,
-        planned=planned,
-        total=total,
-        order_bound=decided.candidate.bound,
-        order_proved=decided.is_proved,
-    )
-
-
-def _donated_bytes(decided: Decided) -> int:
-    """Return what the donated pairs save in the total; 0 where that is no number."""
-    return number(_donated(decided)) or 0
-
-
-def _donated(decided: Decided) -> ByUnit:
-    """Return the bytes of outputs that take an input's memory: each pair counts once."""
-    given = {made for _, made in decided.candidate.donated.pairs}
-    vars_ = decided.program.vars
-    made = (vars_[var] for var in dict.fromkeys(decided.program.body.outputs))
-    sizes = (size_of(var.shape, var.dtype) for var in made if var.name in given)
-    bounds = decided.settings.bounds
-    return by_unit(at_most(size, bounds) for size in sizes if size is not None)
-
-
-def _original(decided: Decided, memory: Memory) -> tuple[int | None, int | None]:
-    """Return live peak and planned bytes of the order in the file, at the same level."""
-    if decided.candidate.program is decided.original:
-        return memory.live_peak, memory.planned
-    return decided.before.live_peak, number(decided.before.heights)
-
-
-def _certainty(
-    decided: Decided, memory: Memory, symbolic: Mapping[str, str]
-) -> dict[str, str]:
-    """Return how sure each number is: the intermediates' share a word, the total has the worst."""
-    program, settings, sizes = decided.program, decided.settings, decided.needs.sizes
-    planned = EXACT
-    if len(sizes) < len(intermediates(program)):
-        planned = PARTIAL
-    elif any(size.bound_of for size in sizes.values()):
-        planned = BOUND
-    elif settings.profile_shapes:
-        planned = OBSERVED
-    words = {
-        "weights": EXACT if weights_are_known(program) else PARTIAL,
-        "inputs": EXACT,
-        "outputs": EXACT,
-        **dict.fromkeys(("naive", "live_peak", "planned"), planned),
-    }
-    for name, of in (("inputs", input_bytes), ("outputs", output_bytes)):
-        if of(program, settings.bounds) != of(program):
-            words[name] = BOUND
-    for name in ("weights", "inputs", "outputs", "naive", "live_peak", "planned"):
-        if getattr(memory, name) is None and name not in symbolic:
-            words[name] = UNKNOWN
-    parts = (words[name] for name in ("weights", "inputs", "outputs", "planned"))
-    return {**words, "total": weakest(*parts)}
-
-
-def _expressions(decided: Decided) -> dict[str, str]:
-    """Return each number of the report as an expression of symbols, where there is one."""
-    program, bounds = decided.program, decided.settings.bounds
-    inputs, outputs = input_bytes(program, bounds), output_bytes(program, bounds)
-    planned = decided.allocation.heights
-    totals = {
-        "inputs": inputs,
-        "outputs": outputs,
-        "naive": by_unit(decided.needs.sizes.values()),
-        "planned": planned,
-    }
-    if inputs is not None and outputs is not None:
-        weights = {"1": weight_bytes(program)}
-        saved = {unit: -size for unit, size in _donated(decided).items()}
-        totals["total"] = summed(weights, inputs, outputs, planned, saved)
-    found = {name: expression(total) for name, total in totals.items() if total is not None}
-    peak = live_peak_text(decided.allocation.storage[1])
-    if peak is not None:
-        found["live_peak"] = peak
-    for level, heights in enumerate(decided.levels):
-        found[f"level {level}"] = expression(heights)
-    return found
+    Of what they are made of alone: a plan must not keep its program.
+    """
+    names = [op.name for op in ops]
+    if all(names):
+        return names
+    sources = numbers(op.source for op in ops)
+    return Made(label, column(names), column([op.type for op in ops]), sources)

@@ -109,7 +109,7 @@ def peak_of(needs: Needs, allocation: Allocation) -> Peak | None:
 
     A buffer goes by the youngest of its vars that is live there.
     """
-    home, units = allocation.storage
+    buffer_of, units = allocation.storage
     buffers = units.get("1", ())
     top, peak = 0, -1
     for tick, live in allocation.curve:
@@ -118,7 +118,7 @@ def peak_of(needs: Needs, allocation: Allocation) -> Peak | None:
     if peak < 0:
         return None
     at_peak = {b.id: b.size for b in buffers if b.live.start <= peak < b.live.end and b.size}
-    names = _youngest(needs, home, at_peak, peak)
+    names = _youngest(needs, buffer_of, at_peak, peak)
     tensors = sorted(
         (LiveTensor(names[b], size) for b, size in at_peak.items()), key=_largest_first
     )
@@ -132,15 +132,15 @@ def _largest_first(item: tuple[str, int]) -> tuple[int, str]:
 
 def _youngest(
     needs: Needs,
-    home: Mapping[VarId, BufferId],
+    buffer_of: Mapping[VarId, BufferId],
     buffers: Mapping[BufferId, int],
     tick: int,
 ) -> dict[BufferId, str]:
     live = needs.live
     names: dict[BufferId, tuple[int, str]] = {}
-    for var, buffer in home.items():
+    for var, buffer in buffer_of.items():
         if buffer not in buffers or var in needs.pinned:
             continue
-        born = live[var].start if live[var].start <= tick < live[var].end else -1
-        names[buffer] = max(names.get(buffer, (-2, "")), (born, var))
+        start = live[var].start if live[var].start <= tick < live[var].end else -1
+        names[buffer] = max(names.get(buffer, (-2, "")), (start, var))
     return {buffer: names[buffer][1] if buffer in names else str(buffer) for buffer in buffers}

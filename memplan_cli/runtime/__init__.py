@@ -1,1 +1,1 @@
-"""The only door to ONNX Runtime: every session lives in a process of its own."""
+"""The only door to ONNX Runtime: every session runs in a process of its own."""

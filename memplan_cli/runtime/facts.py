@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
+    from memplan_cli.core.bindings import Binding, Feeds
     from memplan_cli.core.results.observations import Peaks
 
 _WORTH = 0.98
@@ -68,6 +69,7 @@ class Pair:
     written: Path
     provider: str = "auto"
     dims: Mapping[str, int] = field(default_factory=dict)
+    feeds: Feeds = field(default_factory=dict)
     as_written: bool = False
     timeout: float = DEFAULT_TIMEOUT
     known: RuntimeFacts | None = None
@@ -90,7 +92,9 @@ def runtime_account(pair: Pair, progress: Callable[[str], None] | None = None) -
     """
     tell = progress or silent
     provider = resolve_provider(pair.provider)
-    trial = Trial(provider=pair.provider, dims=pair.dims, timeout=pair.timeout)
+    trial = Trial(
+        provider=pair.provider, dims=pair.dims, timeout=pair.timeout, feeds=pair.feeds
+    )
     predicted, observed, warnings = _original(pair, trial, provider, tell)
     tell("choosing settings for the written model")
     options = [_as_written(pair, trial, provider)]
@@ -141,7 +145,7 @@ def _caveats(graph: Executed, provider: str) -> Iterator[str]:
 
 
 def best_settings(
-    model: Path, dims: Mapping[str, int], trial: Trial | None = None, provider: str = CPU
+    model: Path, binding: Binding, trial: Trial | None = None, provider: str = CPU
 ) -> Recommendation:
     """Return the settings for a model as it is; measured where a trial is given, on its provider.
 
@@ -150,12 +154,11 @@ def best_settings(
             load.
     """
     if trial is None:
-        executed = executed_graph(model, DEFAULTS, dims, provider)
+        executed = executed_graph(model, DEFAULTS, binding.dims, provider)
         return recommend_unmeasured(executed, RuntimeSettings(), provider)
     provider = resolve_provider(trial.provider)
-    return replace(
-        _measured_best(model, replace(trial, dims=dims), provider), provider=provider
-    )
+    bound = replace(trial, dims=binding.dims, feeds=binding.feeds)
+    return replace(_measured_best(model, bound, provider), provider=provider)
 
 
 def _measured_best(model: Path, trial: Trial, provider: str) -> Recommendation:
@@ -220,6 +223,7 @@ def _as_good(
         provider=trial.provider,
         dims=trial.dims,
         specs=trial.specs,
+        feeds=trial.feeds,
         timeout=trial.timeout,
         rewritten_settings=other.settings,
     )

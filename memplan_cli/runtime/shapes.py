@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from memplan_cli.core.bindings import given_text
 from memplan_cli.core.serialization import to_json
 from memplan_cli.core.symbolic.dims import parse_dim
 from memplan_cli.core.symbolic.polynomials import names_in
@@ -13,10 +14,11 @@ from memplan_cli.core.symbolic.sizes import BITS
 from memplan_cli.runtime.workers.type_names import dtype_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from onnx import ModelProto
 
+    from memplan_cli.core.bindings import Binding
     from memplan_cli.core.program import Dim, Shape
     from memplan_cli.shapes.bindings import Bindings, Known
 
@@ -60,7 +62,7 @@ def _dim(dim: Dim, symbols: frozenset[str]) -> Dim:
     return dim if dim and names_in(parse_dim(dim)) <= symbols else None
 
 
-def observed_shapes(model: ModelProto, path: Path, dims: Mapping[str, int]) -> Known:
+def observed_shapes(model: ModelProto, path: Path, binding: Binding) -> Known:
     """Run a model once and return the largest shape seen of every value, by its id.
 
     Raises:
@@ -76,12 +78,14 @@ def observed_shapes(model: ModelProto, path: Path, dims: Mapping[str, int]) -> K
 
     require_weights(path, "give the shapes with --shape")
     copy = numbered(model)
-    provider, specs = resolve_provider("auto"), feed_specs(model, dims)
+    provider, specs = resolve_provider("auto"), feed_specs(model, binding.dims, binding.feeds)
     # Beside the model: only there may a session read its external data.
     with staged(path, copy.data) as file:
         session = SessionJob(file, provider, specs)
         outcome = run_job("observed", {"session": to_json(session)})
-    result: Any = outcome.require(f"{path} could not be run for its shapes")["nodes"]
+    result: Any = outcome.require(
+        f"{path} could not be run for its shapes{given_text(binding.feeds)}"
+    )["nodes"]
     found: dict[str, tuple[str, Shape]] = {}
     for node, read, written in result:
         for names, seen in ((copy.reads.get(node), read), (copy.writes.get(node), written)):

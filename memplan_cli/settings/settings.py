@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.bindings import Inputs, inputs_of
 from memplan_cli.settings.judge import judge
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ class Settings:
     bounds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Least and greatest value of symbols: the plan holds for all values between them."""
     shapes: Mapping[str, Shape] = field(default_factory=dict)
+    inputs: Inputs = field(default_factory=Inputs)
+    """Real inputs: files, or values by name; a path or a mapping will do."""
     profile_shapes: bool = False
     """Whether one run on drawn inputs says the shapes that depend on data."""
     order: OrderChoice = "auto"
@@ -87,6 +90,7 @@ class Settings:
         Raises:
             SettingsError: naming the setting.
         """
+        object.__setattr__(self, "inputs", inputs_of(self.inputs))
         judge(self)
 
     @property

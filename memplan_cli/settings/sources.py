@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
+from memplan_cli.core.bindings import Inputs
 from memplan_cli.errors import SettingsError
 from memplan_cli.settings.judge import as_value
 from memplan_cli.settings.keys import Entry, Place, Value, names, read_table
@@ -96,10 +97,14 @@ def read_overrides(overrides: Mapping[str, object]) -> Partial:
     """
     given = {key: value for key, value in overrides.items() if value is not None}
     excluded = given.pop("exclude", ())
+    files: Any = given.pop("inputs", ())
+    by_name: Any = given.pop("input", {})
     values = {}
     for key, value in given.items():
         at = Place(f"--{_SINGULAR.get(key, key.removeprefix('gate.').replace('_', '-'))}")
         values.update(read_table(_dotted(key, as_value(value, at))))
+    if files or by_name:
+        values["inputs"] = Inputs(tuple(map(str, files)), by_name)
     if excluded:
         values["exclude"] = names(as_value(excluded, Place("--exclude")))
     return Partial(values, "options")

@@ -14,6 +14,7 @@ from memplan_cli.core.selection import nearest
 from memplan_cli.core.symbolic.dims import bind_dim, canonical_dim, parse_dim, symbols_of
 from memplan_cli.core.symbolic.polynomials import format_atom, names_in
 from memplan_cli.errors import SettingsError
+from memplan_cli.onnx_io.interface import input_dims, input_symbols, names_nothing
 from memplan_cli.onnx_io.load import graphs, subgraphs
 from memplan_cli.onnx_io.protobuf import messages
 from memplan_cli.onnx_io.types import element_type
@@ -74,25 +75,27 @@ def _typed(name: str, element: int, shape: Shape) -> ValueInfoProto:
 
 
 def name_free_dims(model: ModelProto) -> None:
-    """Give each unnamed free dim of an input a name, so that it can be bound and shared."""
+    """Give each unnamed free dim of an input a name of its own, so that it can be bound.
+
+    A text that is no name (``?``) says nothing of a result either: there it is taken away.
+    """
     for value in model.graph.input:
-        for index, dim in enumerate(value.type.tensor_type.shape.dim):
-            is_number = dim.HasField("dim_value") and dim.dim_value >= 0
-            if not is_number and not dim.dim_param:
-                dim.dim_param = f"{value.name}_dim{index}"
+        named = input_dims(value)
+        for dim, name in zip(value.type.tensor_type.shape.dim, named, strict=True):
+            if isinstance(name, str):
+                dim.dim_param = name
+    for graph in graphs(model.graph):  # the inputs' own have names by now
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            for dim in value.type.tensor_type.shape.dim:
+                if dim.dim_param and names_nothing(dim.dim_param):
+                    dim.ClearField("dim_param")
     _quote_names(model)
 
 
 def _quote_names(model: ModelProto) -> None:
-    """Mark names that only look like arithmetic, as ``sequence-length`` does.
-
-    The dims of inputs are names, whatever their letters, unless all that is in them is
-    the name of another one's dim: then they are expressions.
-    """
-    dims = [d for v in model.graph.input for d in v.type.tensor_type.shape.dim if d.dim_param]
-    words = {dim.dim_param for dim in dims}
-    plain = {text for text in words if names_in(parse_dim(text)) == {text}}
-    odd = {t: f"`{t}`" for t in words - plain if not names_in(parse_dim(t)) <= plain}
+    """Mark names that only look like arithmetic, as ``sequence-length`` does."""
+    symbols = input_symbols(model).items()
+    odd = {text: f"`{text}`" for text, inside in symbols if inside != symbols_of(text)}
     if not odd:
         return
     for graph in graphs(model.graph):
@@ -100,6 +103,20 @@ def _quote_names(model: ModelProto) -> None:
             for dim in value.type.tensor_type.shape.dim:
                 if dim.dim_param in odd:
                     dim.dim_param = odd[dim.dim_param]
+
+
+def dims_of_inputs(model: ModelProto, shapes: Mapping[str, Shape]) -> dict[str, int]:
+    """Return what shapes of inputs say about the dims of a model, which may be named or not.
+
+    Raises:
+        SettingsError: a shape contradicts the model's own.
+    """
+    if not shapes:
+        return {}
+    interface = type(model)()
+    interface.graph.input.extend(model.graph.input)
+    name_free_dims(interface)
+    return dims_from_shapes(interface, shapes)
 
 
 def dims_from_shapes(model: ModelProto, shapes: Mapping[str, Shape]) -> dict[str, int]:
@@ -148,20 +165,6 @@ def bind_graph(graph: GraphProto, dims: Mapping[str, int]) -> None:
                     dim.dim_value = bound
                 elif bound is not None:
                     dim.dim_param = bound
-
-
-def unused_dims(model: ModelProto, wanted: Mapping[str, int]) -> tuple[str, ...]:
-    """Return a warning for each dim bound by name that the model does not have."""
-    names: set[str] = set()
-    for graph in graphs(model.graph) if wanted else ():
-        for value in (*graph.input, *graph.output, *graph.value_info):
-            for dim in value.type.tensor_type.shape.dim:
-                names |= symbols_of(dim.dim_param or None)
-    return tuple(
-        f"no dim is called {name!r}. {nearest(name, names)}".strip()
-        for name in wanted
-        if name not in names
-    )
 
 
 def add_known(model: ModelProto, bindings: Bindings, dims: Mapping[str, int]) -> None:

@@ -9,29 +9,23 @@ from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.lazy_model import lazy
 from memplan_cli.onnx_io.load import graphs
 from memplan_cli.onnx_io.protobuf import messages
+from memplan_cli.shapes.annotations import restore_annotations, take_annotations
 from memplan_cli.shapes.given import (
     add_known,
     bind_graph,
     dims_from_shapes,
     light_copy,
     name_free_dims,
-    unused_dims,
 )
-from memplan_cli.shapes.lattice import agrees, merged
+from memplan_cli.shapes.lattice import has_holes
 from memplan_cli.shapes.subgraphs.infer import CONTROL_FLOW, declare, infer_nested
-from memplan_cli.shapes.symbolic.targets import shapes_of_targets
 from memplan_cli.shapes.workarounds import add_masks, forget_invented
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from onnx import ModelProto, TypeProto
+    from onnx import ModelProto
 
     from memplan_cli.onnx_io.lazy_model import LazyModel
     from memplan_cli.shapes.bindings import Bindings
-
-_ROUNDS = 64
-"""A network of this many layers, each shaped by the result of the one before."""
 
 
 def infer(
@@ -52,7 +46,6 @@ def infer(
     light = light_copy(source.model)
     source.release()
     name_free_dims(light)
-    unused = unused_dims(light, bindings.dims)
     said = dims_from_shapes(light, bindings.shapes)
     for name, value in said.items():
         if bindings.dims.get(name, value) != value:
@@ -60,15 +53,15 @@ def infer(
                 f"dim {name!r} is given as both {bindings.dims[name]} and {value}"
             )
     dims = {**bindings.dims, **said}
+    annotations = take_annotations(light, bindings.untrusted)
     for graph in graphs(light.graph) if dims else ():
         bind_graph(graph, dims)
-    annotations = take_annotations(light, bindings.untrusted) if bindings.untrusted else ()
     add_known(light, bindings, dims)
     inference = _Inference(has_masks=nested or "Dropout" in kinds)
-    if annotations:
+    if any(annotations):
         found = _infer_nested(light, inference) if nested else inference(light)
-        if not restore_annotations(light, annotations, found):
-            return found, (*inference.warnings, *unused)
+        if not restore_annotations(light, annotations, found, dims):
+            return found, (*dict.fromkeys(inference.warnings),)
     if nested:
         inferred = _infer_nested(light, inference)
     else:
@@ -76,7 +69,7 @@ def infer(
         data = light.SerializeToString()
         del light
         inferred = inference.of_bytes(data, messages().ModelProto)
-    return inferred, (*dict.fromkeys((*inference.warnings, *unused)),)
+    return inferred, (*dict.fromkeys(inference.warnings),)
 
 
 def _infer_nested(light: ModelProto, inference: _Inference) -> ModelProto:
@@ -102,19 +95,13 @@ class _Inference:
         return self.of_bytes(model.SerializeToString(), type(model))
 
     def of_bytes(self, data: bytes, kind: type[ModelProto]) -> ModelProto:
-        """Infer, work out targets of Reshape and its like, and infer again while that helps."""
+        """Infer the graph, then interpret it where that leaves holes."""
         self.failed = False
         inferred = self._once(data, kind)
-        targets: dict[str, TypeProto] = {}
-        for _ in range(_ROUNDS):
-            if self.failed or not (found := shapes_of_targets(inferred)):
-                break
-            # What is inferred from scratch has no holes of an earlier round in it.
-            targets |= found
-            fresh = kind()
-            fresh.ParseFromString(data)
-            declare(fresh.graph, targets)
-            inferred = self._once(fresh.SerializeToString(), kind)
+        if not self.failed and has_holes(inferred.graph):
+            from memplan_cli.shapes.symbolic.interpret import interpret
+
+            declare(inferred.graph, interpret(inferred).types)
         return inferred
 
     def _once(self, data: bytes, kind: type[ModelProto]) -> ModelProto:
@@ -133,43 +120,3 @@ class _Inference:
             inferred.ParseFromString(data)
         forget_invented(inferred)
         return inferred
-
-
-def take_annotations(
-    model: ModelProto, untrusted: Collection[str]
-) -> Sequence[Mapping[str, TypeProto]]:
-    """Take away, in place, the types of all results; return those not untrusted, by graph."""
-    annotations = []
-    for graph in graphs(model.graph):
-        types: dict[str, TypeProto] = {}
-        for value in (*graph.value_info, *graph.output):
-            if value.name not in untrusted:
-                types[value.name] = kind = type(value.type)()
-                kind.CopyFrom(value.type)
-        del graph.value_info[:]
-        for value in graph.output:
-            value.ClearField("type")
-        annotations.append(types)
-    return annotations
-
-
-def restore_annotations(
-    model: ModelProto, annotations: Sequence[Mapping[str, TypeProto]], found: ModelProto
-) -> bool:
-    """Declare, in place, what was set annotations and says more than inference found; is there any?
-
-    ``found`` is what inference made of the model, whose graphs stand in the same order.
-    """
-    more = False
-    for graph, types, inferred in zip(
-        graphs(model.graph), annotations, graphs(found.graph), strict=True
-    ):
-        known = {value.name: value.type for value in (*inferred.value_info, *inferred.output)}
-        better: dict[str, TypeProto] = {}
-        for name, kind in types.items():
-            mine = known.get(name)
-            if mine is None or (agrees(mine, kind) and merged(mine, kind) != mine):
-                better[name] = kind if mine is None else merged(mine, kind)
-        declare(graph, better)
-        more = more or bool(better)
-    return more

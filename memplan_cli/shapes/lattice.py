@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from onnx import TensorShapeProto, TypeProto
+    from onnx import GraphProto, TensorShapeProto, TypeProto
 
     from memplan_cli.core.program import Dim, Shape
 
@@ -64,6 +64,13 @@ def is_complete(kind: TypeProto) -> bool:
         return kind.WhichOneof("value") is not None
     shape = shape_in(kind)
     return bool(kind.tensor_type.elem_type) and shape is not None and None not in shape
+
+
+def has_holes(graph: GraphProto) -> bool:
+    """Whether a node of a graph gives something whose type is not all known."""
+    values = (*graph.output, *graph.value_info, *graph.input)
+    known = {value.name for value in values if is_complete(value.type)}
+    return any(name not in known for node in graph.node for name in node.output if name)
 
 
 def merged(first: TypeProto, second: TypeProto) -> TypeProto:

@@ -15,15 +15,20 @@ from memplan_cli.onnx_io.protobuf import compiled, messages
 from memplan_cli.shapes.workarounds import NEED_WORKAROUND, infer_with_workarounds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+    from typing import Any
 
-    from onnx import GraphProto, ModelProto, NodeProto
+    from numpy.typing import NDArray
+    from onnx import GraphProto, ModelProto, NodeProto, TypeProto
 
 NEED_A_TYPE = ("DictVectorizer", "EyeLike", "LabelEncoder", "RegexFullMatch", "TreeEnsemble")
 """Operators whose inference function needs the type of the first input, or the process."""
 
 _HIDDEN = ".untyped"
 """Behind an operator's name: no schema is called so, and inference passes the node over."""
+
+_IR_VERSION = 10
+"""Of the models that single nodes are inferred in; from 4 on, all are alike to inference."""
 
 _ROUNDS = 8
 """What one round makes known can give the next one's nodes their types."""
@@ -66,6 +71,37 @@ def answered(data: bytes) -> ModelProto | None:
         return _inferred(data)
     except Exception:  # noqa: BLE001 - many types; what it cannot infer, it cannot deny
         return None
+
+
+def infer_node(
+    node: NodeProto,
+    types: Mapping[str, TypeProto],
+    data: Mapping[str, NDArray[Any]],
+    opset: int,
+) -> Mapping[str, TypeProto]:
+    """Infer the results of one node from its inputs' types, and from the numbers in some.
+
+    All inputs must have a type. What cannot be inferred is left out.
+    """
+    from onnx import numpy_helper
+
+    if not all(kind.WhichOneof("value") for kind in types.values()):
+        return {}
+    arrays = {name: numpy_helper.from_array(array, name) for name, array in data.items()}
+    try:
+        schema = compiled().defs.get_schema(node.op_type, opset, "")
+        answer = schema._infer_node_outputs(  # noqa: SLF001 - onnx's own way needs its package
+            node.SerializeToString(),
+            {name: kind.SerializeToString() for name, kind in types.items()},
+            {name: tensor.SerializeToString() for name, tensor in arrays.items()},
+            {},
+            {"": opset},
+            _IR_VERSION,
+        )
+    except Exception:  # noqa: BLE001 - many types; what it cannot infer stays open
+        return {}
+    kinds = {name: messages().TypeProto.FromString(said) for name, said in answer.items()}
+    return {name: kind for name, kind in kinds.items() if kind.WhichOneof("value")}
 
 
 def _inferred(data: bytes) -> ModelProto:

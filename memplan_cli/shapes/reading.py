@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.compact.heap import give_back
-from memplan_cli.errors import ModelError
+from memplan_cli.core.program import Program
+from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.declared import declared_types
 from memplan_cli.onnx_io.lazy_model import lazy
 from memplan_cli.onnx_io.load import subgraphs
@@ -14,10 +15,13 @@ from memplan_cli.onnx_io.read import declared_program, program_of
 from memplan_cli.shapes.bindings import Bindings
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
     from onnx import ModelProto
 
-    from memplan_cli.core.program import Program
+    from memplan_cli.core.program import Block, VarId
     from memplan_cli.onnx_io.lazy_model import LazyModel
+    from memplan_cli.shapes.contradictions import Contradiction
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,8 @@ class Loaded:
 
     program: Program
     warnings: tuple[str, ...] = ()
+    observed: bool = False
+    """Whether some shapes are those of one run."""
 
 
 def read_program(model: ModelProto | LazyModel, bindings: Bindings | None = None) -> Loaded:
@@ -58,26 +64,74 @@ def read_program(model: ModelProto | LazyModel, bindings: Bindings | None = None
 def read_checked(model: ModelProto | LazyModel, bindings: Bindings) -> Loaded:
     """Turn a model into a program that goes by no type which its nodes contradict.
 
-    Where a declared type is wrong, inference finds the right one and a warning names it.
+    Where a declared type is wrong, what inference makes of the nodes is right, and a warning
+    says so once. A type that not even inference is of one mind about is unknown.
 
     Raises:
-        ModelError: as `read_program`; or types that cannot all be right, whichever is.
+        ModelError: as `read_program`.
+        SettingsError: a shape is given that its node contradicts.
     """
     from memplan_cli.shapes.contradictions import contradictions
 
     source = lazy(model)
     loaded = read_program(source, bindings)
-    wrong = contradictions(source.model, loaded.program)
+    wrong = left = contradictions(source.model, loaded.program)
+    untrusted: frozenset[str] = frozenset()
+    # What one wrong declaration hid, the next round finds: names never come back.
+    while left and not (names := frozenset(found.var.name for found in left)) <= untrusted:
+        untrusted |= names
+        known = {var: facts for var, facts in bindings.known.items() if var not in untrusted}
+        loaded = read_program(source, replace(bindings, known=known, untrusted=untrusted))
+        left = contradictions(source.model, loaded.program)
     if not wrong:
         return loaded
-    untrusted = frozenset(found.var.name for found in wrong)
-    again = read_program(source, replace(bindings, untrusted=untrusted))
-    left = contradictions(source.model, again.program)
+    _reject_given(left, bindings)
+    more = f" and {len(untrusted) - 1} more" if len(untrusted) > 1 else ""
+    said = [f"wrong declarations of the model are not believed: {wrong[0]}{more}"]
+    program = loaded.program
     if left:
-        raise ModelError(
-            f"the types of the model cannot all be right: {left[0]}",
-            hint="a declared or given shape is wrong; `--shape NAME=D,D,..` gives another one",
-        )
-    more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-    text = f"wrong declarations of the model are not believed: {wrong[0]}{more}"
-    return Loaded(again.program, (*again.warnings, text))
+        program = forgotten(program, frozenset(found.var.id for found in left))
+        said.append(f"the nodes do not agree on sizes, which are unknown: {left[0]}")
+    return Loaded(program, (*loaded.warnings, *said))
+
+
+def _reject_given(left: Sequence[Contradiction], bindings: Bindings) -> None:
+    for found in left:
+        if not bindings.shapes.keys().isdisjoint((found.var.name, found.var.id)):
+            raise SettingsError(
+                f"the shape given for {found.var.name!r} cannot be right: {found}",
+                hint="leave it out, or give the one that its node makes",
+            )
+
+
+def forgotten(program: Program, doubtful: Collection[VarId]) -> Program:
+    """Return a program without the shapes of some values and of all that hangs on them."""
+    unknown = set(doubtful)
+    _spread(program.body, unknown)
+    vars_ = {
+        identity: var._replace(shape=None) if identity in unknown else var
+        for identity, var in program.vars.items()
+    }
+    return Program(program.name, program.body, vars_)
+
+
+def _spread(block: Block, unknown: set[VarId]) -> None:
+    """Add what the ops of a block make of unknown values, inside of their subgraphs too."""
+    for op in block.ops:
+        reached = not unknown.isdisjoint(op.inputs)
+        for body in op.bodies:
+            _spread(body, unknown)
+            reached = reached or not unknown.isdisjoint((*body.outputs, *_inside(body)))
+        if reached:
+            unknown.update(var for var in op.outputs if var)
+            for body in op.bodies:  # what a turn gives, the next one takes
+                unknown.update(_inside(body))
+
+
+def _inside(block: Block) -> Iterator[VarId]:
+    """Yield the values that a block defines, those of its own subgraphs too."""
+    yield from block.inputs
+    for op in block.ops:
+        yield from (var for var in op.outputs if var)
+        for body in op.bodies:
+            yield from _inside(body)

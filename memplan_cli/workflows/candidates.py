@@ -12,12 +12,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.progress import silent
+from memplan_cli.core.results.amounts import BoundDim
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.workflows.compare import Compared, compare_models, compare_under
+from memplan_cli.workflows.files.binding import binding_of
 from memplan_cli.workflows.files.rewriting import Rewriting, RewrittenFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from memplan_cli.core.results.plan import Plan
@@ -137,12 +139,28 @@ def _tried(candidate: Candidate, files: RewrittenFiles, known: RuntimeFacts | No
         found = _compared(rewriting, path, candidate.check)
         notes = tuple(_by_name(note, rewriting, path) for note in found.verdict.notes)
         verdict = replace(found.verdict, notes=notes)
-        plan = plan.with_report(replace(plan.report, validation=verdict))
+        bindings = {**plan.report.bindings, **_run_at(rewriting)}
+        plan = plan.with_report(
+            replace(plan.report, validation=verdict, bindings=dict(sorted(bindings.items())))
+        )
         if not verdict.passed:
             return plan
         facts, caveats = _measured(plan, _pair(candidate, path, found, known), candidate.tell)
         plan = plan.with_report(replace(plan.report, runtime=facts))
         return warned(plan, *(_by_name(caveat, rewriting, path) for caveat in caveats), *notes)
+
+
+def _run_at(rewriting: Rewriting) -> Mapping[str, BoundDim]:
+    """Return the number of each dim in the first run: what nobody said is assumed."""
+    from memplan_cli.onnx_io.runs.feeds import default_dims
+
+    settings = rewriting.settings
+    said = settings.inputs.provenance
+    assumed = default_dims(rewriting.file.model)
+    return {
+        **{name: BoundDim(value, "assumed") for name, value in assumed.items()},
+        **{n: BoundDim(v, said.get(n, "given")) for n, v in settings.dims.items()},
+    }
 
 
 def _by_name(text: str, rewriting: Rewriting, path: Path) -> str:
@@ -177,17 +195,17 @@ def _compared(rewriting: Rewriting, path: Path, check: Check) -> Compared:
     from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN
     from memplan_cli.workflows.donate import Donation, with_donation
 
-    dims = rewriting.settings.dims
+    binding = binding_of(rewriting.settings)
     if rewriting.original is None:
-        found = compare_models(rewriting.file.path, path, check, dims)
+        found = compare_models(rewriting.file.path, path, check, binding)
     else:
         settings = {"rewritten": RUN_AS_WRITTEN}
-        verdict = compare_under(rewriting.original, path, check, dims, settings)
+        verdict = compare_under(rewriting.original, path, check, binding, settings)
         found = Compared(verdict, as_written=True)
     pairs = rewriting.planned.plan.report.donated.pairs
     donation = Donation(pairs, offline=rewriting.original is not None)
     models = (rewriting.compared_with, path)
-    verdict = with_donation(found.verdict, models, donation, check, dims)
+    verdict = with_donation(found.verdict, models, donation, check, binding)
     return replace(found, verdict=verdict)
 
 
@@ -208,7 +226,8 @@ def _pair(
         rewriting.compared_with,
         path,
         check.provider,
-        rewriting.settings.dims,
+        {name: dim.value for name, dim in _run_at(rewriting).items()},
+        rewriting.settings.inputs.feeds or {},
         as_written=found.as_written or rewriting.only_as_written,
         timeout=check.timeout,
         known=known,

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from memplan_cli.core.bindings import Binding
     from memplan_cli.core.results.observations import RuntimeSettings, Validation
     from memplan_cli.runtime.proofs.compare import Comparison
 
@@ -47,7 +48,7 @@ class Compared:
 
 
 def compare_models(
-    original: Path, rewritten: Path, check: Check, dims: Mapping[str, int]
+    original: Path, rewritten: Path, check: Check, binding: Binding
 ) -> Compared:
     """Run two models on the same inputs and compare every output of the first.
 
@@ -61,11 +62,11 @@ def compare_models(
     """
     from memplan_cli.core.results.observations import UNOPTIMISED
 
-    first = compare_under(original, rewritten, check, dims, {})
+    first = compare_under(original, rewritten, check, binding, {})
     if first.status != "failed" or first.max_abs_diff is None:
         return Compared(first)
     off = {"original": UNOPTIMISED, "rewritten": UNOPTIMISED}
-    second = compare_under(original, rewritten, check, dims, off)
+    second = compare_under(original, rewritten, check, binding, off)
     if second.status != "passed":
         return Compared(first)
     note = (
@@ -79,7 +80,7 @@ def compare_under(
     original: Path,
     rewritten: Path,
     check: Check,
-    dims: Mapping[str, int],
+    binding: Binding,
     settings: Mapping[str, RuntimeSettings],
 ) -> Validation:
     """Run two models, each under its ``original`` or ``rewritten`` settings, and compare.
@@ -90,11 +91,11 @@ def compare_under(
     """
     from memplan_cli.runtime.proofs.compare import compare
 
-    return compare(original, rewritten, comparison(check, dims, settings))
+    return compare(original, rewritten, comparison(check, binding, settings))
 
 
 def comparison(
-    check: Check, dims: Mapping[str, int], settings: Mapping[str, RuntimeSettings]
+    check: Check, binding: Binding, settings: Mapping[str, RuntimeSettings]
 ) -> Comparison:
     """Return how the runtime compares two models."""
     from memplan_cli.core.results.observations import RuntimeSettings
@@ -103,7 +104,8 @@ def comparison(
 
     return Comparison(
         provider=check.provider,
-        dims=dims,
+        dims=binding.dims,
+        feeds=binding.feeds,
         runs=check.runs,
         timeout=check.timeout,
         tolerance=Tolerance(check.rtol, check.atol),

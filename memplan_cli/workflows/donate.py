@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from memplan_cli.workflows.compare import comparison
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
+    from memplan_cli.core.bindings import Binding
     from memplan_cli.core.results.observations import Validation
     from memplan_cli.core.results.report import RuntimeFacts
     from memplan_cli.workflows.compare import Check
@@ -32,7 +32,7 @@ def with_donation(
     models: tuple[Path, Path],
     donation: Donation,
     check: Check,
-    dims: Mapping[str, int],
+    binding: Binding,
 ) -> Validation:
     """Add the verdict on two steps in which each donated pair is one buffer.
 
@@ -41,7 +41,7 @@ def with_donation(
         models: The original and the written model.
         donation: What shares a buffer.
         check: Where to run, and what counts as equal.
-        dims: Values of symbolic dims.
+        binding: Numbers of dims, and inputs that were given.
 
     Raises:
         RuntimeUnavailableError: the original takes no two steps here.
@@ -55,7 +55,7 @@ def with_donation(
     settings = {"rewritten": RUN_AS_WRITTEN}
     if not donation.offline:
         settings["original"] = UNOPTIMISED
-    found = donated_steps(*models, donation.pairs, comparison(check, dims, settings))
+    found = donated_steps(*models, donation.pairs, comparison(check, binding, settings))
     notes = []
     if found.failure:
         notes.append(f"two steps with donated buffers fail: {found.failure}")

@@ -15,6 +15,7 @@ from memplan_cli.core.program import Program
 from memplan_cli.core.selection import free_dims
 from memplan_cli.core.symbolic.dims import bind_dim, binding_text
 from memplan_cli.errors import ModelError, SettingsError, UnknownSizeError
+from memplan_cli.planning.decided import Source
 from memplan_cli.planning.fit import (
     DEFAULT_OVERHEAD,
     Confirmation,
@@ -25,7 +26,6 @@ from memplan_cli.planning.fit import (
     on_expressions,
 )
 from memplan_cli.planning.planner import make_plan
-from memplan_cli.planning.record import Source
 from memplan_cli.planning.totals import input_bytes, output_bytes, summed
 from memplan_cli.settings.settings import Settings
 
@@ -77,13 +77,13 @@ def fit(
     if limit.provider is not None and points:
         if progress:
             progress("running the answer")
-        confirmed = _run(model, points[0], limit.provider, settings)
+        confirmed = _run(model, points[0], limit.provider, search.settings)
     return Fit(
         model=str(model),
         memory=limit.memory,
         overhead=limit.overhead,
         unknown=limit.unknown,
-        dims=settings.dims,
+        dims=search.settings.dims,
         points=points,
         least=search.need(dict.fromkeys(limit.unknown, 1)),
         expressions=search.totals,
@@ -130,9 +130,14 @@ class _Search:
         cls, path: Path, limit: MemoryLimit, settings: Settings, progress: Progress | None
     ) -> _Search:
         from memplan_cli.onnx_io.load import load_model
+        from memplan_cli.workflows.files.binding import bind
         from memplan_cli.workflows.files.model_file import load_program
 
-        loaded = load_program(load_model(path), path, settings)
+        model = load_model(path)
+        settings = bind(model, settings)
+        _refuse_decided(limit.unknown, settings)
+        loaded = load_program(model, path, settings)
+        del model
         _check_symbols(loaded.program, limit.unknown, settings)
         planned = make_plan(loaded.program, settings, _SOURCE, progress=progress)
         _refuse_unknown(planned.plan)
@@ -223,5 +228,9 @@ def _run(model: Path, point: Point, provider: str, settings: Settings) -> Confir
     dims = {**settings.dims, **point.dims}
     where = resolve_provider(provider)
     exact = RuntimeSettings(arena=EXACT_UNSPLIT)
-    peaks = measure(model, exact, Trial(where, dims, runs=2, timing_runs=0))
+    peaks = measure(
+        model,
+        exact,
+        Trial(where, dims, feeds=settings.inputs.feeds or {}, runs=2, timing_runs=0),
+    )
     return Confirmation(dims, where, peaks.held or 0, point.need.inputs)

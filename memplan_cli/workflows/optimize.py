@@ -9,6 +9,7 @@ from memplan_cli.core.progress import Progress, silent
 from memplan_cli.settings.settings import Settings
 from memplan_cli.workflows.candidates import Optimized, write_proved, write_unproved
 from memplan_cli.workflows.compare import DEFAULT_CHECK, Check
+from memplan_cli.workflows.files.binding import bind
 from memplan_cli.workflows.files.model_file import plan_model, read_model
 from memplan_cli.workflows.files.rewriting import Rewriting, Targets
 from memplan_cli.workflows.profiles import at_largest, plan_profiles
@@ -50,6 +51,7 @@ def optimize(  # noqa: PLR0913 - what the command takes, by name
     targets = Targets.of(model, out, plan_file, settings_out)
     targets.refuse(model)
     file = read_model(model)
+    settings = bind(file.model, settings)
     if profiles:
         planned = plan_profiles(file, settings, profiles, progress)
         settings = at_largest(settings, profiles)

@@ -5,26 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memplan_cli.errors import SettingsError
 from memplan_cli.settings.settings import Settings
+from memplan_cli.workflows.files.binding import bind, binding_of
 from memplan_cli.workflows.files.model_file import read_model
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from memplan_cli.runtime.steer import Recommendation
     from memplan_cli.workflows.compare import Check
     from memplan_cli.workflows.request import FilePath
 
 
-def settings(
-    model: FilePath, dims: Mapping[str, int], check: Check | None = None
-) -> Recommendation:
+def settings(model: FilePath, given: Settings, check: Check | None = None) -> Recommendation:
     """Return the runtime options that make a model, as it is, need least memory.
 
     Args:
         model: Its weights must be there: the runtime loads it to tell what it would run.
-        dims: Values for symbolic dims.
+        given: What binds dims and inputs in it counts.
         check: Measure on its provider; None predicts only.
 
     Raises:
@@ -32,11 +28,9 @@ def settings(
     """
     from memplan_cli.runtime.facts import best_settings
     from memplan_cli.runtime.measuring.measure import Trial
-    from memplan_cli.shapes.given import unused_dims
 
-    model, dims = Path(model), Settings(dims=dims).dims
-    unknown = unused_dims(read_model(model).model, dims)
-    if unknown:
-        raise SettingsError(unknown[0])
+    model = Path(model)
+    proto = read_model(model).model
     trial = Trial(provider=check.provider, timeout=check.timeout) if check else None
-    return best_settings(model, dims, trial)
+    bound = bind(proto, Settings(dims=given.dims, shapes=given.shapes, inputs=given.inputs))
+    return best_settings(model, binding_of(bound), trial)

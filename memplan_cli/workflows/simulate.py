@@ -10,7 +10,7 @@ from memplan_cli.core.results.observations import DEFAULT_TIMEOUT
 from memplan_cli.settings.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from memplan_cli.runtime.simulation.dynamic import Simulated
     from memplan_cli.workflows.request import FilePath
@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 
 def simulate(
     model: FilePath,
-    dims: Mapping[str, int],
+    settings: Settings,
     allocators: Sequence[str],
     timeout: float = DEFAULT_TIMEOUT,
 ) -> Simulated:
     """Return what dynamic allocators need for one real run, beside the static plan.
 
-    The run is given up after ``timeout`` seconds.
+    Of the settings, what binds dims and inputs counts. The run is given up after ``timeout``
+    seconds.
 
     Raises:
         MemplanError: the model cannot be read or run.
@@ -36,19 +37,24 @@ def simulate(
     from memplan_cli.runtime.simulation.predict import Executed, needs_run
     from memplan_cli.runtime.workers.session import resolve_provider
     from memplan_cli.shapes.bindings import Bindings
+    from memplan_cli.workflows.files.binding import bind
     from memplan_cli.workflows.files.model_file import plan_model, read_model
     from memplan_cli.workflows.files.reading import read_observed
 
-    path, dims = Path(model), Settings(dims=dims).dims
+    path = Path(model)
     file = read_model(path)
-    loaded = read_observed(file.model, path, Bindings(dims, {}))
+    bound = bind(
+        file.model,
+        Settings(dims=settings.dims, shapes=settings.shapes, inputs=settings.inputs),
+    )
+    dims, feeds = bound.dims, bound.inputs.feeds or {}
+    loaded = read_observed(file.model, path, Bindings(dims, bound.shapes), feeds)
     executed = Executed(loaded.program, dims)
     if needs_run(executed):
         provider = resolve_provider("auto")
-        trial = Trial(provider=provider, dims=dims, timeout=timeout)
+        trial = Trial(provider=provider, dims=dims, feeds=feeds, timeout=timeout)
         seen = observe(path, loaded.program, trial, provider)
         executed = replace(executed, observed=seen)
     found = tuple(simulated(executed, name) for name in allocators)
-    settings = Settings(dims=dims, profile_shapes=True)
-    plan = plan_model(file, settings).plan
+    plan = plan_model(file, replace(bound, profile_shapes=True)).plan
     return Simulated(plan.report.memory.planned, found, loaded.warnings)

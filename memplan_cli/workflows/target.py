@@ -23,6 +23,7 @@ from memplan_cli.workflows.candidates import (
     warned,
     write_unproved,
 )
+from memplan_cli.workflows.files.binding import binding_of
 from memplan_cli.workflows.files.model_file import ModelFile, plan_model, source_of
 from memplan_cli.workflows.files.own_weights import (
     FUSED,
@@ -74,7 +75,8 @@ def optimize_for_target(
         progress("letting the runtime optimise the graph")
         trial = None
         if check is not None and provider == CPU:
-            trial = Trial(dims=settings.dims, timeout=check.timeout)
+            binding = binding_of(settings)
+            trial = Trial(dims=binding.dims, feeds=binding.feeds, timeout=check.timeout)
         dumps = _Dumps(file, settings, targets, Path(folder), provider, trial)
         fused = dumps.without(())
         if check is None:

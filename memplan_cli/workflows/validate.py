@@ -6,15 +6,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
+from memplan_cli.core.bindings import Inputs
 from memplan_cli.core.results.validation import Proof
 from memplan_cli.errors import ModelError, PlanError, SettingsError
+from memplan_cli.settings.settings import Settings
 from memplan_cli.workflows.compare import DEFAULT_CHECK, Check, compare_models
 from memplan_cli.workflows.donate import Donation, with_binding, with_donation
+from memplan_cli.workflows.files.binding import bind, binding_of
 from memplan_cli.workflows.files.file_names import original_of, plan_beside
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them
+
+    from memplan_cli.core.bindings import Binding
+    from memplan_cli.core.program import Shape
     from memplan_cli.core.results.observations import Validation
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.workflows.compare import Compared
@@ -28,6 +35,7 @@ def validate(
     original: FilePath | None = None,
     check: Check = DEFAULT_CHECK,
     extras: Collection[Extra] = (),
+    inputs: Inputs | None = None,
 ) -> Proof:
     """Run a written model and its original, and compare what they give.
 
@@ -42,6 +50,7 @@ def validate(
         check: Where to run, and what counts as equal.
         extras: ``replay`` runs it op by op inside the plan's arenas, ``measure`` measures
             both models' memory in the runtime.
+        inputs: Real inputs, of the sizes that the plan was made for; the others are drawn.
 
     Raises:
         MemplanError: a file is not what it should be, or the original cannot run.
@@ -58,19 +67,20 @@ def validate(
     has_plan = bool(extras) or plan_beside(planned).exists()
     plan = _own_plan(planned, notes.get("digest")) if has_plan else None
     first, second = bindings_inside(plan, default_dims(model))
-    dims = {**_dims(plan), **first}
-    found = _compared(original, planned, check, (dims, {**dims, **second}))
+    binding = _bound(model, plan, inputs or Inputs()).at(first)
+    found = _compared(original, planned, check, (binding, binding.at(second)))
     donation = Donation(donated_pairs(model), offline=is_offline(model))
-    verdict = with_donation(found.verdict, (original, planned), donation, check, dims)
+    verdict = with_donation(found.verdict, (original, planned), donation, check, binding)
     if plan is not None and "replay" in extras:
-        verdict = _replayed(verdict, planned, plan, check, dims)
+        verdict = _replayed(verdict, planned, plan, check, binding)
     if plan is None or "measure" not in extras:
         return Proof(verdict)
     pair = Pair(
         original,
         planned,
         check.provider,
-        dims,
+        binding.dims,
+        binding.feeds,
         as_written=found.as_written
         or donation.offline
         or bool(donation.pairs or plan.report.recompute.nodes),
@@ -120,7 +130,7 @@ def _compared(
     original: Path,
     planned: Path,
     check: Check,
-    bindings: tuple[Mapping[str, int], Mapping[str, int]],
+    bindings: tuple[Binding, Binding],
 ) -> Compared:
     """Compare at the first binding, and at the second where it is another one.
 
@@ -163,6 +173,45 @@ def _own_plan(planned: Path, digest: str | None) -> Plan:
             hint="run `memplan optimize` again, or bring the plan that belongs to the model",
         )
     return plan
+
+
+def _bound(model: ModelProto, plan: Plan | None, inputs: Inputs) -> Binding:
+    """Return what a plan was made for, and the inputs given, which have the same sizes.
+
+    Raises:
+        PlanError: the plan does not say them.
+        SettingsError: the inputs are of other sizes, or none that the model takes.
+    """
+    from memplan_cli.onnx_io.interface import known_dims
+
+    shapes = {} if plan is None else _shapes(plan)
+    # A graph that the runtime made may have lost dims that no input has.
+    known = known_dims(model, shapes.values())
+    dims = {name: value for name, value in _dims(plan).items() if name in known}
+    try:
+        return binding_of(bind(model, Settings(dims=dims, shapes=shapes, inputs=inputs)))
+    except SettingsError as error:
+        if plan is None or not inputs.given:
+            raise
+        raise SettingsError(
+            f"the inputs are not those of the plan: {error}",
+            hint=error.hint or "plan again with them: memplan optimize --inputs",
+        ) from error
+
+
+def _shapes(plan: Plan) -> Mapping[str, Shape]:
+    """Return the shapes that a plan was made for.
+
+    Raises:
+        PlanError: it does not say them: settings are free in a plan's schema.
+    """
+    from memplan_cli.settings.sources import read_overrides
+
+    try:
+        found = read_overrides({"shapes": plan.settings.get("shapes")}).values
+    except SettingsError as error:
+        raise PlanError("the plan's settings do not say the shapes of its inputs") from error
+    return cast("Mapping[str, Shape]", found.get("shapes", {}))
 
 
 def _dims(plan: Plan | None) -> Mapping[str, int]:
@@ -210,12 +259,17 @@ def _bounds(plan: Plan) -> Mapping[str, tuple[int, int]]:
 
 
 def _replayed(
-    verdict: Validation, planned: Path, plan: Plan, check: Check, dims: Mapping[str, int]
+    verdict: Validation, planned: Path, plan: Plan, check: Check, binding: Binding
 ) -> Validation:
     from memplan_cli.runtime.measuring.measure import Trial
     from memplan_cli.runtime.proofs.replay import replay
 
-    trial = Trial(provider=check.provider, dims=dims, timeout=check.timeout)
+    trial = Trial(
+        provider=check.provider,
+        dims=binding.dims,
+        feeds=binding.feeds,
+        timeout=check.timeout,
+    )
     found = replay(planned, plan, trial)
     notes = [f"replay: {said}" for said in found.extent.described()]
     notes += [f"replay: {found.reason}"] if found.reason else []

@@ -103,7 +103,7 @@ OFF: Mapping[str, Callable[[], None]] = {
 }
 """What is switched off before the command line is loaded."""
 
-HEAD = ("off", "lines", "graph", "seconds", "saved", "memory", "saved", "a node")
+HEAD = ("off", "lines", "graph", "seconds", "more", "memory", "more", "a node")
 
 
 def optimized(name: str, model: Path) -> Cost:

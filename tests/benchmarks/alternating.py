@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from memplan_cli.onnx_io.runs.feeds import FeedSpec
+    from memplan_cli.core.bindings import FeedSpec
 
 LEAST_ROUNDS = 15
 MOST_ROUNDS = 400

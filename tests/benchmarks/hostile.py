@@ -17,12 +17,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
 from onnx import TensorProto, helper
+
+from memplan_cli import workflows
 
 from .cases import asked, cell, publish, run_all
 from .hostile_commands import CASES as COMMANDS
@@ -35,8 +37,14 @@ MEMORY = 6 << 30
 SECONDS = 30
 """Of processor time; a busy machine may take four times as long."""
 
+PATIENCE = 4 * SECONDS
+LIMITS: Mapping[int, int] = {resource.RLIMIT_AS: MEMORY, resource.RLIMIT_CPU: SECONDS}
+
 Make = Callable[[Path], list[str]]
 """Writes files into an empty folder and returns the command's words."""
+
+Command = Callable[[list[str]], subprocess.CompletedProcess[bytes]]
+"""Runs memplan with these words."""
 
 
 @dataclass(frozen=True)
@@ -181,11 +189,7 @@ def _plan(change: Callable[[dict[str, object]], object]) -> Make:
     def make(folder: Path) -> list[str]:
         out = folder / "made" / "m.onnx"
         out.parent.mkdir()
-        done = subprocess.run(
-            [sys.executable, "-m", "memplan_cli", "optimize", str(SAMPLES / "branchy_cnn.onnx"), "-o", str(out), "--no-validate", "-q"],
-            capture_output=True, check=True,
-        )  # fmt: skip
-        del done
+        workflows.optimize(SAMPLES / "branchy_cnn.onnx", out=out, check=None)
         plan = json.loads(out.with_suffix(".json").read_text())
         shutil.rmtree(out.parent)
         change(plan)
@@ -278,11 +282,19 @@ CASES: dict[str, Make] = {
 
 
 def _limit() -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+    for limited, most in LIMITS.items():
+        resource.setrlimit(limited, (most, most))
 
 
-def run(make: Make) -> Outcome:
+def started_anew(words: list[str]) -> subprocess.CompletedProcess[bytes]:
+    """Run memplan in a Python of its own, within the limits."""
+    return subprocess.run(
+        [sys.executable, "-m", "memplan_cli", *words],
+        capture_output=True, timeout=PATIENCE, check=False, cwd=ROOT, preexec_fn=_limit,
+    )  # fmt: skip
+
+
+def run(make: Make, command: Command = started_anew) -> Outcome:
     """Run one case in an empty folder."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -290,16 +302,12 @@ def run(make: Make) -> Outcome:
         before = _files(folder)
         started = time.perf_counter()
         try:
-            done = subprocess.run(
-                [sys.executable, "-m", "memplan_cli", *words],
-                capture_output=True, timeout=4 * SECONDS, check=False, cwd=ROOT,
-                preexec_fn=_limit,
-            )  # fmt: skip
+            done = command(words)
             code, message = done.returncode, done.stderr.decode("utf-8", "replace")
             printed = done.stdout.decode("utf-8", "replace")
         except subprocess.TimeoutExpired:
             printed = ""
-            code, message = -1, f"still running after {4 * SECONDS} s"
+            code, message = -1, f"still running after {PATIENCE} s"
         seconds = time.perf_counter() - started
         fresh = _files(folder) - before
         written = tuple(sorted(p.name for p in fresh))

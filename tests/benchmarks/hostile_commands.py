@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import onnx.parser
 from onnx import TensorProto
+
+from memplan_cli import workflows
 
 SAMPLES = Path(__file__).parents[2] / "sample_models"
 SAMPLE = str(SAMPLES / "branchy_cnn.onnx")
@@ -69,8 +69,7 @@ def _file(name: str, content: str, *words: str) -> Make:
 
 def _optimize(folder: Path) -> Path:
     out = folder / "o.onnx"
-    words = ["optimize", SAMPLE, "-o", str(out), "--no-validate", "-q"]
-    subprocess.run([sys.executable, "-m", "memplan_cli", *words], check=True)
+    workflows.optimize(Path(SAMPLE), out=out, check=None)
     return out
 
 

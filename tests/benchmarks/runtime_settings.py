@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from collection_inputs import specs_from_json
 from memplan_cli import Check, Settings, workflows
 from memplan_cli.analysis.storage import live_peak
+from memplan_cli.core.bindings import Binding
 from memplan_cli.core.program import Origin
 from memplan_cli.core.results.observations import CPU, Peaks, RuntimeSettings
 from memplan_cli.core.serialization import to_json
@@ -43,7 +44,7 @@ from .alternating import alternate
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from memplan_cli.onnx_io.runs.feeds import FeedSpec
+    from memplan_cli.core.bindings import FeedSpec
 
 ROOT = Path(__file__).parents[2]
 MODELS = ROOT.parent / "shared" / "models"
@@ -94,7 +95,7 @@ def filled(name: str) -> Path:
 
 def of_settings(model: Path, trial: Trial) -> Json:
     """Return the model as it is under its best settings."""
-    found = best_settings(model, trial.dims, trial)
+    found = best_settings(model, Binding(trial.dims), trial)
     how = Comparison(
         provider="cpu", specs=trial.specs, dims=trial.dims, rewritten_settings=found.settings
     )

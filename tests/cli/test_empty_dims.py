@@ -72,10 +72,8 @@ def test_a_row_of_a_first_step_says_what_it_takes() -> None:
 
 
 def test_bounds_and_profiles_begin_at_nothing() -> None:
-    within = report(
-        "step.onnx", "--bounds", "past=0..8", "--dim", "new=4", "--dim", "total=12"
-    )
-    several = report("step.onnx", "--dim", "past=0,8", "--dim", "new=4", "--dim", "total=12")
+    within = report("step.onnx", "--bounds", "past=0..8", "--dim", "new=4")
+    several = report("step.onnx", "--dim", "past=0,8", "--dim", "new=4")
     assert within.memory.planned == several.memory.planned
     assert [dict(row.dims) for row in several.profiles] == [{"past": 0}, {"past": 8}]
 
@@ -106,7 +104,7 @@ def test_other_commands_take_a_dim_of_zero(command: str) -> None:
         ("fixed.onnx",),
         pytest.param(("batch.onnx", "--dim", "batch=0"), marks=pytest.mark.slow),
         pytest.param(
-            ("step.onnx", "--dim", "past=0", "--dim", "new=3", "--dim", "total=3"),
+            ("step.onnx", "--dim", "past=0", "--dim", "new=3"),
             marks=pytest.mark.slow,
         ),
     ],

@@ -129,4 +129,7 @@ def test_predictions_for_another_runtime_than_the_one_probed_are_doubted(
 def test_settings_for_a_dim_that_is_none_are_refused(samples: Path) -> None:
     done = memplan("settings", samples / "dynamic_batch.onnx", "--dim", "batsch=8")
     assert done.exit_code == 2
-    assert "no dim is called 'batsch'. did you mean 'batch'?" in done.stderr
+    assert (
+        "no dim is called 'batsch': its dims are batch\nHint: did you mean 'batch'?"
+        in done.stderr
+    )

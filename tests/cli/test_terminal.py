@@ -175,7 +175,7 @@ def test_a_time_out_names_the_limit_and_how_to_change_it(tmp_path: Path) -> None
         ("settings", model, "--measure"),
         ("simulate", model),
     ):
-        done = memplan(*words, "--timeout", "3")
+        done = memplan(*words, "--timeout", "1")
         assert done.exit_code == 2
-        assert "no answer within 3 s" in done.stderr
+        assert "no answer within 1 s" in done.stderr
         assert "--timeout SECONDS gives it more" in done.stderr

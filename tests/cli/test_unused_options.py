@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -106,15 +107,85 @@ def test_a_sweep_that_is_asked_for_wrongly_is_no_table_of_failures(
     assert done.stdout == ""
 
 
-def test_a_sweep_over_a_dim_that_a_model_does_not_have_has_no_numbers_for_it() -> None:
+def test_a_sweep_over_a_dim_that_no_model_has_is_refused() -> None:
     done = memplan("sweep", "a.onnx", "free.onnx", "--jobs", "1", "--dim", "batsch=1,2")
-    assert done.exit_code == 1
-    rows = done.stdout.splitlines()
-    assert sum("no dim is called 'batsch': it has no free dim" in row for row in rows) == 3
-    near = "no dim is called 'batsch': its dims are batch; did you mean 'batch'?"
-    assert sum(near in row for row in rows) == 3
-    good = memplan("sweep", "free.onnx", "--jobs", "1", "--dim", "batch=1,2")
-    assert good.exit_code == 0, good.output
+    assert done.exit_code == 2
+    assert "no model has a dim called 'batsch'" in done.stderr
+    assert "did you mean 'batch'?" in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_sweep_binds_the_models_that_have_the_dim_and_says_which_have_not() -> None:
+    words = ("sweep", "a.onnx", "free.onnx", "--jobs", "1", "--dim", "batch=1,2")
+    done = memplan(*words)
+    assert done.exit_code == 0, done.output
+    lines = done.stdout.splitlines()
+    (fixed,) = [line for line in lines if line.startswith("a.onnx")]
+    free = [line for line in lines if line.startswith("free.onnx")]
+    assert fixed.endswith("has no dim batch")
+    assert len(free) == 3, "1, 2 and one plan for both"
+    assert not any("has no dim" in row for row in free)
+    rows = json.loads(memplan(*words, "--format", "json").stdout)["rows"]
+    assert [(row["model"], row["dims"], row["missing_dims"]) for row in rows] == [
+        ("a.onnx", {}, ["batch"]),
+        ("free.onnx", {"batch": 1}, []),
+        ("free.onnx", {"batch": 2}, []),
+        ("free.onnx", {"batch": "1..2"}, []),
+    ]
+
+
+@pytest.mark.parametrize("text", ["dims: {batch: 2}\n", "bounds: {batch: 1..2}\n"])
+def test_a_sweep_binds_by_a_settings_file_what_a_model_has(tmp_path: Path, text: str) -> None:
+    config = tmp_path / "sweep.yaml"
+    config.write_text(text)
+    done = memplan("sweep", "a.onnx", "free.onnx", "--jobs", "1", "--config", config)
+    assert done.exit_code == 0, done.output
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("optimize", "free.onnx"),
+        ("optimize", "free.onnx", "--no-validate"),
+        ("optimize", "free.onnx", "--target", "cpu"),
+        ("report", "free.onnx"),
+        ("why", "free.onnx"),
+        ("gate", "free.onnx", "--max-memory", "1GB"),
+        ("diff", "free.onnx", "free.onnx"),
+        ("fit", "free.onnx", "--memory", "1GB", "--dim", "batch=?"),
+        ("settings", "free.onnx"),
+        ("simulate", "free.onnx", "--allocator", "bfc"),
+        ("sweep", "free.onnx", "--jobs", "1"),
+    ],
+    ids=" ".join,
+)
+def test_a_dim_that_is_none_is_an_error_with_the_nearest_name(words: tuple[str, ...]) -> None:
+    refuses(words, ("--dim", "bach=4"))
+
+
+@pytest.mark.parametrize("command", ["report", "sweep"])
+def test_bounds_of_a_dim_that_is_none_are_an_error_too(command: str) -> None:
+    refuses((command, "free.onnx"), ("--bounds", "bach=1..4"))
+
+
+def test_a_sweep_bounds_the_models_that_have_the_dim() -> None:
+    words = ("a.onnx", "free.onnx", "--jobs", "1", "--bounds", "batch=1..4")
+    done = memplan("sweep", *words, "--format", "json")
+    rows = json.loads(done.stdout)["rows"]
+    assert [(row["status"], row["missing_dims"]) for row in rows] == [
+        ("ok", ["batch"]),
+        ("ok", []),
+    ]
+    assert rows[1]["planned"] is not None
+
+
+def refuses(words: tuple[str, ...], bound: tuple[str, ...]) -> None:
+    before = sorted(Path().iterdir())
+    done = memplan(*words, *bound)
+    assert done.exit_code == 2, done.output
+    assert "'bach'" in done.stderr
+    assert "did you mean 'batch'?" in done.stderr
+    assert sorted(Path().iterdir()) == before, "nothing is written"
 
 
 def test_a_dim_that_a_shape_brings_along_can_be_swept() -> None:

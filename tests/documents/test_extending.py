@@ -21,7 +21,7 @@ from memplan_cli import Settings
 from memplan_cli.core.problem import Layout, lower_bound, violations
 from memplan_cli.errors import InvalidLayoutError
 from memplan_cli.packing import ALLOCATORS
-from memplan_cli.shapes.symbolic import targets
+from memplan_cli.shapes.symbolic import interpret
 from memplan_cli.transforms.ordering.search import list_orders
 from order_graphs import random_graph
 from packing_problems import problems
@@ -178,7 +178,7 @@ def test_the_shape_rule_makes_an_unknown_size_known(
     partial = Settings(allow_partial=True)
     before = memplan_cli.plan(path, partial).report
     assert [refusal.name for refusal in before.unplanned] == ["large"]
-    monkeypatch.setitem(targets.RULES, "MaxUnpool", made.max_unpool)
+    monkeypatch.setitem(interpret.RULES, "MaxUnpool", made.max_unpool)
     after = memplan_cli.plan(path).report
     assert after.unplanned == ()
     assert after.symbolic["planned"] == "768*batch + 32"

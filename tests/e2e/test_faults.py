@@ -6,6 +6,7 @@ import resource
 import shutil
 import subprocess
 import sys
+from functools import cache
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,6 +26,12 @@ def _mounts() -> bool:
     return bool(shutil.which("unshare")) and not subprocess.run(words, check=False).returncode
 
 
+@cache
+def ending_of(name: str) -> Ending:
+    """Make a fault happen, once for all that is asserted about its ending."""
+    return run(FAULTS[name])
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -35,12 +42,12 @@ def _mounts() -> bool:
 def test_fault_is_survived(name: str) -> None:
     if name.startswith(MOUNTS) and not _mounts():
         pytest.skip("this system does not let a process mount a file system of its own")
-    ending = run(FAULTS[name])
+    ending = ending_of(name)
     assert ending.wrong == (), ending
 
 
 def test_interrupt_ends_within_a_second() -> None:
-    ending = run(FAULTS["Ctrl-C while a plan is made"])
+    ending = ending_of("Ctrl-C while a plan is made")
     assert ending.worked < 1, "of processor time: a busy machine may take longer"
 
 

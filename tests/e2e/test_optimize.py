@@ -22,7 +22,7 @@ SHARED = ROOT.parent / "shared" / "models"
 LIGHT = ("light_squeezenet", "light_shufflenet")
 FREE = {
     "resnet50_dynbatch", "bert_base_dyn", "llama_1b_dyn", "loop_greedy_gru", "moe_sparse",
-    "t5_small_decoder", "mobilenetv2_ts",
+    "t5_small_decoder", "mobilenetv2_ts", "bert_base_dyn_ts",
 }  # fmt: skip
 """Shared models whose dims are not all numbers."""
 

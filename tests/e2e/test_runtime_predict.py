@@ -11,11 +11,12 @@ import onnx.numpy_helper
 import onnx.parser
 import pytest
 
+from memplan_cli.core.bindings import FeedSpec
 from memplan_cli.core.results.observations import Peaks, RuntimeSettings
-from memplan_cli.onnx_io.runs.feeds import FeedSpec
 from memplan_cli.runtime.graph.executed import executed_graph, executed_run
 from memplan_cli.runtime.measuring.measure import Trial, measure
 from memplan_cli.runtime.simulation.predict import Executed, predict
+from memplan_cli.settings.settings import Settings
 from memplan_cli.shapes.reading import read_program
 from memplan_cli.workflows import simulate
 
@@ -300,7 +301,7 @@ def test_what_depends_on_data_is_not_guessed() -> None:
 
 def test_dynamic_allocators_serve_a_loop_as_often_as_it_turned(tmp_path: Path) -> None:
     path = saved(tmp_path, LOOP)
-    done = simulate(path, {}, ("best-fit", "ort"))
+    done = simulate(path, Settings(), ("best-fit", "ort"))
     best_fit, runtime = done.simulations
     # Each of five turns asks for u, w, then and out, as k is handed on; beside them there are
     # a, last, all, and the turn number and condition that the Loop keeps.

@@ -140,7 +140,7 @@ def test_what_runs_in_bodies_is_said_not_to_be_shown(tmp_path: Path) -> None:
     inside = sum(bool(tensor.block) for tensor in plan.tensors)
     found = replay(model, plan, ON_CPU).extent
     assert inside > 0
-    assert found == Extent(placed=len(plan.tensors) - inside, in_bodies=inside)
+    assert found == Extent(placed=len(plan.tensors) - inside, in_subgraphs=inside)
     first, second = found.described()
     assert first == f"{found.placed} of {len(plan.tensors)} tensors at their offsets"
     assert second.startswith(f"{inside} tensors in subgraphs of If, Loop or Scan not shown")

@@ -25,12 +25,21 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.observations import Validation
     from memplan_cli.runtime.facts import Pair
 
+ROOT = Path(__file__).parents[2]
 
 EQUALLY_FAST = """
+import warm_workers
+from memplan_cli.runtime import facts
 from memplan_cli.runtime.measuring import timing
-timing.is_slower = lambda *_, **__: False
+from memplan_cli.runtime.workers import worker
+facts.is_slower = timing.is_slower = lambda *_, **__: False
+workers = warm_workers.start()
+worker._spawn = workers.spawning(worker._spawn)
 from memplan_cli.__main__ import main
-main()
+try:
+    main()
+finally:
+    workers.close()
 """
 """The command where no time decides what is written: two runs never take the same."""
 
@@ -39,7 +48,8 @@ def optimized(model: Path, cwd: Path, seed: str, *options: str) -> dict[str, byt
     """Optimise in a process whose hashes have another seed; return the files it wrote."""
     there = os.path.relpath(model, cwd)
     words = [sys.executable, "-c", EQUALLY_FAST, "optimize", there, *options]
-    env = {**os.environ, "PYTHONHASHSEED": seed}
+    paths = [str(ROOT), str(ROOT / "tests")]
+    env = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(paths)}
     done = subprocess.run(words, cwd=cwd, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return {path.name: path.read_bytes() for path in model.parent.iterdir()}

@@ -108,6 +108,27 @@ def read_csv(data: bytes) -> None:
         pack.read_problem(path)
 
 
+def read_inputs(data: bytes) -> None:
+    """Read inputs of a model, as an archive, as JSON and as a tensor."""
+    import onnx.parser
+
+    from memplan_cli.core.bindings import Inputs
+    from memplan_cli.errors import MemplanError
+    from memplan_cli.onnx_io.runs.given import read_given
+
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]>'
+        "net (int64[n, 4] ids, float[n] x, string[m] words) => (y) { y = Relu(x) }"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("i.npz", "i.json", "input_0.pb"):
+            path = Path(folder) / name
+            path.write_bytes(data)
+            given = folder if path.suffix == ".pb" else str(path)
+            with contextlib.suppress(MemplanError):
+                read_given(Inputs((given,)), model)
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
     "model": read_model,
     "settings": read_settings,
@@ -116,6 +137,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "plan": read_plan,
     "baseline": read_baseline,
     "csv": read_csv,
+    "inputs": read_inputs,
 }
 
 
@@ -138,6 +160,7 @@ def fuzz(name: str, seconds: int, corpus: Path) -> None:
             "workflows", "planning.planner", "core.results.plan", "packing.problem_file",
             "settings.prototxt", "settings.yaml_text", "onnx_io.writing.write",
             "reporting.findings.baseline", "planning.print_log", "reporting",
+            "onnx_io.runs.given",
             "reporting.media.text",
         ):  # fmt: skip
             import_module(f"memplan_cli.{module}")

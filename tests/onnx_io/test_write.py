@@ -21,8 +21,8 @@ from memplan_cli.onnx_io.metadata import (
 )
 from memplan_cli.onnx_io.writing.verify import graph_differences
 from memplan_cli.onnx_io.writing.write import rewrite, written_model
+from memplan_cli.planning.decided import Source
 from memplan_cli.planning.planner import Planned, make_plan
-from memplan_cli.planning.record import Source
 from memplan_cli.settings.settings import Settings
 from memplan_cli.shapes.bindings import Bindings
 from memplan_cli.shapes.reading import read_program

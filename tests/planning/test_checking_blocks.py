@@ -78,7 +78,7 @@ def test_what_a_loop_gives_on_the_bytes_of_its_body_is_refused() -> None:
     for inner in ("r", "v"):
         said = refusal(moved(plan, y=inner))
         assert "what 'turn' gives shares the bytes of 'turn.body/" in said
-        assert "which its body uses before that is made" in said
+        assert "which its subgraph uses before that is made" in said
 
 
 @pytest.mark.parametrize("name", ["r", "u"])
@@ -87,7 +87,7 @@ def test_a_tensor_that_leaves_its_body_is_refused(name: str) -> None:
         data = of(plan_of_text(IF))
         found = tensor(data, name)
         found[key] = max(found[key] + change, 0)
-        assert "its body's node runs from" in refusal(data)
+        assert "its control-flow node runs from" in refusal(data)
 
 
 def test_an_output_that_is_there_before_its_branches_end_is_refused() -> None:

@@ -78,7 +78,7 @@ def test_a_life_behind_the_end_of_the_order_is_refused() -> None:
         for each in data["tensors"]:
             each["last"] = 99 if each["pinned"] else each["last"]
 
-    assert "lives until tick 99" in refusal(change)
+    assert "is live until tick 99" in refusal(change)
 
 
 def moved(name: str, by: int) -> Change:

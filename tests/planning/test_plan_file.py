@@ -125,7 +125,7 @@ def test_two_arenas_of_one_id_are_refused() -> None:
 def test_a_life_that_ends_before_it_begins_is_refused() -> None:
     data = of(LEVEL2)
     tensor(data, "d")["last"] = tensor(data, "d")["first"]
-    assert "dies before it lives" in str(refused(data))
+    assert "has its last use before its first" in str(refused(data))
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 
 from builders import parse, plan_of_text, read
+from memplan_cli.planning.decided import Source
 from memplan_cli.planning.planner import make_plan
-from memplan_cli.planning.record import Source
 from memplan_cli.settings.settings import MemParam, Settings
 from planning.planner_cases import CHAIN, STEP, TENSOR
 

@@ -60,8 +60,8 @@ def test_no_read_is_clobbered_where_vars_are_pinned_and_offsets_aligned(
 def test_no_read_is_clobbered_in_the_plans_own_order(
     made: Program, seed: int, level: int
 ) -> None:
+    from memplan_cli.planning.decided import Source
     from memplan_cli.planning.planner import make_plan
-    from memplan_cli.planning.record import Source
 
     done = make_plan(made, Settings(level=level), Source("m", "", ""))  # type: ignore[arg-type]
     spans = {VarId(t.id): (t.offset, t.bytes) for t in done.plan.tensors}

@@ -30,7 +30,12 @@ def snapshot(**tensors: TensorFacts) -> Snapshot:
     [
         (None, facts(), Kind.NEW, "new, made by w"),
         (facts(8), facts(16), Kind.GREW, "grew from 8 B to 16 B"),
-        (facts(at_peak=0), facts(steps=9, read_by="z"), Kind.LONGER, "lives until z, 9 steps"),
+        (
+            facts(at_peak=0),
+            facts(steps=9, read_by="z"),
+            Kind.LONGER,
+            "lives until z, 9 steps",
+        ),
         (facts(at_peak=0), facts(), Kind.ENTERED, "the peak is at top now"),
         (facts(), None, Kind.GONE, "no longer there"),
         (facts(16), facts(8), Kind.SHRANK, "shrank from 16 B to 8 B"),

@@ -8,8 +8,9 @@ import onnx.parser
 import pytest
 
 from collection_inputs import specs_from_json
+from memplan_cli.core.bindings import FeedSpec
 from memplan_cli.errors import ModelError
-from memplan_cli.onnx_io.runs.feeds import FeedSpec, default_dims, feed_specs
+from memplan_cli.onnx_io.runs.feeds import default_dims, feed_specs
 from memplan_cli.onnx_io.runs.runnable import random_ops
 from memplan_cli.runtime.workers.inputs import draw, draw_all
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.bindings import Binding
 from memplan_cli.core.results.observations import CUDA, Peaks, RuntimeSettings
 from memplan_cli.reporting.commands.results import SETTINGS
 from memplan_cli.runtime import facts
@@ -30,7 +31,7 @@ def test_settings_are_for_the_provider_that_they_were_measured_on(
     monkeypatch.setattr(facts, "recommend", lambda *_: found)
     monkeypatch.setattr(facts, "_unoptimised", lambda *_: None)
     monkeypatch.setattr(facts, "_less_fused", lambda *_: None)
-    best = facts.best_settings(Path("m.onnx"), {}, Trial(provider="cuda"))
+    best = facts.best_settings(Path("m.onnx"), Binding(), Trial(provider="cuda"))
     assert asked == [CUDA]
     assert f"providers=[({CUDA!r}" in SETTINGS["text"](best, "m.onnx")
     assert json.loads(SETTINGS["json"](best, "m.onnx"))["provider"] == CUDA

@@ -14,6 +14,11 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
+def _warm() -> None:
+    """Start each process anew: its start is what is tested here."""
+
+
+@pytest.fixture
 def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Point the child at jobs of this test's own, by name and module path."""
     (tmp_path / "crashes.py").write_text("import os\ndef run(job):\n    os.abort()\n")

@@ -216,8 +216,9 @@ def test_what_options_set_is_judged_like_a_file() -> None:
 
 
 def test_options_can_say_everything_that_settings_hold() -> None:
-    # `--target` belongs to one command and one machine: no file decides it for all.
-    said = {key.partition(".")[0] for key in KEYS} | {"exclude", "target"}
+    # `--target` belongs to one command and one machine, inputs to one model: no file decides
+    # them for all.
+    said = {key.partition(".")[0] for key in KEYS} | {"exclude", "target", "inputs"}
     assert {field.name for field in dataclasses.fields(Settings)} <= said
 
 

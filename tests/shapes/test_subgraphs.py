@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -287,39 +288,38 @@ def test_a_name_that_looks_like_arithmetic_is_still_a_name() -> None:
     assert shape(bound, "y") == (3, 4)
 
 
-def test_a_dim_that_no_model_has_is_a_warning_with_the_nearest() -> None:
-    import onnx
-
-    model = onnx.parser.parse_model(
-        '<ir_version: 9, opset_import: ["": 20]> g (float[batch] x) => (y) { y = Neg (x) }'
-    )
-    (warning,) = read_program(model, Bindings(dims={"batsch": 3})).warnings
-    assert "'batsch'" in warning
-    assert "'batch'" in warning
-
-
-LENGTHS_BY_RANGE = "bert_base_dyn_ts"
-"""Its masks are as long as a Range, whose ends are scalars computed from shapes."""
-
-
 def models() -> list[Path]:
     found = sorted((REPOSITORY / "sample_models").glob("*.onnx"))
     shared = sorted(SHARED.glob("*.onnx")) if SHARED.is_dir() else ()
-    return [*found, *(path for path in shared if path.stem != LENGTHS_BY_RANGE)]
+    messy = sorted((SHARED / "messy").glob("*.onnx"))
+    return [*found, *shared, *messy]
+
+
+def messy_models() -> list[Path]:
+    return [*sorted((SHARED / "messy").glob("*.onnx")), SHARED / "bert_base_dyn_ts.onnx"]
+
+
+def without_a_size(path: Path, bindings: Bindings) -> list[str]:
+    read = read_program(load_model(path), bindings).program
+    sizes = {v: size_of(read.vars[v].shape, read.vars[v].dtype) for v in intermediates(read)}
+    return [str(var) for var, size in sizes.items() if size is None]
 
 
 @pytest.mark.parametrize("path", models(), ids=lambda path: path.stem)
 def test_every_intermediate_of_the_real_models_has_a_size(path: Path) -> None:
-    read = read_program(load_model(path)).program
-    unknown = [
-        var
-        for var in intermediates(read)
-        if size_of(read.vars[var].shape, read.vars[var].dtype) is None
-    ]
-    assert unknown == []
+    assert without_a_size(path, Bindings()) == []
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason=f"{SHARED} is not there")
+@pytest.mark.parametrize("path", messy_models(), ids=lambda path: path.stem)
+def test_every_intermediate_has_a_size_where_the_inputs_shapes_are_given(path: Path) -> None:
+    said = json.loads((path.parent / "inputs" / f"{path.stem}.json").read_text())["inputs"]
+    shapes = {name: tuple(spec["shape"]) for name, spec in said.items()}
+    assert without_a_size(path, Bindings(shapes=shapes)) == []
 
 
 def test_the_real_models_are_there() -> None:
     if not SHARED.is_dir():
         pytest.skip(f"{SHARED} is not there")
     assert len(models()) > 40
+    assert len(messy_models()) > 5

@@ -10,6 +10,7 @@ import numpy as np
 from onnx.reference.op_run import OpRun
 
 from training.reference_recurrent import RECURRENCES
+from training.reference_resize import Resize
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -269,5 +270,6 @@ OPERATORS = [
     MaxPool,
     MeanVarianceNormalization,
     OneHot,
+    Resize,
     *RECURRENCES,
 ]

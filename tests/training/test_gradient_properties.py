@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, assume, given, reject, settings
 from hypothesis import strategies as st
@@ -14,12 +16,16 @@ from memplan_cli.training.rules import RULES
 from training import gradient_cases
 from training.gradient_checks import (
     REFUSALS,
+    Case,
     check,
     check_evaluator,
     check_in_runtime,
     opened,
 )
 from training.reference_ops import OPERATORS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 NEED_SIZES = frozenset(
     {
@@ -111,6 +117,44 @@ def test_images_of_any_size_may_be_convolved(name: str, data: st.DataObject) -> 
     case = gradient_cases.CASES[name](data.draw)
     assume("SAME" not in case.body)  # their pads depend on the size
     check(opened(case, ["x"]))
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [
+        'mode="linear"',
+        'mode="nearest", nearest_mode="floor"',
+        'mode="nearest", nearest_mode="ceil"',
+        'mode="cubic", exclude_outside=1',
+    ],
+)
+@pytest.mark.parametrize(
+    "places",
+    [
+        "half_pixel",
+        "align_corners",
+        "asymmetric",
+        "pytorch_half_pixel",
+        "half_pixel_symmetric",
+    ],
+)
+@pytest.mark.parametrize(
+    ("reads", "asked"),
+    [
+        ("x, , n", np.array([1, 1, 0.5, 1.5], np.float32)),
+        ("x, , , n", np.array([1, 2, 1, 4])),
+    ],
+    ids=["scales", "sizes"],
+)
+def test_resize_goes_by_the_whole_length_of_its_result(
+    mode: str, places: str, reads: str, asked: NDArray[Any]
+) -> None:
+    # 3 * 0.5 = 1.5, of which one is left; 3 * 1.5 = 4.5, of which four.
+    x = np.random.default_rng(23).standard_normal((1, 2, 3, 3))
+    how = f'{mode}, coordinate_transformation_mode="{places}"'
+    case = Case(f"y = Resize<{how}>({reads})", {"x": x}, constants={"n": asked})
+    check_evaluator(case)
+    check(case)
 
 
 @pytest.mark.slow

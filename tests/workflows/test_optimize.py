@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.bindings import Binding
 from memplan_cli.core.results.observations import CPU, RuntimeSettings, Validation
 from memplan_cli.workflows import compare as comparing
 from memplan_cli.workflows.compare import Check, compare_models
@@ -27,7 +28,7 @@ def answer(
         return plain if settings else optimised
 
     monkeypatch.setattr(comparing, "compare_under", compare)
-    return compare_models(Path("a.onnx"), Path("b.onnx"), Check(), {})
+    return compare_models(Path("a.onnx"), Path("b.onnx"), Check(), Binding())
 
 
 def test_equal_bits_under_the_defaults_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -182,7 +182,7 @@ def test_the_library_says_what_it_cannot_take(two: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--dim", "batsch=1,8"), "no free dim is called 'batsch'"),
+        (("--dim", "batsch=1,8"), "no dim is called 'batsch'"),
         (("--dim", "batch=1,8", "--dim", "batch=4"), "--dim gives 'batch' twice"),
         (("--dim", "batch=1,8", "--dim", "batch=2,4"), "--dim gives 'batch' twice"),
         (("--dim", "batch=1,8", "--bounds", "batch=1..4"), "has both numbers and bounds"),

@@ -31,7 +31,7 @@ from memplan_cli.workflows.sweeping.sweep import (
     jobs_of,
     sweep,
 )
-from story import memplan
+from story import memplan, write
 
 REPOSITORY = Path(__file__).parents[2]
 SAMPLES = REPOSITORY / "sample_models"
@@ -43,14 +43,32 @@ def jobs(*batches: int) -> tuple[Job, ...]:
     return tuple(Job(str(DYNAMIC), {"batch": batch}, None, KEEP) for batch in batches)
 
 
-def test_every_model_meets_every_value_and_one_plan_for_all() -> None:
-    found = jobs_of([SAMPLES], {"batch": (1, 8), "seq": (4,)}, {})
-    assert len(found) == 3 * len(list(SAMPLES.glob("*.onnx")))
+def test_every_model_meets_every_value_and_one_plan_for_all(tmp_path: Path) -> None:
+    paths = [tmp_path / "one.onnx", tmp_path / "two.onnx"]
+    for path in paths:
+        write(path, "g (float[batch,seq] x) => (y) { y = Neg(x) }")
+    found = jobs_of(paths, {"batch": (1, 8), "seq": (4,)}, {})
+    assert len(found) == 3 * len(paths)
     assert [dict(job.dims) for job in found[:3]] == [
         {"batch": 1, "seq": 4},
         {"batch": 8, "seq": 4},
         {"batch": "1..8", "seq": 4},
     ]
+
+
+def test_a_model_is_bound_by_the_dims_that_it_has() -> None:
+    found = jobs_of([SAMPLES], {"batch": (1, 8)}, {})
+    others = [job for job in found if job.model != str(DYNAMIC)]
+    assert [job.dims["batch"] for job in found if job not in others] == [1, 8, "1..8"]
+    assert len(others) == len(list(SAMPLES.glob("*.onnx"))) - 1
+    assert {(tuple(job.dims), job.missing_dims) for job in others} == {((), ("batch",))}
+
+
+def test_a_model_that_cannot_be_read_fails_in_its_row(tmp_path: Path) -> None:
+    (tmp_path / "bad.onnx").write_bytes(b"none")
+    (job,) = jobs_of([tmp_path / "bad.onnx"], {"batch": (1,)}, {})
+    assert dict(job.dims) == {"batch": 1}
+    assert not do_job(job).passed
 
 
 def test_a_model_is_swept_once_even_if_it_is_named_twice() -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from memplan_cli import Settings, optimize
+from memplan_cli.core.bindings import Binding
 from memplan_cli.core.results.observations import CPU, Validation
 from memplan_cli.core.results.report import RuntimeFacts
 from memplan_cli.errors import PlanError
@@ -29,8 +30,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     words: dict[str, object] = {"as_written": False}
 
     def compare(*models: object) -> Compared:
-        words["dims"] = models[-1]
-        words["all"] = [*words.get("all", []), models[-1]]  # type: ignore[misc] # a list
+        binding = models[-1]
+        assert isinstance(binding, Binding)
+        words["dims"] = binding.dims
+        words["all"] = [*words.get("all", []), binding.dims]  # type: ignore[misc] # a list
         return Compared(SAME, as_written=bool(words["as_written"]))
 
     def account(pair: Pair) -> Account:

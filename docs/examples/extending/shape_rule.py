@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from onnx import parser, shape_inference
 
 from memplan_cli.shapes.lattice import shape_in
-from memplan_cli.shapes.symbolic.targets import RULES, shapes_of_targets
+from memplan_cli.shapes.symbolic.interpret import RULES, interpret
 
 if TYPE_CHECKING:
     from onnx import NodeProto
 
     from memplan_cli.core.program import Shape
-    from memplan_cli.shapes.symbolic.values import Walk
+    from memplan_cli.shapes.symbolic.values import Values
 
 MODEL = parser.parse_model("""
     <ir_version: 9, opset_import: ["": 18]>
@@ -26,10 +26,9 @@ MODEL = parser.parse_model("""
 """)
 
 
-def max_unpool(walk: Walk, node: NodeProto) -> Shape | None:
+def max_unpool(values: Values, node: NodeProto) -> Shape | None:
     """Return the shape that the optional third input holds; None where it is not known."""
-    known = walk.value(node, 2)
-    return None if known is None else known.elements
+    return values.dims(node, 2)
 
 
 EXTENDED = {**RULES, "MaxUnpool": max_unpool}
@@ -39,7 +38,7 @@ def main() -> None:
     """Ask for the shape of a tensor without the rule and with it."""
     inferred = shape_inference.infer_shapes(MODEL, data_prop=True)
     for title, rules in (("without", RULES), ("with", EXTENDED)):
-        found = shapes_of_targets(inferred, rules).get("large")
+        found = interpret(inferred, rules=rules).types.get("large")
         print(f"{title} the rule: {'not known' if found is None else shape_in(found)}")
 
 

@@ -7,26 +7,26 @@ from typing import TYPE_CHECKING
 import click
 
 from memplan_cli.cli.common import (
-    dim_option,
     format_option,
     model_argument,
     output_options,
     provider_option,
     timeout_option,
 )
+from memplan_cli.cli.options.chosen import binding_options
 from memplan_cli.cli.options.outputs import deliver, result_option
 from memplan_cli.cli.options.unused import reject_unused
-from memplan_cli.cli.options.words import parse_dims
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from memplan_cli.cli.common import Output
+    from memplan_cli.settings.settings import Settings
 
 
 @click.command()
 @model_argument
-@dim_option
+@binding_options
 @click.option("--measure", is_flag=True, help="Choose by measured runs instead of prediction.")
 @provider_option
 @timeout_option
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 def settings(  # noqa: PLR0913 - one parameter an option, as click wants it
     model: Path,
     *,
-    dims: tuple[str, ...],
+    binding: Settings,
     measure: bool,
     provider: str,
     timeout: float,
@@ -64,5 +64,5 @@ def settings(  # noqa: PLR0913 - one parameter an option, as click wants it
     refuse_targets({"-o": out}, (model,))
     output.progress("predicting what the runtime will need")
     check = workflows.Check(provider=provider, timeout=timeout) if measure else None
-    found = workflows.settings(model, parse_dims(dims), check)
+    found = workflows.settings(model, binding, check)
     deliver(SETTINGS[form](found, str(model)), out, output)

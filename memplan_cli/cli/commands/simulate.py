@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 import click
 
 from memplan_cli.cli.common import (
-    dim_option,
     format_option,
     model_argument,
     output_options,
     say,
     timeout_option,
 )
-from memplan_cli.cli.options.words import parse_dims
+from memplan_cli.cli.options.chosen import binding_options
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from memplan_cli.cli.common import Output
+    from memplan_cli.settings.settings import Settings
 
 ALLOCATORS = ("bfc", "best-fit", "bfc-exact", "ort")
 
@@ -33,7 +33,7 @@ ALLOCATORS = ("bfc", "best-fit", "bfc-exact", "ort")
     multiple=True,
     help="Allocator to simulate; repeatable; default: all.",
 )
-@dim_option
+@binding_options
 @timeout_option
 @format_option("text", "json")
 @output_options
@@ -41,7 +41,7 @@ def simulate(  # noqa: PLR0913 - one parameter an option, as click wants it
     model: Path,
     *,
     allocators: tuple[str, ...],
-    dims: tuple[str, ...],
+    binding: Settings,
     timeout: float,
     form: str,
     output: Output,
@@ -59,7 +59,7 @@ def simulate(  # noqa: PLR0913 - one parameter an option, as click wants it
 
     output.progress("running the model once to see its shapes")
     found = workflows.simulate(
-        model, parse_dims(dims), tuple(dict.fromkeys(allocators)) or ALLOCATORS, timeout
+        model, binding, tuple(dict.fromkeys(allocators)) or ALLOCATORS, timeout
     )
     for warning in found.warnings:
         output.note(f"warning: {warning}")

@@ -62,8 +62,8 @@ def sweep(  # noqa: PLR0913 - one parameter an option, as click wants it
     """Plan many models at many bindings, one row each.
 
     PATH is a model, a glob, or a folder that is searched. --dim takes several values here,
-    for a row each and one of a plan that holds for all of them. Failures are rows; exit
-    code 1 if there is one.
+    for a row each and one of a plan that holds for all of them, and binds the models that
+    have the dim. Failures are rows; exit code 1 if there is one.
 
     \b
     memplan sweep models/ --dim batch=1,8,32 --order keep

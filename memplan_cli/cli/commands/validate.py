@@ -10,6 +10,8 @@ import click
 from memplan_cli.cli.common import (
     Finite,
     format_option,
+    input_option,
+    inputs_option,
     output_options,
     provider_option,
     say,
@@ -48,6 +50,8 @@ _TOLERANCE = Finite(0)
 @click.option(
     "--atol", type=_TOLERANCE, default=0.0, show_default=True, help="Absolute tolerance."
 )
+@inputs_option
+@input_option
 @timeout_option
 @format_option("text", "json")
 @output_options
@@ -61,6 +65,8 @@ def validate(  # noqa: PLR0913 - one parameter an option, as click wants it
     runs: int,
     rtol: float,
     atol: float,
+    inputs: tuple[str, ...],
+    input_values: tuple[str, ...],
     timeout: float,
     form: str,
     output: Output,
@@ -71,12 +77,16 @@ def validate(  # noqa: PLR0913 - one parameter an option, as click wants it
     memplan validate model.memplan.onnx --original model.onnx --replay
     """
     from memplan_cli import workflows
+    from memplan_cli.cli.options.words import parse_values
+    from memplan_cli.core.bindings import Inputs
     from memplan_cli.reporting.commands.results import VALIDATE
 
     output.progress("running both models")
     check = workflows.Check(provider, runs, rtol, atol, timeout)
     chosen: dict[Extra, bool] = {"replay": replay, "measure": measure}
     extras = tuple(extra for extra, wanted in chosen.items() if wanted)
-    proof = workflows.validate(planned, original, check, extras)
+    proof = workflows.validate(
+        planned, original, check, extras, Inputs(inputs, parse_values(input_values))
+    )
     say(VALIDATE[form](proof))
     raise SystemExit(0 if proof.passed else 1)

@@ -9,8 +9,21 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from memplan_cli.cli.common import Command, dim_option
-from memplan_cli.cli.options.words import parse_bounds, parse_dims, parse_pairs, parse_shapes
+from memplan_cli.cli.common import (
+    Command,
+    dim_option,
+    input_option,
+    inputs_option,
+    shape_option,
+)
+from memplan_cli.cli.options.words import (
+    parse_bounds,
+    parse_dims,
+    parse_pairs,
+    parse_shapes,
+    parse_values,
+)
+from memplan_cli.core.bindings import Inputs
 from memplan_cli.settings.choices import OrderChoice, PhaseChoice, RecomputeChoice
 from memplan_cli.workflows.request import Request
 
@@ -58,13 +71,9 @@ _SETTINGS = (
         metavar="NAME=A..B",
         help="Range of a dimension; one plan holds for all of it.",
     ),
-    click.option(
-        "--shape",
-        "shapes",
-        multiple=True,
-        metavar="NAME=D,D",
-        help="Override a tensor's shape.",
-    ),
+    shape_option,
+    inputs_option,
+    input_option,
     click.option(
         "--profile-shapes",
         is_flag=True,
@@ -111,6 +120,7 @@ _SETTINGS = (
 _AS_GIVEN = (
     "level", "exclude", "expose", "phase", "skip_grads", "loss", "order", "recompute",
     "checkpoints", "budget", "alignment", "time_limit", "profile_shapes", "allow_partial",
+    "inputs",
 )  # fmt: skip
 """Settings that the options give as they are: the settings themselves judge them."""
 
@@ -131,11 +141,42 @@ def settings_options(command: Command) -> Command:
         overrides: dict[str, object] = {name: options.pop(name) for name in _AS_GIVEN}
         for name, read in _READ.items():
             overrides[name] = read(options.pop(name)) or None
+        overrides["input"] = parse_values(options.pop("input_values")) or None
         overrides["checkpoints"] = overrides["checkpoints"] or None
         config = options.pop("config")
         return command(*args, settings=Chosen(config, overrides), **options)
 
     for option in reversed(_SETTINGS):
+        run = option(run)
+    return run  # type: ignore[return-value]
+
+
+_BINDING = (dim_option, shape_option, inputs_option, input_option)
+
+
+def binding_options(command: Command) -> Command:
+    """Add the options that bind dims and inputs; the command gets `Settings` as ``binding``."""
+
+    @wraps(command)
+    def run(
+        *args: object,
+        dims: tuple[str, ...],
+        shapes: tuple[str, ...],
+        inputs: tuple[str, ...],
+        input_values: tuple[str, ...],
+        **options: object,
+    ) -> Any:  # noqa: ANN401 - as the command
+        from memplan_cli.settings.settings import Settings
+
+        given = Inputs(inputs, parse_values(input_values))
+        binding = Settings(
+            dims=parse_dims(dims),
+            shapes={name: tuple(shape) for name, shape in parse_shapes(shapes).items()},
+            inputs=given,
+        )
+        return command(*args, binding=binding, **options)
+
+    for option in reversed(_BINDING):
         run = option(run)
     return run  # type: ignore[return-value]
 

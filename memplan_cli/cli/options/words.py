@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TypeVar
 
 from memplan_cli.errors import SettingsError
@@ -89,6 +90,30 @@ def parse_shapes(texts: tuple[str, ...]) -> dict[str, list[int | str]]:
         shape = [part if n is None else n for part, n in zip(parts, numbers, strict=True)]
         _put(found, name, shape, "--shape")
     return found
+
+
+def parse_values(texts: tuple[str, ...]) -> dict[str, object]:
+    """Read ``NAME=VALUE`` words: a number, ``true``, text, or a list with commas.
+
+    Raises:
+        SettingsError: one has no ``=``, or is there twice.
+    """
+    found: dict[str, object] = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign or not name or not value:
+            raise SettingsError(f"--input takes NAME=VALUE, not {text[:100]!r}")
+        _put(found, name, _value(value), "--input")
+    return found
+
+
+def _value(text: str) -> object:
+    """Return what a value says; a list that is nested stands in brackets."""
+    try:
+        return json.loads(text if text.startswith("[") or "," not in text else f"[{text}]")
+    except (ValueError, RecursionError):
+        parts = [part.strip() for part in text.split(",")]
+        return parts if len(parts) > 1 else text
 
 
 def _put(found: dict[str, Value], name: str, value: Value, option: str) -> None:

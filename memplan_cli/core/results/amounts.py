@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, get_args
+
+from memplan_cli.core.bindings import Provenance
+from memplan_cli.core.deserialization import one_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +25,14 @@ class Memory:
     total: int | None
     order_bound: int | None = None
     order_proved: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BoundDim:
+    """The number that a dim has, and who said it: `bindings.Provenance`."""
+
+    value: int
+    source: Annotated[str, one_of(*get_args(Provenance))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 from memplan_cli.core.deserialization import Check, MisfitError, from_json, one_of
-from memplan_cli.core.results.amounts import Memory, Profile  # noqa: TC001 - types to read by
+from memplan_cli.core.results.amounts import BoundDim, Memory, Profile  # noqa: TC001 - types to read by
 from memplan_cli.core.results.figures import CERTAINTY
 from memplan_cli.core.results.observations import Peaks, RuntimeSettings, Validation
 from memplan_cli.core.results.recomputed import Recompute
@@ -150,6 +150,7 @@ class Report:
         "level",
         "coverage",
         "partial",
+        *sparse("bindings"),
         "memory",
         *optional("certainty", "symbolic"),
         Key("original.live_peak", "original_live_peak"),
@@ -197,6 +198,8 @@ class Report:
     """Caffe's dry run on a forward model: ``raw`` and ``optimized`` bytes of training."""
     recompute: Recompute = field(default_factory=Recompute)
     donated: Donated = field(default_factory=Donated)
+    bindings: Mapping[str, BoundDim] = field(default_factory=dict)
+    """The numbers that dims of the inputs have, and who said them."""
     profiles: tuple[Profile, ...] = ()
     """What each binding needs alone, where the plan holds for several."""
     runtime: RuntimeFacts | None = None

@@ -2,7 +2,7 @@
 
 An input that indexes must stay inside the axis it indexes, a square root wants no negative
 numbers, a repeat count must be small. A value is followed through ops that only move it
-around (and into bodies) until an op says what it expects.
+around (and into subgraphs) until an op says what it expects.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING
 from onnx import TensorProto, numpy_helper
 
 from memplan_cli.core.symbolic.sizes import bind_dim
+from memplan_cli.onnx_io.interface import tensor_dims
 from memplan_cli.onnx_io.load import graphs, subgraphs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from onnx import GraphProto, NodeProto, TypeProto
+    from onnx import GraphProto, NodeProto
+
+    from memplan_cli.core.program import Dim
 
 _LARGE = 2**31 - 1
 """Stands for no limit."""
@@ -146,7 +149,8 @@ class Trace:
                 self._add_constant(tensor)
         for value in (*block.input, *block.value_info, *block.output):
             if value.type.tensor_type.HasField("shape"):
-                shape = bound_shape(value.type.tensor_type, self._dims)
+                dims = tensor_dims(value, value.type.tensor_type)
+                shape = bound_shape(dims, self._dims)
                 self.shapes.setdefault(value.name, shape)
         for node in block.node:
             for position, name in enumerate(node.input):
@@ -223,14 +227,10 @@ def _onward(node: NodeProto, position: int, how: str) -> Iterator[tuple[str, str
             yield body.input[position].name, how
 
 
-def bound_shape(tensor: TypeProto.Tensor, dims: Mapping[str, int]) -> tuple[int | None, ...]:
-    """Return a type's dims with the symbols bound; None for what is no length then."""
-    bound = (
-        bind_dim(dim.dim_param, dims)
-        if dim.dim_param
-        else dim.dim_value  # 0 is a length: a cache of keys begins with none
-        if dim.HasField("dim_value")
-        else None
-        for dim in tensor.shape.dim
-    )
+def bound_shape(shape: Iterable[Dim], dims: Mapping[str, int]) -> tuple[int | None, ...]:
+    """Return dims with the symbols bound; None for what is no length then.
+
+    0 is a length: a cache of keys begins with none.
+    """
+    bound = (bind_dim(dim, dims) for dim in shape)
     return tuple(dim if isinstance(dim, int) and dim >= 0 else None for dim in bound)

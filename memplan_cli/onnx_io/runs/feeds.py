@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from onnx import TensorProto, helper
 
+from memplan_cli.core.bindings import FeedSpec
 from memplan_cli.core.symbolic.sizes import symbols_of
 from memplan_cli.errors import ModelError
+from memplan_cli.onnx_io.interface import input_symbols, tensor_dims
 from memplan_cli.onnx_io.runs.expectations import Trace, bound_shape
 
 if TYPE_CHECKING:
@@ -16,33 +18,8 @@ if TYPE_CHECKING:
 
     from onnx import ModelProto, TypeProto, ValueInfoProto
 
+    from memplan_cli.core.bindings import Feed, Feeds
     from memplan_cli.onnx_io.runs.expectations import Rule
-
-
-@dataclass(frozen=True, slots=True)
-class FeedSpec:
-    """How to draw one input.
-
-    Attributes:
-        name: the graph input.
-        dtype: numpy's name, or ``str``.
-        shape: numbers only.
-        kind: ``normal`` (scaled by ``scale``), ``positive`` (its absolute value),
-            ``integers`` (``low <= value < high``), ``mask`` (0 or 1, the first of each row
-            1), ``values`` (exactly ``values``) or ``strings``.
-        container: ``tensor``, ``sequence`` or ``optional``.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    kind: str
-    low: int = 0
-    high: int = 2
-    scale: float = 1.0
-    values: tuple[int, ...] = ()
-    container: str = "tensor"
-
 
 _WHOLE_RANGE: Mapping[str, tuple[str, int, int]] = {
     "bool": ("integers", 0, 2),
@@ -52,12 +29,15 @@ _WHOLE_RANGE: Mapping[str, tuple[str, int, int]] = {
 """Bytes are quantised data and may be anything; wider integers are masks more often."""
 
 
-def feed_specs(model: ModelProto, dims: Mapping[str, int]) -> tuple[FeedSpec, ...]:
+def feed_specs(
+    model: ModelProto, dims: Mapping[str, int], feeds: Feeds | None = None
+) -> tuple[FeedSpec, ...]:
     """Return how to draw each graph input that is no initializer, in graph order.
 
     Args:
         model: its functions written out; its weights may be absent.
         dims: values for symbolic dims; those it does not name get small ones.
+        feeds: inputs that were given: what is known of them is not drawn.
 
     Raises:
         ModelError: an input has a type that cannot be fed (a map, say).
@@ -65,9 +45,29 @@ def feed_specs(model: ModelProto, dims: Mapping[str, int]) -> tuple[FeedSpec, ..
     graph = model.graph
     bound = {**default_dims(model), **dims}
     trace = Trace(graph, bound)
-    weights = {tensor.name for tensor in graph.initializer}
+    given = feeds or {}
     return tuple(
-        _spec(value, bound, trace) for value in graph.input if value.name not in weights
+        _given(_spec(value, bound, trace), given[value.name])
+        if value.name in given
+        else _spec(value, bound, trace)
+        for value in fed_inputs(model)
+    )
+
+
+def fed_inputs(model: ModelProto) -> tuple[ValueInfoProto, ...]:
+    """Return the graph inputs that have no value in the model, in graph order."""
+    weights = {tensor.name for tensor in model.graph.initializer}
+    return tuple(value for value in model.graph.input if value.name not in weights)
+
+
+def _given(drawn: FeedSpec, feed: Feed) -> FeedSpec:
+    """Return a spec by what was given: its shape, its data or one value for all of it."""
+    if feed.shape is None:
+        return replace(drawn, kind="fill", files=feed.files)
+    if not feed.files and feed.container == "tensor":
+        return replace(drawn, shape=feed.shape)
+    return replace(
+        drawn, shape=feed.shape, kind="file", container=feed.container, files=feed.files
     )
 
 
@@ -77,22 +77,20 @@ def default_dims(model: ModelProto) -> dict[str, int]:
     2 for what comes first, 64 for the sides of an image, else 8.
     """
     found: dict[str, int] = {}
-    weights = {tensor.name for tensor in model.graph.initializer}
-    for value in model.graph.input:
-        if value.name in weights:
-            continue
-        tensor = _tensor_type(value)[1]
-        rank = len(tensor.shape.dim)
-        for position, dim in enumerate(tensor.shape.dim):
-            usual = 2 if position == 0 else 64 if rank >= 4 and position >= 2 else 8
-            for symbol in sorted(symbols_of(dim.dim_param or None)):
+    symbols = input_symbols(model)
+    for value in fed_inputs(model):
+        dims = tensor_dims(value, tensor_type(value)[1])
+        for position, dim in enumerate(dims):
+            usual = 2 if position == 0 else 64 if len(dims) >= 4 and position >= 2 else 8
+            for symbol in sorted(symbols.get(str(dim), symbols_of(dim))):
                 found.setdefault(symbol, usual)
     return found
 
 
 def _spec(value: ValueInfoProto, dims: Mapping[str, int], trace: Trace) -> FeedSpec:
-    container, tensor = _tensor_type(value)
-    shape = tuple(1 if dim is None else dim for dim in bound_shape(tensor, dims))
+    container, tensor = tensor_type(value)
+    bound = bound_shape(tensor_dims(value, tensor), dims)
+    shape = tuple(1 if dim is None else dim for dim in bound)
     if tensor.elem_type == TensorProto.STRING:
         return FeedSpec(value.name, "str", shape, "strings", container=container)
     dtype = str(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
@@ -118,7 +116,7 @@ def _settled(dtype: str, rules: Sequence[Rule]) -> tuple[str, int, int, tuple[in
     return kind, low, high, ()
 
 
-def _tensor_type(value: ValueInfoProto) -> tuple[str, TypeProto.Tensor]:
+def tensor_type(value: ValueInfoProto) -> tuple[str, TypeProto.Tensor]:
     """Return what an input is of tensors, and the type of these."""
     kind, container = value.type, "tensor"
     if kind.HasField("optional_type"):

@@ -222,7 +222,7 @@ class _Dying:
 
 
 def _noted(graph: GraphProto, block: Block, notes: _Notes) -> Iterator[bytes]:
-    """Yield the bytes of each node of the top graph with its notes and those of its bodies."""
+    """Yield the bytes of each node of the top graph with its notes and those of its subgraphs."""
     clock = timed(notes.steps.get(block.path, ()))
     for node, (start, end, op) in zip(graph.node, clock, strict=True):
         whole = node

@@ -238,7 +238,7 @@ def _label(node: Node) -> str:
 
 
 def _unordered(graph: GraphProto, outside: frozenset[str]) -> Iterator[str]:
-    """Yield what is read before it is made, or made twice, in a graph and its bodies."""
+    """Yield what is read before it is made, or made twice, in a graph and its subgraphs."""
     given = {"", *(value.name for value in graph.input)}
     given.update(tensor.name for tensor in graph.initializer)
     given.update(sparse.values.name for sparse in graph.sparse_initializer)

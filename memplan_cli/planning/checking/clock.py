@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def check_clock(plan: Plan) -> None:
-    """Refuse a plan whose order, lives, releases and peak are not those of one clock.
+    """Refuse a plan whose order, live ranges, releases and peak are not those of one clock.
 
     Raises:
         PlanError: naming what does not agree.
@@ -35,7 +35,7 @@ def check_clock(plan: Plan) -> None:
         clock = moments(plan)
     except RecursionError as error:
         raise PlanError("the plan's blocks are nested too deeply") from error
-    _check_lives(plan, clock)
+    _check_ranges(plan, clock)
     entries = {order.block: frozenset(order.nodes) for order in plan.order}
     named = [_Named(moment, entries[moment.block]) for moment in clock]
     ends = {node.moment.end: node for node in named}
@@ -71,7 +71,7 @@ def _check_order(plan: Plan) -> None:
             raise PlanError(f"the order has node {twice[:120]!r} twice")
 
 
-def _check_lives(plan: Plan, clock: tuple[Moment, ...]) -> None:
+def _check_ranges(plan: Plan, clock: tuple[Moment, ...]) -> None:
     nodes = sum(len(order.nodes) for order in plan.order)
     if len(clock) != nodes:
         raise PlanError(f"the order has {nodes} nodes, and {len(clock)} of them are reached")
@@ -79,7 +79,7 @@ def _check_lives(plan: Plan, clock: tuple[Moment, ...]) -> None:
     for tensor in plan.tensors:
         if tensor.last > end:
             raise PlanError(
-                f"tensor {tensor.id[:120]!r} lives until tick {tensor.last}, "
+                f"tensor {tensor.id[:120]!r} is live until tick {tensor.last}, "
                 f"the order ends at {end}"
             )
 
@@ -110,7 +110,7 @@ def _check_releases(plan: Plan, ends: Mapping[int, _Named]) -> None:
                     f"releases: tensor {name[:120]!r} is let go at step {release.step}, "
                     f"it is last needed at {due[name]}"
                 )
-    # What crosses the end of a body is let go by whoever runs the body.
+    # What crosses the end of a subgraph is released by whoever runs it.
     kept = sorted(name for name in left if not plan.by_id[name].block)
     if kept:
         raise PlanError(f"releases: tensor {kept[0][:120]!r} is never let go")
@@ -119,7 +119,7 @@ def _check_releases(plan: Plan, ends: Mapping[int, _Named]) -> None:
 def _due(plan: Plan, clock: Sequence[Moment]) -> dict[str, int]:
     """Return the step behind which each tensor that is not pinned can be released.
 
-    The last reader may be in a body: what goes then, goes behind the node of its own block.
+    The last reader may be in a subgraph: what goes then, goes behind the node of its own block.
     """
     blocks: dict[str, dict[int, int]] = {}
     for moment in clock:
@@ -174,13 +174,15 @@ def _peak(plan: Plan) -> Peak | None:
     live = {b.id: b.size for b in buffers if b.live.start <= tick < b.live.end and b.size}
     names: dict[str, tuple[int, str]] = {}
     for tensor in plan.tensors:
-        owner = tensor.alias_of or tensor.id
-        if owner in live:
-            names[owner] = max(names.get(owner, (-2, "")), (_born(tensor, tick), tensor.id))
+        buffer = tensor.alias_of or tensor.id
+        if buffer in live:
+            names[buffer] = max(
+                names.get(buffer, (-2, "")), (_started(tensor, tick), tensor.id)
+            )
     return Peak(
-        tick, "", tuple(LiveTensor(names[owner][1], size) for owner, size in live.items())
+        tick, "", tuple(LiveTensor(names[buffer][1], size) for buffer, size in live.items())
     )
 
 
-def _born(tensor: Placement, tick: int) -> int:
+def _started(tensor: Placement, tick: int) -> int:
     return tensor.first if tensor.first <= tick < tensor.last else -1

@@ -1,4 +1,4 @@
-"""Do the numbers that a plan file reports agree with the tensors that it places?
+"""Checks that the numbers a plan file reports agree with the tensors that it places.
 
 A gate believes what a report says. In a file those numbers stand beside the layout that
 they were taken from, and the plan's digest leaves them out, since measurements are added
@@ -36,20 +36,20 @@ if TYPE_CHECKING:
     from memplan_cli.core.symbolic.sizes import Size
 
 Claim = tuple[str, object, object]
-"""The name of a number, what is said of it and what it comes to."""
+"""The name of a number, what is said of it and the value counted."""
 
 
 def check_numbers(plan: Plan) -> None:
     """Refuse a plan whose tensors, totals or counts are not what they are said to be.
 
     Raises:
-        PlanError: naming the number, what is said and what it comes to.
+        PlanError: naming the number, what is said and what was counted.
     """
     _check_sizes(plan)
-    counted = chain(_settings(plan), _arenas(plan), _counts(plan), _totals(plan), _rows(plan))
-    for name, said, comes_to in counted:
-        if said != comes_to:
-            raise PlanError(f"{name} is said to be {said}, the plan comes to {comes_to}")
+    totals = chain(_settings(plan), _arenas(plan), _counts(plan), _totals(plan), _rows(plan))
+    for name, said, counted in totals:
+        if said != counted:
+            raise PlanError(f"{name} is said to be {said}, the plan comes to {counted}")
     for name, low, said, high in _limits(plan):
         if not low <= said <= high:
             raise PlanError(
@@ -75,14 +75,14 @@ def _check_sizes(plan: Plan) -> None:
         unit = size.unit if size.symbols else "1"
         if (size.coefficient, unit) != (tensor.bytes, units[tensor.arena]):
             shape = "x".join(map(str, tensor.shape)) or "scalar"
-            said = _spelled(tensor.bytes, units[tensor.arena])
+            said = _formatted(tensor.bytes, units[tensor.arena])
             raise PlanError(
                 f"tensor {tensor.id[:120]!r} is said to take {said[:200]} bytes, {shape[:200]} "
-                f"of {tensor.dtype[:40]} takes {_spelled(size.coefficient, unit)[:200]}"
+                f"of {tensor.dtype[:40]} takes {_formatted(size.coefficient, unit)[:200]}"
             )
 
 
-def _spelled(coefficient: int, unit: str) -> str:
+def _formatted(coefficient: int, unit: str) -> str:
     return str(coefficient) if unit == "1" else f"{coefficient}*{unit}"
 
 
@@ -180,7 +180,7 @@ def _is_left_alone(plan: Plan) -> bool:
 
 
 def _totals(plan: Plan) -> Iterator[Claim]:
-    """Yield every total that the tensors and arenas come to; None is what is not known.
+    """Yield every total of the tensors and arenas; None is what is not known.
 
     Where sizes are missing, a report may be silent on all of them.
     """
@@ -302,21 +302,21 @@ def _apart(tensors: Iterable[Placement]) -> int:
 
 
 def _check_slots(plan: Plan) -> None:
-    """Refuse slots that are not handed on as a level says."""
+    """Refuse slots that are not reused as a level says."""
     if plan.report.level == 2 and counts_shared_bytes(plan):
         return
-    owners: dict[tuple[int, int], Placement] = {}
+    firsts: dict[tuple[int, int], Placement] = {}
     for tensor in plan.tensors:
         if tensor.slot is None:
             if plan.report.level == 2:
                 continue
             raise PlanError(f"tensor {tensor.id[:120]!r} of a pool lies in no slot")
-        owner = owners.setdefault((tensor.arena, tensor.slot), tensor)
-        same = (owner.offset, owner.dtype) == (tensor.offset, tensor.dtype)
+        first = firsts.setdefault((tensor.arena, tensor.slot), tensor)
+        same = (first.offset, first.dtype) == (tensor.offset, tensor.dtype)
         if plan.report.level == 0:
-            same = same and owner.shape == tensor.shape
+            same = same and first.shape == tensor.shape
         if not same:
             raise PlanError(
-                f"tensors {owner.id[:120]!r} and {tensor.id[:120]!r} cannot have one slot at "
+                f"tensors {first.id[:120]!r} and {tensor.id[:120]!r} cannot have one slot at "
                 f"level {plan.report.level}: {tensor.slot}"
             )

@@ -69,5 +69,5 @@ def plan_from_json(data: object) -> Plan:
         raise PlanError(str(error)) from error
     for name, first, last in cells(plan.tensors, "name", "first", "last"):
         if first >= last:
-            raise PlanError(f"tensor {name[:80]!r} dies before it lives")
+            raise PlanError(f"tensor {name[:80]!r} has its last use before its first")
     return plan

@@ -226,8 +226,13 @@ def _sweep_row(row: Row) -> tuple[doc.Prose, ...]:
             "-" if (n := getattr(row, name)) is None else format_size(int(n))
             for name in _SHOWN
         ),
-        "partial" if row.partial else "",
+        ", ".join((*(["partial"] if row.partial else []), *_missing(row))),
     )
+
+
+def _missing(row: Row) -> Iterator[str]:
+    if row.missing_dims:
+        yield f"has no dim {', '.join(row.missing_dims)}"
 
 
 def _dims(row: Row) -> str:
@@ -240,7 +245,18 @@ def _sweep_csv(rows: Sequence[Row]) -> str:
     lines = [csv_row(COLUMNS)]
     for row in rows:
         numbers = (getattr(row, name) for name in NUMBERS)
-        lines.append(csv_row([row.model, _dims(row), row.status, *numbers, row.error]))
+        lines.append(
+            csv_row(
+                [
+                    row.model,
+                    _dims(row),
+                    row.status,
+                    *numbers,
+                    row.error,
+                    " ".join(row.missing_dims),
+                ]
+            )
+        )
     return "".join(lines)
 
 

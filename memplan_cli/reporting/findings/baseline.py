@@ -1,6 +1,6 @@
 """The baseline file of a gate: earlier numbers, one entry a model.
 
-It lives in git: sorted, without dates, and models are named from its own folder, so that
+It is kept in git: sorted, without dates, and models are named from its own folder, so that
 it means the same on every machine.
 """
 

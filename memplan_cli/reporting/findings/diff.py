@@ -1,7 +1,7 @@
 """Differences between two plans, attributed to the tensors that caused them.
 
 The peak's change is accounted for to the byte: each tensor that is live at one of the two
-peaks gives what it holds there after, less what it held there before.
+peaks gives what it takes there after, less what it took there before.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def _increase(name: str, old: TensorFacts, new: TensorFacts, after: Snapshot) ->
         reason = f"grew from {format_size(old.bytes)} to {format_size(new.bytes)}"
         return Change(name, Kind.GREW, effect, reason)
     if new.read_by != old.read_by or new.steps > old.steps:
-        return Change(name, Kind.LONGER, effect, _lives(old, new))
+        return Change(name, Kind.LONGER, effect, _live_range(old, new))
     return Change(name, Kind.ENTERED, effect, _elsewhere(after))
 
 
@@ -145,11 +145,11 @@ def _decrease(name: str, old: TensorFacts, new: TensorFacts, after: Snapshot) ->
         reason = f"shrank from {format_size(old.bytes)} to {format_size(new.bytes)}"
         return Change(name, Kind.SHRANK, effect, reason)
     if new.steps < old.steps:
-        return Change(name, Kind.SHORTER, effect, _lives(old, new))
+        return Change(name, Kind.SHORTER, effect, _live_range(old, new))
     return Change(name, Kind.LEFT, effect, _elsewhere(after))
 
 
-def _lives(old: TensorFacts, new: TensorFacts) -> str:
+def _live_range(old: TensorFacts, new: TensorFacts) -> str:
     now = f"lives until {_node(new.read_by)}, {new.steps} steps"
     return f"{now}; before until {_node(old.read_by)}, {old.steps} steps"
 

@@ -239,7 +239,8 @@ def _conditions(snapshot: Snapshot, earlier: Snapshot) -> Iterator[Result]:
 def _value(snapshot: Snapshot, name: str) -> int:
     value = snapshot.metrics.get(name)
     if value is None:
-        hint = how_to_know(snapshot.symbols, gaps=snapshot.partial)
+        gaps = snapshot.partial or bool(snapshot.found_in_a_run)
+        hint = how_to_know(snapshot.symbols, gaps=gaps)
         if name.partition(".")[0] in ("predicted", "observed"):
             hint = "gate the plan that `memplan optimize` wrote after running the model"
         raise UnknownSizeError(f"{name} of {snapshot.model} is not known", hint=hint)

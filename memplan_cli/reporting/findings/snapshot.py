@@ -15,7 +15,7 @@ from memplan_cli.core.results.placements import Natural  # noqa: TC001 - a type 
 from memplan_cli.core.results.timeline import nodes_at
 from memplan_cli.core.serialization import SORTED, Key, Keys, optional, sparse
 from memplan_cli.errors import PlanError
-from memplan_cli.reporting.findings.hints import symbols_in
+from memplan_cli.reporting.findings.hints import bindable, symbols_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,7 +33,7 @@ SMALLEST_SHARE = 1000
 
 @dataclass(frozen=True, slots=True)
 class TensorFacts:
-    """One tensor: its bytes, how many steps it lives, between which nodes.
+    """One tensor: its bytes, how many steps it is live, between which nodes.
 
     ``at_peak`` is the bytes that it holds at the peak, 0 where it is not live then.
     """
@@ -81,7 +81,9 @@ class Snapshot:
     dims: Mapping[str, str] | None = None
     """Values, bounds and shapes that it was planned for; None: nobody wrote them down."""
     symbols: tuple[str, ...] = ()
-    """What is left of symbols in sizes; not in a baseline, whose metrics are numbers."""
+    """What can be bound of symbols in sizes; not in a baseline, whose metrics are numbers."""
+    found_in_a_run: tuple[str, ...] = ()
+    """The other symbols in sizes, which no input has."""
 
     @property
     def partial(self) -> bool:
@@ -105,6 +107,8 @@ def snapshot_of(plan: Plan, model: str, runtime: str = "") -> Snapshot:
     """Return everything that a comparison can use."""
     report = plan.report
     at_peak = dict(report.peak.tensors) if report.peak else {}
+    symbols = symbols_in(arena.unit for arena in plan.arenas)
+    free = bindable(report, symbols)
     return Snapshot(
         model=model,
         graph_sha256=plan.graph_sha256,
@@ -118,7 +122,8 @@ def snapshot_of(plan: Plan, model: str, runtime: str = "") -> Snapshot:
         tensors=_tensors(plan, at_peak),
         coverage=report.coverage,
         dims=_dims(plan),
-        symbols=symbols_in(arena.unit for arena in plan.arenas),
+        symbols=free,
+        found_in_a_run=tuple(name for name in symbols if name not in free),
     )
 
 

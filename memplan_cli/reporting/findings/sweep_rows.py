@@ -20,7 +20,10 @@ SCHEMA = "memplan.sweep/1"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What became of one job; ``error`` says why there are no numbers."""
+    """What became of one job; ``error`` says why there are no numbers.
+
+    ``missing_dims`` are those that other models of the sweep were bound by.
+    """
 
     schema: ClassVar[str] = SCHEMA
     json_keys: ClassVar[Keys] = (
@@ -41,6 +44,7 @@ class Row:
         "planned",
         "total",
         "error",
+        "missing_dims",
     )
 
     key: str
@@ -58,6 +62,7 @@ class Row:
     planned: int | None = None
     total: int | None = None
     error: str = ""
+    missing_dims: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -73,7 +78,7 @@ class Row:
 NUMBERS = tuple(item.name for item in fields(Row) if item.default is None)
 """Columns with a number, or None where it is not known; bytes from ``weights`` on."""
 
-COLUMNS = ("model", "dims", "status", *NUMBERS, "error")
+COLUMNS = ("model", "dims", "status", *NUMBERS, "error", "missing_dims")
 
 _START = b'{"coverage": '
 """How each row begins, keys being sorted: only the half of one may be taken away."""

@@ -103,7 +103,7 @@ class TensorStory:
         read_by: the node that keeps it alive: after it, the tensor is dead.
         shares: tensors on the same bytes, as views or in place.
         held_by: of those, the one that keeps the bytes in use longest.
-        before: the tensor that held the memory just before, if there was one.
+        before: the tensor that had the memory just before, if there was one.
         reason: why none did.
         after: tensors that lie on some of these bytes later.
         at_peak: whether it is live at the peak.

@@ -43,6 +43,7 @@ def plan_document(plan: Plan, most: int) -> doc.Document:
     blocks = (
         doc.Paragraph(verdict(report), "plain" if report.saved is None else "verdict"),
         doc.Paragraph(headline(report), "soft"),
+        *(doc.Paragraph(line, "soft") for line in binding_lines_of(report)),
         *_memory(report),
         *_live_bytes(plan),
         *_peak(plan, most),
@@ -58,6 +59,26 @@ def plan_document(plan: Plan, most: int) -> doc.Document:
         *doc.section("Warnings", doc.Items(report.warnings) if report.warnings else None),
     )
     return doc.Document(("Memory of ", doc.Name(report.model.path or "model")), blocks)
+
+
+_SOURCES = {"given": "given", "inputs": "from the inputs", "assumed": "assumed"}
+
+
+def binding_lines_of(report: Report) -> Iterator[str]:
+    """Yield which numbers dims have, who said so, and how to say otherwise."""
+    if not report.bindings:
+        return
+    said = [
+        f"{binding_text({n: dim.value for n, dim in report.bindings.items() if dim.source == of})}"
+        f" {words}"
+        for of, words in _SOURCES.items()
+        if any(dim.source == of for dim in report.bindings.values())
+    ]
+    yield f"dims: {'; '.join(said)}"
+    assumed = [name for name, dim in report.bindings.items() if dim.source == "assumed"]
+    if assumed:
+        other = " ".join(f"--dim {name}={report.bindings[name].value}" for name in assumed)
+        yield f"what was run was run at the assumed dims: {other} says so, or otherwise"
 
 
 def logged(plan: Plan) -> Iterator[doc.Block]:
@@ -115,7 +136,7 @@ def _peak(plan: Plan, most: int) -> Iterator[doc.Block]:
 
 
 def _between(place: Placement | None, nodes: Mapping[int, str]) -> tuple[str | doc.Name, ...]:
-    """Return the nodes between which a tensor lives, or why it does for the whole run."""
+    """Return the nodes between which a tensor is live, or why it is for the whole run."""
     if place is None:
         return "", ""
     if place.pinned:

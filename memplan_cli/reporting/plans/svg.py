@@ -78,7 +78,7 @@ def _parts(plan: Plan) -> Iterator[str]:
     points = curve(plan, arena)
     scale = _Scale(max(item.last for item in items), arena.height)
     yield _frame(_TOP, _MAP)
-    yield from (_box(item, number, scale) for number, item in enumerate(items))
+    yield from (_rectangle(item, number, scale) for number, item in enumerate(items))
     yield from _labels(arena)
     yield from _curve(points, scale, arena)
     yield "</svg>\n"
@@ -88,12 +88,14 @@ def _frame(top: int, height: int) -> str:
     return f'<rect class="f" x="{_LEFT}" y="{top}" width="{_WIDTH}" height="{height}"/>\n'
 
 
-def _box(item: Occupancy, number: int, scale: _Scale) -> str:
-    owner = item.tensor
+def _rectangle(item: Occupancy, number: int, scale: _Scale) -> str:
+    tensor = item.tensor
     names = ", ".join(shortened(tensor.id, 60) for tensor in item.members[:4])
-    about = f"{names}: {item.bytes} bytes at {owner.offset}, steps {item.first} to {item.last}"
+    about = (
+        f"{names}: {item.bytes} bytes at {tensor.offset}, steps {item.first} to {item.last}"
+    )
     return (
-        f'<rect class="b" x="{scale.x(item.first)}" y="{scale.y(owner.offset + item.bytes)}" '
+        f'<rect class="b" x="{scale.x(item.first)}" y="{scale.y(tensor.offset + item.bytes)}" '
         f'width="{scale.wide(item.last - item.first)}" height="{scale.tall(item.bytes)}" '
         f'fill="hsl({hue(number)} 55% 60%)"><title>{xml(about)}</title></rect>\n'
     )

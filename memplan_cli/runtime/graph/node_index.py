@@ -91,7 +91,7 @@ def _source(var: VarId, casts: Mapping[VarId, Op]) -> VarId:
 
 
 def _guess(dump: Dumped) -> None:
-    """Rank what came from bodies that are not known: by the call that it leads to.
+    """Rank what came from function bodies that are not known: by the call that it leads to.
 
     Such are functions of the runtime's own, and those that it writes in another way than
     ONNX does: these are taken in the dump's order as a whole.

@@ -8,10 +8,11 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.bindings import given_text
 from memplan_cli.core.results.observations import CPU, DEFAULT_TIMEOUT
 from memplan_cli.core.serialization import to_json
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.onnx_io.runs.feeds import FeedSpec, feed_specs
+from memplan_cli.onnx_io.runs.feeds import feed_specs
 from memplan_cli.onnx_io.weights.inline import inline_bytes, with_external_data
 from memplan_cli.runtime.proofs.compare import require_weights
 from memplan_cli.runtime.workers.profile import NodeEvent, Recording, peaks_of
@@ -22,6 +23,7 @@ from memplan_cli.runtime.workers.worker import Outcome, run_job
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from memplan_cli.core.bindings import Feeds, FeedSpec
     from memplan_cli.core.results.observations import Peaks, RuntimeSettings
 
 WORTH = 1 << 20
@@ -35,6 +37,7 @@ class Trial:
     Attributes:
         provider: ``auto``, ``cpu`` or ``cuda``.
         dims: values for symbolic dims; the others get small defaults.
+        feeds: inputs that were given; the others are drawn.
         runs: profiled runs; from the second on they are steady.
         timing_runs: runs without profiler whose median is the time; 0 takes no time.
         timeout: seconds for the whole process.
@@ -49,6 +52,7 @@ class Trial:
     timeout: float = DEFAULT_TIMEOUT
     seed: int = 0
     specs: tuple[FeedSpec, ...] | None = None
+    feeds: Feeds = field(default_factory=dict)
 
 
 def measure(model: Path, settings: RuntimeSettings, trial: Trial | None = None) -> Peaks:
@@ -71,7 +75,8 @@ def record(model: Path, settings: RuntimeSettings, trial: Trial | None = None) -
         RuntimeUnavailableError: weights or provider are missing, or it does not run.
     """
     trial = trial or Trial()
-    result = _run(model, settings, trial, {}).require(f"{model} could not be measured")
+    what = f"{model} could not be measured{given_text(trial.feeds)}"
+    result = _run(model, settings, trial, {}).require(what)
     runs = tuple(tuple(NodeEvent(**e) for e in run) for run in result["runs"])  # type: ignore[attr-defined]
     return Recording(runs, tuple(result["milliseconds"]), tuple(result["effort"]))  # type: ignore[arg-type]
 
@@ -99,7 +104,7 @@ def _run(
     provider = resolve_provider(trial.provider)
     chosen = trial.specs
     if chosen is None:
-        chosen = feed_specs(load_model(model), trial.dims)
+        chosen = feed_specs(load_model(model), trial.dims, trial.feeds)
     session = SessionJob(model, provider, chosen, settings, trial.seed)
     runs = {"runs": trial.runs, "timing_runs": trial.timing_runs}
     job = {"session": to_json(session), **runs, **more}

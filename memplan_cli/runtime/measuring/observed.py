@@ -13,6 +13,7 @@ from functools import reduce
 from operator import xor
 from typing import TYPE_CHECKING, Any
 
+from memplan_cli.core.bindings import given_text
 from memplan_cli.core.files import staged
 from memplan_cli.core.program import Origin, VarId, walk
 from memplan_cli.core.serialization import to_json
@@ -85,12 +86,16 @@ def observe(model: Path, program: Program, trial: Trial, provider: str) -> Obser
     """
     proto = load_model(model)
     copy = numbered(proto)
-    specs = feed_specs(proto, trial.dims) if trial.specs is None else trial.specs
+    specs = trial.specs
+    if specs is None:
+        specs = feed_specs(proto, trial.dims, trial.feeds)
     # Beside the model: only there may a session read its external data.
     with staged(model, copy.data) as file:
         job = SessionJob(file, provider, specs, seed=trial.seed)
         outcome = run_job("observed", {"session": to_json(job)}, timeout=trial.timeout)
-    found: Any = outcome.require(f"{model} could not be run for its sizes")["nodes"]
+    found: Any = outcome.require(
+        f"{model} could not be run for its sizes{given_text(trial.feeds)}"
+    )["nodes"]
     known = copy.writes
     return sorted_out(
         program, (Event(known[node], *tensors) for node, *tensors in found if node in known)

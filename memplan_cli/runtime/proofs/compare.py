@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.bindings import given_text
 from memplan_cli.core.results.observations import (
     DEFAULT_TIMEOUT,
     Difference,
@@ -24,7 +25,7 @@ from memplan_cli.core.symbolic.dims import binding_text
 from memplan_cli.errors import ModelError, RuntimeUnavailableError
 from memplan_cli.onnx_io.interface import other_inputs
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.onnx_io.runs.feeds import FeedSpec, default_dims, feed_specs
+from memplan_cli.onnx_io.runs.feeds import default_dims, feed_specs
 from memplan_cli.onnx_io.runs.runnable import missing_weights, random_ops
 from memplan_cli.onnx_io.runs.seeding import seeded_twins
 from memplan_cli.runtime.workers.bits import Tolerance, differences, widened
@@ -34,6 +35,8 @@ from memplan_cli.runtime.workers.worker import Outcome, run_job
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from memplan_cli.core.bindings import Feeds, FeedSpec
 
 _DRAWN = "random ops had seeds in copies of both models, of which the first runs were compared"
 
@@ -49,6 +52,7 @@ class Comparison:
     Attributes:
         provider: ``auto``, ``cpu`` or ``cuda``.
         dims: values for symbolic dims; the others get small defaults.
+        feeds: inputs that were given; the others are drawn.
         second_dims: the dims of the second shape; None chooses them where a dim is free.
         runs: runs of each model in each shape.
         timeout: seconds for each process.
@@ -68,6 +72,7 @@ class Comparison:
     tolerance: Tolerance = field(default_factory=Tolerance)
     seed: int = 0
     specs: tuple[FeedSpec, ...] | None = None
+    feeds: Feeds = field(default_factory=dict)
     original_settings: RuntimeSettings = field(default_factory=RuntimeSettings)
     rewritten_settings: RuntimeSettings = field(default_factory=RuntimeSettings)
 
@@ -153,8 +158,8 @@ def _at_dims(
     original: Path, rewritten: Path, how: Comparison, dims: Mapping[str, int]
 ) -> Validation:
     model = load_model(original)
-    specs = how.specs if how.specs is not None else feed_specs(model, dims)
-    what = f"{original} does not run at {_text(dims) or 'its dims'}"
+    specs = how.specs if how.specs is not None else feed_specs(model, dims, how.feeds)
+    what = f"{original} does not run at {_text(dims) or 'its dims'}{given_text(how.feeds)}"
     with tempfile.TemporaryDirectory(prefix="memplan-outputs-") as folder:
         base = _kept(original, how, specs, folder).require(what)
         noise, drawn = differences(base), random_ops(model)

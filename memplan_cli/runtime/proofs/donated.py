@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.results.observations import CPU, Difference
 from memplan_cli.core.serialization import to_json
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.onnx_io.runs.feeds import FeedSpec, feed_specs
+from memplan_cli.onnx_io.runs.feeds import feed_specs
 from memplan_cli.onnx_io.runs.runnable import random_ops
 from memplan_cli.onnx_io.runs.seeding import seeded_twins
 from memplan_cli.runtime.proofs.compare import require_weights
@@ -29,6 +29,7 @@ from memplan_cli.runtime.workers.worker import run_job
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from memplan_cli.core.bindings import Feeds, FeedSpec
     from memplan_cli.core.results.observations import RuntimeSettings
     from memplan_cli.runtime.proofs.compare import Comparison
     from memplan_cli.runtime.workers.worker import Json
@@ -88,7 +89,11 @@ def donated_steps(
 
 def _steps(original: Path, written: Path, pairs: Pairs, how: Comparison) -> DonatedSteps:
     provider = resolve_provider(how.provider)
-    specs = how.specs if how.specs is not None else step_specs(original, how.dims, pairs)
+    specs = (
+        how.specs
+        if how.specs is not None
+        else step_specs(original, how.dims, pairs, how.feeds)
+    )
     with tempfile.TemporaryDirectory(prefix="memplan-steps-") as folder:
         how = dataclasses.replace(how, provider=provider, specs=specs)
         job = _job(original, how.original_settings, how, pairs)
@@ -121,10 +126,12 @@ def _steps(original: Path, written: Path, pairs: Pairs, how: Comparison) -> Dona
     )
 
 
-def step_specs(model: Path, dims: Mapping[str, int], pairs: Pairs) -> tuple[FeedSpec, ...]:
+def step_specs(
+    model: Path, dims: Mapping[str, int], pairs: Pairs, feeds: Feeds | None = None
+) -> tuple[FeedSpec, ...]:
     """Say how to draw the inputs of a step so that the one after it is finite too."""
     state = {given for given, _ in pairs}
-    return tuple(_scaled(spec, state) for spec in feed_specs(load_model(model), dims))
+    return tuple(_scaled(spec, state) for spec in feed_specs(load_model(model), dims, feeds))
 
 
 def _scaled(spec: FeedSpec, state: Collection[str]) -> FeedSpec:

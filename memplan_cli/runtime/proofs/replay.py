@@ -57,8 +57,8 @@ class Extent:
 
     Attributes:
         placed: tensors at the top that lay at their offsets.
-        pinned: those of them that live on, and were looked at again in the end.
-        in_bodies: tensors in subgraphs of If, Loop and Scan: the runtime runs a subgraph as a
+        pinned: those of them that last, and were looked at again in the end.
+        in_subgraphs: tensors in subgraphs of If, Loop and Scan: the runtime runs a subgraph as a
             whole, in memory of its own, and their places are poisoned after it.
         empty: tensors at the top without bytes, which lie nowhere.
         left_out: tensors that have no place, with the reason.
@@ -66,18 +66,18 @@ class Extent:
 
     placed: int = 0
     pinned: int = 0
-    in_bodies: int = 0
+    in_subgraphs: int = 0
     empty: int = 0
     left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def described(self) -> Iterator[str]:
         """Yield what was shown and what was not, a sentence each."""
-        everything = self.placed + self.in_bodies + self.empty + len(self.left_out)
+        everything = self.placed + self.in_subgraphs + self.empty + len(self.left_out)
         again = f", {self.pinned} excluded ones looked at again in the end"
         yield f"{self.placed} of {everything} tensors at their offsets{again * bool(self.pinned)}"
-        if self.in_bodies:
+        if self.in_subgraphs:
             yield (
-                f"{self.in_bodies} tensors in subgraphs of If, Loop or Scan not shown: the runtime "
+                f"{self.in_subgraphs} tensors in subgraphs of If, Loop or Scan not shown: the runtime "
                 "ran each subgraph as a whole, in memory of its own, and their places were poisoned"
             )
         if self.empty:
@@ -148,12 +148,13 @@ def replay_unchecked(model: Path, plan: Plan, trial: Trial | None = None) -> Rep
 def _replayed(model: Path, plan: Plan, trial: Trial) -> Replayed:
     provider = resolve_provider(trial.provider)
     given = trial.specs
-    chosen = feed_specs(load_model(model), trial.dims) if given is None else given
+    if given is None:
+        given = feed_specs(load_model(model), trial.dims, trial.feeds)
     settings = UNOPTIMISED.updated(deterministic(provider))
     places, left_out = _places(model, plan, trial.dims)
     extent = _extent(places, left_out)
     with tempfile.TemporaryDirectory(prefix="memplan-replay-") as folder:
-        session = SessionJob(model, provider, chosen, settings, trial.seed)
+        session = SessionJob(model, provider, given, settings, trial.seed)
         job: Json = {"session": to_json(session)}
         job |= {"runs": 1, "outputs": [], "tolerance": [0.0, 0.0]}
         job |= {"save": True, "folder": folder}
@@ -178,7 +179,7 @@ def _extent(places: Sequence[Place], left_out: Mapping[str, str]) -> Extent:
     return Extent(
         placed=len(placed),
         pinned=sum(place.pinned for place in placed),
-        in_bodies=len(places) - len(top),
+        in_subgraphs=len(places) - len(top),
         empty=len(top) - len(placed),
         left_out=left_out,
     )

@@ -1,4 +1,4 @@
-"""The inputs of a run: seeded arrays, drawn as the model's ops expect them."""
+"""The inputs of a run: those that were given, and seeded arrays as the model's ops expect them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from numpy.typing import NDArray
 
-    from memplan_cli.onnx_io.runs.feeds import FeedSpec
+    from memplan_cli.core.bindings import FeedSpec
 
     Array = NDArray[np.generic]
     Feed = dict[str, Array | list[Array]]
@@ -27,7 +27,9 @@ def draw_all(specs: Iterable[FeedSpec], *, seed: int = 0) -> Feed:
 
 
 def draw(spec: FeedSpec, *, seed: int = 0) -> Array | list[Array]:
-    """Draw one input; it depends on the seed and the name only, not on the others."""
+    """Draw one input, or read it; it depends on the seed and the name, not on the others."""
+    if spec.kind in _GIVEN:
+        return _GIVEN[spec.kind](spec)
     generator = np.random.default_rng([seed, zlib.crc32(spec.name.encode())])
     if spec.container == "sequence":
         return [_tensor(spec, generator) for _ in range(_SEQUENCE_LENGTH)]
@@ -57,3 +59,32 @@ def _mask(spec: FeedSpec, generator: np.random.Generator) -> Array:
         # A row of nothing but zeros makes attention give NaN, which hides differences.
         drawn[..., 0] = 1
     return np.asarray(drawn)
+
+
+def _read(file: str, dtype: str) -> Array:
+    """Return the array in a file of ours, in the type that the input has.
+
+    Types of which numpy itself knows only the width are kept as bytes.
+    """
+    array: Array = np.load(file, allow_pickle=False)
+    if dtype == "str":
+        return array.astype(object)
+    wanted = np.dtype(dtype)
+    return array.view(wanted) if array.dtype.kind == "V" else array.astype(wanted)
+
+
+def _stored(spec: FeedSpec) -> Array | list[Array]:
+    arrays = [_read(file, spec.dtype) for file in spec.files]
+    return arrays if spec.container == "sequence" else arrays[0]
+
+
+def _filled(spec: FeedSpec) -> Array:
+    value = _read(spec.files[0], spec.dtype)
+    return np.full(spec.shape, value.reshape(()), value.dtype)
+
+
+_GIVEN: Mapping[str, Callable[[FeedSpec], Array | list[Array]]] = {
+    "file": _stored,
+    "fill": _filled,
+}
+"""How data that was given is read, by the spec's kind."""

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path  # noqa: TC003 - a type to read by
 from typing import TYPE_CHECKING, Any
 
+from memplan_cli.core.bindings import FeedSpec  # noqa: TC001 - a type to read by
 from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.results.observations import RuntimeSettings
-from memplan_cli.onnx_io.runs.feeds import FeedSpec  # noqa: TC001 - a type to read by
 
 if TYPE_CHECKING:
     from memplan_cli.runtime.workers.inputs import Feed

@@ -136,9 +136,12 @@ Answer = tuple[Mapping[str, "GraphProto"], Sequence["TypeProto"]]
 
 def _if(node: NodeProto, level: Level) -> Answer:
     inner = {name: level.run(graph, ()) for name, graph in subgraphs(node)}
+    condition = level.number(node.input[0])
+    taken = "then_branch" if condition else "else_branch"
+    branches = [b for name, b in inner.items() if condition is None or name == taken]
     results = []
     for at in range(len(node.output)):
-        kinds = (b.output[at].type for b in inner.values() if at < len(b.output))
+        kinds = (b.output[at].type for b in branches if at < len(b.output))
         kind = widest(kinds)
         assert kind is not None  # noqa: S101 - the range is the branches' own
         results.append(kind)

@@ -6,22 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from memplan_cli.onnx_io.load import free_names
+from memplan_cli.onnx_io.load import free_names, subgraphs
 from memplan_cli.shapes.lattice import is_complete
+from memplan_cli.shapes.symbolic.families import SHAPE_ARITHMETIC
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
 Infer = Callable[["ModelProto"], "ModelProto"]
 """Gives a copy of a model with the types of values filled in."""
-
-_SHAPE_ARITHMETIC = frozenset(
-    {
-        "Add", "Cast", "Concat", "Constant", "ConstantOfShape", "Div", "Gather", "Identity",
-        "Max", "Min", "Mul", "Range", "Shape", "Size", "Slice", "Squeeze", "Sub", "Unsqueeze",
-    }
-)  # fmt: skip
-"""What a subgraph may need to see of the outside in order to know a shape."""
 
 _PRELUDE = 64
 """Ops of shape arithmetic that a subgraph may bring along for one captured value."""
@@ -31,7 +24,7 @@ _PRELUDE = 64
 class Level:
     """One block as its subgraphs see it: types, constants, and who makes what.
 
-    ``infer`` infers a model and all its bodies.
+    ``infer`` infers a model and all its subgraphs.
     """
 
     model: ModelProto
@@ -42,16 +35,34 @@ class Level:
 
     @classmethod
     def of(cls, model: ModelProto, infer: Infer) -> Level:
-        """Return what the top block of an inferred model shows its bodies."""
+        """Return what the top block of an inferred model shows its subgraphs."""
         graph = model.graph
         level = cls(model, infer)
         for value in (*graph.output, *graph.value_info, *graph.input):
             level.types[value.name] = value.type
         level.constants = {tensor.name: tensor for tensor in graph.initializer}
         for node in graph.node:
-            if node.op_type in _SHAPE_ARITHMETIC:
+            if node.op_type in SHAPE_ARITHMETIC:
                 level.makers.update(dict.fromkeys(node.output, node))
+        level._settle()
         return level
+
+    def _settle(self) -> None:
+        """Make constants of what subgraphs and control-flow nodes read, where it is known."""
+        from onnx import numpy_helper
+
+        from memplan_cli.shapes.symbolic.interpret import interpret
+
+        wanted: set[str] = set()
+        for node in self.model.graph.node:
+            for _, body in subgraphs(node):
+                wanted.update(node.input[:2])
+                wanted.update(free_names(body))
+        wanted &= self.makers.keys()
+        for name, value in interpret(self.model, wanted).values.items() if wanted else ():
+            if name in wanted and value.is_known:
+                self.constants[name] = numpy_helper.from_array(value.array, name)
+                del self.makers[name]
 
     def is_known(self, value: str | ValueInfoProto | None) -> bool:
         """Whether all is known of a value here, by its name, or by its type elsewhere."""
@@ -75,12 +86,6 @@ class Level:
         from onnx import numpy_helper
 
         tensor = self.constants.get(name)
-        maker = self.makers.get(name)
-        if tensor is None and maker is not None and maker.op_type == "Constant":
-            tensor = next((a.t for a in maker.attribute if a.name == "value"), None)
-            value = next((a.i for a in maker.attribute if a.name == "value_int"), None)
-            if value is not None:
-                return int(value)
         if tensor is None:
             return None
         array = numpy_helper.to_array(tensor)

@@ -1,64 +1,33 @@
-"""Target shapes computed by chains of ops: Shape -> Gather -> Add -> Concat -> Reshape.
+"""Shapes that are the values of an input: of Reshape, Expand, Range and their like.
 
-Exporters write the target of a Reshape as such a chain. ONNX inference follows the shorter
-ones; here a target is known where the shapes behind it are, by number or by name.
+Exporters write the target of a Reshape as a chain: Shape -> Gather -> Add -> Concat. Here a
+target is known where the shapes behind it are, by number or by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.symbolic.dims import as_dim
-from memplan_cli.core.symbolic.polynomials import constant, floored
-from memplan_cli.shapes.lattice import is_complete, with_shape
-from memplan_cli.shapes.symbolic.rules import joined, padded, resized, tiled
-from memplan_cli.shapes.symbolic.values import Walk, int_attribute, product, terms_of
+from memplan_cli.core.symbolic.dims import as_dim, parse_dim
+from memplan_cli.core.symbolic.polynomials import call_in, constant, floored
+from memplan_cli.shapes.symbolic.elements import ceiling, divide, larger, subtract, terms_of
+from memplan_cli.shapes.symbolic.values import int_attribute, product
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from onnx import ModelProto, NodeProto, TypeProto
+    from onnx import NodeProto
 
     from memplan_cli.core.program import Dim, Shape
+    from memplan_cli.core.symbolic.polynomials import Polynomial
+    from memplan_cli.shapes.symbolic.values import Array, Values
 
 
-def shapes_of_targets(
-    model: ModelProto, rules: Mapping[str, Rule] | None = None
-) -> dict[str, TypeProto]:
-    """Return types, better than the model's own, of what is shaped by a computed target."""
-    graph, rules = model.graph, RULES if rules is None else rules
-    if not any(node.op_type in rules for node in graph.node):
-        return {}
-    types = {v.name: v.type for v in (*graph.output, *graph.value_info, *graph.input)}
-    if all(
-        is_complete(types[node.output[0]])
-        for node in graph.node
-        if node.op_type in rules and node.output and node.output[0] in types
-    ):
-        return {}
-    walk = Walk.over(graph, types)
-    found: dict[str, TypeProto] = {}
-    for node in graph.node:
-        if not node.output or node.domain not in ("", "ai.onnx"):
-            continue
-        name = node.output[0]
-        target = rules.get(node.op_type)
-        kind = types.get(name)
-        if target is not None and kind is not None and not is_complete(kind):
-            shape = target(walk, node)
-            if shape is not None and None not in shape:
-                found[name] = types[name] = with_shape(kind, shape)
-        walk.follow(node)
-    return found
-
-
-def _reshape_target(walk: Walk, node: NodeProto) -> Shape | None:
+def reshaped(values: Values, node: NodeProto) -> Shape | None:
     """Return a Reshape's shape: 0 copies a dim, -1 takes what is left."""
-    known, shape = walk.value(node, 1), walk.shape(node.input[0])
+    known, shape = values.dims(node, 1), values.shape(node.input[0])
     if known is None:
         return None
-    dims = list(known.elements)
+    dims = list(known)
     if not int_attribute(node, "allowzero", 0):
         for at, dim in enumerate(dims):
             if dim == 0:
@@ -69,7 +38,7 @@ def _reshape_target(walk: Walk, node: NodeProto) -> Shape | None:
     return tuple(dims)
 
 
-def _quotient(whole: Shape, parts: Sequence[Dim]) -> Dim:
+def _quotient(whole: Shape, parts: list[Dim]) -> Dim:
     """Divide one product of dims by another, where that leaves a product."""
     if None in whole or None in parts:
         return None
@@ -80,40 +49,120 @@ def _quotient(whole: Shape, parts: Sequence[Dim]) -> Dim:
             left.remove(part)
         else:
             divisors.append(part)
-    top, bottom = terms_of(product(left)), constant(terms_of(product(divisors)))
-    if not bottom or any(value % bottom for value in top.values()):
+    top, bottom = terms_of(product(left)), terms_of(product(divisors))
+    number = constant(bottom)
+    if number is None:
+        return _without(top, bottom)
+    if not number or any(value % number for value in top.values()):
         return None
-    return as_dim(floored(top, bottom))
+    return as_dim(floored(top, number))
 
 
-def _expand_target(walk: Walk, node: NodeProto) -> Shape | None:
-    known, shape = walk.value(node, 1), walk.shape(node.input[0])
-    if known is None or shape is None:
+def _without(top: Polynomial, bottom: Polynomial) -> Dim:
+    """Divide by a single product, all of whose symbols each term has."""
+    if len(bottom) != 1:
         return None
-    rank = max(len(shape), len(known.elements))
-    a = (1,) * (rank - len(shape)) + shape
-    b = (1,) * (rank - len(known.elements)) + known.elements
-    return tuple(
-        y if x == 1 else x if y in (1, x) else None for x, y in zip(a, b, strict=True)
-    )
+    ((monomial, number),) = bottom.items()
+    found = {}
+    for factors, value in top.items():
+        left = list(factors)
+        for atom in monomial:
+            if atom not in left:
+                return None
+            left.remove(atom)
+        if value % number:
+            return None
+        found[tuple(left)] = value // number
+    return as_dim(found)
 
 
-def _filled_target(walk: Walk, node: NodeProto) -> Shape | None:
-    known = walk.value(node, 0)
-    return None if known is None else known.elements
+def broadcast(shapes: list[Shape]) -> Shape:
+    """Return the shape that several are broadcast to."""
+    rank = max(len(shape) for shape in shapes)
+    padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
+    return tuple(_common(dims) for dims in zip(*padded, strict=True))
 
 
-Rule = Callable[["Walk", "NodeProto"], "Shape | None"]
-"""From a node, and what is known above it, to the shape of its first result."""
+def _common(dims: tuple[Dim, ...]) -> Dim:
+    """Return the dim of several that are alike or 1: a number above 1 wins over any name."""
+    numbers = [dim for dim in dims if isinstance(dim, int) and dim != 1]
+    if numbers:
+        return numbers[0]
+    names = [*dict.fromkeys(dim for dim in dims if dim != 1)]
+    if len(names) < 2:
+        return names[0] if names else 1
+    if None in names:
+        return None
+    for dim in names:
+        if all(other == dim or _cuts(other, dim) for other in names):
+            return dim
+    return None
 
-RULES: Mapping[str, Rule] = {
-    "Reshape": _reshape_target,
-    "Expand": _expand_target,
-    "ConstantOfShape": _filled_target,
-    "Concat": joined,
-    "Pad": padded,
-    "Resize": resized,
-    "Tile": tiled,
-    "Upsample": resized,
-}
-"""The rule of each operator whose result is shaped by the values of an input."""
+
+def _cuts(cut: Dim, dim: Dim) -> bool:
+    """Whether a dim is another one cut at a number: broadcast with it, nothing was cut off."""
+    terms = parse_dim(str(cut))
+    if len(terms) != 1:
+        return False
+    ((monomial, factor),) = terms.items()
+    call = call_in(monomial[0]) if len(monomial) == 1 and factor == 1 else None
+    if call is None or call[0] != "min":
+        return False
+    others = [argument for argument in call[1] if argument != parse_dim(str(dim))]
+    numbers = [constant(argument) for argument in others]
+    return len(others) < len(call[1]) and all(n is not None and n > 1 for n in numbers)
+
+
+def broadcasted(values: Values, node: NodeProto) -> Shape | None:
+    """Return the shape of an operator on elements."""
+    shapes = [values.shape(name) for name in node.input if name]
+    known = [shape for shape in shapes if shape is not None]
+    return broadcast(known) if known and len(known) == len(shapes) else None
+
+
+def expanded(values: Values, node: NodeProto) -> Shape | None:
+    """Return an Expand's shape: input and target, broadcast."""
+    target, shape = values.dims(node, 1), values.shape(node.input[0])
+    return None if target is None or shape is None else broadcast([shape, target])
+
+
+def filled(values: Values, node: NodeProto) -> Shape | None:
+    """Return a ConstantOfShape's shape."""
+    return values.dims(node, 0)
+
+
+def ranged(values: Values, node: NodeProto) -> Shape | None:
+    """Return a Range's length: steps from its start to before its limit."""
+    ends = [values.value(node, at) for at in range(3)]
+    known = [end for end in ends if end is not None and end.array.size == 1]
+    if len(known) < len(ends):
+        return None
+    if all(end.is_known for end in known):
+        return (_steps(*(end.array.reshape(()) for end in known)),)
+    start, limit, delta = (end.elements[0] for end in known)
+    length = larger(ceiling(divide(subtract(limit, start), delta)), 0)
+    return (length if isinstance(length, int | str) else None,)
+
+
+def _steps(start: Array, limit: Array, delta: Array) -> Dim:
+    """Count steps as the operator does: the way in its own type, the quotient in the widest."""
+    steps = float(limit - start) / float(delta) if delta else math.nan
+    return max(math.ceil(steps), 0) if math.isfinite(steps) else None
+
+
+def topmost(values: Values, node: NodeProto) -> Shape | None:
+    """Return a TopK's shape (opset 10 on): its axis is as long as its second input says."""
+    shape, most = values.shape(node.input[0]), values.dims(node, 1)
+    if shape is None or most is None or len(most) != 1:
+        return None
+    axis = int_attribute(node, "axis", -1) % len(shape)
+    return (*shape[:axis], most[0], *shape[axis + 1 :])
+
+
+def one_hot(values: Values, node: NodeProto) -> Shape | None:
+    """Return a OneHot's shape: an axis more, as long as its depth."""
+    shape, depth = values.shape(node.input[0]), values.dims(node, 1)
+    if shape is None or depth is None or len(depth) != 1:
+        return None
+    axis = int_attribute(node, "axis", -1) % (len(shape) + 1)
+    return (*shape[:axis], depth[0], *shape[axis:])

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 class Axis:
     """How one axis is resized: lengths before and after, and their ratio as it was given.
 
+    The length after is that of the result, rounded down where the ratio gives a fraction.
     Runtimes reckon places in float32: where one falls between two inputs, the last digit
     decides which is the nearest.
     """
@@ -102,7 +103,8 @@ def _pytorch_half_pixel(spec: Axis, step: np.float32) -> np.float32:
 def _symmetric(spec: Axis, step: np.float32) -> np.float32:
     size, steps = np.float32(spec.size), np.float32(spec.steps)
     offset = size * _HALF * (np.float32(1) - steps / (spec.scale * size))
-    return offset + _half_pixel(spec, step)
+    # ONNX Runtime adds in float64 here and rounds once, in all other modes at each step.
+    return np.float32(float(offset) + (float(step) + 0.5) / float(spec.scale) - 0.5)
 
 
 def _align_corners(spec: Axis, step: np.float32) -> np.float32:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.problem import Allocator
     from memplan_cli.onnx_io.lazy_model import LazyModel
+    from memplan_cli.planning.decided import Source
     from memplan_cli.planning.planner import Planned
-    from memplan_cli.planning.record import Source
     from memplan_cli.settings.settings import Settings
     from memplan_cli.shapes.reading import Loaded
 
@@ -77,14 +77,29 @@ def read_model(path: Path) -> ModelFile:
 def load_program(model: ModelProto | LazyModel, path: Path, settings: Settings) -> Loaded:
     """Return the program of a model, read from ``path``, with the sizes that settings give.
 
+    What inputs decide is seen in one run, where they were given and no dim is free.
+
     Raises:
         MemplanError: the model or a setting is wrong.
     """
+    from memplan_cli.onnx_io.lazy_model import lazy
     from memplan_cli.shapes.bindings import Bindings
-    from memplan_cli.workflows.files.reading import read_completely, read_observed
+    from memplan_cli.workflows.files.binding import bind
+    from memplan_cli.workflows.files.reading import (
+        read_completely,
+        read_observed,
+        read_with_inputs,
+    )
 
-    read = read_observed if settings.profile_shapes else read_completely
-    return read(model, path, Bindings(settings.dims, settings.shapes))
+    source = lazy(model)
+    del model
+    settings = bind(source.model, settings)
+    bindings, feeds = Bindings(settings.dims, settings.shapes), settings.inputs.feeds or {}
+    if settings.profile_shapes:
+        return read_observed(source, path, bindings, feeds)
+    if settings.inputs.given:
+        return read_with_inputs(source, path, bindings, feeds)
+    return read_completely(source, path, bindings)
 
 
 def plan_model(
@@ -99,8 +114,12 @@ def plan_model(
         MemplanError: the model or a setting is wrong.
     """
     from memplan_cli.planning.planner import make_plan
+    from memplan_cli.workflows.files.binding import bind
 
+    settings = bind(file.model, settings)
     loaded = load_program(file.lazy, file.path, settings)
+    if loaded.observed:
+        settings = replace(settings, profile_shapes=True)
     source = source_of(file, loaded.warnings)
     file.lazy.release()
     return make_plan(loaded.program, settings, source, allocate=allocate, progress=progress)
@@ -110,7 +129,7 @@ def source_of(file: ModelFile, warnings: tuple[str, ...] = ()) -> Source:
     """Return what a plan says of the file that it is about."""
     from memplan_cli.onnx_io.load import file_digest, graph_digest
     from memplan_cli.onnx_io.metadata import recorded_phases
-    from memplan_cli.planning.record import Source
+    from memplan_cli.planning.decided import Source
 
     return Source(
         path=str(file.path),

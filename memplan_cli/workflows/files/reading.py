@@ -7,8 +7,11 @@ starts a process is imported where one is started.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from shlex import quote
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.bindings import Binding
 from memplan_cli.core.program import intermediates
 from memplan_cli.core.symbolic.dims import symbols_of
 from memplan_cli.core.symbolic.polynomials import format_atom
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 
     from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them
 
+    from memplan_cli.core.bindings import Feeds
     from memplan_cli.core.program import Program, VarId
     from memplan_cli.onnx_io.lazy_model import LazyModel
     from memplan_cli.shapes.bindings import Known
@@ -53,7 +57,30 @@ def read_completely(model: ModelProto | LazyModel, path: Path, bindings: Binding
     return _read_with(source, bindings, known, missing, "come from ONNX Runtime's inference")
 
 
-def read_observed(model: ModelProto | LazyModel, path: Path, bindings: Bindings) -> Loaded:
+def read_with_inputs(
+    model: ModelProto | LazyModel, path: Path, bindings: Bindings, feeds: Feeds
+) -> Loaded:
+    """Read a model whose inputs were given; where sizes are missing, run it on them and look.
+
+    Where it cannot be run, for a dim is free or weights are not there, as `read_completely`.
+
+    Raises:
+        RuntimeUnavailableError: the model fails on these inputs.
+    """
+    from memplan_cli.onnx_io.runs.feeds import default_dims
+    from memplan_cli.onnx_io.runs.runnable import missing_weights
+
+    source = lazy(model)
+    del model
+    is_free = not default_dims(source.model).keys() <= bindings.dims.keys()
+    if is_free or missing_weights(path):
+        return read_completely(source, path, bindings)
+    return read_observed(source, path, bindings, feeds)
+
+
+def read_observed(
+    model: ModelProto | LazyModel, path: Path, bindings: Bindings, feeds: Feeds | None = None
+) -> Loaded:
     """Read a model; where sizes are missing, run it once and look.
 
     Raises:
@@ -73,12 +100,14 @@ def read_observed(model: ModelProto | LazyModel, path: Path, bindings: Bindings)
     if free:
         raise SettingsError(
             f"a run has numbers for all dims, and {free[0]!r} has none",
-            hint=f"bind it: --dim {free[0]}=8",
+            hint=f"bind it: --dim {quote(f'{free[0]}=8')}",
         )
-    known = observed_shapes(source.model, path, bindings.dims)
+    known = observed_shapes(source.model, path, Binding(bindings.dims, feeds or {}))
     dims = {**_seen_dims(loaded.program, known), **bindings.dims}
-    text = "were seen in one run on drawn inputs; other data may need more"
-    return _read_with(source, Bindings(dims, bindings.shapes), known, unknown, text)
+    whose = "the inputs given" if feeds else "drawn inputs"
+    text = f"were seen in one run on {whose}; other data may need more"
+    found = _read_with(source, Bindings(dims, bindings.shapes), known, unknown, text)
+    return replace(found, observed=True)
 
 
 def _unbound(program: Program) -> tuple[VarId, ...]:
@@ -115,7 +144,7 @@ def _read_with(
         return loaded
     names = ", ".join(gained[:3]) + (", ..." if len(gained) > 3 else "")
     note = f"the shapes of {len(gained)} tensors {how}: {names}"
-    return Loaded(loaded.program, (*loaded.warnings, note))
+    return replace(loaded, warnings=(*loaded.warnings, note))
 
 
 def missing_sizes(program: Program) -> tuple[VarId, ...]:

@@ -14,15 +14,17 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from memplan_cli.core.selection import nearest
 from memplan_cli.core.untrusted_files import refuse_endless
 from memplan_cli.errors import MemplanError, ModelError, SettingsError
+from memplan_cli.onnx_io.interface import known_dims
 from memplan_cli.reporting.findings.sweep_rows import NUMBERS, Row, append_row, kept_rows
 from memplan_cli.workflows.files.file_names import matched, original_of
 
 if TYPE_CHECKING:
-    from memplan_cli.core.program import Shape
+    from collections.abc import Collection
+
     from memplan_cli.core.results.report import Report
-    from memplan_cli.workflows.files.model_file import ModelFile
     from memplan_cli.workflows.profiles import Profiles
 
 
@@ -35,12 +37,14 @@ class Job:
         dims: values of symbols, or ``LOW..HIGH`` for one plan that holds for all between.
         config: a settings file.
         overrides: settings on top of those of the files.
+        missing_dims: dims that others of the sweep are bound by and this model has not.
     """
 
     model: str
     dims: Mapping[str, int | str] = field(default_factory=dict)
     config: str | None = None
     overrides: Mapping[str, object] = field(default_factory=dict)
+    missing_dims: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -62,13 +66,32 @@ def jobs_of(
 ) -> tuple[Job, ...]:
     """Return every model at every combination of values, and at one plan for all of them.
 
+    A model is bound by the dims that it has.
+
     Raises:
         ModelError: a path names no model.
-        SettingsError: the settings that all of them share are wrong.
+        SettingsError: the settings that all of them share are wrong, or no model has a dim.
     """
+    _judge(overrides, config)
+    models = found_models(paths)
+    bounds = overrides.get("bounds")
+    asked = dict.fromkeys((*profiles, *(bounds if isinstance(bounds, dict) else ())))
+    names = {model: _dims_of(model, config, overrides) for model in models if asked}
+    _reject_unknown(asked, names.values())
+    where = None if config is None else str(config)
+    jobs = []
+    for model in models:
+        there = names.get(model)
+        missing = tuple(name for name in asked if there is not None and name not in there)
+        own = {name: values for name, values in profiles.items() if name not in missing}
+        jobs += [Job(str(model), dims, where, overrides, missing) for dims in _points(own)]
+    return tuple(jobs)
+
+
+def _points(profiles: Profiles) -> tuple[Mapping[str, int | str], ...]:
+    """Return every combination of values, and the bounds of all of them."""
     from memplan_cli.workflows.profiles import bindings
 
-    _judge(overrides, config)
     single = {name: values for name, values in profiles.items() if len(set(values)) == 1}
     found: list[Mapping[str, int | str]] = [*bindings(profiles)]
     if len(single) < len(profiles):
@@ -78,12 +101,37 @@ def jobs_of(
                 for name, values in profiles.items()
             }
         )
-    where = None if config is None else str(config)
-    return tuple(
-        Job(str(model), dims, where, overrides)
-        for model in found_models(paths)
-        for dims in found
-    )
+    return tuple(found)
+
+
+def _dims_of(
+    model: Path, config: Path | None, overrides: Mapping[str, object]
+) -> frozenset[str] | None:
+    """Return the names that a model can be bound by; None where it cannot be read."""
+    from memplan_cli.settings.sources import load_settings
+    from memplan_cli.workflows.files.model_file import read_model
+
+    try:
+        settings = load_settings(model, config, overrides)
+        return known_dims(read_model(model).model, settings.shapes.values())
+    except Exception:  # noqa: BLE001 - its row says why, as of whatever else goes wrong there
+        return None
+
+
+def _reject_unknown(asked: Collection[str], names: Collection[frozenset[str] | None]) -> None:
+    """Reject a dim that none of the models has.
+
+    Raises:
+        SettingsError: naming the nearest that one of them has.
+    """
+    if None in names:
+        return
+    known = frozenset().union(*(one or () for one in names))
+    for name in asked:
+        if name not in known:
+            raise SettingsError(
+                f"no model has a dim called {name!r}", hint=nearest(name, known)
+            )
 
 
 def _judge(overrides: Mapping[str, object], config: Path | None) -> None:
@@ -123,7 +171,8 @@ def do_job(job: Job) -> Row:
     """Plan one model at one binding; whatever goes wrong is in the row."""
     key = job.key
     try:
-        return Row(key, job.model, job.dims, "ok", **_numbers(_report(job)))
+        numbers = _numbers(_report(job))
+        return Row(key, job.model, job.dims, "ok", **numbers, missing_dims=job.missing_dims)
     except MemplanError as error:
         return failed(job, str(error), key)
     except Exception as error:  # noqa: BLE001 - one bad model must not end the sweep
@@ -133,7 +182,14 @@ def do_job(job: Job) -> Row:
 def failed(job: Job, reason: str, key: str = "") -> Row:
     """Return the row of a job without numbers."""
     text = " ".join(reason.split())[:500]
-    return Row(key or job.key, job.model, job.dims, "failed", error=text)
+    return Row(
+        key or job.key,
+        job.model,
+        job.dims,
+        "failed",
+        error=text,
+        missing_dims=job.missing_dims,
+    )
 
 
 def _report(job: Job) -> Report:
@@ -147,34 +203,18 @@ def _report(job: Job) -> Report:
     config = None if job.config is None else Path(job.config)
     overrides = {**given, "dims": fixed or None, "bounds": bounds or None}
     settings = load_settings(Path(job.model), config, overrides)
-    # A file of settings may say a number where this row asks for all numbers between two.
-    free = {name: value for name, value in settings.dims.items() if name not in between}
     file = read_model(Path(job.model))
-    _refuse_unknown(file, job.dims, settings.shapes)
-    return plan_model(file, replace(settings, dims=free)).plan.report
-
-
-def _refuse_unknown(
-    file: ModelFile, dims: Mapping[str, int | str], shapes: Mapping[str, Shape]
-) -> None:
-    """Refuse a binding of a dim that a model does not have: its numbers would say nothing.
-
-    Raises:
-        SettingsError: naming the dim, and those there are.
-    """
-    from memplan_cli.core.selection import nearest
-    from memplan_cli.core.symbolic.sizes import symbols_of
-    from memplan_cli.onnx_io.interface import dim_names
-
-    given = {name for shape in shapes.values() for dim in shape for name in symbols_of(dim)}
-    names = sorted(given | dim_names(file.model))
-    for name in dims:
-        if name not in names:
-            there = f"its dims are {', '.join(names)}" if names else "it has no free dim"
-            near = nearest(name, names)
-            raise SettingsError(
-                f"no dim is called {name!r}: {there}" + (f"; {near}" if near else "")
-            )
+    known = known_dims(file.model, settings.shapes.values())
+    # A file of settings may say a number where this row asks for all numbers between two, and
+    # may bind what other models have.
+    free = {
+        name: value
+        for name, value in settings.dims.items()
+        if name not in between and (name in fixed or name in known)
+    }
+    limits = {n: v for n, v in settings.bounds.items() if n in between or n in known}
+    settings = replace(settings, dims=free, bounds=limits)
+    return plan_model(file, settings).plan.report
 
 
 def _numbers(report: Report) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def run(job: Json) -> Json:
         else:
             apart = against(place, steps.names, names, list(values.values()), tolerance)
             found += [dataclasses.replace(d, output=f"{d.output}@{number}") for d in apart]
-        steps.take_over(values)
+        steps.feed_back(values)
         del values
     return {
         "differences": to_json(found),
@@ -77,7 +77,7 @@ class Steps:
         values = run_session(self.session, self.names, self.feed, run_options(self.settings))
         return dict(zip(self.names, values, strict=True))
 
-    def take_over(self, values: Mapping[str, Any]) -> None:
+    def feed_back(self, values: Mapping[str, Any]) -> None:
         """Make the new values those that the next step reads."""
         self.feed |= {old: values[new] for new, old in self.pairs.items()}
 
@@ -135,7 +135,7 @@ class BoundSteps(Steps):
         """Run once and leave the outputs where they are."""
         self.session.run_with_iobinding(self.binding, run_options(self.settings))
 
-    def take_over(self, values: Mapping[str, Any]) -> None:
+    def feed_back(self, values: Mapping[str, Any]) -> None:
         """Do nothing: the new values lie where the next step reads."""
         del values
 

@@ -26,7 +26,7 @@ def run(job: Json) -> Json:
     """Run the session's model several times on one feed.
 
     With ``save``, the first run's outputs go to the folder, and the other runs are compared
-    with them: what differs there, the model cannot repeat. Without, every run is held
+    with them: what differs there, the model cannot repeat. Without, every run is compared
     against what another model left in the folder.
     """
     task, folder = SessionJob.of(job), Path(str(job["folder"]))

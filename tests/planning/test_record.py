@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from builders import block, ids, op, plan_of_text, plan_program, program
 from memplan_cli.analysis.liveness import Timeline
-from memplan_cli.planning.releases import releases
+from memplan_cli.planning.record import releases
 from memplan_cli.settings.settings import Settings
 
 CHAIN = "g (float[4] x) => (float[4] z) { a = MatMul(x, x) b = Exp(a) z = Neg(b) }"

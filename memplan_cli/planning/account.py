@@ -1,0 +1,219 @@
+"""The report on what was decided: the numbers of the contract, and how certain each is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.program import blocks, intermediates
+from memplan_cli.core.results.amounts import BoundDim, Memory
+from memplan_cli.core.results.figures import (
+    BOUND,
+    EXACT,
+    OBSERVED,
+    PARTIAL,
+    UNKNOWN,
+    weakest,
+)
+from memplan_cli.core.results.report import ModelFacts, Refusal, Report
+from memplan_cli.core.symbolic.bounds import at_most
+from memplan_cli.core.symbolic.sizes import size_of
+from memplan_cli.planning.maxima import live_peak_text
+from memplan_cli.planning.totals import (
+    by_unit,
+    expression,
+    input_bytes,
+    number,
+    output_bytes,
+    peak_of,
+    summed,
+    weight_bytes,
+    weights_are_known,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from memplan_cli.planning.decided import Decided
+    from memplan_cli.planning.totals import ByUnit
+    from memplan_cli.settings.settings import Settings
+
+
+def report_of(decided: Decided, reuses: int) -> Report:
+    """Return the report, told how many tensors reuse memory."""
+    program, needs = decided.program, decided.needs
+    count = len(intermediates(program))
+    coverage = len(needs.sizes) / count if count else 1.0
+    silent = coverage < 1.0 and not decided.settings.allow_partial
+    memory = _memory(decided)
+    if silent:
+        memory = Memory(memory.weights, memory.inputs, memory.outputs, None, None, None, None)
+    before = (None, None) if memory.planned is None else _original(decided, memory)
+    symbolic = _expressions(decided) if memory.naive is None and not silent else {}
+    target = decided.settings.target
+    refusals = [*decided.scope.unplanned.items(), *needs.pinned.items()]
+    return Report(
+        model=_facts(decided, count),
+        bindings=_bindings(decided.settings),
+        phase=decided.settings.kind(decided.phases.kind),
+        level=decided.settings.level,
+        coverage=coverage,
+        memory=memory,
+        original_live_peak=before[0],
+        original_planned=before[1],
+        levels={
+            str(level): None if silent else number(heights)
+            for level, heights in enumerate(decided.levels)
+        },
+        slot_bound=None if silent else _slot_bound(decided),
+        peak=None if memory.live_peak is None else peak_of(needs, decided.allocation),
+        orders={} if silent else decided.candidate.peaks,
+        chosen_order=decided.candidate.order,
+        certainty=_certainty(decided, memory, symbolic),
+        symbolic=symbolic,
+        phases=_parts(decided),
+        loss=decided.phases.loss,
+        # What a runtime fused has no backward part to estimate.
+        training_estimate=decided.estimate if target == "portable" else {},
+        target=target,
+        recompute=decided.candidate.recompute,
+        donated=replace(decided.candidate.donated, bytes=_donated_bytes(decided)),
+        reuses=reuses,
+        unplanned=tuple(Refusal(str(var), reason) for var, reason in sorted(refusals)),
+        warnings=(*decided.source.warnings, *decided.warnings),
+    )
+
+
+def _bindings(settings: Settings) -> dict[str, BoundDim]:
+    """Return the number of each dim that has one, with who said it."""
+    said = settings.inputs.provenance
+    return {
+        name: BoundDim(value, said.get(name, "given"))
+        for name, value in sorted(settings.dims.items())
+    }
+
+
+def _parts(decided: Decided) -> dict[str, int]:
+    """Count the top-level nodes of each phase."""
+    counts = {"forward": 0, "backward": 0, "update": 0}
+    for op in decided.program.body.ops:
+        counts[decided.phases.part(op)] += 1
+    return counts
+
+
+def _facts(decided: Decided, count: int) -> ModelFacts:
+    everything = list(blocks(decided.program.body))
+    return ModelFacts(
+        path=decided.source.path,
+        sha256=decided.source.sha256,
+        nodes=sum(len(block.ops) for block in everything),
+        blocks=len(everything),
+        intermediates=count,
+    )
+
+
+def _memory(decided: Decided) -> Memory:
+    program, sizes = decided.program, decided.needs.sizes
+    naive, planned = number(by_unit(sizes.values())), number(decided.allocation.heights)
+    bounds = decided.settings.bounds
+    inputs, outputs = (
+        number(input_bytes(program, bounds)),
+        number(output_bytes(program, bounds)),
+    )
+    weights = weight_bytes(program)
+    total = None
+    if inputs is not None and outputs is not None and planned is not None:
+        total = weights + inputs + outputs + planned - _donated_bytes(decided)
+    return Memory(
+        weights=weights,
+        inputs=inputs,
+        outputs=outputs,
+        naive=naive,
+        live_peak=None if naive is None else decided.allocation.live_peak,
+        planned=planned,
+        total=total,
+        order_bound=decided.candidate.bound,
+        order_proved=decided.is_proved,
+    )
+
+
+def _donated_bytes(decided: Decided) -> int:
+    """Return what the donated pairs save in the total; 0 where that is no number."""
+    return number(_donated(decided)) or 0
+
+
+def _donated(decided: Decided) -> ByUnit:
+    """Return the bytes of outputs that take an input's memory: each pair counts once."""
+    given = {made for _, made in decided.candidate.donated.pairs}
+    vars_ = decided.program.vars
+    made = (vars_[var] for var in dict.fromkeys(decided.program.body.outputs))
+    sizes = (size_of(var.shape, var.dtype) for var in made if var.name in given)
+    bounds = decided.settings.bounds
+    return by_unit(at_most(size, bounds) for size in sizes if size is not None)
+
+
+def _original(decided: Decided, memory: Memory) -> tuple[int | None, int | None]:
+    """Return live peak and planned bytes of the order in the file, at the same level."""
+    if decided.candidate.program is decided.original:
+        return memory.live_peak, memory.planned
+    return decided.before.live_peak, number(decided.before.heights)
+
+
+def _certainty(
+    decided: Decided, memory: Memory, symbolic: Mapping[str, str]
+) -> dict[str, str]:
+    """Return how sure each number is: the intermediates' share a word, the total has the worst."""
+    program, settings, sizes = decided.program, decided.settings, decided.needs.sizes
+    planned = EXACT
+    if len(sizes) < len(intermediates(program)):
+        planned = PARTIAL
+    elif any(size.bound_of for size in sizes.values()):
+        planned = BOUND
+    elif settings.profile_shapes:
+        planned = OBSERVED
+    words = {
+        "weights": EXACT if weights_are_known(program) else PARTIAL,
+        "inputs": EXACT,
+        "outputs": EXACT,
+        **dict.fromkeys(("naive", "live_peak", "planned"), planned),
+    }
+    for name, of in (("inputs", input_bytes), ("outputs", output_bytes)):
+        if of(program, settings.bounds) != of(program):
+            words[name] = BOUND
+    for name in ("weights", "inputs", "outputs", "naive", "live_peak", "planned"):
+        if getattr(memory, name) is None and name not in symbolic:
+            words[name] = UNKNOWN
+    parts = (words[name] for name in ("weights", "inputs", "outputs", "planned"))
+    return {**words, "total": weakest(*parts)}
+
+
+def _expressions(decided: Decided) -> dict[str, str]:
+    """Return each number of the report as an expression of symbols, where there is one."""
+    program, bounds = decided.program, decided.settings.bounds
+    inputs, outputs = input_bytes(program, bounds), output_bytes(program, bounds)
+    planned = decided.allocation.heights
+    totals = {
+        "inputs": inputs,
+        "outputs": outputs,
+        "naive": by_unit(decided.needs.sizes.values()),
+        "planned": planned,
+    }
+    if inputs is not None and outputs is not None:
+        weights = {"1": weight_bytes(program)}
+        saved = {unit: -size for unit, size in _donated(decided).items()}
+        totals["total"] = summed(weights, inputs, outputs, planned, saved)
+    found = {name: expression(total) for name, total in totals.items() if total is not None}
+    peak = live_peak_text(decided.allocation.storage[1])
+    if peak is not None:
+        found["live_peak"] = peak
+    for level, heights in enumerate(decided.levels):
+        found[f"level {level}"] = expression(heights)
+    return found
+
+
+def _slot_bound(decided: Decided) -> int | None:
+    """Return the bound of whole slots, where the plan is made of them and sizes are numbers."""
+    if decided.settings.level == 2:
+        return None
+    bound = number({arena.unit: arena.bound for arena in decided.allocation.arenas})
+    return bound or None  # 0 where the model is left as it is

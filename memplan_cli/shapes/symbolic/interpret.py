@@ -1,0 +1,219 @@
+"""Abstract interpretation of a graph: each node's shapes from the shapes and values above it.
+
+ONNX's inference of the whole graph comes first. Where it leaves a hole, the node is looked at
+again, in order: by a rule of ours, by what its value is, or by ONNX's inference of this
+node alone, which is given the values of its inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from memplan_cli.onnx_io.protobuf import messages
+from memplan_cli.shapes.lattice import is_complete, merged, shape_in, with_shape
+from memplan_cli.shapes.onnx_inference import infer_node
+from memplan_cli.shapes.symbolic.families import BINARY, BY_DATA, UNPREDICTABLE
+from memplan_cli.shapes.symbolic.rules import (
+    flattened,
+    joined,
+    padded,
+    resized,
+    sliced,
+    tiled,
+)
+from memplan_cli.shapes.symbolic.targets import (
+    broadcasted,
+    expanded,
+    filled,
+    one_hot,
+    ranged,
+    reshaped,
+    topmost,
+)
+from memplan_cli.shapes.symbolic.value_rules import follow
+from memplan_cli.shapes.symbolic.values import BOOL, INT32, INT64, Values
+from memplan_cli.shapes.symbolic.windows import convolved, pooled, transposed
+from memplan_cli.shapes.workarounds import NEED_WORKAROUND
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from onnx import GraphProto, ModelProto, NodeProto, TypeProto
+
+    from memplan_cli.core.program import Shape
+    from memplan_cli.shapes.symbolic.values import Value
+
+Rule = Callable[["Values", "NodeProto"], "Shape | None"]
+"""From a node, and what is known above it, to the shape of its first result."""
+
+RULES: Mapping[str, Rule] = {
+    # Shapes that an input's values say.
+    "ConstantOfShape": filled,
+    "Expand": expanded,
+    "OneHot": one_hot,
+    "Range": ranged,
+    "Reshape": reshaped,
+    "TopK": topmost,
+    # Dims multiplied, cut or joined.
+    "Concat": joined,
+    "Flatten": flattened,
+    "Pad": padded,
+    "Resize": resized,
+    "Slice": sliced,
+    "Tile": tiled,
+    "Upsample": resized,
+    # Windows.
+    "AveragePool": pooled,
+    "Conv": convolved,
+    "ConvTranspose": transposed,
+    "LpPool": pooled,
+    "MaxPool": pooled,
+    # Broadcast.
+    **dict.fromkeys(BINARY, broadcasted),
+    "Div": broadcasted,
+    "Mod": broadcasted,
+    "Where": broadcasted,
+}
+"""The rule of each operator that ONNX's inference follows with numbers only."""
+
+_ALIKE = frozenset({"TopK"})
+"""Operators whose results all have the shape of the first."""
+
+_BY_ALL_INPUTS = BY_DATA | {"Range", "Resize", "Upsample"}
+"""Operators whose shapes may hang on any of their inputs' values, of whatever type."""
+
+_SAY_SHAPES = (INT32, INT64, BOOL)
+
+_NOT_ALONE = frozenset({*UNPREDICTABLE, *NEED_WORKAROUND})
+"""Operators that ONNX's inference is not asked about node by node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What an interpretation adds to a graph's types, and the values it needed."""
+
+    types: Mapping[str, TypeProto]
+    values: Mapping[str, Value]
+
+
+def interpret(
+    model: ModelProto,
+    wanted: Collection[str] = (),
+    rules: Mapping[str, Rule] | None = None,
+) -> Found:
+    """Return types that say more than the model's own, and the small values that are wanted."""
+    graph = model.graph
+    types = {v.name: v.type for v in (*graph.output, *graph.value_info, *graph.input)}
+    if not wanted and all(_is_whole(node, types) for node in graph.node):
+        return Found({}, {})
+    for tensor in graph.initializer:
+        types.setdefault(tensor.name, _type_of(tensor.data_type, tuple(tensor.dims)))
+    opsets = {entry.domain: entry.version for entry in model.opset_import}
+    values = Values.over(graph, types, opsets.get("", opsets.get("ai.onnx", 1)))
+    needed = _needed(graph, types, wanted)
+    found: dict[str, TypeProto] = {}
+    for node in graph.node:
+        if node.domain not in ("", "ai.onnx"):
+            continue
+        if not _is_whole(node, types):
+            rule = (RULES if rules is None else rules).get(node.op_type)
+            _note(found, types, _shapes(values, node, rule))
+        if not needed.isdisjoint(node.output):
+            follow(values, node)
+            made = {name: values.found[name] for name in node.output if name in values.found}
+            _note(found, types, {n: _type_of(v.kind, v.array.shape) for n, v in made.items()})
+    for name in wanted:
+        values.of(name)
+    return Found(found, values.found)
+
+
+def _note(
+    found: dict[str, TypeProto],
+    types: dict[str, TypeProto],
+    said: Mapping[str, TypeProto],
+) -> None:
+    """Fill the holes of types that are known with what is said of them now."""
+    for name, kind in said.items():
+        before = types.get(name)
+        better = kind if before is None else merged(before, kind)
+        if better != before:
+            found[name] = types[name] = better
+
+
+def _type_of(element: int, shape: Shape) -> TypeProto:
+    kind: TypeProto = messages().TypeProto()
+    kind.tensor_type.elem_type = element
+    return with_shape(kind, shape)
+
+
+def _is_whole(node: NodeProto, types: Mapping[str, TypeProto]) -> bool:
+    return all(name in types and is_complete(types[name]) for name in node.output if name)
+
+
+def _needed(
+    graph: GraphProto, types: Mapping[str, TypeProto], wanted: Collection[str]
+) -> set[str]:
+    """Return the values that shapes hang on, and those behind them."""
+    needed = set(wanted)
+    for node in reversed(graph.node):
+        if node.domain not in ("", "ai.onnx"):
+            continue
+        if not needed.isdisjoint(node.output) and node.op_type not in ("Shape", "Size"):
+            needed.update(node.input)
+        if _is_whole(node, types):
+            continue
+        if node.op_type in BY_DATA:  # its value says its shape
+            needed.update(node.output)
+        everything = node.op_type in _BY_ALL_INPUTS
+        needed.update(n for n in node.input if everything or _may_say_a_shape(types.get(n)))
+    return needed - {""}
+
+
+def _may_say_a_shape(kind: TypeProto | None) -> bool:
+    """Whether a value may be dims: integers in a row, or what nobody knows to be otherwise."""
+    if kind is None:
+        return True
+    shape = shape_in(kind)
+    whole = kind.tensor_type.elem_type in (0, *_SAY_SHAPES)
+    return whole and (shape is None or len(shape) <= 1)
+
+
+def _shapes(values: Values, node: NodeProto, rule: Rule | None) -> Mapping[str, TypeProto]:
+    """Return the types of a node's results as a rule of ours, and ONNX's inference, say them."""
+    types = dict(_alone(values, node))
+    shape = _by_rule(values, node, rule)
+    if shape is None:
+        return types
+    outputs = node.output if node.op_type in _ALIKE else node.output[:1]
+    for name in filter(None, outputs):
+        kind = types.get(name) or values.types.get(name)
+        if kind is not None and kind.WhichOneof("value") == "tensor_type":
+            types[name] = merged(kind, with_shape(kind, shape))
+    return types
+
+
+def _by_rule(values: Values, node: NodeProto, rule: Rule | None) -> Shape | None:
+    """Return what a rule says; nothing where that is no shape."""
+    try:
+        shape = rule(values, node) if rule is not None else None
+    except (ValueError, IndexError, ZeroDivisionError, OverflowError):
+        return None  # a node that is wrong, or an expression longer than anybody would write
+    negative = any(isinstance(dim, int) and dim < 0 for dim in shape or ())
+    return None if negative else shape
+
+
+def _alone(values: Values, node: NodeProto) -> Mapping[str, TypeProto]:
+    """Ask ONNX's inference about one node; it is given the numbers that are known."""
+    inputs = {name for name in node.input if name}
+    types = {name: values.types[name] for name in inputs if name in values.types}
+    if node.op_type in _NOT_ALONE or len(types) < len(inputs):
+        return {}
+    everything = node.op_type in _BY_ALL_INPUTS
+    data = {}
+    for name, kind in types.items():
+        value = values.of(name) if everything or _may_say_a_shape(kind) else None
+        if value is not None and value.is_known:
+            data[name] = value.array
+    return infer_node(node, types, data, values.opset)

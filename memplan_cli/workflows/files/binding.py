@@ -1,0 +1,120 @@
+"""One binding for a model: what its inputs, options and settings files say of sizes.
+
+It is made once, from the settings that somebody gave and the model that they are for. What
+comes back are settings again, in which ``dims`` names every number that is known and
+``inputs`` has what a run is fed; whoever plans or runs goes by these alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.bindings import Binding, Feed
+from memplan_cli.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them
+
+    from memplan_cli.core.bindings import Feeds, Provenance
+    from memplan_cli.core.program import Shape
+    from memplan_cli.settings.settings import Settings
+
+
+def bind(model: ModelProto, settings: Settings) -> Settings:
+    """Return settings whose dims and inputs are those of a model; once is enough.
+
+    Raises:
+        SettingsError: an input is not what the model takes, a dim is none of its own, or two
+            say different things.
+    """
+    inputs = settings.inputs
+    if inputs.feeds is not None:
+        return settings
+    from memplan_cli.onnx_io.interface import reject_unknown_dims
+
+    reject_unknown_dims(model, (*settings.dims, *settings.bounds), settings.shapes.values())
+    if not (inputs.given or settings.shapes):
+        return replace(settings, inputs=replace(inputs, feeds={}))
+    from memplan_cli.onnx_io.runs.feeds import fed_inputs
+    from memplan_cli.onnx_io.runs.given import read_given
+
+    feeds = read_given(inputs, model)
+    names = [value.name for value in fed_inputs(model)]
+    said = dict(_numbers(settings.shapes, names))
+    _refuse_another(said, feeds)
+    every = {**{name: Feed(shape) for name, shape in said.items()}, **feeds}
+    by_data = dict(_shapes_of(feeds))
+    dims, provenance = _dims(model, settings, by_data)
+    return replace(
+        settings,
+        dims=dims,
+        shapes={**settings.shapes, **by_data},
+        inputs=replace(inputs, feeds=every, provenance=provenance),
+    )
+
+
+def binding_of(settings: Settings) -> Binding:
+    """Return the numbers and feeds of settings that are bound."""
+    return Binding(settings.dims, settings.inputs.feeds or {})
+
+
+def _numbers(
+    shapes: Mapping[str, Shape], names: list[str]
+) -> list[tuple[str, tuple[int, ...]]]:
+    """Return the shapes of inputs in which each dim is a number."""
+    return [
+        (name, tuple(dim for dim in shapes[name] if isinstance(dim, int)))
+        for name in names
+        if name in shapes and all(isinstance(dim, int) for dim in shapes[name])
+    ]
+
+
+def _shapes_of(feeds: Feeds) -> Iterator[tuple[str, Shape]]:
+    """Yield the shapes of tensors that data has."""
+    for name, feed in feeds.items():
+        if feed.shape is not None and feed.container == "tensor":
+            yield name, feed.shape
+
+
+def _refuse_another(said: Mapping[str, tuple[int, ...]], feeds: Feeds) -> None:
+    """Refuse a shape that is not that of the data.
+
+    Raises:
+        SettingsError: naming the input.
+    """
+    for name, shape in said.items():
+        given = feeds[name].shape if name in feeds else None
+        if given is not None and given != shape:
+            raise SettingsError(
+                f"--shape gives {name!r} as {list(shape)}, and its data is {list(given)}"
+            )
+
+
+def _dims(
+    model: ModelProto, settings: Settings, by_data: Mapping[str, Shape]
+) -> tuple[Mapping[str, int], Mapping[str, Provenance]]:
+    """Return the numbers of dims, and which of them nobody but the data says.
+
+    Raises:
+        SettingsError: two numbers, or a number and bounds, are said of one dim.
+    """
+    from memplan_cli.shapes.given import dims_of_inputs
+
+    given = {**settings.dims, **dims_of_inputs(model, settings.shapes)}
+    _agree(settings.dims, given)
+    found = dims_of_inputs(model, by_data)
+    both = {**found, **given}
+    _agree(found, both)
+    bounds = {name: value for name, value in both.items() if name in settings.bounds}
+    if bounds:
+        raise SettingsError(f"dim {next(iter(bounds))!r} has both a number and bounds")
+    return both, dict.fromkeys((name for name in found if name not in given), "inputs")
+
+
+def _agree(one: Mapping[str, int], other: Mapping[str, int]) -> None:
+    for name, value in one.items():
+        if other[name] != value:
+            raise SettingsError(f"dim {name!r} is given as both {other[name]} and {value}")

@@ -1,0 +1,60 @@
+"""Hints offer what can be bound, in words that a shell takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from memplan_cli import workflows
+from memplan_cli.errors import PlanError, UnknownSizeError
+from memplan_cli.reporting.findings.gate import Rules, judge
+from memplan_cli.reporting.findings.hints import bind, bindable, symbols_in
+from memplan_cli.reporting.findings.snapshot import snapshot_of
+from memplan_cli.reporting.plans.exports import fixed_arena
+from story import write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from memplan_cli.core.results.plan import Plan
+
+MADE_UP = """g (float[batch,4] x) => (float[batch,4] y) <float[LayerNormh_dim_0,4] a> {
+    a = Neg(x) y = Neg(a) }"""
+"""A name that inference has an expression for."""
+
+BY_DATA = """g (float[batch] x) => (float[u,1] y) <int64[1,found] i, int64[found,1] j> {
+    i = NonZero(x) j = Transpose(i) y = Cast<to = 1>(j) }"""
+"""How many there are, only a run can tell."""
+
+
+def planned(folder: Path, text: str) -> Plan:
+    return workflows.plan(write(folder / "m.onnx", text))
+
+
+def test_a_made_up_name_that_inference_can_express_is_no_symbol(tmp_path: Path) -> None:
+    plan = planned(tmp_path, MADE_UP)
+    assert symbols_in(arena.unit for arena in plan.arenas) == ("batch",)
+    with pytest.raises(PlanError) as told:
+        fixed_arena(plan)
+    assert told.value.hint == "bind every symbol, like --dim batch=1"
+
+
+def test_what_only_a_run_can_tell_is_not_offered_for_binding(tmp_path: Path) -> None:
+    plan = planned(tmp_path, BY_DATA)
+    assert "found" in symbols_in(arena.unit for arena in plan.arenas)
+    assert bindable(plan.report, ("batch", "found")) == ("batch",)
+    with pytest.raises(PlanError) as told:
+        fixed_arena(plan)
+    assert "--dim found" not in told.value.hint
+    assert "known only in a run" in told.value.hint
+    with pytest.raises(UnknownSizeError) as told_by_gate:
+        judge(snapshot_of(plan, "m"), None, Rules(max_memory=1))
+    assert "--dim found" not in told_by_gate.value.hint
+    assert "known only in a run" in told_by_gate.value.hint
+
+
+def test_a_name_that_a_shell_would_change_is_quoted() -> None:
+    assert (
+        bind(["a b", "x/y_dim0"]) == "bind every symbol, like --dim 'a b=1' --dim x/y_dim0=1"
+    )
