@@ -9,6 +9,7 @@ output, where that takes less than ten seconds. An engine that is not installed 
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import tempfile
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import onnx
 
-from memplan_cli.core.symbolic.dims import symbols_of
+from memplan_cli.core.symbolic.dims import bind_dim, symbols_of
 from memplan_cli.onnx_io.load import graphs, load_model
 from memplan_cli.shapes.bindings import Bindings
 from memplan_cli.shapes.given import (
@@ -69,7 +70,8 @@ def symbolic_shape_infer(model: onnx.ModelProto) -> onnx.ModelProto:
     """ONNX Runtime's tool, on sympy; it merges dims it cannot tell apart only if asked to."""
     from onnxruntime.tools.symbolic_shape_infer import SymbolicShapeInference
 
-    found: onnx.ModelProto = SymbolicShapeInference.infer_shapes(model)
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):  # it leaves files
+        found: onnx.ModelProto = SymbolicShapeInference.infer_shapes(model)
     return found
 
 
@@ -269,14 +271,17 @@ def score(path: Path, known: Bindings, said: Answer | str, seen: Mapping[str, Sh
             symbols |= symbols_of(dim)
     full = [name for name in names if _is_known(said.shapes.get(name), symbols)]
     wrong = []
-    for name in names if known != Bindings() else ():
-        mine, real = said.shapes.get(name), seen.get(name)
-        if mine is None or real is None:
+    full_binding = bound(path)
+    dims = {**full_binding.dims, **dims_from_shapes(model, full_binding.shapes)}
+    for name in names:
+        shape, real = said.shapes.get(name), seen.get(name)
+        if shape is None or real is None:
             continue
+        mine = [bind_dim(dim, dims) for dim in shape]
         if len(mine) != len(real) or any(
             isinstance(a, int) and a != b for a, b in zip(mine, real, strict=True)
         ):
-            wrong.append(f"{name}: {list(mine)} is {list(real)}")
+            wrong.append(f"{name}: {mine} is {list(real)}")
     return Score(len(full), len(names), tuple(wrong), said.seconds)
 
 
@@ -303,7 +308,7 @@ def rows(words: Asked, engines: list[str]) -> Iterator[tuple[str, str, list[Scor
                 score(path, known, said if isinstance(said, Answer) else str(said), seen)
                 for said in answers
             ]
-            ran = "run" if seen and state == "bound" else ""
+            ran = "run" if seen else ""
             print(path.stem, state, ran, *scores, sep=" | ", flush=True)
             for name, found in zip(engines, scores, strict=True):
                 print(*(f"    {name} {text}" for text in found.wrong[:3]), sep="\n", end="")
@@ -348,7 +353,16 @@ def main() -> None:
     publish([*lines, *_NOTES], PAGE, words)
 
 
-_NOTES: tuple[str, ...] = ()
+_NOTES = (
+    "",
+    "Before graphs were interpreted where inference leaves holes, the last column had 6 of 11",
+    "whole unbound and 55 of 60 bound: 0.44 and 0.97 of bert_base_dyn_ts, 0.63 of segformer_ts",
+    "unbound. What speaks for a library of others: symbolic_shape_infer (3,400 lines, sympy)",
+    "follows every mask, but fails where it cannot tell dims apart, which is unbound BERT, and on",
+    "training graphs; onnx-shape-inference (32,000 lines, onnx-ir) fails nowhere, but stops at BERT's",
+    "masks and a ViT's Expand. Either would save the 1,600 lines of `shapes/symbolic`, not the rest",
+    "of the room (bindings, contradictions, subgraphs), and would need rules of ours again.",
+)
 
 
 if __name__ == "__main__":
