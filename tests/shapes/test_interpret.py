@@ -15,13 +15,13 @@ from memplan_cli.shapes.symbolic.interpret import interpret
 from memplan_cli.shapes.workarounds import forget_invented
 
 
-def shape_of(body: str, weights: str = "", **dims: int) -> tuple[Any, ...]:
+def shape_of(body: str, weights: str = "", **dims: int) -> Any:  # noqa: ANN401 - dims, or None where not even the rank is known
     text = (
         f'<ir_version: 9, opset_import: ["": 18]> '
         f"g (float[batch,3,h,w] x) => (y) <{weights}> {{ {body} y = Identity (r) }}"
     )
     program = read_program(onnx.parser.parse_model(text), Bindings(dims)).program
-    return next(var.shape or () for var in program.vars.values() if var.name == "r")
+    return next(var.shape for var in program.vars.values() if var.name == "r")
 
 
 LAST = "all = Shape (x) n = Gather (all, axis)"

@@ -56,7 +56,7 @@ RULES: Mapping[str, Rule] = {
     "Range": ranged,
     "Reshape": reshaped,
     "TopK": topmost,
-    # Dims scaled, cut or joined.
+    # Dims multiplied, cut or joined.
     "Concat": joined,
     "Flatten": flattened,
     "Pad": padded,
@@ -195,10 +195,13 @@ def _shapes(values: Values, node: NodeProto, rule: Rule | None) -> Mapping[str, 
 
 
 def _by_rule(values: Values, node: NodeProto, rule: Rule | None) -> Shape | None:
+    """Return what a rule says; nothing where that is no shape."""
     try:
-        return rule(values, node) if rule is not None else None
+        shape = rule(values, node) if rule is not None else None
     except (ValueError, IndexError, ZeroDivisionError, OverflowError):
         return None  # a node that is wrong, or an expression longer than anybody would write
+    negative = any(isinstance(dim, int) and dim < 0 for dim in shape or ())
+    return None if negative else shape
 
 
 def _alone(values: Values, node: NodeProto) -> Mapping[str, TypeProto]:

@@ -1,4 +1,4 @@
-"""Symbolic shape rules of operators that stretch, cut or join dims.
+"""Symbolic shape rules of operators that multiply, cut or join dims.
 
 ONNX inference calculates with numbers only, and gives up a dim's name even where it is
 multiplied by one. What is not known here is left as inference has it.
