@@ -66,7 +66,7 @@ BLOCKS = "memplan_cli/planning/checking/blocks.py"
 
 CONTRADICTIONS = "memplan_cli/shapes/contradictions.py"
 _GIVEN = "tests/onnx_io/test_given_inputs.py"
-_BOUND = "tests/workflows/test_bindings.py"
+_BINDING = "tests/workflows/test_bindings.py"
 _DECLARED = "tests/shapes/test_contradictions.py tests/shapes/test_reading.py"
 
 MUTATIONS = (
@@ -199,9 +199,9 @@ MUTATIONS = (
     Mutation("an input is fed in its own type", "memplan_cli/onnx_io/runs/given.py",
              "    if found.dtype and not _is_alike(", "    if False and not _is_alike(", _GIVEN),
     Mutation("a run has the shapes that were given", "memplan_cli/workflows/files/binding.py",
-             "{name: Feed(shape) for name, shape in said.items()}", "{}", _BOUND),
+             "{name: Feed(shape) for name, shape in said.items()}", "{}", _BINDING),
     Mutation("two that say other sizes are refused", "memplan_cli/workflows/files/binding.py",
-             "    _agree(found, both)\n", "", _BOUND),
+             "    _agree(found, both)\n", "", _BINDING),
     Mutation("a dim that the model has not is refused", "memplan_cli/onnx_io/interface.py",
              "        if name not in names:", "        if False:", "tests/shapes/test_dim_names.py"),
     Mutation("what is declared comes back only where inference agrees", "memplan_cli/shapes/annotations.py",

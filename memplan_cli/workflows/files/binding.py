@@ -30,12 +30,14 @@ def bind(model: ModelProto, settings: Settings) -> Settings:
         SettingsError: an input is not what the model takes, a dim is none of its own, or two
             say different things.
     """
+    from memplan_cli.onnx_io.interface import reject_unknown_dims
+
+    # Profiles add bounds to settings that are bound already: these too name dims.
+    bound = (*settings.dims, *settings.bounds)
+    reject_unknown_dims(model, bound, settings.shapes.values())
     inputs = settings.inputs
     if inputs.feeds is not None:
         return settings
-    from memplan_cli.onnx_io.interface import reject_unknown_dims
-
-    reject_unknown_dims(model, (*settings.dims, *settings.bounds), settings.shapes.values())
     if not (inputs.given or settings.shapes):
         return replace(settings, inputs=replace(inputs, feeds={}))
     from memplan_cli.onnx_io.runs.feeds import fed_inputs
