@@ -9,6 +9,7 @@ stands for that expression in all.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.symbolic.dims import bind_dim, binding_text, canonical_dim, symbols_of
@@ -26,6 +27,14 @@ if TYPE_CHECKING:
 
     Annotations = Sequence[Mapping[str, TypeProto]]
     """Types of values by name, of each graph of a model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What names of dims are known: those of the inputs, and what is bound."""
+
+    inputs: frozenset[str]
+    dims: Mapping[str, int]
 
 
 def take_annotations(model: ModelProto, untrusted: Collection[str]) -> Annotations:
@@ -53,8 +62,12 @@ def _take_named(model: ModelProto) -> Annotations:
     annotations = []
     for graph in graphs(model.graph):
         types: dict[str, TypeProto] = {}
+        # A Loop may end before its trip count: what it collects is as long as its name says.
+        collected = {o for node in graph.node if node.op_type == "Loop" for o in node.output}
         for value in (*graph.value_info, *graph.output):
             named = [dim for dim in value.type.tensor_type.shape.dim if dim.dim_param]
+            if value.name in collected:
+                continue
             if named:
                 types[value.name] = _copy(value.type)
             for dim in named:
@@ -67,25 +80,25 @@ def restore_annotations(
     model: ModelProto,
     annotations: Annotations,
     found: ModelProto,
-    dims: Mapping[str, int],
+    names: Names,
 ) -> bool:
     """Declare, in place, what was taken away and says more than inference found; is there any?
 
     ``found`` is what inference made of the model, whose graphs stand in the same order.
 
     Raises:
-        SettingsError: ``dims`` has another value for a name than inference.
+        SettingsError: a name is bound to another value than inference has for it.
     """
     inferred = [
         {v.name: v.type for v in (*g.value_info, *g.output)} for g in graphs(found.graph)
     ]
-    meanings = _meanings(annotations, inferred, _names_of_inputs(model))
-    _reject_contradicted(meanings, dims)
+    meanings = _meanings(annotations, inferred, names.inputs)
+    _reject_contradicted(meanings, names.dims)
     more = False
     for graph, types, known in zip(graphs(model.graph), annotations, inferred, strict=True):
         better: dict[str, TypeProto] = {}
         for name, declared in types.items():
-            mine, kind = known.get(name), _expressed(declared, meanings, dims)
+            mine, kind = known.get(name), _expressed(declared, meanings, names.dims)
             if mine is None or (agrees(mine, kind) and merged(mine, kind) != mine):
                 better[name] = kind if mine is None else merged(mine, kind)
         declare(graph, better)
@@ -146,7 +159,8 @@ def _reject_contradicted(meanings: Mapping[str, Dim], dims: Mapping[str, int]) -
             )
 
 
-def _names_of_inputs(model: ModelProto) -> frozenset[str]:
+def names_of_inputs(model: ModelProto) -> frozenset[str]:
+    """Return the names in the dims of a model's inputs, before any is bound."""
     dims = (d.dim_param for v in model.graph.input for d in v.type.tensor_type.shape.dim)
     return frozenset().union(*(symbols_of(dim or None) for dim in dims))
 

@@ -9,7 +9,12 @@ from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.lazy_model import lazy
 from memplan_cli.onnx_io.load import graphs
 from memplan_cli.onnx_io.protobuf import messages
-from memplan_cli.shapes.annotations import restore_annotations, take_annotations
+from memplan_cli.shapes.annotations import (
+    Names,
+    names_of_inputs,
+    restore_annotations,
+    take_annotations,
+)
 from memplan_cli.shapes.given import (
     add_known,
     bind_graph,
@@ -53,6 +58,7 @@ def infer(
                 f"dim {name!r} is given as both {bindings.dims[name]} and {value}"
             )
     dims = {**bindings.dims, **said}
+    names = Names(names_of_inputs(light), dims)
     annotations = take_annotations(light, bindings.untrusted)
     for graph in graphs(light.graph) if dims else ():
         bind_graph(graph, dims)
@@ -60,7 +66,7 @@ def infer(
     inference = _Inference(has_masks=nested or "Dropout" in kinds)
     if any(annotations):
         found = _infer_nested(light, inference) if nested else inference(light)
-        if not restore_annotations(light, annotations, found, dims):
+        if not restore_annotations(light, annotations, found, names):
             return found, (*dict.fromkeys(inference.warnings),)
     if nested:
         inferred = _infer_nested(light, inference)
