@@ -6,10 +6,11 @@ from collections.abc import Iterable
 
 import pytest
 
+from builders import block, op, program
 from memplan_cli.analysis.aliasing import SHARE_NOTHING
 from memplan_cli.analysis.storage import live_peak
 from memplan_cli.core.program import Block, Op, Origin, Program, Var, VarId
-from memplan_cli.core.symbolic.sizes import Size
+from memplan_cli.core.symbolic.sizes import Size, size_of
 from memplan_cli.transforms.ordering.order import best_order
 from memplan_cli.transforms.terms import Ordering
 
@@ -275,3 +276,14 @@ print(found.chosen, found.bound, *(op.name for op in found.program.body.ops))
         for value in ("0", seed)
     ]
     assert output[0] == output[1] != b""
+
+
+def test_a_length_that_no_sample_reaches_is_ordered_all_the_same() -> None:
+    """``n - 1000`` is negative at every sample."""
+    made = program(block("x", "z", op("a <- x"), op("b <- x"), op("z <- a b")))
+    length = size_of(("n - 1000",), "float32")
+    assert length is not None
+    found = best_order(made, {VarId("a"): length, VarId("b"): Size(4)})
+    assert sorted(o.name for o in found.program.body.ops) == sorted(
+        o.name for o in made.body.ops
+    )

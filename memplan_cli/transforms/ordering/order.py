@@ -8,6 +8,7 @@ not better than the file's order.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
@@ -191,12 +192,14 @@ def _numbers(sizes: Mapping[VarId, Size], sample: int) -> dict[VarId, int]:
     names = {name for size in sizes.values() for s in size.symbols for name in symbols_of(s)}
     dims = dict.fromkeys(sorted(names), sample)
     return {
-        var: size.coefficient if not size.symbols else _number(size.bind(dims), sample)
+        var: _sampled(size, dims, sample) if size.symbols else size.coefficient
         for var, size in sizes.items()
     }
 
 
-def _number(size: Size, sample: int) -> int:
+def _sampled(size: Size, dims: Mapping[str, int], sample: int) -> int:
+    with suppress(ValueError):  # a length less a constant that is larger than the sample
+        size = size.bind(dims)
     return size.coefficient * prod([sample] * len(size.symbols))
 
 
