@@ -28,4 +28,13 @@ def bindings(model: Path) -> tuple[str, ...]:
         return DIMS[model.stem]
     inputs = model.parent / "inputs" / f"{model.stem}.json"
     known = json.loads(inputs.read_text())["dynamic"] if inputs.exists() else {}
-    return tuple(f"{name}={value}" for name, value in known.items())
+    there = declared_dims(model) if known else frozenset()
+    return tuple(f"{name}={value}" for name, value in known.items() if name in there)
+
+
+def declared_dims(model: Path) -> frozenset[str]:
+    """Return the names in a model's declared dims: an exporter may list more than it wrote."""
+    graph = onnx.load(model, load_external_data=False).graph
+    values = (*graph.input, *graph.output, *graph.value_info)
+    dims = (dim.dim_param for value in values for dim in value.type.tensor_type.shape.dim)
+    return frozenset(filter(None, dims))
