@@ -88,9 +88,12 @@ class Evaluated:
     candidate: Candidate
     needs: Needs
     allocation: Allocation
-    rank: int
-    """Of candidates that need as much, the one of the least rank is simpler."""
     work: int
+
+    @property
+    def rank(self) -> int:
+        """Of candidates that need as much, the one of the least rank is simpler."""
+        return 0 if self.candidate.order == FILE else 1
 
     @property
     def cost(self) -> Cost:
@@ -127,27 +130,20 @@ class Evaluated:
         if self.is_settled:
             return self
         if not self.is_aligned:
-            return evaluate(self.candidate, self.needs, self.rank, _Level(2, DEFAULT_WORK))
-        found = evaluate(self.candidate, self.needs, self.rank, _Level(2, work))
+            return evaluate(self.candidate, self.needs, 2, DEFAULT_WORK)
+        found = evaluate(self.candidate, self.needs, 2, work)
         kept = found if found.cost <= self.cost else replace(self, work=work)
         proves = found.cost == self.cost and found.allocation.is_minimal
         return found if proves else kept
 
 
-@dataclass(frozen=True, slots=True)
-class _Level:
-    level: int
-    work: int
-
-
-def evaluate(candidate: Candidate, needs: Needs, rank: int, at: _Level) -> Evaluated:
+def evaluate(candidate: Candidate, needs: Needs, level: int, work: int) -> Evaluated:
     """Find live ranges, storage and layout of a candidate.
 
     Raises:
         InvalidLayoutError: an allocator gave a layout that is not safe.
     """
-    allocation = allocate(needs, at.level, at.work)
-    return Evaluated(candidate, needs, allocation, rank, at.work)
+    return Evaluated(candidate, needs, allocate(needs, level, work), work)
 
 
 def choose(found: Iterable[Candidate], limits: Limits) -> tuple[Evaluated, ...]:
@@ -160,9 +156,8 @@ def choose(found: Iterable[Candidate], limits: Limits) -> tuple[Evaluated, ...]:
     """
     contenders: list[Evaluated] = []
     for candidate in found:
-        rank = 0 if candidate.order == FILE else 1
-        at = _Level(limits.level, limits.rounds[0])
-        contenders.append(evaluate(candidate, _needs(candidate, limits), rank, at))
+        needs = _needs(candidate, limits)
+        contenders.append(evaluate(candidate, needs, limits.level, limits.rounds[0]))
         if len(limits.rounds) == 1:
             contenders = _kept(contenders)
         if candidate.order == FILE and _is_enough(contenders, limits.level):
@@ -200,7 +195,7 @@ def _is_enough(contenders: Sequence[Evaluated], level: int) -> bool:
     """
     best = min(contenders, key=_cost)
     if level == 2:
-        return best.is_at_its_bound
+        return best.is_at_its_bound and not any(_may_win(c, contenders) for c in contenders)
     bound = best.candidate.bound
     return bound is not None and best.cost[0] <= bound
 
