@@ -112,7 +112,7 @@ def forgotten(program: Program, doubtful: Collection[VarId]) -> Program:
         identity: var._replace(shape=None) if identity in unknown else var
         for identity, var in program.vars.items()
     }
-    return Program(program.name, program.body, vars_)
+    return replace(program, vars=vars_)
 
 
 def _spread(block: Block, unknown: set[VarId]) -> None:

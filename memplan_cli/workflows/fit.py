@@ -186,7 +186,7 @@ def bind_program(program: Program, dims: Mapping[str, int]) -> Program:
         else var._replace(shape=tuple(bind_dim(dim, dims) for dim in var.shape))
         for identity, var in program.vars.items()
     }
-    return Program(program.name, program.body, bound)
+    return replace(program, vars=bound)
 
 
 def _check_symbols(program: Program, unknown: tuple[str, ...], settings: Settings) -> None:
