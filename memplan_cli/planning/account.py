@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.program import blocks, intermediates
+from memplan_cli.analysis.constants import constants
+from memplan_cli.core.program import VarId, blocks, intermediates
 from memplan_cli.core.results.amounts import BoundDim, Memory
 from memplan_cli.core.results.figures import (
     BOUND,
@@ -15,6 +16,7 @@ from memplan_cli.core.results.figures import (
     UNKNOWN,
     weakest,
 )
+from memplan_cli.core.results.folded import ConstantTensor
 from memplan_cli.core.results.report import ModelFacts, Refusal, Report
 from memplan_cli.core.symbolic.bounds import at_most
 from memplan_cli.core.symbolic.sizes import size_of
@@ -34,6 +36,7 @@ from memplan_cli.planning.totals import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from memplan_cli.core.results.report import Peak
     from memplan_cli.planning.decided import Decided
     from memplan_cli.planning.totals import ByUnit
     from memplan_cli.settings.settings import Settings
@@ -45,7 +48,9 @@ def report_of(decided: Decided, reuses: int) -> Report:
     count = len(intermediates(program))
     coverage = len(needs.sizes) / count if count else 1.0
     silent = coverage < 1.0 and not decided.settings.allow_partial
-    memory = _memory(decided)
+    peak = peak_of(needs, decided.allocation)
+    foldable = _foldable(decided, peak)
+    memory = _memory(decided, sum(tensor.bytes for tensor in foldable))
     if silent:
         memory = Memory(memory.weights, memory.inputs, memory.outputs, None, None, None, None)
     before = (None, None) if memory.planned is None else _original(decided, memory)
@@ -66,7 +71,9 @@ def report_of(decided: Decided, reuses: int) -> Report:
             for level, heights in enumerate(decided.levels)
         },
         slot_bound=None if silent else _slot_bound(decided),
-        peak=None if memory.live_peak is None else peak_of(needs, decided.allocation),
+        peak=None if memory.live_peak is None else peak,
+        foldable=() if memory.live_peak is None else foldable,
+        folded=decided.folded,
         orders={} if silent else decided.candidate.peaks,
         chosen_order=decided.candidate.order,
         certainty=_certainty(decided, memory, symbolic),
@@ -112,7 +119,20 @@ def _facts(decided: Decided, count: int) -> ModelFacts:
     )
 
 
-def _memory(decided: Decided) -> Memory:
+def _foldable(decided: Decided, peak: Peak | None) -> tuple[ConstantTensor, ...]:
+    """Return the constant expressions among what is live at the peak; excluded ones stay."""
+    if peak is None:
+        return ()
+    found = constants(decided.program)
+    at_peak = ((VarId(tensor.name), tensor.bytes) for tensor in peak.tensors)
+    return tuple(
+        ConstantTensor(var, found[var].type, size)
+        for var, size in at_peak
+        if var in found and var not in decided.needs.pinned
+    )
+
+
+def _memory(decided: Decided, foldable: int) -> Memory:
     program, sizes = decided.program, decided.needs.sizes
     naive, planned = number(by_unit(sizes.values())), number(decided.allocation.heights)
     bounds = decided.settings.bounds
@@ -134,6 +154,7 @@ def _memory(decided: Decided) -> Memory:
         total=total,
         order_bound=decided.candidate.bound,
         order_proved=decided.is_proved,
+        foldable=None if naive is None else foldable,
     )
 
 

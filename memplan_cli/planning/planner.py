@@ -13,7 +13,9 @@ from memplan_cli.analysis.dataflow import dataflow
 from memplan_cli.analysis.dry_run import dry_run
 from memplan_cli.analysis.phase import find_phases
 from memplan_cli.core.compact.heap import give_back
+from memplan_cli.core.results.folded import Folded
 from memplan_cli.core.results.plan import check
+from memplan_cli.core.selection import select
 from memplan_cli.packing.portfolio import DEFAULT_WORK
 from memplan_cli.planning.allocation import Needs, aliasing_of, allocate_apart
 from memplan_cli.planning.candidate import FILE, Candidate, Question
@@ -24,6 +26,7 @@ from memplan_cli.planning.levels import allocate, heights_by_level
 from memplan_cli.planning.notes import left_alone, plan_notes, settings_notes
 from memplan_cli.planning.record import plan_of
 from memplan_cli.planning.scope import find_scope
+from memplan_cli.transforms.folding import fold
 from memplan_cli.transforms.terms import Terms
 
 if TYPE_CHECKING:
@@ -97,9 +100,13 @@ def _decided(program: Program, settings: Settings, source: Source, means: _Means
     phases, scope, estimate = _looked_at(program, settings, source)
     give_back(len(program.vars))
     refusal = tuple(left_alone(settings, phases))
+    folded = Folded()
     if refusal:
         chosen = _as_it_is(program, scope, settings)
     else:
+        if settings.fold_constants:
+            program, folded = _folded(program, settings, phases)
+            phases, scope, estimate = _looked_at(program, settings, source)
         terms = Terms(scope.sizes, frozenset(scope.pinned), aliasing_of(settings.level))
         question = Question(program, terms, phases, settings, means.runtime, means.progress)
         limits = Limits.of(settings, scope.pinned, means.allocator)
@@ -123,7 +130,18 @@ def _decided(program: Program, settings: Settings, source: Source, means: _Means
             *plan_notes(chosen.candidate, chosen.allocation, settings),
         ),
         estimate=estimate,
+        folded=folded,
     )
+
+
+def _folded(program: Program, settings: Settings, phases: Phases) -> tuple[Program, Folded]:
+    """Fold the constants of a program, but for what somebody names or the loss is."""
+    chosen = select(program, (*settings.excluded, *settings.checkpoints))
+    kept = {var: f"{pattern!r} names it" for var, pattern in chosen.items()}
+    if phases.loss is not None:
+        kept[phases.loss] = "the loss"
+    found = fold(program, kept)
+    return found.program, found.facts
 
 
 def _looked_at(
