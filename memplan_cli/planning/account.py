@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan_cli.analysis.constants import constants
-from memplan_cli.core.program import VarId, blocks, intermediates
+from memplan_cli.core.program import blocks, intermediates
 from memplan_cli.core.results.amounts import BoundDim, Memory
 from memplan_cli.core.results.figures import (
     BOUND,
@@ -16,10 +15,10 @@ from memplan_cli.core.results.figures import (
     UNKNOWN,
     weakest,
 )
-from memplan_cli.core.results.folded import ConstantTensor
 from memplan_cli.core.results.report import ModelFacts, Refusal, Report
 from memplan_cli.core.symbolic.bounds import at_most
 from memplan_cli.core.symbolic.sizes import size_of
+from memplan_cli.planning.constants import foldable_at
 from memplan_cli.planning.maxima import live_peak_text
 from memplan_cli.planning.totals import (
     by_unit,
@@ -36,7 +35,6 @@ from memplan_cli.planning.totals import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from memplan_cli.core.results.report import Peak
     from memplan_cli.planning.decided import Decided
     from memplan_cli.planning.totals import ByUnit
     from memplan_cli.settings.settings import Settings
@@ -49,7 +47,7 @@ def report_of(decided: Decided, reuses: int) -> Report:
     coverage = len(needs.sizes) / count if count else 1.0
     silent = coverage < 1.0 and not decided.settings.allow_partial
     peak = peak_of(needs, decided.allocation)
-    foldable = _foldable(decided, peak)
+    foldable = foldable_at(decided, peak)
     memory = _memory(decided, sum(tensor.bytes for tensor in foldable))
     if silent:
         memory = Memory(memory.weights, memory.inputs, memory.outputs, None, None, None, None)
@@ -116,19 +114,6 @@ def _facts(decided: Decided, count: int) -> ModelFacts:
         nodes=sum(len(block.ops) for block in everything),
         blocks=len(everything),
         intermediates=count,
-    )
-
-
-def _foldable(decided: Decided, peak: Peak | None) -> tuple[ConstantTensor, ...]:
-    """Return the constant expressions among what is live at the peak; excluded ones stay."""
-    if peak is None:
-        return ()
-    found = constants(decided.program)
-    at_peak = ((VarId(tensor.name), tensor.bytes) for tensor in peak.tensors)
-    return tuple(
-        ConstantTensor(var, found[var].type, size)
-        for var, size in at_peak
-        if var in found and var not in decided.needs.pinned
     )
 
 

@@ -15,18 +15,17 @@ from memplan_cli.analysis.phase import find_phases
 from memplan_cli.core.compact.heap import give_back
 from memplan_cli.core.results.folded import Folded
 from memplan_cli.core.results.plan import check
-from memplan_cli.core.selection import select
 from memplan_cli.packing.portfolio import DEFAULT_WORK
 from memplan_cli.planning.allocation import Needs, aliasing_of, allocate_apart
 from memplan_cli.planning.candidate import FILE, Candidate, Question
 from memplan_cli.planning.candidates import candidates
 from memplan_cli.planning.choose import Limits, choose
+from memplan_cli.planning.constants import fold_constants
 from memplan_cli.planning.decided import Decided
 from memplan_cli.planning.levels import allocate, heights_by_level
-from memplan_cli.planning.notes import left_alone, plan_notes, settings_notes
+from memplan_cli.planning.notes import left_alone, plan_notes, settings_notes, weights_notes
 from memplan_cli.planning.record import plan_of
 from memplan_cli.planning.scope import find_scope
-from memplan_cli.transforms.folding import fold
 from memplan_cli.transforms.terms import Terms
 
 if TYPE_CHECKING:
@@ -105,7 +104,8 @@ def _decided(program: Program, settings: Settings, source: Source, means: _Means
         chosen = _as_it_is(program, scope, settings)
     else:
         if settings.fold_constants:
-            program, folded = _folded(program, settings, phases)
+            folding = fold_constants(program, settings, phases.loss)
+            program, folded = folding.program, folding.facts
             phases, scope, estimate = _looked_at(program, settings, source)
         terms = Terms(scope.sizes, frozenset(scope.pinned), aliasing_of(settings.level))
         question = Question(program, terms, phases, settings, means.runtime, means.progress)
@@ -126,22 +126,13 @@ def _decided(program: Program, settings: Settings, source: Source, means: _Means
         warnings=(
             *refusal,
             *settings_notes(program, settings),
+            *weights_notes(program),
             *chosen.candidate.warnings,
             *plan_notes(chosen.candidate, chosen.allocation, settings),
         ),
         estimate=estimate,
         folded=folded,
     )
-
-
-def _folded(program: Program, settings: Settings, phases: Phases) -> tuple[Program, Folded]:
-    """Fold the constants of a program, but for what somebody names or the loss is."""
-    chosen = select(program, (*settings.excluded, *settings.checkpoints))
-    kept = {var: f"{pattern!r} names it" for var, pattern in chosen.items()}
-    if phases.loss is not None:
-        kept[phases.loss] = "the loss"
-    found = fold(program, kept)
-    return found.program, found.facts
 
 
 def _looked_at(

@@ -8,7 +8,6 @@ lose nothing. How a sum of floats is rounded is a matter of the kernel, so float
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,7 @@ from memplan_cli.core.results.folded import ConstantTensor, Folded, Unfolded
 from memplan_cli.core.symbolic.sizes import BITS, size_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from memplan_cli.core.program import Block, Op, Program, Var, VarId
 
@@ -109,7 +108,7 @@ def _left(
     What hangs on a var that is exact and stays nevertheless can be folded: its value is
     known.
     """
-    results = {var: "the graph or a subgraph gives it" for var in _given(program)}
+    results = dict.fromkeys(_given(program), "the graph or a subgraph gives it")
     stays = {**results, **kept}
     inexact: dict[VarId, str] = {}
     left: dict[VarId, str] = {}

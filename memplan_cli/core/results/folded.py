@@ -9,11 +9,15 @@ from memplan_cli.core.results.placements import Natural  # noqa: TC001 - a type 
 
 
 class ConstantTensor(NamedTuple):
-    """A tensor that hangs on initializers and constants alone, and the type of its node."""
+    """A tensor that hangs on initializers and constants alone, and the type of its node.
+
+    ``left`` says why it cannot be folded, or nothing.
+    """
 
     name: str
     op: str
     bytes: Natural
+    left: str = ""
 
 
 class Unfolded(NamedTuple):

@@ -174,7 +174,7 @@ def read_tensor(tensor: TensorProto, folder: Path) -> Array:
 
     if tensor.data_location != tensor.EXTERNAL:
         _refuse_without_data(tensor)
-        return numpy_helper.to_array(tensor)
+        return np.asarray(numpy_helper.to_array(tensor))
     (name,) = locations([tensor])
     entries = {entry.key: entry.value for entry in tensor.external_data}
     shape, dtype = tuple(tensor.dims), helper.tensor_dtype_to_np_dtype(tensor.data_type)
