@@ -39,10 +39,13 @@ _COUNTS = frozenset(
     {
         "Abs", "Add", "And", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "CumSum",
         "Max", "Min", "Mul", "Neg", "Not", "Or", "Range", "ReduceMax", "ReduceMin",
-        "ReduceProd", "ReduceSum", "Sign", "Sub", "Xor",
+        "ReduceSum", "Sign", "Sub", "Xor",
     }
 )  # fmt: skip
-"""Operators with one right answer where all are whole numbers."""
+"""Operators with one right answer where all are whole numbers.
+
+No ReduceProd: ONNX Runtime 1.31.1 does not wrap where the product is too large for its type.
+"""
 
 _COMPARES = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
 

@@ -14,7 +14,7 @@ from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.weights.external_data import locations
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -109,20 +109,14 @@ class Evaluator:
         return read_tensor(home.tensors[name], self.folder)
 
     def _run(self, node: NodeProto, operands: Mapping[str, Array]) -> dict[str, Array]:
-        from onnx import ValueInfoProto, helper
-        from onnx.reference import ReferenceEvaluator
-
-        inputs = [ValueInfoProto(name=name) for name in operands]
         names = [name for name in node.output if name]
-        graph = helper.make_graph(
-            [node], "one", inputs, [ValueInfoProto(name=name) for name in names]
-        )
-        model = helper.make_model(
-            graph, opset_imports=self.model.opset_import, ir_version=self.model.ir_version
-        )
         carried = {name: _carried(value) for name, value in operands.items()}
         try:
-            found = ReferenceEvaluator(model).run(None, carried)
+            own = _OWN.get(node.op_type)
+            if own is None:
+                found = self._by_reference(node, carried)
+            else:
+                found = [own(node, [carried.get(name) for name in node.input])]
         except Exception as error:  # whatever numpy or the evaluator says
             label = node.name or node.output[0]
             raise ModelError(
@@ -133,6 +127,73 @@ class Evaluator:
             name: _restored(value, operands.values())
             for name, value in zip(names, found, strict=True)
         }
+
+    def _by_reference(self, node: NodeProto, operands: Mapping[str, Array]) -> list[Array]:
+        from onnx import ValueInfoProto, helper
+        from onnx.reference import ReferenceEvaluator
+
+        inputs = [ValueInfoProto(name=name) for name in operands]
+        outputs = [ValueInfoProto(name=name) for name in node.output if name]
+        model = helper.make_model(
+            helper.make_graph([node], "one", inputs, outputs),
+            opset_imports=self.model.opset_import,
+            ir_version=self.model.ir_version,
+        )
+        found: list[Array] = ReferenceEvaluator(model).run(None, dict(operands))
+        return found
+
+
+def _flattened(node: NodeProto, operands: Sequence[Array | None]) -> Array:
+    """Return a Flatten, of an empty tensor too, which the reference evaluator fails on."""
+    from math import prod
+
+    data = operands[0]
+    assert data is not None  # noqa: S101 - the operator asks for it
+    axis = next((a.i for a in node.attribute if a.name == "axis"), 1)
+    axis += data.ndim if axis < 0 else 0
+    return data.reshape(prod(data.shape[:axis]), prod(data.shape[axis:]))
+
+
+def _sliced(node: NodeProto, operands: Sequence[Array | None]) -> Array:
+    """Return a Slice, its bounds clamped as the operator's text says.
+
+    The reference evaluator (onnx 1.23.2) takes them as Python does, for which a start before
+    the first element, going backwards, is none: the first element is then lost.
+    """
+    data, starts, ends, axes, steps = _slice_words(node, operands)
+    where: list[slice] = [slice(None)] * data.ndim
+    for at, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+        axis = at if axes is None else int(axes[at])
+        step, size = 1 if steps is None else int(steps[at]), data.shape[axis]
+        first, last = (bound + size if bound < 0 else bound for bound in (start, end))
+        back = step < 0
+        first = min(max(first, 0), size - back)
+        last = min(max(last, -1 if back else 0), size - back)
+        where[axis] = slice(first, None if last < 0 else last, step)
+    found: Array = data[tuple(where)]
+    return found
+
+
+def _slice_words(
+    node: NodeProto, operands: Sequence[Array | None]
+) -> tuple[Array, Array, Array, Array | None, Array | None]:
+    """Return what a Slice reads; before opset 10 its words are attributes."""
+    import numpy as np
+
+    said = {a.name: np.array(a.ints, np.int64) for a in node.attribute}
+    data, starts, ends, axes, steps = (*operands, None, None, None, None)[:5]
+    starts, ends = (
+        said[n] if w is None else w for n, w in (("starts", starts), ("ends", ends))
+    )
+    assert data is not None  # noqa: S101 - the operator asks for it
+    return data, starts, ends, said.get("axes", axes), steps
+
+
+_OWN: Mapping[str, Callable[[NodeProto, Sequence[Array | None]], Array]] = {
+    "Flatten": _flattened,
+    "Slice": _sliced,
+}
+"""What the reference evaluator gets wrong, or not at all."""
 
 
 def _first_line(error: Exception) -> str:
