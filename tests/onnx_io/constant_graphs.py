@@ -251,7 +251,7 @@ def compare(g: Graph) -> None:
 def reduce(g: Graph) -> None:
     name = g.any_of("int32", "int64", least=1)
     if g.values[name].size:
-        kind = g.one_of("ReduceSum", "ReduceMax", "ReduceMin")
+        kind = g.one_of("ReduceMax", "ReduceMin")
         axes = g.weight(np.array([_axis(g, name)], np.int64))
         g.add(kind, [name, axes], keepdims=g.pick(0, 1))
 
