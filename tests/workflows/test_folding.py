@@ -35,7 +35,9 @@ def outside(folder: Path, name: str = "net.onnx") -> Path:
     """Return the sample with its weights in another file."""
     model = onnx.load(SAMPLE)
     path = folder / name
-    onnx.save(model, path, save_as_external_data=True, location=f"{name}.data", size_threshold=0)
+    onnx.save(
+        model, path, save_as_external_data=True, location=f"{name}.data", size_threshold=0
+    )
     return path
 
 
@@ -61,11 +63,15 @@ def test_folded_it_is_a_weight_and_the_peak_is_lower_by_it() -> None:
     assert after.foldable == ()
     assert after.memory.weights == before.memory.weights + HEAD
     assert after.memory.live_peak == 2048
-    assert (after.folded.added, after.folded.dropped) == (HEAD, 0), "the table is read elsewhere"
+    assert (after.folded.added, after.folded.dropped) == (HEAD, 0), (
+        "the table is read elsewhere"
+    )
 
 
 @pytest.mark.parametrize("level", [0, 1, 2])
-def test_the_written_model_gives_the_same_bits_at_each_level(tmp_path: Path, level: Any) -> None:  # noqa: ANN401 - a literal
+def test_the_written_model_gives_the_same_bits_at_each_level(
+    tmp_path: Path, level: Any
+) -> None:  # noqa: ANN401 - a literal
     done = workflows.optimize(SAMPLE, replace(FOLD, level=level), out=tmp_path / "o.onnx")
     assert done.passed
     assert done.plan.report.validation is not None
