@@ -6,7 +6,6 @@ the level that changes layouts, to the hardware it was made on; its metadata say
 
 from __future__ import annotations
 
-import platform
 import re
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from memplan_cli.onnx_io.metadata import HARDWARE, RUNTIME
 from memplan_cli.onnx_io.weights.on_pages import write_on_pages
 from memplan_cli.runtime.graph.executed import complete, runtime_shapes, write_dump
 from memplan_cli.runtime.graph.fusions import without
+from memplan_cli.runtime.installed import hardware
 from memplan_cli.runtime.proofs.compare import require_weights
 from memplan_cli.shapes.bindings import Bindings
 from memplan_cli.shapes.reading import read_program
@@ -124,7 +124,7 @@ def offline_metadata(version: str, provider: str = CPU) -> Mapping[str, str]:
     """Return the model metadata that says what an offline file is tied to."""
     return {
         RUNTIME: f"onnxruntime {version} {provider}",
-        HARDWARE: platform.processor() or platform.machine(),
+        HARDWARE: hardware(),
     }
 
 
