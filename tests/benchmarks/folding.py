@@ -15,18 +15,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx
 
 from memplan_cli import Settings, workflows
-from memplan_cli.core.results.report import Report
 
 from .models import SHARED, bindings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from memplan_cli.core.results.report import Report
 
 MODELS = ("gpt2_small", "t5_small_decoder", "swin_tiny", "llama_1b_dyn")
 TABLE = Path(__file__).parents[2] / "docs" / "measurements" / "folding.md"

@@ -71,7 +71,7 @@ def test_folded_it_is_a_weight_and_the_peak_is_lower_by_it() -> None:
 @pytest.mark.parametrize("level", [0, 1, 2])
 def test_the_written_model_gives_the_same_bits_at_each_level(
     tmp_path: Path, level: Any
-) -> None:  # noqa: ANN401 - a literal
+) -> None:
     done = workflows.optimize(SAMPLE, replace(FOLD, level=level), out=tmp_path / "o.onnx")
     assert done.passed
     assert done.plan.report.validation is not None

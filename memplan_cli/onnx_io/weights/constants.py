@@ -44,7 +44,7 @@ class Scope:
                 makers.update(dict.fromkeys(filter(None, node.output), node))
         return cls(tensors, makers, outer)
 
-    def owner(self, name: str) -> Scope:
+    def defining(self, name: str) -> Scope:
         """Return the innermost scope that defines a name.
 
         Raises:
@@ -84,29 +84,29 @@ class Evaluator:
             ModelError: weights are missing, or a node cannot be computed; it is named.
         """
         order = _order(scope, wanted)
-        left = Counter(key for node, owner in order for key in _operands(node, owner))
+        left = Counter(key for node, inner in order for key in _operands(node, inner))
         asked, held = set(wanted), dict[tuple[int, str], Any]()
-        for node, owner in order:
+        for node, inner in order:
             operands = {}
-            for key in _operands(node, owner):
+            for key in _operands(node, inner):
                 operands[key[1]] = (
-                    held[key] if key in held else self._weight(owner.owner(key[1]), key[1])
+                    held[key] if key in held else self._weight(inner.defining(key[1]), key[1])
                 )
             results = self._run(node, operands)
-            for key in _operands(node, owner):
+            for key in _operands(node, inner):
                 left[key] -= 1
                 if not left[key]:
                     held.pop(key, None)
             del operands
             for name in filter(None, node.output):
                 value = results.pop(name)
-                if left[id(owner), name]:
-                    held[id(owner), name] = value
-                if owner is scope and name in asked:
+                if left[id(inner), name]:
+                    held[id(inner), name] = value
+                if inner is scope and name in asked:
                     yield name, value
 
-    def _weight(self, owner: Scope, name: str) -> Array:
-        return read_tensor(owner.tensors[name], self.folder)
+    def _weight(self, inner: Scope, name: str) -> Array:
+        return read_tensor(inner.tensors[name], self.folder)
 
     def _run(self, node: NodeProto, operands: Mapping[str, Array]) -> dict[str, Array]:
         names = [name for name in node.output if name]
@@ -201,9 +201,11 @@ def _first_line(error: Exception) -> str:
     return lines[0][:200] if lines else type(error).__name__
 
 
-def _operands(node: NodeProto, owner: Scope) -> list[tuple[int, str]]:
+def _operands(node: NodeProto, inner: Scope) -> list[tuple[int, str]]:
     """Return what a node reads, once each, by the scope that defines it and the name."""
-    return [(id(owner.owner(name)), name) for name in dict.fromkeys(filter(None, node.input))]
+    return [
+        (id(inner.defining(name)), name) for name in dict.fromkeys(filter(None, node.input))
+    ]
 
 
 def _order(scope: Scope, wanted: Iterable[str]) -> list[tuple[NodeProto, Scope]]:
@@ -212,15 +214,15 @@ def _order(scope: Scope, wanted: Iterable[str]) -> list[tuple[NodeProto, Scope]]
     stack = [(name, scope, False) for name in reversed(list(wanted))]
     while stack:
         name, inside, is_ready = stack.pop()
-        owner = inside.owner(name)
-        node = owner.makers.get(name)
+        inner = inside.defining(name)
+        node = inner.makers.get(name)
         if node is None or id(node) in found:
             continue
         if is_ready:
-            found[id(node)] = node, owner
+            found[id(node)] = node, inner
         else:
-            stack.append((name, owner, True))
-            stack.extend((read, owner, False) for read in reversed(node.input) if read)
+            stack.append((name, inner, True))
+            stack.extend((read, inner, False) for read in reversed(node.input) if read)
     return list(found.values())
 
 
