@@ -170,7 +170,7 @@ def child(path: str, dims: Mapping[str, int], optimisation: str) -> None:
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     seconds, load = time.perf_counter() - start, _status()
     kinds = {"tensor(int64)": np.int64, "tensor(float)": np.float32, "tensor(bool)": np.bool_}
-    feeds = {
+    feeds: dict[str, Any] = {
         value.name: np.ones([dims.get(dim, dim) for dim in value.shape], kinds[value.type])
         for value in session.get_inputs()
     }

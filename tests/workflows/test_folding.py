@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -18,8 +18,11 @@ from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import ModelError, PlanError
 from memplan_cli.planning.checking.plan_file import checked_plan, read_plan
 from memplan_cli.settings.settings import Settings
-from memplan_cli.workflows.files import folding
+from memplan_cli.workflows.files.own_weights import possible_weights
 from story import memplan
+
+if TYPE_CHECKING:
+    from memplan_cli.settings.choices import Level
 
 SAMPLE = Path(__file__).parents[2] / "sample_models" / "tied_head.onnx"
 FOLD = Settings(fold_constants=True)
@@ -70,7 +73,7 @@ def test_folded_it_is_a_weight_and_the_peak_is_lower_by_it() -> None:
 
 @pytest.mark.parametrize("level", [0, 1, 2])
 def test_the_written_model_gives_the_same_bits_at_each_level(
-    tmp_path: Path, level: Any
+    tmp_path: Path, level: Level
 ) -> None:
     done = workflows.optimize(SAMPLE, replace(FOLD, level=level), out=tmp_path / "o.onnx")
     assert done.passed
@@ -79,7 +82,7 @@ def test_the_written_model_gives_the_same_bits_at_each_level(
     assert done.data_files == (), "a small model stays in one file"
     assert "head" in initializers(tmp_path / "o.onnx")
     read_plan(tmp_path / "o.json")
-    assert workflows.validate(tmp_path / "o.onnx", SAMPLE, extras=("replay",)).passed
+    assert workflows.validate(tmp_path / "o.onnx", SAMPLE, extras=["replay"]).passed
 
 
 def test_external_weights_stay_where_they_are_and_new_ones_get_a_file(tmp_path: Path) -> None:
@@ -296,6 +299,6 @@ def test_dequantised_weights_are_said_with_their_growth() -> None:
 
 
 def test_the_folder_of_a_folded_output_is_named_after_it(tmp_path: Path) -> None:
-    assert folding.FOLDED == ".folded"
+    assert "a.b.folded.onnx.data" in possible_weights(tmp_path / "a.b.onnx")
     done = workflows.optimize(outside(tmp_path), FOLD, out=tmp_path / "a.b.onnx", check=None)
     assert [path.name for path in done.data_files] == ["a.b.folded.onnx.data"]
