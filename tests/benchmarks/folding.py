@@ -65,10 +65,10 @@ itself; "off" runs the file as it is.
 |---|---|---|---:|---:|---:|---:|---:|
 {runs}
 
-What falls short: under the defaults ONNX Runtime folds the same expressions when it loads the model, so what a
-file with the value saves there is that work at load and that the value is mapped instead of made;
-without its optimisation the value is made anew in each run. Where a weight is read elsewhere too
-(a tied embedding), both lie on disk.
+What falls short: under its defaults ONNX Runtime folds the same expressions when it loads the
+model, so there a file with the value saves no memory, only that work at load. Without its
+optimisation the value is made anew in each run, and folding takes it from the highest size. A
+weight that is read elsewhere too (a tied embedding) lies on disk twice.
 
 ## Weights that are dequantised
 
