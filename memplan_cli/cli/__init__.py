@@ -148,6 +148,8 @@ class _Commands(click.Group):
             _show_traceback(ctx)
             text = _told(f"{type(error).__name__}: {error}")
             raise _Failure(f"memplan failed: {text}\nHint: --debug shows where") from error
+        finally:
+            ctx.ensure_object(Output).end_progress()
 
 
 def _ended(error: KeyboardInterrupt) -> SystemExit:
@@ -181,7 +183,9 @@ def _told(text: str) -> str:
 
 
 def _show_traceback(ctx: click.Context) -> None:
-    if ctx.ensure_object(Output).debug:
+    output = ctx.ensure_object(Output)
+    output.end_progress()
+    if output.debug:
         import traceback
 
         click.echo(traceback.format_exc(), err=True)

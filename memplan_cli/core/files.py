@@ -12,7 +12,6 @@ import os
 import re
 from collections.abc import Iterable
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.interrupts import deferred
@@ -21,6 +20,7 @@ from memplan_cli.errors import ModelError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
 
 Content = bytes | Iterable[bytes]

@@ -37,7 +37,7 @@ _INITIALISING = frozenset(
 )
 
 
-class Interrupted(KeyboardInterrupt):  # noqa: N818 - as the exception that it is one of
+class Interrupted(KeyboardInterrupt):
     """A signal asks this process to end.
 
     Of `KeyboardInterrupt` itself CPython keeps, wherever it passes through ``exec``, that
@@ -149,4 +149,3 @@ def _hear_again(number: int) -> None:
 def interrupted_by(error: BaseException) -> Interrupted:
     """Return what an exception says of the signal: Ctrl-C where it says nothing."""
     return error if isinstance(error, Interrupted) else Interrupted(signal.SIGINT)
-

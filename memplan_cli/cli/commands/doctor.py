@@ -24,7 +24,7 @@ def doctor(*, form: str, output: Output) -> None:
     from memplan_cli import workflows
     from memplan_cli.reporting.commands.results import DOCTOR
 
-    output.progress("creating a session on each provider")
+    output.progress("trying each provider")
     found = workflows.doctor()
     say(DOCTOR[form](found))
     raise SystemExit(1 if found.problems else 0)
