@@ -65,6 +65,7 @@ class _Seen:
 
     depth: int = 0
     waiting: int = 0
+    again: bool = False
     raised: float = 0.0
 
 
@@ -123,7 +124,9 @@ def _heard(number: int, frame: FrameType | None) -> None:
     if _seen.depth:
         _seen.waiting = _seen.waiting or number
     elif _initialises(frame):
-        _hear_again(number)
+        if not _seen.again:
+            _seen.again = True
+            _hear_again(number)
     elif time.monotonic() - _seen.raised > _CLEANING or not _seen.raised:
         _seen.raised = time.monotonic()
         raise Interrupted(number)
@@ -141,7 +144,11 @@ def _initialises(frame: FrameType | None) -> bool:
 def _hear_again(number: int) -> None:
     from threading import Timer
 
-    timer = Timer(_AGAIN, _thread.interrupt_main, (number,))
+    def hear() -> None:
+        _seen.again = False
+        _thread.interrupt_main(number)
+
+    timer = Timer(_AGAIN, hear)
     timer.daemon = True
     timer.start()
 
