@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import _thread
 import signal
+import sys
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from sys import UnraisableHookArgs
     from types import FrameType
 
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
@@ -80,6 +82,7 @@ def raise_on_signals() -> None:
     for number in ENDING:
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(number, _heard)
+    sys.unraisablehook = _unraisable
 
 
 def ignore_signals() -> None:
@@ -124,9 +127,7 @@ def _heard(number: int, frame: FrameType | None) -> None:
     if _seen.depth:
         _seen.waiting = _seen.waiting or number
     elif _initialises(frame):
-        if not _seen.again:
-            _seen.again = True
-            _hear_again(number)
+        _hear_again(number)
     elif time.monotonic() - _seen.raised > _CLEANING or not _seen.raised:
         _seen.raised = time.monotonic()
         raise Interrupted(number)
@@ -141,12 +142,25 @@ def _initialises(frame: FrameType | None) -> bool:
     return False
 
 
+def _unraisable(args: UnraisableHookArgs) -> None:
+    """Hear a signal again that came in a finalizer or a callback, which raise nothing."""
+    if isinstance(args.exc_value, Interrupted):
+        _seen.raised = 0.0
+        _hear_again(args.exc_value.number)
+    else:
+        sys.__unraisablehook__(args)
+
+
 def _hear_again(number: int) -> None:
     from threading import Timer
 
+    if _seen.again:
+        return
+    _seen.again = True
+
     def hear() -> None:
         _seen.again = False
-        _thread.interrupt_main(number)
+        _thread.interrupt_main(signal.Signals(number))
 
     timer = Timer(_AGAIN, hear)
     timer.daemon = True

@@ -129,6 +129,7 @@ def killed(command: Command, sent: str, moments: int = MOMENTS) -> Killed:
         started = time.perf_counter()
         place.end("--version")
         starts = time.perf_counter() - started
+        place.end(*command.words)  # compiled loops are kept from now on
         started = time.perf_counter()
         place.end(*command.words)
         whole = time.perf_counter() - started
@@ -158,7 +159,7 @@ def _at(  # noqa: PLR0913, PLR0917 - one moment of `killed`
     if not (code in _codes(number) or (code in (-number, 1) and moment < _IMPORTS * starts)):
         found.wrong.append(f"{when}: exit {code}")
     elif "Traceback" in said and moment > _IMPORTS * starts:
-        found.wrong.append(f"{when}: a traceback")
+        found.wrong.append(f"{when}: {' '.join(said.split())[-160:]}")
     limit = time.perf_counter() + _SETTLE
     while (alive := marked(mark)) and time.perf_counter() < limit:
         time.sleep(0.02)

@@ -67,7 +67,7 @@ def test_a_child_ends_with_its_parent(
     ready = note if late else tmp_path / "pid.ready"
     with subprocess.Popen(
         [sys.executable, "-c", STARTS, WAITS, str(note), str(late)], stderr=subprocess.DEVNULL,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no thread runs here
     ) as parent:  # fmt: skip
         for _ in range(1000):
             if ready.exists() and note.read_text():

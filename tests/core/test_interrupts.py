@@ -105,6 +105,17 @@ def test_an_interrupt_during_the_load_of_a_compiled_module_waits_for_its_end() -
     assert done.stdout.split() == ["loaded", "interrupted", "True"], done
 
 
+@needs_signals
+def test_a_signal_in_a_finalizer_is_heard_again() -> None:
+    """Python prints what a finalizer raises, and goes on."""
+    done = ended(
+        "class Last:\n    def __del__(self): os.kill(os.getpid(), signal.SIGTERM); len('a')\n"
+        "try:\n    last = Last()\n    del last\n    time.sleep(9)\n"
+        "except interrupts.Interrupted as error: print(error.exit_code)"
+    )
+    assert (done.stdout, done.stderr) == ("143\n", "")
+
+
 def test_an_interrupt_of_pythons_own_counts_as_ctrl_c() -> None:
     assert interrupted_by(KeyboardInterrupt()).exit_code == 130
     assert interrupted_by(Interrupted(signal.SIGTERM)).exit_code == 143
