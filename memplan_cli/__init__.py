@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from memplan_cli.workflows.candidates import Optimized
     from memplan_cli.workflows.compare import Check
     from memplan_cli.workflows.doctor import doctor
+    from memplan_cli.workflows.load import load
     from memplan_cli.workflows.optimize import optimize
     from memplan_cli.workflows.report import plan, report
     from memplan_cli.workflows.validate import validate
@@ -27,6 +28,7 @@ _HOMES = {
     "Settings": "memplan_cli.settings.settings",
     "__version__": "memplan_cli.core.version:VERSION",
     "doctor": "memplan_cli.workflows.doctor",
+    "load": "memplan_cli.workflows.load",
     "optimize": "memplan_cli.workflows.optimize",
     "plan": "memplan_cli.workflows.report",
     "report": "memplan_cli.workflows.report",
@@ -42,6 +44,7 @@ __all__ = [
     "Settings",
     "__version__",
     "doctor",
+    "load",
     "optimize",
     "plan",
     "report",
