@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from memplan_cli.workflows.report import plan, report
     from memplan_cli.workflows.validate import validate
 
-_HOMES = {
+_MODULES = {
     "Check": "memplan_cli.workflows.compare",
     "MemParam": "memplan_cli.settings.settings",
     "MemplanError": "memplan_cli.errors",
@@ -56,9 +56,9 @@ def __getattr__(name: str) -> object:
     """Import what is asked for."""
     from importlib import import_module
 
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, _, there = _HOMES[name].partition(":")
+    module, _, there = _MODULES[name].partition(":")
     found: object = getattr(import_module(module), there or name)
     globals()[name] = found  # what is known is not asked for again
     return found
