@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from memplan_cli.cli.common import Output, printable
-from memplan_cli.core.interrupts import interrupted_by
+from memplan_cli.core.interrupts import heard, interrupted_by
 from memplan_cli.core.version import VERSION
 from memplan_cli.errors import MemplanError, RuntimeTimeoutError
 
@@ -128,6 +128,15 @@ class _Commands(click.Group):
             raise SystemExit(_Failure.exit_code) from error
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's own signature
+        try:
+            return self._invoke(ctx)
+        except _Failure:
+            ended = heard()
+            if ended:  # what failed is what the signal ended
+                raise _ended(ended) from None
+            raise
+
+    def _invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's own signature
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as error:

@@ -69,6 +69,7 @@ class _Seen:
     waiting: int = 0
     again: bool = False
     raised: float = 0.0
+    number: int = 0
 
 
 _seen = _Seen()
@@ -129,7 +130,7 @@ def _heard(number: int, frame: FrameType | None) -> None:
     elif _initialises(frame):
         _hear_again(number)
     elif time.monotonic() - _seen.raised > _CLEANING or not _seen.raised:
-        _seen.raised = time.monotonic()
+        _seen.raised, _seen.number = time.monotonic(), number
         raise Interrupted(number)
 
 
@@ -165,6 +166,11 @@ def _hear_again(number: int) -> None:
     timer = Timer(_AGAIN, hear)
     timer.daemon = True
     timer.start()
+
+
+def heard() -> Interrupted | None:
+    """Return the signal that was raised, whatever became of the exception; None: there was none."""
+    return Interrupted(_seen.number) if _seen.number else None
 
 
 def interrupted_by(error: BaseException) -> Interrupted:

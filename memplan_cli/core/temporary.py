@@ -1,7 +1,7 @@
 """Temporary files that end with the process that made them, or with the next run.
 
-Each is held under a lock for as long as its owner lives. The system lets go of the lock
-however the owner ends, so what can be locked has none, and is removed. Nothing is touched
+Each is held under a lock for as long as its process is there. The system lets go of the lock
+however that ends, so what can be locked has none, and is removed. Nothing is touched
 but what has memplan's own pattern of names, belongs to the same user and is no link.
 Where the system or the file system has no such locks, nothing is ever taken for left behind.
 """
@@ -25,7 +25,7 @@ _RUN = re.compile(r"memplan-[0-9a-f]{16}\.tmp")
 """The folder of one run, in the folder for temporary files."""
 
 _LOCK = ".memplan-lock"
-"""A file in each run's folder that its owner holds."""
+"""A file in each run's folder that its process holds."""
 
 _MOST_LEFT = 1000
 """Files that are looked at in one go: a folder with more is none of ours to clear."""
@@ -156,7 +156,7 @@ def clear_runs(base: Path) -> None:
 
 
 def clear_files(folder: Path, pattern: re.Pattern[str]) -> None:
-    """Remove files whose whole name fits a pattern, and whose owner is gone."""
+    """Remove files whose whole name fits a pattern, and whose process is gone."""
     for path in _ours(folder, pattern, stat.S_ISREG):
         file = _open(path)
         if file is None:

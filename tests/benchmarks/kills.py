@@ -34,8 +34,8 @@ _MARK = "MEMPLAN_KILLED"
 _SETTLE = 2.0
 """Seconds after which a process is called left; a killed one's children hear of it at once."""
 
-_IMPORTS = 0.5
-"""Share of the start in which Python is not yet memplan, and a signal ends it as it pleases."""
+_IMPORTS = 1.0
+"""Starts of the shortest command in which Python may not yet be memplan, on a busy machine."""
 
 
 @dataclass(frozen=True)
