@@ -13,6 +13,7 @@ from memplan_cli.analysis.dataflow import dataflow
 from memplan_cli.analysis.dry_run import dry_run
 from memplan_cli.analysis.phase import find_phases
 from memplan_cli.core.compact.heap import give_back
+from memplan_cli.core.progress import silent
 from memplan_cli.core.results.folded import Folded
 from memplan_cli.core.results.plan import check
 from memplan_cli.packing.portfolio import DEFAULT_WORK
@@ -96,6 +97,8 @@ def make_plan(  # noqa: PLR0913 - what a caller may bring along, by name
 
 def _decided(program: Program, settings: Settings, source: Source, means: _Means) -> Decided:
     """Decide everything; how it is written down, and whether it is safe, is for others."""
+    tell = means.progress or silent
+    tell("planning")
     phases, scope, estimate = _looked_at(program, settings, source)
     give_back(len(program.vars))
     refusal = tuple(left_alone(settings, phases))
@@ -168,7 +171,7 @@ def _as_it_is(program: Program, scope: Scope, settings: Settings) -> _Chosen:
 
 def _chosen(question: Question, scope: Scope, limits: Limits) -> _Chosen:
     """Evaluate the candidates, take the least, and find what the file's order would take."""
-    evaluated = choose(candidates(question), limits)
+    evaluated = choose(candidates(question), limits, question.tell)
     best = evaluated[0]
     candidate = best.candidate
     if candidate.peaks:

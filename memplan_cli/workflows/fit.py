@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.progress import Detail
 from memplan_cli.core.selection import free_dims
 from memplan_cli.core.symbolic.dims import bind_dim, binding_text
 from memplan_cli.errors import ModelError, SettingsError, UnknownSizeError
@@ -76,7 +77,7 @@ def fit(
     confirmed = None
     if limit.provider is not None and points:
         if progress:
-            progress("running the answer")
+            progress("running the original")
         confirmed = _run(model, points[0], limit.provider, search.settings)
     return Fit(
         model=str(model),
@@ -154,7 +155,7 @@ class _Search:
         key = tuple(sorted(dims.items()))
         if key not in self.known:
             if self.progress:
-                self.progress(f"planning {binding_text(dict(key))}")
+                self.progress(Detail(f"planning {binding_text(dict(key))}"))
             self.known[key] = self._planned(dims)
         return self.known[key]
 
