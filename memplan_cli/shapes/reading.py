@@ -32,6 +32,8 @@ class Loaded:
     warnings: tuple[str, ...] = ()
     observed: bool = False
     """Whether some shapes are those of one run."""
+    skipped: tuple[str, ...] = ()
+    """The paths of the blocks that no run under the binding enters."""
 
 
 def read_program(model: ModelProto | LazyModel, bindings: Bindings | None = None) -> Loaded:
@@ -48,6 +50,7 @@ def read_program(model: ModelProto | LazyModel, bindings: Bindings | None = None
     if bindings == Bindings() and (program := declared_program(source.model)) is not None:
         return Loaded(program)
     from memplan_cli.shapes.infer import infer
+    from memplan_cli.shapes.skipped import skipped_blocks
 
     inferred, warnings = infer(source, bindings)
     types = declared_types(inferred.graph)
@@ -55,10 +58,11 @@ def read_program(model: ModelProto | LazyModel, bindings: Bindings | None = None
     # graph need not be there twice while it is read.
     nested = any(any(subgraphs(node)) for node in inferred.graph.node if node.attribute)
     graph = inferred.graph if nested else None
+    skipped = skipped_blocks(graph) if graph is not None else ()
     del inferred
     give_back(len(types))
     model = source.model
-    return Loaded(program_of(model, graph or model.graph, types), warnings)
+    return Loaded(program_of(model, graph or model.graph, types), warnings, skipped=skipped)
 
 
 def read_checked(model: ModelProto | LazyModel, bindings: Bindings) -> Loaded:
@@ -72,17 +76,20 @@ def read_checked(model: ModelProto | LazyModel, bindings: Bindings) -> Loaded:
         SettingsError: a shape is given that its node contradicts.
     """
     from memplan_cli.shapes.contradictions import contradictions
+    from memplan_cli.shapes.skipped import without_memory
 
     source = lazy(model)
     loaded = read_program(source, bindings)
-    wrong = left = contradictions(source.model, loaded.program)
+    wrong = left = _reached(contradictions(source.model, loaded.program), loaded)
     untrusted: frozenset[str] = frozenset()
     # What one wrong declaration hid, the next round finds: names never come back.
     while left and not (names := frozenset(found.var.name for found in left)) <= untrusted:
         untrusted |= names
         known = {var: facts for var, facts in bindings.known.items() if var not in untrusted}
         loaded = read_program(source, replace(bindings, known=known, untrusted=untrusted))
-        left = contradictions(source.model, loaded.program)
+        left = _reached(contradictions(source.model, loaded.program), loaded)
+    if loaded.skipped:
+        loaded = replace(loaded, program=without_memory(loaded.program, loaded.skipped))
     if not wrong:
         return loaded
     _reject_given(left, bindings)
@@ -92,7 +99,14 @@ def read_checked(model: ModelProto | LazyModel, bindings: Bindings) -> Loaded:
     if left:
         program = forgotten(program, frozenset(found.var.id for found in left))
         said.append(f"the nodes do not agree on sizes, which are unknown: {left[0]}")
-    return Loaded(program, (*loaded.warnings, *said))
+    return replace(loaded, program=program, warnings=(*loaded.warnings, *said))
+
+
+def _reached(found: Sequence[Contradiction], loaded: Loaded) -> Sequence[Contradiction]:
+    """Return the contradictions in blocks that are run: what others make, nobody sees."""
+    from memplan_cli.shapes.skipped import is_inside
+
+    return [one for one in found if not is_inside(one.var.block, loaded.skipped)]
 
 
 def _reject_given(left: Sequence[Contradiction], bindings: Bindings) -> None:

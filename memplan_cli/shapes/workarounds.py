@@ -233,10 +233,15 @@ def forget_invented(model: ModelProto) -> None:
         return
     given = {d.dim_param for v in model.graph.input for d in v.type.tensor_type.shape.dim}
     for graph in graphs(model.graph):
-        values = {v.name: v for v in (*graph.input, *graph.output, *graph.value_info)}
+        every = (
+            *graph.input,
+            *graph.output,
+            *graph.value_info,
+        )  # an output may be there twice
+        values = {value.name: value for value in every}
         invented = [
             dim
-            for value in values.values()
+            for value in every
             for dim in value.type.tensor_type.shape.dim
             if _INVENTED.fullmatch(dim.dim_param) and dim.dim_param not in given
         ]
