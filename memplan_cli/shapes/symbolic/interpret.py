@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from memplan_cli.onnx_io.load import free_names, subgraphs
 from memplan_cli.onnx_io.protobuf import messages
+from memplan_cli.shapes.domains.table import made_by, rule_of
 from memplan_cli.shapes.lattice import is_complete, merged, shape_in, with_shape
 from memplan_cli.shapes.onnx_inference import infer_node
 from memplan_cli.shapes.symbolic.bodies import BODIES, Known, type_of
@@ -144,7 +145,10 @@ class _Walk:
         needed = _needed(graph, types, wanted)
         found: dict[str, TypeProto] = {}
         for node in graph.node:
-            if node.domain not in ("", "ai.onnx"):
+            other = rule_of(node)
+            if other is not None and not _is_whole(node, types):
+                _note(found, types, made_by(values, node, other))
+            if other is not None or node.domain not in ("", "ai.onnx"):
                 continue
             if not _is_whole(node, types):
                 rule = self.rules.get(node.op_type)
@@ -217,7 +221,7 @@ def _needed(
     """Return the values that shapes hang on, and those behind them."""
     needed = set(wanted)
     for node in reversed(graph.node):
-        if node.domain not in ("", "ai.onnx"):
+        if node.domain not in ("", "ai.onnx") and rule_of(node) is None:
             continue
         if not needed.isdisjoint(node.output) and node.op_type not in ("Shape", "Size"):
             needed.update(node.input)

@@ -109,7 +109,7 @@ def padded(values: Values, node: NodeProto) -> Shape | None:
         return None
     found = list(before)
     for at, axis in enumerate(axes):
-        found[axis] = _sum((before[axis], pads[at], pads[at + len(axes)]))
+        found[axis] = summed((before[axis], pads[at], pads[at + len(axes)]))
     return tuple(found)
 
 
@@ -128,11 +128,12 @@ def joined(values: Values, node: NodeProto) -> Shape | None:
         )
         for dims in zip(*known, strict=True)
     ]
-    found[axis] = _sum([shape[axis] for shape in known])
+    found[axis] = summed([shape[axis] for shape in known])
     return tuple(found)
 
 
-def _sum(dims: Sequence[Dim]) -> Dim:
+def summed(dims: Sequence[Dim]) -> Dim:
+    """Add dims; None where one is not known."""
     return None if None in dims else as_dim(total([terms_of(dim) for dim in dims]))
 
 
