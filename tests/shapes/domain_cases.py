@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from onnx import numpy_helper
 
 F = np.float32
 LEARNING, RUNTIME = "ai.onnx.ml", "com.microsoft"
@@ -40,6 +41,10 @@ def whole(*shape: int, dtype: str = "int64", high: int = 3) -> Any:  # noqa: ANN
     return np.random.default_rng(0).integers(0, high, shape).astype(dtype)
 
 
+def tensor(values: list[float], dtype: str) -> Any:  # noqa: ANN401 - a message of onnx's
+    return numpy_helper.from_array(np.array(values, dtype))
+
+
 X = {"x": real(5, 7)}
 ROWS = {"x": real(5, 3)}
 CUBE = {"x": real(2, 5, 8)}
@@ -48,7 +53,9 @@ LAST = {"x": real(2, 9, 11, 3)}
 QUANTIZED = {"s": np.float32(0.1), "z": np.uint8(3)}
 
 
-def learning(op: str, fed: dict[str, Any], outputs: int = 1, opset: int = 3, **attributes: Any) -> Case:  # noqa: ANN401 - attributes
+def learning(
+    op: str, fed: dict[str, Any], outputs: int = 1, opset: int = 3, **attributes: object
+) -> Case:
     return Case(op, fed, {}, attributes, "", outputs, LEARNING, opset)
 
 
@@ -78,6 +85,19 @@ TARGET = {
     "target_nodeids": [1, 2, 2],
     "target_ids": [0, 0, 1],
     "target_weights": [1.0, 2.0, 3.0],
+}
+NEW_TREE = {
+    "n_targets": 2,
+    "tree_roots": [0],
+    "nodes_featureids": [0],
+    "nodes_splits": tensor([0.5], "float32"),
+    "nodes_modes": tensor([0], "uint8"),
+    "nodes_truenodeids": [0],
+    "nodes_falsenodeids": [1],
+    "nodes_trueleafs": [1],
+    "nodes_falseleafs": [1],
+    "leaf_targetids": [0, 1],
+    "leaf_weights": tensor([1.0, 2.0], "float32"),
 }
 VECTORS = {
     "kernel_type": "RBF",
@@ -114,11 +134,21 @@ LEARNING_CASES = (
     learning("TreeEnsembleClassifier", ROWS, 2, classlabels_strings=["a", "b", "c"], **TREE, **CLASS),
     learning("TreeEnsembleClassifier", ROWS, 2, classlabels_int64s=[0, 1], post_transform="LOGISTIC", **TREE, **ONE_CLASS),
     learning("TreeEnsembleClassifier", {"x": real(5, 3).astype("float64")}, 2, 1, classlabels_int64s=[0, 1], **TREE, **ONE_CLASS),
+    learning("TreeEnsemble", ROWS, 1, 5, **NEW_TREE),
+    learning("TreeEnsemble", {"x": real(5, 3).astype("float64")}, 1, 5, **{**NEW_TREE, "nodes_splits": tensor([0.5], "float64"), "leaf_weights": tensor([1.0, 2.0], "float64")}),
     learning("TreeEnsembleRegressor", ROWS, n_targets=2, **TREE, **TARGET),
 )  # fmt: skip
 
 
-def runtime(op: str, fed: dict[str, Any], inputs: str = "", outputs: int = 1, *, constants: dict[str, Any] | None = None, **attributes: Any) -> Case:  # noqa: ANN401, PLR0913 - attributes
+def runtime(
+    op: str,
+    fed: dict[str, Any],
+    inputs: str = "",
+    outputs: int = 1,
+    *,
+    constants: dict[str, Any] | None = None,
+    **attributes: object,
+) -> Case:
     return Case(op, fed, constants or {}, attributes, inputs, outputs)
 
 
@@ -204,6 +234,7 @@ RUNTIME_CASES = (
     runtime("CausalConvWithState", {"x": real(2, 3, 9), "p": real(2, 3, 3)}, "x w  p", 2, constants={"w": real(3, 1, 4)}),
     runtime("LinearAttention", {"q": real(2, 5, 8), "k": real(2, 5, 8), "v": real(2, 5, 12)}, outputs=2, q_num_heads=2, kv_num_heads=2, update_rule="linear"),
     runtime("MoE", {"x": real(6, 8), "r": real(6, 4)}, "x r a  b", constants={"a": real(4, 8, 16), "b": real(4, 16, 8)}, k=1, activation_type="gelu"),
+    Case("FusedConv", IMAGE, {"w": real(4, 3, 3, 3)}, {"activation": "Relu"}, domain=RUNTIME),
     Case("SimplifiedLayerNormalization", CUBE, {"g": real(8)}, {"axis": -1}, domain=""),
 )  # fmt: skip
 
@@ -231,5 +262,18 @@ DECLARED_CASES: tuple[tuple[Case, list[tuple[str, Any]]], ...] = (
     (runtime("Irfft", {"x": real(2, 5, 2)}, signal_ndim=1, onesided=1, normalized=0), [("float32", ("d2", "2*d5 - 2"))]),
     (runtime("ComplexMul", {"x": real(5, 3, 2), "y": real(3, 2)}), [("float32", ("d5", "d3", "d2"))]),
     (runtime("DecoderMaskedMultiHeadAttention", {"q": real(2, 1, 8), "k": real(2, 1, 8), "v": real(2, 1, 8), "pk": real(2, 2, 9, 4), "pv": real(2, 2, 9, 4)}, "q k v   pk pv", 3, num_heads=2, past_present_share_buffer=1), [("float32", ("d2", 1, 8)), *[("float32", ("d2", "d2", "d9", "d4"))] * 2]),
+    (Case("FusedConv", IMAGE, {"w": real(4, 3, 3, 3)}, {"activation": "Relu"}, domain=""), [("float32", ("d2", 4, "d9 - 2", "d11 - 2"))]),
+    *((runtime(op, {"x": real(2, 5, 8), "y": real(2, 5, 8), "g": real(2, 5, 1)}), [("float32", ("d2", "d5", 8))]) for op in ("BiasAdd", "BranchwiseRMSNorm", "GatedAdd", "GatedRMSNorm", "MRotaryEmbedding", "QMoE", "ScaledSiLU")),
+    (runtime("ComplexMulConj", {"x": real(5, 3, 2), "y": real(3, 2)}), [("float32", ("d5", "d3", "d2"))]),
+    (runtime("DecoderMaskedSelfAttention", {"x": real(2, 1, 8), "p": real(2, 2, 2, 9, 4)}, "x w b  p", 2, constants={"w": real(8, 24), "b": real(24)}, num_heads=2, past_present_share_buffer=1), [("float32", ("d2", 1, 8)), ("float32", ("d2", "d2", "d2", "d9", "d4"))]),
+    (runtime("FusedMatMulActivation", {"a": real(7, 5), "b": real(7, 3)}, transA=1), [("float32", ("d5", "d3"))]),
+    (runtime("GemmFastGelu", {"a": real(2, 5, 7)}, constants={"b": real(7, 3)}), [("float32", ("d2", "d5", 3))]),
+    (runtime("GemmaRotaryEmbedding", {"e": real(2, 5, 8), "q": real(2, 4, 5, 8), "r": real(2, 4, 5, 8), "k": real(2, 3, 5, 8), "l": real(2, 3, 5, 8)}, outputs=2), [("float32", ("d2", "d4", "d5", 8)), ("float32", ("d2", "d3", "d5", 8))]),
+    (runtime("IsAllFinite", X), [("bool", ())]),
+    (runtime("MatMulFpQ4", {"a": real(2, 5, 32)}, constants={"b": whole(60, dtype="uint8"), "s": np.array([32, 3])}, blk_quant_type=1), [("float32", ("d2", "d5", 3))]),
+    (runtime("PackedMultiHeadAttention", {"q": real(7, 8), "k": real(7, 8), "v": real(7, 12)}, num_heads=2), [("float32", ("d7", 12))]),
+    (runtime("PackedMultiHeadAttention", {"q": real(7, 2, 3, 4)}, num_heads=2 ), [("float32", ("d7", "d2*d4"))]),
+    (runtime("QEmbedLayerNormalization", {"i": whole(2, 5, dtype="int32")}, "i  w p  g h  s", 2, constants={"w": whole(9, 8, dtype="uint8"), "p": whole(9, 8, dtype="uint8"), "g": whole(8, dtype="uint8"), "h": whole(8, dtype="uint8"), "s": F(0.1)}), [("float32", ("d2", "d5", 8)), ("int32", ("d2",))]),
+    (runtime("Sampling", {"i": whole(3, 5, dtype="int32")}, "i l", constants={"l": np.array([20], "int32")}), [("int32", ("d3", 20))]),
 )  # fmt: skip
 """Operators that no CPU kernel is there for, and what their schemas say of their results."""

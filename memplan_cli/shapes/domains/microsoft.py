@@ -17,11 +17,10 @@ from memplan_cli.shapes.domains.made import (
     last_as,
     like,
     part,
-    typed,
 )
 from memplan_cli.shapes.symbolic.elements import terms_of
 from memplan_cli.shapes.symbolic.rules import padded, summed
-from memplan_cli.shapes.symbolic.values import BOOL, FLOAT, INT32, product
+from memplan_cli.shapes.symbolic.values import BOOL, INT32, product
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -209,18 +208,15 @@ MICROSOFT: Mapping[str, Rule] = {
         (
             "BiasAdd", "BiasGelu", "BiasSoftmax", "BranchwiseRMSNorm", "FastGelu", "GatedAdd",
             "GatedRMSNorm", "Gelu", "GroupNorm", "Inverse", "MoE", "QLinearLeakyRelu",
-            "QLinearSigmoid", "QLinearSoftmax", "QMoE", "QOrderedGelu",
-            "QOrderedLayerNormalization", "QuickGelu", "SampleOp", "ScaledSiLU", "Trilu",
+            "QLinearSigmoid", "QLinearSoftmax", "QMoE", "QuickGelu", "SampleOp", "ScaledSiLU", "Trilu",
         ),
         like(0),
     ),
     "BiasDropout": _dropped,
     "DequantizeLinear": lambda node: [Made(node.element(1), node.shape(0))],
-    "DequantizeWithOrder": typed(FLOAT),
     "MurmurHash3": _hashed,
     "NGramRepeatBlock": like(1),
     "QuantizeLinear": _quantized,
-    "QuantizeWithOrder": typed(INT8),
     "SkipGroupNorm": like(0, 0),
     # Pairs of elements.
     "ComplexMul": broadcasting(0, 1),
