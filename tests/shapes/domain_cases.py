@@ -235,6 +235,9 @@ RUNTIME_CASES = (
     runtime("LinearAttention", {"q": real(2, 5, 8), "k": real(2, 5, 8), "v": real(2, 5, 12)}, outputs=2, q_num_heads=2, kv_num_heads=2, update_rule="linear"),
     runtime("MoE", {"x": real(6, 8), "r": real(6, 4)}, "x r a  b", constants={"a": real(4, 8, 16), "b": real(4, 16, 8)}, k=1, activation_type="gelu"),
     Case("FusedConv", IMAGE, {"w": real(4, 3, 3, 3)}, {"activation": "Relu"}, domain=RUNTIME),
+    Case("Attention", HEADS, {}, {"q_num_heads": 2, "kv_num_heads": 2}, domain="", opset=23),
+    Case("Attention", {"q": real(2, 6, 5, 8), "k": real(2, 3, 7, 8), "v": real(2, 3, 7, 12)}, domain="", opset=23),
+    Case("Attention", {"q": real(2, 5, 24), "k": real(2, 7, 8), "v": real(2, 7, 12), "pk": real(2, 2, 3, 4), "pv": real(2, 2, 3, 6)}, {}, {"q_num_heads": 6, "kv_num_heads": 2}, "q k v  pk pv", 4, "", 23, numbers=(8, 12, 24, 4, 6)),
     Case("SimplifiedLayerNormalization", CUBE, {"g": real(8)}, {"axis": -1}, domain=""),
 )  # fmt: skip
 

@@ -43,7 +43,7 @@ def model_of(case: Case) -> onnx.ModelProto:
         [onnx.ValueInfoProto(name=name) for name in outputs],
         [numpy_helper.from_array(np.asarray(v), name) for name, v in case.constants.items()],
     )
-    versions = [helper.make_opsetid("", 18)]
+    versions = [helper.make_opsetid("", 18 if case.domain else max(18, case.opset))]
     if case.domain:
         versions.append(helper.make_opsetid(case.domain, case.opset))
     return helper.make_model(graph, opset_imports=versions, ir_version=9)

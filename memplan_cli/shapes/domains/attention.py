@@ -80,6 +80,37 @@ def _values_and_length(
     return (value[2], value[1]) if len(value) == _IN_ROWS else (None, None)
 
 
+def standard(node: Node) -> Sequence[Made]:
+    """Attention of ONNX's own domain; heads are a dim, or side by side."""
+    query, key, value = (node.ranked(at, _IN_ROWS, _HEADS_APART) for at in range(3))
+    heads, few = node.number("q_num_heads"), node.number("kv_num_heads")
+    if (
+        query is None
+        or key is None
+        or value is None
+        or not len(query) == len(key) == len(value)
+    ):
+        return []
+    if len(query) == _IN_ROWS:
+        if not heads or not few:
+            return []
+        keys: Shape = (key[0], few, key[1], part(key[2], few))
+        wide = part(value[2], few)
+        result = last_as(query, value[2] if heads == few else product((heads, wide)))
+        rows: Shape = (query[0], heads, query[1])
+    else:
+        keys, wide, rows = key, value[3], query[:3]
+        result = (*query[:3], wide)
+    past = node.ranked(4, _HEADS_APART)
+    length = keys[2] if not node.has(4) else summed((past[2], keys[2])) if past else None
+    return [
+        Made(node.element(0), result),
+        Made(node.element(1), (*keys[:2], length, keys[3])),
+        Made(node.element(2), (*keys[:2], length, wide)),
+        Made(node.element(0), (*rows, length)),
+    ]
+
+
 def _grouped(node: Node) -> Sequence[Made]:
     """GroupQueryAttention: fewer heads of keys and values than of queries, and a cache of them."""
     heads, few = node.number("num_heads"), node.number("kv_num_heads")

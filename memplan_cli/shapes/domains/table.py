@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan_cli.onnx_io.protobuf import messages
-from memplan_cli.shapes.domains.attention import ATTENTION
+from memplan_cli.shapes.domains.attention import ATTENTION, standard
 from memplan_cli.shapes.domains.learning import LEARNING
 from memplan_cli.shapes.domains.made import Made, Node, Rule, last_as
 from memplan_cli.shapes.domains.microsoft import MICROSOFT
@@ -26,8 +26,13 @@ def _normalized(node: Node) -> Sequence[Made]:
 
 
 DOMAINS: Mapping[str, Mapping[str, Rule]] = {
-    # Written into ONNX's own domain by ONNX Runtime's optimiser, and in no opset of it.
-    "": {"FusedConv": PRODUCTS["FusedConv"], "SimplifiedLayerNormalization": _normalized},
+    # The first is read wrongly by ONNX's inference, the others are in no opset: ONNX Runtime's
+    # optimiser writes them.
+    "": {
+        "Attention": standard,
+        "FusedConv": PRODUCTS["FusedConv"],
+        "SimplifiedLayerNormalization": _normalized,
+    },
     "ai.onnx.ml": LEARNING,
     "com.microsoft": {**MICROSOFT, **PRODUCTS, **ATTENTION},
 }
