@@ -74,11 +74,7 @@ def values_of(case: Case) -> dict[str, onnx.TensorProto]:
     }
 
 
-def judged(
-    case: Case,
-    free: bool,
-    values: Mapping[str, onnx.TensorProto],  # noqa: FBT001 - a column of the table
-) -> Counter[str]:
+def judged(case: Case, values: Mapping[str, onnx.TensorProto], *, free: bool) -> Counter[str]:
     """Count the results of a case by what is said of them."""
     model, dims = undeclared(case, free=free)
     found: Counter[str] = Counter()
@@ -125,7 +121,7 @@ def main() -> int:
             ("sizes", False, {}),
             ("sizes and small values", False, small),
         ):
-            rows.setdefault(name, Counter()).update(judged(case, free, values))
+            rows.setdefault(name, Counter()).update(judged(case, values, free=free))
     lines = [
         "# Shapes of the ONNX backend suite",
         "",
