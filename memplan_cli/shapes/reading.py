@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from memplan_cli.shapes.contradictions import Contradiction
 
 
+_LONGEST = 80
+"""Characters of a name in a message."""
+
+
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """A program, and what was noticed while reading it."""
@@ -76,7 +80,6 @@ def read_checked(model: ModelProto | LazyModel, bindings: Bindings) -> Loaded:
         SettingsError: a shape is given that its node contradicts.
     """
     from memplan_cli.shapes.contradictions import contradictions
-    from memplan_cli.shapes.skipped import without_memory
 
     source = lazy(model)
     loaded = read_program(source, bindings)
@@ -89,7 +92,7 @@ def read_checked(model: ModelProto | LazyModel, bindings: Bindings) -> Loaded:
         loaded = read_program(source, replace(bindings, known=known, untrusted=untrusted))
         left = _reached(contradictions(source.model, loaded.program), loaded)
     if loaded.skipped:
-        loaded = replace(loaded, program=without_memory(loaded.program, loaded.skipped))
+        loaded = _without_skipped(loaded, bindings)
     if not wrong:
         return loaded
     _reject_given(left, bindings)
@@ -100,6 +103,19 @@ def read_checked(model: ModelProto | LazyModel, bindings: Bindings) -> Loaded:
         program = forgotten(program, frozenset(found.var.id for found in left))
         said.append(f"the nodes do not agree on sizes, which are unknown: {left[0]}")
     return replace(loaded, program=program, warnings=(*loaded.warnings, *said))
+
+
+def _without_skipped(loaded: Loaded, bindings: Bindings) -> Loaded:
+    """Take the memory from what is never run; say so where values that were given decide it."""
+    from memplan_cli.shapes.skipped import without_memory
+
+    program = without_memory(loaded.program, loaded.skipped)
+    if not bindings.values:
+        return replace(loaded, program=program)
+    count, first = len(loaded.skipped), loaded.skipped[0][:_LONGEST]
+    what = f"{count} subgraphs are" if count > 1 else "one subgraph is"
+    note = f"{what} never run with the values given, and {'take' if count > 1 else 'takes'} no memory: {first!r}"
+    return replace(loaded, program=program, warnings=(*loaded.warnings, note))
 
 
 def _reached(found: Sequence[Contradiction], loaded: Loaded) -> Sequence[Contradiction]:
