@@ -26,11 +26,13 @@ def _normalized(node: Node) -> Sequence[Made]:
 
 
 DOMAINS: Mapping[str, Mapping[str, Rule]] = {
-    # The first is read wrongly by ONNX's inference, the others are in no opset: ONNX Runtime's
-    # optimiser writes them.
+    # The first is read wrongly by ONNX's inference, states it follows with numbers only, and
+    # the others are in no opset: ONNX Runtime's optimiser writes them.
     "": {
         "Attention": standard,
+        "CausalConvWithState": MICROSOFT["CausalConvWithState"],
         "FusedConv": PRODUCTS["FusedConv"],
+        "LinearAttention": ATTENTION["LinearAttention"],
         "SimplifiedLayerNormalization": _normalized,
     },
     "ai.onnx.ml": LEARNING,

@@ -23,10 +23,12 @@ from memplan_cli.shapes.symbolic.families import BINARY, BY_DATA, UNPREDICTABLE
 from memplan_cli.shapes.symbolic.rules import (
     flattened,
     joined,
+    packed_into_channels,
     padded,
     resized,
     sliced,
     tiled,
+    unpacked_from_channels,
 )
 from memplan_cli.shapes.symbolic.targets import (
     broadcasted,
@@ -39,7 +41,12 @@ from memplan_cli.shapes.symbolic.targets import (
 )
 from memplan_cli.shapes.symbolic.value_rules import follow
 from memplan_cli.shapes.symbolic.values import BOOL, INT32, INT64, MOST, Values
-from memplan_cli.shapes.symbolic.windows import convolved, pooled, transposed
+from memplan_cli.shapes.symbolic.windows import (
+    convolved,
+    convolved_quantized,
+    pooled,
+    transposed,
+)
 from memplan_cli.shapes.workarounds import NEED_WORKAROUND
 
 if TYPE_CHECKING:
@@ -63,15 +70,20 @@ RULES: Mapping[str, Rule] = {
     "TopK": topmost,
     # Dims multiplied, cut or joined.
     "Concat": joined,
+    "DepthToSpace": unpacked_from_channels,
     "Flatten": flattened,
     "Pad": padded,
     "Resize": resized,
     "Slice": sliced,
+    "SpaceToDepth": packed_into_channels,
     "Tile": tiled,
     "Upsample": resized,
     # Windows.
     "AveragePool": pooled,
     "Conv": convolved,
+    "ConvInteger": convolved,
+    "DeformConv": convolved,
+    "QLinearConv": convolved_quantized,
     "ConvTranspose": transposed,
     "LpPool": pooled,
     "MaxPool": pooled,
@@ -148,7 +160,7 @@ class _Walk:
             other = rule_of(node)
             if other is not None and not _is_whole(node, types):
                 _note(found, types, made_by(values, node, other))
-            if other is not None or node.domain not in ("", "ai.onnx"):
+            if node.domain not in ("", "ai.onnx"):
                 continue
             if not _is_whole(node, types):
                 rule = self.rules.get(node.op_type)

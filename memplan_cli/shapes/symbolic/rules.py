@@ -189,6 +189,26 @@ def _place(place: int | str, dim: int | str) -> int | str | None:
     return found if isinstance(found, int | str) else None
 
 
+def packed_into_channels(values: Values, node: NodeProto) -> Shape | None:
+    """Return a SpaceToDepth's shape: blocks of rows and columns become channels."""
+    shape, block = values.shape(node.input[0]), int_attribute(node, "blocksize", 0)
+    if shape is None or block < 1:
+        return None
+    batch, channels, *rest = shape
+    few = [None if d is None else as_dim(floored(terms_of(d), block)) for d in rest]
+    return (batch, product((channels, block**2)), *few)
+
+
+def unpacked_from_channels(values: Values, node: NodeProto) -> Shape | None:
+    """Return a DepthToSpace's shape: channels become blocks of rows and columns."""
+    shape, block = values.shape(node.input[0]), int_attribute(node, "blocksize", 0)
+    if shape is None or block < 1:
+        return None
+    batch, channels, *rest = shape
+    few = None if channels is None else as_dim(floored(terms_of(channels), block**2))
+    return (batch, few, *(product((dim, block)) for dim in rest))
+
+
 def flattened(values: Values, node: NodeProto) -> Shape | None:
     """Return a Flatten's shape: two products."""
     before, axis = values.shape(node.input[0]), int_attribute(node, "axis", 1)

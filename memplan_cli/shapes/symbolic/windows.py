@@ -28,6 +28,14 @@ def convolved(values: Values, node: NodeProto) -> Shape | None:
     return convolution(node, shape, kernel)
 
 
+def convolved_quantized(values: Values, node: NodeProto) -> Shape | None:
+    """Return a QLinearConv's shape: scales and zero points stand between input and kernel."""
+    shape, kernel = values.shape(node.input[0]), values.shape(node.input[3])
+    if shape is None or kernel is None or len(kernel) != len(shape):
+        return None
+    return convolution(node, shape, kernel)
+
+
 def convolution(node: NodeProto, shape: Shape, kernel: Shape) -> Shape:
     """Return a convolution's shape from those of its input and its kernel, channels first."""
     sizes = ints_attribute(node, "kernel_shape", ())
