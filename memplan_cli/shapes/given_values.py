@@ -8,8 +8,6 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from memplan_cli.shapes.lattice import merged, shape_in, with_shape
 
 if TYPE_CHECKING:
@@ -34,6 +32,7 @@ def small_values(feeds: Feeds) -> Mapping[str, TensorProto]:
 def _small(feed: Feed) -> Iterator[TensorProto]:
     if feed.container != "tensor" or len(feed.files) != 1 or prod(feed.shape or ()) > _MOST:
         return
+    import numpy as np
     from onnx import numpy_helper
 
     array = np.load(feed.files[0], allow_pickle=False)
@@ -62,6 +61,7 @@ def as_constants(model: ModelProto, values: Mapping[str, TensorProto]) -> list[V
 
 def _fitting(value: ValueInfoProto, given: TensorProto) -> TensorProto | None:
     """Return a value in the shape that its input has; None where it does not fit."""
+    import numpy as np
     from onnx import numpy_helper
 
     shape, element = shape_in(value.type), value.type.tensor_type.elem_type

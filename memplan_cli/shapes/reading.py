@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.compact.heap import give_back
-from memplan_cli.core.program import Program
+from memplan_cli.core.program import Origin, Program
 from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.declared import declared_types
 from memplan_cli.onnx_io.lazy_model import lazy
@@ -35,7 +35,7 @@ class Loaded:
     program: Program
     warnings: tuple[str, ...] = ()
     observed: bool = False
-    """Whether some shapes are those of one run."""
+    """Whether some shapes are those of one run, or hang on values that were given."""
     skipped: tuple[str, ...] = ()
     """The paths of the blocks that no run under the binding enters."""
 
@@ -79,9 +79,27 @@ def read_checked(model: ModelProto | LazyModel, bindings: Bindings) -> Loaded:
         ModelError: as `read_program`.
         SettingsError: a shape is given that its node contradicts.
     """
+    source = lazy(model)
+    loaded = _read_checked(source, bindings)
+    if not bindings.values:
+        return loaded
+    # What is not so without the values holds for them alone.
+    plain = _read_checked(source, replace(bindings, values={})).program.vars
+    found = loaded.program.vars
+    hanging = [
+        var for var in found if var not in plain or found[var].shape != plain[var].shape
+    ]
+    made = [var for var in hanging if found[var].origin in (Origin.OP, Origin.BODY_INPUT)]
+    if not made:
+        return loaded
+    names = ", ".join(var[:_LONGEST] for var in made[:3]) + (", ..." if len(made) > 3 else "")
+    note = f"shapes hang on the values given, others may need more: {names}"
+    return replace(loaded, observed=True, warnings=(*loaded.warnings, note))
+
+
+def _read_checked(source: LazyModel, bindings: Bindings) -> Loaded:
     from memplan_cli.shapes.contradictions import contradictions
 
-    source = lazy(model)
     loaded = read_program(source, bindings)
     wrong = left = _reached(contradictions(source.model, loaded.program), loaded)
     untrusted: frozenset[str] = frozenset()

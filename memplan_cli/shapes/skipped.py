@@ -1,4 +1,4 @@
-"""Blocks that no run under the binding enters: the other branch, the body of no turn.
+"""Blocks that no run under the binding enters: the other branch, a loop's subgraph without a turn.
 
 Nothing of theirs is ever computed, so their values take no memory, whatever their shapes
 would be; these need not even fit together.

@@ -278,5 +278,7 @@ DECLARED_CASES: tuple[tuple[Case, list[tuple[str, Any]]], ...] = (
     (runtime("PackedMultiHeadAttention", {"q": real(7, 2, 3, 4)}, num_heads=2 ), [("float32", ("d7", "d2*d4"))]),
     (runtime("QEmbedLayerNormalization", {"i": whole(2, 5, dtype="int32")}, "i  w p  g h  s", 2, constants={"w": whole(9, 8, dtype="uint8"), "p": whole(9, 8, dtype="uint8"), "g": whole(8, dtype="uint8"), "h": whole(8, dtype="uint8"), "s": F(0.1)}), [("float32", ("d2", "d5", 8)), ("int32", ("d2",))]),
     (runtime("Sampling", {"i": whole(3, 5, dtype="int32")}, "i l", constants={"l": np.array([20], "int32")}), [("int32", ("d3", 20))]),
+    (Case("CausalConvWithState", {"x": real(2, 3, 9)}, {"w": real(3, 1, 4)}, outputs=2, domain=""), [("float32", ("d2", "d3", "d9")), ("float32", ("d2", "d3", 3))]),
+    (Case("LinearAttention", {"q": real(2, 5, 8), "k": real(2, 5, 8), "v": real(2, 5, 12)}, {}, {"q_num_heads": 2, "kv_num_heads": 2}, outputs=2, domain=""), [("float32", ("d2", "d5", 12)), ("float32", ("d2", 2, 4, 6))]),
 )  # fmt: skip
 """Operators that no CPU kernel is there for, and what their schemas say of their results."""

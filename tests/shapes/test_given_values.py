@@ -47,6 +47,17 @@ def test_integers_and_floats_that_are_given_say_shapes() -> None:
     assert shapes_of(to=np.array([2, -1]))["z"] == (None,)
 
 
+def test_what_hangs_on_values_is_said_to() -> None:
+    given = {"to": numpy_helper.from_array(np.array([2, -1]))}
+    model = onnx.parser.parse_model(TEXT)
+    loaded = read_checked(model, Bindings(values=given))
+    assert loaded.observed
+    (note,) = loaded.warnings
+    assert note == "shapes hang on the values given, others may need more: y"
+    other = {"scale": numpy_helper.from_array(np.array([1.0, 2.0], np.float32))}
+    assert not read_checked(model, Bindings(values=other)).observed, "it does not fit"
+
+
 def test_an_input_whose_value_is_given_is_still_one() -> None:
     given = {"to": numpy_helper.from_array(np.array([2, -1]))}
     model = onnx.parser.parse_model(TEXT)

@@ -56,6 +56,7 @@ def test_a_plan_knows_all_sizes_without_a_run(
         monkeypatch.setattr(asked, name, lambda *_: pytest.fail("ONNX Runtime was asked"))
     report = report_of("report", str(written(tmp_path)), *GIVEN)
     assert report["coverage"] == 1.0
+    assert report["certainty"]["planned"] == "observed", "it holds for these values"
     # fast (a byte), p, q, a, w, k: nothing of the other branch.
     assert report["memory"]["naive"] == 1 + 5 * 128
 

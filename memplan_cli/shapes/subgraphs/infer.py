@@ -155,7 +155,8 @@ def _skipped(node: NodeProto, level: Level) -> str:
         return "" if condition is None else "else_branch" if condition else "then_branch"
     if node.op_type == "Loop":
         ends = [level.number(name) for name in node.input[:2] if name]
-        return "body" if 0 in ends else ""
+        ((attribute, _),) = subgraphs(node)
+        return attribute if 0 in ends else ""
     return ""
 
 

@@ -52,7 +52,7 @@ def read_completely(model: ModelProto | LazyModel, path: Path, bindings: Binding
         note = (
             f"{len(missing)} sizes are unknown and ONNX Runtime cannot load {path.name} to say"
         )
-        return Loaded(loaded.program, (*loaded.warnings, f"{note}: {failure}"))
+        return replace(loaded, warnings=(*loaded.warnings, f"{note}: {failure}"))
     return _read_with(source, bindings, known, missing, "come from ONNX Runtime's inference")
 
 
