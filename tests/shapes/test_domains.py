@@ -12,8 +12,10 @@ from onnx import helper, numpy_helper
 from memplan_cli.core.symbolic.dims import bind_dim
 from memplan_cli.onnx_io.types import dtype_name
 from memplan_cli.shapes.bindings import Bindings
-from memplan_cli.shapes.domains.table import DOMAINS
+from memplan_cli.shapes.domains.table import DOMAINS, made_by, rule_of
+from memplan_cli.shapes.lattice import shape_in
 from memplan_cli.shapes.reading import read_program
+from memplan_cli.shapes.symbolic.values import Values
 from tests.shapes.domain_cases import (
     DECLARED_CASES,
     LEARNING,
@@ -113,3 +115,16 @@ def test_a_map_becomes_a_row() -> None:
 def test_a_node_without_inputs_that_are_known_says_nothing(case: Case) -> None:
     bare = Case(case.op, {}, {}, case.attributes, "", case.outputs)
     assert said(bare) == [("unknown", None)]
+
+
+@pytest.mark.parametrize("case", LEARNING_CASES, ids=str)
+def test_a_rule_agrees_where_the_inference_of_onnx_is_not_asked(case: Case) -> None:
+    graph = model_of(case).graph
+    types = {value.name: value.type for value in graph.input}
+    rule = rule_of(graph.node[0])
+    assert rule is not None
+    found = made_by(Values.over(graph, types, 18), graph.node[0], rule)
+    dims = {f"d{dim}": dim for value in case.fed.values() for dim in value.shape if dim > 1}
+    for at, result in enumerate(made(case)):
+        bound = tuple(bind_dim(dim, dims) for dim in shape_in(found[f"o{at}"]) or ())
+        assert bound == result.shape, at
