@@ -126,5 +126,7 @@ def test_a_rule_agrees_where_the_inference_of_onnx_is_not_asked(case: Case) -> N
     found = made_by(Values.over(graph, types, 18), graph.node[0], rule)
     dims = {f"d{dim}": dim for value in case.fed.values() for dim in value.shape if dim > 1}
     for at, result in enumerate(made(case)):
-        bound = tuple(bind_dim(dim, dims) for dim in shape_in(found[f"o{at}"]) or ())
+        kind = found[f"o{at}"]
+        assert kind.tensor_type.elem_type == helper.np_dtype_to_tensor_dtype(result.dtype), at
+        bound = tuple(bind_dim(dim, dims) for dim in shape_in(kind) or ())
         assert bound == result.shape, at
