@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.program import Program
 from memplan_cli.core.selection import free_dims
 from memplan_cli.core.symbolic.dims import bind_dim, binding_text
 from memplan_cli.errors import ModelError, SettingsError, UnknownSizeError
@@ -32,6 +31,7 @@ from memplan_cli.settings.settings import Settings
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from memplan_cli.core.program import Program
     from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.planning.fit import Point
@@ -186,7 +186,7 @@ def bind_program(program: Program, dims: Mapping[str, int]) -> Program:
         else var._replace(shape=tuple(bind_dim(dim, dims) for dim in var.shape))
         for identity, var in program.vars.items()
     }
-    return Program(program.name, program.body, bound)
+    return replace(program, vars=bound)
 
 
 def _check_symbols(program: Program, unknown: tuple[str, ...], settings: Settings) -> None:

@@ -13,14 +13,14 @@ import os
 import shutil
 from mmap import ACCESS_READ, mmap
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.load import load_as_written
 from memplan_cli.onnx_io.weights.sizes import check_tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from onnx import ModelProto, TensorProto
 
@@ -184,6 +184,32 @@ def copy_along(
         remove(created)
         raise
     return tuple(created)
+
+
+def create(
+    place: Path, write: Callable[[BinaryIO], None], own: Collection[str] = ()
+) -> tuple[Path, ...]:
+    """Write a new data file; return what was created, for `remove` and `forget`.
+
+    It has its name once it is whole. One of ``own`` that has the name is put aside.
+
+    Raises:
+        ModelError: it cannot be written.
+    """
+    partial = place.with_name(f".{place.name}.{os.getpid()}.tmp")
+    try:
+        with partial.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        if place.name in own and place.exists():
+            place.replace(_aside(place))
+        partial.replace(place)
+    except OSError as error:
+        raise ModelError(f"{place} cannot be written: {error.strerror}") from error
+    finally:
+        partial.unlink(missing_ok=True)
+    return (place,)
 
 
 def _aside(path: Path) -> Path:
