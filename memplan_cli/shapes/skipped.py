@@ -6,9 +6,10 @@ would be; these need not even fit together.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.program import Origin, Program
+from memplan_cli.core.program import Origin
 from memplan_cli.shapes.given import block_paths
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from onnx import GraphProto
 
-    from memplan_cli.core.program import Var
+    from memplan_cli.core.program import Program, Var
 
 NEVER_RUN = "memplan: never run"
 """What an inferred copy notes as the documentation of a subgraph that is not run."""
@@ -42,7 +43,7 @@ def without_memory(program: Program, paths: Sequence[str]) -> Program:
         identity: _empty(var) if is_inside(var.block, paths) else var
         for identity, var in program.vars.items()
     }
-    return Program(program.name, program.body, vars_)
+    return replace(program, vars=vars_)
 
 
 def _empty(var: Var) -> Var:
