@@ -59,7 +59,7 @@ def learning(
     return Case(op, fed, {}, attributes, "", outputs, LEARNING, opset)
 
 
-TREE = {
+TREE: dict[str, Any] = {
     "nodes_treeids": [0, 0, 0],
     "nodes_nodeids": [0, 1, 2],
     "nodes_featureids": [0, 0, 0],
@@ -68,25 +68,25 @@ TREE = {
     "nodes_truenodeids": [1, 0, 0],
     "nodes_falsenodeids": [2, 0, 0],
 }
-CLASS = {
+CLASS: dict[str, Any] = {
     "class_treeids": [0, 0, 0],
     "class_nodeids": [1, 2, 2],
     "class_ids": [0, 1, 2],
     "class_weights": [1.0, 0.5, 0.5],
 }
-ONE_CLASS = {
+ONE_CLASS: dict[str, Any] = {
     "class_treeids": [0, 0],
     "class_nodeids": [1, 2],
     "class_ids": [0, 0],
     "class_weights": [0.2, 0.7],
 }
-TARGET = {
+TARGET: dict[str, Any] = {
     "target_treeids": [0, 0, 0],
     "target_nodeids": [1, 2, 2],
     "target_ids": [0, 0, 1],
     "target_weights": [1.0, 2.0, 3.0],
 }
-NEW_TREE = {
+NEW_TREE: dict[str, Any] = {
     "n_targets": 2,
     "tree_roots": [0],
     "nodes_featureids": [0],
@@ -99,7 +99,7 @@ NEW_TREE = {
     "leaf_targetids": [0, 1],
     "leaf_weights": tensor([1.0, 2.0], "float32"),
 }
-VECTORS = {
+VECTORS: dict[str, Any] = {
     "kernel_type": "RBF",
     "kernel_params": [0.5, 0.0, 3.0],
     "support_vectors": [float(n) for n in range(12)],

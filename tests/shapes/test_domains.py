@@ -16,7 +16,7 @@ from memplan_cli.shapes.domains.table import DOMAINS, made_by, rule_of
 from memplan_cli.shapes.lattice import shape_in
 from memplan_cli.shapes.reading import read_program
 from memplan_cli.shapes.symbolic.values import Values
-from tests.shapes.domain_cases import (
+from shapes.domain_cases import (
     DECLARED_CASES,
     LEARNING,
     LEARNING_CASES,
