@@ -93,7 +93,7 @@ class CutBounds:
             before: Ops taken to run before this one.
             after: Ops taken to run after it.
         """
-        side = _sides(self._graph, op, before, after)
+        side = sides(self._graph, op, before, after)
         tensors = self._graph.replaces[op] or (-1,)
         cuts = [self._cut(op, side, tensor, work) for tensor in tensors]
         best = min(cuts, key=lambda cut: cut.bound)
@@ -180,7 +180,7 @@ class _Split:
                 self.network.edge(gate, self._node[user], INFINITE)
 
 
-def _sides(
+def sides(
     graph: TaskGraph, op: int, before: Sequence[int], after: Sequence[int]
 ) -> list[bool | None]:
     """Return for each op whether it is surely before (True), or not (False), the given."""

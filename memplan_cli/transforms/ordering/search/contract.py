@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.results.certificate import Fusion
 from memplan_cli.transforms.ordering.graph import TaskGraph
 
 if TYPE_CHECKING:
@@ -31,6 +32,10 @@ class Contracted:
 
     graph: TaskGraph
     members: tuple[tuple[int, ...], ...]
+    fusions: tuple[Fusion, ...] = ()
+    """What was fused, one after the other, each cluster by the id of one of its ops."""
+    ids: tuple[int, ...] = ()
+    """That id of each cluster."""
 
     def expand(self, order: Order) -> Order:
         """Turn an order of clusters into one of ops."""
@@ -76,6 +81,7 @@ class _Clusters:
         self.replaces = [set(sources) for sources in graph.replaces]
         self.need = list(graph.need)
         self.members = [[op] for op in range(graph.size)]
+        self.fusions: list[Fusion] = []
 
     def _only(self, tensor: int, *users: int) -> bool:
         """Whether only these will ever touch a tensor."""
@@ -101,6 +107,7 @@ class _Clusters:
             self.need[succ] += taken
             self.members[succ] = members + self.members[succ]
             self._absorb(op, succ, inner)
+            self.fusions.append(Fusion(op, succ, "late"))
             fused += 1
         return fused
 
@@ -129,6 +136,7 @@ class _Clusters:
             self.replaces[first] -= self.touches[op]
             self.members[first] += members
             self._absorb(op, first, inner)
+            self.fusions.append(Fusion(op, first, "early"))
             fused += 1
         return fused
 
@@ -189,7 +197,8 @@ class _Clusters:
             outlives=graph.outlives,
             start=graph.start,
         )
-        return Contracted(contracted, tuple(tuple(self.members[op]) for op in ids))
+        members = tuple(tuple(self.members[op]) for op in ids)
+        return Contracted(contracted, members, tuple(self.fusions), tuple(ids))
 
     def _sorted_ids(self) -> list[int]:
         waiting = [len(before) for before in self.preds]

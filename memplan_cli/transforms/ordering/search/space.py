@@ -148,6 +148,10 @@ class Space:
 
     def children(self, state: State, limit: int) -> list[State]:
         """Return the states to try next, their peaks below ``limit``."""
+        return [child for _, child in self.ways(state, limit)]
+
+    def ways(self, state: State, limit: int) -> list[tuple[tuple[int, ...], State]]:
+        """Return the moves to try next, each with the state that it and free moves lead to."""
         found = []
         for move in self._moves(state):
             child = self._child(state, move, limit)
@@ -156,8 +160,8 @@ class Space:
             if len(move) == 1 and child.peak == state.peak and child.live <= state.live:
                 gone = state.left ^ child.left
                 if not gone & ~self._below[move[0]]:
-                    return [child]
-            found.append(child)
+                    return [(move, child)]
+            found.append((move, child))
         return found
 
     def _moves(self, state: State) -> Iterator[tuple[int, ...]]:
