@@ -127,6 +127,12 @@ def task_graph(block: Block, facts: Storage, taken: Mapping[int, int]) -> TaskGr
     )
 
 
+def tensor_names(block: Block, facts: Storage) -> tuple[VarId, ...]:
+    """Return the tensors of a block's graph by their numbers."""
+    begun = (*block.inputs, *(var for op in block.ops for var in op.outputs))
+    return tuple(var for var in begun if facts.roots.get(var) == var and facts.numbers[var])
+
+
 def most_taken(op: Op, facts: Storage, bodies: Sequence[Inner]) -> int:
     """Return what a control-flow op takes in the orders chosen for them.
 

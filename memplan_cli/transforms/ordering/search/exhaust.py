@@ -9,6 +9,7 @@ from memplan_cli.transforms.ordering.search.space import Space
 
 if TYPE_CHECKING:
     from memplan_cli.transforms.ordering.graph import TaskGraph
+    from memplan_cli.transforms.ordering.search.space import State
 
 MOST_STATES = 50_000
 """A search that takes more is not written down."""
@@ -44,4 +45,19 @@ def exhausted(graph: TaskGraph, bound: int) -> tuple[tuple[Move, ...], ...] | No
         states.append(tuple(moves))
         if len(queue) > MOST_STATES or entries > MOST_ENTRIES:
             return None
-    return tuple(states)
+    return _sorted(states, [0, *map(_left, queue)])
+
+
+def _left(state: State) -> int:
+    return state.left.bit_count()
+
+
+def _sorted(
+    states: list[tuple[Move, ...]], left: list[int]
+) -> tuple[tuple[Move, ...], ...]:
+    """Return the states so that every move leads to a later one: by the ops that are left."""
+    order = sorted(range(1, len(states)), key=lambda at: -left[at])
+    number = {at: place for place, at in enumerate(order, 1)}
+    return tuple(
+        tuple(move._replace(to=number[move.to]) for move in states[at]) for at in (0, *order)
+    )

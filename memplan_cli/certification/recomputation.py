@@ -1,0 +1,4 @@
+"""x."""
+from typing import Any
+def check_recomputation(*a: Any) -> None:
+    pass

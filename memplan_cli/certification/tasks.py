@@ -1,0 +1,203 @@
+"""The nodes of the outermost block as an ordering sees them: what each begins, reads and needs.
+
+The tables are those of groups of nodes that run one right after the other; a group goes by
+the place of one of its nodes. `fusions` makes groups, everything else only reads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from memplan_cli.certification.operators import (
+    DRAWING,
+    DROPOUT_TRAINS,
+    STATISTICS,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from memplan_cli.certification.graph import Block, Graph, Node
+    from memplan_cli.certification.tensors import Tensor
+
+    Overwrites = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(slots=True)
+class Task:
+    """A group of nodes.
+
+    Attributes:
+        preds: The groups that have to run before it.
+        succs: Those that have to run after it.
+        begins: The tensors that it makes and other groups read.
+        touches: Those, and the ones that it reads.
+        replaces: The tensors whose bytes its first result reuses if they end here.
+        saved: The bytes that it needs less then.
+        need: What its step takes beyond what was live before.
+    """
+
+    preds: set[int] = field(default_factory=set)
+    succs: set[int] = field(default_factory=set)
+    begins: set[str] = field(default_factory=set)
+    touches: set[str] = field(default_factory=set)
+    replaces: set[str] = field(default_factory=set)
+    saved: int = 0
+    need: int = 0
+
+
+@dataclass(slots=True)
+class Tasks:
+    """All groups by their ids.
+
+    Attributes:
+        weight: The bytes of each tensor.
+        users: The groups that make or read each tensor.
+        always: The bytes that are live at every step.
+    """
+
+    groups: dict[int, Task]
+    weight: dict[str, int]
+    users: dict[str, set[int]]
+    always: int
+
+    def taken(self, group: int) -> int:
+        """Return the bytes that a group begins and leaves to others."""
+        return sum(self.weight[tensor] for tensor in self.groups[group].begins)
+
+    def saving(self, group: int) -> int:
+        """Return what a group saves if it can replace a tensor."""
+        task = self.groups[group]
+        return task.saved if task.replaces else 0
+
+
+def read_tasks(
+    graph: Graph,
+    tensors: Mapping[str, Tensor],
+    roots: Mapping[str, str],
+    overwrites: Overwrites,
+) -> Tasks:
+    """Return the nodes of the outermost block, each a group of its own.
+
+    Args:
+        graph: In the planned order.
+        tensors: What the plan places.
+        roots: The tensor whose bytes each of them shows.
+        overwrites: The inputs that an operator's first result may be written over.
+    """
+    groups = {node.place: Task() for node in graph.top.nodes}
+    always = sum(t.size.coefficient for t in tensors.values() if t.row.pinned is not None)
+    tasks = Tasks(groups, {}, {}, always)
+    for node in graph.top.nodes:
+        _add(node, tasks, tensors, roots)
+        _let_replace(node, tasks, overwrites, (tensors, roots))
+    for first, second in _edges(graph.top):
+        groups[first].succs.add(second)
+        groups[second].preds.add(first)
+    for tensor, users in tasks.users.items():
+        if len(users) == 1:  # dead when it is made: only its own step needs it
+            (only,) = users
+            groups[only].begins.discard(tensor)
+            groups[only].touches.discard(tensor)
+    return tasks
+
+
+def _add(
+    node: Node, tasks: Tasks, tensors: Mapping[str, Tensor], roots: Mapping[str, str]
+) -> None:
+    task = tasks.groups[node.place]
+    for value in node.outputs:
+        if value is not None and roots.get(value.id) == value.id:
+            size = tensors[value.id].size.coefficient
+            if size:
+                tasks.weight[value.id], tasks.users[value.id] = size, set()
+                task.begins.add(value.id)
+    # While one of two branches runs, what the other reads may be gone, and no result is there.
+    if not node.bodies or node.repeats:
+        task.need = sum(tasks.weight[tensor] for tensor in task.begins)
+    read = [value for value in (*node.inputs, *node.captured.values()) if value is not None]
+    found = (roots.get(value.id, "") for value in read)
+    task.touches = task.begins | {root for root in found if root in tasks.weight}
+    for tensor in task.touches:
+        tasks.users[tensor].add(node.place)
+
+
+def _let_replace(
+    node: Node,
+    tasks: Tasks,
+    overwrites: Overwrites,
+    known: tuple[Mapping[str, Tensor], Mapping[str, str]],
+) -> None:
+    """Find the tensors over which the first result may be written, if they end there."""
+    tensors, roots = known
+    result = node.outputs[0] if node.outputs else None
+    if node.bodies or result is None or result.id not in tasks.weight:
+        return
+    task, allowed = tasks.groups[node.place], overwrites.get(node.kind, ())
+    for at in allowed:
+        value = node.inputs[at] if at < len(node.inputs) else None
+        if value is None or value.id not in roots or roots[value.id] not in tasks.weight:
+            continue
+        root = roots[value.id]
+        same = [
+            (place, other)
+            for place, other in enumerate(node.inputs)
+            if other is not None and roots.get(other.id) == root
+        ]
+        only = all(place in allowed and other is value for place, other in same)
+        if only and tensors[value.id].size == tensors[result.id].size:
+            task.replaces.add(root)
+            task.saved = tasks.weight[result.id]
+
+
+def _edges(block: Block) -> Iterator[tuple[int, int]]:
+    """Yield which node has to run before which."""
+    maker = {id(v): node.place for node in block.nodes for v in node.outputs if v is not None}
+    statistics = _statistics(block)
+    latest: dict[str, int] = {}
+    for node in block.nodes:
+        read = [v for v in (*node.inputs, *node.captured.values()) if v is not None]
+        yield from ((maker[id(v)], node.place) for v in read if id(v) in maker)
+        kinds = {*_in_turn(node), *(statistics[id(v)] for v in read if id(v) in statistics)}
+        for kind in kinds:
+            if kind in latest:
+                yield latest[kind], node.place
+            latest[kind] = node.place
+
+
+def _in_turn(node: Node) -> Iterator[str]:
+    """Yield what a node changes that others of its kind change too, each in its turn."""
+    inside = list(_inside(node))
+    if any(map(_draws, inside)):
+        yield "random"
+    if any(each.kind.startswith("Sequence") for each in inside):
+        yield "sequence"
+
+
+def _draws(node: Node) -> bool:
+    told = node.kind == "Dropout" and len(node.proto.input) >= DROPOUT_TRAINS
+    return told or node.kind in DRAWING
+
+
+def _inside(node: Node) -> Iterator[Node]:
+    yield node
+    for body in node.bodies:
+        for each in body.nodes:
+            yield from _inside(each)
+
+
+def _statistics(block: Block) -> Mapping[int, str]:
+    """Return the values that are overwritten while others read them, by what they began as."""
+    oldest: dict[int, str] = {}
+    results = {id(value) for value in block.outputs}
+    nodes: Sequence[Node] = [each for node in block.nodes for each in _inside(node)]
+    for node in nodes:
+        if node.proto.op_type != "BatchNormalization":
+            continue
+        for read, made in STATISTICS:
+            new = node.outputs[made] if made < len(node.outputs) else None
+            old = node.inputs[read] if read < len(node.inputs) else None
+            if new is not None and old is not None and id(new) not in results:
+                oldest[id(new)] = oldest.setdefault(id(old), old.id)
+    return oldest

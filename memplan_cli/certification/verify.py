@@ -1,0 +1,176 @@
+"""A certificate checked part by part, in time linear in it and in the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from memplan_cli.certification.arenas import check_arena
+from memplan_cli.certification.cuts import check_cuts
+from memplan_cli.certification.fusions import fuse
+from memplan_cli.certification.graph import Reader
+from memplan_cli.certification.operators import OVERWRITES
+from memplan_cli.certification.recomputation import check_recomputation
+from memplan_cli.certification.refused import RefusedError, UnknownError, refuse_unless
+from memplan_cli.certification.states import check_states
+from memplan_cli.certification.tasks import read_tasks
+from memplan_cli.certification.tensors import find_roots, read_tensors
+from memplan_cli.core.results.certificate import NOT_CHECKABLE
+from memplan_cli.core.results.certified import (
+    NOT_CHECKED,
+    REFUSED,
+    VERIFIED,
+    Certified,
+    PartVerdict,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from onnx import GraphProto  # noqa: TID251 - types only; onnx_io makes them
+
+    from memplan_cli.certification.graph import Arrange, Graph
+    from memplan_cli.certification.tensors import Tensor
+    from memplan_cli.core.program import Shape
+    from memplan_cli.core.results.certificate import (
+        ArenaProof,
+        Certificate,
+        OrderProof,
+        RecomputeProof,
+    )
+    from memplan_cli.core.results.plan import Plan
+    from memplan_cli.core.symbolic.bounds import Bounds
+
+    Proof = ArenaProof | OrderProof | RecomputeProof
+
+_LEVEL_THAT_SHARES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """The model of a plan, as far as a certificate needs it.
+
+    Attributes:
+        graph: Its outermost graph.
+        arrange: Puts a block's nodes into the planned order.
+        types: Dtype and shape by name, of each block by its path.
+        bounds: Of the dims that the plan's sizes are the largest for.
+    """
+
+    graph: GraphProto
+    arrange: Arrange
+    types: Mapping[str, Mapping[str, tuple[str, Shape | None]]]
+    bounds: Bounds
+
+
+def verify(certificate: Certificate, plan: Plan, model: Model) -> Certified:
+    """Check every part of a certificate; what the plan proves and it leaves out is refused."""
+    try:
+        subject = _Subject.of(plan, model)
+    except RefusedError as error:
+        status = NOT_CHECKED if isinstance(error, UnknownError) else REFUSED
+        return Certified((PartVerdict("model", 0, status, "", str(error)),))
+    try:
+        refuse_unless(
+            certificate.plan_sha256 == plan.digest,
+            "the certificate is of another plan: their digests differ",
+        )
+        refuse_unless(
+            certificate.graph_sha256 == plan.graph_sha256,
+            "the certificate is of another model: their digests differ",
+        )
+    except RefusedError as error:
+        return Certified((PartVerdict("certificate", 0, REFUSED, "", str(error)),))
+    return Certified(tuple(_parts(certificate, subject)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Subject:
+    """The plan, the model's graph in its order, and its tensors."""
+
+    plan: Plan
+    graph: Graph
+    tensors: Mapping[str, Tensor]
+
+    @classmethod
+    def of(cls, plan: Plan, model: Model) -> _Subject:
+        placed = frozenset(row.id for row in plan.tensors)
+        graph = Reader(plan.order, model.arrange, placed).read(model.graph)
+        return cls(plan, graph, read_tensors(graph, plan, model.types, model.bounds))
+
+    def roots(self) -> Mapping[str, str]:
+        """Return the tensor whose bytes each tensor that is not pinned shows."""
+        if self.plan.report.level == _LEVEL_THAT_SHARES:
+            return find_roots(self.graph, self.tensors)
+        return {n: n for n, tensor in self.tensors.items() if tensor.row.pinned is None}
+
+    def overwrites(self) -> Mapping[str, tuple[int, ...]]:
+        """Return the inputs that results may be written over."""
+        return OVERWRITES if self.plan.report.level == _LEVEL_THAT_SHARES else {}
+
+
+def _parts(certificate: Certificate, subject: _Subject) -> Iterator[PartVerdict]:
+    report = subject.plan.report
+    bound, proof = report.memory.order_bound, certificate.order
+    yield from _part("order", bound, proof, partial(_check_order, subject))
+    by_arena = {each.arena: each for each in certificate.arenas}
+    for arena in subject.plan.arenas:
+        check = partial(check_arena, arena, subject.tensors, report.level)
+        yield from _part(f"arena {arena.id}", arena.lower_bound, by_arena.get(arena.id), check)
+    if [each.arena for each in certificate.arenas] != [each.id for each in subject.plan.arenas]:
+        reason = "it has not one proof for each arena of the plan, in the plan's order"
+        yield PartVerdict("arenas", 0, REFUSED, "", reason)
+    again = certificate.recompute
+    yield from _part(
+        "recompute", report.recompute.bound, again, partial(_check_recompute, subject)
+    )
+
+
+def _part(
+    name: str, bound: int | None, proof: Proof | None, check: Callable[[Any], None]
+) -> Iterator[PartVerdict]:
+    """Yield the verdict on one bound, if the plan or the certificate has it."""
+    if bound is None and proof is None:
+        return
+    if proof is None or bound is None:
+        reason = "the plan has this bound, and the certificate shows nothing of it"
+        if bound is None:
+            reason = "the plan has no such bound"
+        yield PartVerdict(name, bound or 0, REFUSED, "", reason)
+        return
+    method = str(proof.method)
+    if proof.bound != bound:
+        reason = f"it is about a bound of {proof.bound} bytes, the plan says {bound}"
+        yield PartVerdict(name, bound, REFUSED, method, reason)
+        return
+    if method == NOT_CHECKABLE:
+        yield PartVerdict(name, bound, NOT_CHECKED, method, proof.why)
+        return
+    try:
+        check(proof)
+    except RefusedError as error:
+        yield PartVerdict(name, bound, REFUSED, method, str(error))
+    else:
+        yield PartVerdict(name, bound, VERIFIED, method, "")
+
+
+def _check_order(subject: _Subject, proof: OrderProof) -> None:
+    plan = subject.plan
+    refuse_unless(
+        all(arena.unit == "1" for arena in plan.arenas),
+        "sizes of the plan depend on symbols, and orders have no one peak",
+    )
+    tasks = read_tasks(subject.graph, subject.tensors, subject.roots(), subject.overwrites())
+    fuse(tasks, proof.fusions)
+    if proof.method == "search":
+        check_states(tasks, proof.states, proof.bound)
+        return
+    wanted = {"cut": 1, "pair": 2}[proof.method]
+    refuse_unless(len(proof.cuts) == wanted, f"a {proof.method} has not {len(proof.cuts)} cuts")
+    refuse_unless(not proof.states, f"a {proof.method} has no states")
+    check_cuts(tasks, proof.cuts, proof.tensors, proof.bound)
+
+
+def _check_recompute(subject: _Subject, proof: RecomputeProof) -> None:
+    check_recomputation(subject.graph, subject.tensors, proof, subject.overwrites())
