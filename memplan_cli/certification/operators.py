@@ -48,3 +48,6 @@ DROPOUT_TRAINS = 3
 
 STATISTICS = ((3, 1), (4, 2))
 """Where a BatchNormalization reads its running mean and variance, and gives the new ones."""
+
+OPTIONAL_RESULTS = frozenset({"Dropout", "LayerNormalization", "MaxPool"})
+"""They may be asked for their first result alone."""

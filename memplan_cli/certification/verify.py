@@ -173,4 +173,4 @@ def _check_order(subject: _Subject, proof: OrderProof) -> None:
 
 
 def _check_recompute(subject: _Subject, proof: RecomputeProof) -> None:
-    check_recomputation(subject.graph, subject.tensors, proof, subject.overwrites())
+    check_recomputation(subject.graph, subject.tensors, subject.overwrites(), proof)

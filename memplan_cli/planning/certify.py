@@ -51,7 +51,7 @@ def certificate_of(
         plan_sha256=plan.digest,
         order=_order(planned, bounds),
         arenas=tuple(_arena(plan, arena) for arena in plan.arenas),
-        recompute=_recompute(plan, planned.program, original),
+        recompute=_recompute(planned, bounds, original),
     )
 
 
@@ -148,9 +148,19 @@ def _slots_of(
 
 
 def _recompute(
-    plan: Plan, program: Program, original: Program | None
+    planned: Planned, bounds: Bounds, original: Program | None
 ) -> RecomputeProof | None:
-    bound = plan.report.recompute.bound
+    bound = planned.plan.report.recompute.bound
     if bound is None:
         return None
-    return RecomputeProof(bound, NOT_CHECKABLE, why="not yet")
+    if original is None:
+        why = "the program without copies is not at hand"
+        return RecomputeProof(bound, NOT_CHECKABLE, why=why)
+    from memplan_cli.transforms.rematerialization.bound import Bound
+    from memplan_cli.transforms.terms import Terms
+
+    rows = [row for row in planned.plan.tensors if row.id in original.vars]
+    pinned = frozenset(VarId(row.id) for row in rows if row.pinned is not None)
+    sizes = _sizes(original, (VarId(row.id) for row in rows), bounds)
+    terms = Terms(sizes, pinned, aliasing_of(planned.plan.report.level))
+    return Bound(original, terms).witness(bound)

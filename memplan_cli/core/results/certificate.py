@@ -154,7 +154,7 @@ class ArenaProof:
 
 
 class Passage(NamedTuple):
-    """Bytes that pass from a value to one that is made of it."""
+    """Bytes that pass from a value to one that is made of it, or ``""``: to the reader."""
 
     value: str
     made: str
@@ -168,7 +168,7 @@ class Way:
     ``alone`` says that a copy makes the kept value and no optional output besides.
     """
 
-    reader: Natural
+    reader: str
     alone: bool
     passages: tuple[Passage, ...]
 
@@ -178,14 +178,14 @@ class RecomputeProof:
     """Why no order, with whatever copies of nodes, has a live peak below ``bound``.
 
     ``step``: one node touches as much. ``kept``: a value is made and kept until it is read,
-    and what cannot be made beside it must be there before.
+    and what cannot be made beside it must be there before. Nodes go by their first result here.
     """
 
     json_keys: ClassVar[Keys] = ("bound", "method", *sparse("node", "kept", "ways", "why"))
 
     bound: Natural
     method: Annotated[str, one_of("step", "kept", NOT_CHECKABLE)]
-    node: Natural | None = None
+    node: str = ""
     kept: str = ""
     ways: tuple[Way, ...] = ()
     why: str = ""

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.aliasing import STANDARD_DOMAINS
+from memplan_cli.core.results.certificate import NOT_CHECKABLE, Passage, RecomputeProof, Way
 from memplan_cli.transforms.ordering.bounds.flow import INFINITE, SINK, SOURCE, Network
 from memplan_cli.transforms.rematerialization.values import OPTIONAL_OUTPUTS, find_values
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from memplan_cli.core.program import Op, Program, VarId
     from memplan_cli.core.symbolic.sizes import Size
@@ -31,6 +32,9 @@ LARGEST = 16
 
 HALVINGS = 24
 """Budgets that are tried for the greatest that cannot be kept."""
+
+_WANTED = -1
+"""Stands for what a value is needed for at the end."""
 
 FLOW_WORK = 100_000
 """Edges that are looked at for one cut; a flow that is cut short is a bound too."""
@@ -76,27 +80,71 @@ class Bound:
         if budget < self.least:
             return True
         room = budget - self._always
-        made = self._values.made
-        largest = sorted(range(len(made)), key=lambda value: (-self._need[made[value]], value))
-        return any(self._kept_out(value, room) for value in largest[:LARGEST])
+        return any(self._kept_out(value, room) for value in self._largest())
 
-    def _kept_out(self, value: int, room: int) -> bool:
-        """Whether making a value, and keeping it until it is read, takes more than ``room``."""
+    def witness(self, bound: int) -> RecomputeProof:
+        """Return what shows that no order, with whatever copies, has a peak below ``bound``."""
+        if bound <= self.least:
+            need = [self._always + each for each in self._need] or [0]
+            ops = self._values.flow.ops
+            node = _called(ops[need.index(max(need))]) if ops else ""
+            return RecomputeProof(bound, "step", node)
+        room = bound - 1 - self._always
+        for value in self._largest():
+            if self._kept_out(value, room):
+                return RecomputeProof(bound, "kept", "", self._name(value), self._ways(value, room))
+        why = "the search that proved it cannot be found again"
+        return RecomputeProof(bound, NOT_CHECKABLE, why=why)
+
+    def _ways(self, value: int, room: int) -> tuple[Way, ...]:
+        """Return what flows in each case that `_kept_out` looks at."""
+        found = []
+        for alone, free in enumerate(self._made_by(value)):
+            for reader in self._readers(value):
+                cut = self._cut(value, self._touched_before(reader), free, room)
+                cut.network.flow(FLOW_WORK)
+                passages = tuple(
+                    Passage(self._name(one), "" if other < 0 else self._name(other), much)
+                    for one, other, much in cut.passages()
+                )
+                found.append(Way(_called(self._values.flow.ops[reader]), bool(alone), passages))
+        return tuple(found)
+
+    def _name(self, value: int) -> str:
+        """Return the var whose bytes a value is."""
+        return next(str(var) for var, number in self._values.of.items() if number == value)
+
+    def _largest(self) -> Sequence[int]:
+        made = self._values.made
+        return sorted(range(len(made)), key=lambda value: (-self._need[made[value]], value))[
+            :LARGEST
+        ]
+
+    def _readers(self, value: int) -> Sequence[int]:
+        """Return the ops that read a value and make something else of it."""
         values = self._values
-        at = values.made[value]
-        if _runs_one(values.flow.ops[at]):
-            return False
-        readers = [
+        return [
             time
             for time in values.reads[value]
             if value not in map(values.of.get, values.flow.ops[time].outputs)
         ]
-        # The op itself makes all its outputs, a copy of it may make fewer.
-        ways = [self._touched[at], self._again[value]]
+
+    def _made_by(self, value: int) -> Sequence[set[int]]:
+        """Return what is touched where a value is made: an op makes all, a copy maybe less."""
+        ways = [self._touched[self._values.made[value]], self._again[value]]
+        return ways if ways[0] != ways[1] else ways[:1]
+
+    def _kept_out(self, value: int, room: int) -> bool:
+        """Whether making a value, and keeping it until it is read, takes more than ``room``."""
+        at = self._values.made[value]
+        if _runs_one(self._values.flow.ops[at]):
+            return False
+        readers = self._readers(value)
         return bool(readers) and all(
-            self._takes(at, free) + self._cut(value, self._touched_before(reader), free, room)
+            self._takes(at, free)
+            + self._cut(value, self._touched_before(reader), free, room).least()
             > room
-            for free in (ways if ways[0] != ways[1] else ways[:1])
+            for free in self._made_by(value)
             for reader in readers
         )
 
@@ -107,8 +155,8 @@ class Bound:
             dict.fromkeys(values.of[v] for v in values.flow.reads[at] if v in values.of)
         )
 
-    def _cut(self, kept: int, wanted: Iterable[int], free: set[int], room: int) -> int:
-        """Return the least bytes that must be there for ``wanted`` to be made beside ``kept``.
+    def _cut(self, kept: int, wanted: Iterable[int], free: set[int], room: int) -> _Cut:
+        """Return what must be there for ``wanted`` to be made beside ``kept``.
 
         ``free`` are the values that are there and counted already.
         """
@@ -126,7 +174,12 @@ class Bound:
             for need in self._values.needs[value]:
                 if need not in free:
                     cut.need(value, need)
-        return cut.network.flow(FLOW_WORK)[0]
+        return cut
+
+
+def _called(op: Op) -> str:
+    """Return the first of an op's results, by which a certificate names the op."""
+    return next((str(var) for var in op.outputs if var), "")
 
 
 @dataclass(slots=True)
@@ -145,14 +198,28 @@ class _Cut:
         self._gates: dict[int, _Gate] = {}
         self.network = Network()
         self.waiting: list[int] = []
+        self._passed: list[tuple[int, int, int]] = []
+
+    def least(self) -> int:
+        """Return the least bytes of values that part what cannot be made from what is wanted."""
+        return self.network.flow(FLOW_WORK)[0]
+
+    def passages(self) -> Iterable[tuple[int, int, int]]:
+        """Return what flows: from a value, to one made of it (-1: it is wanted), how much."""
+        room = self.network.room
+        return ((one, other, room[e ^ 1]) for e, one, other in self._passed if room[e ^ 1])
 
     def want(self, value: int) -> None:
         """Say that a value has to be there at the end."""
-        self.network.edge(self._gate(value).leaves, SINK, INFINITE)
+        leaves = self._gate(value).leaves
+        self._passed.append((len(self.network.heads), value, _WANTED))
+        self.network.edge(leaves, SINK, INFINITE)
 
     def need(self, value: int, need: int) -> None:
         """Say that making a value takes another one."""
-        self.network.edge(self._gate(need).leaves, self._gate(value).enters, INFINITE)
+        leaves, enters = self._gate(need).leaves, self._gate(value).enters
+        self._passed.append((len(self.network.heads), need, value))
+        self.network.edge(leaves, enters, INFINITE)
 
     def forbid(self, value: int) -> None:
         """Say that a value cannot be made here: it, or what is made of it, is kept."""
