@@ -87,10 +87,13 @@ def report_of(decided: Decided, reuses: int) -> Report:
 def _bindings(settings: Settings) -> dict[str, BoundDim]:
     """Return the number of each dim that has one, with who said it."""
     said = settings.inputs.provenance
-    return {
-        name: BoundDim(value, said.get(name, "given"))
-        for name, value in sorted(settings.dims.items())
+    assumed = {
+        name: BoundDim(value, "assumed")
+        for name, value in (settings.inputs.assumed or {}).items()
+        if name not in settings.bounds
     }
+    found = {name: BoundDim(value, said.get(name, "given")) for name, value in settings.dims.items()}
+    return dict(sorted({**assumed, **found}.items()))
 
 
 def _parts(decided: Decided) -> dict[str, int]:
