@@ -55,9 +55,7 @@ def optimize(  # noqa: PLR0913 - what the command takes, by name
     settings = bind(file.model, settings)
     if profiles:
         planned = plan_profiles(file, settings, profiles, progress)
-        settings = at_largest(
-            replace(settings, inputs=planned.settings.inputs), profiles
-        )
+        settings = at_largest(replace(settings, inputs=planned.settings.inputs), profiles)
     elif settings.target != "portable":
         from memplan_cli.workflows.target import optimize_for_target
 

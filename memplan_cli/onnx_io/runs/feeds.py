@@ -108,7 +108,9 @@ def _spec(value: ValueInfoProto, dims: Mapping[str, int], trace: Trace) -> FeedS
         return FeedSpec(value.name, "str", shape, "strings", container=container)
     dtype = str(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
     rules = tuple(trace.rules(value.name, dims))
-    kind, low, high, values = _settled(dtype, rules, is_number=len(shape) < 2 and prod(shape) == 1)
+    kind, low, high, values = _settled(
+        dtype, rules, is_number=len(shape) < 2 and prod(shape) == 1
+    )
     return FeedSpec(value.name, dtype, shape, kind, low, high, 1.0, values, container)
 
 

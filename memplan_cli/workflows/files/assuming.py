@@ -119,7 +119,9 @@ def settle_all_but(
         every = {**(found.inputs.assumed or {}), **found.dims}
         assumed = {n: v for n, v in every.items() if n not in left and n in search.free}
     settings = _bound_to(settings, assumed)
-    return Settled(settings, read_completely(source, path, Bindings(settings.dims, settings.shapes)))
+    return Settled(
+        settings, read_completely(source, path, Bindings(settings.dims, settings.shapes))
+    )
 
 
 def _assuming(settings: Settings, dims: Mapping[str, int]) -> Settings:

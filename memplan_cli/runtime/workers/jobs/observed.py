@@ -35,7 +35,9 @@ def nodes_of(task: SessionJob, source: bytes | None = None) -> list[list[Any]]:
         settings = _AS_WRITTEN.updated(
             RuntimeSettings(session={"profile_file_prefix": f"{folder}/profile"})
         )
-        session = task.session(settings) if source is None else task.session_of(source, settings)
+        session = (
+            task.session(settings) if source is None else task.session_of(source, settings)
+        )
         run_session(session, None, feed)
         profile = Path(session.end_profiling())
         events = json.loads(profile.read_text(encoding="utf-8"))
