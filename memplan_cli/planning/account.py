@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.program import blocks, intermediates
+from memplan_cli.core.program import Origin, blocks, intermediates
 from memplan_cli.core.results.amounts import BoundDim, Memory
 from memplan_cli.core.results.figures import (
     BOUND,
@@ -30,13 +30,15 @@ from memplan_cli.planning.totals import (
     output_bytes,
     peak_of,
     summed,
+    uncounted,
     weight_bytes,
     weights_are_known,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
+    from memplan_cli.core.program import Program
     from memplan_cli.planning.allocation import Allocation
     from memplan_cli.planning.decided import Decided
     from memplan_cli.planning.totals import ByUnit
@@ -85,8 +87,17 @@ def report_of(decided: Decided, reuses: int) -> Report:
         donated=replace(decided.candidate.donated, bytes=_donated_bytes(decided)),
         reuses=reuses,
         unplanned=tuple(Refusal(str(var), reason) for var, reason in sorted(refusals)),
-        warnings=(*decided.source.warnings, *decided.warnings),
+        warnings=(*decided.source.warnings, *decided.warnings, *_not_counted(program)),
     )
+
+
+def _not_counted(program: Program) -> Iterator[str]:
+    """Say which inputs and outputs are in no total: nobody knows their bytes."""
+    left = uncounted(program)
+    if left:
+        names = ", ".join(f"{var.name[:100]!r} ({var.dtype})" for var in left[:3])
+        more = f" and {len(left) - 3} more" if len(left) > 3 else ""
+        yield f"in no total, for nothing says their bytes: {names}{more}"
 
 
 def _numbers(settings: Settings) -> Mapping[str, int]:
@@ -199,6 +210,8 @@ def _certainty(
     for name, of in (("inputs", input_bytes), ("outputs", output_bytes)):
         if of(program, settings.bounds) != of(program):
             words[name] = BOUND
+    for var in uncounted(program):
+        words["inputs" if var.origin is Origin.INPUT else "outputs"] = PARTIAL
     for name in ("weights", "inputs", "outputs", "naive", "live_peak", "planned"):
         if getattr(memory, name) is None and name not in symbolic:
             words[name] = UNKNOWN

@@ -12,13 +12,13 @@ from memplan_cli.core.problem import Problem, pressure
 from memplan_cli.core.program import Origin
 from memplan_cli.core.results.report import LiveTensor, Peak
 from memplan_cli.core.symbolic.bounds import NO_BOUNDS, at_most
-from memplan_cli.core.symbolic.sizes import size_of, unit_value
+from memplan_cli.core.symbolic.sizes import BITS, size_of, unit_value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from memplan_cli.core.problem import Buffer, BufferId
-    from memplan_cli.core.program import Program, VarId
+    from memplan_cli.core.program import Program, Var, VarId
     from memplan_cli.core.symbolic.bounds import Bounds
     from memplan_cli.core.symbolic.sizes import Size
     from memplan_cli.planning.allocation import Allocation, Needs
@@ -118,7 +118,7 @@ def _weights(program: Program) -> list[Size | None]:
 
 def input_bytes(program: Program, bounds: Bounds = NO_BOUNDS) -> ByUnit | None:
     """Return the bytes of the graph's inputs, or None where one's size is not known."""
-    return _complete(_sizes(program, program.body.inputs), bounds)
+    return _complete(_sizes(program, _countable(program, program.body.inputs)), bounds)
 
 
 def output_bytes(program: Program, bounds: Bounds = NO_BOUNDS) -> ByUnit | None:
@@ -128,7 +128,18 @@ def output_bytes(program: Program, bounds: Bounds = NO_BOUNDS) -> ByUnit | None:
         for var in dict.fromkeys(program.body.outputs)
         if program.vars[var].origin is Origin.OP
     )
-    return _complete(_sizes(program, made), bounds)
+    return _complete(_sizes(program, _countable(program, made)), bounds)
+
+
+def uncounted(program: Program) -> tuple[Var, ...]:
+    """Return the inputs and outputs of types that no shape gives a size: texts, maps."""
+    ends = dict.fromkeys((*program.body.inputs, *program.body.outputs))
+    counted = set(_countable(program, ends))
+    return tuple(program.vars[var] for var in ends if var not in counted)
+
+
+def _countable(program: Program, vars_: Iterable[VarId]) -> Iterator[VarId]:
+    return (var for var in vars_ if program.vars[var].dtype in (*BITS, "unknown"))
 
 
 def _sizes(program: Program, vars_: Iterable[VarId]) -> list[Size | None]:

@@ -28,7 +28,7 @@ from memplan_cli.planning.print_log import refusals
 from memplan_cli.planning.totals import expression, number
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from memplan_cli.core.results.amounts import Memory
     from memplan_cli.core.results.placements import Placement
@@ -211,6 +211,18 @@ def _totals(plan: Plan) -> Iterator[Claim]:
         claims.append(("live_peak", memory.live_peak, _live_peak(at)))
     silent = report.partial and memory.planned is None
     yield from (claim for claim in claims if not (silent and claim[1] is None))
+    yield from _in_symbols(plan, sizes, heights)
+    if memory.live_peak is not None and memory.order_proved:
+        yield "order_bound of a proved order", memory.order_bound, memory.live_peak
+    if _is_left_alone(plan):
+        yield "planned of a model left as it is", planned, naive
+
+
+def _in_symbols(
+    plan: Plan, sizes: Mapping[str, int], heights: Mapping[str, int]
+) -> Iterator[Claim]:
+    """Yield every expression of a symbolic plan."""
+    report, memory, level = plan.report, plan.report.memory, str(plan.report.level)
     counted: dict[str, str | None] = {
         "naive": expression(sizes),
         "planned": expression(heights),
@@ -224,10 +236,6 @@ def _totals(plan: Plan) -> Iterator[Claim]:
         terms = [parse_dim(report.symbolic[name]) for name in ("inputs", "outputs")]
         terms += [{(): memory.weights}, parse_dim(counted["planned"] or "")]
         yield "total in symbols", parse_dim(report.symbolic["total"]), added(terms)
-    if memory.live_peak is not None and memory.order_proved:
-        yield "order_bound of a proved order", memory.order_bound, memory.live_peak
-    if _is_left_alone(plan):
-        yield "planned of a model left as it is", planned, naive
 
 
 def by_arena_unit(plan: Plan) -> dict[str, int]:

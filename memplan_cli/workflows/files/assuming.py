@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from memplan_cli.analysis.demands import Demand
-    from memplan_cli.core.bindings import FeedSpec
-    from memplan_cli.core.program import Program
+    from memplan_cli.core.bindings import FeedSpec, Provenance
+    from memplan_cli.core.program import Program, VarId
     from memplan_cli.onnx_io.lazy_model import LazyModel
     from memplan_cli.runtime.trials import Tried
     from memplan_cli.settings.settings import Settings
@@ -133,9 +133,9 @@ def _assuming(settings: Settings, dims: Mapping[str, int]) -> Settings:
 
 def _bound_to(settings: Settings, dims: Mapping[str, int]) -> Settings:
     """Return settings in which the numbers assumed are planned for, and said to be assumed."""
-    said = {name: "assumed" for name in dims if name not in settings.dims}
     inputs = settings.inputs
-    provenance = {**inputs.provenance, **said}
+    provenance: dict[str, Provenance] = dict(inputs.provenance)
+    provenance |= dict.fromkeys((n for n in dims if n not in settings.dims), "assumed")
     return replace(
         settings,
         dims={**dims, **settings.dims},
@@ -159,7 +159,7 @@ class _Search:
         self.free = {name: lead for name, lead in every.items() if name not in self.fixed}
         self.may_run = settings.run and _may_run(path)
 
-    def gaps(self, program: Program) -> tuple[str, ...]:
+    def gaps(self, program: Program) -> tuple[VarId, ...]:
         """Return what has no size that inputs' dims decide; with bounds no run can tell it."""
         if self.settings.bounds or len(program.body.ops) > MOST_OPS:
             return ()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.program import intermediates
+from memplan_cli.core.program import Origin, intermediates
 from memplan_cli.core.symbolic.dims import symbols_of
 from memplan_cli.core.symbolic.polynomials import format_atom
 from memplan_cli.core.symbolic.sizes import BITS, size_of
@@ -70,11 +70,11 @@ def read_seen(
 
 
 def unbound(program: Program, free: Collection[str]) -> tuple[VarId, ...]:
-    """Return the intermediates whose size has a symbol in it that is no free dim."""
+    """Return what ops make whose size has a symbol in it that is no free dim."""
     decided = frozenset(free)
     return tuple(
         var
-        for var in intermediates(program)
+        for var in _made(program)
         if any(not symbols_of(dim) <= decided for dim in program.vars[var].shape or ())
     )
 
@@ -107,11 +107,17 @@ def _read_with(
     return replace(loaded, warnings=(*loaded.warnings, note))
 
 
+def _made(program: Program) -> tuple[VarId, ...]:
+    """Return the intermediates and the graph's outputs."""
+    made = (var for var in program.body.outputs if program.vars[var].origin is Origin.OP)
+    return (*intermediates(program), *dict.fromkeys(made))
+
+
 def missing_sizes(program: Program) -> tuple[VarId, ...]:
-    """Return the intermediates without a size that a shape could give one."""
+    """Return what ops make that has no size, and that a shape could give one."""
     return tuple(
         var
-        for var in intermediates(program)
+        for var in _made(program)
         if (facts := program.vars[var]).dtype in (*BITS, "unknown")
         and size_of(facts.shape, facts.dtype) is None
     )
