@@ -69,6 +69,7 @@ def settle(source: LazyModel, path: Path, settings: Settings) -> Settled:
     """
     settings = bind(source.model, settings)
     search = _Search(source, path, settings)
+    _refuse_without_run(settings, path)
     free = search.free
     if not free and search.may_run:
         # Nothing to assume: a run tells more than inference by a session, at no higher price.
@@ -114,7 +115,7 @@ def settle_all_but(
     settings = bind(source.model, settings)
     search = _Search(source, path, settings)
     assumed: Mapping[str, int] = {}
-    if search.free.keys() - set(left):
+    if search.free.keys() - set(left) and search.names.issuperset(left):
         found = settle(source, path, settings).settings
         every = {**(found.inputs.assumed or {}), **found.dims}
         assumed = {n: v for n, v in every.items() if n not in left and n in search.free}
@@ -313,14 +314,20 @@ def _may_run(path: Path) -> bool:
     return bool(runtime_version()) and not missing_weights(path)
 
 
-def refuse_contradiction(settings: Settings) -> None:
-    """Refuse to look at a run where none is to be made.
+def _refuse_without_run(settings: Settings, path: Path) -> None:
+    """Refuse to look at a run where somebody asked for one and none can be made.
 
     Raises:
-        SettingsError: both were asked for.
+        SettingsError: a run is ruled out too.
+        RuntimeUnavailableError: weights are not there.
     """
-    if settings.profile_shapes and not settings.run:
+    if not settings.profile_shapes:
+        return
+    if not settings.run:
         raise SettingsError(
             "--profile-shapes looks at a run, and --no-run leaves it out",
             hint="leave one of them out",
         )
+    from memplan_cli.runtime.proofs.compare import require_weights
+
+    require_weights(path, "give the shapes with --shape")
