@@ -10,7 +10,8 @@ import pytest
 from collection_inputs import specs_from_json
 from memplan_cli.core.bindings import FeedSpec
 from memplan_cli.errors import ModelError
-from memplan_cli.onnx_io.runs.feeds import feed_specs, free_dims
+from memplan_cli.onnx_io.interface import free_dims
+from memplan_cli.onnx_io.runs.feeds import feed_specs
 from memplan_cli.onnx_io.runs.runnable import random_ops
 from memplan_cli.runtime.workers.inputs import draw, draw_all
 

@@ -9,8 +9,8 @@ import pytest
 from builders import parse
 from memplan_cli.core.program import VarId
 from memplan_cli.errors import SettingsError
-from memplan_cli.onnx_io.interface import dim_names, reject_unknown_dims
-from memplan_cli.onnx_io.runs.feeds import feed_specs, free_dims
+from memplan_cli.onnx_io.interface import dim_names, free_dims, reject_unknown_dims
+from memplan_cli.onnx_io.runs.feeds import feed_specs
 from memplan_cli.shapes.bindings import Bindings
 from memplan_cli.shapes.reading import read_checked
 

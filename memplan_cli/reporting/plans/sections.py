@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from operator import attrgetter
-from shlex import quote
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.compact.columns import cells
@@ -17,6 +16,7 @@ from memplan_cli.core.symbolic.dims import binding_text
 from memplan_cli.planning.print_log import print_log, refusals
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import per_unit
+from memplan_cli.reporting.findings.assumed import assumed_lines, named_dims
 from memplan_cli.reporting.plans import runtime
 from memplan_cli.reporting.plans.memory import (
     certainty_lines,
@@ -67,31 +67,18 @@ def plan_document(plan: Plan, most: int) -> doc.Document:
 
 _SOURCES = {"given": "given", "inputs": "from the inputs"}
 
-_MOST_DIMS = 6
-"""Dims that a line names."""
-
 
 def binding_lines_of(report: Report) -> Iterator[str]:
     """Yield which numbers dims have, who said so, and how to say otherwise."""
     for source, words in _SOURCES.items():
         said = _dims_of(report, source)
         if said:
-            yield f"{words}: {_named(said)}"
-    assumed = _dims_of(report, "assumed")
-    if assumed:
-        names = list(assumed)[:_MOST_DIMS]
-        options = " ".join(f"--dim {quote(f'{name}=N')}" for name in names)
-        yield f"assumed {_named(assumed)}; say otherwise with {options}"
+            yield f"{words}: {named_dims(said)}"
+    yield from assumed_lines(_dims_of(report, "assumed"))
 
 
 def _dims_of(report: Report, source: str) -> dict[str, int]:
     return {name: dim.value for name, dim in report.bindings.items() if dim.source == source}
-
-
-def _named(dims: Mapping[str, int]) -> str:
-    left = len(dims) - _MOST_DIMS
-    more = f" and {left} more" if left > 0 else ""
-    return binding_text(dict(list(dims.items())[:_MOST_DIMS])) + more
 
 
 def _for_all_dims(report: Report) -> Iterator[doc.Block]:

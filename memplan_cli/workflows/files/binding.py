@@ -40,7 +40,7 @@ def bind(model: ModelProto, settings: Settings) -> Settings:
         return settings
     if not (inputs.given or settings.shapes):
         return replace(settings, inputs=replace(inputs, feeds={}))
-    from memplan_cli.onnx_io.runs.feeds import fed_inputs
+    from memplan_cli.onnx_io.interface import fed_inputs
     from memplan_cli.onnx_io.runs.given import read_given
 
     feeds = read_given(inputs, model)

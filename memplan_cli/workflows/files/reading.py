@@ -36,7 +36,11 @@ def read_completely(model: ModelProto | LazyModel, path: Path, bindings: Binding
     """Read a model; where sizes are missing, ask the runtime's inference for them."""
     source = lazy(model)
     del model
-    loaded = read_checked(source, bindings)
+    return completed(source, path, bindings, read_checked(source, bindings))
+
+
+def completed(source: LazyModel, path: Path, bindings: Bindings, loaded: Loaded) -> Loaded:
+    """Return a model that was read with what the runtime's inference adds."""
     missing = missing_sizes(loaded.program)
     if not missing or len(loaded.program.body.ops) > MOST_NODES:
         return loaded
