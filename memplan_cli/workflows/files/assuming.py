@@ -198,7 +198,7 @@ class _Search:
         settings = _bound_to(self.settings, dims)
         whose = "the inputs given" if self._has_data else "drawn inputs"
         bindings = replace(self.bindings, dims=settings.dims)
-        seen = read_seen(self.source, bindings, tried.known, gaps, whose)
+        seen = read_seen(self.source, bindings, tried.known, loaded.program, whose)
         return Settled(settings, seen)
 
     @property

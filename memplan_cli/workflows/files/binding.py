@@ -67,6 +67,14 @@ def binding_of(settings: Settings) -> Binding:
     return Binding(dims, inputs.feeds or {}, frozenset(free.keys() | (said & dims.keys())))
 
 
+def assumed_in(settings: Settings) -> tuple[str, ...]:
+    """Return the line that says what was assumed of dims, if anything was."""
+    from memplan_cli.reporting.findings.assumed import assumed_lines
+
+    binding = binding_of(settings)
+    return tuple(assumed_lines({name: binding.dims[name] for name in sorted(binding.assumed)}))
+
+
 def _numbers(
     shapes: Mapping[str, Shape], names: list[str]
 ) -> list[tuple[str, tuple[int, ...]]]:

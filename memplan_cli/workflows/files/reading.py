@@ -63,13 +63,16 @@ def read_as_inferred(model: ModelProto | LazyModel, bindings: Bindings) -> Loade
 
 
 def read_seen(
-    source: LazyModel, bindings: Bindings, known: Known, before: Sequence[VarId], whose: str
+    source: LazyModel, bindings: Bindings, known: Known, before: Program, whose: str
 ) -> Loaded:
-    """Read a model again with the shapes that a run on ``whose`` inputs showed."""
-    program = read_checked(source, bindings).program
-    dims = {**_seen_dims(program, known), **bindings.dims}
+    """Read a model again with the shapes that a run on ``whose`` inputs showed.
+
+    ``before`` is the program without them, which may be symbolic in what is bound now.
+    """
+    dims = {**_seen_dims(before, known), **bindings.dims}
+    gaps = dict.fromkeys((*missing_sizes(before), *unbound(before, bindings.dims)))
     text = f"were read off one run on {whose}; other data may need more"
-    found = _read_with(source, replace(bindings, dims=dims), known, before, text)
+    found = _read_with(source, replace(bindings, dims=dims), known, tuple(gaps), text)
     return replace(found, observed=True)
 
 
