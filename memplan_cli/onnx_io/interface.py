@@ -135,6 +135,15 @@ def other_inputs(original: ModelProto, rewritten: ModelProto) -> tuple[str, ...]
     return (*words, *changed[:_SHOWN])
 
 
+def value_names(model: ModelProto) -> frozenset[str]:
+    """Return the names of all inputs and results, in whatever block they stand."""
+    found: set[str] = set()
+    for graph in graphs(model.graph):
+        found.update(value.name for value in graph.input)
+        found.update(name for node in graph.node for name in node.output if name)
+    return frozenset(found)
+
+
 def dim_names(model: ModelProto) -> frozenset[str]:
     """Return the names that dims can be bound by, in whatever block they stand."""
     inputs = input_symbols(model)
