@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.program import Origin, intermediates
+from memplan_cli.core.program import Origin, Program, intermediates
 from memplan_cli.core.symbolic.dims import symbols_of
 from memplan_cli.core.symbolic.polynomials import format_atom
 from memplan_cli.core.symbolic.sizes import BITS, size_of
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them
 
-    from memplan_cli.core.program import Program, VarId
+    from memplan_cli.core.program import VarId
     from memplan_cli.onnx_io.lazy_model import LazyModel
     from memplan_cli.shapes.bindings import Known
 
@@ -73,7 +73,20 @@ def read_seen(
     gaps = dict.fromkeys((*missing_sizes(before), *unbound(before, bindings.dims)))
     text = f"were read off one run on {whose}; other data may need more"
     found = _read_with(source, replace(bindings, dims=dims), known, tuple(gaps), text)
-    return replace(found, observed=True)
+    return replace(found, program=_filled(found.program, known), observed=True)
+
+
+def _filled(program: Program, known: Known) -> Program:
+    """Return a program in which what still has no size has the one that a run showed.
+
+    Declarations that are wrong, and turns that a value grows by, keep inference from it.
+    """
+    seen = {
+        var: program.vars[var]._replace(dtype=known[var][0], shape=known[var][1])
+        for var in missing_sizes(program)
+        if var in known
+    }
+    return Program(program.name, program.body, {**program.vars, **seen}) if seen else program
 
 
 def unbound(program: Program, free: Collection[str]) -> tuple[VarId, ...]:
