@@ -97,6 +97,23 @@ def test_what_data_decides_is_read_off_a_run_without_an_option(tmp_path: Path) -
     assert silent.bindings == {"n": BoundDim(1, "assumed")}
 
 
+def test_a_branch_that_the_run_did_not_take_counts_as_nothing_and_is_named(
+    tmp_path: Path,
+) -> None:
+    text = """g (float[b,4] x, bool many) => (y) {
+        a = Exp(x)
+        f = If (many) <
+            then_branch = t () => (p) { n1 = NonZero(a) p = Cast<to = 1>(n1) },
+            else_branch = e () => (q) { n2 = NonZero(x) q = Cast<to = 1>(n2) }>
+        y = Neg(f) }"""
+    path = written(tmp_path, text)
+    for taken, absent in ((1, "n2"), (0, "n1")):
+        found = plan(path, Settings(inputs={"many": taken})).report  # type: ignore[arg-type]
+        assert found.memory.total is not None
+        (told,) = [w for w in found.warnings if "did not take" in w]
+        assert absent in told
+
+
 def test_what_cannot_run_is_planned_and_says_what_to_give(tmp_path: Path) -> None:
     text = """g (float[b,4] x, int64 at) => (y, z) <float[3] table = {1, 2, 3}, int64 far = {99}> {
         i = Add(at, far) p = Gather(table, i) e = Exp(x) y = Neg(e) w = NonZero(p) z = Neg(w) }"""
