@@ -55,6 +55,9 @@ class Storage:
         self.bytes = within_limit(where, self.bytes + array.nbytes)
         file = self.folder / f"{self.count}.npy"
         self.count += 1
+        if array.dtype.isbuiltin != 1 and array.dtype.kind not in "US":
+            # A type of another package, of which numpy cannot write the name.
+            array = array.view(f"V{array.dtype.itemsize}")
         try:
             np.save(file, array, allow_pickle=False)
         except OSError as error:
