@@ -28,6 +28,7 @@ from memplan_cli.planning.fit import (
 from memplan_cli.planning.planner import make_plan
 from memplan_cli.planning.totals import input_bytes, output_bytes, summed
 from memplan_cli.settings.settings import Settings
+from memplan_cli.workflows.files.binding import refuse_run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -69,6 +70,7 @@ def fit(
         MemplanError: the model is wrong, or could not be run where that was asked for.
     """
     settings, model = settings or Settings(), Path(model)
+    refuse_run(settings, "--confirm" if limit.provider is not None else "")
     _refuse_decided(limit.unknown, settings)
     search = _Search.of(model, limit, settings, progress)
     question = Question(limit.unknown[0], {}, limit.memory - limit.overhead)
@@ -205,7 +207,7 @@ def _refuse_unknown(plan: Plan) -> None:
         first = next(iter(plan.report.unplanned))
         raise UnknownSizeError(
             f"the size of {first.name!r} is not known: {first.reason}",
-            hint="give its shape, or add --profile-shapes",
+            hint="give its shape with --shape",
         )
 
 
