@@ -71,6 +71,8 @@ class Settings:
     run: bool = True
     """Whether the model may be run to find what the file does not say of its sizes."""
     order: OrderChoice = "auto"
+    fold_constants: bool = False
+    """Whether expressions of initializers and constants become initializers."""
     recompute: RecomputeChoice = "none"
     checkpoints: tuple[str, ...] = ()
     """Tensors that end the segments of ``recompute: checkpoints``."""

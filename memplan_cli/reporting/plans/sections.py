@@ -17,7 +17,7 @@ from memplan_cli.planning.print_log import print_log, refusals
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import per_unit
 from memplan_cli.reporting.findings.assumed import assumed_lines, named_dims
-from memplan_cli.reporting.plans import runtime
+from memplan_cli.reporting.plans import constants, runtime
 from memplan_cli.reporting.plans.memory import (
     certainty_lines,
     headline,
@@ -51,6 +51,8 @@ def plan_document(plan: Plan, most: int) -> doc.Document:
         *_for_all_dims(report),
         *_live_bytes(plan),
         *_peak(plan, most),
+        *constants.foldable(report, most),
+        *constants.folded(report, most),
         *left_at_32_bits(plan, most),
         *_bindings(report),
         *_recomputation(report),

@@ -122,7 +122,7 @@ def settle_all_but(
         assumed = {n: v for n, v in every.items() if n not in left and n in search.free}
     settings = _bound_to(settings, assumed)
     return Settled(
-        settings, read_completely(source, path, Bindings(settings.dims, settings.shapes))
+        settings, read_completely(source, path, replace(search.bindings, dims=settings.dims))
     )
 
 
@@ -150,9 +150,11 @@ class _Search:
 
     def __init__(self, source: LazyModel, path: Path, settings: Settings) -> None:
         from memplan_cli.onnx_io.interface import free_dims
+        from memplan_cli.shapes.given_values import small_values
 
         self.source, self.path, self.settings = source, path, settings
-        self.bindings = Bindings(settings.dims, settings.shapes)
+        values = small_values(settings.inputs.feeds or {})
+        self.bindings = Bindings(settings.dims, settings.shapes, values=values)
         lows = {name: low for name, (low, _) in settings.bounds.items()}
         self.fixed = {**lows, **settings.dims}
         leads = free_dims(source.model)

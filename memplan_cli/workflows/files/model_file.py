@@ -90,6 +90,8 @@ def plan_model(
     """
     from memplan_cli.workflows.files.assuming import settle
 
+    if progress:
+        progress("reading")
     found = settle(file.lazy, file.path, settings)
     return plan_settled(file, found, progress, allocate)
 

@@ -15,7 +15,6 @@ from memplan_cli.core.symbolic.dims import symbols_of
 from memplan_cli.core.symbolic.polynomials import format_atom
 from memplan_cli.core.symbolic.sizes import BITS, size_of
 from memplan_cli.onnx_io.lazy_model import lazy
-from memplan_cli.shapes.bindings import Bindings
 from memplan_cli.shapes.reading import Loaded, read_checked
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.program import Var
     from memplan_cli.onnx_io.lazy_model import LazyModel
-    from memplan_cli.shapes.bindings import Known
+    from memplan_cli.shapes.bindings import Bindings, Known
 
 MOST_NODES = 4000
 """Above this a session takes longer to load than all of the planning."""
@@ -53,7 +52,7 @@ def completed(source: LazyModel, path: Path, bindings: Bindings, loaded: Loaded)
         note = (
             f"{len(missing)} sizes are unknown and ONNX Runtime cannot load {path.name} to say"
         )
-        return Loaded(loaded.program, (*loaded.warnings, f"{note}: {failure}"))
+        return replace(loaded, warnings=(*loaded.warnings, f"{note}: {failure}"))
     return _read_with(source, bindings, known, missing, "come from ONNX Runtime's inference")
 
 
@@ -148,7 +147,7 @@ def _seen_dims(program: Program, known: Known) -> dict[str, int]:
 def _read_with(
     source: LazyModel, bindings: Bindings, known: Known, before: Sequence[VarId], how: str
 ) -> Loaded:
-    loaded = read_checked(source, Bindings(bindings.dims, bindings.shapes, known))
+    loaded = read_checked(source, replace(bindings, known=known))
     after = set(missing_sizes(loaded.program))
     gained = [var for var in before if var not in after]
     if not gained:
