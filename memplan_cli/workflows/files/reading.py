@@ -72,7 +72,7 @@ def read_seen(
     gaps = dict.fromkeys((*missing_sizes(before), *unbound(before, bindings.dims)))
     text = f"were read off one run on {whose}; other data may need more"
     found = _read_with(source, replace(bindings, dims=dims), known, tuple(gaps), text)
-    filled = _filled(found.program, known)
+    filled = _filled(found.program, {**_numbers_in(before), **known})
     absent = _not_run(filled, known)
     if absent:
         note = (
@@ -82,6 +82,15 @@ def read_seen(
         found = replace(found, warnings=(*found.warnings, note))
         filled = _with(filled, {var: filled.vars[var]._replace(shape=(0,)) for var in absent})
     return replace(found, program=filled, observed=True)
+
+
+def _numbers_in(program: Program) -> Known:
+    """Return what was known in numbers before: turns that differ may hide it again."""
+    return {
+        var: (facts.dtype, facts.shape)
+        for var, facts in program.vars.items()
+        if facts.shape is not None and all(isinstance(dim, int) for dim in facts.shape)
+    }
 
 
 def _filled(program: Program, known: Known) -> Program:
