@@ -28,6 +28,7 @@ from memplan_cli.planning.fit import (
 from memplan_cli.planning.planner import make_plan
 from memplan_cli.planning.totals import input_bytes, output_bytes, summed
 from memplan_cli.settings.settings import Settings
+from memplan_cli.workflows.files.binding import refuse_run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -70,6 +71,7 @@ def fit(
         MemplanError: the model is wrong, or could not be run where that was asked for.
     """
     settings, model = settings or Settings(), Path(model)
+    refuse_run(settings, "--confirm" if limit.provider is not None else "")
     _refuse_decided(limit.unknown, settings)
     search = _Search.of(model, limit, settings, progress)
     question = Question(limit.unknown[0], {}, limit.memory - limit.overhead)
@@ -130,15 +132,16 @@ class _Search:
     def of(
         cls, path: Path, limit: MemoryLimit, settings: Settings, progress: Progress | None
     ) -> _Search:
-        from memplan_cli.onnx_io.load import load_model
-        from memplan_cli.workflows.files.binding import bind
-        from memplan_cli.workflows.files.model_file import load_program
+        from memplan_cli.workflows.files.assuming import settle_all_but
+        from memplan_cli.workflows.files.binding import assumed_in, bind
+        from memplan_cli.workflows.files.model_file import read_model
 
-        model = load_model(path)
-        settings = bind(model, settings)
+        file = read_model(path)
+        settings = bind(file.model, settings)
         _refuse_decided(limit.unknown, settings)
-        loaded = load_program(model, path, settings)
-        del model
+        found = settle_all_but(file.lazy, path, settings, limit.unknown)
+        del file
+        settings, loaded = found.settings, found.loaded
         _check_symbols(loaded.program, limit.unknown, settings)
         planned = make_plan(loaded.program, settings, _SOURCE, progress=progress)
         _refuse_unknown(planned.plan)
@@ -146,7 +149,7 @@ class _Search:
             planned.program,
             replace(settings, order="keep"),
             _totals(planned.program, planned.plan, settings),
-            loaded.warnings,
+            (*loaded.warnings, *assumed_in(settings)),
             progress,
         )
 
@@ -205,7 +208,7 @@ def _refuse_unknown(plan: Plan) -> None:
         first = next(iter(plan.report.unplanned))
         raise UnknownSizeError(
             f"the size of {first.name!r} is not known: {first.reason}",
-            hint="give its shape, or add --profile-shapes",
+            hint="give its shape with --shape",
         )
 
 

@@ -41,9 +41,9 @@ def bindable(report: Report, symbols: Iterable[str]) -> tuple[str, ...]:
 
     Those are decided by data in a run, or were made up by whoever wrote the file.
     """
-    if report.memory.inputs is not None:
-        return ()
     text = report.symbolic.get("inputs")
+    if text is None and report.memory.inputs is not None:
+        return ()
     known = None if text is None else symbols_of(text)
     return tuple(name for name in symbols if known is None or name in known)
 

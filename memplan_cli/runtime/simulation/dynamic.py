@@ -109,7 +109,7 @@ def simulate(executed: Executed, allocator: str) -> Simulation:
     """Return what one allocator needs for a run of a program in its own order.
 
     Args:
-        executed: the program, its real shapes bound (`read_observed` sees what data
+        executed: the program, its real shapes bound (`settle` sees what data
             decides).
         allocator: ``best-fit``, ``bfc``, ``bfc-exact`` or ``ort``.
 
