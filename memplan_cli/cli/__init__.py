@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib import import_module
@@ -72,6 +73,9 @@ COMMANDS: Table = {
 _LONGEST = 1000
 """Characters of a message."""
 
+_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
+"""An option's name in a sentence."""
+
 _INTERRUPTED = 130
 """What a shell says of a program that Ctrl-C ended: 128 + SIGINT."""
 
@@ -132,7 +136,8 @@ class _Commands(click.Group):
             raise SystemExit(_INTERRUPTED) from None
         except MemplanError as error:
             _show_traceback(ctx)
-            told = _in_time(ctx) if isinstance(error, RuntimeTimeoutError) else error.hint
+            late = isinstance(error, RuntimeTimeoutError)
+            told = _in_time(ctx) if late else _of_command(ctx, error.hint)
             hint = f"\nHint: {told}" if told else ""
             raise _Failure(f"{_told(str(error))}{_told(hint)}") from error
         except (click.ClickException, click.Abort, click.exceptions.Exit, BrokenPipeError):
@@ -147,11 +152,32 @@ class _Commands(click.Group):
             raise _Failure(f"memplan failed: {text}\nHint: --debug shows where") from error
 
 
-def _in_time(ctx: click.Context) -> str:
-    """Return what to do about a time-out; only this layer knows a command's options."""
+def _options(ctx: click.Context) -> frozenset[str]:
+    """Return the options of the command that runs."""
     group, name = ctx.command, ctx.invoked_subcommand or ""
     command = group.get_command(ctx, name) if isinstance(group, click.Group) else None
-    if command is not None and any(param.name == "timeout" for param in command.params):
+    params = () if command is None else command.params
+    return frozenset(word for p in params for word in (*p.opts, *p.secondary_opts))
+
+
+def _of_command(ctx: click.Context, hint: str) -> str:
+    """Return what of a hint the command that runs can take up.
+
+    The rooms below offer what some command has: clauses stand between ``; ``, and one with
+    an option that this command lacks is left out. A clause with a whole command stays.
+    """
+    known = _options(ctx)
+    clauses = [
+        clause
+        for clause in hint.split("; ")
+        if "memplan " in clause or known.issuperset(_OPTION.findall(clause))
+    ]
+    return "; ".join(clauses)
+
+
+def _in_time(ctx: click.Context) -> str:
+    """Return what to do about a time-out; only this layer knows a command's options."""
+    if "--timeout" in _options(ctx):
         return "--timeout SECONDS gives it more"
     return "is there a Loop that never ends? The limit of this command is fixed"
 

@@ -1,4 +1,4 @@
-"""The options that bind a model's free dims, spelled as a shell takes them.
+"""The options that bind a model's free dims, as a shell takes them.
 
 What tells a user to bind something has these words: with the names, ranks and fixed dims of
 the model at hand, to be copied whole.
@@ -77,14 +77,15 @@ def binding_options(
         name for each in free for dim in each.shape for name in sorted(symbols_of(dim))
     )
     words = (
-        *(
-            f"--dim {quote(f'{name}={known[name]}')}"
-            for name in by_name
-            if name not in by_shape
-        ),
+        *(dim_option(name, known[name]) for name in by_name if name not in by_shape),
         *(shape_option(each, known) for each in shaped),
     )
     return " ".join(words)
+
+
+def dim_option(name: str, number: int) -> str:
+    """Return ``--dim NAME=N``."""
+    return f"--dim {quote(f'{name}={number}')}"
 
 
 def shape_option(wanted: InputShape, numbers: Mapping[str, int]) -> str:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.cost import op_cost, total_cost
+from memplan_cli.core.binding_options import binding_options, input_shapes
 from memplan_cli.core.results.recomputed import CurvePoint, Recompute
 from memplan_cli.errors import SettingsError
 from memplan_cli.planning.candidate import FILE, Candidate
@@ -117,7 +118,8 @@ def _within_budget(question: Question) -> Candidate:
     terms = question.terms
     if any(size.symbols for size in terms.sizes.values()):
         raise SettingsError(
-            "--recompute auto needs sizes that are numbers", hint="bind the dims with --dim"
+            "--recompute auto needs sizes that are numbers",
+            hint=binding_options(input_shapes(question.program)),
         )
     before = question.live_peak(question.program)
     budget = question.settings.budget

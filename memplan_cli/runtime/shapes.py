@@ -76,7 +76,7 @@ def observed_shapes(model: ModelProto, path: Path, binding: Binding) -> Known:
     from memplan_cli.runtime.workers.worker import run_job
     from memplan_cli.shapes.runtime_query import numbered
 
-    require_weights(path, "give the shapes with --shape")
+    require_weights(path, "leave --profile-shapes out")
     copy = numbered(model)
     provider, specs = resolve_provider("auto"), feed_specs(model, binding.dims, binding.feeds)
     # Beside the model: only there may a session read its external data.

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.binding_options import dim_option, input_shapes, usual_numbers
 from memplan_cli.core.program import Program
 from memplan_cli.core.selection import free_dims
 from memplan_cli.core.symbolic.dims import bind_dim, binding_text
@@ -30,7 +32,7 @@ from memplan_cli.planning.totals import input_bytes, output_bytes, summed
 from memplan_cli.settings.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.plan import Plan
@@ -195,8 +197,18 @@ def _check_symbols(program: Program, unknown: tuple[str, ...], settings: Setting
     if left:
         raise SettingsError(
             f"dim {left[0]!r} has no value",
-            hint=f"give it one with --dim {left[0]}=N, or look for it with {left[0]}=?",
+            hint=_for_the_others(program, left),
         )
+
+
+def _for_the_others(program: Program, left: Sequence[str]) -> str:
+    """Return the options for dims without a number: fixed ones, or one to be looked for."""
+    usual = usual_numbers(input_shapes(program))
+    fixed = " ".join(dim_option(name, usual[name]) for name in left if name in usual)
+    if not fixed:
+        return ""
+    sought = f"--dim {quote(f'{left[0]}=?')} looks for it"
+    return f"{fixed} gives numbers; {sought}" if len(left) == 1 else f"{fixed} gives numbers"
 
 
 def _refuse_unknown(plan: Plan) -> None:

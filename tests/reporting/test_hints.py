@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from memplan_cli import workflows
 from memplan_cli.errors import PlanError, UnknownSizeError
 from memplan_cli.reporting.findings.gate import Rules, judge
-from memplan_cli.reporting.findings.hints import bind, bindable, symbols_in
+from memplan_cli.reporting.findings.hints import command_with, symbols_in
 from memplan_cli.reporting.findings.snapshot import snapshot_of
 from memplan_cli.reporting.plans.exports import fixed_arena
 from story import write
@@ -37,24 +38,23 @@ def test_a_made_up_name_that_inference_can_express_is_no_symbol(tmp_path: Path) 
     assert symbols_in(arena.unit for arena in plan.arenas) == ("batch",)
     with pytest.raises(PlanError) as told:
         fixed_arena(plan)
-    assert told.value.hint == "bind every symbol, like --dim batch=1"
+    assert told.value.hint == "bind every dim of the inputs: --dim batch=1"
 
 
 def test_what_only_a_run_can_tell_is_not_offered_for_binding(tmp_path: Path) -> None:
     plan = planned(tmp_path, BY_DATA)
     assert "found" in symbols_in(arena.unit for arena in plan.arenas)
-    assert bindable(plan.report, ("batch", "found")) == ("batch",)
     with pytest.raises(PlanError) as told:
         fixed_arena(plan)
     assert "--dim found" not in told.value.hint
-    assert "known only in a run" in told.value.hint
+    assert "known only in a run: --dim batch=1 --profile-shapes looks" in told.value.hint
     with pytest.raises(UnknownSizeError) as told_by_gate:
         judge(snapshot_of(plan, "m"), None, Rules(max_memory=1))
     assert "--dim found" not in told_by_gate.value.hint
     assert "known only in a run" in told_by_gate.value.hint
 
 
-def test_a_name_that_a_shell_would_change_is_quoted() -> None:
-    assert (
-        bind(["a b", "x/y_dim0"]) == "bind every symbol, like --dim 'a b=1' --dim x/y_dim0=1"
-    )
+def test_a_command_names_the_model_as_a_shell_takes_it(tmp_path: Path) -> None:
+    report = planned(tmp_path, MADE_UP).report
+    odd = replace(report, model=replace(report.model, path="-my model.onnx"))
+    assert command_with(odd, "--dim n=1") == "memplan report './-my model.onnx' --dim n=1"

@@ -1,33 +1,18 @@
-"""Hints for totals that are not known: the options that bind what is missing."""
+"""Hints for totals that are not known: the options that bind what is missing in this model."""
 
 from __future__ import annotations
 
 from shlex import quote
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.binding_options import binding_options
 from memplan_cli.core.symbolic.dims import symbols_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.results.report import Report
-
-FILL_GAPS = (
-    "some sizes are known only in a run: say them with --shape NAME=D,D, look at one run "
-    "with --profile-shapes, or count the rest alone with --allow-partial"
-)
-"""For sizes that no symbol decides."""
-
-_MOST_NAMED = 4
-"""Symbols that one hint names."""
-
-
-def bind(symbols: Iterable[str]) -> str:
-    """Return how to bind symbols; of no symbols, how to bind one."""
-    names = sorted(symbols)
-    words = " ".join(f"--dim {quote(f'{name}=1')}" for name in names[:_MOST_NAMED])
-    more = " .." if len(names) > _MOST_NAMED else ""
-    return f"bind every symbol, like {words or '--dim batch=1'}{more}"
 
 
 def symbols_in(units: Iterable[str]) -> tuple[str, ...]:
@@ -36,21 +21,41 @@ def symbols_in(units: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-def bindable(report: Report, symbols: Iterable[str]) -> tuple[str, ...]:
-    """Return the symbols that inputs have: nobody could give the others a number.
+def binding_words(report: Report) -> str:
+    """Return the options that give each free dim of the inputs a number; empty of none."""
+    numbers = {name: dim.value for name, dim in report.bindings.items()}
+    return binding_options(report.model.inputs, numbers)
 
-    Those are decided by data in a run, or were made up by whoever wrote the file.
+
+def command_with(report: Report, options: str) -> str:
+    """Return a whole command with options for the model of a report."""
+    name = report.model.path
+    # What begins with a dash is an option to a shell's commands.
+    path = quote(f"./{name}" if name.startswith("-") else name)
+    return f"memplan report {path} {options}"
+
+
+def how_to_know(plan: Plan) -> str:
+    """Return what makes numbers of sizes that are none, the surest way first.
+
+    Each clause is an option, or several that belong together, of the commands that plan.
     """
-    if report.memory.inputs is not None:
-        return ()
-    text = report.symbolic.get("inputs")
-    known = None if text is None else symbols_of(text)
-    return tuple(name for name in symbols if known is None or name in known)
+    report = plan.report
+    words = binding_words(report)
+    if not _only_a_run_knows(plan):
+        return f"bind every dim of the inputs: {words}"
+    options = f"{words} --profile-shapes".strip()
+    look = f"some sizes are known only in a run: {options} looks at one"
+    return f"{look}; --allow-partial counts the rest alone" if report.partial else look
 
 
-def how_to_know(symbols: Iterable[str], *, gaps: bool) -> str:
-    """Return what to do about a total that symbols or gaps keep from being known."""
-    names = tuple(symbols)
-    if not gaps:
-        return bind(names)
-    return f"{bind(names)}; {FILL_GAPS}" if names else FILL_GAPS
+def _only_a_run_knows(plan: Plan) -> bool:
+    """Whether numbers for the inputs' dims leave some size without one."""
+    bound = {
+        name
+        for _, shape in plan.report.model.inputs
+        for dim in shape
+        for name in symbols_of(dim)
+    }
+    units = (arena.unit for arena in plan.arenas)
+    return plan.report.partial or not bound.issuperset(symbols_in(units))

@@ -14,6 +14,7 @@ from memplan_cli.core.symbolic.dims import binding_text
 from memplan_cli.planning.print_log import print_log, refusals
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import per_unit
+from memplan_cli.reporting.findings.hints import binding_words, command_with
 from memplan_cli.reporting.plans import runtime
 from memplan_cli.reporting.plans.memory import (
     certainty_lines,
@@ -44,6 +45,7 @@ def plan_document(plan: Plan, most: int) -> doc.Document:
         doc.Paragraph(verdict(report), "plain" if report.saved is None else "verdict"),
         doc.Paragraph(headline(report), "soft"),
         *(doc.Paragraph(line, "soft") for line in binding_lines_of(report)),
+        *_other_numbers(report),
         *_memory(report),
         *_live_bytes(plan),
         *_peak(plan, most),
@@ -77,8 +79,15 @@ def binding_lines_of(report: Report) -> Iterator[str]:
     yield f"dims: {'; '.join(said)}"
     assumed = [name for name, dim in report.bindings.items() if dim.source == "assumed"]
     if assumed:
-        other = " ".join(f"--dim {name}={report.bindings[name].value}" for name in assumed)
-        yield f"what was run was run at the assumed dims: {other} says so, or otherwise"
+        yield "what was run was run at the assumed dims"
+
+
+def _other_numbers(report: Report) -> Iterator[doc.Block]:
+    """Yield the command that gives the free dims of the inputs numbers, to be copied whole."""
+    words = binding_words(report)
+    if words:
+        yield doc.Paragraph("with numbers of your own for the dims:", "soft")
+        yield doc.Code((command_with(report, words),), doc.SHELL)
 
 
 def logged(plan: Plan) -> Iterator[doc.Block]:

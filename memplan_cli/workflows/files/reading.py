@@ -8,9 +8,9 @@ starts a process is imported where one is started.
 from __future__ import annotations
 
 from dataclasses import replace
-from shlex import quote
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.binding_options import binding_options, input_shapes
 from memplan_cli.core.bindings import Binding
 from memplan_cli.core.program import intermediates
 from memplan_cli.core.symbolic.dims import symbols_of
@@ -100,7 +100,7 @@ def read_observed(
     if free:
         raise SettingsError(
             f"a run has numbers for all dims, and {free[0]!r} has none",
-            hint=f"bind it: --dim {quote(f'{free[0]}=8')}",
+            hint=f"bind its dims: {binding_options(input_shapes(loaded.program))}",
         )
     known = observed_shapes(source.model, path, Binding(bindings.dims, feeds or {}))
     dims = {**_seen_dims(loaded.program, known), **bindings.dims}
