@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.program import Program
 
+LOOK_AT_A_RUN = "--profile-shapes"
+
 _LEADING, _IMAGE_SIDE, _LENGTH = 1, 64, 8
 _IMAGE_RANK = 4
 """What a dim is offered as where nobody knows better: by its place."""
@@ -81,6 +83,22 @@ def binding_options(
         *(shape_option(each, known) for each in shaped),
     )
     return " ".join(words)
+
+
+def sizing_options(
+    inputs: Iterable[InputShape],
+    units: Iterable[str],
+    numbers: Mapping[str, int] | None = None,
+) -> str:
+    """Return the options that make numbers of sizes: units are what these are made of.
+
+    Where the inputs' dims leave a symbol free, data decides it: a run has to be looked at.
+    """
+    free = tuple(inputs)
+    words = binding_options(free, numbers)
+    bound = usual_numbers(free).keys()
+    decided = any(symbols_of(unit) - bound for unit in units if unit != "1")
+    return f"{words} {LOOK_AT_A_RUN}".strip() if decided else words
 
 
 def dim_option(name: str, number: int) -> str:

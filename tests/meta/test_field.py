@@ -7,32 +7,47 @@ import json
 import onnx.parser
 import pytest
 
-from benchmarks.field_hints import Followed, Said, follow, options
+from benchmarks.field_hints import Followed, Said, follow, offers
 from benchmarks.field_shapes import as_json, drawn
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21]> '
 
 
+GATE = ("gate", "m.onnx", "--dim", "bach=2")
+
+
 @pytest.mark.parametrize(
-    ("hint", "words"),
+    ("hint", "added"),
     [
-        ("bind it: --dim batch=8", ("--dim", "batch=8")),
-        ("bind both, like --dim a=1 --dim b=2; or --allow-partial",
-         ("--dim", "a=1", "--dim", "b=2")),
-        ("say it with --shape x:0=1,3,64,64, then again", ("--shape", "x:0=1,3,64,64")),
-        ("say it with --shape NAME=D,D", ()),
-        ("look for it with --dim n=?", ()),
-        ("give it with --shape", ()),
-        ("say it with --shape NAME=D,D or take a run (--profile-shapes)",
-         ("--profile-shapes",)),
-        ("use --inputs inputs.npz", ("--inputs", "inputs.npz")),
-        ("name another file", ()),
+        ("bind it: --dim batch=8", [("--dim", "batch=8")]),
+        ("bind both: --dim a=1 --dim 'b c=2'; --allow-partial leaves them out",
+         [("--dim", "a=1", "--dim", "b c=2"), ("--allow-partial",)]),
+        ("some are known in a run: --dim x=1 --profile-shapes looks at one",
+         [("--dim", "x=1", "--profile-shapes")]),
+        ("say it with --shape x:0=1,3,64,64, then again", [("--shape", "x:0=1,3,64,64")]),
+        ("say it with --shape NAME=D,D", []),
+        ("--timeout SECONDS gives it more", []),
+        ("name another file", []),
     ],
 )  # fmt: skip
 def test_only_options_that_can_be_copied_are_taken_from_a_hint(
-    hint: str, words: tuple[str, ...]
+    hint: str, added: list[tuple[str, ...]]
 ) -> None:
-    assert options(hint) == words
+    assert offers(hint, GATE) == [(*GATE, *words) for words in added]
+
+
+def test_a_hint_may_be_another_command_or_take_something_away() -> None:
+    assert offers("`memplan doctor` shows what works here", GATE) == [("doctor",)]
+    whole = "memplan report 'my model.onnx' --dim batch=1"
+    assert offers(whole, GATE) == [("report", "my model.onnx", "--dim", "batch=1")]
+    assert offers("leave --dim out", GATE) == [("gate", "m.onnx")]
+    assert offers("leave --order out", GATE) == []
+
+
+def test_a_name_stands_in_place_of_the_one_that_is_wrong() -> None:
+    message = "no dim is called 'bach': its dims are batch"
+    right = [("gate", "m.onnx", "--dim", "batch=2")]
+    assert offers("did you mean 'batch', 'bath'?", GATE, message) == right
 
 
 def _refused(message: str, hint: str) -> Said:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.binding_options import binding_options
+from memplan_cli.core.binding_options import LOOK_AT_A_RUN, binding_options, sizing_options
 from memplan_cli.core.symbolic.dims import symbols_of
 
 if TYPE_CHECKING:
@@ -41,21 +41,11 @@ def how_to_know(plan: Plan) -> str:
     Each clause is an option, or several that belong together, of the commands that plan.
     """
     report = plan.report
-    words = binding_words(report)
-    if not _only_a_run_knows(plan):
-        return f"bind every dim of the inputs: {words}"
-    options = f"{words} --profile-shapes".strip()
+    units = (arena.unit for arena in plan.arenas)
+    numbers = {name: dim.value for name, dim in report.bindings.items()}
+    words = sizing_options(report.model.inputs, units, numbers)
+    if not report.partial and LOOK_AT_A_RUN not in words:
+        return f"bind every dim of the inputs: {words}" if words else ""
+    options = words if LOOK_AT_A_RUN in words else f"{words} {LOOK_AT_A_RUN}".strip()
     look = f"some sizes are known only in a run: {options} looks at one"
     return f"{look}; --allow-partial counts the rest alone" if report.partial else look
-
-
-def _only_a_run_knows(plan: Plan) -> bool:
-    """Whether numbers for the inputs' dims leave some size without one."""
-    bound = {
-        name
-        for _, shape in plan.report.model.inputs
-        for dim in shape
-        for name in symbols_of(dim)
-    }
-    units = (arena.unit for arena in plan.arenas)
-    return plan.report.partial or not bound.issuperset(symbols_in(units))
