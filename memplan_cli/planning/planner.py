@@ -45,10 +45,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A plan, and the program in the order that the plan is about."""
+    """A plan, the program in the order that it is about, and the settings that it is for."""
 
     program: Program
     plan: Plan
+    settings: Settings
 
 
 class _Means(NamedTuple):
@@ -89,7 +90,7 @@ def make_plan(  # noqa: PLR0913 - what a caller may bring along, by name
     give_back(len(program.vars))
     check(plan)
     give_back(len(program.vars))
-    return Planned(program, plan)
+    return Planned(program, plan, settings)
 
 
 def _decided(program: Program, settings: Settings, source: Source, means: _Means) -> Decided:

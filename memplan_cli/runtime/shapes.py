@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.bindings import Binding
     from memplan_cli.core.program import Dim, Shape
     from memplan_cli.shapes.bindings import Bindings, Known
+    from memplan_cli.shapes.runtime_query import Numbered
 
 _LOAD_TIMEOUT = 120.0
 """Seconds to load a model; without an answer, sizes stay unknown."""
@@ -86,8 +87,13 @@ def observed_shapes(model: ModelProto, path: Path, binding: Binding) -> Known:
     result: Any = outcome.require(
         f"{path} could not be run for its shapes{given_text(binding.feeds)}"
     )["nodes"]
+    return shapes_of(copy, result)
+
+
+def shapes_of(copy: Numbered, nodes: Any) -> Known:  # noqa: ANN401 - JSON of a worker
+    """Return the largest shape that a run shows of every value, by its id."""
     found: dict[str, tuple[str, Shape]] = {}
-    for node, read, written in result:
+    for node, read, written in nodes:
         for names, seen in ((copy.reads.get(node), read), (copy.writes.get(node), written)):
             if names is not None and len(names) == len(seen):
                 for name, (kind, shape) in zip(names, seen, strict=True):

@@ -243,6 +243,7 @@ KEYS: Mapping[str, Reader] = {
     "alignment": alignment,
     "time_limit": seconds,
     "profile_shapes": boolean,
+    "run": boolean,
     "allow_partial": boolean,
     "gate.baseline": text,
     **{f"gate.{key}": reader for key, reader in MODEL_RULES.items()},

@@ -152,11 +152,8 @@ def _tried(candidate: Candidate, files: RewrittenFiles, known: RuntimeFacts | No
 
 def _run_at(rewriting: Rewriting) -> Mapping[str, BoundDim]:
     """Return the number of each dim in the first run: what nobody said is assumed."""
-    from memplan_cli.onnx_io.runs.feeds import default_dims
-
     settings = rewriting.settings
-    said = settings.inputs.provenance
-    assumed = default_dims(rewriting.file.model)
+    said, assumed = settings.inputs.provenance, settings.inputs.assumed or {}
     return {
         **{name: BoundDim(value, "assumed") for name, value in assumed.items()},
         **{n: BoundDim(v, said.get(n, "given")) for n, v in settings.dims.items()},

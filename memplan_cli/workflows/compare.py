@@ -105,6 +105,7 @@ def comparison(
     return Comparison(
         provider=check.provider,
         dims=binding.dims,
+        assumed=binding.assumed,
         feeds=binding.feeds,
         runs=check.runs,
         timeout=check.timeout,

@@ -131,15 +131,16 @@ class _Search:
     def of(
         cls, path: Path, limit: MemoryLimit, settings: Settings, progress: Progress | None
     ) -> _Search:
-        from memplan_cli.onnx_io.load import load_model
+        from memplan_cli.workflows.files.assuming import settle_all_but
         from memplan_cli.workflows.files.binding import bind
-        from memplan_cli.workflows.files.model_file import load_program
+        from memplan_cli.workflows.files.model_file import read_model
 
-        model = load_model(path)
-        settings = bind(model, settings)
+        file = read_model(path)
+        settings = bind(file.model, settings)
         _refuse_decided(limit.unknown, settings)
-        loaded = load_program(model, path, settings)
-        del model
+        found = settle_all_but(file.lazy, path, settings, limit.unknown)
+        del file
+        settings, loaded = found.settings, found.loaded
         _check_symbols(loaded.program, limit.unknown, settings)
         planned = make_plan(loaded.program, settings, _SOURCE, progress=progress)
         _refuse_unknown(planned.plan)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from memplan_cli.settings.settings import Settings
 from memplan_cli.workflows.candidates import Optimized, write_proved, write_unproved
 from memplan_cli.workflows.compare import DEFAULT_CHECK, Check
 from memplan_cli.workflows.files.binding import bind
-from memplan_cli.workflows.files.model_file import plan_model, read_model
+from memplan_cli.workflows.files.model_file import bind_whole, plan_model, read_model
 from memplan_cli.workflows.files.rewriting import Rewriting, Targets
 from memplan_cli.workflows.profiles import at_largest, plan_profiles
 
@@ -54,12 +55,14 @@ def optimize(  # noqa: PLR0913 - what the command takes, by name
     settings = bind(file.model, settings)
     if profiles:
         planned = plan_profiles(file, settings, profiles, progress)
-        settings = at_largest(settings, profiles)
+        settings = at_largest(replace(settings, inputs=planned.settings.inputs), profiles)
     elif settings.target != "portable":
         from memplan_cli.workflows.target import optimize_for_target
 
+        settings = bind_whole(file, settings)
         return optimize_for_target(file, settings, targets, check, progress or silent)
     else:
         planned = plan_model(file, settings, progress)
+        settings = planned.settings
     written = Rewriting(file, planned, settings, targets)
     return write_proved(written, check, progress) if check else write_unproved(written)

@@ -80,6 +80,7 @@ def plan_profiles(
     shared = plan_model(file, for_all(settings, profiles), progress)
     free_dims(shared.program, profiles)
     rows = []
+    settings = replace(settings, inputs=shared.settings.inputs)
     for dims in bindings(profiles):
         if progress:
             progress(f"planning {binding_text(dims)}")

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.settings.settings import Settings
-from memplan_cli.workflows.files.binding import bind, binding_of
-from memplan_cli.workflows.files.model_file import read_model
+from memplan_cli.workflows.files.binding import binding_of
+from memplan_cli.workflows.files.model_file import bind_whole, read_model
 
 if TYPE_CHECKING:
     from memplan_cli.runtime.steer import Recommendation
@@ -30,7 +30,8 @@ def settings(model: FilePath, given: Settings, check: Check | None = None) -> Re
     from memplan_cli.runtime.measuring.measure import Trial
 
     model = Path(model)
-    proto = read_model(model).model
+    file = read_model(model)
     trial = Trial(provider=check.provider, timeout=check.timeout) if check else None
-    bound = bind(proto, Settings(dims=given.dims, shapes=given.shapes, inputs=given.inputs))
+    own = Settings(dims=given.dims, shapes=given.shapes, inputs=given.inputs, run=given.run)
+    bound = bind_whole(file, own)
     return best_settings(model, binding_of(bound), trial)

@@ -14,11 +14,10 @@ from memplan_cli.workflows.compare import DEFAULT_CHECK, Check, compare_models
 from memplan_cli.workflows.donate import Donation, with_binding, with_donation
 from memplan_cli.workflows.files.binding import bind, binding_of
 from memplan_cli.workflows.files.file_names import original_of, plan_beside
+from memplan_cli.workflows.files.model_file import ModelFile, bind_whole
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
-
-    from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them
 
     from memplan_cli.core.bindings import Binding
     from memplan_cli.core.program import Shape
@@ -57,7 +56,6 @@ def validate(
     """
     from memplan_cli.onnx_io.load import load_model
     from memplan_cli.onnx_io.metadata import donated_pairs, is_offline, read_notes
-    from memplan_cli.onnx_io.runs.feeds import default_dims
     from memplan_cli.runtime.facts import Pair, runtime_account
 
     planned, original = _pair(Path(planned), original)
@@ -66,8 +64,11 @@ def validate(
     refuse_foreign(notes, planned)
     has_plan = bool(extras) or plan_beside(planned).exists()
     plan = _own_plan(planned, notes.get("digest")) if has_plan else None
-    first, second = bindings_inside(plan, default_dims(model))
-    binding = _bound(model, plan, inputs or Inputs()).at(first)
+    from memplan_cli.onnx_io.runs.feeds import free_dims
+
+    binding = _bound(ModelFile.of(planned, model), plan, inputs or Inputs())
+    first, second = bindings_inside(plan, dict.fromkeys(free_dims(model), 1))
+    binding = binding.at(first)
     found = _compared(original, planned, check, (binding, binding.at(second)))
     donation = Donation(donated_pairs(model), offline=is_offline(model))
     verdict = with_donation(found.verdict, (original, planned), donation, check, binding)
@@ -175,7 +176,7 @@ def _own_plan(planned: Path, digest: str | None) -> Plan:
     return plan
 
 
-def _bound(model: ModelProto, plan: Plan | None, inputs: Inputs) -> Binding:
+def _bound(file: ModelFile, plan: Plan | None, inputs: Inputs) -> Binding:
     """Return what a plan was made for, and the inputs given, which have the same sizes.
 
     Raises:
@@ -186,10 +187,14 @@ def _bound(model: ModelProto, plan: Plan | None, inputs: Inputs) -> Binding:
 
     shapes = {} if plan is None else _shapes(plan)
     # A graph that the runtime made may have lost dims that no input has.
-    known = known_dims(model, shapes.values())
+    known = known_dims(file.model, shapes.values())
     dims = {name: value for name, value in _dims(plan).items() if name in known}
+    assumed = {name: value for name, value in _assumed(plan).items() if name in known}
+    settings = Settings(dims=dims, shapes=shapes, inputs=inputs)
     try:
-        return binding_of(bind(model, Settings(dims=dims, shapes=shapes, inputs=inputs)))
+        settings = bind(file.model, settings)
+        own = replace(settings.inputs, assumed=assumed if plan else None)
+        return binding_of(bind_whole(file, replace(settings, inputs=own)))
     except SettingsError as error:
         if plan is None or not inputs.given:
             raise
@@ -212,6 +217,12 @@ def _shapes(plan: Plan) -> Mapping[str, Shape]:
     except SettingsError as error:
         raise PlanError("the plan's settings do not say the shapes of its inputs") from error
     return cast("Mapping[str, Shape]", found.get("shapes", {}))
+
+
+def _assumed(plan: Plan | None) -> Mapping[str, int]:
+    """Return the numbers of the dims that a plan is symbolic in, as its report assumed them."""
+    bindings = {} if plan is None else plan.report.bindings
+    return {name: dim.value for name, dim in bindings.items() if dim.source == "assumed"}
 
 
 def _dims(plan: Plan | None) -> Mapping[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING
 
 from onnx import TensorProto, helper
@@ -29,29 +30,42 @@ _WHOLE_RANGE: Mapping[str, tuple[str, int, int]] = {
 """Bytes are quantised data and may be anything; wider integers are masks more often."""
 
 
+class Feeder:
+    """How the inputs of one model may be fed, at whatever numbers its dims have.
+
+    Its weights may be absent; functions are written out.
+    """
+
+    def __init__(self, model: ModelProto, feeds: Feeds | None = None) -> None:
+        self._values = fed_inputs(model)
+        self._trace = Trace(model.graph)
+        self._feeds = feeds or {}
+
+    def specs(self, dims: Mapping[str, int]) -> tuple[FeedSpec, ...]:
+        """Return how to draw each graph input that is no initializer, in graph order.
+
+        A dim without a number is 1; what is known of an input that was given is not drawn.
+
+        Raises:
+            ModelError: an input has a type that cannot be fed (a map, say).
+        """
+        return tuple(self._spec(value, dims) for value in self._values)
+
+    def _spec(self, value: ValueInfoProto, dims: Mapping[str, int]) -> FeedSpec:
+        drawn = _spec(value, dims, self._trace)
+        given = self._feeds.get(value.name)
+        return drawn if given is None else _given(drawn, given)
+
+
 def feed_specs(
     model: ModelProto, dims: Mapping[str, int], feeds: Feeds | None = None
 ) -> tuple[FeedSpec, ...]:
-    """Return how to draw each graph input that is no initializer, in graph order.
-
-    Args:
-        model: its functions written out; its weights may be absent.
-        dims: values for symbolic dims; those it does not name get small ones.
-        feeds: inputs that were given: what is known of them is not drawn.
+    """Return how to feed a model at these numbers for its dims; see `Feeder.specs`.
 
     Raises:
         ModelError: an input has a type that cannot be fed (a map, say).
     """
-    graph = model.graph
-    bound = {**default_dims(model), **dims}
-    trace = Trace(graph, bound)
-    given = feeds or {}
-    return tuple(
-        _given(_spec(value, bound, trace), given[value.name])
-        if value.name in given
-        else _spec(value, bound, trace)
-        for value in fed_inputs(model)
-    )
+    return Feeder(model, feeds).specs(dims)
 
 
 def fed_inputs(model: ModelProto) -> tuple[ValueInfoProto, ...]:
@@ -71,19 +85,18 @@ def _given(drawn: FeedSpec, feed: Feed) -> FeedSpec:
     )
 
 
-def default_dims(model: ModelProto) -> dict[str, int]:
-    """Return a small value for each symbol in the shapes of the graph inputs.
+def free_dims(model: ModelProto) -> dict[str, bool]:
+    """Return the symbols in the shapes of what a run is fed, each with whether it leads.
 
-    2 for what comes first, 64 for the sides of an image, else 8.
+    A leading dim comes first in the shape of some input: it counts samples, as a rule.
     """
-    found: dict[str, int] = {}
+    found: dict[str, bool] = {}
     symbols = input_symbols(model)
     for value in fed_inputs(model):
         dims = tensor_dims(value, tensor_type(value)[1])
         for position, dim in enumerate(dims):
-            usual = 2 if position == 0 else 64 if len(dims) >= 4 and position >= 2 else 8
             for symbol in sorted(symbols.get(str(dim), symbols_of(dim))):
-                found.setdefault(symbol, usual)
+                found[symbol] = found.get(symbol, False) or (position == 0 and len(dims) > 1)
     return found
 
 
@@ -94,14 +107,22 @@ def _spec(value: ValueInfoProto, dims: Mapping[str, int], trace: Trace) -> FeedS
     if tensor.elem_type == TensorProto.STRING:
         return FeedSpec(value.name, "str", shape, "strings", container=container)
     dtype = str(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
-    rules = tuple(trace.rules(value.name))
-    kind, low, high, values = _settled(dtype, rules)
+    rules = tuple(trace.rules(value.name, dims))
+    kind, low, high, values = _settled(
+        dtype, rules, is_number=len(shape) < 2 and prod(shape) == 1
+    )
     return FeedSpec(value.name, dtype, shape, kind, low, high, 1.0, values, container)
 
 
-def _settled(dtype: str, rules: Sequence[Rule]) -> tuple[str, int, int, tuple[int, ...]]:
-    """Choose one way to draw that meets every rule."""
-    fixed = next((rule.values for rule in rules if rule.kind == "values"), None)
+def _settled(
+    dtype: str, rules: Sequence[Rule], *, is_number: bool
+) -> tuple[str, int, int, tuple[int, ...]]:
+    """Choose one way to draw that meets every rule.
+
+    A number that is compared with others (a sample rate) is the first of them.
+    """
+    kinds = ("values", "equal") if is_number else ("values",)
+    fixed = next((rule.values for rule in rules if rule.kind in kinds), None)
     if fixed is not None:
         return "values", 0, 0, fixed
     positive = any(rule.kind == "positive" for rule in rules)

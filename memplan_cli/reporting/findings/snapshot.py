@@ -11,6 +11,7 @@ from math import floor
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from memplan_cli.core.deserialization import Check, MisfitError, from_json
+from memplan_cli.core.results.in_numbers import in_numbers
 from memplan_cli.core.results.placements import Natural  # noqa: TC001 - a type to read by
 from memplan_cli.core.results.timeline import nodes_at
 from memplan_cli.core.serialization import SORTED, Key, Keys, optional, sparse
@@ -103,7 +104,7 @@ def read_snapshot(model: str, data: object) -> Snapshot:
 
 def snapshot_of(plan: Plan, model: str, runtime: str = "") -> Snapshot:
     """Return everything that a comparison can use."""
-    report = plan.report
+    report, plan = plan.report, in_numbers(plan)
     at_peak = dict(report.peak.tensors) if report.peak else {}
     return Snapshot(
         model=model,
@@ -141,7 +142,8 @@ def _dims(plan: Plan) -> dict[str, str]:
         for name, value in table.items() if isinstance(table, dict) else ():
             said = ",".join(map(str, value)) if isinstance(value, list) else str(value)
             found[f"shape of {name}" if key == "shapes" else str(name)] = said
-    return found
+    assumed = {n: d for n, d in plan.report.bindings.items() if d.source == "assumed"}
+    return found | {name: str(dim.value) for name, dim in assumed.items()}
 
 
 def shortened(snapshot: Snapshot) -> Mapping[str, TensorFacts]:

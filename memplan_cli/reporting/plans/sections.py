@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.compact.columns import cells
 from memplan_cli.core.program import VarId, var_id
 from memplan_cli.core.quantities import format_share, format_size
+from memplan_cli.core.results.figures import DEFINITIONS
+from memplan_cli.core.results.in_numbers import in_numbers
 from memplan_cli.core.results.observations import CPU
 from memplan_cli.core.results.timeline import curve, main_arena, nodes_at, peak_tick
 from memplan_cli.core.symbolic.dims import binding_text
@@ -40,13 +42,14 @@ _SIZES = ("inputs", "outputs", "naive", "live_peak", "planned", "total")
 
 def plan_document(plan: Plan, most: int) -> doc.Document:
     """Return the report of a plan; of long tables, the first ``most`` rows."""
-    report = plan.report
+    report, plan = plan.report, in_numbers(plan)
     blocks = (
         doc.Paragraph(verdict(report), "plain" if report.saved is None else "verdict"),
         doc.Paragraph(headline(report), "soft"),
         *(doc.Paragraph(line, "soft") for line in binding_lines_of(report)),
         *_other_numbers(report),
         *_memory(report),
+        *_for_all_dims(report),
         *_live_bytes(plan),
         *_peak(plan, most),
         *left_at_32_bits(plan, most),
@@ -63,31 +66,62 @@ def plan_document(plan: Plan, most: int) -> doc.Document:
     return doc.Document(("Memory of ", doc.Name(report.model.path or "model")), blocks)
 
 
-_SOURCES = {"given": "given", "inputs": "from the inputs", "assumed": "assumed"}
+_SOURCES = {"given": "given", "inputs": "from the inputs"}
+
+_MOST_DIMS = 6
+"""Dims that a line names."""
 
 
 def binding_lines_of(report: Report) -> Iterator[str]:
     """Yield which numbers dims have, who said so, and how to say otherwise."""
-    if not report.bindings:
-        return
-    said = [
-        f"{binding_text({n: dim.value for n, dim in report.bindings.items() if dim.source == of})}"
-        f" {words}"
-        for of, words in _SOURCES.items()
-        if any(dim.source == of for dim in report.bindings.values())
-    ]
-    yield f"dims: {'; '.join(said)}"
-    assumed = [name for name, dim in report.bindings.items() if dim.source == "assumed"]
+    for source, words in _SOURCES.items():
+        said = _dims_of(report, source)
+        if said:
+            yield f"{words}: {_named(said)}"
+    assumed = _dims_of(report, "assumed")
     if assumed:
-        yield "what was run was run at the assumed dims"
+        yield f"assumed: {_named(assumed)}"
 
 
 def _other_numbers(report: Report) -> Iterator[doc.Block]:
     """Yield the command that gives the free dims of the inputs numbers, to be copied whole."""
     words = binding_words(report)
     if words:
-        yield doc.Paragraph("with numbers of your own for the dims:", "soft")
+        yield doc.Paragraph("with numbers of your own:", "soft")
         yield doc.Code((command_with(report, words),), doc.SHELL)
+
+
+def _dims_of(report: Report, source: str) -> dict[str, int]:
+    return {name: dim.value for name, dim in report.bindings.items() if dim.source == source}
+
+
+def _named(dims: Mapping[str, int]) -> str:
+    left = len(dims) - _MOST_DIMS
+    more = f" and {left} more" if left > 0 else ""
+    return binding_text(dict(list(dims.items())[:_MOST_DIMS])) + more
+
+
+def _for_all_dims(report: Report) -> Iterator[doc.Block]:
+    """Yield the expressions of a symbolic plan, where the numbers are those at assumed dims."""
+    if report.memory.naive is None:
+        return
+    rows = tuple(
+        doc.Figure(name, report.symbolic[key], DEFINITIONS[key])
+        for key, name in _EXPRESSIONS.items()
+        if key in report.symbolic
+    )
+    if rows:
+        yield from doc.section("For all dims", doc.Figures(rows))
+
+
+_EXPRESSIONS = {
+    "inputs": "inputs",
+    "outputs": "outputs",
+    "naive": "naive",
+    "live_peak": "lower bound",
+    "planned": "planned",
+    "total": "total",
+}
 
 
 def logged(plan: Plan) -> Iterator[doc.Block]:

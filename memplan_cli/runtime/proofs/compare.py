@@ -25,7 +25,7 @@ from memplan_cli.core.symbolic.dims import binding_text
 from memplan_cli.errors import ModelError, RuntimeUnavailableError
 from memplan_cli.onnx_io.interface import other_inputs
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.onnx_io.runs.feeds import default_dims, feed_specs
+from memplan_cli.onnx_io.runs.feeds import feed_specs
 from memplan_cli.onnx_io.runs.runnable import missing_weights, random_ops
 from memplan_cli.onnx_io.runs.seeding import seeded_twins
 from memplan_cli.runtime.workers.bits import Tolerance, differences, widened
@@ -51,7 +51,8 @@ class Comparison:
 
     Attributes:
         provider: ``auto``, ``cpu`` or ``cuda``.
-        dims: values for symbolic dims; the others get small defaults.
+        dims: values for symbolic dims.
+        assumed: those of them that nobody said: a second shape has others.
         feeds: inputs that were given; the others are drawn.
         second_dims: the dims of the second shape; None chooses them where a dim is free.
         runs: runs of each model in each shape.
@@ -66,6 +67,7 @@ class Comparison:
 
     provider: str = "auto"
     dims: Mapping[str, int] = field(default_factory=dict)
+    assumed: frozenset[str] = frozenset()
     second_dims: Mapping[str, int] | None = None
     runs: int = 2
     timeout: float = DEFAULT_TIMEOUT
@@ -94,7 +96,7 @@ def compare(original: Path, rewritten: Path, how: Comparison | None = None) -> V
     first = _at_dims(original, rewritten, how, how.dims)
     if first.status == "failed" and first.max_abs_diff is None:
         _refuse_another(original, rewritten)
-    second_dims = _second_dims(original, how)
+    second_dims = _second_dims(how)
     if second_dims is None or first.status != "passed":
         return first
     try:
@@ -139,19 +141,14 @@ def _refuse_another(original: Path, rewritten: Path) -> None:
         )
 
 
-def _second_dims(original: Path, how: Comparison) -> dict[str, int] | None:
-    """Return other values for the free dims; None where there is no free dim."""
+def _second_dims(how: Comparison) -> dict[str, int] | None:
+    """Return twice what was assumed, which ties of sums keep; None where nothing was."""
     if how.specs is not None:
         return None
     if how.second_dims is not None:
         return {**how.dims, **how.second_dims}
-    usual = default_dims(load_model(original))
-    free = {name: value for name, value in usual.items() if name not in how.dims}
-    if not free:
-        return None
-    # Image sides stay multiples of 32: strides of real networks want that.
-    other = {name: value + (32 if value == 64 else 1) for name, value in free.items()}
-    return {**how.dims, **other}
+    other = {name: 2 * how.dims[name] for name in how.assumed if name in how.dims}
+    return {**how.dims, **other} if other else None
 
 
 def _at_dims(

@@ -59,8 +59,12 @@ def bind(model: ModelProto, settings: Settings) -> Settings:
 
 
 def binding_of(settings: Settings) -> Binding:
-    """Return the numbers and feeds of settings that are bound."""
-    return Binding(settings.dims, settings.inputs.feeds or {})
+    """Return the numbers and feeds of settings that are bound, what is assumed included."""
+    inputs = settings.inputs
+    free = {n: v for n, v in (inputs.assumed or {}).items() if n not in settings.dims}
+    said = {name for name, source in inputs.provenance.items() if source == "assumed"}
+    dims = {**free, **settings.dims}
+    return Binding(dims, inputs.feeds or {}, frozenset(free.keys() | (said & dims.keys())))
 
 
 def _numbers(

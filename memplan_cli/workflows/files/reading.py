@@ -1,8 +1,8 @@
 """Programs read with every size that the file, inference or ONNX Runtime can tell.
 
 ONNX Runtime is asked last: for its own inference, from a session that is loaded and never
-run; or, where asked for, for one run on drawn inputs. Most models need neither, so what
-starts a process is imported where one is started.
+run. What one run showed is read by `read_seen`. Most models need neither, so what starts a
+process is imported where one is started.
 """
 
 from __future__ import annotations
@@ -10,24 +10,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.binding_options import binding_options, input_shapes
-from memplan_cli.core.bindings import Binding
-from memplan_cli.core.program import intermediates
+from memplan_cli.core.program import Origin, intermediates
 from memplan_cli.core.symbolic.dims import symbols_of
 from memplan_cli.core.symbolic.polynomials import format_atom
 from memplan_cli.core.symbolic.sizes import BITS, size_of
-from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.lazy_model import lazy
 from memplan_cli.shapes.bindings import Bindings
 from memplan_cli.shapes.reading import Loaded, read_checked
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
     from pathlib import Path
 
     from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them
 
-    from memplan_cli.core.bindings import Feeds
     from memplan_cli.core.program import Program, VarId
     from memplan_cli.onnx_io.lazy_model import LazyModel
     from memplan_cli.shapes.bindings import Known
@@ -57,65 +53,29 @@ def read_completely(model: ModelProto | LazyModel, path: Path, bindings: Binding
     return _read_with(source, bindings, known, missing, "come from ONNX Runtime's inference")
 
 
-def read_with_inputs(
-    model: ModelProto | LazyModel, path: Path, bindings: Bindings, feeds: Feeds
+def read_as_inferred(model: ModelProto | LazyModel, bindings: Bindings) -> Loaded:
+    """Read a model with what the file and our own inference tell."""
+    return read_checked(lazy(model), bindings)
+
+
+def read_seen(
+    source: LazyModel, bindings: Bindings, known: Known, before: Sequence[VarId], whose: str
 ) -> Loaded:
-    """Read a model whose inputs were given; where sizes are missing, run it on them and look.
-
-    Where it cannot be run, for a dim is free or weights are not there, as `read_completely`.
-
-    Raises:
-        RuntimeUnavailableError: the model fails on these inputs.
-    """
-    from memplan_cli.onnx_io.runs.feeds import default_dims
-    from memplan_cli.onnx_io.runs.runnable import missing_weights
-
-    source = lazy(model)
-    del model
-    is_free = not default_dims(source.model).keys() <= bindings.dims.keys()
-    if is_free or missing_weights(path):
-        return read_completely(source, path, bindings)
-    return read_observed(source, path, bindings, feeds)
-
-
-def read_observed(
-    model: ModelProto | LazyModel, path: Path, bindings: Bindings, feeds: Feeds | None = None
-) -> Loaded:
-    """Read a model; where sizes are missing, run it once and look.
-
-    Raises:
-        SettingsError: a dim of the inputs is free: the run would fix it in silence.
-        RuntimeUnavailableError: the model cannot run here.
-    """
-    from memplan_cli.onnx_io.runs.feeds import default_dims
-    from memplan_cli.runtime.shapes import observed_shapes
-
-    source = lazy(model)
-    del model
-    loaded = read_checked(source, bindings)
-    unknown = (*missing_sizes(loaded.program), *_unbound(loaded.program))
-    if not unknown:
-        return loaded
-    free = sorted(set(default_dims(source.model)) - set(bindings.dims))
-    if free:
-        raise SettingsError(
-            f"a run has numbers for all dims, and {free[0]!r} has none",
-            hint=f"bind its dims: {binding_options(input_shapes(loaded.program))}",
-        )
-    known = observed_shapes(source.model, path, Binding(bindings.dims, feeds or {}))
-    dims = {**_seen_dims(loaded.program, known), **bindings.dims}
-    whose = "the inputs given" if feeds else "drawn inputs"
-    text = f"were seen in one run on {whose}; other data may need more"
-    found = _read_with(source, Bindings(dims, bindings.shapes), known, unknown, text)
+    """Read a model again with the shapes that a run on ``whose`` inputs showed."""
+    program = read_checked(source, bindings).program
+    dims = {**_seen_dims(program, known), **bindings.dims}
+    text = f"were read off one run on {whose}; other data may need more"
+    found = _read_with(source, replace(bindings, dims=dims), known, before, text)
     return replace(found, observed=True)
 
 
-def _unbound(program: Program) -> tuple[VarId, ...]:
-    """Return the intermediates whose size has a symbol in it."""
+def unbound(program: Program, free: Collection[str]) -> tuple[VarId, ...]:
+    """Return what ops make whose size has a symbol in it that is no free dim."""
+    decided = frozenset(free)
     return tuple(
         var
-        for var in intermediates(program)
-        if any(symbols_of(dim) for dim in program.vars[var].shape or ())
+        for var in _made(program)
+        if any(not symbols_of(dim) <= decided for dim in program.vars[var].shape or ())
     )
 
 
@@ -147,11 +107,17 @@ def _read_with(
     return replace(loaded, warnings=(*loaded.warnings, note))
 
 
+def _made(program: Program) -> tuple[VarId, ...]:
+    """Return the intermediates and the graph's outputs."""
+    made = (var for var in program.body.outputs if program.vars[var].origin is Origin.OP)
+    return (*intermediates(program), *dict.fromkeys(made))
+
+
 def missing_sizes(program: Program) -> tuple[VarId, ...]:
-    """Return the intermediates without a size that a shape could give one."""
+    """Return what ops make that has no size, and that a shape could give one."""
     return tuple(
         var
-        for var in intermediates(program)
+        for var in _made(program)
         if (facts := program.vars[var]).dtype in (*BITS, "unknown")
         and size_of(facts.shape, facts.dtype) is None
     )

@@ -25,17 +25,23 @@ def run(job: Json) -> Json:
 
     ``read`` and ``written`` are lists of ``[type, dims]``.
     """
-    task = SessionJob.of(job)
+    return {"nodes": nodes_of(SessionJob.of(job))}
+
+
+def nodes_of(task: SessionJob, source: bytes | None = None) -> list[list[Any]]:
+    """Run a session once, of other bytes where given; an entry for each kernel that ran."""
     feed = task.feed()
     with tempfile.TemporaryDirectory(prefix="memplan-shapes-") as folder:
         settings = _AS_WRITTEN.updated(
             RuntimeSettings(session={"profile_file_prefix": f"{folder}/profile"})
         )
-        session = task.session(settings)
+        session = (
+            task.session(settings) if source is None else task.session_of(source, settings)
+        )
         run_session(session, None, feed)
         profile = Path(session.end_profiling())
         events = json.loads(profile.read_text(encoding="utf-8"))
-    return {"nodes": [entry for event in events if (entry := _entry(event))]}
+    return [entry for event in events if (entry := _entry(event))]
 
 
 def _entry(event: dict[str, Any]) -> list[Any] | None:
