@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.selection import nearest
 from memplan_cli.core.symbolic.dims import symbols_of
-from memplan_cli.errors import SettingsError
+from memplan_cli.errors import ModelError, SettingsError
 from memplan_cli.onnx_io.declared import read_shape
 from memplan_cli.onnx_io.load import graphs
 from memplan_cli.onnx_io.types import type_name
@@ -76,6 +76,39 @@ def input_symbols(model: ModelProto) -> Mapping[str, frozenset[str]]:
     found = {text: symbols_of(text) for text in texts}
     plain = frozenset(text for text in texts if found[text] == {text})
     return {t: inside if inside <= plain else frozenset({t}) for t, inside in found.items()}
+
+
+def fed_inputs(model: ModelProto) -> tuple[ValueInfoProto, ...]:
+    """Return the graph inputs that have no value in the model, in graph order."""
+    weights = {tensor.name for tensor in model.graph.initializer}
+    return tuple(value for value in model.graph.input if value.name not in weights)
+
+
+def free_dims(model: ModelProto) -> dict[str, bool]:
+    """Return the symbols in the shapes of what a run is fed, each with whether it leads.
+
+    A leading dim comes first in the shape of some input: it counts samples, as a rule.
+    """
+    found: dict[str, bool] = {}
+    symbols = input_symbols(model)
+    for value in fed_inputs(model):
+        dims = tensor_dims(value, tensor_type(value)[1])
+        for position, dim in enumerate(dims):
+            for symbol in sorted(symbols.get(str(dim), symbols_of(dim))):
+                found[symbol] = found.get(symbol, False) or (position == 0 and len(dims) > 1)
+    return found
+
+
+def tensor_type(value: ValueInfoProto) -> tuple[str, TypeProto.Tensor]:
+    """Return what an input is of tensors, and the type of these."""
+    kind, container = value.type, "tensor"
+    if kind.HasField("optional_type"):
+        kind, container = kind.optional_type.elem_type, "optional"
+    if kind.HasField("sequence_type"):
+        kind, container = kind.sequence_type.elem_type, "sequence"
+    if not kind.HasField("tensor_type") and kind.WhichOneof("value") is not None:
+        raise ModelError(f"{value.name}: a {kind.WhichOneof('value')} cannot be fed")
+    return container, kind.tensor_type
 
 
 def other_inputs(original: ModelProto, rewritten: ModelProto) -> tuple[str, ...]:

@@ -132,7 +132,7 @@ class _Search:
         cls, path: Path, limit: MemoryLimit, settings: Settings, progress: Progress | None
     ) -> _Search:
         from memplan_cli.workflows.files.assuming import settle_all_but
-        from memplan_cli.workflows.files.binding import bind
+        from memplan_cli.workflows.files.binding import assumed_in, bind
         from memplan_cli.workflows.files.model_file import read_model
 
         file = read_model(path)
@@ -148,7 +148,7 @@ class _Search:
             planned.program,
             replace(settings, order="keep"),
             _totals(planned.program, planned.plan, settings),
-            loaded.warnings,
+            (*loaded.warnings, *assumed_in(settings)),
             progress,
         )
 

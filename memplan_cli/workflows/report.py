@@ -121,7 +121,16 @@ def planned(path: FilePath, request: Request) -> Plan:
     """
     found, stale = planned_or_stale(Path(path), request)
     warn(path, (*found.report.warnings, *stale), request)
+    say_assumed(path, found, request)
     return found
+
+
+def say_assumed(path: FilePath, plan: Plan, request: Request) -> None:
+    """Say which dims nobody bound: the numbers are at these."""
+    from memplan_cli.reporting.findings.assumed import assumed_lines, assumed_of
+
+    for line in assumed_lines(assumed_of(plan.report), plan.report.model.inputs):
+        request.warn(f"note: {path}: {line}")
 
 
 def warn(path: FilePath, warnings: Sequence[str], request: Request) -> None:

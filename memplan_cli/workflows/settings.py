@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.settings.settings import Settings
-from memplan_cli.workflows.files.binding import binding_of
+from memplan_cli.workflows.files.binding import assumed_in, binding_of
 from memplan_cli.workflows.files.model_file import bind_whole, read_model
 
 if TYPE_CHECKING:
@@ -34,4 +35,5 @@ def settings(model: FilePath, given: Settings, check: Check | None = None) -> Re
     trial = Trial(provider=check.provider, timeout=check.timeout) if check else None
     own = Settings(dims=given.dims, shapes=given.shapes, inputs=given.inputs, run=given.run)
     bound = bind_whole(file, own)
-    return best_settings(model, binding_of(bound), trial)
+    found = best_settings(model, binding_of(bound), trial)
+    return replace(found, notes=(*found.notes, *assumed_in(bound)))

@@ -37,6 +37,7 @@ def simulate(
     from memplan_cli.runtime.simulation.predict import Executed, needs_run
     from memplan_cli.runtime.workers.session import resolve_provider
     from memplan_cli.workflows.files.assuming import settle_in_numbers
+    from memplan_cli.workflows.files.binding import assumed_in
     from memplan_cli.workflows.files.model_file import plan_settled, read_model
 
     path = Path(model)
@@ -55,4 +56,5 @@ def simulate(
         executed = replace(executed, observed=seen)
     simulations = tuple(simulated(executed, name) for name in allocators)
     plan = plan_settled(file, found).plan
-    return Simulated(plan.report.memory.planned, simulations, loaded.warnings)
+    notes = (*loaded.warnings, *assumed_in(bound))
+    return Simulated(plan.report.memory.planned, simulations, notes)

@@ -64,7 +64,7 @@ def validate(
     refuse_foreign(notes, planned)
     has_plan = bool(extras) or plan_beside(planned).exists()
     plan = _own_plan(planned, notes.get("digest")) if has_plan else None
-    from memplan_cli.onnx_io.runs.feeds import free_dims
+    from memplan_cli.onnx_io.interface import free_dims
 
     binding = _bound(ModelFile.of(planned, model), plan, inputs or Inputs())
     first, second = bindings_inside(plan, dict.fromkeys(free_dims(model), 1))

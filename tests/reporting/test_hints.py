@@ -13,6 +13,7 @@ from memplan_cli.reporting.findings.gate import Rules, judge
 from memplan_cli.reporting.findings.hints import command_with, symbols_in
 from memplan_cli.reporting.findings.snapshot import snapshot_of
 from memplan_cli.reporting.plans.exports import fixed_arena
+from memplan_cli.settings.settings import Settings
 from story import write
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ BY_DATA = """g (float[batch] x) => (float[u,1] y) <int64[1,found] i, int64[found
 
 
 def planned(folder: Path, text: str) -> Plan:
-    return workflows.plan(write(folder / "m.onnx", text))
+    return workflows.plan(write(folder / "m.onnx", text), Settings(run=False))
 
 
 def test_a_made_up_name_that_inference_can_express_is_no_symbol(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import pytest
 from builders import parse
 from memplan_cli.core.program import VarId
 from memplan_cli.errors import SettingsError
-from memplan_cli.onnx_io.interface import dim_names, reject_unknown_dims
-from memplan_cli.onnx_io.runs.feeds import default_dims, feed_specs
+from memplan_cli.onnx_io.interface import dim_names, free_dims, reject_unknown_dims
+from memplan_cli.onnx_io.runs.feeds import feed_specs
 from memplan_cli.shapes.bindings import Bindings
 from memplan_cli.shapes.reading import read_checked
 
@@ -68,13 +68,13 @@ def test_a_shape_binds_them_one_by_one(name: str) -> None:
 @pytest.mark.parametrize("name", NO_NAMES)
 def test_a_run_is_fed_by_the_same_names(name: str) -> None:
     model = renamed(PAIR, name, "p", "q")
-    assert default_dims(model) == {"x_dim0": 2, "x_dim1": 8, "z_dim0": 2}
-    assert [spec.shape for spec in feed_specs(model, {"x_dim1": 5})] == [(2, 5), (2, 4)]
+    assert free_dims(model) == {"x_dim0": True, "x_dim1": False, "z_dim0": True}
+    assert [spec.shape for spec in feed_specs(model, {"x_dim1": 5})] == [(1, 5), (1, 4)]
 
 
 def test_a_name_that_looks_like_arithmetic_is_fed_as_one_name() -> None:
     model = renamed(PAIR, "sequence-length", "q")
-    assert default_dims(model) == {"p": 2, "sequence-length": 8}
+    assert free_dims(model) == {"p": True, "sequence-length": False}
     assert dim_names(model) == {"p", "sequence-length"}
     assert shapes(model, **{"sequence-length": 3})[VarId("a")] == ("p", 3)
 

@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING
 from onnx import TensorProto, helper
 
 from memplan_cli.core.bindings import FeedSpec
-from memplan_cli.core.symbolic.sizes import symbols_of
-from memplan_cli.errors import ModelError
-from memplan_cli.onnx_io.interface import input_symbols, tensor_dims
+from memplan_cli.onnx_io.interface import fed_inputs, tensor_dims, tensor_type
 from memplan_cli.onnx_io.runs.expectations import Trace, bound_shape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from onnx import ModelProto, TypeProto, ValueInfoProto
+    from onnx import ModelProto, ValueInfoProto
 
     from memplan_cli.core.bindings import Feed, Feeds
     from memplan_cli.onnx_io.runs.expectations import Rule
@@ -68,12 +66,6 @@ def feed_specs(
     return Feeder(model, feeds).specs(dims)
 
 
-def fed_inputs(model: ModelProto) -> tuple[ValueInfoProto, ...]:
-    """Return the graph inputs that have no value in the model, in graph order."""
-    weights = {tensor.name for tensor in model.graph.initializer}
-    return tuple(value for value in model.graph.input if value.name not in weights)
-
-
 def _given(drawn: FeedSpec, feed: Feed) -> FeedSpec:
     """Return a spec by what was given: its shape, its data or one value for all of it."""
     if feed.shape is None:
@@ -83,21 +75,6 @@ def _given(drawn: FeedSpec, feed: Feed) -> FeedSpec:
     return replace(
         drawn, shape=feed.shape, kind="file", container=feed.container, files=feed.files
     )
-
-
-def free_dims(model: ModelProto) -> dict[str, bool]:
-    """Return the symbols in the shapes of what a run is fed, each with whether it leads.
-
-    A leading dim comes first in the shape of some input: it counts samples, as a rule.
-    """
-    found: dict[str, bool] = {}
-    symbols = input_symbols(model)
-    for value in fed_inputs(model):
-        dims = tensor_dims(value, tensor_type(value)[1])
-        for position, dim in enumerate(dims):
-            for symbol in sorted(symbols.get(str(dim), symbols_of(dim))):
-                found[symbol] = found.get(symbol, False) or (position == 0 and len(dims) > 1)
-    return found
 
 
 def _spec(value: ValueInfoProto, dims: Mapping[str, int], trace: Trace) -> FeedSpec:
@@ -135,15 +112,3 @@ def _settled(
         return "integers", 1, 4, ()
     kind, low, high = _WHOLE_RANGE.get(dtype, ("mask", 0, 2))
     return kind, low, high, ()
-
-
-def tensor_type(value: ValueInfoProto) -> tuple[str, TypeProto.Tensor]:
-    """Return what an input is of tensors, and the type of these."""
-    kind, container = value.type, "tensor"
-    if kind.HasField("optional_type"):
-        kind, container = kind.optional_type.elem_type, "optional"
-    if kind.HasField("sequence_type"):
-        kind, container = kind.sequence_type.elem_type, "sequence"
-    if not kind.HasField("tensor_type") and kind.WhichOneof("value") is not None:
-        raise ModelError(f"{value.name}: a {kind.WhichOneof('value')} cannot be fed")
-    return container, kind.tensor_type

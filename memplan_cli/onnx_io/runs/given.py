@@ -19,7 +19,7 @@ from onnx import TensorProto, helper
 from memplan_cli.core.bindings import Feed
 from memplan_cli.core.selection import nearest
 from memplan_cli.errors import SettingsError
-from memplan_cli.onnx_io.runs.feeds import fed_inputs, tensor_type
+from memplan_cli.onnx_io.interface import fed_inputs, tensor_type
 from memplan_cli.onnx_io.runs.input_files import Found, read_file, within_limit
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from memplan_cli.core.symbolic.dims import binding_text
 from memplan_cli.planning.print_log import print_log, refusals
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import per_unit
+from memplan_cli.reporting.findings.assumed import assumed_of, named_dims
 from memplan_cli.reporting.findings.hints import binding_words, command_with
 from memplan_cli.reporting.plans import runtime
 from memplan_cli.reporting.plans.memory import (
@@ -68,37 +69,28 @@ def plan_document(plan: Plan, most: int) -> doc.Document:
 
 _SOURCES = {"given": "given", "inputs": "from the inputs"}
 
-_MOST_DIMS = 6
-"""Dims that a line names."""
-
 
 def binding_lines_of(report: Report) -> Iterator[str]:
     """Yield which numbers dims have, who said so, and how to say otherwise."""
     for source, words in _SOURCES.items():
         said = _dims_of(report, source)
         if said:
-            yield f"{words}: {_named(said)}"
-    assumed = _dims_of(report, "assumed")
-    if assumed:
-        yield f"assumed: {_named(assumed)}"
+            yield f"{words}: {named_dims(said)}"
 
 
 def _other_numbers(report: Report) -> Iterator[doc.Block]:
-    """Yield the command that gives the free dims of the inputs numbers, to be copied whole."""
-    words = binding_words(report)
+    """Yield what was assumed of the inputs' dims, and the command that says otherwise."""
+    assumed, words = assumed_of(report), binding_words(report)
+    if assumed:
+        yield doc.Paragraph(f"assumed {named_dims(assumed)}; say otherwise with", "soft")
+    elif words:
+        yield doc.Paragraph("with numbers of your own for the dims:", "soft")
     if words:
-        yield doc.Paragraph("with numbers of your own:", "soft")
         yield doc.Code((command_with(report, words),), doc.SHELL)
 
 
 def _dims_of(report: Report, source: str) -> dict[str, int]:
     return {name: dim.value for name, dim in report.bindings.items() if dim.source == source}
-
-
-def _named(dims: Mapping[str, int]) -> str:
-    left = len(dims) - _MOST_DIMS
-    more = f" and {left} more" if left > 0 else ""
-    return binding_text(dict(list(dims.items())[:_MOST_DIMS])) + more
 
 
 def _for_all_dims(report: Report) -> Iterator[doc.Block]:

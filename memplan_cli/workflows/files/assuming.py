@@ -9,6 +9,7 @@ inference knows.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 from re import findall
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from memplan_cli.errors import RuntimeUnavailableError, SettingsError
 from memplan_cli.shapes.bindings import Bindings
 from memplan_cli.workflows.files.binding import bind
 from memplan_cli.workflows.files.reading import (
+    completed,
     missing_sizes,
     read_as_inferred,
     read_completely,
@@ -69,12 +71,12 @@ def settle(source: LazyModel, path: Path, settings: Settings) -> Settled:
     """
     settings = bind(source.model, settings)
     search = _Search(source, path, settings)
+    _refuse_without_run(settings, path)
     free = search.free
-    if not free and search.may_run:
-        # Nothing to assume: a run tells more than inference by a session, at no higher price.
-        loaded = read_as_inferred(source, search.bindings)
-    else:
-        loaded = read_completely(source, path, search.bindings)
+    loaded = read_as_inferred(source, search.bindings)
+    # With nothing to assume, a run tells more than inference by a session, at the same price.
+    if missing_sizes(loaded.program) and (free or settings.bounds or not search.may_run):
+        loaded = completed(source, path, search.bindings, loaded)
     known = settings.inputs.assumed
     gaps = search.gaps(loaded.program)
     if known is None and not free:
@@ -114,7 +116,7 @@ def settle_all_but(
     settings = bind(source.model, settings)
     search = _Search(source, path, settings)
     assumed: Mapping[str, int] = {}
-    if search.free.keys() - set(left):
+    if search.free.keys() - set(left) and search.names.issuperset(left):
         found = settle(source, path, settings).settings
         every = {**(found.inputs.assumed or {}), **found.dims}
         assumed = {n: v for n, v in every.items() if n not in left and n in search.free}
@@ -147,7 +149,7 @@ class _Search:
     """One model, and what is to be found of it."""
 
     def __init__(self, source: LazyModel, path: Path, settings: Settings) -> None:
-        from memplan_cli.onnx_io.runs.feeds import free_dims
+        from memplan_cli.onnx_io.interface import free_dims
 
         self.source, self.path, self.settings = source, path, settings
         self.bindings = Bindings(settings.dims, settings.shapes)
@@ -157,7 +159,11 @@ class _Search:
         self.names = frozenset(leads) | _symbols_given(settings)
         every = {**dict.fromkeys(_symbols_given(settings), False), **leads}
         self.free = {name: lead for name, lead in every.items() if name not in self.fixed}
-        self.may_run = settings.run and _may_run(path)
+
+    @cached_property
+    def may_run(self) -> bool:
+        """Whether running is allowed, and a runtime and all that it needs are here."""
+        return self.settings.run and _may_run(self.path)
 
     def gaps(self, program: Program) -> tuple[VarId, ...]:
         """Return what has no size that inputs' dims decide; with bounds no run can tell it."""
@@ -192,7 +198,7 @@ class _Search:
         settings = _bound_to(self.settings, dims)
         whose = "the inputs given" if self._has_data else "drawn inputs"
         bindings = replace(self.bindings, dims=settings.dims)
-        seen = read_seen(self.source, bindings, tried.known, gaps, whose)
+        seen = read_seen(self.source, bindings, tried.known, loaded.program, whose)
         return Settled(settings, seen)
 
     @property
@@ -293,7 +299,7 @@ class _Search:
         return " or ".join((" ".join(words), "--inputs FILE")) if words else "--inputs FILE"
 
 
-MOST_OPS = 100_000
+MOST_OPS = 20_000
 """Above this no copy of a model is run for its sizes: the profile of a run takes too long."""
 
 _SOLVED = frozenset({2, 4, 8, 16, 32, 64, 128, 224, 256, 512})
@@ -313,14 +319,20 @@ def _may_run(path: Path) -> bool:
     return bool(runtime_version()) and not missing_weights(path)
 
 
-def refuse_contradiction(settings: Settings) -> None:
-    """Refuse to look at a run where none is to be made.
+def _refuse_without_run(settings: Settings, path: Path) -> None:
+    """Refuse to look at a run where somebody asked for one and none can be made.
 
     Raises:
-        SettingsError: both were asked for.
+        SettingsError: a run is ruled out too.
+        RuntimeUnavailableError: weights are not there.
     """
-    if settings.profile_shapes and not settings.run:
+    if not settings.profile_shapes:
+        return
+    if not settings.run:
         raise SettingsError(
             "--profile-shapes looks at a run, and --no-run leaves it out",
             hint="leave one of them out",
         )
+    from memplan_cli.runtime.proofs.compare import require_weights
+
+    require_weights(path, "give the shapes with --shape")

@@ -40,7 +40,7 @@ def bind(model: ModelProto, settings: Settings) -> Settings:
         return settings
     if not (inputs.given or settings.shapes):
         return replace(settings, inputs=replace(inputs, feeds={}))
-    from memplan_cli.onnx_io.runs.feeds import fed_inputs
+    from memplan_cli.onnx_io.interface import fed_inputs
     from memplan_cli.onnx_io.runs.given import read_given
 
     feeds = read_given(inputs, model)
@@ -65,6 +65,14 @@ def binding_of(settings: Settings) -> Binding:
     said = {name for name, source in inputs.provenance.items() if source == "assumed"}
     dims = {**free, **settings.dims}
     return Binding(dims, inputs.feeds or {}, frozenset(free.keys() | (said & dims.keys())))
+
+
+def assumed_in(settings: Settings) -> tuple[str, ...]:
+    """Return the line that says what was assumed of dims, if anything was."""
+    from memplan_cli.reporting.findings.assumed import assumed_lines
+
+    binding = binding_of(settings)
+    return tuple(assumed_lines({name: binding.dims[name] for name in sorted(binding.assumed)}))
 
 
 def _numbers(

@@ -121,7 +121,7 @@ def bind_whole(file: ModelFile, settings: Settings) -> Settings:
     Raises:
         MemplanError: the model or a setting is wrong.
     """
-    from memplan_cli.onnx_io.runs.feeds import free_dims
+    from memplan_cli.onnx_io.interface import free_dims
     from memplan_cli.workflows.files.assuming import settle
     from memplan_cli.workflows.files.binding import bind
 

@@ -36,7 +36,11 @@ def read_completely(model: ModelProto | LazyModel, path: Path, bindings: Binding
     """Read a model; where sizes are missing, ask the runtime's inference for them."""
     source = lazy(model)
     del model
-    loaded = read_checked(source, bindings)
+    return completed(source, path, bindings, read_checked(source, bindings))
+
+
+def completed(source: LazyModel, path: Path, bindings: Bindings, loaded: Loaded) -> Loaded:
+    """Return a model that was read with what the runtime's inference adds."""
     missing = missing_sizes(loaded.program)
     if not missing or len(loaded.program.body.ops) > MOST_NODES:
         return loaded
@@ -59,13 +63,16 @@ def read_as_inferred(model: ModelProto | LazyModel, bindings: Bindings) -> Loade
 
 
 def read_seen(
-    source: LazyModel, bindings: Bindings, known: Known, before: Sequence[VarId], whose: str
+    source: LazyModel, bindings: Bindings, known: Known, before: Program, whose: str
 ) -> Loaded:
-    """Read a model again with the shapes that a run on ``whose`` inputs showed."""
-    program = read_checked(source, bindings).program
-    dims = {**_seen_dims(program, known), **bindings.dims}
+    """Read a model again with the shapes that a run on ``whose`` inputs showed.
+
+    ``before`` is the program without them, which may be symbolic in what is bound now.
+    """
+    dims = {**_seen_dims(before, known), **bindings.dims}
+    gaps = dict.fromkeys((*missing_sizes(before), *unbound(before, bindings.dims)))
     text = f"were read off one run on {whose}; other data may need more"
-    found = _read_with(source, replace(bindings, dims=dims), known, before, text)
+    found = _read_with(source, replace(bindings, dims=dims), known, tuple(gaps), text)
     return replace(found, observed=True)
 
 
