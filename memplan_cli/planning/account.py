@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.binding_options import input_shapes
 from memplan_cli.core.program import Origin, blocks, intermediates
 from memplan_cli.core.results.amounts import BoundDim, Memory
 from memplan_cli.core.results.figures import (
@@ -136,7 +135,7 @@ def _facts(decided: Decided, count: int) -> ModelFacts:
         nodes=sum(len(block.ops) for block in everything),
         blocks=len(everything),
         intermediates=count,
-        inputs=input_shapes(decided.program),
+        inputs=decided.source.inputs,
     )
 
 

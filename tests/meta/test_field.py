@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
+import numpy as np
 import onnx.parser
 import pytest
 
 from benchmarks.field_hints import Followed, Said, follow, offers
-from benchmarks.field_shapes import as_json, drawn
+from benchmarks.field_shapes import arrays, drawn
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21]> '
 
@@ -96,5 +95,18 @@ def test_dims_without_a_name_of_their_own_may_differ() -> None:
 def test_what_is_said_beside_a_model_goes_before_the_rule() -> None:
     model = onnx.parser.parse_model(f"{HEAD}g (int64[n,seq] ids) => (y) {{ y = Shape(ids) }}")
     told = {"ids": {"shape": [2, 24], "gen": "randint 5 250"}}
-    found = json.loads(as_json(drawn(model, {"ids": (9, 9)}, {}, told)))
-    assert found == {"ids": {"shape": [2, 24], "dtype": "int64", "low": 5, "high": 249}}
+    (one,) = drawn(model, {"ids": (9, 9)}, {}, told)
+    assert (one.shape, one.dtype, one.low, one.high) == ((2, 24), "int64", 5, 249)
+    made = arrays([one])["ids"]
+    assert (made.shape, made.dtype) == ((2, 24), "int64")
+    assert 5 <= made.min() <= made.max() <= 249
+    assert np.array_equal(made, arrays([one])["ids"])
+
+
+def test_a_value_that_a_model_compares_with_what_it_knows_is_drawn_as_it_is() -> None:
+    model = onnx.parser.parse_model(
+        f"{HEAD}g (int64 sr, string[n] s) => (y) {{ y = Neg(sr) }}"
+    )
+    made = arrays(drawn(model, {}, {"sr": 16000}, {}))
+    assert (made["sr"].shape, int(made["sr"])) == ((), 16000)
+    assert made["s"].dtype.kind == "U"

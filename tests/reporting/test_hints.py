@@ -10,7 +10,7 @@ import pytest
 from memplan_cli import workflows
 from memplan_cli.errors import PlanError, UnknownSizeError
 from memplan_cli.reporting.findings.gate import Rules, judge
-from memplan_cli.reporting.findings.hints import command_with, symbols_in
+from memplan_cli.reporting.findings.hints import command_with_numbers, symbols_in
 from memplan_cli.reporting.findings.snapshot import snapshot_of
 from memplan_cli.reporting.plans.exports import fixed_arena
 from memplan_cli.settings.settings import Settings
@@ -58,4 +58,14 @@ def test_what_only_a_run_can_tell_is_not_offered_for_binding(tmp_path: Path) -> 
 def test_a_command_names_the_model_as_a_shell_takes_it(tmp_path: Path) -> None:
     report = planned(tmp_path, MADE_UP).report
     odd = replace(report, model=replace(report.model, path="-my model.onnx"))
-    assert command_with(odd, "--dim n=1") == "memplan report './-my model.onnx' --dim n=1"
+    wanted = "memplan report './-my model.onnx' --dim batch=1"
+    assert command_with_numbers(odd) == wanted
+
+
+def test_a_whole_command_keeps_the_numbers_that_were_given(tmp_path: Path) -> None:
+    text = "g (float[batch,n,4] x) => (float[batch,n,4] y) { a = Neg(x) y = Neg(a) }"
+    path = write(tmp_path / "m.onnx", text)
+    given = workflows.plan(path, Settings(dims={"batch": 3})).report
+    assert command_with_numbers(given).endswith("m.onnx --dim batch=3 --dim n=1")
+    whole = workflows.plan(path, Settings(dims={"batch": 3, "n": 2})).report
+    assert not command_with_numbers(whole)

@@ -5,8 +5,13 @@ from __future__ import annotations
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.binding_options import LOOK_AT_A_RUN, binding_options, sizing_options
-from memplan_cli.core.symbolic.dims import symbols_of
+from memplan_cli.core.binding_options import (
+    LOOK_AT_A_RUN,
+    InputShape,
+    binding_options,
+    sizing_options,
+)
+from memplan_cli.core.symbolic.dims import bind_dim, symbols_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,18 +26,28 @@ def symbols_in(units: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-def binding_words(report: Report) -> str:
-    """Return the options that give each free dim of the inputs a number; empty of none."""
+def free_inputs(report: Report) -> tuple[InputShape, ...]:
+    """Return the inputs with a dim for which nobody said a number."""
+    given = {n: dim.value for n, dim in report.bindings.items() if dim.source != "assumed"}
+    bound = (
+        InputShape(name, tuple(bind_dim(dim, given) for dim in shape))
+        for name, shape in report.model.inputs
+    )
+    return tuple(each for each in bound if not all(isinstance(d, int) for d in each.shape))
+
+
+def command_with_numbers(report: Report) -> str:
+    """Return a command that gives each dim of the inputs a number; empty where all have one.
+
+    Numbers that were given stay: it is a whole command, and not what is added to one.
+    """
+    if not free_inputs(report):
+        return ""
     numbers = {name: dim.value for name, dim in report.bindings.items()}
-    return binding_options(report.model.inputs, numbers)
-
-
-def command_with(report: Report, options: str) -> str:
-    """Return a whole command with options for the model of a report."""
     name = report.model.path
     # What begins with a dash is an option to a shell's commands.
     path = quote(f"./{name}" if name.startswith("-") else name)
-    return f"memplan report {path} {options}"
+    return f"memplan report {path} {binding_options(report.model.inputs, numbers)}"
 
 
 def how_to_know(plan: Plan) -> str:
@@ -43,7 +58,7 @@ def how_to_know(plan: Plan) -> str:
     report = plan.report
     units = (arena.unit for arena in plan.arenas)
     numbers = {name: dim.value for name, dim in report.bindings.items()}
-    words = sizing_options(report.model.inputs, units, numbers)
+    words = sizing_options(free_inputs(report), units, numbers)
     if not report.partial and LOOK_AT_A_RUN not in words:
         return f"bind every dim of the inputs: {words}" if words else ""
     options = words if LOOK_AT_A_RUN in words else f"{words} {LOOK_AT_A_RUN}".strip()

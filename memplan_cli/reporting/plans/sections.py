@@ -17,7 +17,7 @@ from memplan_cli.planning.print_log import print_log, refusals
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import per_unit
 from memplan_cli.reporting.findings.assumed import assumed_of, named_dims
-from memplan_cli.reporting.findings.hints import binding_words, command_with
+from memplan_cli.reporting.findings.hints import command_with_numbers
 from memplan_cli.reporting.plans import runtime
 from memplan_cli.reporting.plans.memory import (
     certainty_lines,
@@ -80,13 +80,13 @@ def binding_lines_of(report: Report) -> Iterator[str]:
 
 def _other_numbers(report: Report) -> Iterator[doc.Block]:
     """Yield what was assumed of the inputs' dims, and the command that says otherwise."""
-    assumed, words = assumed_of(report), binding_words(report)
+    assumed, command = assumed_of(report), command_with_numbers(report)
     if assumed:
         yield doc.Paragraph(f"assumed {named_dims(assumed)}; say otherwise with", "soft")
-    elif words:
+    elif command:
         yield doc.Paragraph("with numbers of your own for the dims:", "soft")
-    if words:
-        yield doc.Code((command_with(report, words),), doc.SHELL)
+    if command:
+        yield doc.Code((command,), doc.SHELL)
 
 
 def _dims_of(report: Report, source: str) -> dict[str, int]:
