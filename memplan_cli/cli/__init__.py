@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from memplan_cli.cli.common import Output, printable
+from memplan_cli.core.results.observations import DEFAULT_TIMEOUT
 from memplan_cli.core.version import VERSION
 from memplan_cli.errors import MemplanError, RuntimeTimeoutError
 
@@ -75,6 +76,9 @@ _LONGEST = 1000
 
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 """An option's name in a sentence."""
+
+_LATER = 10
+"""Time limits, of the usual length, that a hint offers."""
 
 _INTERRUPTED = 130
 """What a shell says of a program that Ctrl-C ended: 128 + SIGINT."""
@@ -178,7 +182,7 @@ def _of_command(ctx: click.Context, hint: str) -> str:
 def _in_time(ctx: click.Context) -> str:
     """Return what to do about a time-out; only this layer knows a command's options."""
     if "--timeout" in _options(ctx):
-        return "--timeout SECONDS gives it more"
+        return f"--timeout {_LATER * DEFAULT_TIMEOUT:g} gives it more"
     return "is there a Loop that never ends? The limit of this command is fixed"
 
 

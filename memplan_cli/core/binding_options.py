@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.program import Program
 
-LOOK_AT_A_RUN = "--profile-shapes"
+LOOK_AT_A_RUN = "--run"
 
 _LEADING, _IMAGE_SIDE, _LENGTH = 1, 64, 8
 _IMAGE_RANK = 4
@@ -92,7 +92,8 @@ def sizing_options(
 ) -> str:
     """Return the options that make numbers of sizes: units are what these are made of.
 
-    Where the inputs' dims leave a symbol free, data decides it: a run has to be looked at.
+    Where the inputs' dims leave a symbol free, data decides it: a run has to be looked at,
+    which ``--no-run`` had ruled out.
     """
     free = tuple(inputs)
     words = binding_options(free, numbers)

@@ -12,7 +12,12 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.binding_options import dim_option, input_shapes, usual_numbers
+from memplan_cli.core.binding_options import (
+    LOOK_AT_A_RUN,
+    dim_option,
+    input_shapes,
+    usual_numbers,
+)
 from memplan_cli.core.program import Program
 from memplan_cli.core.selection import free_dims
 from memplan_cli.core.symbolic.dims import bind_dim, binding_text
@@ -202,12 +207,14 @@ def _check_symbols(program: Program, unknown: tuple[str, ...], settings: Setting
         )
 
 
+_BY_DATA = 64
+"""What a dim that data decides is offered as."""
+
+
 def _for_the_others(program: Program, left: Sequence[str]) -> str:
     """Return the options for dims without a number: fixed ones, or one to be looked for."""
     usual = usual_numbers(input_shapes(program))
-    fixed = " ".join(dim_option(name, usual[name]) for name in left if name in usual)
-    if not fixed:
-        return ""
+    fixed = " ".join(dim_option(name, usual.get(name, _BY_DATA)) for name in left)
     sought = f"--dim {quote(f'{left[0]}=?')} looks for it"
     return f"{fixed} gives numbers; {sought}" if len(left) == 1 else f"{fixed} gives numbers"
 
@@ -217,7 +224,7 @@ def _refuse_unknown(plan: Plan) -> None:
         first = next(iter(plan.report.unplanned))
         raise UnknownSizeError(
             f"the size of {first.name!r} is not known: {first.reason}",
-            hint="give its shape, or add --profile-shapes",
+            hint="" if plan.settings.get("run", True) else LOOK_AT_A_RUN,
         )
 
 

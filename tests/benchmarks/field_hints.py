@@ -158,7 +158,7 @@ def _followed(asked: _Asked, words: Words, said: Said, rounds: int) -> Iterator[
 
 
 def _outcome(before: Said, after: Said, hint: str) -> str:
-    if after.message.startswith(("No such option", "Invalid value")):
+    if after.message.startswith(("No such option", "Invalid value", "Missing")):
         return "refused"
     if hint in after.hints or after.message == before.message != "":
         return "no further"

@@ -53,7 +53,10 @@ def test_a_file_with_brackets_in_its_name_is_no_glob(folder: Path) -> None:
             ("--metric", "size", "--max-memory", "1KiB"),
             "--metric: expected planned, live_peak",
         ),
-        (("--metric", "observed.held", "--max-memory", "1KiB"), "after running the model"),
+        (
+            ("--metric", "observed.held", "--max-memory", "1KiB"),
+            "`memplan optimize m/a.onnx` runs it",
+        ),
         (("--baseline", "none.json"), "there is no baseline none.json"),
         (("--max-increase", "2%"), "memplan.baseline.json"),
         (("--ratchet",), "memplan.baseline.json"),
@@ -236,7 +239,7 @@ def test_totals_that_leave_something_out_are_marked_wherever_they_are_shown(
     assert memplan("gate", "nz.onnx", "--max-memory", "1MB").exit_code == 0
     silent = memplan("gate", "nz.onnx", "--max-memory", "1MB", "--no-run")
     assert silent.exit_code == 2
-    assert "--profile-shapes looks at one; --allow-partial counts" in silent.stderr
+    assert "--run makes them known; --allow-partial counts" in silent.stderr
     assert "--allow-partial" in silent.stderr
     assert "--dim" not in silent.stderr
 

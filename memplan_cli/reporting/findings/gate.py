@@ -240,7 +240,7 @@ def _value(snapshot: Snapshot, name: str) -> int:
     if value is None:
         hint = snapshot.to_know
         if name.partition(".")[0] in ("predicted", "observed"):
-            hint = "gate the plan that `memplan optimize` wrote after running the model"
+            hint = snapshot.to_run
         raise UnknownSizeError(f"{name} of {snapshot.model} is not known", hint=hint)
     return value
 

@@ -44,10 +44,16 @@ def command_with_numbers(report: Report) -> str:
     if not free_inputs(report):
         return ""
     numbers = {name: dim.value for name, dim in report.bindings.items()}
+    return (
+        f"memplan report {path_word(report)} {binding_options(report.model.inputs, numbers)}"
+    )
+
+
+def path_word(report: Report) -> str:
+    """Return where the model of a report is, as a word of a command."""
     name = report.model.path
-    # What begins with a dash is an option to a shell's commands.
-    path = quote(f"./{name}" if name.startswith("-") else name)
-    return f"memplan report {path} {binding_options(report.model.inputs, numbers)}"
+    # What begins with a dash is an option.
+    return quote(f"./{name}" if name.startswith("-") else name)
 
 
 def how_to_know(plan: Plan) -> str:
@@ -56,11 +62,13 @@ def how_to_know(plan: Plan) -> str:
     Each clause is an option, or several that belong together, of the commands that plan.
     """
     report = plan.report
-    units = (arena.unit for arena in plan.arenas)
+    units = () if plan.settings.get("run", True) else [arena.unit for arena in plan.arenas]
     numbers = {name: dim.value for name, dim in report.bindings.items()}
     words = sizing_options(free_inputs(report), units, numbers)
-    if not report.partial and LOOK_AT_A_RUN not in words:
-        return f"bind every dim of the inputs: {words}" if words else ""
-    options = words if LOOK_AT_A_RUN in words else f"{words} {LOOK_AT_A_RUN}".strip()
-    look = f"some sizes are known only in a run: {options} looks at one"
-    return f"{look}; --allow-partial counts the rest alone" if report.partial else look
+    if report.partial and not plan.settings.get("run", True):
+        words = f"{words.removesuffix(LOOK_AT_A_RUN).strip()} {LOOK_AT_A_RUN}".strip()
+    clauses = (
+        f"{words} makes them known" if words else "",
+        "--allow-partial counts the rest alone" if report.partial else "",
+    )
+    return "; ".join(filter(None, clauses))
