@@ -29,6 +29,10 @@ LADDER = (
 )
 """Lengths that models are made for: sides of images, patches, tokens, samples of sound."""
 
+STRIDES = (1, 2, 4, 8, 14, 16, 32)
+"""What lengths are divided by on their way to a number that a file holds."""
+
+_LONGEST = 1 << 16
 _MOST_DEMANDS = 4000
 _MOST_ROUNDS = 24
 
@@ -191,13 +195,22 @@ def least_agreeing(asked: Sequence[Demand], wanted: Wanted, start: int = 1) -> D
     return found
 
 
+def _lengths_in(demand: Demand) -> frozenset[int]:
+    """Return the numbers that a demand names, and what strides make them of."""
+    named = {dim for side in demand.sides for dim in side if isinstance(dim, int)}
+    named |= {prod(d for d in side if isinstance(d, int)) for side in demand.sides}
+    found = {number * stride for number in named for stride in STRIDES}
+    return frozenset(value for value in found if 0 < value <= _LONGEST)
+
+
 def _best_change(
     unmet: Demand, names: Iterable[str], about: Mapping[str, Sequence[Demand]], at: Dims
 ) -> tuple[str, int] | None:
     """Return the dim and number that meet a demand and leave the fewest others unmet."""
     ranked = []
+    lengths = sorted({*LADDER, *_lengths_in(unmet)})
     for place, name in enumerate(names):
-        for value in (*LADDER, at[name] + 1):
+        for value in (*lengths, at[name] + 1):
             moved = {**at, name: value}
             if value != at[name] and unmet.is_met(moved):
                 left = sum(not demand.is_met(moved) for demand in about[name])

@@ -84,6 +84,7 @@ class Inputs:
         provenance: who said the number of each dim, where no option did.
         assumed: numbers for dims that nobody bound: what is planned stays symbolic in them,
             and a number, or a run, is at these; None until they were looked for.
+        others: what becomes of inputs that a model does not take: `leave` is for many models.
     """
 
     files: tuple[str, ...] = ()
@@ -91,6 +92,7 @@ class Inputs:
     feeds: Feeds | None = None
     provenance: Mapping[str, Provenance] = field(default_factory=dict)
     assumed: Mapping[str, int] | None = None
+    others: Literal["refuse", "leave"] = "refuse"
 
     @property
     def given(self) -> bool:

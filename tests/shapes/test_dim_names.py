@@ -65,6 +65,21 @@ def test_a_shape_binds_them_one_by_one(name: str) -> None:
     assert program.vars[VarId("b")].shape == ("z_dim0", 4)
 
 
+def test_a_name_like_ours_in_the_file_is_another_dim() -> None:
+    text = (
+        "g (float[q,4] x, float[x_dim0,4] z) => (y, b) { a = Relu(x) y = Neg(a) b = Neg(z) }"
+    )
+    model = renamed(text, "?", "q")
+    assert free_dims(model) == {"x_dim0_": True, "x_dim0": True}
+    assert dim_names(model) == {"x_dim0_", "x_dim0"}
+    found = shapes(model, x_dim0=3, x_dim0_=5)
+    assert (found[VarId("y")], found[VarId("b")]) == ((5, 4), (3, 4))
+    assert [spec.shape for spec in feed_specs(model, {"x_dim0_": 5})] == [(5, 4), (1, 4)]
+    by_shape = read_checked(model, Bindings(shapes={"x": (7, 4)})).program
+    assert by_shape.vars[VarId("a")].shape == (7, 4)
+    assert by_shape.vars[VarId("b")].shape == ("x_dim0", 4)
+
+
 @pytest.mark.parametrize("name", NO_NAMES)
 def test_a_run_is_fed_by_the_same_names(name: str) -> None:
     model = renamed(PAIR, name, "p", "q")

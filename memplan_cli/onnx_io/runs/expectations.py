@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 from onnx import TensorProto, numpy_helper
 
 from memplan_cli.core.symbolic.sizes import bind_dim
-from memplan_cli.onnx_io.interface import tensor_dims
+from memplan_cli.onnx_io.interface import names_taken, tensor_dims
 from memplan_cli.onnx_io.load import graphs, subgraphs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from onnx import GraphProto, NodeProto
+    from onnx import GraphProto, ModelProto, NodeProto
 
     from memplan_cli.core.program import Dim, Shape
 
@@ -135,11 +135,12 @@ _INDEXED: Mapping[tuple[str, int], int] = {
 class Trace:
     """Who reads each value, in any block, and what shapes are known."""
 
-    def __init__(self, graph: GraphProto) -> None:
+    def __init__(self, model: ModelProto) -> None:
+        self.taken = names_taken(model)
         self.readers: dict[str, list[tuple[NodeProto, int]]] = defaultdict(list)
         self.shapes: dict[str, Shape] = {}
         self.constants: dict[str, int] = {}
-        for block in graphs(graph):
+        for block in graphs(model.graph):
             self._add(block)
 
     def _add(self, block: GraphProto) -> None:
@@ -147,7 +148,7 @@ class Trace:
             self._add_tensor(tensor.name, tensor)
         for value in (*block.input, *block.value_info, *block.output):
             if value.type.tensor_type.HasField("shape"):
-                dims = tensor_dims(value, value.type.tensor_type)
+                dims = tensor_dims(value, value.type.tensor_type, self.taken)
                 self.shapes.setdefault(value.name, dims)
         for node in block.node:
             for position, name in enumerate(node.input):

@@ -36,7 +36,7 @@ class Feeder:
 
     def __init__(self, model: ModelProto, feeds: Feeds | None = None) -> None:
         self._values = fed_inputs(model)
-        self._trace = Trace(model.graph)
+        self._trace = Trace(model)
         self._feeds = feeds or {}
 
     def specs(self, dims: Mapping[str, int]) -> tuple[FeedSpec, ...]:
@@ -79,7 +79,7 @@ def _given(drawn: FeedSpec, feed: Feed) -> FeedSpec:
 
 def _spec(value: ValueInfoProto, dims: Mapping[str, int], trace: Trace) -> FeedSpec:
     container, tensor = tensor_type(value)
-    bound = bound_shape(tensor_dims(value, tensor), dims)
+    bound = bound_shape(tensor_dims(value, tensor, trace.taken), dims)
     shape = tuple(1 if dim is None else dim for dim in bound)
     if tensor.elem_type == TensorProto.STRING:
         return FeedSpec(value.name, "str", shape, "strings", container=container)

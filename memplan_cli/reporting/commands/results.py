@@ -11,6 +11,7 @@ from memplan_cli.core.symbolic.dims import binding_text
 from memplan_cli.planning.totals import expression
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import csv_row
+from memplan_cli.reporting.findings.assumed import named_dims
 from memplan_cli.reporting.findings.sweep_rows import COLUMNS, NUMBERS, SCHEMA
 from memplan_cli.reporting.media import drawn, renderers
 from memplan_cli.reporting.media.json_text import json_text
@@ -233,6 +234,10 @@ def _sweep_row(row: Row) -> tuple[doc.Prose, ...]:
 def _missing(row: Row) -> Iterator[str]:
     if row.missing_dims:
         yield f"has no dim {', '.join(row.missing_dims)}"
+    if row.missing_inputs:
+        yield f"has no input {', '.join(row.missing_inputs)}"
+    if row.assumed:
+        yield f"assumed {named_dims(row.assumed)}"
 
 
 def _dims(row: Row) -> str:
@@ -254,6 +259,8 @@ def _sweep_csv(rows: Sequence[Row]) -> str:
                     *numbers,
                     row.error,
                     " ".join(row.missing_dims),
+                    " ".join(row.missing_inputs),
+                    " ".join(f"{name}={value}" for name, value in row.assumed.items()),
                 ]
             )
         )

@@ -14,7 +14,7 @@ from math import prod
 from re import findall
 from typing import TYPE_CHECKING
 
-from memplan_cli.analysis.demands import LADDER, Wanted, demands, least_agreeing
+from memplan_cli.analysis.demands import LADDER, STRIDES, Wanted, demands, least_agreeing
 from memplan_cli.core.symbolic.dims import binding_text, symbols_of
 from memplan_cli.errors import RuntimeUnavailableError, SettingsError
 from memplan_cli.shapes.bindings import Bindings
@@ -240,11 +240,13 @@ class _Search:
             int(word) for reason in tried.reasons for word in findall(r"\d{1,5}", reason)
         )
         numbers = [number for number in told if number > 1][:_MOST_WORDS]
+        growing = [name for name, leads in self.free.items() if not leads]
+        leading = [name for name in self.free if name not in growing]
         for dims in before[:2]:
-            for number in numbers:
-                growing = {name: number for name, leads in self.free.items() if not leads}
-                yield {**dims, **growing}
-                yield from ({**dims, name: number} for name in self.free)
+            for length in (number * stride for number in numbers for stride in STRIDES):
+                yield {**dims, **dict.fromkeys(growing, length)}
+                yield from ({**dims, name: length} for name in growing)
+        yield from ({**before[0], name: n} for n in numbers for name in leading)
 
     def _lowered(self, dims: Dims) -> Dims:
         """Return less for each dim where the model runs with less."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.program import Origin, intermediates
+from memplan_cli.core.program import Origin, Program, VarId, intermediates
 from memplan_cli.core.symbolic.dims import symbols_of
 from memplan_cli.core.symbolic.polynomials import format_atom
 from memplan_cli.core.symbolic.sizes import BITS, size_of
@@ -19,12 +19,12 @@ from memplan_cli.shapes.bindings import Bindings
 from memplan_cli.shapes.reading import Loaded, read_checked
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
     from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them
 
-    from memplan_cli.core.program import Program, VarId
+    from memplan_cli.core.program import Var
     from memplan_cli.onnx_io.lazy_model import LazyModel
     from memplan_cli.shapes.bindings import Known
 
@@ -73,7 +73,51 @@ def read_seen(
     gaps = dict.fromkeys((*missing_sizes(before), *unbound(before, bindings.dims)))
     text = f"were read off one run on {whose}; other data may need more"
     found = _read_with(source, replace(bindings, dims=dims), known, tuple(gaps), text)
-    return replace(found, observed=True)
+    filled = _filled(found.program, known)
+    absent = _not_run(filled, known)
+    if absent:
+        note = (
+            f"{len(absent)} tensors lie in subgraphs that this run did not take, and count "
+            f"as nothing: {_named(absent)}"
+        )
+        found = replace(found, warnings=(*found.warnings, note))
+        filled = _with(filled, {var: filled.vars[var]._replace(shape=(0,)) for var in absent})
+    return replace(found, program=filled, observed=True)
+
+
+def _filled(program: Program, known: Known) -> Program:
+    """Return a program in which what still has no number has the one that a run showed.
+
+    Declarations that are wrong, and turns that a value grows by, keep inference from it.
+    """
+    left = (*missing_sizes(program), *unbound(program, ()))
+    return _with(
+        program,
+        {
+            var: program.vars[var]._replace(dtype=known[var][0], shape=known[var][1])
+            for var in left
+            if var in known
+        },
+    )
+
+
+def _not_run(program: Program, known: Known) -> tuple[VarId, ...]:
+    """Return what still has no size and lies in a block of which a run showed nothing."""
+    seen = {program.vars[VarId(var)].block for var in known if var in program.vars}
+    left = dict.fromkeys((*missing_sizes(program), *unbound(program, ())))
+    vars_ = program.vars
+    return tuple(
+        var for var in left if vars_[var].block not in seen and vars_[var].dtype in BITS
+    )
+
+
+def _with(program: Program, other: Mapping[VarId, Var]) -> Program:
+    """Return a program with other facts of some vars."""
+    return Program(program.name, program.body, {**program.vars, **other}) if other else program
+
+
+def _named(names: Sequence[VarId]) -> str:
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
 def unbound(program: Program, free: Collection[str]) -> tuple[VarId, ...]:
@@ -109,8 +153,7 @@ def _read_with(
     gained = [var for var in before if var not in after]
     if not gained:
         return loaded
-    names = ", ".join(gained[:3]) + (", ..." if len(gained) > 3 else "")
-    note = f"the shapes of {len(gained)} tensors {how}: {names}"
+    note = f"the shapes of {len(gained)} tensors {how}: {_named(gained)}"
     return replace(loaded, warnings=(*loaded.warnings, note))
 
 
