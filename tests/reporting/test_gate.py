@@ -100,8 +100,8 @@ def test_every_metric_that_is_asked_for_is_checked() -> None:
     assert found(snapshot(1, total=1001), None, rules) == [Finding.OVER_BUDGET]
     with pytest.raises(UnknownSizeError, match=r"total of m\.onnx is not known"):
         judge(snapshot(1), None, rules)
+    told = replace(snapshot(1), to_run="run it", to_know="--dim n=1")
     with pytest.raises(UnknownSizeError) as caught:
-        told = replace(snapshot(1), to_run="run it", to_know="--dim n=1")
         judge(told, None, Rules(metrics=("observed.held",)))
     assert caught.value.hint == "run it"
 
