@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from benchmarks.field_hints import Followed, Said, Words, follow
 from memplan_cli.cli import main
+from shared_models import SHARED
 from story import write
 
 if TYPE_CHECKING:
@@ -63,9 +64,9 @@ def memplan(words: Words) -> Said:
     return Said(done.exit_code, done.stdout, done.stderr)
 
 
-def followed(model: Path) -> list[Followed]:
+def followed(model: Path, commands: tuple[Words, ...] = COMMANDS) -> list[Followed]:
     found = []
-    for command in COMMANDS:
+    for command in commands:
         words = tuple(str(model) if word == "MODEL" else word for word in command)
         name = " ".join(command)
         found += follow(model.stem, name, words, memplan(words), memplan)
@@ -88,6 +89,22 @@ def test_hints_on_what_a_model_leaves_free_lead_further(
     model = write(tmp_path / f"{name}.onnx", MODELS[name])
     found = followed(model)
     assert not leads_nowhere(found)
+
+
+MESSY = sorted((SHARED / "messy").glob("*.onnx"))
+
+
+@pytest.mark.parametrize("model", MESSY, ids=lambda path: path.stem)
+def test_hints_on_models_as_exporters_write_them_lead_further(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    few = (
+        ("report", "MODEL", "--no-run"),
+        ("report", "MODEL", "--no-run", "--format", "c-header"),
+        ("fit", "MODEL", "--memory", "1GiB", "--dim", "size=?", "--no-run"),
+    )
+    assert not leads_nowhere(followed(model, few))
 
 
 @pytest.mark.parametrize("name", ["dynamic_batch", "nested_if_loop", "train_mlp"])
