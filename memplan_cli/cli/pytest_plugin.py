@@ -13,7 +13,8 @@ def test_export(tmp_path, onnx_memory):
 ```
 
 Several marks on one test, or on its class or module, all hold. A mark that checks nothing, or
-binds a dim that its model does not have, is a failure. A model is planned, not run. What it needs is what `memplan report` says.
+binds a dim that its model does not have, is a failure. What a model needs is what
+`memplan report` says: it is planned, and run only for sizes that nothing else tells.
 """
 
 from __future__ import annotations

@@ -35,6 +35,7 @@ from memplan_cli.planning.fit import (
 from memplan_cli.planning.planner import make_plan
 from memplan_cli.planning.totals import input_bytes, output_bytes, summed
 from memplan_cli.settings.settings import Settings
+from memplan_cli.workflows.files.binding import refuse_run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -76,6 +77,7 @@ def fit(
         MemplanError: the model is wrong, or could not be run where that was asked for.
     """
     settings, model = settings or Settings(), Path(model)
+    refuse_run(settings, "--confirm" if limit.provider is not None else "")
     _refuse_decided(limit.unknown, settings)
     search = _Search.of(model, limit, settings, progress)
     question = Question(limit.unknown[0], {}, limit.memory - limit.overhead)

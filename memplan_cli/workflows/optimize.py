@@ -41,7 +41,8 @@ def optimize(  # noqa: PLR0913 - what the command takes, by name
         out: The file to write; ``<stem>.memplan.onnx`` beside the model by default.
         plan_file: The plan's file; ``out`` with the suffix ``.json`` by default.
         settings_out: Where the runtime's settings go as Python, and as JSON beside it.
-        check: How to compare both models; None leaves the comparison out.
+        check: How to compare both models; None leaves the comparison out, and so do
+            settings that allow no run.
         progress: Told what is being done.
 
     Raises:
@@ -49,6 +50,7 @@ def optimize(  # noqa: PLR0913 - what the command takes, by name
             comparison fails or the budget cannot be met.
     """
     settings, model = settings or Settings(), Path(model)
+    check = check if settings.run else None
     targets = Targets.of(model, out, plan_file, settings_out)
     targets.refuse(model)
     file = read_model(model)

@@ -30,7 +30,9 @@ def plan(
     *,
     allocate: Allocator | None = None,
 ) -> Plan:
-    """Plan a model in memory; nothing is written or run.
+    """Plan a model in memory; nothing is written.
+
+    Where its dims or sizes cannot be told otherwise it is run, unless settings forbid that.
 
     Args:
         model: The ONNX file.

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.settings.settings import Settings
-from memplan_cli.workflows.files.binding import assumed_in, binding_of
+from memplan_cli.workflows.files.binding import assumed_in, binding_of, refuse_run
 from memplan_cli.workflows.files.model_file import bind_whole, read_model
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def settings(model: FilePath, given: Settings, check: Check | None = None) -> Re
     from memplan_cli.runtime.measuring.measure import Trial
 
     model = Path(model)
+    refuse_run(given, "--measure" if check else "")
     file = read_model(model)
     trial = Trial(provider=check.provider, timeout=check.timeout) if check else None
     own = Settings(dims=given.dims, shapes=given.shapes, inputs=given.inputs, run=given.run)

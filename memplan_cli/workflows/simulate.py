@@ -37,7 +37,7 @@ def simulate(
     from memplan_cli.runtime.simulation.predict import Executed, needs_run
     from memplan_cli.runtime.workers.session import resolve_provider
     from memplan_cli.workflows.files.assuming import settle_in_numbers
-    from memplan_cli.workflows.files.binding import assumed_in
+    from memplan_cli.workflows.files.binding import assumed_in, refuse_run
     from memplan_cli.workflows.files.model_file import plan_settled, read_model
 
     path = Path(model)
@@ -50,6 +50,7 @@ def simulate(
     dims, feeds = bound.dims, bound.inputs.feeds or {}
     executed = Executed(loaded.program, dims)
     if needs_run(executed):
+        refuse_run(settings, "simulating what data decides")
         provider = resolve_provider("auto")
         trial = Trial(provider=provider, dims=dims, feeds=feeds, timeout=timeout)
         seen = observe(path, loaded.program, trial, provider)

@@ -201,6 +201,54 @@ def test_a_run_asked_for_and_ruled_out_is_refused(tmp_path: Path, command: str) 
     assert "--no-run leaves it out" in message
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("settings", "--measure"),
+        ("simulate", "--allocator", "bfc"),
+        ("fit", "--memory", "1GiB", "--dim", "n=?", "--confirm"),
+    ],
+    ids=" ".join,
+)
+def test_what_has_to_run_is_refused_with_no_run(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    name, *options = command
+    message = said(name, written(tmp_path, PICKED), *options, "--no-run", code=2)
+    assert "and --no-run leaves that out" in message
+
+
+def test_optimize_without_a_run_compares_nothing(tmp_path: Path) -> None:
+    path = written(tmp_path, "g (float[b,8] x) => (y) { e = Exp(x) f = Neg(e) y = Abs(f) }")
+    found = said("optimize", path, "--no-run", "--format", "json")
+    assert found["validation"] is None
+    assert found["runtime"] is None
+    assert found["memory"]["total"] is not None
+
+
+def test_a_model_in_a_folder_that_takes_no_file_is_run(tmp_path: Path) -> None:
+    path = written(tmp_path, PICKED)
+    tmp_path.chmod(0o500)
+    try:
+        assert plan(path).report.memory.total is not None
+    finally:
+        tmp_path.chmod(0o700)
+
+
+def test_external_data_is_found_by_the_copy_that_is_looked_at(tmp_path: Path) -> None:
+    model = parse("""g (float[n,4] x, float[4] w) => (y) {
+        m = Mul(x, w) found = NonZero(m) moved = Abs(found) y = Neg(moved) }""")
+    weight = np.array([1, 0, 0, 1], np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    del model.graph.input[1]
+    path = tmp_path / "m.onnx"
+    onnx.save(model, path, save_as_external_data=True, location="w.bin", size_threshold=0)
+    found = plan(path).report
+    assert found.memory.outputs == 2 * 2 * 8
+    (tmp_path / "w.bin").unlink()
+    assert plan(path).report.memory.total is None, "nothing runs without its weights"
+
+
 @settings(
     max_examples=12,
     deadline=None,

@@ -105,6 +105,8 @@ def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
     from memplan_cli import workflows
     from memplan_cli.reporting import render
 
+    own = settings.load(model)
+    validate = validate and own.run
     if not validate:
         _reject_unused_options(provider, output)
     if target != "portable" and provider not in (target, "auto"):
@@ -114,7 +116,7 @@ def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
         )
     done = workflows.optimize(
         model,
-        replace(settings.load(model), target=target),
+        replace(own, target=target),
         profiles=profiles,
         out=out,
         plan_file=plan_file,
@@ -137,6 +139,8 @@ def _reject_unused_options(provider: str, output: Output) -> None:
         SettingsError: somebody could believe that a GPU was used, or waits for settings.
     """
     unused = ("settings_out", "provider") if provider == "cuda" else ("settings_out",)
-    reject_unused(unused, "needs the models to be run", "leave --no-validate out")
+    reject_unused(unused, "needs the models to be run", "leave --no-validate and --no-run out")
     for option in given(("provider", "timeout")):
-        output.note(f"memplan: {option} changes nothing: with --no-validate nothing is run")
+        output.note(
+            f"memplan: {option} changes nothing: with --no-validate or --no-run nothing is run"
+        )

@@ -67,6 +67,19 @@ def binding_of(settings: Settings) -> Binding:
     return Binding(dims, inputs.feeds or {}, frozenset(free.keys() | (said & dims.keys())))
 
 
+def refuse_run(settings: Settings, what: str) -> None:
+    """Refuse what has to run a model where no run is allowed; nothing is no reason.
+
+    Raises:
+        SettingsError: naming it.
+    """
+    if what and not settings.run:
+        raise SettingsError(
+            f"{what} runs the model, and --no-run leaves that out",
+            hint="leave one of them out",
+        )
+
+
 def assumed_in(settings: Settings) -> tuple[str, ...]:
     """Return the line that says what was assumed of dims, if anything was."""
     from memplan_cli.reporting.findings.assumed import assumed_lines
