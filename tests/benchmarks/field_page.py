@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,13 +13,14 @@ import onnxruntime
 from memplan_cli.core.version import VERSION
 
 from .cases import cell
+from .field_causes import cause, failures
 from .field_collection import LEFT_OUT
 from .field_packages import PACKAGES
 from .field_process import STOPPED
 from .field_rows import COMMANDS, NOT_RUN, Row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from datetime import date
 
 MEANS = {STOPPED: "t", NOT_RUN: "-"}
@@ -50,8 +50,8 @@ def page(made: Made) -> list[str]:
         *_summary(rows),
         *_commands(rows),
         *_table(rows),
-        *_causes(rows),
-        *_naive(rows),
+        *failures(rows),
+        *_against(rows),
         *_hints(rows),
         *_sources(made.notes),
     ]
@@ -206,51 +206,7 @@ def _total(figures: dict[str, Any]) -> str:
     return f"{total:,}" if isinstance(total, int) else f"`{cell(str(total), 60)}`"
 
 
-def _causes(rows: Sequence[Row]) -> list[str]:
-    lines = ["## What fails, by cause", ""]
-    found = causes(rows)
-    for cause, cases in found:
-        models = sorted({model for model, _, _ in cases})
-        commands = ", ".join(dict.fromkeys(command for _, command, _ in cases))
-        lines += [
-            f"- **{cell(cause, 160).strip(' :')}**: {len(models)} models ({commands}): {', '.join(models)}.",
-            f"  For example `{cases[0][0]}`, {cases[0][1]}: {cell(cases[0][2], 260)}",
-        ]
-    broken = [row for row in rows if not row.runtime["runs"]]
-    lines += ["", f"ONNX Runtime itself runs {len(rows) - len(broken)} of {len(rows)}:", ""]
-    lines += [f"- `{row.name}`: {cell(row.runtime['error'], 240)}" for row in broken]
-    return [*lines, ""]
-
-
-def causes(rows: Sequence[Row]) -> list[tuple[str, list[tuple[str, str, str]]]]:
-    """Return (model, command, message) by cause, that of most models first."""
-    groups: dict[str, list[tuple[str, str, str]]] = defaultdict(list)
-    for row in rows:
-        for at in row.endings:
-            if at.message:
-                groups[_cause(at.message, row.name)].append((row.name, at.command, at.message))
-        for command, figures in _reports(row):
-            ended = row.ending(command)
-            if ended.code == 0 and figures["total"] is None:
-                share = f"coverage {figures['coverage']:.3f}"
-                groups[f"no total ({command})"].append((row.name, command, share))
-    size: Callable[[Any], int] = lambda item: -len({model for model, _, _ in item[1]})  # noqa: E731
-    return sorted(groups.items(), key=size)
-
-
-def _reports(row: Row) -> tuple[tuple[str, dict[str, Any]], ...]:
-    return (("report", row.free), ("report, shapes", row.bound), ("report, inputs", row.fed))
-
-
-def _cause(message: str, model: str) -> str:
-    text = message.replace(f"{model}.onnx", "MODEL")
-    text = re.sub(r"'[^']*'", "'...'", text)
-    text = re.sub(r"\[[^\]]*\]", "[...]", text)
-    text = re.sub(r"\b\d[\d,.]*\b", "N", text)
-    return re.sub(r"(N|'\.\.\.')(, (and )?\1)+", r"\1", text)[:160]
-
-
-def _naive(rows: Sequence[Row]) -> list[str]:
+def _against(rows: Sequence[Row]) -> list[str]:
     differ = [row for row in rows if row.against["other"]]
     peaks = [row for row in rows if row.proof.get("observed") and not is_predicted(row)]
     return [
@@ -298,7 +254,7 @@ def _hints(rows: Sequence[Row]) -> list[str]:
     groups: dict[tuple[str, str], list[Any]] = defaultdict(list)
     for at in followed:
         if not _leads(at.outcome):
-            groups[at.outcome, _cause(at.hint, at.model)].append(at)
+            groups[at.outcome, cause(at.hint, at.model)].append(at)
     lines += ["", "Those that lead no further:", ""]
     for (outcome, _), group in sorted(groups.items(), key=lambda item: -len(item[1])):
         models = dict.fromkeys(at.model for at in group)
