@@ -175,10 +175,13 @@ def _plan(model: Path, dims: Mapping[str, int]) -> Plan:
 def _at_peak(report: Report) -> str:
     from memplan_cli.core.quantities import format_size
     from memplan_cli.reporting.escape import terminal
+    from memplan_cli.reporting.findings.assumed import assumed_of
 
     if report.peak is None:
         return ""
-    lines = [f"live at the peak, {terminal(report.peak.node)}:"]
+    assumed = assumed_of(report)
+    lines = [f"assumed dims={assumed}; the mark may say otherwise"] if assumed else []
+    lines += [f"live at the peak, {terminal(report.peak.node)}:"]
     lines += [
         f"  {format_size(size):>12}  {terminal(name)}"
         for name, size in report.peak.tensors[:5]

@@ -184,7 +184,7 @@ def test_the_pytest_plugin_limits_models(tmp_path: Path) -> None:
     write(tmp_path / "net.onnx", GOOD)
     write(tmp_path / "open.onnx", OPEN)
     write(tmp_path / "part.onnx", GAP)
-    (tmp_path / "memplan.yaml").write_text("allow_partial: true\n")
+    (tmp_path / "memplan.yaml").write_text("allow_partial: true\nrun: false\n")
     (tmp_path / "test_models.py").write_text(PLUGIN_TESTS)
     command = [
         sys.executable,
