@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.binding_options import InputShape
 from memplan_cli.core.selection import nearest
 from memplan_cli.core.symbolic.dims import symbols_of
+from memplan_cli.core.symbolic.polynomials import quoted
 from memplan_cli.errors import ModelError, SettingsError
 from memplan_cli.onnx_io.declared import read_shape
 from memplan_cli.onnx_io.load import graphs
@@ -131,6 +133,24 @@ def tensor_type(value: ValueInfoProto) -> tuple[str, TypeProto.Tensor]:
     if not kind.HasField("tensor_type") and kind.WhichOneof("value") is not None:
         raise ModelError(f"{value.name}: a {kind.WhichOneof('value')} cannot be fed")
     return container, kind.tensor_type
+
+
+def open_inputs(model: ModelProto) -> tuple[InputShape, ...]:
+    """Return the tensors that a caller feeds and that have a dim without a number."""
+    symbols = input_symbols(model)
+    weights = {tensor.name for tensor in model.graph.initializer}
+    found = (
+        InputShape(value.name, tuple(_written(dim, symbols) for dim in input_dims(value)))
+        for value in model.graph.input
+        if value.name not in weights and value.type.HasField("tensor_type")
+    )
+    return tuple(each for each in found if not all(isinstance(d, int) for d in each.shape))
+
+
+def _written(dim: Dim, symbols: Mapping[str, frozenset[str]]) -> Dim:
+    """Return a dim as expressions have it: a name of any letters is quoted there."""
+    is_name = isinstance(dim, str) and symbols.get(dim, frozenset((dim,))) == {dim}
+    return quoted(dim) if is_name and isinstance(dim, str) else dim
 
 
 def other_inputs(original: ModelProto, rewritten: ModelProto) -> tuple[str, ...]:

@@ -141,6 +141,7 @@ def _facts(decided: Decided, count: int) -> ModelFacts:
         nodes=sum(len(block.ops) for block in everything),
         blocks=len(everything),
         intermediates=count,
+        inputs=decided.source.inputs,
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.cost import op_cost, total_cost
+from memplan_cli.core.binding_options import input_shapes, sizing_options
 from memplan_cli.core.results.recomputed import CurvePoint, Recompute
 from memplan_cli.errors import SettingsError
 from memplan_cli.planning.candidate import FILE, Candidate
@@ -116,9 +117,11 @@ def _within_budget(question: Question) -> Candidate:
     from memplan_cli.transforms.rematerialization.auto import auto
 
     terms = question.terms
-    if any(size.symbols for size in terms.sizes.values()):
+    symbols = {name for size in terms.sizes.values() for name in size.symbols}
+    if symbols:
         raise SettingsError(
-            "--recompute auto needs sizes that are numbers", hint="bind the dims with --dim"
+            "--recompute auto needs sizes that are numbers",
+            hint=sizing_options(input_shapes(question.program), symbols),
         )
     before = question.live_peak(question.program)
     budget = question.settings.budget

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from memplan_cli.analysis.phase import Phases
+    from memplan_cli.core.binding_options import InputShape
     from memplan_cli.core.program import Program
     from memplan_cli.planning.allocation import Allocation, Needs
     from memplan_cli.planning.candidate import Candidate
@@ -27,6 +28,7 @@ class Source:
     graph_sha256: str
     warnings: tuple[str, ...] = ()
     recorded_phases: Mapping[str, str] = field(default_factory=dict)
+    inputs: tuple[InputShape, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.binding_options import (
+    LOOK_AT_A_RUN,
+    dim_option,
+    input_shapes,
+    usual_numbers,
+)
 from memplan_cli.core.progress import Detail
 from memplan_cli.core.selection import free_dims
 from memplan_cli.core.symbolic.dims import bind_dim, binding_text
@@ -31,7 +38,7 @@ from memplan_cli.settings.settings import Settings
 from memplan_cli.workflows.files.binding import refuse_run
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from memplan_cli.core.program import Program
     from memplan_cli.core.progress import Progress
@@ -199,8 +206,20 @@ def _check_symbols(program: Program, unknown: tuple[str, ...], settings: Setting
     if left:
         raise SettingsError(
             f"dim {left[0]!r} has no value",
-            hint=f"give it one with --dim {left[0]}=N, or look for it with {left[0]}=?",
+            hint=_for_the_others(program, left),
         )
+
+
+_BY_DATA = 64
+"""What a dim that data decides is offered as."""
+
+
+def _for_the_others(program: Program, left: Sequence[str]) -> str:
+    """Return the options for dims without a number: fixed ones, or one to be looked for."""
+    usual = usual_numbers(input_shapes(program))
+    fixed = " ".join(dim_option(name, usual.get(name, _BY_DATA)) for name in left)
+    sought = f"--dim {quote(f'{left[0]}=?')} looks for it"
+    return f"{fixed} gives numbers; {sought}" if len(left) == 1 else f"{fixed} gives numbers"
 
 
 def _refuse_unknown(plan: Plan) -> None:
@@ -208,7 +227,7 @@ def _refuse_unknown(plan: Plan) -> None:
         first = next(iter(plan.report.unplanned))
         raise UnknownSizeError(
             f"the size of {first.name!r} is not known: {first.reason}",
-            hint="give its shape with --shape",
+            hint="" if plan.settings.get("run", True) else LOOK_AT_A_RUN,
         )
 
 

@@ -130,8 +130,9 @@ def planned(path: FilePath, request: Request) -> Plan:
 def say_assumed(path: FilePath, plan: Plan, request: Request) -> None:
     """Say which dims nobody bound: the numbers are at these."""
     from memplan_cli.reporting.findings.assumed import assumed_lines, assumed_of
+    from memplan_cli.reporting.findings.hints import free_inputs
 
-    for line in assumed_lines(assumed_of(plan.report)):
+    for line in assumed_lines(assumed_of(plan.report), free_inputs(plan.report)):
         request.warn(f"note: {path}: {line}")
 
 

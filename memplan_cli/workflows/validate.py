@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Literal, cast
 
 from memplan_cli.core.bindings import Inputs
 from memplan_cli.core.results.validation import Proof
 from memplan_cli.errors import ModelError, PlanError, SettingsError
+from memplan_cli.reporting.findings.hints import path_word
 from memplan_cli.settings.settings import Settings
 from memplan_cli.workflows.compare import DEFAULT_CHECK, Check, compare_models
 from memplan_cli.workflows.donate import Donation, with_binding, with_donation
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Shape
     from memplan_cli.core.results.observations import Validation
     from memplan_cli.core.results.plan import Plan
+    from memplan_cli.core.results.report import Report
     from memplan_cli.workflows.compare import Compared
     from memplan_cli.workflows.request import FilePath
 
@@ -200,8 +203,14 @@ def _bound(file: ModelFile, plan: Plan | None, inputs: Inputs) -> Binding:
             raise
         raise SettingsError(
             f"the inputs are not those of the plan: {error}",
-            hint=error.hint or "plan again with them: memplan optimize --inputs",
+            hint=error.hint or _planned_with(plan.report, inputs),
         ) from error
+
+
+def _planned_with(report: Report, inputs: Inputs) -> str:
+    """Return the command that plans with inputs in files; arrays have no word of their own."""
+    files = " ".join(f"--inputs {quote(file)}" for file in inputs.files)
+    return f"`memplan optimize {path_word(report)} {files}` plans with them" if files else ""
 
 
 def _shapes(plan: Plan) -> Mapping[str, Shape]:

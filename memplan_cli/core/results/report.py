@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, NamedTuple
 
+from memplan_cli.core.binding_options import InputShape  # noqa: TC001 - a type to read by
 from memplan_cli.core.deserialization import Check, MisfitError, from_json, one_of
 from memplan_cli.core.results.amounts import BoundDim, Memory, Profile  # noqa: TC001 - types to read by
 from memplan_cli.core.results.figures import CERTAINTY
@@ -26,13 +27,26 @@ TARGETS = ("portable", "cpu", "cuda")
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """Which model the numbers are about."""
+    """Which model the numbers are about.
+
+    ``inputs`` are those with a dim that has no number, as the model declares them.
+    """
+
+    json_keys: ClassVar[Keys] = (
+        "path",
+        "sha256",
+        "nodes",
+        "blocks",
+        "intermediates",
+        *sparse("inputs"),
+    )
 
     path: str
     sha256: str
     nodes: int
     blocks: int
     intermediates: int
+    inputs: tuple[InputShape, ...] = ()
 
 
 class LiveTensor(NamedTuple):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from shlex import quote
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.binding_options import binding_options, dim_option
 from memplan_cli.core.symbolic.dims import binding_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
+    from memplan_cli.core.binding_options import InputShape
     from memplan_cli.core.results.report import Report
 
 _MOST_DIMS = 6
@@ -21,10 +22,15 @@ def assumed_of(report: Report) -> dict[str, int]:
     return {n: dim.value for n, dim in report.bindings.items() if dim.source == "assumed"}
 
 
-def assumed_lines(dims: Mapping[str, int]) -> Iterator[str]:
-    """Yield one line that names the dims and the options, if there are any dims."""
+def assumed_lines(dims: Mapping[str, int], inputs: Iterable[InputShape] = ()) -> Iterator[str]:
+    """Yield one line with the dims and the options that bind them, if there are any dims.
+
+    The options can be copied whole: their numbers are those that were assumed. Without the
+    shapes of the inputs each dim is bound by itself.
+    """
     if dims:
-        options = " ".join(f"--dim {quote(f'{name}=N')}" for name in list(dims)[:_MOST_DIMS])
+        each = " ".join(dim_option(name, value) for name, value in dims.items())
+        options = binding_options(inputs, dims) or each
         yield f"assumed {named_dims(dims)}; say otherwise with {options}"
 
 

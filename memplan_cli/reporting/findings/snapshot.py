@@ -16,7 +16,7 @@ from memplan_cli.core.results.placements import Natural  # noqa: TC001 - a type 
 from memplan_cli.core.results.timeline import nodes_at
 from memplan_cli.core.serialization import SORTED, Key, Keys, optional, sparse
 from memplan_cli.errors import PlanError
-from memplan_cli.reporting.findings.hints import bindable, symbols_in
+from memplan_cli.reporting.findings.hints import how_to_know, path_word
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -81,10 +81,10 @@ class Snapshot:
     """Share of the intermediates whose size is known; below 1, totals say too little."""
     dims: Mapping[str, str] | None = None
     """Values, bounds and shapes that it was planned for; None: nobody wrote them down."""
-    symbols: tuple[str, ...] = ()
-    """What can be bound of symbols in sizes; not in a baseline, whose metrics are numbers."""
-    found_in_a_run: tuple[str, ...] = ()
-    """The other symbols in sizes, which no input has."""
+    to_run: str = field(default="", compare=False)
+    """What makes the numbers that only a run has."""
+    to_know: str = field(default="", compare=False)
+    """What makes numbers of the metrics that are none; not in a baseline, which has numbers."""
 
     @property
     def partial(self) -> bool:
@@ -108,8 +108,6 @@ def snapshot_of(plan: Plan, model: str, runtime: str = "") -> Snapshot:
     """Return everything that a comparison can use."""
     report, plan = plan.report, in_numbers(plan)
     at_peak = dict(report.peak.tensors) if report.peak else {}
-    symbols = symbols_in(arena.unit for arena in plan.arenas)
-    free = bindable(report, symbols)
     return Snapshot(
         model=model,
         graph_sha256=plan.graph_sha256,
@@ -123,8 +121,8 @@ def snapshot_of(plan: Plan, model: str, runtime: str = "") -> Snapshot:
         tensors=_tensors(plan, at_peak),
         coverage=report.coverage,
         dims=_dims(plan),
-        symbols=free,
-        found_in_a_run=tuple(name for name in symbols if name not in free),
+        to_know=how_to_know(plan),
+        to_run=f"`memplan optimize {path_word(report)}` runs it and writes a plan: gate that",
     )
 
 

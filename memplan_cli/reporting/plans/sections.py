@@ -16,7 +16,8 @@ from memplan_cli.core.symbolic.dims import binding_text
 from memplan_cli.planning.print_log import print_log, refusals
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import per_unit
-from memplan_cli.reporting.findings.assumed import assumed_lines, named_dims
+from memplan_cli.reporting.findings.assumed import assumed_of, named_dims
+from memplan_cli.reporting.findings.hints import command_with_numbers
 from memplan_cli.reporting.plans import constants, runtime
 from memplan_cli.reporting.plans.memory import (
     certainty_lines,
@@ -47,6 +48,7 @@ def plan_document(plan: Plan, most: int) -> doc.Document:
         doc.Paragraph(verdict(report), "plain" if report.saved is None else "verdict"),
         doc.Paragraph(headline(report), "soft"),
         *(doc.Paragraph(line, "soft") for line in binding_lines_of(report)),
+        *_other_numbers(report),
         *_memory(report),
         *_for_all_dims(report),
         *_live_bytes(plan),
@@ -76,7 +78,17 @@ def binding_lines_of(report: Report) -> Iterator[str]:
         said = _dims_of(report, source)
         if said:
             yield f"{words}: {named_dims(said)}"
-    yield from assumed_lines(_dims_of(report, "assumed"))
+
+
+def _other_numbers(report: Report) -> Iterator[doc.Block]:
+    """Yield what was assumed of the inputs' dims, and the command that says otherwise."""
+    assumed, command = assumed_of(report), command_with_numbers(report)
+    if assumed:
+        yield doc.Paragraph(f"assumed {named_dims(assumed)}; say otherwise with", "soft")
+    elif command:
+        yield doc.Paragraph("with numbers of your own for the dims:", "soft")
+    if command:
+        yield doc.Code((command,), doc.SHELL)
 
 
 def _dims_of(report: Report, source: str) -> dict[str, int]:

@@ -110,7 +110,7 @@ def compare(original: Path, rewritten: Path, how: Comparison | None = None) -> V
 
 
 def require_weights(
-    path: Path, instead: str = "use --no-validate to leave the comparison out"
+    path: Path, instead: str = "--no-validate leaves the comparison out"
 ) -> None:
     """Refuse a model whose external data is not there: nothing could be shown with it.
 
@@ -123,7 +123,7 @@ def require_weights(
     if missing:
         raise RuntimeUnavailableError(
             f"{path} cannot run: its weights file {missing[0]} is not in {path.parent}",
-            hint=f"Put the file there, or {instead}.",
+            hint=f"put the file there; {instead}" if instead else "put the file there",
         )
 
 

@@ -89,8 +89,7 @@ class Outcome:
         failure = RuntimeTimeoutError if self.timed_out else RuntimeUnavailableError
         raise failure(
             f"{what}: {self.reason}",
-            hint="`memplan doctor` shows what works here; --no-validate leaves the "
-            "runtime out.",
+            hint="--no-validate leaves the runtime out; `memplan doctor` shows what works here",
         )
 
 

@@ -282,7 +282,7 @@ class _Search:
             what = f"{self.path} could not be run for its shapes"
             raise RuntimeUnavailableError(
                 f"{what}{given_text(self.settings.inputs.feeds or {})}: {reason}",
-                hint="give other inputs, or plan without a run: --no-run",
+                hint="--no-run plans without a run; give other inputs",
             )
         dims = least_agreeing(asked, Wanted(self.free, self.fixed))
         where = f" at {binding_text(dims)}" if dims else ""
@@ -335,8 +335,8 @@ def _refuse_without_run(settings: Settings, path: Path) -> None:
     if not settings.run:
         raise SettingsError(
             "--profile-shapes looks at a run, and --no-run leaves it out",
-            hint="leave one of them out",
+            hint="leave --no-run out; leave --profile-shapes out",
         )
     from memplan_cli.runtime.proofs.compare import require_weights
 
-    require_weights(path, "give the shapes with --shape")
+    require_weights(path, "leave --profile-shapes out")

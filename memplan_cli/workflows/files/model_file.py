@@ -135,6 +135,7 @@ def bind_whole(file: ModelFile, settings: Settings) -> Settings:
 
 def source_of(file: ModelFile, warnings: tuple[str, ...] = ()) -> Source:
     """Return what a plan says of the file that it is about."""
+    from memplan_cli.onnx_io.interface import open_inputs
     from memplan_cli.onnx_io.load import file_digest, graph_digest
     from memplan_cli.onnx_io.metadata import recorded_phases
     from memplan_cli.planning.decided import Source
@@ -145,4 +146,5 @@ def source_of(file: ModelFile, warnings: tuple[str, ...] = ()) -> Source:
         graph_sha256=graph_digest(file.model),
         warnings=warnings,
         recorded_phases=recorded_phases(file.model),
+        inputs=open_inputs(file.model),
     )
