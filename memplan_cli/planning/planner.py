@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from memplan_cli.analysis.dataflow import dataflow
 from memplan_cli.analysis.dry_run import dry_run
 from memplan_cli.analysis.phase import find_phases
-from memplan_cli.core.compact.heap import give_back
 from memplan_cli.core.results.plan import check
 from memplan_cli.packing.portfolio import DEFAULT_WORK
 from memplan_cli.planning.allocation import Needs, aliasing_of, allocate_apart
@@ -86,16 +85,13 @@ def make_plan(  # noqa: PLR0913 - what a caller may bring along, by name
     decided = _decided(program, settings, source, means)
     program, plan = decided.program, plan_of(decided)
     del decided  # of a large program, most of what is in memory
-    give_back(len(program.vars))
     check(plan)
-    give_back(len(program.vars))
     return Planned(program, plan)
 
 
 def _decided(program: Program, settings: Settings, source: Source, means: _Means) -> Decided:
     """Decide everything; how it is written down, and whether it is safe, is for others."""
     phases, scope, estimate = _looked_at(program, settings, source)
-    give_back(len(program.vars))
     refusal = tuple(left_alone(settings, phases))
     if refusal:
         chosen = _as_it_is(program, scope, settings)
@@ -104,7 +100,6 @@ def _decided(program: Program, settings: Settings, source: Source, means: _Means
         question = Question(program, terms, phases, settings, means.runtime, means.progress)
         limits = Limits.of(settings, scope.pinned, means.allocator)
         chosen = _chosen(question, scope, limits)
-    give_back(len(program.vars))
     return Decided(
         source=source,
         settings=settings,

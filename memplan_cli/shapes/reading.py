@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.compact.heap import give_back
 from memplan_cli.core.program import Program
 from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.declared import declared_types
@@ -56,7 +55,6 @@ def read_program(model: ModelProto | LazyModel, bindings: Bindings | None = None
     nested = any(any(subgraphs(node)) for node in inferred.graph.node if node.attribute)
     graph = inferred.graph if nested else None
     del inferred
-    give_back(len(types))
     model = source.model
     return Loaded(program_of(model, graph or model.graph, types), warnings)
 
