@@ -22,7 +22,7 @@ def doctor(*, form: str, output: Output) -> None:
     memplan doctor
     """
     from memplan_cli import workflows
-    from memplan_cli.reporting.commands.results import DOCTOR
+    from memplan_cli.reporting.commands.runtime import DOCTOR
 
     output.progress("creating a session on each provider")
     found = workflows.doctor()
