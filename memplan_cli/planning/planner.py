@@ -14,12 +14,12 @@ from memplan_cli.analysis.dry_run import dry_run
 from memplan_cli.analysis.phase import find_phases
 from memplan_cli.core.results.plan import check
 from memplan_cli.packing.portfolio import DEFAULT_WORK
-from memplan_cli.planning.allocation import Needs, aliasing_of, allocate_apart
-from memplan_cli.planning.candidate import FILE, Candidate, Question
-from memplan_cli.planning.candidates import candidates
-from memplan_cli.planning.choose import Limits, choose
+from memplan_cli.planning.choosing.allocation import Needs, aliasing_of, allocate_apart
+from memplan_cli.planning.choosing.candidate import FILE, Candidate, Question
+from memplan_cli.planning.choosing.candidates import candidates
+from memplan_cli.planning.choosing.choose import Limits, choose
+from memplan_cli.planning.choosing.levels import allocate, heights_by_level
 from memplan_cli.planning.decided import Decided
-from memplan_cli.planning.levels import allocate, heights_by_level
 from memplan_cli.planning.notes import left_alone, plan_notes, settings_notes
 from memplan_cli.planning.record import plan_of
 from memplan_cli.planning.scope import find_scope
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Program
     from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.plan import Plan
-    from memplan_cli.planning.allocation import Allocation, Heights
-    from memplan_cli.planning.candidate import Runtime
-    from memplan_cli.planning.choose import Evaluated
+    from memplan_cli.planning.choosing.allocation import Allocation, Heights
+    from memplan_cli.planning.choosing.candidate import Runtime
+    from memplan_cli.planning.choosing.choose import Evaluated
     from memplan_cli.planning.decided import Source
     from memplan_cli.planning.scope import Scope
     from memplan_cli.settings.settings import Settings

@@ -21,7 +21,7 @@ MODULES = {
     "ejection_chain": "memplan_cli.packing.repair.ejection_chain",
     "exact": "memplan_cli.packing.search.exact",
     "interval_index": "memplan_cli.packing.repair.interval_index",
-    "levels": "memplan_cli.planning.levels",
+    "levels": "memplan_cli.planning.choosing.levels",
     "lowering": "memplan_cli.packing.lowering",
     "portfolio": "memplan_cli.packing.portfolio",
     "repair_state": "memplan_cli.packing.repair.state",
