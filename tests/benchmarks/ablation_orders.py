@@ -54,7 +54,6 @@ OFF: Mapping[str, Callable[[], None]] = {
     "beams of the whole graph": partial(_off, ("solve", "beam")),
     "exact search of the whole graph": partial(_off, ("solve", "_exact")),
     "search of small sections": _without_sections,
-    "cuts before the first sweep": partial(_off, ("solve", "_cut")),
     "proofs at the order found last": partial(_off, ("solve", "_prove_again")),
     "proofs by pairs": partial(_off, ("certify", "Certificate.look_at_pairs")),
     "proofs along a path": partial(_off, ("certify", "Certificate.look_along")),
