@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from memplan_cli.core.program import Program
-    from memplan_cli.planning.allocation import Allocation
+    from memplan_cli.planning.choosing.allocation import Allocation
     from memplan_cli.planning.decided import Decided
     from memplan_cli.planning.totals import ByUnit
     from memplan_cli.settings.settings import Settings

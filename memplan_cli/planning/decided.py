@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from memplan_cli.analysis.phase import Phases
     from memplan_cli.core.binding_options import InputShape
     from memplan_cli.core.program import Program
-    from memplan_cli.planning.allocation import Allocation, Needs
-    from memplan_cli.planning.candidate import Candidate
+    from memplan_cli.planning.choosing.allocation import Allocation, Needs
+    from memplan_cli.planning.choosing.candidate import Candidate
     from memplan_cli.planning.scope import Scope
     from memplan_cli.settings.settings import Settings
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from memplan_cli.analysis.phase import Phases
     from memplan_cli.core.program import Program, VarId
-    from memplan_cli.planning.allocation import Allocation
-    from memplan_cli.planning.candidate import Candidate
+    from memplan_cli.planning.choosing.allocation import Allocation
+    from memplan_cli.planning.choosing.candidate import Candidate
     from memplan_cli.settings.settings import Settings
 
 

@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING, NamedTuple
 from memplan_cli.analysis.dataflow import dataflow
 from memplan_cli.analysis.dry_run import dry_run
 from memplan_cli.analysis.phase import find_phases
-from memplan_cli.core.compact.heap import give_back
 from memplan_cli.core.progress import silent
 from memplan_cli.core.results.folded import Folded
 from memplan_cli.core.results.plan import check
 from memplan_cli.packing.portfolio import DEFAULT_WORK
-from memplan_cli.planning.allocation import Needs, aliasing_of, allocate_apart
-from memplan_cli.planning.candidate import FILE, Candidate, Question
-from memplan_cli.planning.candidates import candidates
-from memplan_cli.planning.choose import Limits, choose
+from memplan_cli.planning.choosing.allocation import Needs, aliasing_of, allocate_apart
+from memplan_cli.planning.choosing.candidate import FILE, Candidate, Question
+from memplan_cli.planning.choosing.candidates import candidates
+from memplan_cli.planning.choosing.choose import Limits, choose
+from memplan_cli.planning.choosing.levels import allocate, heights_by_level
 from memplan_cli.planning.constants import fold_constants
 from memplan_cli.planning.decided import Decided
-from memplan_cli.planning.levels import allocate, heights_by_level
 from memplan_cli.planning.notes import left_alone, plan_notes, settings_notes, weights_notes
 from memplan_cli.planning.record import plan_of
 from memplan_cli.planning.scope import find_scope
@@ -38,9 +37,9 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Program
     from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.plan import Plan
-    from memplan_cli.planning.allocation import Allocation, Heights
-    from memplan_cli.planning.candidate import Runtime
-    from memplan_cli.planning.choose import Evaluated
+    from memplan_cli.planning.choosing.allocation import Allocation, Heights
+    from memplan_cli.planning.choosing.candidate import Runtime
+    from memplan_cli.planning.choosing.choose import Evaluated
     from memplan_cli.planning.decided import Source
     from memplan_cli.planning.scope import Scope
     from memplan_cli.settings.settings import Settings
@@ -90,9 +89,7 @@ def make_plan(  # noqa: PLR0913 - what a caller may bring along, by name
     decided = _decided(program, settings, source, means)
     program, plan = decided.program, plan_of(decided)
     del decided  # of a large program, most of what is in memory
-    give_back(len(program.vars))
     check(plan)
-    give_back(len(program.vars))
     return Planned(program, plan, settings)
 
 
@@ -101,7 +98,6 @@ def _decided(program: Program, settings: Settings, source: Source, means: _Means
     tell = means.progress or silent
     tell("planning")
     phases, scope, estimate = _looked_at(program, settings, source)
-    give_back(len(program.vars))
     refusal = tuple(left_alone(settings, phases))
     folded = Folded()
     if refusal:
@@ -115,7 +111,6 @@ def _decided(program: Program, settings: Settings, source: Source, means: _Means
         question = Question(program, terms, phases, settings, means.runtime, means.progress)
         limits = Limits.of(settings, scope.pinned, means.allocator)
         chosen = _chosen(question, scope, limits)
-    give_back(len(program.vars))
     return Decided(
         source=source,
         settings=settings,

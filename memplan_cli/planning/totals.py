@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Program, Var, VarId
     from memplan_cli.core.symbolic.bounds import Bounds
     from memplan_cli.core.symbolic.sizes import Size
-    from memplan_cli.planning.allocation import Allocation, Needs
+    from memplan_cli.planning.choosing.allocation import Allocation, Needs
 
 ByUnit = dict[str, int]
 """Coefficients by unit: ``{"1": 64, "batch": 4096}`` is 64 + 4096*batch bytes."""

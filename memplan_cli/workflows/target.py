@@ -192,7 +192,7 @@ def _fused(
 def _planned(
     original: ModelFile, dump: ModelFile, settings: Settings, targets: Targets, provider: str
 ) -> Rewriting:
-    from memplan_cli.planning.candidate import Runtime
+    from memplan_cli.planning.choosing.candidate import Runtime
     from memplan_cli.planning.planner import make_plan
     from memplan_cli.runtime.facts import required_version
     from memplan_cli.runtime.graph.offline import offline_metadata, offline_program

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.phase import find_phases
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.planning.candidate import Candidate
-from memplan_cli.planning.choose import Limits, choose
+from memplan_cli.planning.choosing.candidate import Candidate
+from memplan_cli.planning.choosing.choose import Limits, choose
 from memplan_cli.planning.scope import find_scope
 from memplan_cli.settings.settings import Settings
 from memplan_cli.shapes.bindings import Bindings

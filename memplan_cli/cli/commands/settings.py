@@ -53,7 +53,7 @@ def settings(  # noqa: PLR0913 - one parameter an option, as click wants it
     memplan settings model.onnx --measure -o settings.py
     """
     from memplan_cli import workflows
-    from memplan_cli.reporting.commands.results import SETTINGS
+    from memplan_cli.reporting.commands.runtime import SETTINGS
     from memplan_cli.workflows.files.output_files import refuse_targets
 
     if not measure:

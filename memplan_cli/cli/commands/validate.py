@@ -79,7 +79,7 @@ def validate(  # noqa: PLR0913 - one parameter an option, as click wants it
     from memplan_cli import workflows
     from memplan_cli.cli.options.words import parse_values
     from memplan_cli.core.bindings import Inputs
-    from memplan_cli.reporting.commands.results import VALIDATE
+    from memplan_cli.reporting.commands.validate import VALIDATE
 
     output.progress("running both models")
     check = workflows.Check(provider, runs, rtol, atol, timeout)

@@ -16,7 +16,7 @@ from memplan_cli.packing import portfolio
 from memplan_cli.packing.pools.bound import slot_bound
 from memplan_cli.packing.pools.pool import KINDS, pool_levels
 from memplan_cli.packing.portfolio import DEFAULT_WORK
-from memplan_cli.planning.allocation import (
+from memplan_cli.planning.choosing.allocation import (
     Allocation,
     Arena,
     allocation_of,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from memplan_cli.analysis.storage import Storage
     from memplan_cli.core.problem import Layout
     from memplan_cli.packing.pools.pool import Kind, Matching
-    from memplan_cli.planning.allocation import Heights, Needs
+    from memplan_cli.planning.choosing.allocation import Heights, Needs
 
 
 def allocate(needs: Needs, level: int, work: int = DEFAULT_WORK) -> Allocation:
