@@ -22,7 +22,7 @@ PACKAGE = Path(__file__).parents[1] / "memplan_cli"
 
 STOREYS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "core"}),
-    frozenset({"settings", "analysis", "packing"}),
+    frozenset({"settings", "analysis", "packing", "checking"}),
     frozenset({"onnx_io"}),
     frozenset({"shapes"}),
     frozenset({"transforms"}),
