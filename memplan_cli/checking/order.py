@@ -29,6 +29,8 @@ def check_order(subject: Subject) -> Iterator[str]:
     for region, order in zip(regions, orders, strict=True):
         yield from _path(region)
         yield from _nodes(region, order.nodes)
+    if any(len(r.nodes) != len(o.nodes) for r, o in zip(regions, orders, strict=True)):
+        return
     if subject.origin is not None and subject.origin.graph is not None:
         yield from _indices(subject, subject.origin.graph)
 

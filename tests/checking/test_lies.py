@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lies import of_models, of_numbers, of_plans
-from lies.told import BASES, disagreement, refusal, tell
+from lies.told import BASES, disagreement, nothing, refusal, tell
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,5 +36,5 @@ def test_the_model_alone_contradicts_a_lie(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("base", BASES)
 def test_what_nobody_changed_is_believed(base: str, tmp_path: Path) -> None:
-    written = tell(base, lambda told: None, tmp_path)
+    written = tell(base, nothing, tmp_path)
     assert disagreement(written) == refusal(written) == ""

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from onnx import helper
 
 if TYPE_CHECKING:
-    from lies.told import Told
+    from collections.abc import Mapping
+
+    from lies.told import Lie, Told
 
 
 def zero_offsets(told: Told) -> None:
@@ -98,7 +100,7 @@ def donate_none(told: Told) -> None:
     told.say(told.model, "donated", None)
 
 
-LIES = {
+LIES: Mapping[str, Lie] = {
     "all offsets are 0 in the model": (
         "flat", zero_offsets, "the note of 'a' says that its offset is 0, the plan says 1024",
     ),
@@ -170,4 +172,4 @@ LIES = {
         "flat", rename_node, "has 'n_f' at place 5, the model has 'n_other'",
     ),
 }  # fmt: skip
-"""What is said -> the base that it is said of, the lie, and why it is refused."""
+"""What is said, and the lie."""

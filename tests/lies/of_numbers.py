@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from lies.told import Told
+    from lies.told import Lie, Told
 
 
 def more(name: str, by: int) -> Callable[[Told], None]:
@@ -151,7 +151,7 @@ def symbolic(name: str) -> Callable[[Told], None]:
     return lie
 
 
-LIES = {
+LIES: Mapping[str, Lie] = {
     "weights are fewer": ("flat", more("weights", -4), "weights is said to be"),
     "inputs are fewer": ("flat", more("inputs", -4), "inputs is said to be"),
     "outputs are fewer": ("flat", more("outputs", -4), "outputs is said to be"),
@@ -192,4 +192,4 @@ LIES = {
     "naive is another in symbols": ("free", symbolic("naive"), "naive in symbols"),
     "planned is another in symbols": ("free", symbolic("planned"), "planned in symbols"),
 }  # fmt: skip
-"""What is said -> the base that it is said of, the lie, and why it is refused."""
+"""What is said, and the lie."""

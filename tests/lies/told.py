@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 SAMPLES = Path(__file__).parents[2] / "sample_models"
 
-FLAT = HEAD + """
+FLAT = (
+    HEAD
+    + """
 flat (float[8, 16] x, float[16, 16] w) => (float[8, 16] y)
 <float[16] bias = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}>
 {
@@ -46,9 +48,12 @@ flat (float[8, 16] x, float[16, 16] w) => (float[8, 16] y)
     [n_y] y = Add(k, h)
 }
 """
+)
 """Products, a view, results in place and broadcasts, each node with a name."""
 
-UNNAMED = HEAD + """
+UNNAMED = (
+    HEAD
+    + """
 unnamed (float[8, 16] x) => (float[8, 16] y)
 {
     a = Relu(x)
@@ -58,6 +63,7 @@ unnamed (float[8, 16] x) => (float[8, 16] y)
     y = Tanh(d)
 }
 """
+)
 
 
 def _parsed(text: str) -> onnx.ModelProto:
@@ -112,7 +118,11 @@ class Told:
         return found
 
     def value(self, name: str) -> onnx.ValueInfoProto:
-        values = (*self.model.graph.value_info, *self.model.graph.input, *self.model.graph.output)
+        values = (
+            *self.model.graph.value_info,
+            *self.model.graph.input,
+            *self.model.graph.output,
+        )
         return next(value for value in values if value.name == name)
 
     def say(self, item: Any, key: str, value: object) -> None:  # noqa: ANN401 - any message
@@ -146,7 +156,10 @@ class Told:
         ]
         memory["naive"] = sum(row["bytes"] for row in rows)
         memory["planned"] = self.plan["arenas"][0]["height"]
-        self.report["levels"][str(self.report["level"])] = memory["planned"]
+        apart = _most([{**row, "alias_of": None} for row in rows], 1)
+        levels, least = self.report["levels"], max(apart, memory["planned"])
+        levels |= {name: max(levels[name], least) for name in "01" if name in levels}
+        levels[str(self.report["level"])] = memory["planned"]
         edges = memory["weights"] + memory["inputs"] + memory["outputs"]
         memory["total"] = edges + memory["planned"]
         live = _most(rows, 1)
@@ -184,6 +197,15 @@ class Told:
             self.say(node, "step", step)
             dying = released.get(step)
             self.say(node, "release", None if dying is None else json.dumps(dying))
+
+
+Lie = tuple[str, "Callable[[Told], object]", str]
+"""The base that it is said of, what is changed, and why that is refused."""
+
+
+def nothing(told: Told) -> None:
+    """Change nothing."""
+    del told
 
 
 def _most(rows: list[dict[str, Any]], alignment: int) -> int:
