@@ -93,7 +93,7 @@ class Region:
     """A graph, or one in a node: its nodes in the order of the file."""
 
     graph: GraphProto
-    owner: Node | None = None
+    parent: Node | None = None
     attribute: str = ""
     nodes: list[Node] = field(default_factory=list)
     inputs: list[Value] = field(default_factory=list)
@@ -115,7 +115,7 @@ class Region:
                     each.captured[id(value)] = value
                 return value
             passed.append(region)
-            region = None if region.owner is None else region.owner.region
+            region = None if region.parent is None else region.parent.region
         return None
 
 
@@ -166,7 +166,7 @@ def _declare(region: Region, clock: Clock) -> None:
     """Add what a graph has before its first node runs."""
     region.number = len(clock.regions)
     clock.regions.append(region)
-    graph, is_top = region.graph, region.owner is None
+    graph, is_top = region.graph, region.parent is None
     weights = [tensor.name for tensor in graph.initializer]
     weights += [tensor.values.name for tensor in graph.sparse_initializer]
     for name in weights:
@@ -177,7 +177,7 @@ def _declare(region: Region, clock: Clock) -> None:
         kind = Kind.INPUT if is_top else Kind.GIVEN
         value = _define(region, proto.name, kind, clock)
         value.leaves = True
-        value.use(0 if region.owner is None else region.owner.start)
+        value.use(0 if region.parent is None else region.parent.start)
         region.inputs.append(value)
 
 

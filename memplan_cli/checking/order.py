@@ -42,13 +42,13 @@ def label_of(node: Node, entry: str) -> str:
 
 def _path(region: Region) -> Iterator[str]:
     """Yield where the plan has another path for a block than its node and attribute make."""
-    owner = region.owner
+    parent = region.parent
     wanted, pattern = "", ""
-    if owner is not None:
-        outer = f"{owner.region.path}/" if owner.region.path else ""
-        name = owner.proto.name
-        label = re.escape(name) if name else rf"{re.escape(owner.proto.op_type)}#\d+"
-        wanted = f"{outer}{name or owner.proto.op_type}.{region.attribute}"
+    if parent is not None:
+        outer = f"{parent.region.path}/" if parent.region.path else ""
+        name = parent.proto.name
+        label = re.escape(name) if name else rf"{re.escape(parent.proto.op_type)}#\d+"
+        wanted = f"{outer}{name or parent.proto.op_type}.{region.attribute}"
         pattern = rf"{re.escape(outer)}{label}\.{re.escape(region.attribute)}'*"
     if not re.fullmatch(pattern, region.path):
         yield f"the order has a block {region.path[:120]!r}, the model has {wanted[:120]!r}"

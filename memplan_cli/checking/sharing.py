@@ -35,14 +35,14 @@ def check_sharing(subject: Subject, placed: Placed) -> Iterator[str]:
     if not shared:
         return
     contents = _Contents()
-    home: dict[int, str] = {}
+    buffers: dict[int, str] = {}
     for base, members in shared.items():
-        home.update((id(value), base) for _, value in members)
+        buffers.update((id(value), base) for _, value in members)
     for members in shared.values():
-        yield from _overwritten(members, contents, home)
+        yield from _overwritten(members, contents, buffers)
     for node in subject.clock.nodes():
         if node.repeats:
-            yield from _carried(node, home)
+            yield from _carried(node, buffers)
 
 
 def _misplaced(row: Placement, placed: Placed, level: int) -> Iterator[str]:
@@ -90,7 +90,7 @@ def _viewed(value: Value) -> Value | None:
 
 
 def _overwritten(
-    members: Sequence[tuple[Placement, Value]], contents: _Contents, home: Mapping[int, str]
+    members: Sequence[tuple[Placement, Value]], contents: _Contents, buffers: Mapping[int, str]
 ) -> Iterator[str]:
     """Yield what is written while another value on the same bytes is still needed."""
     live: list[tuple[Placement, Value]] = []
@@ -102,7 +102,7 @@ def _overwritten(
             same_size = _same_size(row, other_row)
             if same_size and contents.of(value) is contents.of(other):
                 continue
-            if other.last == value.first and same_size and _may_follow(value, other, home):
+            if other.last == value.first and same_size and _may_follow(value, other, buffers):
                 continue
             yield (
                 f"tensor {row.id[:120]!r} is written at tick {value.first} over "
@@ -125,7 +125,7 @@ def _same_size(one: Placement, other: Placement) -> bool:
     return sizes[0] is not None and sizes[0] == sizes[1]
 
 
-def _may_follow(value: Value, other: Value, home: Mapping[int, str]) -> bool:
+def _may_follow(value: Value, other: Value, buffers: Mapping[int, str]) -> bool:
     """Whether the node that makes a value may write it over another, which ends there."""
     node = value.maker
     if node is None:
@@ -140,11 +140,11 @@ def _may_follow(value: Value, other: Value, home: Mapping[int, str]) -> bool:
     if node.bodies or node.outputs[0] is not value:
         return False
     allowed = OVERWRITES.get(node.kind, ())
-    bytes_of = home[id(value)]
+    bytes_of = buffers[id(value)]
     reads = [
         (at, each)
         for at, each in enumerate(node.inputs)
-        if each is not None and home.get(id(each)) == bytes_of
+        if each is not None and buffers.get(id(each)) == bytes_of
     ]
     return bool(reads) and all(at in allowed and each is other for at, each in reads)
 
@@ -161,18 +161,18 @@ def _exclude(one: Value, other: Value) -> bool:
 
 def _branches(value: Value) -> Iterator[tuple[Node, int]]:
     region = value.region
-    while region.owner is not None:
-        if region.owner.runs_one:
-            yield region.owner, id(region)
-        region = region.owner.region
+    while region.parent is not None:
+        if region.parent.runs_one:
+            yield region.parent, id(region)
+        region = region.parent.region
 
 
-def _carried(node: Node, home: Mapping[int, str]) -> Iterator[str]:
+def _carried(node: Node, buffers: Mapping[int, str]) -> Iterator[str]:
     """Yield what a subgraph gives to its next turn on the bytes of what it is given in this."""
     for body in node.bodies:
-        given = {home[id(value)]: value for value in body.inputs if id(value) in home}
+        given = {buffers[id(value)]: value for value in body.inputs if id(value) in buffers}
         for value in body.outputs:
-            base = home.get(id(value), "")
+            base = buffers.get(id(value), "")
             if base in given and value is not given[base]:
                 yield (
                     f"tensor {value.identity[:120]!r} goes to the next turn and shares the "

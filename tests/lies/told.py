@@ -247,7 +247,7 @@ def honest(base: str) -> tuple[bytes, str, bytes]:
         return original.read_bytes(), plan, written.read_bytes()
 
 
-def tell(base: str, lie: Callable[[Told], None], folder: Path) -> Path:
+def tell(base: str, lie: Callable[[Told], object], folder: Path) -> Path:
     """Write a base into a folder with a lie in it; return the written model."""
     source, plan, data = honest(base)
     told = Told(json.loads(plan), onnx.load_from_string(data))
