@@ -159,6 +159,21 @@ def test_rooms_of_one_storey_do_not_import_each_other() -> None:
     assert wrong == []
 
 
+def test_what_checks_a_plan_shares_nothing_with_what_made_it() -> None:
+    """Of this package, it knows the plan as data and arithmetic on sizes, and nothing else."""
+    found = [each for each in INNER if top(each.module) == "checking"]
+    assert {top(each.target) for each in found} == {"checking", "core"}
+    known = {each.target for each in found if top(each.target) == "core"}
+    assert known <= {
+        "core.program",
+        "core.results.placements",
+        "core.results.plan",
+        "core.symbolic.bounds",
+        "core.symbolic.dims",
+        "core.symbolic.sizes",
+    }
+
+
 def test_no_two_modules_need_each_other() -> None:
     """Late imports and those for type checkers count like all others."""
     needs: dict[str, set[str]] = defaultdict(set)

@@ -12,7 +12,7 @@ import tempfile
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from memplan_cli.core.results.observations import UNOPTIMISED, Difference
 from memplan_cli.core.results.plan import check
@@ -178,7 +178,7 @@ def _replayed(model: Path, plan: Plan, trial: Trial) -> Replayed:
             notes = (_ROUNDING,)
     if not outcome.ok:
         return Replayed("failed", reason=f"{outcome.how}: {outcome.reason}", extent=extent)
-    bound = set(outcome.result["bound"])
+    bound = set(cast("list[str]", outcome.result["bound"]))
     extent = dataclasses.replace(extent, placed=len(bound))
     if bound != wanted:
         reason = f"tensor {min(bound ^ wanted)[:120]!r} did not lie where the plan places it"
