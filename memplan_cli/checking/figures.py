@@ -43,7 +43,9 @@ def check_figures(
 
 
 def _word(said: object) -> str:
-    return "nothing" if said is None else str(said)[:120]
+    """Return what was said, as text that no terminal takes for more."""
+    text = "nothing" if said is None else str(said)[:120]
+    return text if text.isprintable() else repr(text)
 
 
 def _counts(subject: Subject, placed: Placed) -> Iterator[Claim]:

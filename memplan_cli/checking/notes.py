@@ -68,7 +68,9 @@ def _of_model(subject: Subject) -> Iterator[str]:
 
 
 def _word(said: object) -> str:
-    return "nothing" if said is None else str(said)[:80]
+    """Return what was said, as text that no terminal takes for more."""
+    text = "nothing" if said is None else str(said)[:80]
+    return text if text.isprintable() else repr(text)
 
 
 def _pairs(text: str | None) -> object:

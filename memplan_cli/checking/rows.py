@@ -94,7 +94,7 @@ def _typed(row: Placement, dtype: str, shape: Shape | None, placed: Placed) -> I
     if dtype == "unknown" or shape is None:
         placed.believed.append(row.id)
     if dtype not in ("unknown", row.dtype):
-        yield f"tensor {row.id[:120]!r} is said to be of {row.dtype[:40]}, it is of {dtype}"
+        yield f"tensor {row.id[:120]!r} is said to be of {row.dtype[:40]!r}, it is of {dtype}"
     if shape is None:
         return
     if None in shape:
@@ -113,7 +113,7 @@ def _sized(row: Placement, unit: str, bounds: Bounds) -> Iterator[str]:
     count, wanted = byte_size(row.shape, row.dtype, bounds)
     if (count, wanted) != (row.bytes, unit if row.bytes else wanted):
         yield (
-            f"tensor {row.id[:120]!r} is said to take {row.bytes}*{unit[:80]} bytes, it takes "
+            f"tensor {row.id[:120]!r} is said to take {row.bytes}*{unit[:80]!r} bytes, it takes "
             f"{count}*{wanted}"
         )
 

@@ -359,7 +359,7 @@ LIES: Mapping[str, Lie] = {
         "flat", invent_unplanned, "unplanned is 'ghost'|unplanned tensors",
     ),
     "a tensor is of another type of that width": (
-        "flat", another_type, "'c' is said to be of int32, it is of float32",
+        "flat", another_type, "'c' is said to be of 'int32', it is of float32",
     ),
     "a tensor has another shape of that size": (
         "flat", another_shape, r"'h' is said to have the shape \[16, 8\]",
