@@ -118,8 +118,13 @@ def _edges(subject: Subject, bounds: Bounds) -> Iterator[Claim]:
     yield "weights", memory.weights, weights
     top = subject.clock.top
     made = dict.fromkeys(v for v in top.outputs if v.kind in (Kind.MADE, Kind.GIVEN))
-    yield "inputs", memory.inputs, _sum(subject, top.inputs, bounds)
-    yield "outputs", memory.outputs, _sum(subject, made, bounds)
+    for name, said, of in (
+        ("inputs", memory.inputs, top.inputs),
+        ("outputs", memory.outputs, made),
+    ):
+        size = _sum(subject, of, bounds)
+        if size is not None or not subject.was_run:
+            yield name, said, size
     names = {name for _, name in donated.pairs}
     saved = _sum(subject, [value for value in made if value.name in names], bounds)
     yield "donated bytes", donated.bytes, saved or 0

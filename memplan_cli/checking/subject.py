@@ -43,5 +43,17 @@ class Subject:
     origin: Origin | None = None
 
     def type_of(self, value: Value) -> tuple[str, Shape | None]:
-        """Return the dtype and the shape of a value, as far as the model says them."""
-        return self.types[value.region.number].get(value.name, ("unknown", None))
+        """Return the dtype and the shape of a value, as far as the model says them.
+
+        Where shapes were seen in a run, the model's own symbols had values there that no
+        setting says: such dims are unknown.
+        """
+        dtype, shape = self.types[value.region.number].get(value.name, ("unknown", None))
+        if shape is not None and self.was_run:
+            shape = tuple(None if isinstance(dim, str) else dim for dim in shape)
+        return dtype, shape
+
+    @property
+    def was_run(self) -> bool:
+        """Whether the plan's settings say that shapes were seen in a run."""
+        return bool(self.plan.settings.get("profile_shapes"))
