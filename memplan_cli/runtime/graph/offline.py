@@ -6,7 +6,6 @@ the level that changes layouts, to the hardware it was made on; its metadata say
 
 from __future__ import annotations
 
-import platform
 import re
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -15,8 +14,10 @@ from memplan_cli.core.results.observations import CPU, RuntimeSettings
 from memplan_cli.core.symbolic.dims import bind_dim
 from memplan_cli.onnx_io.load import graphs, load_model
 from memplan_cli.onnx_io.metadata import HARDWARE, RUNTIME
+from memplan_cli.onnx_io.weights.on_pages import write_on_pages
 from memplan_cli.runtime.graph.executed import complete, runtime_shapes, write_dump
 from memplan_cli.runtime.graph.fusions import without
+from memplan_cli.runtime.installed import hardware
 from memplan_cli.runtime.proofs.compare import require_weights
 from memplan_cli.shapes.bindings import Bindings
 from memplan_cli.shapes.reading import read_program
@@ -67,7 +68,8 @@ def optimise_offline(
 ) -> None:
     """Write the graph at the runtime's highest level for a provider, weights beside it.
 
-    Some ``fusions`` can be left out.
+    Some ``fusions`` can be left out. The weights lie on pages of their own, whatever the
+    runtime wrote: it crashes on packed ones that are not aligned.
 
     On CPU only the highest level has the blocked layouts: a lower one makes convolutional
     nets up to three times slower.
@@ -82,8 +84,11 @@ def optimise_offline(
     )
     write_dump(model, out, highest.updated(without(fusions)), provider)
     dump = load_model(out)
-    if count_anew(dump, load_model(model)):
-        out.write_bytes(dump.SerializeToString())
+    count_anew(dump, load_model(model))
+    data = out.with_name(f"{out.name}.data")
+    if data.exists():
+        write_on_pages(dump, data)
+    out.write_bytes(dump.SerializeToString())
 
 
 def count_anew(dump: ModelProto, original: ModelProto) -> bool:
@@ -119,7 +124,7 @@ def offline_metadata(version: str, provider: str = CPU) -> Mapping[str, str]:
     """Return the model metadata that says what an offline file is tied to."""
     return {
         RUNTIME: f"onnxruntime {version} {provider}",
-        HARDWARE: platform.processor() or platform.machine(),
+        HARDWARE: hardware(),
     }
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from memplan_cli.core.compact.spool import Parts
+from memplan_cli.core.results.observations import CPU, PROVIDERS
 from memplan_cli.errors import ModelError, SettingsError
 from memplan_cli.workflows.files.file_names import plan_beside, written_beside
 from memplan_cli.workflows.files.output_files import OutputFiles, refuse_targets
@@ -16,6 +18,7 @@ from memplan_cli.workflows.files.own_weights import possible_weights
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from memplan_cli.core.files import Content
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.planning.planner import Planned
     from memplan_cli.settings.settings import Settings
@@ -150,7 +153,11 @@ class RewrittenFiles(OutputFiles):
             ModelError: a file cannot be written.
         """
         plan = _seen_from(self._targets.plan.parent, plan)
-        contents = {self._targets.plan: plan.encoded(), self._targets.model: self.data}
+        model = Parts(self.data, [_recorded(self._rewriting, plan)])
+        contents: dict[Path, Content] = {
+            self._targets.plan: plan.encoded(),
+            self._targets.model: model,
+        }
         weights = self.write({**contents, **dict(self._settings(plan))})
         self._drop_unused()
         return plan, weights
@@ -182,6 +189,26 @@ class RewrittenFiles(OutputFiles):
         for name in left:
             if name not in used:
                 self._targets.model.with_name(name).unlink(missing_ok=True)
+
+
+def _recorded(rewriting: Rewriting, plan: Plan) -> bytes:
+    """Return what the end of a written file says of how to run it; nothing where nobody knows.
+
+    What optimisation would undo or make unsafe is run as it stands, measured or not.
+    """
+    from memplan_cli.onnx_io.recorded import Recorded, settings_entry
+
+    runtime = plan.report.runtime
+    if runtime is not None and runtime.settings is not None:
+        return settings_entry(Recorded(runtime.provider, runtime.settings))
+    if not rewriting.only_as_written:
+        return b""
+    from memplan_cli.runtime.graph.offline import FREED_AT_ONCE
+
+    provider = PROVIDERS.get(rewriting.settings.target, CPU)
+    donated = {made: given for given, made in plan.report.donated.pairs}
+    bound = replace(FREED_AT_ONCE, io_binding=donated)
+    return settings_entry(Recorded(provider, bound))
 
 
 def _seen_from(folder: Path, plan: Plan) -> Plan:
