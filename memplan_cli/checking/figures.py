@@ -5,13 +5,10 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from itertools import accumulate, pairwise
-from math import prod
 from typing import TYPE_CHECKING
 
-from memplan_cli.checking.clock import Kind
-from memplan_cli.checking.operators import WIDTHS
+from memplan_cli.checking.edges import edges, foldable
 from memplan_cli.checking.order import label_of
-from memplan_cli.checking.rows import byte_size
 from memplan_cli.core.symbolic.dims import bind_dim
 
 if TYPE_CHECKING:
@@ -32,13 +29,14 @@ def check_figures(
     subject: Subject, placed: Placed, everything: Sequence[Storage], bounds: Bounds
 ) -> Iterator[str]:
     """Yield the numbers of a report that are not those of the model and its layout."""
-    claims = [*_counts(subject, placed), *_edges(subject, bounds)]
+    claims = [*_counts(subject, placed), *edges(subject, bounds)]
     claims += _totals(subject, placed, everything)
     claims += _peak(subject, everything)
     claims += _arenas(subject, everything)
     for name, said, counted in claims:
         if said != counted:
             yield f"{name} is said to be {_word(said)}, it is {_word(counted)}"
+    yield from foldable(subject)
     yield from _ladders(subject, placed)
 
 
@@ -102,46 +100,6 @@ def _take(starts: list[int], ends: list[int], low: int, high: int) -> bool:
             merged = min(low, starts[first]), max(high, ends[last - 1])
         starts[first:last], ends[first:last] = [merged[0]], [merged[1]]
     return untouched
-
-
-def _edges(subject: Subject, bounds: Bounds) -> Iterator[Claim]:
-    """Yield the bytes of what comes with the model, goes into it and comes out of it."""
-    memory, donated = subject.plan.report.memory, subject.plan.report.donated
-    weights = 0
-    for value in subject.clock.values():
-        if value.kind is Kind.WEIGHT:
-            dtype, shape = subject.type_of(value)
-            if shape is not None and dtype in WIDTHS:
-                dims = [dim for dim in shape if isinstance(dim, int)]
-                known = len(dims) == len(shape) and min(dims, default=0) >= 0
-                weights += -(-prod(dims) * WIDTHS[dtype] // 8) if known else 0
-    yield "weights", memory.weights, weights
-    top = subject.clock.top
-    made = dict.fromkeys(v for v in top.outputs if v.kind in (Kind.MADE, Kind.GIVEN))
-    for name, said, of in (
-        ("inputs", memory.inputs, top.inputs),
-        ("outputs", memory.outputs, made),
-    ):
-        size = _sum(subject, of, bounds)
-        if size is not None or not subject.was_run:
-            yield name, said, size
-    names = {name for _, name in donated.pairs}
-    saved = _sum(subject, [value for value in made if value.name in names], bounds)
-    yield "donated bytes", donated.bytes, saved or 0
-
-
-def _sum(subject: Subject, values: Iterable[Value], bounds: Bounds) -> int | None:
-    """Return the bytes of some values, or None where that is no number."""
-    total = 0
-    for value in values:
-        dtype, shape = subject.type_of(value)
-        if shape is None or dtype not in WIDTHS:
-            return None
-        size, unit = byte_size(shape, dtype, bounds)
-        if size < 0 or (unit != "1" and size):
-            return None
-        total += size
-    return total
 
 
 def _totals(

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.compact.heap import give_back
-from memplan_cli.core.program import Program
 from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.declared import declared_types
 from memplan_cli.onnx_io.lazy_model import lazy
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
     from onnx import ModelProto
 
-    from memplan_cli.core.program import Block, VarId
+    from memplan_cli.core.program import Block, Program, VarId
     from memplan_cli.onnx_io.lazy_model import LazyModel
     from memplan_cli.shapes.contradictions import Contradiction
 
@@ -112,7 +111,7 @@ def forgotten(program: Program, doubtful: Collection[VarId]) -> Program:
         identity: var._replace(shape=None) if identity in unknown else var
         for identity, var in program.vars.items()
     }
-    return Program(program.name, program.body, vars_)
+    return replace(program, vars=vars_)
 
 
 def _spread(block: Block, unknown: set[VarId]) -> None:

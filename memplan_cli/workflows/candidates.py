@@ -117,6 +117,7 @@ def best_candidate(candidates: Sequence[Candidate]) -> Optimized:
         passed = [(files, plan) for files, plan in tried if _passed(plan)]
         if not passed:
             return Optimized(tried[0][1], None, None)
+        candidates[0].tell("writing")
         files, plan = min(passed, key=lambda found: _cost(found[1]))
         plan = chosen_among(plan, (other for _, other in tried if not _passed(other)))
         done = _finished(candidates[0].rewriting, files, plan)

@@ -74,7 +74,7 @@ def optimize_for_target(
     provider = resolve_provider(settings.target)
     targets.refuse_weights(file)
     with tempfile.TemporaryDirectory(prefix="memplan-offline-") as folder:
-        progress("letting the runtime optimise the graph")
+        progress("optimizing the graph for the runtime")
         trial = None
         if check is not None and provider == CPU:
             binding = binding_of(settings)

@@ -69,7 +69,38 @@ _GIVEN = "tests/onnx_io/test_given_inputs.py"
 _BINDING = "tests/workflows/test_bindings.py"
 _DECLARED = "tests/shapes/test_contradictions.py tests/shapes/test_reading.py"
 
+_CONSTANTS = "memplan_cli/analysis/constants.py"
+_FOLDING = "memplan_cli/transforms/folding.py"
+_FOLDED = "memplan_cli/onnx_io/weights/folded.py"
+_VALUES = "memplan_cli/onnx_io/weights/constants.py"
+_STATED = "memplan_cli/planning/checking/constants.py"
+_FOLDS = "tests/analysis/test_constants.py tests/transforms/test_folding.py tests/onnx_io/test_folded.py tests/workflows/test_folding.py"
+
 MUTATIONS = (
+    Mutation("a default that a caller may replace is no constant", _CONSTANTS,
+             " and var.id not in program.overridable", "", _FOLDS),
+    Mutation("a random op is no constant", _CONSTANTS,
+             "op.is_random or ", "", _FOLDS),
+    Mutation("an operator of another domain is no constant", _CONSTANTS,
+             " or op.domain not in STANDARD_DOMAINS", "", _FOLDS),
+    Mutation("a random op in a branch makes its op none", _CONSTANTS,
+             "return all(is_repeatable(inner) for body in op.bodies for inner in body.ops)", "return True", _FOLDS),
+    Mutation("floats are not computed", _FOLDING,
+             "if rule is None or not rule(reads, makes):", "if False:", _FOLDS),
+    Mutation("an output stays a node's result", _FOLDING,
+             "    stays = {**results, **kept}", "    stays = {**kept}", _FOLDS),
+    Mutation("what is named stays", _FOLDING,
+             "    stays = {**results, **kept}", "    stays = {**results}", _FOLDS),
+    Mutation("a weight that is read elsewhere stays", _FOLDING,
+             "- read\n", "\n", _FOLDS),
+    Mutation("a slice backwards begins at the first element", _VALUES,
+             "first = min(max(first, 0), size - back)", "first = min(first, size - back)", _FOLDS),
+    Mutation("a value is of the planned type and shape", _FOLDED,
+             "!= value.dtype or var.shape != value.shape", "!= value.dtype and var.shape != value.shape", _FOLDS),
+    Mutation("what a plan file calls foldable is at the peak", _STATED,
+             "if at_peak.get(tensor.name) != tensor.bytes:", "if False:", _FOLDS),
+    Mutation("constants are folded only where the settings ask for it", _STATED,
+             "if report.folded.tensors and", "if False and", _FOLDS),
     Mutation("a loop's inputs last the whole loop", LIVENESS,
              "        yield from ((end, var) for var in op.inputs)\n", "", _CORE),
     Mutation("a loop's results grow during the loop", LIVENESS,

@@ -127,6 +127,14 @@ def donated_pair(told: Told) -> None:
     told.say(told.model, "donated", json.dumps(pairs))
 
 
+def foldable(told: Told) -> None:
+    """Say that what the inputs make is made of weights alone."""
+    first = told.report["peak"]["tensors"][0]
+    name, size = first["name"], first["bytes"]
+    told.report["foldable"] = [{"name": name, "op": "MatMul", "bytes": size, "left": ""}]
+    told.memory["foldable"] = size
+
+
 def recomputed(told: Told) -> None:
     told.report["recompute"]["nodes"] = 2
 
@@ -184,6 +192,9 @@ LIES: Mapping[str, Lie] = {
     "donated bytes are more": ("training", donated_bytes, "donated bytes"),
     "an input is donated to an output of another shape": (
         "training", donated_pair, "is donated to",
+    ),
+    "what inputs make is said to be foldable": (
+        "flat", foldable, "is said to be foldable, and hangs on inputs",
     ),
     "nodes are recomputed that are not": ("flat", recomputed, "recomputed nodes is said to be 2"),
     "the plan is of another file": ("flat", model_digest, "another file than the original"),

@@ -29,7 +29,7 @@ def doctor(*, file: Path | None, form: str, output: Output) -> None:
     from memplan_cli import workflows
     from memplan_cli.reporting.commands.results import DOCTOR
 
-    output.progress("creating a session on each provider")
+    output.progress("trying each provider")
     found = workflows.doctor(file)
     say(DOCTOR[form](found))
     raise SystemExit(1 if found.problems else 0)

@@ -62,7 +62,7 @@ def settings(  # noqa: PLR0913 - one parameter an option, as click wants it
             unused, "needs the model to be run", "add --measure"
         )  # predicted for CPU
     refuse_targets({"-o": out}, (model,))
-    output.progress("predicting what the runtime will need")
+    output.progress("choosing settings")
     check = workflows.Check(provider=provider, timeout=timeout) if measure else None
     found = workflows.settings(model, binding, check)
     deliver(SETTINGS[form](found, str(model)), out, output)

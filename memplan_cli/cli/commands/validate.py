@@ -73,7 +73,7 @@ def validate(  # noqa: PLR0913 - one parameter an option, as click wants it
 ) -> None:
     """Hold PLANNED, a model that memplan wrote, against its plan, then run it and its original.
 
-    Where the plan beside PLANNED is not the model's (tensors, lives, places, order, notes),
+    Where the plan beside PLANNED is not the model's (tensors, live ranges, places, order, notes),
     that is said and nothing runs.
 
     \b

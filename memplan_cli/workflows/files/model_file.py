@@ -116,6 +116,8 @@ def plan_model(
     from memplan_cli.planning.planner import make_plan
     from memplan_cli.workflows.files.binding import bind
 
+    if progress:
+        progress("reading")
     settings = bind(file.model, settings)
     loaded = load_program(file.lazy, file.path, settings)
     if loaded.observed:
