@@ -122,9 +122,9 @@ def main() -> int:
         "| model | command | unit, s | memplan, s | ratio |",
         "|---|---|---:|---:|---:|",
     ]
-    for name, (unit, ours, ratio) in found.items():
-        model, _, command = name.partition(": ")
-        lines.append(f"| {model} | `{command}` | {unit:.3f} | {ours:.3f} | {ratio:.2f} |")
+    for row, (unit, ours, ratio) in found.items():
+        model, _, text = row.partition(": ")
+        lines.append(f"| {model} | `{text}` | {unit:.3f} | {ours:.3f} | {ratio:.2f} |")
     worst = max(ratio for _, _, ratio in found.values())
     lines += ["", f"At most {worst:.2f} of the unit."]
     publish(lines, TABLE, words)

@@ -140,11 +140,12 @@ def test_a_file_that_was_cleared_before_it_was_locked_is_made_anew(
     from memplan_cli.core import temporary
 
     lock = temporary._lock
-    cleared = []
+    cleared: list[Path] = []
 
     def slow(file: int, *, wait: bool) -> bool:
         if wait and not cleared:
-            cleared.append(next(tmp_path.iterdir()).unlink())
+            cleared.append(next(tmp_path.iterdir()))
+            cleared[0].unlink()
         return lock(file, wait=wait)
 
     monkeypatch.setattr(temporary, "_lock", slow)
