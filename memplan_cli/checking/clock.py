@@ -42,6 +42,8 @@ class Value:
     """The node of its own block after which nothing needs it."""
     leaves: bool = False
     """Whether it crosses the edge of its block, or of the model: nobody releases it here."""
+    by_flow: bool = False
+    """Whether it is in a subgraph, or hangs on what one gives: a run chooses which."""
     identity: str = ""
     """``block/name``, by the plan's name for the block."""
 
@@ -185,6 +187,7 @@ def _define(region: Region, name: str, kind: Kind, clock: Clock) -> Value:
     if name in region.values:
         clock.flaws.append(f"value {name[:120]!r} is made twice")
     value = region.values[name] = Value(name, region, kind)
+    value.by_flow = region.parent is not None
     return value
 
 
@@ -232,6 +235,8 @@ def _made(name: str, node: Node, kind: Kind, clock: Clock) -> Value | None:
         return None
     value = _define(node.region, name, kind, clock)
     value.maker = value.release = node
+    read = any(each.by_flow for each in node.inputs if each is not None)
+    value.by_flow = value.by_flow or bool(node.bodies) or read
     value.use(node.end)
     return value
 

@@ -49,6 +49,8 @@ class Subject:
         setting says: such dims are unknown.
         """
         dtype, shape = self.types[value.region.number].get(value.name, ("unknown", None))
+        if value.by_flow and self.was_run:
+            return dtype, None
         if shape is not None and self.was_run:
             shape = tuple(None if isinstance(dim, str) else dim for dim in shape)
         return dtype, shape

@@ -14,6 +14,7 @@ from lies import of_models, of_numbers, of_plans
 from lies.told import BASES, disagreement, nothing, refusal, tell
 from memplan_cli import Settings, optimize, validate
 from memplan_cli.cli import main
+from memplan_cli.core.bindings import Inputs
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.planning.checking.plan_file import read_plan
 from memplan_cli.runtime.workers import worker
@@ -93,3 +94,21 @@ def test_a_size_that_only_the_plan_says_is_counted_as_its_own_word(tmp_path: Pat
     assert found.disagreements == ()
     assert found.believed == 3
     assert found.described().endswith("the sizes of 3 are the plan's own word")
+
+
+@pytest.mark.parametrize("rate", [1, -1])
+def test_a_branch_that_given_values_never_enter_has_no_sizes(
+    rate: int, tmp_path: Path
+) -> None:
+    made = parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 21]> g (float[8] x, int64 rate) => (float[k] y)'
+        "{ zero = Constant <value_int = 0> ()  c = Greater(rate, zero)"
+        "  r = If (c) <then_branch = t () => (float[n] a) { p = Concat <axis = 0> (x, x)"
+        "  a = Neg(p) }, else_branch = e () => (float[m] b) { s = Neg(x)  b = Exp(s) }>"
+        "  y = Relu(r) }"
+    )
+    given = tmp_path / "net.onnx"
+    save(made, given)
+    inputs = Inputs(values={"rate": rate, "x": [1.0] * 8})
+    optimize(given, Settings(inputs=inputs), check=None)
+    assert compared(tmp_path / "net.memplan.onnx", given).disagreements == ()
