@@ -93,6 +93,7 @@ def report_of(decided: Decided, reuses: int) -> Report:
         donated=replace(decided.candidate.donated, bytes=_donated_bytes(decided)),
         reuses=reuses,
         unplanned=tuple(Refusal(str(var), reason) for var, reason in sorted(refusals)),
+        fallbacks=decided.fallbacks,
         warnings=(*decided.source.warnings, *decided.warnings, *_not_counted(program)),
     )
 

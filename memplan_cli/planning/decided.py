@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from memplan_cli.analysis.phase import Phases
     from memplan_cli.core.binding_options import InputShape
     from memplan_cli.core.program import Program
+    from memplan_cli.core.results.fallbacks import Fallback
     from memplan_cli.planning.choosing.allocation import Allocation, Needs
     from memplan_cli.planning.choosing.candidate import Candidate
     from memplan_cli.planning.scope import Scope
@@ -49,6 +50,7 @@ class Decided:
     before: Allocation
     """At the level asked for, in the order of the file."""
     warnings: tuple[str, ...] = ()
+    fallbacks: tuple[Fallback, ...] = ()
     estimate: Mapping[str, int] = field(default_factory=dict)
     folded: Folded = field(default_factory=Folded)
 

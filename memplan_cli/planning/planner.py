@@ -17,19 +17,25 @@ from memplan_cli.core.results.folded import Folded
 from memplan_cli.core.results.plan import check
 from memplan_cli.packing.portfolio import DEFAULT_WORK
 from memplan_cli.planning.choosing.allocation import Needs, aliasing_of, allocate_apart
-from memplan_cli.planning.choosing.candidate import FILE, Candidate, Question
+from memplan_cli.planning.choosing.candidate import Candidate, Question
 from memplan_cli.planning.choosing.candidates import candidates
 from memplan_cli.planning.choosing.choose import Limits, choose
 from memplan_cli.planning.choosing.levels import allocate, heights_by_level
 from memplan_cli.planning.constants import fold_constants
 from memplan_cli.planning.decided import Decided
-from memplan_cli.planning.notes import left_alone, plan_notes, settings_notes, weights_notes
+from memplan_cli.planning.notes import (
+    fallbacks,
+    left_alone,
+    plan_notes,
+    settings_notes,
+    weights_notes,
+)
 from memplan_cli.planning.record import plan_of
 from memplan_cli.planning.scope import find_scope
 from memplan_cli.transforms.terms import Terms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from memplan_cli.analysis.dataflow import Dataflow
     from memplan_cli.analysis.phase import Phases
@@ -129,6 +135,9 @@ def _decided(program: Program, settings: Settings, source: Source, means: _Means
             *chosen.candidate.warnings,
             *plan_notes(chosen.candidate, chosen.allocation, settings),
         ),
+        fallbacks=()
+        if refusal
+        else tuple(fallbacks(chosen.candidate, chosen.allocation, settings)),
         estimate=estimate,
         folded=folded,
     )
@@ -172,8 +181,7 @@ def _chosen(question: Question, scope: Scope, limits: Limits) -> _Chosen:
     candidate = best.candidate
     if candidate.peaks:
         peaks = {**candidate.peaks, candidate.order: best.allocation.live_peak}
-        warnings = (*candidate.warnings, *_kept_order(best))
-        candidate = replace(candidate, peaks=peaks, warnings=warnings)
+        candidate = replace(candidate, peaks=peaks)
     levels = heights_by_level(best.needs, best.allocation, question.settings.level)
     before = _before(question, scope, evaluated)
     return _Chosen(candidate, best.needs, best.allocation, levels, before)
@@ -189,16 +197,6 @@ def _before(question: Question, scope: Scope, evaluated: Sequence[Evaluated]) ->
             return found.searched(DEFAULT_WORK).allocation
     needs = replace(best.needs, program=question.program, sizes=scope.sizes, measured=None)
     return allocate(needs, question.settings.level)
-
-
-def _kept_order(best: Evaluated) -> Iterator[str]:
-    """Say where the file's order stays although another one has a lower live peak."""
-    least, live = min(best.candidate.peaks.values()), best.allocation.live_peak
-    if best.candidate.order == FILE and least < live:
-        yield (
-            f"the order of the file is kept: another has a live peak of {least} bytes, not "
-            f"of {live}, but its allocation takes more"
-        )
 
 
 def _estimate(program: Program, scope: Scope, kind: str, flow: Dataflow) -> Mapping[str, int]:

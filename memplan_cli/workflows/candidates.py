@@ -15,6 +15,7 @@ from memplan_cli.core.progress import silent
 from memplan_cli.core.results.amounts import BoundDim
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.workflows.compare import Compared, compare_models, compare_under
+from memplan_cli.workflows.fallbacks import chosen_among
 from memplan_cli.workflows.files.binding import binding_of
 from memplan_cli.workflows.files.rewriting import Rewriting, RewrittenFiles
 
@@ -118,6 +119,7 @@ def best_candidate(candidates: Sequence[Candidate]) -> Optimized:
             return Optimized(tried[0][1], None, None)
         candidates[0].tell("writing")
         files, plan = min(passed, key=lambda found: _cost(found[1]))
+        plan = chosen_among(plan, (other for _, other in tried if not _passed(other)))
         done = _finished(candidates[0].rewriting, files, plan)
         for other, _ in tried:
             other.forget()

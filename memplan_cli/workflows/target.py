@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.results.fallbacks import WEIGHTS_UNPACKED, Fallback
 from memplan_cli.core.results.observations import CPU, PROVIDERS
 from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.errors import RuntimeUnavailableError, SettingsError
@@ -23,6 +24,7 @@ from memplan_cli.workflows.candidates import (
     warned,
     write_unproved,
 )
+from memplan_cli.workflows.fallbacks import fell_back
 from memplan_cli.workflows.files.binding import binding_of
 from memplan_cli.workflows.files.model_file import ModelFile, plan_model, source_of
 from memplan_cli.workflows.files.own_weights import (
@@ -112,18 +114,23 @@ class _Dumps:
         name = dump_name(self.targets.model, taken, UNFUSED if fusions else FUSED)
         refuse_foreign_weights(self.targets.model, [f"{name}.data"])
         dump = self.folder / name
+        lost: tuple[Fallback, ...] = ()
         if self.trial is None:
             optimise_offline(self.file.path, dump, self.provider, fusions=fusions)
         else:
-            _pack(self.file.path, dump, self.trial, fusions)
-        return _fused(self.file, dump, self.settings, self.targets, self.provider)
+            lost = _pack(self.file.path, dump, self.trial, fusions)
+        found = _fused(self.file, dump, self.settings, self.targets, self.provider)
+        planned = replace(found.planned, plan=fell_back(found.planned.plan, *lost))
+        return replace(found, planned=planned)
 
 
-def _pack(model: Path, dump: Path, trial: Trial, fusions: Sequence[str] = ()) -> None:
+def _pack(
+    model: Path, dump: Path, trial: Trial, fusions: Sequence[str] = ()
+) -> tuple[Fallback, ...]:
     """Dump with packed weights in the file, and without where the runtime fails with them.
 
     Such files crash ONNX Runtime 1.31.1 on some models (a swin transformer): only one that
-    has run is worth going on with, and without a run none is made.
+    has run is worth going on with, and without a run none is made. Returns what was not done.
     """
     from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN, Packing, optimise_offline
     from memplan_cli.runtime.measuring.measure import record
@@ -131,9 +138,12 @@ def _pack(model: Path, dump: Path, trial: Trial, fusions: Sequence[str] = ()) ->
     optimise_offline(model, dump, CPU, Packing.IN_FILE, fusions)
     try:
         record(dump, RUN_AS_WRITTEN, replace(trial, provider="cpu", runs=2, timing_runs=0))
-    except RuntimeUnavailableError:
+    except RuntimeUnavailableError as error:
         dump.with_name(f"{dump.name}.data").unlink(missing_ok=True)
         optimise_offline(model, dump, fusions=fusions)
+        why = str(error).replace(str(dump), "the runtime's graph")
+        return (Fallback(WEIGHTS_UNPACKED, "weights are not packed into the file", why),)
+    return ()
 
 
 def runtime_aliasing(provider: str) -> Aliasing:

@@ -71,7 +71,10 @@ def validate(  # noqa: PLR0913 - one parameter an option, as click wants it
     form: str,
     output: Output,
 ) -> None:
-    """Run PLANNED, a model that memplan wrote, against its original.
+    """Hold PLANNED, a model that memplan wrote, against its plan, then run it and its original.
+
+    Where the plan beside PLANNED is not the model's (tensors, live ranges, places, order, notes),
+    that is said and nothing runs.
 
     \b
     memplan validate model.memplan.onnx --original model.onnx --replay

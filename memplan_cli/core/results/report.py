@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 from memplan_cli.core.binding_options import InputShape  # noqa: TC001 - a type to read by
 from memplan_cli.core.deserialization import Check, MisfitError, from_json, one_of
 from memplan_cli.core.results.amounts import BoundDim, Memory, Profile  # noqa: TC001 - types to read by
+from memplan_cli.core.results.fallbacks import Fallback  # noqa: TC001 - a type to read by
 from memplan_cli.core.results.figures import CERTAINTY
 from memplan_cli.core.results.folded import ConstantTensor, Folded
 from memplan_cli.core.results.observations import Peaks, RuntimeSettings, Validation
@@ -184,6 +185,7 @@ class Report:
         "validation",
         "reuses",
         "unplanned",
+        *sparse("fallbacks"),
         "warnings",
     )
 
@@ -225,6 +227,8 @@ class Report:
     validation: Validation | None = None
     reuses: int = 0
     unplanned: tuple[Refusal, ...] = ()
+    fallbacks: tuple[Fallback, ...] = ()
+    """What was done otherwise than asked for, and why: nothing falls back in silence."""
     warnings: tuple[str, ...] = ()
 
     @property

@@ -17,7 +17,7 @@ from memplan_cli.reporting.media.json_text import json_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from memplan_cli.reporting.findings.sweep_rows import Row
+    from memplan_cli.reporting.findings.sweep_rows import Row
 
 _SHOWN = ("weights", "naive", "planned", "total")
 """Sizes in the table of a sweep."""

@@ -64,9 +64,15 @@ def plan_document(plan: Plan, most: int) -> doc.Document:
         *runtime.settings(report.runtime),
         *runtime.validation(report),
         *_not_reused(plan, most),
+        *doc.section("Fallbacks", doc.Items(_fallbacks(report)) if report.fallbacks else None),
         *doc.section("Warnings", doc.Items(report.warnings) if report.warnings else None),
     )
     return doc.Document(("Memory of ", doc.Name(report.model.path or "model")), blocks)
+
+
+def _fallbacks(report: Report) -> tuple[str, ...]:
+    """Return a line for each thing that was done otherwise than asked for."""
+    return tuple(map(str, report.fallbacks))
 
 
 _SOURCES = {"given": "given", "inputs": "from the inputs"}
