@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.results.observations import CPU, PROVIDERS
 from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.errors import RuntimeUnavailableError, SettingsError
+from memplan_cli.workflows.best import best_candidate
 from memplan_cli.workflows.candidates import (
     Candidate,
     Optimized,
-    best_candidate,
     warned,
     write_unproved,
 )

@@ -134,8 +134,13 @@ def runtime_shapes(model: Path, provider: str = CPU) -> RuntimeShapes:
         result = run_job("dump", job).require(f"{model} does not load")
     finally:
         twin.unlink(missing_ok=True)
+    return shapes_of(result["shapes"])
+
+
+def shapes_of(types: object) -> RuntimeShapes:
+    """Return what a process said of the types that a session has."""
     shapes: dict[str, tuple[str, Shape]] = {}
-    for name, (dtype, shape) in result["shapes"].items():  # type: ignore[attr-defined]
+    for name, (dtype, shape) in types.items():  # type: ignore[attr-defined]
         dims = (canonical_dim(dim) if isinstance(dim, str) else dim for dim in shape)
         shapes[name] = (dtype, tuple(dims))
     return shapes

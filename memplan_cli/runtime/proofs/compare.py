@@ -36,6 +36,8 @@ from memplan_cli.runtime.workers.worker import Outcome, run_job
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from onnx import ModelProto
+
     from memplan_cli.core.bindings import Feeds, FeedSpec
 
 _DRAWN = "random ops had seeds in copies of both models, of which the first runs were compared"
@@ -108,16 +110,21 @@ def compare(original: Path, rewritten: Path, how: Comparison | None = None) -> V
 
 
 def require_weights(
-    path: Path, instead: str = "use --no-validate to leave the comparison out"
+    path: Path,
+    instead: str = "use --no-validate to leave the comparison out",
+    model: ModelProto | None = None,
 ) -> None:
     """Refuse a model whose external data is not there: nothing could be shown with it.
 
-    ``instead`` is what the user may do if the data is not to be had.
+    Args:
+        path: the file.
+        instead: what the user may do if the data is not to be had.
+        model: what is in the file, where it was read already.
 
     Raises:
         RuntimeUnavailableError: naming the file.
     """
-    missing = missing_weights(path)
+    missing = missing_weights(path, model)
     if missing:
         raise RuntimeUnavailableError(
             f"{path} cannot run: its weights file {missing[0]} is not in {path.parent}",
@@ -145,13 +152,18 @@ def _second_dims(original: Path, how: Comparison) -> dict[str, int] | None:
         return None
     if how.second_dims is not None:
         return {**how.dims, **how.second_dims}
-    usual = default_dims(load_model(original))
-    free = {name: value for name, value in usual.items() if name not in how.dims}
+    return second_dims(load_model(original), how.dims)
+
+
+def second_dims(model: ModelProto, dims: Mapping[str, int]) -> dict[str, int] | None:
+    """Return other values for the dims that none was given for; None where there is none."""
+    usual = default_dims(model)
+    free = {name: value for name, value in usual.items() if name not in dims}
     if not free:
         return None
     # Image sides stay multiples of 32: strides of real networks want that.
     other = {name: value + (32 if value == 64 else 1) for name, value in free.items()}
-    return {**how.dims, **other}
+    return {**dims, **other}
 
 
 def _at_dims(
@@ -192,7 +204,7 @@ def _against(
     job = _job(rewritten, how, how.rewritten_settings, specs)
     job |= {"tolerance": [tolerance.rtol, tolerance.atol], "outputs": base["outputs"]}
     second = run_job("outputs", {**job, "folder": folder, "save": False}, timeout=how.timeout)
-    return _verdict(second, how.provider, tolerance, noise)
+    return verdict(differences(second.result), second, how.provider, tolerance, noise)
 
 
 def _seeded(
@@ -248,15 +260,19 @@ def _random(
     return Validation("nondeterministic", how.provider, notes=(note,))
 
 
-def _verdict(
-    outcome: Outcome, provider: str, tolerance: Tolerance, noise: tuple[Difference, ...]
+def verdict(
+    found: tuple[Difference, ...],
+    outcome: Outcome,
+    provider: str,
+    tolerance: Tolerance,
+    noise: tuple[Difference, ...] = (),
 ) -> Validation:
+    """Return what the differences of a process that ran, or its failure, say."""
     if not outcome.ok:
         note = f"the rewritten model does not run ({outcome.how}): {outcome.reason}"
         if outcome.timed_out:
             note += ", and --timeout gives more"
         return Validation("failed", provider, bit_identical=False, notes=(note,))
-    found = differences(outcome.result)
     notes = (
         [] if tolerance.exact else [f"tolerance rtol={tolerance.rtol} atol={tolerance.atol}"]
     )

@@ -29,6 +29,7 @@ Json = dict[str, object]
 
 JOBS: Mapping[str, str] = {
     "probe": "memplan_cli.runtime.workers.jobs.probe",
+    "examine": "memplan_cli.runtime.workers.jobs.examine",
     "outputs": "memplan_cli.runtime.workers.jobs.outputs",
     "donated": "memplan_cli.runtime.workers.jobs.donated",
     "measure": "memplan_cli.runtime.workers.jobs.measure",

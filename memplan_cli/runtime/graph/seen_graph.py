@@ -1,0 +1,116 @@
+"""The graph that a session ran, from what that session itself has shown."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from memplan_cli.core.program import Block, walk
+from memplan_cli.onnx_io.load import load_as_written, load_model
+from memplan_cli.runtime.graph.executed import complete, seen_shapes, with_distinct_names
+from memplan_cli.runtime.graph.node_index import by_index
+from memplan_cli.runtime.measuring.observed import Event, sorted_out
+from memplan_cli.runtime.simulation.order import default_order
+from memplan_cli.runtime.simulation.predict import Executed, needs_run
+from memplan_cli.runtime.workers.type_names import dtype_of
+from memplan_cli.shapes.bindings import Bindings
+from memplan_cli.shapes.given import block_paths
+from memplan_cli.shapes.reading import read_program
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from onnx import ModelProto
+
+    from memplan_cli.core.program import Program
+    from memplan_cli.core.results.observations import RuntimeSettings
+    from memplan_cli.runtime.graph.executed import RuntimeShapes
+    from memplan_cli.runtime.measuring.examine import Examined
+
+
+def executed_of(
+    found: Examined, settings: RuntimeSettings, dims: Mapping[str, int], model: Path
+) -> Executed:
+    """Return the graph that was run, what data decided in its first run included.
+
+    Where that cannot be told by the nodes' names, it stays open, and so do predictions.
+
+    Args:
+        found: of a session whose graph was asked for.
+        settings: under which it was created.
+        dims: values for symbolic dims.
+        model: the file that it loaded.
+    """
+    assert found.graph is not None  # noqa: S101 - whoever asks has asked for it before
+    graph = load_model(found.graph)
+    graph = with_distinct_names(graph) or graph
+    known = complete(found.shapes) or _ran(graph, found.nodes)
+    program = read_program(graph, Bindings(dims=dims, known=known)).program
+    executed = Executed(program, dims)
+    if needs_run(executed):
+        events = _events(graph, found.nodes)
+        if events is not None:
+            executed = replace(executed, observed=sorted_out(program, events))
+    level = settings.session.get("graph_optimization_level", "ORT_ENABLE_ALL")
+    ordered = level != "ORT_DISABLE_ALL"
+    if not ordered:
+        program = by_index(program, graph.graph, load_as_written(model))
+    seen = seen_shapes(program, found.shapes)
+    return replace(executed, program=program, ordered=ordered, seen=seen)
+
+
+def _named(graph: ModelProto) -> dict[str, tuple[str, tuple[str, ...]]] | None:
+    """Return what each node writes, by its name and block; None where a name says too little."""
+    found: dict[str, tuple[str, tuple[str, ...]]] = {}
+    for path, block in block_paths(graph.graph, ""):
+        here = f"{path}/" if path else ""
+        for node in block.node:
+            if not node.name or node.name in found:
+                return None
+            found[node.name] = path, tuple(here + name for name in node.output if name)
+    return found
+
+
+def _events(graph: ModelProto, nodes: Sequence[Any]) -> Iterator[Event] | None:
+    named = _named(graph)
+    if named is None:
+        return None
+    return (Event(named[name][1], *seen) for name, *seen in nodes if name in named)
+
+
+def _ran(graph: ModelProto, nodes: Sequence[Any]) -> RuntimeShapes:
+    """Return the shapes that a run had at the top, by name of the value."""
+    named = _named(graph) or {}
+    found: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for name, _, wrote in nodes:
+        path, outputs = named.get(name, ("", ()))
+        if not path and len(outputs) == len(wrote):
+            for value, (kind, shape) in zip(outputs, wrote, strict=True):
+                found[value] = dtype_of(kind), tuple(shape)
+    return found
+
+
+def reordered(executed: Executed, written: Program) -> Executed:
+    """Return a graph under optimisation as it stands where the file's nodes stand otherwise.
+
+    What optimisation made anew has an index above all others, in an order that nobody says:
+    that of the dump is taken for it. Where names do not tell its nodes apart, it stays.
+    """
+    if not executed.ordered:
+        return executed
+    names = Counter(op.name for _, op in walk(executed.program.body))
+    if names[""] or max(names.values(), default=1) > 1:
+        return executed
+    place = {op.name: index for index, op in enumerate(written.body.ops)}
+    body = executed.program.body
+    last = len(place) + len(body.ops)
+    indexed = sorted(
+        enumerate(body.ops), key=lambda item: (place.get(item[1].name, last), item[0])
+    )
+    ops = tuple(op for _, op in indexed)
+    order = default_order(Block(body.inputs, body.outputs, ops))
+    if len(order) != len(ops):
+        return executed
+    return replace(executed, program=replace(executed.program, body=replace(body, ops=order)))
