@@ -35,6 +35,7 @@ JOBS: Mapping[str, str] = {
     "measure": "memplan_cli.runtime.workers.jobs.measure",
     "loading": "memplan_cli.runtime.workers.jobs.loading",
     "dump": "memplan_cli.runtime.workers.jobs.dump",
+    "offline": "memplan_cli.runtime.workers.jobs.offline",
     "replay": "memplan_cli.runtime.workers.jobs.replay",
     "inplace": "memplan_cli.runtime.workers.jobs.inplace",
     "shapes": "memplan_cli.runtime.workers.jobs.shapes",
