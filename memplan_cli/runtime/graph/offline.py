@@ -17,6 +17,7 @@ from memplan_cli.core.serialization import to_json
 from memplan_cli.core.symbolic.dims import bind_dim
 from memplan_cli.onnx_io.load import graphs, load_model
 from memplan_cli.onnx_io.metadata import HARDWARE, RUNTIME
+from memplan_cli.onnx_io.weights.on_pages import write_on_pages
 from memplan_cli.runtime.graph.executed import (
     complete,
     runtime_shapes,
@@ -83,7 +84,8 @@ def optimise_offline(
     """Write the graph at the runtime's highest level for a provider, weights beside it.
 
     Where it has fusions that cost workspace, the one without them goes to the second file,
-    if there is one to go to. Both come from one process.
+    if there is one to go to. Both come from one process. The weights lie on pages of their
+    own, whatever the runtime wrote: it crashes on packed ones that are not aligned.
 
     On CPU only the highest level has the blocked layouts: a lower one makes convolutional
     nets up to three times slower.
@@ -113,13 +115,17 @@ def optimise_offline(
     )
 
 
-def _tidied(dump: Path, original: ModelProto, shapes: RuntimeShapes, provider: str) -> Dump:
-    """Make a dump's names distinct, and the same ones each time."""
+def _tidied(
+    dump: Path, original: ModelProto, shapes: RuntimeShapes, provider: str
+) -> Dump:
+    """Make a dump's names distinct and the same each time; put its weights on pages."""
     graph = load_model(dump)
-    distinct = with_distinct_names(graph)
-    graph = distinct or graph
-    if count_anew(graph, original) or distinct is not None:
-        dump.write_bytes(graph.SerializeToString())
+    graph = with_distinct_names(graph) or graph
+    count_anew(graph, original)
+    data = dump.with_name(f"{dump.name}.data")
+    if data.exists():
+        write_on_pages(graph, data)
+    dump.write_bytes(graph.SerializeToString())
     return Dump(dump, shapes or runtime_shapes(dump, provider))
 
 

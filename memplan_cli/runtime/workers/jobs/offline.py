@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.results.observations import RuntimeSettings
 from memplan_cli.onnx_io.load import graphs, load_model
-from memplan_cli.onnx_io.weights.aligned import align_packed
 from memplan_cli.runtime.graph.fusions import FUSIONS, without
 from memplan_cli.runtime.workers.session import make_session
 from memplan_cli.runtime.workers.session_graph import OUTSIDE, types_of
@@ -58,5 +57,4 @@ def _dumped(asked: OfflineDump, out: Path, settings: RuntimeSettings) -> object:
         },
     )
     make_session(asked.model, settings.updated(weights), asked.provider)
-    align_packed(out)
     return types_of(out, asked.provider)
