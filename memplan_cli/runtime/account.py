@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.progress import silent
 from memplan_cli.core.results.observations import CPU, RuntimeSettings, Validation
 from memplan_cli.core.results.report import RuntimeFacts
+from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.runtime.facts import caveats, required_version, worse_by_default
 from memplan_cli.runtime.graph.executed import executed_run
 from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN
@@ -152,6 +153,39 @@ def prove(
     return Proved(verdict, proof.facts(run), warnings, run.as_written)
 
 
+def own_settings(
+    original: Original, before: Before, folder: Path, program: Program
+) -> Recommendation:
+    """Return the best settings for a model as it is, confirmed by one run under them.
+
+    What does not give the bits of the defaults, or takes far longer, is not recommended.
+
+    Raises:
+        RuntimeUnavailableError: it does not run under any but the defaults.
+    """
+    proof = _Proof(original, before, Written(original.path, program), folder)
+    run, notes = proof.first(), list(before.warnings)
+    if not run.verdict.passed and run.as_written:
+        run = proof.optimised()
+        notes.append("optimisation off gave other bits than the defaults: it ran twice")
+    if run.seen is None or not (run.verdict.passed or not original.repeats):
+        said = "; ".join(run.verdict.notes) or "other outputs than under the defaults"
+        raise RuntimeUnavailableError(
+            f"{original.path}: no settings could be confirmed: {said}"
+        )
+    for step in (proof.in_time, proof.in_its_arena):
+        run, note = step(run)
+        notes += [note] if note else []
+    facts = proof.facts(run)
+    return Recommendation(
+        run.settings,
+        facts.predicted["optimized"],
+        facts.observed["optimized"],
+        tuple(notes),
+        original.provider,
+    )
+
+
 def foreseen_cost(original: Original, before: Before, written: Written) -> tuple[bool, int]:
     """Rank a written model by what it is foreseen to need, weights in the arena included.
 
@@ -192,6 +226,10 @@ class _Proof:
             return optimised
         return min((optimised, as_it_stands), key=_least)
 
+    def optimised(self) -> Run:
+        """Run under the runtime's optimisation."""
+        return self._run(self._optimised())
+
     def unoptimised(self, run: Run) -> Run:
         """Compare both without optimisation."""
         self.choice = choice = self._as_it_stands()
@@ -208,7 +246,7 @@ class _Proof:
             return run, ""
         if not is_far_slower(run.seen.peaks, self.original.seen.peaks):
             return run, ""
-        before, other = self.choice, self._run(self._optimised())
+        before, other = self.choice, self.optimised()
         if other.seen is None or not (self.written.verdict or other.verdict).passed:
             self.choice = before
             return run, "as it stands, the written model takes far longer than the original"

@@ -82,7 +82,9 @@ def _proving(candidate: Candidate, folder: Path) -> _Proving:
     try:
         return _Proving(original, folder, account_before(original))
     except RuntimeUnavailableError as error:
-        return _Proving(original, folder, failure=by_name(f"{error}", rewriting, path))
+        return _Proving(
+            original, folder, failure=by_name(f"{error}", rewriting, rewriting.targets.model)
+        )
 
 
 @dataclass(frozen=True, slots=True)

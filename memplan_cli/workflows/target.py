@@ -128,7 +128,9 @@ class _Graphs:
         folder.mkdir()
         paths = [folder / name for name in names]
         dumps = optimise_offline(self.file.path, paths, self.provider, packing)
-        refuse_foreign_weights(self.targets.model, [f"{dump.path.name}.data" for dump in dumps])
+        refuse_foreign_weights(
+            self.targets.model, [f"{dump.path.name}.data" for dump in dumps]
+        )
         return [self._ordered(dump) for dump in dumps]
 
     def _ordered(self, dump: Dump) -> Rewriting:
@@ -155,9 +157,7 @@ class _Graphs:
         changed = graph_differences(model, read.file.model)
         if changed or not _may_need_less(read, plain, self.provider):
             return plain
-        note = (
-            f"{len(worth)} outputs that nobody reads are read by a Shape node, which frees them"
-        )
+        note = f"{len(worth)} outputs that nobody reads are read by a Shape node, which frees them"
         planned = replace(read.planned, plan=warned(read.planned.plan, note))
         return replace(read, planned=planned)
 

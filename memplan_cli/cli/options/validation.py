@@ -90,6 +90,7 @@ def _chosen(validate: str | None, no_validate: bool, tune: bool) -> Validation: 
     depth = _DEPTHS["none" if no_validate else validate or "full"]
     if tune and depth != "full":
         raise SettingsError(
-            "--tune measures both models' memory", hint="leave --no-validate and --validate out"
+            "--tune measures both models' memory",
+            hint="leave --no-validate and --validate out",
         )
     return Validation(depth, "measured" if tune else "foreseen")

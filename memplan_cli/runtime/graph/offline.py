@@ -115,9 +115,7 @@ def optimise_offline(
     )
 
 
-def _tidied(
-    dump: Path, original: ModelProto, shapes: RuntimeShapes, provider: str
-) -> Dump:
+def _tidied(dump: Path, original: ModelProto, shapes: RuntimeShapes, provider: str) -> Dump:
     """Make a dump's names distinct and the same each time; put its weights on pages."""
     graph = load_model(dump)
     graph = with_distinct_names(graph) or graph

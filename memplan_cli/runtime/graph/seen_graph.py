@@ -7,16 +7,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from memplan_cli.core.program import Block, walk
-from memplan_cli.onnx_io.load import load_as_written, load_model
-from memplan_cli.runtime.graph.executed import complete, seen_shapes, with_distinct_names
-from memplan_cli.runtime.graph.node_index import by_index
+from memplan_cli.onnx_io.load import load_model
+from memplan_cli.runtime.graph.executed import read_graph, with_distinct_names
 from memplan_cli.runtime.measuring.observed import Event, sorted_out
 from memplan_cli.runtime.simulation.order import default_order
 from memplan_cli.runtime.simulation.predict import Executed, needs_run
 from memplan_cli.runtime.workers.type_names import dtype_of
-from memplan_cli.shapes.bindings import Bindings
 from memplan_cli.shapes.given import block_paths
-from memplan_cli.shapes.reading import read_program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -46,19 +43,14 @@ def executed_of(
     assert found.graph is not None  # noqa: S101 - whoever asks has asked for it before
     graph = load_model(found.graph)
     graph = with_distinct_names(graph) or graph
-    known = complete(found.shapes) or _ran(graph, found.nodes)
-    program = read_program(graph, Bindings(dims=dims, known=known)).program
-    executed = Executed(program, dims)
-    if needs_run(executed):
-        events = _events(graph, found.nodes)
-        if events is not None:
-            executed = replace(executed, observed=sorted_out(program, events))
-    level = settings.session.get("graph_optimization_level", "ORT_ENABLE_ALL")
-    ordered = level != "ORT_DISABLE_ALL"
-    if not ordered:
-        program = by_index(program, graph.graph, load_as_written(model))
-    seen = seen_shapes(program, found.shapes)
-    return replace(executed, program=program, ordered=ordered, seen=seen)
+    shapes = found.shapes or _ran(graph, found.nodes)
+    executed = read_graph(found.graph, shapes, settings, dims, model)
+    if not needs_run(executed):
+        return executed
+    events = _events(graph, found.nodes)
+    if events is None:
+        return executed
+    return replace(executed, observed=sorted_out(executed.program, events))
 
 
 def _named(graph: ModelProto) -> dict[str, tuple[str, tuple[str, ...]]] | None:

@@ -52,6 +52,7 @@ class Asked:
         timeout: seconds for each process.
         tolerance: zero asks for the same bits.
         depth: what is looked at; outputs alone take fewer runs and no graph.
+        dims_tried: whether dims that nobody gave are tried at a second value.
     """
 
     provider: str = "auto"
@@ -60,6 +61,7 @@ class Asked:
     timeout: float = 600.0
     tolerance: Tolerance = field(default_factory=Tolerance)
     depth: Depth = "full"
+    dims_tried: Literal["one", "two"] = "two"
 
     @property
     def runs(self) -> int:
@@ -156,7 +158,7 @@ def run_original(
 
 def _looks(model: ModelProto, asked: Asked, folder: Path) -> tuple[Look, ...]:
     """Return the inputs at the dims asked for, and at others where a dim is free."""
-    others = second_dims(model, asked.dims)
+    others = second_dims(model, asked.dims) if asked.dims_tried == "two" else None
     found = []
     for number, dims in enumerate((asked.dims, *([others] if others else []))):
         place, kept = folder / f"outputs{number}", folder / f"kept{number}"
