@@ -70,7 +70,7 @@ def examine(
     """Examine a model in a process of its own, and ``then`` another one in the same.
 
     Returns:
-        What became of the process, and what was seen where it came to its end.
+        What became of the process, and what was seen where it ended well.
     """
     job = {"examination": to_json(asked), "then": to_json(then) if then else None}
     outcome = run_job("examine", job, timeout=timeout)

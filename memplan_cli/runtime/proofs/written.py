@@ -35,7 +35,7 @@ class Run:
     Attributes:
         settings: under which it ran.
         verdict: of its outputs.
-        seen: what its session has shown; None where it came to no end.
+        seen: what its session has shown; None where it did not run.
         as_written: whether the verdict is about the file run as it stands.
     """
 
