@@ -20,9 +20,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from memplan_cli.core.serialization import to_json
+import numpy as np
+
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.runs.feeds import feed_specs
+from memplan_cli.runtime.workers.inputs import draw_all
 
 ROOT = Path(__file__).parents[2]
 MODELS = ROOT.parent / "shared" / "models"
@@ -45,14 +47,10 @@ WAYS: dict[str, tuple[str, ...]] = {
 }
 
 UNIT = """
-import json, sys
-from pathlib import Path
-from memplan_cli.core.bindings import FeedSpec
-from memplan_cli.core.deserialization import from_json
-from memplan_cli.runtime.workers.inputs import draw_all
-specs = json.loads(Path(sys.argv[2]).read_text())
-feed = draw_all([from_json(FeedSpec, spec, "the specs") for spec in specs])
+import sys
+import numpy
 import onnxruntime
+feed = dict(numpy.load(sys.argv[2], allow_pickle=False))
 options = onnxruntime.SessionOptions()
 options.intra_op_num_threads = 1
 options.log_severity_level = 3
@@ -105,9 +103,10 @@ def command(model: Path, *options: str) -> list[str]:
 
 def measured(name: str) -> Json:
     model = filled(name)
-    specs = model.with_name("specs.json")
-    specs.write_text(json.dumps(to_json(list(feed_specs(load_model(model), {})))))
-    unit = [sys.executable, "-c", UNIT, str(model), str(specs)]
+    feed = model.with_name("feed.npz")
+    drawn: Json = {**draw_all(feed_specs(load_model(model), {}))}
+    np.savez(feed, **drawn)
+    unit = [sys.executable, "-c", UNIT, str(model), str(feed)]
     first = seconds(unit)
     if first > SLOWEST:
         raise RuntimeError(f"the unit takes {first:.0f} s")

@@ -7,18 +7,17 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from memplan_cli.core.deserialization import from_json
-from memplan_cli.core.results.observations import CPU, ProcessBytes
+from memplan_cli.core.results.observations import CPU, Peaks, ProcessBytes
 from memplan_cli.core.serialization import to_json
 from memplan_cli.runtime.graph.executed import shapes_of
 from memplan_cli.runtime.workers.bits import differences
-from memplan_cli.runtime.workers.profile import NodeEvent, Recording, peaks_of
 from memplan_cli.runtime.workers.worker import run_job
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from memplan_cli.core.results.observations import Difference, Peaks
+    from memplan_cli.core.results.observations import Difference
     from memplan_cli.runtime.graph.executed import RuntimeShapes
     from memplan_cli.runtime.workers.examination import Examination
     from memplan_cli.runtime.workers.worker import Json, Outcome
@@ -40,7 +39,6 @@ class Examined:
         outputs: the names that were kept or compared.
         looks: by the inputs, the first those that the rest is about.
         peaks: what the arena and the process took.
-        recording: every kernel's counters.
         workspace: bytes that a kernel asks for besides, by node.
         nodes: ``[name, read, written]`` of each kernel of the first run.
         shapes: what the runtime infers of its own graph.
@@ -51,7 +49,6 @@ class Examined:
     outputs: tuple[str, ...]
     looks: tuple[Compared, ...]
     peaks: Peaks
-    recording: Recording = field(repr=False)
     workspace: Mapping[str, int] = field(repr=False)
     nodes: Sequence[Any] = field(repr=False)
     shapes: RuntimeShapes = field(repr=False)
@@ -84,26 +81,21 @@ def examine(
 
 def _read(result: Json, asked: Examination) -> Examined:
     found: Any = result
-    runs = tuple(tuple(NodeEvent(**event) for event in run) for run in found["runs"])
-    recording = Recording(runs, tuple(found["milliseconds"]), tuple(found["effort"]))
     process = found["process"]
+    # The first run, which grows the arena, counts in no time.
+    times, effort = found["milliseconds"][1:], found["effort"][1:]
+    peaks = replace(
+        from_json(Peaks, found["peaks"], "the job's result"),
+        milliseconds=median(times) if times else None,
+        effort=median(effort) if effort and asked.session.provider == CPU else None,
+        process=from_json(ProcessBytes, process, "the job's result") if process else None,
+    )
     return Examined(
         outputs=tuple(found["outputs"]),
         looks=tuple(Compared(differences(look), look["failure"]) for look in found["looks"]),
-        peaks=replace(
-            _peaks(recording, asked.session.provider),
-            process=from_json(ProcessBytes, process, "the job's result") if process else None,
-        ),
-        recording=recording,
+        peaks=peaks,
         workspace=found["workspace"],
         nodes=found["nodes"],
         shapes=shapes_of(found["types"]),
         graph=asked.graph,
     )
-
-
-def _peaks(recording: Recording, provider: str) -> Peaks:
-    """Return the peaks; the first run, which grows the arena, counts in no time."""
-    peaks = peaks_of(recording, recording.milliseconds[1:])
-    effort = recording.effort[1:]
-    return replace(peaks, effort=median(effort)) if effort and provider == CPU else peaks

@@ -10,7 +10,7 @@ import gc
 import json
 import tempfile
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from memplan_cli.runtime.workers.jobs.measure import STATISTICS, workspace_in
 from memplan_cli.runtime.workers.jobs.observed import shapes_in
 from memplan_cli.runtime.workers.jobs.outputs import against, save, worst
 from memplan_cli.runtime.workers.process_memory import baseline, beyond, resident
-from memplan_cli.runtime.workers.profile import read_profile
+from memplan_cli.runtime.workers.profile import peaks_of, read_profile
 from memplan_cli.runtime.workers.running import run as run_session
 from memplan_cli.runtime.workers.session import run_options
 from memplan_cli.runtime.workers.session_graph import write_graph
@@ -64,12 +64,11 @@ def _examined(asked: Examination) -> Json:
         seen.looks += [_at(asked, seen.outputs, look) for look in asked.looks[1:]]
         # The statistics are written when the session goes.
         workspace = workspace_in(folder / STATISTICS)
-    recording = read_profile(seen.events)
     graph = asked.graph
     return {
         "outputs": seen.outputs,
         "looks": seen.looks,
-        "runs": [[asdict(event) for event in run] for run in recording.runs],
+        "peaks": to_json(peaks_of(read_profile(seen.events))),
         "milliseconds": seen.milliseconds,
         "effort": seen.effort,
         "workspace": workspace,
