@@ -107,6 +107,9 @@ def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
 
     if validation.depth is None:
         _reject_unused_options(provider, output)
+    elif validation.depth == "outputs":
+        hint = "leave --validate outputs out"
+        reject_unused(("settings_out",), "needs the models' memory to be looked at", hint)
     if validation.search == "measured":
         output.note(f"memplan: {COST}")
     if target != "portable" and provider not in (target, "auto"):
