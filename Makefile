@@ -90,6 +90,7 @@ hostile: $(READY) ## Give memplan files that nobody should have to read
 
 faults: $(READY) ## Full disks, kills, crashing runtimes: see that nothing is lost or left
 	$(BIN)/python -m tests.benchmarks.faults
+	$(BIN)/python -m tests.benchmarks.kills
 
 field: $(READY) ## Give every command the models inside packages that people install (needs the network once)
 	OUT=$(OUT) $(BIN)/python -m tests.benchmarks.field

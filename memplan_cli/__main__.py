@@ -7,8 +7,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from memplan_cli.cli import main as run
-from memplan_cli.onnx_io.protobuf import ALONE
+from memplan_cli.core.interrupts import Interrupted, ignore_signals, raise_on_signals
+from memplan_cli.core.temporary import run_folder
 
 if TYPE_CHECKING:
     from typing import TextIO
@@ -24,14 +24,27 @@ def main() -> None:
     every 200,000 still a tenth; what long searches leave behind is found all the same. The
     end of the process frees everything, and need not be preceded by two looks for cycles.
     """
-    gc.set_threshold(_ALLOCATIONS)
-    ALONE.set(True)
     try:
-        run()
+        raise_on_signals()
+        gc.set_threshold(_ALLOCATIONS)
+        with run_folder():
+            _run()
+    except Interrupted as ended:  # before the command line could hear it, or after
+        raise SystemExit(ended.exit_code) from None
     finally:
+        ignore_signals()
         for stream in (sys.stdout, sys.stderr):
             _let_go(stream)
         gc.freeze()
+
+
+def _run() -> None:
+    # Imported when signals are heard and end well.
+    from memplan_cli.cli import main as run
+    from memplan_cli.onnx_io.protobuf import ALONE
+
+    ALONE.set(True)
+    run()
 
 
 def _let_go(stream: TextIO | None) -> None:

@@ -170,7 +170,18 @@ def dynamic_batch() -> ModelProto:
     )
 
 
-MODELS = (branchy_cnn, train_mlp, nested_if_loop, dynamic_batch)
+def tied_head() -> ModelProto:
+    """A language model in small: its head is the table of its embedding, transposed."""
+    g = Graph("tied_head")
+    table = g.weight("embedding.w", 256, 32)
+    x = g.op("Gather", f"{table} tokens", "embedded")
+    x = g.op("Relu", g.op("MatMul", f"{x} {g.weight('fc1.w', 32, 32)}", "fc1"), "fc1_relu")
+    head = g.op("Transpose", table, "head", perm=[1, 0])
+    g.op("MatMul", f"{x} {head}", "logits")
+    return g.model([value("tokens", INT64, 1, 8)], [value("logits", FLOAT, 1, 8, 256)])
+
+
+MODELS = (branchy_cnn, train_mlp, nested_if_loop, dynamic_batch, tied_head)
 
 
 def main(folder: Path) -> None:

@@ -173,6 +173,7 @@ def _ending(process: int, timeout: float) -> int | None:
 def _work(request: Request, environment: Mapping[str, str]) -> NoReturn:
     """Do what ``python -m`` with the worker's or memplan's own module would do."""
     from memplan_cli.__main__ import main
+    from memplan_cli.core.children import end_with_parent
     from memplan_cli.runtime.workers import worker
 
     code = 1
@@ -183,7 +184,7 @@ def _work(request: Request, environment: Mapping[str, str]) -> NoReturn:
         os.environ.clear()
         os.environ.update({"ORT_DISABLE_TELEMETRY": "1", **environment})
         os.chdir(request.home)
-        worker._end_with_parent()
+        end_with_parent(os.getppid())
         for limited, most in request.limits:
             resource.setrlimit(limited, (most, most))
         if request.kind == "command":

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from memplan_cli.cli.common import Output, printable
+from memplan_cli.core.interrupts import heard, interrupted_by
 from memplan_cli.core.version import VERSION
 from memplan_cli.errors import MemplanError, RuntimeTimeoutError
 
@@ -72,8 +73,8 @@ COMMANDS: Table = {
 _LONGEST = 1000
 """Characters of a message."""
 
-_INTERRUPTED = 130
-"""What a shell says of a program that Ctrl-C ended: 128 + SIGINT."""
+_ENDED = {"SIGINT": "interrupted", "SIGTERM": "terminated", "SIGHUP": "the terminal is gone"}
+"""Signals in people's words."""
 
 
 class _Failure(click.ClickException):
@@ -118,6 +119,8 @@ class _Commands(click.Group):
     def main(self, *args: Any, **extra: Any) -> Any:  # noqa: ANN401 - click's own signature
         try:
             return super().main(*args, **extra)
+        except KeyboardInterrupt as error:  # outside a command: click would call it a failure
+            raise _ended(error) from None
         except OSError as error:
             # Neither the help nor a message of ours could be written: nothing more can be.
             with suppress(OSError):
@@ -126,10 +129,19 @@ class _Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's own signature
         try:
+            return self._invoke(ctx)
+        except _Failure:
+            ended = heard()
+            if ended:  # what failed is what the signal ended
+                raise _ended(ended) from None
+            raise
+
+    def _invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's own signature
+        try:
             return super().invoke(ctx)
-        except KeyboardInterrupt:
-            click.echo("memplan: interrupted", err=True)
-            raise SystemExit(_INTERRUPTED) from None
+        except KeyboardInterrupt as error:
+            _show_traceback(ctx)
+            raise _ended(error) from None
         except MemplanError as error:
             _show_traceback(ctx)
             told = _in_time(ctx) if isinstance(error, RuntimeTimeoutError) else error.hint
@@ -145,6 +157,16 @@ class _Commands(click.Group):
             _show_traceback(ctx)
             text = _told(f"{type(error).__name__}: {error}")
             raise _Failure(f"memplan failed: {text}\nHint: --debug shows where") from error
+        finally:
+            ctx.ensure_object(Output).end_progress()
+
+
+def _ended(error: KeyboardInterrupt) -> SystemExit:
+    """Say what ended the command, and return its exit: 128 and the signal's number."""
+    ended = interrupted_by(error)
+    with suppress(OSError):
+        click.echo(f"memplan: {_ENDED.get(ended.name, ended.name)}", err=True)
+    return SystemExit(ended.exit_code)
 
 
 def _in_time(ctx: click.Context) -> str:
@@ -170,7 +192,9 @@ def _told(text: str) -> str:
 
 
 def _show_traceback(ctx: click.Context) -> None:
-    if ctx.ensure_object(Output).debug:
+    output = ctx.ensure_object(Output)
+    output.end_progress()
+    if output.debug:
         import traceback
 
         click.echo(traceback.format_exc(), err=True)

@@ -5,23 +5,22 @@ from __future__ import annotations
 import math
 import os
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from memplan_cli.core.results.observations import DEFAULT_TIMEOUT, PROVIDERS
 from memplan_cli.errors import ModelError
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+if TYPE_CHECKING:
+    from memplan_cli.cli.progress import Display
 
-_QUICK = 1.0
-"""Seconds below which progress would only flicker."""
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 @dataclass(slots=True)
@@ -31,18 +30,40 @@ class Output:
     quiet: bool = False
     color: bool = True
     debug: bool = False
-    started: float = field(default_factory=time.monotonic)
+    _display: Display | None = None
 
     def progress(self, text: str) -> None:
         """Say on stderr what is being done, once the work takes longer than a moment."""
-        if time.monotonic() - self.started > _QUICK:
-            self.note(f"memplan: {text} ...")
+        if self.quiet:
+            return
+        if self._display is None:
+            from memplan_cli.cli.progress import Display, is_terminal, live_line
+
+            line = live_line if is_terminal() else None
+            self._display = Display(_echo, line, details=self.debug)
+        self._display.tell(text)
 
     def note(self, text: str) -> None:
         """Say something on stderr that is no result; that it cannot be said stops nothing."""
         if not self.quiet:
-            with suppress(OSError):
-                click.echo(printable(text), err=True)
+            self.reason(text)
+
+    def reason(self, text: str) -> None:
+        """Say why a command fails, even to those who want results only."""
+        if self._display is None:
+            _echo(text)
+        else:
+            self._display.note(text)
+
+    def end_progress(self) -> None:
+        """Show no more progress: what follows is a result, or the reason of a failure."""
+        if self._display is not None:
+            self._display.stop()
+
+
+def _echo(text: str) -> None:
+    with suppress(OSError):
+        click.echo(printable(text), err=True)
 
 
 def printable(text: str) -> str:
@@ -65,13 +86,16 @@ def output_options(command: Command) -> Command:
     @wraps(command)
     def run(*args: object, quiet: bool, no_color: bool, debug: bool, **options: object) -> Any:  # noqa: ANN401 - as the command
         color = not no_color and _wants_color()
-        output = Output(quiet, color, debug)
-        root = click.get_current_context().find_root().ensure_object(Output)
-        root.quiet, root.color, root.debug = quiet, color, debug
+        output = click.get_current_context().find_root().ensure_object(Output)
+        output.quiet, output.color, output.debug = quiet, color, debug
         return command(*args, output=output, **options)
 
     for option in (
-        click.option("--debug", is_flag=True, help="Show a traceback when something fails."),
+        click.option(
+            "--debug",
+            is_flag=True,
+            help="Show a traceback when something fails, and what searches find.",
+        ),
         click.option(
             "--no-color", is_flag=True, help="Print without colors (also: NO_COLOR)."
         ),
@@ -163,6 +187,9 @@ def say(text: str) -> None:
     Raises:
         ModelError: stdout takes no more; a reader that is gone is another matter.
     """
+    context = click.get_current_context(silent=True)
+    if context is not None:
+        context.find_root().ensure_object(Output).end_progress()
     if sys.stdout is None:
         raise ModelError("the result cannot be written: standard output is closed")
     try:

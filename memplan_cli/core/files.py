@@ -1,23 +1,26 @@
 """Atomic writes: a file gets onto the disk whole, or not at all.
 
 Everything is written under a temporary name in the target's folder, then renamed: whoever
-looks, at any moment, finds the old file or the whole new one.
+looks, at any moment, finds the old file or the whole new one. Temporary ones of runs that
+were killed are removed by the next run that writes the same target.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import tempfile
+import re
 from collections.abc import Iterable
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.interrupts import deferred
+from memplan_cli.core.temporary import clear_files, held, random_name
 from memplan_cli.errors import ModelError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
 
 Content = bytes | Iterable[bytes]
@@ -37,27 +40,26 @@ def write_files(contents: Mapping[Path, Content]) -> None:
     fresh: list[Path] = []
     target = next(iter(contents))
     regular = {path: data for path, data in contents.items() if not _is_special(path)}
-    try:
-        for target, data in regular.items():
-            place = _followed(target)
-            staged[place] = _stage(place, data)
-        for target, data in contents.items():
-            if target not in regular:
-                _pour(target, data)
-        for target, partial in staged.items():
-            is_new = not target.exists()
-            partial.replace(target)
-            fresh.extend([target] if is_new else [])
-    except OSError as error:
-        for path in fresh:
-            path.unlink(missing_ok=True)
-        raise ModelError(
-            f"{target} cannot be written: {error.strerror}",
-            hint="choose another place with -o",
-        ) from error
-    finally:
-        for partial in staged.values():
-            partial.unlink(missing_ok=True)
+    with ExitStack() as partials:
+        try:
+            for target, data in regular.items():
+                place = _followed(target)
+                staged[place] = partials.enter_context(_staged(place, data))
+            for target, data in contents.items():
+                if target not in regular:
+                    _pour(target, data)
+            with deferred():  # all of them, or none
+                for target, partial in staged.items():
+                    is_new = not target.exists()
+                    partial.replace(target)
+                    fresh.extend([target] if is_new else [])
+        except OSError as error:
+            for path in fresh:
+                path.unlink(missing_ok=True)
+            raise ModelError(
+                f"{target} cannot be written: {error.strerror}",
+                hint="choose another place with -o",
+            ) from error
 
 
 @contextmanager
@@ -67,17 +69,15 @@ def staged(target: Path, data: Content) -> Iterator[Path]:
     Raises:
         ModelError: the folder cannot be written.
     """
-    try:
-        partial = _stage(target, data)
-    except OSError as error:
-        raise ModelError(
-            f"{target} cannot be written: {error.strerror}",
-            hint="choose another place with -o",
-        ) from error
-    try:
+    with ExitStack() as partials:
+        try:
+            partial = partials.enter_context(_staged(target, data))
+        except OSError as error:
+            raise ModelError(
+                f"{target} cannot be written: {error.strerror}",
+                hint="choose another place with -o",
+            ) from error
         yield partial
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _followed(target: Path) -> Path:
@@ -102,24 +102,45 @@ def _pour(target: Path, data: Content) -> None:
         file.writelines([data] if isinstance(data, bytes) else data)
 
 
-def _stage(target: Path, data: Content) -> Path:
-    handle, name = tempfile.mkstemp(
-        prefix=f".{target.name[:100]}.", suffix=".tmp", dir=target.parent
-    )
-    partial = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file:
+@contextmanager
+def _staged(target: Path, data: Content) -> Iterator[Path]:
+    """Write bytes under a temporary name; the file goes, if it still has that name."""
+    with temporary_beside(target) as partial:
+        with partial.open("wb") as file:
             file.writelines([data] if isinstance(data, bytes) else data)
             file.flush()
             os.fsync(file.fileno())
-        partial.chmod(_mode(target))
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-    return partial
+        partial.chmod(file_mode(target))
+        yield partial
 
 
-def _mode(target: Path) -> int:
+@contextmanager
+def temporary_beside(target: Path) -> Iterator[Path]:
+    """Create an empty file in the folder of ``target``, for as long as the block lasts.
+
+    Those of runs that were killed are removed first.
+
+    Raises:
+        OSError: it cannot be created.
+    """
+    start = f".{target.name[:100]}."
+    clear_files(target.parent, re.compile(rf"{re.escape(start)}[0-9a-f]{{16}}\.tmp"))
+    partial, lock = None, None
+    try:
+        with deferred():
+            while lock is None:
+                partial = target.with_name(f"{start}{random_name()}.tmp")
+                lock = held(partial)
+        assert partial  # noqa: S101 - for the type checker
+        yield partial
+    finally:
+        with deferred():
+            if lock is not None and partial is not None:
+                partial.unlink(missing_ok=True)
+                os.close(lock)
+
+
+def file_mode(target: Path) -> int:
     """Return the mode of the file that is replaced, or what a new file would get."""
     if target.exists():
         return target.stat().st_mode & 0o777

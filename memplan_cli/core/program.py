@@ -143,6 +143,8 @@ class Program:
     name: str
     body: Block
     vars: Mapping[VarId, Var]
+    overridable: frozenset[VarId] = frozenset()
+    """Weights that are inputs of the graph too: defaults, which a caller may replace."""
 
 
 def walk(block: Block) -> Iterator[tuple[Block, Op]]:

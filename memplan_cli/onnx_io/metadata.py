@@ -20,6 +20,9 @@ _DONATED = f"{PREFIX}donated"
 RUNTIME = f"{PREFIX}runtime"
 """Of a file that holds a runtime's own optimised graph: which runtime."""
 
+FOLDED = f"{PREFIX}folded"
+"""Of a file with constant expressions folded: how many, and the file of their values."""
+
 HARDWARE = f"{PREFIX}hardware"
 """Of such a file: which processor it was made on."""
 
@@ -65,6 +68,11 @@ def donated_pairs(model: ModelProto) -> tuple[tuple[str, str], ...]:
 def is_offline(model: ModelProto) -> bool:
     """Whether the file holds a graph that a runtime has optimised for itself."""
     return any(entry.key == RUNTIME for entry in model.metadata_props)
+
+
+def has_own_weights(model: ModelProto) -> bool:
+    """Whether the file came with weights of its own: a runtime's graph, or folded ones."""
+    return any(entry.key in (RUNTIME, FOLDED) for entry in model.metadata_props)
 
 
 def recorded_phases(model: ModelProto) -> dict[str, str]:

@@ -66,7 +66,10 @@ def program_of(model: ModelProto, graph: GraphProto, types: Mapping[str, Facts])
         scope[name] = reader.add(name, "", Origin.INPUT, types.get(name, UNKNOWN))
     top = _Scope("", scope, set(scope), types)
     body = reader.block(graph, top, tuple(scope[name] for name in inputs))
-    return Program(model.graph.name or "model", body, reader.vars)
+    # Where an old file lists every weight as an input, nothing says which are constants.
+    given = frozenset(v.name for v in model.graph.input).intersection(reader.weights)
+    overridable = frozenset(VarId(name) for name in given)
+    return Program(model.graph.name or "model", body, reader.vars, overridable)
 
 
 def _weights(graph: GraphProto) -> dict[str, tuple[str, Shape]]:

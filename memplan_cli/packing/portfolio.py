@@ -10,7 +10,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.progress import silent
+from memplan_cli.core.progress import Detail, silent
 from memplan_cli.packing.budget import Budget, Found
 from memplan_cli.packing.heuristics.naive import naive
 from memplan_cli.packing.lowering import Lowering, cheapest
@@ -53,7 +53,7 @@ def portfolio(  # noqa: PLR0913 - knobs by keyword, each with a default
         seeds: Layouts known already; the result is not taller than any of them.
         enough: Bytes below which it matters no more; the search stops at such a layout.
         pools: Whether levels 0 and 1 compete too, and no reuse; not where the caller has them.
-        progress: Called with a line of text before something that takes seconds.
+        progress: Told that packing begins, and details of it.
     """
     deadline = None if time_limit is None else time.monotonic() + time_limit
     reduction = reduce(problem)
@@ -68,7 +68,9 @@ def portfolio(  # noqa: PLR0913 - knobs by keyword, each with a default
     bound = max(reduction.load * reduction.unit, reduction.floor)
     if best.height > max(bound, enough) and work > 0:
         budget = Budget(work, deadline, enough=enough // reduction.unit)
-        found, bound = _searched(reduction, cheap, budget, progress or silent)
+        tell = progress or silent
+        tell("packing")
+        found, bound = _searched(reduction, cheap, budget, lambda text: tell(Detail(text)))
         best = min([found, *known], key=lambda layout: layout.height)
     return replace(best, proved=best.height <= bound)
 

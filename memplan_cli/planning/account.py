@@ -18,6 +18,7 @@ from memplan_cli.core.results.figures import (
 from memplan_cli.core.results.report import ModelFacts, Refusal, Report
 from memplan_cli.core.symbolic.bounds import at_most
 from memplan_cli.core.symbolic.sizes import size_of
+from memplan_cli.planning.constants import foldable_at
 from memplan_cli.planning.maxima import live_peak_text
 from memplan_cli.planning.totals import (
     by_unit,
@@ -45,7 +46,9 @@ def report_of(decided: Decided, reuses: int) -> Report:
     count = len(intermediates(program))
     coverage = len(needs.sizes) / count if count else 1.0
     silent = coverage < 1.0 and not decided.settings.allow_partial
-    memory = _memory(decided)
+    peak = peak_of(needs, decided.allocation)
+    foldable = foldable_at(decided, peak)
+    memory = _memory(decided, sum(tensor.bytes for tensor in foldable))
     if silent:
         memory = Memory(memory.weights, memory.inputs, memory.outputs, None, None, None, None)
     before = (None, None) if memory.planned is None else _original(decided, memory)
@@ -66,7 +69,9 @@ def report_of(decided: Decided, reuses: int) -> Report:
             for level, heights in enumerate(decided.levels)
         },
         slot_bound=None if silent else _slot_bound(decided),
-        peak=None if memory.live_peak is None else peak_of(needs, decided.allocation),
+        peak=None if memory.live_peak is None else peak,
+        foldable=() if memory.live_peak is None else foldable,
+        folded=decided.folded,
         orders={} if silent else decided.candidate.peaks,
         chosen_order=decided.candidate.order,
         certainty=_certainty(decided, memory, symbolic),
@@ -112,7 +117,7 @@ def _facts(decided: Decided, count: int) -> ModelFacts:
     )
 
 
-def _memory(decided: Decided) -> Memory:
+def _memory(decided: Decided, foldable: int) -> Memory:
     program, sizes = decided.program, decided.needs.sizes
     naive, planned = number(by_unit(sizes.values())), number(decided.allocation.heights)
     bounds = decided.settings.bounds
@@ -134,6 +139,7 @@ def _memory(decided: Decided) -> Memory:
         total=total,
         order_bound=decided.candidate.bound,
         order_proved=decided.is_proved,
+        foldable=None if naive is None else foldable,
     )
 
 

@@ -81,6 +81,11 @@ class Question:
     runtime: Runtime | None = None
     progress: Progress | None = None
 
+    def tell(self, stage: str) -> None:
+        """Say which stage begins."""
+        if self.progress is not None:
+            self.progress(stage)
+
     def live_peak(self, program: Program) -> int:
         """Return the live peak of the program in another order."""
         terms = self.terms

@@ -95,6 +95,7 @@ def _searched(question: Question, program: Program, sizes: Mapping[VarId, Size])
         return Ordering(program, {}, FILE, None, proved=False)
     from memplan_cli.transforms.ordering.order import best_order
 
+    question.tell("ordering")
     return best_order(
         program,
         sizes,
@@ -122,6 +123,7 @@ def _within_budget(question: Question) -> Candidate:
     before = question.live_peak(question.program)
     budget = question.settings.budget
     allowed = int(budget * before) if isinstance(budget, float) else budget
+    question.tell("recomputing")
     found = auto(question.program, terms, question.phases, allowed, question.progress)
     told = Recompute(
         nodes=len(found.copies),

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.progress import silent
 from memplan_cli.core.symbolic.dims import parse_dim
 from memplan_cli.core.symbolic.polynomials import names_in
 from memplan_cli.core.symbolic.sizes import unit_value
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.problem import Allocator
     from memplan_cli.core.program import VarId
+    from memplan_cli.core.progress import Progress
     from memplan_cli.planning.allocation import Allocation, Heights
     from memplan_cli.planning.candidate import Candidate
     from memplan_cli.settings.settings import Settings
@@ -146,7 +148,9 @@ def evaluate(candidate: Candidate, needs: Needs, level: int, work: int) -> Evalu
     return Evaluated(candidate, needs, allocate(needs, level, work), work)
 
 
-def choose(found: Iterable[Candidate], limits: Limits) -> tuple[Evaluated, ...]:
+def choose(
+    found: Iterable[Candidate], limits: Limits, tell: Progress = silent
+) -> tuple[Evaluated, ...]:
     """Return the candidates that were evaluated, the one to take first.
 
     Candidates are taken from the iterable for as long as none is known to be the least.
@@ -163,6 +167,7 @@ def choose(found: Iterable[Candidate], limits: Limits) -> tuple[Evaluated, ...]:
         if candidate.order == FILE and _is_enough(contenders, limits.level):
             break
     for work in limits.rounds[1:]:
+        tell("packing")
         for index, contender in enumerate(contenders):
             if _may_win(contender, contenders):
                 contenders[index] = contender.searched(work)

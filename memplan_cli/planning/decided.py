@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.results.folded import Folded
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -46,6 +48,7 @@ class Decided:
     """At the level asked for, in the order of the file."""
     warnings: tuple[str, ...] = ()
     estimate: Mapping[str, int] = field(default_factory=dict)
+    folded: Folded = field(default_factory=Folded)
 
     @property
     def program(self) -> Program:

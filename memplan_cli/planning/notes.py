@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.program import Origin, walk
+from memplan_cli.core.quantities import format_size
 from memplan_cli.core.selection import select
-from memplan_cli.core.symbolic.sizes import symbols_of
+from memplan_cli.core.symbolic.sizes import size_of, symbols_of
 from memplan_cli.errors import SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from memplan_cli.analysis.phase import Phases
-    from memplan_cli.core.program import Program
+    from memplan_cli.core.program import Program, VarId
     from memplan_cli.planning.allocation import Allocation
     from memplan_cli.planning.candidate import Candidate
     from memplan_cli.settings.settings import Settings
@@ -37,6 +39,32 @@ def settings_notes(program: Program, settings: Settings) -> Iterator[str]:
     """
     yield from _bounds_notes(program, settings)
     yield from _hidden_notes(program, settings)
+
+
+def weights_notes(program: Program) -> Iterator[str]:
+    """Say how much larger quantised weights get where nodes dequantise them.
+
+    ONNX Runtime 1.31.1 folds such nodes only where its option says so (docs/measurements).
+    """
+    before: dict[VarId, int] = {}
+    after: dict[VarId, int] = {}
+    for _, op in walk(program.body):
+        if (
+            op.type != "DequantizeLinear"
+            or program.vars[op.inputs[0]].origin is not Origin.WEIGHT
+        ):
+            continue
+        for table, identity in ((before, op.inputs[0]), (after, op.outputs[0])):
+            var = program.vars[identity]
+            size = size_of(var.shape, var.dtype)
+            table[identity] = 0 if size is None or size.symbols else size.coefficient
+    if before:
+        small, large = (format_size(sum(table.values())) for table in (before, after))
+        yield (
+            f"{len(before)} weights of {small} are dequantised to {large}: ONNX Runtime does "
+            "that in each run, where it does not fuse the node into a kernel of whole "
+            "numbers; with session.disable_quant_qdq=1 it folds them into weights of that size"
+        )
 
 
 def _hidden_notes(program: Program, settings: Settings) -> Iterator[str]:

@@ -13,15 +13,18 @@ from memplan_cli.analysis.dataflow import dataflow
 from memplan_cli.analysis.dry_run import dry_run
 from memplan_cli.analysis.phase import find_phases
 from memplan_cli.core.compact.heap import give_back
+from memplan_cli.core.progress import silent
+from memplan_cli.core.results.folded import Folded
 from memplan_cli.core.results.plan import check
 from memplan_cli.packing.portfolio import DEFAULT_WORK
 from memplan_cli.planning.allocation import Needs, aliasing_of, allocate_apart
 from memplan_cli.planning.candidate import FILE, Candidate, Question
 from memplan_cli.planning.candidates import candidates
 from memplan_cli.planning.choose import Limits, choose
+from memplan_cli.planning.constants import fold_constants
 from memplan_cli.planning.decided import Decided
 from memplan_cli.planning.levels import allocate, heights_by_level
-from memplan_cli.planning.notes import left_alone, plan_notes, settings_notes
+from memplan_cli.planning.notes import left_alone, plan_notes, settings_notes, weights_notes
 from memplan_cli.planning.record import plan_of
 from memplan_cli.planning.scope import find_scope
 from memplan_cli.transforms.terms import Terms
@@ -94,12 +97,19 @@ def make_plan(  # noqa: PLR0913 - what a caller may bring along, by name
 
 def _decided(program: Program, settings: Settings, source: Source, means: _Means) -> Decided:
     """Decide everything; how it is written down, and whether it is safe, is for others."""
+    tell = means.progress or silent
+    tell("planning")
     phases, scope, estimate = _looked_at(program, settings, source)
     give_back(len(program.vars))
     refusal = tuple(left_alone(settings, phases))
+    folded = Folded()
     if refusal:
         chosen = _as_it_is(program, scope, settings)
     else:
+        if settings.fold_constants:
+            folding = fold_constants(program, settings, phases.loss)
+            program, folded = folding.program, folding.facts
+            phases, scope, estimate = _looked_at(program, settings, source)
         terms = Terms(scope.sizes, frozenset(scope.pinned), aliasing_of(settings.level))
         question = Question(program, terms, phases, settings, means.runtime, means.progress)
         limits = Limits.of(settings, scope.pinned, means.allocator)
@@ -119,10 +129,12 @@ def _decided(program: Program, settings: Settings, source: Source, means: _Means
         warnings=(
             *refusal,
             *settings_notes(program, settings),
+            *weights_notes(program),
             *chosen.candidate.warnings,
             *plan_notes(chosen.candidate, chosen.allocation, settings),
         ),
         estimate=estimate,
+        folded=folded,
     )
 
 
@@ -159,7 +171,7 @@ def _as_it_is(program: Program, scope: Scope, settings: Settings) -> _Chosen:
 
 def _chosen(question: Question, scope: Scope, limits: Limits) -> _Chosen:
     """Evaluate the candidates, take the least, and find what the file's order would take."""
-    evaluated = choose(candidates(question), limits)
+    evaluated = choose(candidates(question), limits, question.tell)
     best = evaluated[0]
     candidate = best.candidate
     if candidate.peaks:

@@ -65,6 +65,8 @@ def settings_json(settings: Settings) -> Json:
         "shapes": {name: list(shape) for name, shape in sorted(settings.shapes.items())},
         "profile_shapes": settings.profile_shapes,
         "order": settings.order,
+        # Plans are compared by their digest: what is not asked for is not said.
+        **({"fold_constants": True} if settings.fold_constants else {}),
         "recompute": settings.recompute,
         "checkpoints": list(settings.checkpoints),
         "budget": settings.budget,

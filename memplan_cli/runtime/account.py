@@ -286,10 +286,10 @@ class _Proof:
         """Return the report's block."""
         assert run.seen is not None  # noqa: S101 - only what has run comes here
         provider, executed = self.original.provider, self._after(run)
-        predicted = replace(
-            predict(executed, run.settings, provider),
-            held=held_under(executed, run.settings, provider, run.seen.workspace),
-        )
+        held = self.choice.predicted.held if self.choice else None
+        if held is None:
+            held = held_under(executed, run.settings, provider, run.seen.workspace)
+        predicted = replace(predict(executed, run.settings, provider), held=held)
         return RuntimeFacts(
             name="onnxruntime",
             version=required_version(),
@@ -318,7 +318,7 @@ class _Proof:
         return Executed(self.written.program, self.original.dims)
 
     def _under_optimisation(self) -> Executed:
-        return reordered(self.before.executed, self.written.program)
+        return reordered(self.before.executed, self.original.nodes, self.written.program)
 
     def _optimised(self) -> Recommendation:
         workspace = self.original.seen.workspace

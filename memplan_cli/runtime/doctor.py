@@ -1,15 +1,24 @@
-"""What of ONNX Runtime really works on this machine."""
+"""What of ONNX Runtime really works on this machine, and what of a file is lost here."""
 
 from __future__ import annotations
 
 import platform
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from memplan_cli.core.results.observations import CPU, CUDA
-from memplan_cli.core.serialization import Form, Key, Keys
-from memplan_cli.runtime.installed import version_of
+from memplan_cli.core.serialization import Form, Key, Keys, sparse
+from memplan_cli.onnx_io.load import load_model
+from memplan_cli.onnx_io.metadata import HARDWARE, RUNTIME
+from memplan_cli.onnx_io.recorded import recorded_settings
+from memplan_cli.onnx_io.weights.external_data import external_tensors
+from memplan_cli.onnx_io.weights.on_pages import packed_blobs
+from memplan_cli.runtime.installed import hardware, version_of
 from memplan_cli.runtime.workers.session import ProviderProbe, probe_provider
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
 _WHEELS = (
     "onnxruntime",
@@ -40,6 +49,7 @@ class Diagnosis:
         listed: providers the runtime claims to have; a claim, no more.
         probes: for each provider we use, whether a session really got it.
         problems: what is wrong, and what to do about it.
+        file: what a model file says of itself, where one was looked at.
     """
 
     json_keys: ClassVar[Keys] = (
@@ -48,6 +58,7 @@ class Diagnosis:
         "listed",
         Key("providers", "probes", form=_BY_PROVIDER),
         "problems",
+        *sparse("file", form=Form(write=dict)),
     )
 
     python: str
@@ -55,19 +66,77 @@ class Diagnosis:
     listed: tuple[str, ...]
     probes: tuple[ProviderProbe, ...]
     problems: tuple[str, ...]
+    file: tuple[tuple[str, str], ...] = ()
 
 
-def diagnose() -> Diagnosis:
-    """Look at the installed wheels and create a session on each provider."""
+def diagnose(file: Path | None = None) -> Diagnosis:
+    """Look at the installed wheels and create a session on each provider.
+
+    Args:
+        file: a model: what it was made for, and what of that is not here.
+
+    Raises:
+        ModelError: it cannot be read.
+    """
     versions = installed_versions()
+    facts, lost = what_is_lost(file, dict(versions)) if file else ((), ())
     probes = (probe_provider(CPU), probe_provider(CUDA))
     return Diagnosis(
         python=f"{platform.python_version()} on {platform.platform()}",
         versions=versions,
         listed=_listed(),
         probes=probes,
-        problems=find_problems(dict(versions), probes),
+        problems=(*find_problems(dict(versions), probes), *lost),
+        file=facts,
     )
+
+
+Facts = tuple[tuple[str, str], ...]
+
+
+def what_is_lost(file: Path, versions: Mapping[str, str]) -> tuple[Facts, tuple[str, ...]]:
+    """Return what a file says it was made for, and what of that is lost with these versions.
+
+    Raises:
+        ModelError: the file cannot be read, or its settings are none of memplan's.
+    """
+    model = load_model(file)
+    metadata = {entry.key: entry.value for entry in model.metadata_props}
+    recorded = recorded_settings(metadata)
+    blobs = {
+        blob
+        for tensor in external_tensors(model)
+        for _, packed in packed_blobs(tensor)
+        for blob in packed
+    }
+    facts = {
+        "file": str(file),
+        "settings": "in the file" if recorded else "none in the file",
+        "made with": metadata.get(RUNTIME, ""),
+        "made on": metadata.get(HARDWARE, ""),
+        "packed weights": f"{sum(b.length for b in blobs)} bytes" if blobs else "",
+    }
+    lost = tuple(_lost(file, metadata, versions, packed=len(blobs)))
+    return tuple((key, value) for key, value in facts.items() if value), lost
+
+
+def _lost(
+    file: Path, metadata: Mapping[str, str], versions: Mapping[str, str], *, packed: int
+) -> Iterator[str]:
+    """Yield what another runtime or processor costs: the outputs stay the same."""
+    made_with, made_on = metadata.get(RUNTIME), metadata.get(HARDWARE)
+    wheel = next((f"onnxruntime {v}" for w, v in versions.items() if w in _WHEELS), "none")
+    again = f"memplan optimize MODEL --target ... -o {file.name} makes it for what is here"
+    differs = []
+    if made_with and made_with.rpartition(" ")[0] != wheel:
+        differs.append(f"it was made with {made_with}, here is {wheel}")
+    if made_on and made_on != hardware():
+        differs.append(f"it was made on {made_on}, this is {hardware()}")
+    if differs and packed:
+        blobs = f"{packed} packed weights"
+        differs.append(f"{blobs} may be packed again at each load, in memory of their own")
+    if differs:
+        yield f"{file.name}: {'; '.join(differs)}: {again}"
 
 
 def installed_versions() -> tuple[tuple[str, str], ...]:

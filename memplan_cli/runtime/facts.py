@@ -96,7 +96,7 @@ def runtime_account(pair: Pair, progress: Callable[[str], None] | None = None) -
         provider=pair.provider, dims=pair.dims, timeout=pair.timeout, feeds=pair.feeds
     )
     predicted, observed, warnings = _original(pair, trial, provider, tell)
-    tell("choosing settings for the written model")
+    tell("choosing settings")
     options = [_as_written(pair, trial, provider)]
     if not pair.as_written:
         after = executed_run(pair.written, DEFAULTS, trial, provider)
@@ -128,7 +128,7 @@ def _original(
     """Return what the original needs under the defaults, predicted and observed, and notes."""
     if pair.known is not None:
         return pair.known.predicted["original"], pair.known.observed["original"], ()
-    tell("predicting and measuring the original")
+    tell("measuring the original")
     before = executed_run(pair.original, DEFAULTS, trial, provider)
     predicted = predict(before, DEFAULTS, provider)
     notes = tuple(caveats(before, provider))

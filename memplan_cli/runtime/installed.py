@@ -2,10 +2,33 @@
 
 from __future__ import annotations
 
+import platform
 from importlib import metadata
+from pathlib import Path
 
 _WHEELS = ("onnxruntime-gpu", "onnxruntime")
 """Both unpack into one folder; where both are installed, that for GPUs is meant."""
+
+
+_EXTENSIONS = frozenset(
+    [
+        "amx_bf16",
+        "amx_int8",
+        "amx_tile",
+        "asimddp",
+        "avx",
+        "avx2",
+        "avx512_bf16",
+        "avx512_vnni",
+        "avx512bw",
+        "avx512f",
+        "avx_vnni",
+        "fma",
+        "i8mm",
+        "sve",
+    ]
+)
+"""What the kernels of ONNX Runtime's CPU provider ask a processor for, in Linux's names."""
 
 
 def version_of(package: str) -> str:
@@ -19,3 +42,20 @@ def version_of(package: str) -> str:
 def runtime_version() -> str:
     """Return the version of the installed runtime, whichever wheel it came from, or nothing."""
     return next(filter(None, map(version_of, _WHEELS)), "")
+
+
+def hardware() -> str:
+    """Return this machine's kind of processor, and what decides how kernels pack weights.
+
+    ONNX Runtime chooses its kernels by what the processor can, not by its name.
+    """
+    kind = platform.machine() or platform.processor()
+    try:
+        lines = (
+            Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        )
+    except OSError:
+        return kind
+    said = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    found = sorted(_EXTENSIONS.intersection(said.partition(":")[2].split()))
+    return " ".join([kind, *found])

@@ -53,6 +53,9 @@ _ROOM = (1.1, 1.25, 1.5)
 
 _BY_DATA = "sizes depend on data: the settings are those that win on average"
 
+_NEAR = 1.05
+"""Peaks so near to the lowest may be held in a smaller arena."""
+
 _ENDLESS = 1 << 62
 """Bytes that no arena holds: the last attempt is never one too many."""
 
@@ -182,7 +185,7 @@ def foreseen(
 ) -> Recommendation:
     """Return the best settings by prediction, kernels' workspace in it as far as it is known.
 
-    Execution order and reuse are chosen by the peak, and the arena for these alone.
+    Execution orders and reuse with a low peak compete by the arena that suits each best.
     """
     try:
         best = _foreseen(executed, base, provider, workspace)
@@ -227,17 +230,17 @@ def _foreseen(
     provider: str,
     workspace: Mapping[str, int],
 ) -> _Candidate:
-    found = [
-        (
-            most_in_use(requests_of(model_of(executed, settings, provider), workspace)),
-            place,
-            settings,
-        )
-        for place, settings in enumerate(_variants(executed, base))
+    peaks = [
+        (most_in_use(requests_of(model_of(executed, settings, provider), workspace)), settings)
+        for settings in _variants(executed, base)
     ]
-    *_, settings = min(found, key=lambda each: each[:2])
-    chosen = base.updated(settings)
-    return _with_arena(executed, chosen, provider, workspace)
+    lowest = min(peak for peak, _ in peaks)
+    near = (
+        _with_arena(executed, base.updated(settings), provider, workspace)
+        for peak, settings in peaks
+        if peak <= _NEAR * lowest
+    )
+    return min(near, key=lambda candidate: candidate.score)
 
 
 def _with_arena(

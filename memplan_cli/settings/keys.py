@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 METRICS = (
     "planned",
     "live_peak",
+    "foldable",
     "total",
     "naive",
     "weights",
@@ -230,6 +231,7 @@ KEYS: Mapping[str, Reader] = {
     "level": one_of(*get_args(Level)),
     "phase": one_of(*get_args(PhaseChoice)),
     "order": one_of(*get_args(OrderChoice)),
+    "fold_constants": boolean,
     "recompute": one_of(*get_args(RecomputeChoice)),
     "checkpoints": names,
     "budget": budget,

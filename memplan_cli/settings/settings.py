@@ -69,6 +69,8 @@ class Settings:
     profile_shapes: bool = False
     """Whether one run on drawn inputs says the shapes that depend on data."""
     order: OrderChoice = "auto"
+    fold_constants: bool = False
+    """Whether expressions of initializers and constants become initializers."""
     recompute: RecomputeChoice = "none"
     checkpoints: tuple[str, ...] = ()
     """Tensors that end the segments of ``recompute: checkpoints``."""

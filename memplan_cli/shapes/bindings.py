@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from onnx import TensorProto
+
     from memplan_cli.core.program import Shape
 
 
@@ -22,10 +24,12 @@ class Bindings:
     or any value's whose shape depends on data. ``known`` holds types and shapes found by
     other means (a runtime's inference), used where the file says nothing. ``untrusted`` names
     values whose declared types their nodes contradict: if there is one, what inference finds
-    goes before all that the file declares of results.
+    goes before all that the file declares of results. ``values`` holds what inputs were given
+    that is small enough to decide shapes and conditions.
     """
 
     dims: Mapping[str, int] = field(default_factory=dict)
     shapes: Mapping[str, Shape] = field(default_factory=dict)
     known: Known = field(default_factory=dict)
     untrusted: frozenset[str] = frozenset()
+    values: Mapping[str, TensorProto] = field(default_factory=dict)

@@ -22,6 +22,7 @@ from memplan_cli.shapes.given import (
     light_copy,
     name_free_dims,
 )
+from memplan_cli.shapes.given_values import as_constants, as_inputs
 from memplan_cli.shapes.lattice import has_holes
 from memplan_cli.shapes.subgraphs.infer import CONTROL_FLOW, declare, infer_nested
 from memplan_cli.shapes.workarounds import add_masks, forget_invented
@@ -63,11 +64,12 @@ def infer(
     for graph in graphs(light.graph) if dims else ():
         bind_graph(graph, dims)
     add_known(light, bindings, dims)
+    fixed = as_constants(light, bindings.values)
     inference = _Inference(has_masks=nested or "Dropout" in kinds)
     if any(annotations):
         found = _infer_nested(light, inference) if nested else inference(light)
         if not restore_annotations(light, annotations, found, names):
-            return found, (*dict.fromkeys(inference.warnings),)
+            return as_inputs(found, fixed), (*dict.fromkeys(inference.warnings),)
     if nested:
         inferred = _infer_nested(light, inference)
     else:
@@ -75,7 +77,7 @@ def infer(
         data = light.SerializeToString()
         del light
         inferred = inference.of_bytes(data, messages().ModelProto)
-    return inferred, (*dict.fromkeys(inference.warnings),)
+    return as_inputs(inferred, fixed), (*dict.fromkeys(inference.warnings),)
 
 
 def _infer_nested(light: ModelProto, inference: _Inference) -> ModelProto:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.compact.heap import give_back
-from memplan_cli.core.program import Program
+from memplan_cli.core.program import Origin
 from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.declared import declared_types
 from memplan_cli.onnx_io.lazy_model import lazy
@@ -19,9 +19,13 @@ if TYPE_CHECKING:
 
     from onnx import ModelProto
 
-    from memplan_cli.core.program import Block, VarId
+    from memplan_cli.core.program import Block, Program, VarId
     from memplan_cli.onnx_io.lazy_model import LazyModel
     from memplan_cli.shapes.contradictions import Contradiction
+
+
+_LONGEST = 80
+"""Characters of a name in a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +35,9 @@ class Loaded:
     program: Program
     warnings: tuple[str, ...] = ()
     observed: bool = False
-    """Whether some shapes are those of one run."""
+    """Whether some shapes are those of one run, or hang on values that were given."""
+    skipped: tuple[str, ...] = ()
+    """The paths of the blocks that no run under the binding enters."""
 
 
 def read_program(model: ModelProto | LazyModel, bindings: Bindings | None = None) -> Loaded:
@@ -48,6 +54,7 @@ def read_program(model: ModelProto | LazyModel, bindings: Bindings | None = None
     if bindings == Bindings() and (program := declared_program(source.model)) is not None:
         return Loaded(program)
     from memplan_cli.shapes.infer import infer
+    from memplan_cli.shapes.skipped import skipped_blocks
 
     inferred, warnings = infer(source, bindings)
     types = declared_types(inferred.graph)
@@ -55,10 +62,11 @@ def read_program(model: ModelProto | LazyModel, bindings: Bindings | None = None
     # graph need not be there twice while it is read.
     nested = any(any(subgraphs(node)) for node in inferred.graph.node if node.attribute)
     graph = inferred.graph if nested else None
+    skipped = skipped_blocks(graph) if graph is not None else ()
     del inferred
     give_back(len(types))
     model = source.model
-    return Loaded(program_of(model, graph or model.graph, types), warnings)
+    return Loaded(program_of(model, graph or model.graph, types), warnings, skipped=skipped)
 
 
 def read_checked(model: ModelProto | LazyModel, bindings: Bindings) -> Loaded:
@@ -71,18 +79,38 @@ def read_checked(model: ModelProto | LazyModel, bindings: Bindings) -> Loaded:
         ModelError: as `read_program`.
         SettingsError: a shape is given that its node contradicts.
     """
+    source = lazy(model)
+    loaded = _read_checked(source, bindings)
+    if not bindings.values:
+        return loaded
+    # What is not so without the values holds for them alone.
+    plain = _read_checked(source, replace(bindings, values={})).program.vars
+    found = loaded.program.vars
+    hanging = [
+        var for var in found if var not in plain or found[var].shape != plain[var].shape
+    ]
+    made = [var for var in hanging if found[var].origin in (Origin.OP, Origin.BODY_INPUT)]
+    if not made:
+        return loaded
+    names = ", ".join(var[:_LONGEST] for var in made[:3]) + (", ..." if len(made) > 3 else "")
+    note = f"shapes hang on the values given, others may need more: {names}"
+    return replace(loaded, observed=True, warnings=(*loaded.warnings, note))
+
+
+def _read_checked(source: LazyModel, bindings: Bindings) -> Loaded:
     from memplan_cli.shapes.contradictions import contradictions
 
-    source = lazy(model)
     loaded = read_program(source, bindings)
-    wrong = left = contradictions(source.model, loaded.program)
+    wrong = left = _reached(contradictions(source.model, loaded.program), loaded)
     untrusted: frozenset[str] = frozenset()
     # What one wrong declaration hid, the next round finds: names never come back.
     while left and not (names := frozenset(found.var.name for found in left)) <= untrusted:
         untrusted |= names
         known = {var: facts for var, facts in bindings.known.items() if var not in untrusted}
         loaded = read_program(source, replace(bindings, known=known, untrusted=untrusted))
-        left = contradictions(source.model, loaded.program)
+        left = _reached(contradictions(source.model, loaded.program), loaded)
+    if loaded.skipped:
+        loaded = _without_skipped(loaded, bindings)
     if not wrong:
         return loaded
     _reject_given(left, bindings)
@@ -92,7 +120,27 @@ def read_checked(model: ModelProto | LazyModel, bindings: Bindings) -> Loaded:
     if left:
         program = forgotten(program, frozenset(found.var.id for found in left))
         said.append(f"the nodes do not agree on sizes, which are unknown: {left[0]}")
-    return Loaded(program, (*loaded.warnings, *said))
+    return replace(loaded, program=program, warnings=(*loaded.warnings, *said))
+
+
+def _without_skipped(loaded: Loaded, bindings: Bindings) -> Loaded:
+    """Take the memory from what is never run; say so where values that were given decide it."""
+    from memplan_cli.shapes.skipped import without_memory
+
+    program = without_memory(loaded.program, loaded.skipped)
+    if not bindings.values:
+        return replace(loaded, program=program)
+    count, first = len(loaded.skipped), loaded.skipped[0][:_LONGEST]
+    what = f"{count} subgraphs are" if count > 1 else "one subgraph is"
+    note = f"{what} never run with the values given, and {'take' if count > 1 else 'takes'} no memory: {first!r}"
+    return replace(loaded, program=program, warnings=(*loaded.warnings, note))
+
+
+def _reached(found: Sequence[Contradiction], loaded: Loaded) -> Sequence[Contradiction]:
+    """Return the contradictions in blocks that are run: what others make, nobody sees."""
+    from memplan_cli.shapes.skipped import is_inside
+
+    return [one for one in found if not is_inside(one.var.block, loaded.skipped)]
 
 
 def _reject_given(left: Sequence[Contradiction], bindings: Bindings) -> None:
@@ -112,7 +160,7 @@ def forgotten(program: Program, doubtful: Collection[VarId]) -> Program:
         identity: var._replace(shape=None) if identity in unknown else var
         for identity, var in program.vars.items()
     }
-    return Program(program.name, program.body, vars_)
+    return replace(program, vars=vars_)
 
 
 def _spread(block: Block, unknown: set[VarId]) -> None:

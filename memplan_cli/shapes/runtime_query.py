@@ -19,6 +19,7 @@ from memplan_cli.shapes.given import (
     light_copy,
     name_free_dims,
 )
+from memplan_cli.shapes.given_values import as_constants
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -46,6 +47,7 @@ def runtime_query(
     for graph in graphs(light.graph):
         bind_graph(graph, dims)
     add_known(light, bindings, dims)
+    as_constants(light, bindings.values)
     wanted = [name for node in light.graph.node for name in node.output if name in names]
     taken = {value.name for value in light.graph.output}
     for name in dict.fromkeys(wanted):

@@ -5,7 +5,8 @@ makes up, are repaired in its answer.
 
 Two operators are read wrongly (onnx 1.23.2, each found by holding inference against what
 runs): Attention's scores get the length of the keys as a number where it is not known, 0 for a
-free one and the past's left out; STFT's default for ``onesided``, 1, is taken for 0.
+free one and the past's left out, and where its heads lie side by side, a width that has a name is
+taken for 0 (a rule of ours says these shapes); STFT's default for ``onesided``, 1, is taken for 0.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from memplan_cli.onnx_io.load import graphs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from onnx import (
         GraphProto,
@@ -37,6 +38,9 @@ _SCORES = 3
 
 _PAST = 4
 """Attention's input of past keys."""
+
+_HIDDEN = ".in rows"
+"""Behind an operator's name: no schema is called so, and inference passes the node over."""
 
 _INT = 2
 """``AttributeProto.INT``."""
@@ -109,32 +113,39 @@ def unreliable_values(graph: GraphProto) -> frozenset[str]:
     """
     found: set[str] = set()
     for node in graph.node:
-        wrong = _unreliable_output(node)
-        if wrong is not None:
-            found.add(node.output[wrong])
+        found.update(node.output[at] for at in _unreliable_outputs(node))
         if not found.isdisjoint(node.input):
             found.update(node.output)
     return frozenset(found - {""})
 
 
-def _unreliable_output(node: NodeProto) -> int | None:
-    """Return which output of a node inference would say wrongly, if any."""
+def _unreliable_outputs(node: NodeProto) -> Sequence[int]:
+    """Return which outputs of a node inference would say wrongly."""
     if node.domain not in ("", "ai.onnx"):
-        return None
+        return ()
+    if _is_in_rows(node):
+        return range(len(node.output))
     if node.op_type == "Attention" and len(node.output) > _SCORES and node.output[_SCORES]:
-        return _SCORES
+        return (_SCORES,)
     if node.op_type == "STFT" and all(a.name != "onesided" for a in node.attribute):
-        return 0
-    return None
+        return (0,)
+    return ()
+
+
+def _is_in_rows(node: NodeProto) -> bool:
+    """Whether an Attention has the heads of its inputs side by side."""
+    return node.op_type == "Attention" and any(a.name == "q_num_heads" for a in node.attribute)
 
 
 def _rephrased(node: NodeProto) -> NodeProto | None:
     """Change a node that needs a workaround; return what it was, None where it stays so."""
-    if _unreliable_output(node) is None:
+    if not _unreliable_outputs(node):
         return None
     original = type(node)()
     original.CopyFrom(node)
-    if node.op_type == "Attention":
+    if _is_in_rows(node):
+        node.op_type += _HIDDEN
+    elif node.op_type == "Attention":
         node.output[_SCORES] = ""
     else:
         node.attribute.add(name="onesided", type=_INT, i=1)
@@ -144,7 +155,7 @@ def _rephrased(node: NodeProto) -> NodeProto | None:
 def _say_scores(entry: _Touched, level: _Level) -> bool:
     """Declare the scores of an Attention in a graph, if that is news."""
     node = entry.original
-    if node.op_type != "Attention":
+    if node.op_type != "Attention" or _is_in_rows(node):
         return False
     name, said = node.output[_SCORES], level.said
     if name in said and said[name].type.tensor_type.HasField("shape"):
@@ -164,19 +175,13 @@ def _scores(node: NodeProto, types: Mapping[str, TypeProto]) -> TypeProto | None
         return None
     queries, keys = query.tensor_type.shape.dim, key.tensor_type.shape.dim
     rank = len(queries)
-    if rank not in (3, 4) or len(keys) != rank:
+    if rank != 4 or len(keys) != rank:
         return None
     made = type(query)()
     made.tensor_type.elem_type = query.tensor_type.elem_type
     dims = made.tensor_type.shape.dim
     dims.add().CopyFrom(queries[0])
-    heads = next((a.i for a in node.attribute if a.name == "q_num_heads"), 0)
-    if rank == 4:
-        dims.add().CopyFrom(queries[1])
-    elif heads:
-        dims.add(dim_value=heads)
-    else:
-        return None
+    dims.add().CopyFrom(queries[1])
     dims.add().CopyFrom(queries[-2])
     past = node.input[_PAST] if len(node.input) > _PAST else ""
     if not past:
@@ -233,10 +238,12 @@ def forget_invented(model: ModelProto) -> None:
         return
     given = {d.dim_param for v in model.graph.input for d in v.type.tensor_type.shape.dim}
     for graph in graphs(model.graph):
-        values = {v.name: v for v in (*graph.input, *graph.output, *graph.value_info)}
+        # An output may be there twice.
+        every = (*graph.input, *graph.output, *graph.value_info)
+        values = {value.name: value for value in every}
         invented = [
             dim
-            for value in values.values()
+            for value in every
             for dim in value.type.tensor_type.shape.dim
             if _INVENTED.fullmatch(dim.dim_param) and dim.dim_param not in given
         ]

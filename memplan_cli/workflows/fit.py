@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.program import Program
+from memplan_cli.core.progress import Detail
 from memplan_cli.core.selection import free_dims
 from memplan_cli.core.symbolic.dims import bind_dim, binding_text
 from memplan_cli.errors import ModelError, SettingsError, UnknownSizeError
@@ -32,6 +32,7 @@ from memplan_cli.settings.settings import Settings
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from memplan_cli.core.program import Program
     from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.planning.fit import Point
@@ -76,7 +77,7 @@ def fit(
     confirmed = None
     if limit.provider is not None and points:
         if progress:
-            progress("running the answer")
+            progress("running the original")
         confirmed = _run(model, points[0], limit.provider, search.settings)
     return Fit(
         model=str(model),
@@ -154,7 +155,7 @@ class _Search:
         key = tuple(sorted(dims.items()))
         if key not in self.known:
             if self.progress:
-                self.progress(f"planning {binding_text(dict(key))}")
+                self.progress(Detail(f"planning {binding_text(dict(key))}"))
             self.known[key] = self._planned(dims)
         return self.known[key]
 
@@ -186,7 +187,7 @@ def bind_program(program: Program, dims: Mapping[str, int]) -> Program:
         else var._replace(shape=tuple(bind_dim(dim, dims) for dim in var.shape))
         for identity, var in program.vars.items()
     }
-    return Program(program.name, program.body, bound)
+    return replace(program, vars=bound)
 
 
 def _check_symbols(program: Program, unknown: tuple[str, ...], settings: Settings) -> None:

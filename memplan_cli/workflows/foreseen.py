@@ -47,6 +47,7 @@ def best_foreseen(candidates: Sequence[Candidate]) -> Optimized:
             files = stack.enter_context(RewrittenFiles(candidate.rewriting))
             plan = proving.proved(candidate, files, len(tried))
             if passed(plan):
+                candidate.tell("writing")
                 done = finished(candidates[0].rewriting, files, plan)
                 files.forget()
                 return done

@@ -51,6 +51,7 @@ def best_measured(candidates: Sequence[Candidate]) -> Optimized:
         good = [(files, plan) for files, plan in tried if passed(plan)]
         if not good:
             return Optimized(tried[0][1], None, None)
+        candidates[0].tell("writing")
         files, plan = min(good, key=lambda found: _cost(found[1]))
         done = finished(candidates[0].rewriting, files, plan)
         for other, _ in tried:

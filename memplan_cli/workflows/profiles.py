@@ -13,6 +13,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import VarId
+from memplan_cli.core.progress import Counted
 from memplan_cli.core.results.amounts import Profile
 from memplan_cli.core.selection import free_dims
 from memplan_cli.core.symbolic.dims import bind_dim, binding_text
@@ -80,11 +81,12 @@ def plan_profiles(
     shared = plan_model(file, for_all(settings, profiles), progress)
     free_dims(shared.program, profiles)
     rows = []
-    for dims in bindings(profiles):
+    each = bindings(profiles)
+    for done, dims in enumerate(each):
         if progress:
-            progress(f"planning {binding_text(dims)}")
+            progress(Counted("planning each binding", done, len(each)))
         own = replace(settings, dims={**settings.dims, **dims})
-        alone = plan_model(file, own, progress).plan
+        alone = plan_model(file, own, None).plan
         check(_bound(shared, alone, {**settings.dims, **dims}))
         rows.append(Profile(dims, alone.report.memory))
     report = replace(shared.plan.report, profiles=tuple(rows))

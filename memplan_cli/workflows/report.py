@@ -135,7 +135,7 @@ def planned_or_stale(path: Path, request: Request) -> tuple[Plan, tuple[str, ...
     from memplan_cli.planning.checking.plan_file import read_plan
     from memplan_cli.workflows.files.provenance import stale_models
 
-    request.progress(f"planning {path}")
+    request.progress("planning")
     if path.suffix == ".json":
         found = read_plan(path)
         return found, tuple(stale_models(found, path))

@@ -37,6 +37,7 @@ def simulate(
     from memplan_cli.runtime.simulation.predict import Executed, needs_run
     from memplan_cli.runtime.workers.session import resolve_provider
     from memplan_cli.shapes.bindings import Bindings
+    from memplan_cli.shapes.given_values import small_values
     from memplan_cli.workflows.files.binding import bind
     from memplan_cli.workflows.files.model_file import plan_model, read_model
     from memplan_cli.workflows.files.reading import read_observed
@@ -48,7 +49,8 @@ def simulate(
         Settings(dims=settings.dims, shapes=settings.shapes, inputs=settings.inputs),
     )
     dims, feeds = bound.dims, bound.inputs.feeds or {}
-    loaded = read_observed(file.model, path, Bindings(dims, bound.shapes), feeds)
+    bindings = Bindings(dims, bound.shapes, values=small_values(feeds))
+    loaded = read_observed(file.model, path, bindings, feeds)
     executed = Executed(loaded.program, dims)
     if needs_run(executed):
         provider = resolve_provider("auto")

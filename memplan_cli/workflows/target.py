@@ -70,7 +70,7 @@ def optimize_for_target(
     provider = resolve_provider(settings.target)
     targets.refuse_weights(file)
     with tempfile.TemporaryDirectory(prefix="memplan-offline-") as folder:
-        progress("letting the runtime optimise the graph")
+        progress("optimizing the graph for the runtime")
         graphs = _Graphs(file, settings, targets, Path(folder), provider)
         if check is None:
             return write_unproved(graphs.planned(Packing.AT_LOAD, (FUSED,))[0])

@@ -71,7 +71,7 @@ def train_step(
     """
     refuse_targets({"-o": files.target, "--state": files.state}, (files.source,))
     if progress:
-        progress(f"reading {files.source}")
+        progress("reading")
     model = load_model(files.source)
     step = make_train_step(model, recipe)
     wanted = recomputation or Recomputation()

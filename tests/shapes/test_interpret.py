@@ -146,3 +146,33 @@ def test_only_values_that_shapes_hang_on_are_worked_out() -> None:
     assert {"a", "s"} <= interpret(inferred).values.keys()
     assert "b" not in interpret(inferred).values
     assert "b" in interpret(inferred, ["b"]).values
+
+
+@pytest.mark.parametrize(
+    ("body", "weights", "expected"),
+    [
+        ("r = SpaceToDepth <blocksize = 2> (x)", "", (12, "floor(h/2)", "floor(w/2)")),
+        (
+            "c = Concat <axis = 1> (x, x, x, x) r = DepthToSpace <blocksize = 2> (c)",
+            "",
+            (3, "2*h", "2*w"),
+        ),
+        (
+            "q = Cast <to = 2> (x) r = QLinearConv <strides = [2, 1]> (q, s, z, k, s, z, s, z)",
+            (
+                "float s = {1}, uint8 z = {0}, uint8[4,3,1,2] k = "
+                "{1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1}"
+            ),
+            (4, "floor((h + 1)/2)", "w - 1"),
+        ),
+        (
+            "q = Cast <to = 2> (x) r = ConvInteger (q, k)",
+            "uint8[2,3,1,2] k = {1,1,1,1,1,1,1,1,1,1,1,1}",
+            (2, "h", "w - 1"),
+        ),
+    ],
+)
+def test_named_dims_go_through_blocks_and_quantised_windows(
+    body: str, weights: str, expected: tuple[int | str, ...]
+) -> None:
+    assert shape_of(body, weights or AXIS) == ("batch", *expected)

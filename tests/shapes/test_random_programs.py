@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
@@ -211,13 +212,68 @@ def by_shapes(m: Machine) -> None:
 
 
 def branch(m: Machine) -> None:
+    """Add an If whose branches compute, on floats or on integers."""
+    dtype = m.draw(st.sampled_from(["int64", "int64", "float32"]))
+    kind = {"int64": TensorProto.INT64, "float32": TensorProto.FLOAT}[dtype]
     bodies = {}
     for name in ("then_branch", "else_branch"):
-        source = m.pick("int64")
-        node = helper.make_node("Identity", [source], [f"{name}{len(m.nodes)}"])
-        out = helper.make_tensor_value_info(node.output[0], TensorProto.INT64, None)
+        result = f"{name}{len(m.nodes)}"
+        op = m.draw(st.sampled_from(["Identity", "Add", "Mul", "Sub", "Max"]))
+        count = 1 if op == "Identity" else 2
+        node = helper.make_node(op, [m.pick(dtype) for _ in range(count)], [result])
+        out = helper.make_tensor_value_info(result, kind, None)
         bodies[name] = helper.make_graph([node], name, [], [out])
     m.add("If", m.pick("bool", 0), **bodies)
+
+
+def computing_loop(m: Machine) -> None:
+    """Add a Loop that computes with what it carries, and may end itself."""
+    count = m.pick("int64", 0)
+    if not 0 <= m.seen[count] <= 5:
+        return
+    dtype = m.draw(st.sampled_from(["int64", "int64", "float32"]))
+    kind = {"int64": TensorProto.INT64, "float32": TensorProto.FLOAT}[dtype]
+    mark = len(m.nodes)
+    go, on, a, b, i = (f"{word}{mark}" for word in ("go", "on", "a", "b", "i"))
+    op = m.draw(st.sampled_from(["Add", "Mul", "Max", "Identity"]))
+    read = [a] if op == "Identity" else [a, m.pick(dtype, 0)]
+    ends = m.draw(st.sampled_from([None, 1, 2]))
+    if ends is None:
+        condition = helper.make_node("Identity", [go], [on])
+    else:
+        condition = helper.make_node("Less", [i, m.constant(ends)], [on])
+    body = helper.make_graph(
+        [condition, helper.make_node(op, read, [b])],
+        "body",
+        [
+            helper.make_tensor_value_info(i, TensorProto.INT64, []),
+            helper.make_tensor_value_info(go, TensorProto.BOOL, []),
+            helper.make_tensor_value_info(a, kind, None),
+        ],
+        [
+            helper.make_tensor_value_info(on, TensorProto.BOOL, []),
+            helper.make_tensor_value_info(b, kind, None),
+        ],
+    )
+    m.add("Loop", count, m.constant(1, "bool"), m.pick(dtype), body=body)
+
+
+def scan(m: Machine) -> None:
+    """Add a Scan that sums up the elements of a vector; its last sum is the result."""
+    first, row = m.pick("int64", 0), m.pick("int64", 1)
+    if not m.seen[row].size:
+        return
+    mark = len(m.nodes)
+    a, b, e = (f"{word}{mark}" for word in ("a", "b", "e"))
+    op = m.draw(st.sampled_from(["Add", "Mul", "Min"]))
+    scalars = [helper.make_tensor_value_info(n, TensorProto.INT64, []) for n in (a, e)]
+    body = helper.make_graph(
+        [helper.make_node(op, [a, e], [b])],
+        "body",
+        scalars,
+        [helper.make_tensor_value_info(b, TensorProto.INT64, [])],
+    )
+    m.add("Scan", first, row, body=body, num_scan_inputs=1)
 
 
 def loop(m: Machine) -> None:
@@ -248,7 +304,7 @@ def loop(m: Machine) -> None:
 
 STEPS = (
     arithmetic, arithmetic, single, cast, compare, logic, where, pieces, pieces, pieces,
-    lengths, by_values, by_values, by_shapes, by_shapes, branch, loop,
+    lengths, by_values, by_values, by_shapes, by_shapes, branch, loop, computing_loop, scan,
 )  # fmt: skip
 
 
@@ -285,6 +341,18 @@ def same(one: float, other: float) -> bool:
 def test_no_size_and_no_element_is_another_than_the_reference_evaluators(
     machine: Machine,
 ) -> None:
+    check(machine)
+
+
+@pytest.mark.slow
+@settings(max_examples=3000, deadline=None, suppress_health_check=list(HealthCheck))
+@given(programs())
+def test_none_of_three_thousand_programs_is_read_wrongly(machine: Machine) -> None:
+    check(machine)
+
+
+def check(machine: Machine) -> None:
+    """Hold every size and every element against what the evaluator made at the binding."""
     free = model_of(machine.nodes, machine.constants, (*DIMS, 3))
     fixed = model_of(machine.nodes, machine.constants, machine.seen["x"].shape)
     for model in (free, fixed):

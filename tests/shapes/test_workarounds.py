@@ -39,11 +39,6 @@ def shape(of: ModelProto, name: str) -> list[int | str]:
     [
         (f"{QUERIES}, {FRESH}", "r,,,w = Attention(q,k,v)", ["n", 6, "s", "t"]),
         (
-            "float[n,s,48] q, float[n,t,16] k, float[n,t,16] v",
-            "r,,,w = Attention<q_num_heads=6,kv_num_heads=2>(q,k,v)",
-            ["n", 6, "s", "t"],
-        ),
-        (
             f"{QUERIES}, {FRESH}, {PAST}".replace("t,8", "7,8").replace("u,8", "3,8"),
             "r,a,b,w = Attention(q,k,v,,pk,pv)",
             ["n", 6, "s", 10],
@@ -96,3 +91,28 @@ def test_no_right_declaration_is_contradicted() -> None:
 def test_what_follows_from_a_misreading_is_believed_of_nobody() -> None:
     text = "r,,,w = Attention(q,k,v) e = Neg(w) f = Neg(r) y = Add(e, e)"
     assert unreliable_values(model(f"{QUERIES}, {FRESH}", text).graph) == {"w", "e", "y"}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "heads", "expected"),
+    [
+        (
+            "float[n,s,48] q, float[n,t,16] k, float[n,t,16] v",
+            (6, 2),
+            [("n", "s", 48), ("n", 2, "t", 8), ("n", 2, "t", 8), ("n", 6, "s", "t")],
+        ),
+        (
+            "float[n,s,e] q, float[n,t,e] k, float[n,t,f] v",
+            (6, 6),
+            [("n", "s", "f"), ("n", 6, "t", None), ("n", 6, "t", None), ("n", 6, "s", "t")],
+        ),
+    ],
+)
+def test_heads_side_by_side_are_as_wide_as_the_values(
+    inputs: str, heads: tuple[int, int], expected: list[tuple[int | str | None, ...]]
+) -> None:
+    """ONNX takes a width that has a name for 0, and all that is made of it."""
+    body = f"r,a,b,w = Attention<q_num_heads={heads[0]},kv_num_heads={heads[1]}>(q,k,v)"
+    found = read_program(model(inputs, f"{body} y = Neg (r)"), Bindings()).program.vars
+    assert [found[VarId(name)].shape for name in "rabw"] == expected
+    assert found[VarId("y")].shape == expected[0]

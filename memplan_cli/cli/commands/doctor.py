@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -13,18 +14,22 @@ if TYPE_CHECKING:
 
 
 @click.command()
+@click.argument("file", required=False, type=click.Path(path_type=Path))
 @format_option("text", "json")
 @output_options
-def doctor(*, form: str, output: Output) -> None:
+def doctor(*, file: Path | None, form: str, output: Output) -> None:
     """Say what is installed, which providers really work, and what is in conflict.
+
+    With FILE, a model that memplan wrote: what it was made for, and what of that is lost here.
 
     \b
     memplan doctor
+    memplan doctor model.memplan.onnx
     """
     from memplan_cli import workflows
     from memplan_cli.reporting.commands.results import DOCTOR
 
-    output.progress("creating a session on each provider")
-    found = workflows.doctor()
+    output.progress("trying each provider")
+    found = workflows.doctor(file)
     say(DOCTOR[form](found))
     raise SystemExit(1 if found.problems else 0)

@@ -129,7 +129,7 @@ def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
     )
     say(render(done.plan, form, color=output.color, print_log=print_log))
     if done.model is None:
-        output.note(f"memplan: {_why_not(done.plan)}: nothing was written")
+        output.reason(f"memplan: {_why_not(done.plan)}: nothing was written")
         raise SystemExit(1)
     *first, last = done.written
     output.note(f"memplan: wrote {', '.join(map(str, first))} and {last}")

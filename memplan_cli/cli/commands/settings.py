@@ -68,7 +68,7 @@ def settings(  # noqa: PLR0913 - one parameter an option, as click wants it
             unused, "needs the model to be run", "add --measure"
         )  # predicted for CPU
     refuse_targets({"-o": out}, (model,))
-    output.progress("predicting what the runtime will need")
+    output.progress("choosing settings")
     check = None
     if measure or tune:
         search: Search = "measured" if tune else "foreseen"

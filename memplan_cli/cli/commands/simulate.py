@@ -57,7 +57,7 @@ def simulate(  # noqa: PLR0913 - one parameter an option, as click wants it
     from memplan_cli import workflows
     from memplan_cli.reporting.commands.results import SIMULATE
 
-    output.progress("running the model once to see its shapes")
+    output.progress("running the original")
     found = workflows.simulate(
         model, binding, tuple(dict.fromkeys(allocators)) or ALLOCATORS, timeout
     )

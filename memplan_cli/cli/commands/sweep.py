@@ -17,6 +17,7 @@ from memplan_cli.cli.options.outputs import (
 )
 from memplan_cli.cli.options.profiles import profile_dims
 from memplan_cli.cli.options.unused import reject_unused
+from memplan_cli.core.progress import Counted
 
 if TYPE_CHECKING:
     from memplan_cli.cli.common import Output
@@ -83,7 +84,7 @@ def sweep(  # noqa: PLR0913 - one parameter an option, as click wants it
 
     def hear(row: Row) -> None:
         heard.append(row)
-        output.progress(f"{len(heard)} of {len(todo)}: {row.model}")
+        output.progress(Counted("planning models", len(heard), len(todo)))
 
     rows = sweeping.sweep(todo, _runner(jobs, scheduler), resume=resume, heard=hear)
     deliver(SWEEP[form](rows), out, output)

@@ -86,6 +86,12 @@ _SETTINGS = (
         help="Keep the file's node order, or reorder to lower the peak.",
     ),
     click.option(
+        "--fold-constants",
+        is_flag=True,
+        default=None,
+        help="Replace expressions of initializers and constants by their values.",
+    ),
+    click.option(
         "--recompute",
         type=click.Choice(get_args(RecomputeChoice)),
         help="Recompute activations to lower the peak.",
@@ -118,7 +124,8 @@ _SETTINGS = (
 
 
 _AS_GIVEN = (
-    "level", "exclude", "expose", "phase", "skip_grads", "loss", "order", "recompute",
+    "level", "exclude", "expose", "phase", "skip_grads", "loss", "order", "fold_constants",
+    "recompute",
     "checkpoints", "budget", "alignment", "time_limit", "profile_shapes", "allow_partial",
     "inputs",
 )  # fmt: skip

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, get_args
+from typing import TYPE_CHECKING, Annotated, ClassVar, get_args
 
 from memplan_cli.core.bindings import Provenance
 from memplan_cli.core.deserialization import one_of
+from memplan_cli.core.serialization import Keys, optional
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,6 +16,19 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Memory:
     """Bytes, as in `figures.DEFINITIONS`; None where some size is not a number."""
+
+    json_keys: ClassVar[Keys] = (
+        "weights",
+        "inputs",
+        "outputs",
+        "naive",
+        "live_peak",
+        *optional("foldable"),
+        "planned",
+        "total",
+        "order_bound",
+        "order_proved",
+    )
 
     weights: int
     inputs: int | None
@@ -25,6 +39,7 @@ class Memory:
     total: int | None
     order_bound: int | None = None
     order_proved: bool = False
+    foldable: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 from memplan_cli.core.deserialization import Check, MisfitError, from_json, one_of
 from memplan_cli.core.results.amounts import BoundDim, Memory, Profile  # noqa: TC001 - types to read by
 from memplan_cli.core.results.figures import CERTAINTY
+from memplan_cli.core.results.folded import ConstantTensor, Folded
 from memplan_cli.core.results.observations import Peaks, RuntimeSettings, Validation
 from memplan_cli.core.results.recomputed import Recompute
 from memplan_cli.core.serialization import Form, Key, Keys, Presence, optional, past, sparse
@@ -160,6 +161,7 @@ class Report:
         Key("orders.candidates", "orders", Presence.OPTIONAL),
         Key("orders.chosen", "chosen_order", Presence.OPTIONAL),
         "peak",
+        *sparse("foldable", "folded"),
         "recompute",
         *optional("donated"),
         *sparse("target", "profiles"),
@@ -196,6 +198,9 @@ class Report:
     loss: str | None = None
     training_estimate: Mapping[str, int] = field(default_factory=dict)
     """Caffe's dry run on a forward model: ``raw`` and ``optimized`` bytes of training."""
+    foldable: tuple[ConstantTensor, ...] = ()
+    """The constant expressions that are live at the peak, largest first."""
+    folded: Folded = field(default_factory=Folded)
     recompute: Recompute = field(default_factory=Recompute)
     donated: Donated = field(default_factory=Donated)
     bindings: Mapping[str, BoundDim] = field(default_factory=dict)

@@ -10,17 +10,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
+import re
 import shutil
+import zlib
 from mmap import ACCESS_READ, mmap
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
+from memplan_cli.core.files import file_mode, temporary_beside
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.load import load_as_written
 from memplan_cli.onnx_io.weights.sizes import check_tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from onnx import ModelProto, TensorProto
 
@@ -176,6 +180,8 @@ def copy_along(
             if not (source / name).is_file():
                 continue
             place = target / name
+            if name in own:
+                _restore_left(place)
             if name in own and place.exists():
                 place.replace(_aside(place))
                 created.append(place)
@@ -186,9 +192,66 @@ def copy_along(
     return tuple(created)
 
 
+def create(
+    place: Path, write: Callable[[BinaryIO], None], own: Collection[str] = ()
+) -> tuple[Path, ...]:
+    """Write a new data file; return what was created, for `remove` and `forget`.
+
+    It has its name once it is whole. One of ``own`` that has the name is put aside.
+
+    Raises:
+        ModelError: it cannot be written.
+    """
+    partial = place.with_name(f".{place.name}.{os.getpid()}.tmp")
+    try:
+        with partial.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        if place.name in own and place.exists():
+            place.replace(_aside(place))
+        partial.replace(place)
+    except OSError as error:
+        raise ModelError(f"{place} cannot be written: {error.strerror}") from error
+    finally:
+        partial.unlink(missing_ok=True)
+    return (place,)
+
+
 def _aside(path: Path) -> Path:
     """Return where a file waits while it is not known whether another takes its place."""
-    return path.with_name(f".{path.name}.{os.getpid()}.old")
+    return path.with_name(f".{path.name}.{_machine()}-{os.getpid()}.old")
+
+
+def _machine() -> str:
+    """Return what tells one machine's process numbers from another's."""
+    return f"{zlib.crc32(platform.node().encode()):08x}"
+
+
+def _restore_left(path: Path) -> None:
+    """Put back what a run that was killed had put aside for a new version.
+
+    It could not tell whether its version counts, and the one that is written now replaces
+    either. What other machines' processes have put aside is left alone.
+    """
+    pattern = re.compile(rf"{re.escape(f'.{path.name}.{_machine()}-')}(\d+)\.old")
+    for left in path.parent.iterdir() if path.parent.is_dir() else ():
+        found = pattern.fullmatch(left.name)
+        if found and left.is_file() and not left.is_symlink() and _is_gone(int(found[1])):
+            left.replace(path)
+
+
+def _is_gone(process: int) -> bool:
+    """Whether there is no such process; where that cannot be told without harm, there is."""
+    if os.name != "posix":
+        return False
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def forget(created: Sequence[Path]) -> None:
@@ -217,17 +280,16 @@ def _bring(source: Path, target: Path) -> Iterator[Path]:
             f"{target} is in the way: the model's weights have that name",
             hint="write the model into another folder, or beside its source",
         )
-    partial = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     fresh = [folder for folder in target.parents if not folder.exists()]
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         yield from reversed(fresh)
-        _clone(source, partial)
-        partial.replace(target)
+        with temporary_beside(target) as partial:
+            _clone(source, partial)
+            partial.chmod(file_mode(target))
+            partial.replace(target)
     except OSError as error:
         raise ModelError(f"{target} cannot be written: {error.strerror}") from error
-    finally:
-        partial.unlink(missing_ok=True)
     yield target
 
 

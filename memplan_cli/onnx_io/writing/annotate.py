@@ -254,7 +254,7 @@ class _Values:
     """The notes of a block's values: each is given once, what is left nobody declares."""
 
     def __init__(self, notes: _Notes, path: str, graph: GraphProto) -> None:
-        self._notes = notes
+        self._notes, self._is_inside = notes, bool(path)
         self._rows = partial(cells, notes.tensors(path))
         self._left: dict[str, _Row] | None = None
         ends = {value.name for value in (*graph.input, *graph.output)}
@@ -274,6 +274,8 @@ class _Values:
         named = Field(messages().ValueInfoProto.NAME_FIELD_NUMBER)
         for row in self._rows() if self._left is None else self._left.values():
             name, _, dtype, shape, *_ = row
+            if self._is_inside and 0 in shape:
+                continue  # of a branch that is not taken: its type is the nodes' own
             kind = types.get((dtype, shape))
             if kind is None:
                 typed = _typed(dtype, shape, self._notes)

@@ -16,6 +16,7 @@ from memplan_cli.core.untrusted_files import refuse_endless
 from memplan_cli.errors import PlanError
 from memplan_cli.planning.checking.blocks import check_blocks
 from memplan_cli.planning.checking.clock import check_clock
+from memplan_cli.planning.checking.constants import check_constants
 from memplan_cli.planning.checking.numbers import check_numbers
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def checked_plan(data: object) -> Plan:
     plan = plan_from_json(data)
     check(plan)
     check_numbers(plan)
+    check_constants(plan)
     check_clock(plan)
     check_blocks(plan)
     return plan

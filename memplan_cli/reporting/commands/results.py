@@ -54,9 +54,16 @@ def _diagnosis(found: Diagnosis) -> doc.Document:
         (
             doc.Table(doc.columns("package", "version"), found.versions),
             *doc.section("Providers, by creating a session on each", doc.Items(states)),
+            *_looked_at(found.file),
             *doc.section("Problems", problems),
         ),
     )
+
+
+def _looked_at(facts: tuple[tuple[str, str], ...]) -> Iterator[doc.Block]:
+    """Yield what a file says of itself, where one was looked at."""
+    if facts:
+        yield from doc.section("The file", doc.Table(doc.columns("", ""), facts))
 
 
 DOCTOR: Mapping[str, Callable[[Diagnosis], str]] = {

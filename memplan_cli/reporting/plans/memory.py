@@ -82,6 +82,10 @@ def memory_figures(report: Report) -> tuple[doc.Figure, ...]:
         figure = _figure(report, f"level {level}", size, meaning, memory.naive)
         figures.append(replace(figure, chosen=level == str(report.level)))
     figures.append(_lower_bound(report))
+    if memory.foldable:
+        meaning = DEFINITIONS["foldable"]
+        figure = doc.Figure("foldable", format_size(memory.foldable), meaning)
+        figures.append(replace(figure, certainty=_sure(report, "live_peak", figure.value)))
     if report.slot_bound is not None:
         figure = _figure(report, "slot bound", report.slot_bound, _SLOT_BOUND, memory.naive)
         figures.append(replace(figure, certainty=_sure(report, "live_peak", figure.value)))

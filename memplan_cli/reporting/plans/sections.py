@@ -14,7 +14,7 @@ from memplan_cli.core.symbolic.dims import binding_text
 from memplan_cli.planning.print_log import print_log, refusals
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import per_unit
-from memplan_cli.reporting.plans import runtime
+from memplan_cli.reporting.plans import constants, runtime
 from memplan_cli.reporting.plans.memory import (
     certainty_lines,
     headline,
@@ -47,6 +47,8 @@ def plan_document(plan: Plan, most: int) -> doc.Document:
         *_memory(report),
         *_live_bytes(plan),
         *_peak(plan, most),
+        *constants.foldable(report, most),
+        *constants.folded(report, most),
         *left_at_32_bits(plan, most),
         *_bindings(report),
         *_recomputation(report),

@@ -6,7 +6,6 @@ the level that changes layouts, to the hardware it was made on; its metadata say
 
 from __future__ import annotations
 
-import platform
 import re
 from dataclasses import dataclass, field
 from enum import Enum
@@ -24,6 +23,7 @@ from memplan_cli.runtime.graph.executed import (
     shapes_of,
     with_distinct_names,
 )
+from memplan_cli.runtime.installed import hardware
 from memplan_cli.runtime.proofs.compare import require_weights
 from memplan_cli.runtime.workers.worker import run_job
 from memplan_cli.shapes.bindings import Bindings
@@ -160,7 +160,7 @@ def offline_metadata(version: str, provider: str = CPU) -> Mapping[str, str]:
     """Return the model metadata that says what an offline file is tied to."""
     return {
         RUNTIME: f"onnxruntime {version} {provider}",
-        HARDWARE: platform.processor() or platform.machine(),
+        HARDWARE: hardware(),
     }
 
 

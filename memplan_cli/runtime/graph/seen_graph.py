@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from memplan_cli.core.program import Block, walk
+from memplan_cli.core.program import Block
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.runtime.graph.executed import read_graph, with_distinct_names
 from memplan_cli.runtime.measuring.observed import Event, sorted_out
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
     from onnx import ModelProto
 
-    from memplan_cli.core.program import Program
+    from memplan_cli.core.program import Op, Program
     from memplan_cli.core.results.observations import RuntimeSettings
     from memplan_cli.runtime.graph.executed import RuntimeShapes
     from memplan_cli.runtime.measuring.examine import Examined
@@ -84,25 +83,33 @@ def _ran(graph: ModelProto, nodes: Sequence[Any]) -> RuntimeShapes:
     return found
 
 
-def reordered(executed: Executed, written: Program) -> Executed:
+def reordered(executed: Executed, nodes: Sequence[str], written: Program) -> Executed:
     """Return a graph under optimisation as it stands where the file's nodes stand otherwise.
 
     What optimisation made anew has an index above all others, in an order that nobody says:
-    that of the dump is taken for it. Where names do not tell its nodes apart, it stays.
+    that of the dump is taken for it. Where names do not tell its nodes apart, or even the
+    order that was seen does not follow from such indices, it stays.
+
+    Args:
+        executed: the graph of the file as it was.
+        nodes: names of that file's nodes, in its order.
+        written: the same nodes in another order.
     """
-    if not executed.ordered:
+    ops = executed.program.body.ops
+    if not executed.ordered or len({op.name for op in ops if op.name}) < len(ops):
         return executed
-    names = Counter(op.name for _, op in walk(executed.program.body))
-    if names[""] or max(names.values(), default=1) > 1:
+    if _by_default(executed.program, nodes) != ops:
         return executed
-    place = {op.name: index for index, op in enumerate(written.body.ops)}
-    body = executed.program.body
-    last = len(place) + len(body.ops)
-    indexed = sorted(
-        enumerate(body.ops), key=lambda item: (place.get(item[1].name, last), item[0])
-    )
-    ops = tuple(op for _, op in indexed)
-    order = default_order(Block(body.inputs, body.outputs, ops))
+    order = _by_default(executed.program, [op.name for op in written.body.ops])
     if len(order) != len(ops):
         return executed
-    return replace(executed, program=replace(executed.program, body=replace(body, ops=order)))
+    body = replace(executed.program.body, ops=order)
+    return replace(executed, program=replace(executed.program, body=body))
+
+
+def _by_default(program: Program, names: Sequence[str]) -> tuple[Op, ...]:
+    """Return a dump's ops in the order of ``ExecutionOrder.DEFAULT``, if a file has these nodes."""
+    place = {name: index for index, name in enumerate(names)}
+    last, body = len(place), program.body
+    ops = sorted(body.ops, key=lambda op: place.get(op.name, last))
+    return default_order(Block(body.inputs, body.outputs, tuple(ops)))

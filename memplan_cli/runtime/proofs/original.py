@@ -82,6 +82,7 @@ class Original:
         seen: what its session has shown.
         repeats: whether its own runs gave the same bits.
         random: the ops that draw numbers, if there are any.
+        nodes: names of the nodes at its top, in its order.
         notes: what has to be said of the comparison.
     """
 
@@ -93,6 +94,7 @@ class Original:
     seen: Examined = field(repr=False)
     repeats: bool
     random: tuple[str, ...]
+    nodes: tuple[str, ...] = field(repr=False)
     notes: tuple[str, ...] = ()
 
     def session(self, model: Path, settings: RuntimeSettings) -> SessionJob:
@@ -152,6 +154,7 @@ def run_original(
         seen=seen,
         repeats=not seen.differences,
         random=random_ops(model),
+        nodes=tuple(node.name for node in model.graph.node),
         notes=tuple(notes),
     )
 

@@ -116,9 +116,7 @@ def make_session(model: Path | bytes, settings: RuntimeSettings, provider: str) 
     if settings.arena and provider == CPU:
         register_arena(settings.arena)
         options.add_session_config_entry("session.use_env_allocators", "1")
-    # On CUDA the arena's keys are options of the provider.
-    own = {**(settings.arena if provider != CPU else {}), **settings.provider}
-    providers = [(provider, {key: _option(value) for key, value in own.items()})]
+    providers = [(provider, provider_options(settings, provider))]
     source = model if isinstance(model, bytes) else str(model)
     session = ort.InferenceSession(source, options, providers=providers)
     if session.get_providers()[0] != provider:
@@ -132,6 +130,14 @@ def session_options(settings: RuntimeSettings) -> Any:  # noqa: ANN401 - ONNX Ru
 
     options = ort.SessionOptions()
     options.log_severity_level = 3
+    apply_options(options, settings)
+    return options
+
+
+def apply_options(options: Any, settings: RuntimeSettings) -> None:  # noqa: ANN401
+    """Set every session attribute and entry on ``SessionOptions``."""
+    import onnxruntime as ort
+
     for key, value in settings.session.items():
         if key in OPTION_ENUMS:
             setattr(options, key, getattr(getattr(ort, OPTION_ENUMS[key]), str(value)))
@@ -139,14 +145,24 @@ def session_options(settings: RuntimeSettings) -> Any:  # noqa: ANN401 - ONNX Ru
             setattr(options, key, value)
     for key, value in settings.session_config.items():
         options.add_session_config_entry(key, value)
-    return options
+
+
+def provider_options(settings: RuntimeSettings, provider: str) -> dict[str, str]:
+    """Return the options of a provider; on CUDA the arena's keys are among them."""
+    own = {**(settings.arena if provider != CPU else {}), **settings.provider}
+    return {key: _option(value) for key, value in own.items()}
 
 
 def run_options(settings: RuntimeSettings) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
     """Return ``RunOptions`` with every run entry set."""
+    return run_entries(settings, None)
+
+
+def run_entries(settings: RuntimeSettings, options: Any) -> Any:  # noqa: ANN401
+    """Set every run entry on ``RunOptions``, new ones where none are given."""
     import onnxruntime as ort
 
-    options = ort.RunOptions()
+    options = ort.RunOptions() if options is None else options
     for key, value in settings.run_config.items():
         options.add_run_config_entry(key, value)
     return options

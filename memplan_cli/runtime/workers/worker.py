@@ -7,7 +7,6 @@ files in folders that the job names.
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import json
 import os
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from memplan_cli.core.children import end_with_parent, run_child
 from memplan_cli.core.results.observations import DEFAULT_TIMEOUT
 from memplan_cli.errors import MemplanError, RuntimeTimeoutError, RuntimeUnavailableError
 
@@ -54,9 +54,6 @@ a user's model shall leave the machine because memplan ran it; who sets it is he
 
 _NO_ROOM = 74
 """EX_IOERR of sysexits.h: a child that cannot even write down why it failed."""
-
-_PR_SET_PDEATHSIG = 1
-"""Linux's ``prctl``: the signal that a process gets when its parent ends."""
 
 
 How = Literal["ok", "error", "crash", "timeout"]
@@ -132,17 +129,10 @@ def run_script(arguments: list[str], job: Mapping[str, object], *, timeout: floa
 def _spawn(arguments: list[str], log: Path, timeout: float) -> int:
     root = str(Path(__file__).resolve().parents[3])
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    # What a worker leaves in the folder for temporary files when it is killed goes with it.
+    places = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "TMPDIR": str(log.parent)}
     with log.open("wb") as sink:
-        done = subprocess.run(  # noqa: S603 - our own module, our own arguments
-            [sys.executable, *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=sink,
-            stderr=subprocess.STDOUT,
-            timeout=timeout,
-            check=False,
-            env={**_QUIET, **os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-        )
-    return done.returncode
+        return run_child([sys.executable, *arguments], sink, {**_QUIET, **places}, timeout)
 
 
 def _outcome(result: Path, log: Path, code: int) -> Outcome:
@@ -188,12 +178,6 @@ def main(kind: str, folder: Path) -> None:
         raise SystemExit(_NO_ROOM) from error
 
 
-def _end_with_parent() -> None:
-    """Let no hanging session outlive a memplan that was killed, where the system can."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 if __name__ == "__main__":
-    _end_with_parent()
+    end_with_parent()
     main(sys.argv[1], Path(sys.argv[2]))

@@ -21,6 +21,7 @@ from memplan_cli.shapes.lattice import (
     widest,
     with_shape,
 )
+from memplan_cli.shapes.skipped import NEVER_RUN
 from memplan_cli.shapes.subgraphs.carried import Carried
 from memplan_cli.shapes.subgraphs.scope import Infer, Level
 
@@ -65,6 +66,7 @@ def _complete(given: ModelProto, inferred: ModelProto, infer: Infer) -> dict[str
             continue
         level = level or Level.of(inferred, partial(infer_nested, infer=infer))
         target = inferred.graph.node[index]
+        _note_skipped(target, _skipped(node, level))
         unsteady = _unsteady(node, target, level)
         if not unsteady and all(level.is_known(name) for name in _made_in(target)):
             continue
@@ -135,17 +137,33 @@ Answer = tuple[Mapping[str, "GraphProto"], Sequence["TypeProto"]]
 
 
 def _if(node: NodeProto, level: Level) -> Answer:
-    inner = {name: level.run(graph, ()) for name, graph in subgraphs(node)}
-    condition = level.number(node.input[0])
-    taken = "then_branch" if condition else "else_branch"
-    branches = [b for name, b in inner.items() if condition is None or name == taken]
+    skipped = _skipped(node, level)
+    inner = {name: level.run(g, ()) for name, g in subgraphs(node) if name != skipped}
     results = []
     for at in range(len(node.output)):
-        kinds = (b.output[at].type for b in branches if at < len(b.output))
+        kinds = (b.output[at].type for b in inner.values() if at < len(b.output))
         kind = widest(kinds)
         assert kind is not None  # noqa: S101 - the range is the branches' own
         results.append(kind)
     return inner, results
+
+
+def _skipped(node: NodeProto, level: Level) -> str:
+    """Return the attribute with the subgraph that is known never to run, if there is one."""
+    if node.op_type == "If":
+        condition = level.number(node.input[0])
+        return "" if condition is None else "else_branch" if condition else "then_branch"
+    if node.op_type == "Loop":
+        ends = [level.number(name) for name in node.input[:2] if name]
+        ((attribute, _),) = subgraphs(node)
+        return attribute if 0 in ends else ""
+    return ""
+
+
+def _note_skipped(node: NodeProto, skipped: str) -> None:
+    for attribute in node.attribute:
+        if attribute.name == skipped:
+            attribute.g.doc_string = NEVER_RUN
 
 
 def _loop(node: NodeProto, level: Level) -> Answer:

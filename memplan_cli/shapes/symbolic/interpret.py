@@ -7,21 +7,28 @@ node alone, which is given the values of its inputs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import ChainMap
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
+from memplan_cli.onnx_io.load import free_names, subgraphs
 from memplan_cli.onnx_io.protobuf import messages
+from memplan_cli.shapes.domains.table import made_by, rule_of
 from memplan_cli.shapes.lattice import is_complete, merged, shape_in, with_shape
 from memplan_cli.shapes.onnx_inference import infer_node
+from memplan_cli.shapes.symbolic.bodies import BODIES, Known, type_of
 from memplan_cli.shapes.symbolic.families import BINARY, BY_DATA, UNPREDICTABLE
 from memplan_cli.shapes.symbolic.rules import (
     flattened,
     joined,
+    packed_into_channels,
     padded,
     resized,
     sliced,
     tiled,
+    unpacked_from_channels,
 )
 from memplan_cli.shapes.symbolic.targets import (
     broadcasted,
@@ -33,12 +40,17 @@ from memplan_cli.shapes.symbolic.targets import (
     topmost,
 )
 from memplan_cli.shapes.symbolic.value_rules import follow
-from memplan_cli.shapes.symbolic.values import BOOL, INT32, INT64, Values
-from memplan_cli.shapes.symbolic.windows import convolved, pooled, transposed
+from memplan_cli.shapes.symbolic.values import BOOL, INT32, INT64, MOST, Values
+from memplan_cli.shapes.symbolic.windows import (
+    convolved,
+    convolved_quantized,
+    pooled,
+    transposed,
+)
 from memplan_cli.shapes.workarounds import NEED_WORKAROUND
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from onnx import GraphProto, ModelProto, NodeProto, TypeProto
 
@@ -58,15 +70,20 @@ RULES: Mapping[str, Rule] = {
     "TopK": topmost,
     # Dims multiplied, cut or joined.
     "Concat": joined,
+    "DepthToSpace": unpacked_from_channels,
     "Flatten": flattened,
     "Pad": padded,
     "Resize": resized,
     "Slice": sliced,
+    "SpaceToDepth": packed_into_channels,
     "Tile": tiled,
     "Upsample": resized,
     # Windows.
     "AveragePool": pooled,
     "Conv": convolved,
+    "ConvInteger": convolved,
+    "DeformConv": convolved,
+    "QLinearConv": convolved_quantized,
     "ConvTranspose": transposed,
     "LpPool": pooled,
     "MaxPool": pooled,
@@ -85,6 +102,9 @@ _BY_ALL_INPUTS = BY_DATA | {"Range", "Resize", "Upsample"}
 """Operators whose shapes may hang on any of their inputs' values, of whatever type."""
 
 _SAY_SHAPES = (INT32, INT64, BOOL)
+
+_MOST_INSIDE = 4096
+"""Nodes of subgraphs that are looked at, each as often as it runs."""
 
 _NOT_ALONE = frozenset({*UNPREDICTABLE, *NEED_WORKAROUND})
 """Operators that ONNX's inference is not asked about node by node."""
@@ -109,29 +129,90 @@ def interpret(
     if not wanted and all(_is_whole(node, types) for node in graph.node):
         return Found({}, {})
     for tensor in graph.initializer:
-        types.setdefault(tensor.name, _type_of(tensor.data_type, tuple(tensor.dims)))
+        types.setdefault(tensor.name, type_of(tensor.data_type, tuple(tensor.dims)))
     opsets = {entry.domain: entry.version for entry in model.opset_import}
     values = Values.over(graph, types, opsets.get("", opsets.get("ai.onnx", 1)))
-    needed = _needed(graph, types, wanted)
-    found: dict[str, TypeProto] = {}
-    for node in graph.node:
-        if node.domain not in ("", "ai.onnx"):
-            continue
-        if not _is_whole(node, types):
-            rule = (RULES if rules is None else rules).get(node.op_type)
-            _note(found, types, _shapes(values, node, rule))
-        if not needed.isdisjoint(node.output):
-            follow(values, node)
-            made = {name: values.found[name] for name in node.output if name in values.found}
-            _note(found, types, {n: _type_of(v.kind, v.array.shape) for n, v in made.items()})
+    found = _Walk(RULES if rules is None else rules).over(graph, values, types, wanted)
     for name in wanted:
         values.of(name)
     return Found(found, values.found)
 
 
+@dataclass(slots=True)
+class _Walk:
+    """A walk over the nodes of a graph, and over those of subgraphs as often as they run."""
+
+    rules: Mapping[str, Rule]
+    left: int = _MOST_INSIDE
+    """Nodes of subgraphs that may still be looked at."""
+
+    def over(
+        self,
+        graph: GraphProto,
+        values: Values,
+        types: MutableMapping[str, TypeProto],
+        wanted: Collection[str],
+    ) -> dict[str, TypeProto]:
+        """Add the values that are needed; return the types that say more than before."""
+        needed = _needed(graph, types, wanted)
+        found: dict[str, TypeProto] = {}
+        for node in graph.node:
+            other = rule_of(node)
+            if other is not None and not _is_whole(node, types):
+                _note(found, types, made_by(values, node, other))
+            if node.domain not in ("", "ai.onnx"):
+                continue
+            if not _is_whole(node, types):
+                rule = self.rules.get(node.op_type)
+                _note(found, types, _shapes(values, node, rule))
+            if needed.isdisjoint(node.output):
+                continue
+            if node.op_type in BODIES:
+                _note(found, types, self._into(values, node))
+            else:
+                follow(values, node)
+            made = {name: values.found[name] for name in node.output if name in values.found}
+            _note(found, types, {n: type_of(v.kind, v.array.shape) for n, v in made.items()})
+        return found
+
+    def _into(self, values: Values, node: NodeProto) -> Mapping[str, TypeProto]:
+        """Add the values that a control-flow node gives; return the types of its results."""
+        try:
+            results = BODIES[node.op_type](values, node, partial(self._inside, values))
+        except (ValueError, IndexError, OverflowError):
+            return {}  # a node that is wrong, or one that runs for too long
+        made = [pair for pair in zip(node.output, results, strict=False) if pair[0]]
+        for name, known in made:
+            if known.value is not None and known.value.array.size <= MOST:
+                values.found[name] = known.value
+        return {n: k.kind for n, k in made if k.kind.WhichOneof("value") == "tensor_type"}
+
+    def _inside(self, outer: Values, graph: GraphProto, given: Sequence[Known]) -> list[Known]:
+        """Follow a subgraph once. What it declares is not looked at: it may be of one turn.
+
+        Raises:
+            ValueError: subgraphs have run over more nodes than is worth the time.
+        """
+        self.left -= len(graph.node)
+        if self.left < 0:
+            raise ValueError("subgraphs run for too long")
+        types: MutableMapping[str, TypeProto] = ChainMap({}, cast("Any", outer.types))
+        values = outer.inside(graph, types)
+        for tensor in graph.initializer:
+            types[tensor.name] = type_of(tensor.data_type, tuple(tensor.dims))
+        for value, known in zip(graph.input, given, strict=False):
+            types[value.name] = known.kind
+            if known.value is not None:
+                values.found[value.name] = known.value
+        wanted = [value.name for value in graph.output]
+        self.over(graph, values, types, wanted)
+        nothing: TypeProto = messages().TypeProto()
+        return [Known(types.get(name, nothing), values.of(name)) for name in wanted]
+
+
 def _note(
     found: dict[str, TypeProto],
-    types: dict[str, TypeProto],
+    types: MutableMapping[str, TypeProto],
     said: Mapping[str, TypeProto],
 ) -> None:
     """Fill the holes of types that are known with what is said of them now."""
@@ -140,12 +221,6 @@ def _note(
         better = kind if before is None else merged(before, kind)
         if better != before:
             found[name] = types[name] = better
-
-
-def _type_of(element: int, shape: Shape) -> TypeProto:
-    kind: TypeProto = messages().TypeProto()
-    kind.tensor_type.elem_type = element
-    return with_shape(kind, shape)
 
 
 def _is_whole(node: NodeProto, types: Mapping[str, TypeProto]) -> bool:
@@ -158,10 +233,12 @@ def _needed(
     """Return the values that shapes hang on, and those behind them."""
     needed = set(wanted)
     for node in reversed(graph.node):
-        if node.domain not in ("", "ai.onnx"):
+        if node.domain not in ("", "ai.onnx") and rule_of(node) is None:
             continue
         if not needed.isdisjoint(node.output) and node.op_type not in ("Shape", "Size"):
             needed.update(node.input)
+            for _, body in subgraphs(node):
+                needed.update(free_names(body))
         if _is_whole(node, types):
             continue
         if node.op_type in BY_DATA:  # its value says its shape

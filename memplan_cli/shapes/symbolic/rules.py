@@ -109,7 +109,7 @@ def padded(values: Values, node: NodeProto) -> Shape | None:
         return None
     found = list(before)
     for at, axis in enumerate(axes):
-        found[axis] = _sum((before[axis], pads[at], pads[at + len(axes)]))
+        found[axis] = summed((before[axis], pads[at], pads[at + len(axes)]))
     return tuple(found)
 
 
@@ -128,11 +128,12 @@ def joined(values: Values, node: NodeProto) -> Shape | None:
         )
         for dims in zip(*known, strict=True)
     ]
-    found[axis] = _sum([shape[axis] for shape in known])
+    found[axis] = summed([shape[axis] for shape in known])
     return tuple(found)
 
 
-def _sum(dims: Sequence[Dim]) -> Dim:
+def summed(dims: Sequence[Dim]) -> Dim:
+    """Add dims; None where one is not known."""
     return None if None in dims else as_dim(total([terms_of(dim) for dim in dims]))
 
 
@@ -186,6 +187,26 @@ def _place(place: int | str, dim: int | str) -> int | str | None:
         return None
     found = larger(place, 0) if counted else smaller(place, dim)
     return found if isinstance(found, int | str) else None
+
+
+def packed_into_channels(values: Values, node: NodeProto) -> Shape | None:
+    """Return a SpaceToDepth's shape: blocks of rows and columns become channels."""
+    shape, block = values.shape(node.input[0]), int_attribute(node, "blocksize", 0)
+    if shape is None or block < 1:
+        return None
+    batch, channels, *rest = shape
+    few = [None if d is None else as_dim(floored(terms_of(d), block)) for d in rest]
+    return (batch, product((channels, block**2)), *few)
+
+
+def unpacked_from_channels(values: Values, node: NodeProto) -> Shape | None:
+    """Return a DepthToSpace's shape: channels become blocks of rows and columns."""
+    shape, block = values.shape(node.input[0]), int_attribute(node, "blocksize", 0)
+    if shape is None or block < 1:
+        return None
+    batch, channels, *rest = shape
+    few = None if channels is None else as_dim(floored(terms_of(channels), block**2))
+    return (batch, few, *(product((dim, block)) for dim in rest))
 
 
 def flattened(values: Values, node: NodeProto) -> Shape | None:

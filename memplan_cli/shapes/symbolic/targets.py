@@ -15,6 +15,8 @@ from memplan_cli.shapes.symbolic.elements import ceiling, divide, larger, subtra
 from memplan_cli.shapes.symbolic.values import int_attribute, product
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from onnx import NodeProto
 
     from memplan_cli.core.program import Dim, Shape
@@ -34,11 +36,11 @@ def reshaped(values: Values, node: NodeProto) -> Shape | None:
                 dims[at] = shape[at] if shape is not None and at < len(shape) else None
     if -1 in dims:
         rest = [dim for dim in dims if dim != -1]
-        dims[dims.index(-1)] = None if shape is None else _quotient(shape, rest)
+        dims[dims.index(-1)] = None if shape is None else quotient(shape, rest)
     return tuple(dims)
 
 
-def _quotient(whole: Shape, parts: list[Dim]) -> Dim:
+def quotient(whole: Shape, parts: Sequence[Dim]) -> Dim:
     """Divide one product of dims by another, where that leaves a product."""
     if None in whole or None in parts:
         return None

@@ -84,6 +84,11 @@ class Values:
             types, opset, constants={tensor.name: tensor for tensor in graph.initializer}
         )
 
+    def inside(self, graph: GraphProto, types: Mapping[str, TypeProto]) -> Values:
+        """Begin a walk over a subgraph, which sees what is known around it."""
+        constants = {tensor.name: tensor for tensor in graph.initializer}
+        return Values(types, self.opset, dict(self.found), {**self.constants, **constants})
+
     def shape(self, name: str) -> Shape | None:
         """Return a value's dims."""
         return shape_in(self.types[name]) if name in self.types else None

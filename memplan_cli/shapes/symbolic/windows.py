@@ -25,6 +25,19 @@ def convolved(values: Values, node: NodeProto) -> Shape | None:
     shape, kernel = values.shape(node.input[0]), values.shape(node.input[1])
     if shape is None or kernel is None or len(kernel) != len(shape):
         return None
+    return convolution(node, shape, kernel)
+
+
+def convolved_quantized(values: Values, node: NodeProto) -> Shape | None:
+    """Return a QLinearConv's shape: scales and zero points stand between input and kernel."""
+    shape, kernel = values.shape(node.input[0]), values.shape(node.input[3])
+    if shape is None or kernel is None or len(kernel) != len(shape):
+        return None
+    return convolution(node, shape, kernel)
+
+
+def convolution(node: NodeProto, shape: Shape, kernel: Shape) -> Shape:
+    """Return a convolution's shape from those of its input and its kernel, channels first."""
     sizes = ints_attribute(node, "kernel_shape", ())
     window: Sequence[Dim] = sizes or kernel[_BATCH_AND_CHANNELS:]
     return (shape[0], kernel[0], *_fits(node, shape[_BATCH_AND_CHANNELS:], window))
@@ -32,8 +45,14 @@ def convolved(values: Values, node: NodeProto) -> Shape | None:
 
 def pooled(values: Values, node: NodeProto) -> Shape | None:
     """Return a pool's shape: batch and channels as they are, and how often its window fits."""
-    shape, window = values.shape(node.input[0]), ints_attribute(node, "kernel_shape", ())
-    if shape is None or len(window) != len(shape) - _BATCH_AND_CHANNELS:
+    shape = values.shape(node.input[0])
+    return None if shape is None else pool(node, shape)
+
+
+def pool(node: NodeProto, shape: Shape) -> Shape | None:
+    """Return a pool's shape from that of its input, channels first."""
+    window = ints_attribute(node, "kernel_shape", ())
+    if len(window) != len(shape) - _BATCH_AND_CHANNELS:
         return None
     dims = shape[_BATCH_AND_CHANNELS:]
     if int_attribute(node, "ceil_mode", 0):

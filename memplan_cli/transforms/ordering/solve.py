@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.progress import Detail
 from memplan_cli.transforms.ordering.bounds.bound import local_bounds
 from memplan_cli.transforms.ordering.bounds.certify import Certificate
 from memplan_cli.transforms.ordering.effort import Effort
@@ -143,7 +144,7 @@ def solve(graph: TaskGraph, effort: Effort, tell: Callable[[str], None]) -> Solu
         if found.proved or not effort.in_time:
             break
         method(found, small, effort)
-        tell(f"order: {found.peak} bytes by {found.chosen}, none below {found.bound}")
+        tell(Detail(f"order: {found.peak} bytes by {found.chosen}, none below {found.bound}"))
     if found.chosen != "file":
         found.unrestored = found.order
         found.order = restore_source_order(

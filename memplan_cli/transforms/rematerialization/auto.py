@@ -14,7 +14,7 @@ from operator import sub
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.cost import total_cost
-from memplan_cli.core.progress import silent
+from memplan_cli.core.progress import Detail, silent
 from memplan_cli.transforms.ordering.order import DEFAULT_WORK, best_order
 from memplan_cli.transforms.rematerialization.bound import Bound, number
 from memplan_cli.transforms.rematerialization.solve import Solver, Trial
@@ -176,7 +176,7 @@ class _Search:
             found = solver.descend(dict.fromkeys(budgets), solver.start())
             self._trials += found
             least = min(trial.peak for trial in found)
-            self._tell(f"from order {name!r}: down to {least} bytes")
+            self._tell(Detail(f"from order {name!r}: down to {least} bytes"))
 
     def _order_alone(self) -> None:
         """Take the order that is found where nothing may be computed again.
@@ -221,7 +221,7 @@ class _Search:
         self._trials += found
         nearest = min(found, key=lambda trial: trial.rank(budget))
         extra = nearest.work / self._total
-        self._tell(f"from order {name!r}: {nearest.peak} bytes, {extra:.2%} more work")
+        self._tell(Detail(f"from order {name!r}: {nearest.peak} bytes, {extra:.2%} more work"))
 
     def _again(self, budget: int) -> None:
         """Order the best program with its copies, and start from that order once more."""

@@ -90,7 +90,7 @@ class _Builder:
         copies = self._name_copies(names)
         ops = tuple(_renamed(op, names) for op, _ in self._ops)
         return Copied(
-            Program(program.name, replace(program.body, ops=ops), self._vars),
+            replace(program, body=replace(program.body, ops=ops), vars=self._vars),
             self._sizes,
             tuple(place for _, place in self._ops),
             tuple(

@@ -84,6 +84,7 @@ def load_program(model: ModelProto | LazyModel, path: Path, settings: Settings) 
     """
     from memplan_cli.onnx_io.lazy_model import lazy
     from memplan_cli.shapes.bindings import Bindings
+    from memplan_cli.shapes.given_values import small_values
     from memplan_cli.workflows.files.binding import bind
     from memplan_cli.workflows.files.reading import (
         read_completely,
@@ -94,7 +95,8 @@ def load_program(model: ModelProto | LazyModel, path: Path, settings: Settings) 
     source = lazy(model)
     del model
     settings = bind(source.model, settings)
-    bindings, feeds = Bindings(settings.dims, settings.shapes), settings.inputs.feeds or {}
+    feeds = settings.inputs.feeds or {}
+    bindings = Bindings(settings.dims, settings.shapes, values=small_values(feeds))
     if settings.profile_shapes:
         return read_observed(source, path, bindings, feeds)
     if settings.inputs.given:
@@ -116,6 +118,8 @@ def plan_model(
     from memplan_cli.planning.planner import make_plan
     from memplan_cli.workflows.files.binding import bind
 
+    if progress:
+        progress("reading")
     settings = bind(file.model, settings)
     loaded = load_program(file.lazy, file.path, settings)
     if loaded.observed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from os.path import realpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 from memplan_cli.errors import ModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from memplan_cli.core.files import Content
 
@@ -113,7 +114,7 @@ class OutputFiles:
     ) -> None:
         from memplan_cli.onnx_io.weights.external_data import copy_along
 
-        self._created = copy_along(weights, source, target, own=own)
+        self._created: tuple[Path, ...] = copy_along(weights, source, target, own=own)
         self._done = False
 
     def __enter__(self) -> Self:
@@ -124,6 +125,15 @@ class OutputFiles:
 
         if not self._done:
             remove(self._created)
+
+    @contextmanager
+    def undone_by_errors(self) -> Iterator[None]:
+        """Take back what was brought if the block fails, for one who has not entered yet."""
+        try:
+            yield
+        except BaseException as error:
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
 
     def forget(self) -> None:
         """Let the weights of an earlier version go: it has been replaced."""

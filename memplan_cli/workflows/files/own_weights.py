@@ -1,7 +1,8 @@
-"""The files of weights that are an output's own: those that a graph of the runtime brought.
+"""The files of weights that are an output's own: a graph of the runtime's, or folded constants.
 
 A portable output refers to the weights of its source. One for a provider brings its own,
-fused and packed, under a name made of the output's: they are replaced, or go, with it. A
+fused and packed, and constants that were folded may lie in a file of their own: under a name
+made of the output's they are replaced, or go, with it. A
 file of that name which no such output refers to is somebody's.
 """
 
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 
     from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them
 
-FUSED, UNFUSED = "", ".unfused"
-"""The graphs that are dumped for one output, by what is put into its name."""
+FUSED, UNFUSED, FOLDED = "", ".unfused", ".folded"
+"""The graphs that bring weights for one output, by what is put into its name."""
 
 
 def dump_name(output: Path, taken: Collection[str], kind: str = FUSED) -> str:
@@ -36,7 +37,7 @@ def dump_name(output: Path, taken: Collection[str], kind: str = FUSED) -> str:
 
 def possible_weights(output: Path) -> tuple[str, ...]:
     """Return every name that `dump_name` can lead to for the weights of an output, sorted."""
-    kinds = (FUSED, UNFUSED)
+    kinds = (FUSED, UNFUSED, FOLDED)
     names = {f"{dump_name(output, (), kind)}.data" for kind in kinds}
     return tuple(sorted(names | {f"{dump_name(output, names, kind)}.data" for kind in kinds}))
 
@@ -44,10 +45,10 @@ def possible_weights(output: Path) -> tuple[str, ...]:
 def own_weights(output: Path) -> tuple[str, ...]:
     """Return the files beside an output, written earlier, that came and go with it.
 
-    Nothing for what is not there, cannot be read, or is no output for a provider.
+    Nothing for what is not there, cannot be read, or came without weights.
     """
     from memplan_cli.onnx_io.load import load_model
-    from memplan_cli.onnx_io.metadata import is_offline
+    from memplan_cli.onnx_io.metadata import has_own_weights
 
     # Reading a large model takes its time, and there is nearly never anything to find.
     there = {name for name in possible_weights(output) if output.with_name(name).exists()}
@@ -55,7 +56,7 @@ def own_weights(output: Path) -> tuple[str, ...]:
         return ()
     try:
         model = load_model(output)
-        named = weights_of(model) if is_offline(model) else ()
+        named = weights_of(model) if has_own_weights(model) else ()
     except MemplanError:
         return ()
     return tuple(name for name in named if name in there)

@@ -18,7 +18,6 @@ from memplan_cli.core.symbolic.polynomials import format_atom
 from memplan_cli.core.symbolic.sizes import BITS, size_of
 from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.lazy_model import lazy
-from memplan_cli.shapes.bindings import Bindings
 from memplan_cli.shapes.reading import Loaded, read_checked
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.bindings import Feeds
     from memplan_cli.core.program import Program, VarId
     from memplan_cli.onnx_io.lazy_model import LazyModel
-    from memplan_cli.shapes.bindings import Known
+    from memplan_cli.shapes.bindings import Bindings, Known
 
 MOST_NODES = 4000
 """Above this a session takes longer to load than all of the planning."""
@@ -53,7 +52,7 @@ def read_completely(model: ModelProto | LazyModel, path: Path, bindings: Binding
         note = (
             f"{len(missing)} sizes are unknown and ONNX Runtime cannot load {path.name} to say"
         )
-        return Loaded(loaded.program, (*loaded.warnings, f"{note}: {failure}"))
+        return replace(loaded, warnings=(*loaded.warnings, f"{note}: {failure}"))
     return _read_with(source, bindings, known, missing, "come from ONNX Runtime's inference")
 
 
@@ -106,7 +105,7 @@ def read_observed(
     dims = {**_seen_dims(loaded.program, known), **bindings.dims}
     whose = "the inputs given" if feeds else "drawn inputs"
     text = f"were seen in one run on {whose}; other data may need more"
-    found = _read_with(source, Bindings(dims, bindings.shapes), known, unknown, text)
+    found = _read_with(source, replace(bindings, dims=dims), known, unknown, text)
     return replace(found, observed=True)
 
 
@@ -137,7 +136,7 @@ def _seen_dims(program: Program, known: Known) -> dict[str, int]:
 def _read_with(
     source: LazyModel, bindings: Bindings, known: Known, before: Sequence[VarId], how: str
 ) -> Loaded:
-    loaded = read_checked(source, Bindings(bindings.dims, bindings.shapes, known))
+    loaded = read_checked(source, replace(bindings, known=known))
     after = set(missing_sizes(loaded.program))
     gained = [var for var in before if var not in after]
     if not gained:

@@ -8,14 +8,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from memplan_cli.core.compact.spool import Parts
+from memplan_cli.core.results.observations import CPU, PROVIDERS
 from memplan_cli.errors import ModelError, SettingsError
 from memplan_cli.workflows.files.file_names import plan_beside, written_beside
 from memplan_cli.workflows.files.output_files import OutputFiles, refuse_targets
 from memplan_cli.workflows.files.own_weights import possible_weights
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
+    from memplan_cli.core.files import Content
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.planning.planner import Planned
     from memplan_cli.settings.settings import Settings
@@ -132,15 +135,40 @@ class RewrittenFiles(OutputFiles):
         self._rewriting = rewriting
         self._targets = rewriting.targets
         self._earlier = own_weights(self._targets.model)
-        planned = rewriting.planned
-        notes = {**rewriting.notes, **donation_note(planned.plan.report.donated.pairs)}
-        self.data = written_model(rewriting.file.model, planned.program, planned.plan, notes)
+        self._used = set(rewriting.file.data_files)
         super().__init__(
             rewriting.file.data_files,
             rewriting.file.path.parent,
             self._targets.model.parent,
             own=self._earlier if rewriting.original else (),
         )
+        plan = rewriting.planned.plan
+        notes = {**rewriting.notes, **donation_note(plan.report.donated.pairs)}
+        with self.undone_by_errors():
+            if plan.report.folded.tensors:
+                self.data = self._folded(notes)
+            else:
+                program = rewriting.planned.program
+                self.data = written_model(rewriting.file.model, program, plan, notes)
+
+    def _folded(self, notes: Mapping[str, str]) -> Iterable[bytes]:
+        """Return the written model with its constants folded, and bring their data.
+
+        Raises:
+            ModelError: a value cannot be computed, or a file is in the way.
+        """
+        from memplan_cli.onnx_io.metadata import FOLDED
+        from memplan_cli.onnx_io.writing.write import written_model
+        from memplan_cli.workflows.files.folding import fold_beside
+
+        planned, out = self._rewriting.planned, self._targets.model
+        folded = fold_beside(self._rewriting.file, planned, out, self._earlier)
+        self._created = (*self._created, *folded.created)
+        self._used.update(path.name for path in folded.created)
+        count = len(planned.plan.report.folded.tensors)
+        where = "".join(f" in {path.name}" for path in folded.created)
+        notes = {**notes, FOLDED: f"{count} constants{where}"}
+        return written_model(folded.model, folded.program, planned.plan, notes)
 
     def finish(self, plan: Plan) -> tuple[Plan, tuple[Path, ...]]:
         """Give all files their names; return the plan as written, and the weights.
@@ -150,7 +178,11 @@ class RewrittenFiles(OutputFiles):
             ModelError: a file cannot be written.
         """
         plan = _seen_from(self._targets.plan.parent, plan)
-        contents = {self._targets.plan: plan.encoded(), self._targets.model: self.data}
+        model = Parts(self.data, [_recorded(self._rewriting, plan)])
+        contents: dict[Path, Content] = {
+            self._targets.plan: plan.encoded(),
+            self._targets.model: model,
+        }
         weights = self.write({**contents, **dict(self._settings(plan))})
         self._drop_unused()
         return plan, weights
@@ -177,11 +209,31 @@ class RewrittenFiles(OutputFiles):
         from memplan_cli.onnx_io.load import load_model
         from memplan_cli.workflows.files.own_weights import weights_of
 
-        left = [n for n in self._earlier if n not in self._rewriting.file.data_files]
+        left = [name for name in self._earlier if name not in self._used]
         used = weights_of(load_model(self._rewriting.compared_with)) if left else ()
         for name in left:
             if name not in used:
                 self._targets.model.with_name(name).unlink(missing_ok=True)
+
+
+def _recorded(rewriting: Rewriting, plan: Plan) -> bytes:
+    """Return what the end of a written file says of how to run it; nothing where nobody knows.
+
+    What optimisation would undo or make unsafe is run as it stands, measured or not.
+    """
+    from memplan_cli.onnx_io.recorded import Recorded, settings_entry
+
+    runtime = plan.report.runtime
+    if runtime is not None and runtime.settings is not None:
+        return settings_entry(Recorded(runtime.provider, runtime.settings))
+    if not rewriting.only_as_written:
+        return b""
+    from memplan_cli.runtime.graph.offline import FREED_AT_ONCE
+
+    provider = PROVIDERS.get(rewriting.settings.target, CPU)
+    donated = {made: given for given, made in plan.report.donated.pairs}
+    bound = replace(FREED_AT_ONCE, io_binding=donated)
+    return settings_entry(Recorded(provider, bound))
 
 
 def _seen_from(folder: Path, plan: Plan) -> Plan:

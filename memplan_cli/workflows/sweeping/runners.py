@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.children import end_with_parent
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.reporting.findings.sweep_rows import Row
 from memplan_cli.workflows.sweeping.sweep import Job, do_job, failed
@@ -50,9 +53,23 @@ def in_processes(jobs: Sequence[Job], *, count: int) -> Numbered:
         left = [(place, job) for place, job in left if place not in done]
 
 
-def _pool(count: int) -> ProcessPoolExecutor:
+@contextmanager
+def _pool(count: int) -> Iterator[ProcessPoolExecutor]:
+    """Start a pool whose processes end with it, also where it is left before they are done."""
     # Not forked: a fork of a process with threads (numpy's, the runtime's) may hang.
-    return ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"))
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(
+        count, mp_context=context, initializer=end_with_parent, initargs=(os.getpid(),)
+    )
+    try:
+        yield pool
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in multiprocessing.active_children():
+            process.kill()
+        raise
+    finally:
+        pool.shutdown()
 
 
 def _drain(

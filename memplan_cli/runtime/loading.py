@@ -1,0 +1,141 @@
+"""Sessions made as a model file says: its options, its arena, its buffers.
+
+The one place in which memplan works with ONNX Runtime in the process of its caller: here the
+session is what the caller asked for.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import onnxruntime as ort
+
+from memplan_cli.core.results.observations import CPU, RuntimeSettings
+from memplan_cli.onnx_io.recorded import Recorded, recorded_settings
+from memplan_cli.onnx_io.scan import scanned_metadata
+from memplan_cli.runtime.workers.session import (
+    apply_options,
+    provider_options,
+    register_arena,
+    run_entries,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from memplan_cli.core.results.observations import Setting
+
+_registered: list[Mapping[str, Setting]] = []
+"""The CPU arena of this process, once there is one: ONNX Runtime keeps it to the end."""
+
+
+class PlannedSession(ort.InferenceSession):  # type: ignore[misc]
+    """An ``InferenceSession`` whose runs have the file's run options.
+
+    Attributes:
+        settings: what was applied.
+        donated: ``{output: input}``: outputs that may lie where an input was.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        options: Any,  # noqa: ANN401 - ONNX Runtime has no types
+        recorded: Recorded,
+        **others: Any,  # noqa: ANN401
+    ) -> None:
+        super().__init__(str(path), options, **others)
+        self.settings = recorded.settings
+        self.donated = dict(recorded.settings.io_binding)
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: Any = None,  # noqa: ANN401
+    ) -> Any:  # noqa: ANN401
+        """Run as `InferenceSession.run` does, with the file's run options."""
+        options = run_entries(self.settings, run_options)
+        return super().run(output_names, input_feed, options)
+
+    def run_with_iobinding(self, iobinding: Any, run_options: Any = None) -> None:  # noqa: ANN401
+        """Run as `InferenceSession.run_with_iobinding` does, with the file's run options."""
+        super().run_with_iobinding(iobinding, run_entries(self.settings, run_options))
+
+    def bound(self, inputs: Mapping[str, Any]) -> Any:  # noqa: ANN401
+        """Return a binding whose buffers are the arrays given: runs write into them.
+
+        Each output that replaces an input, a new parameter its old one, is written where that
+        input lies: run the binding again for the next step.
+
+        Args:
+            inputs: an array for each input.
+        """
+        device = "cpu" if self.get_providers()[0] == CPU else "cuda"
+        buffers = {
+            name: ort.OrtValue.ortvalue_from_numpy(array, device, 0)
+            for name, array in inputs.items()
+        }
+        binding = self.io_binding()
+        for name, buffer in buffers.items():
+            binding.bind_ortvalue_input(name, buffer)
+        for output in self.get_outputs():
+            if output.name in self.donated:
+                binding.bind_ortvalue_output(output.name, buffers[self.donated[output.name]])
+            else:
+                binding.bind_output(output.name, device)
+        return binding
+
+
+def load_session(path: Path, options: Any = None, **others: Any) -> PlannedSession:  # noqa: ANN401
+    """Create a session on a file with the settings in its metadata.
+
+    A file without any, which memplan did not write, gets ONNX Runtime's defaults.
+
+    Args:
+        path: the model.
+        options: ONNX Runtime's ``SessionOptions`` to set them on; new ones by default. What
+            a file sets wins: its order of execution is what it was planned for.
+        others: further arguments of ``InferenceSession``; ``providers`` wins over the file's.
+
+    Raises:
+        ModelError: the file cannot be read, or its settings are none of memplan's.
+    """
+    recorded = recorded_settings(scanned_metadata(path)) or Recorded(CPU, RuntimeSettings())
+    settings = recorded.settings
+    options = ort.SessionOptions() if options is None else options
+    apply_options(options, settings)
+    if "providers" not in others:
+        own = provider_options(settings, recorded.provider)
+        others["providers"] = [(recorded.provider, own)]
+    provider = _first(others["providers"])
+    if provider != recorded.provider:
+        # The order of the run holds anywhere, an arena's sizes do not.
+        _warn(
+            f"{path} was planned for {recorded.provider}: its arena is not used on {provider}"
+        )
+    elif settings.arena and provider == CPU:
+        _use_arena(settings.arena)
+        options.add_session_config_entry("session.use_env_allocators", "1")
+    return PlannedSession(path, options, recorded, **others)
+
+
+def _first(providers: Any) -> str:  # noqa: ANN401 - names, or pairs with options
+    first = providers[0] if providers else CPU
+    return str(first if isinstance(first, str) else first[0])
+
+
+def _use_arena(arena: Mapping[str, Setting]) -> None:
+    """Register the arena of this process, once: later models share it, and let it grow."""
+    if not _registered:
+        register_arena(arena)
+        _registered.append(dict(arena))
+    elif _registered[0] != dict(arena):
+        _warn("this process has its arena already, sized for another model: it is shared")
+
+
+def _warn(text: str) -> None:
+    """Warn whoever called ``memplan_cli.load``."""
+    warnings.warn(text, stacklevel=5)

@@ -1,0 +1,102 @@
+"""Progress is for people: stages, one line at a time, and nothing where nobody looks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from memplan_cli.cli import progress
+from memplan_cli.cli.common import Output
+from memplan_cli.cli.progress import Display
+from memplan_cli.core.progress import Counted, Detail
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Drawn:
+    """A live line that writes down what happens to it."""
+
+    def __init__(self, said: Callable[[], str], seen: list[str]) -> None:
+        self.said, self.seen = said, seen
+
+    def start(self) -> None:
+        self.seen.append(f"on: {self.said()}")
+
+    def stop(self) -> None:
+        self.seen.append("off")
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setattr(progress, "QUICK", 0.0)
+    return []
+
+
+def test_a_log_gets_a_line_a_stage(seen: list[str]) -> None:
+    display = Display(seen.append)
+    for text in ("planning", "planning", Detail("beam 7"), "ordering"):
+        display.tell(text)
+    display.stop()
+    assert seen == ["memplan: planning (0 s)", "memplan: ordering (0 s)"]
+
+
+def test_a_log_counts_parts_seldom(seen: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    display = Display(seen.append)
+    display.tell(Counted("planning models", 1, 9))
+    display.tell(Counted("planning models", 2, 9))
+    monkeypatch.setattr(progress, "_SELDOM", -1.0)
+    display.tell(Counted("planning models", 3, 9))
+    assert [line.removeprefix("memplan: planning models, ") for line in seen] == [
+        "1 of 9 (0 s)", "3 of 9 (0 s)"
+    ]  # fmt: skip
+
+
+def test_what_searches_find_is_shown_to_those_who_debug(seen: list[str]) -> None:
+    Display(seen.append, details=True).tell(Detail("beam 7"))
+    assert seen == ["memplan: beam 7"]
+
+
+def test_a_terminal_has_one_line_that_goes(seen: list[str]) -> None:
+    display = Display(seen.append, lambda said: Drawn(said, seen))
+    display.tell("planning")
+    display.tell(Counted("ordering", 1, 2))
+    display.note("warning: a dim is free")
+    display.tell("packing")
+    display.stop()
+    assert seen == [
+        "on: memplan: planning (0 s)", "off", "warning: a dim is free",
+        "on: memplan: packing (0 s)", "off",
+    ]  # fmt: skip
+
+
+def test_a_quick_command_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(progress, "QUICK", 60.0)
+    display = Display(seen.append)
+    display.tell("planning")
+    display.stop()
+    assert seen == []
+
+
+def test_a_stage_that_lasts_is_shown_while_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "QUICK", 0.05)
+    seen: list[str] = []
+    display = Display(seen.append)
+    display.tell("packing")
+    assert display._timer is not None
+    display._timer.join()
+    assert len(seen) == 1
+    assert seen[0].startswith("memplan: packing")
+
+
+def test_quiet_hears_no_stage_but_the_reason_of_a_failure(
+    seen: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = Output(quiet=True, debug=True)
+    output.progress("planning")
+    output.note("memplan: wrote a file")
+    output.reason("memplan: outputs differ: nothing was written")
+    assert seen == []
+    assert capsys.readouterr().err == "memplan: outputs differ: nothing was written\n"

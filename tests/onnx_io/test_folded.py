@@ -1,0 +1,171 @@
+"""Folded constants: the values that ONNX Runtime computes, bit for bit, and where they go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from onnx import TensorProto, helper, numpy_helper
+
+from builders import parse
+from memplan_cli.core.program import Origin
+from memplan_cli.errors import ModelError
+from memplan_cli.onnx_io.weights.constants import Evaluator, read_tensor
+from memplan_cli.onnx_io.weights.folded import DataFile, folded_model, inside
+from memplan_cli.shapes.bindings import Bindings
+from memplan_cli.shapes.reading import read_program
+from memplan_cli.transforms.folding import _COMPARES, _COUNTS, _MOVES, fold
+from onnx_io import constant_graphs
+from onnx_io.constant_graphs import constant_models
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+
+def folded(model: ModelProto, folder: Path = Path()) -> ModelProto:
+    program = fold(read_program(model, Bindings()).program, {}).program
+    return folded_model(model, program, Evaluator(model, folder), inside)[0]
+
+
+def run(model: ModelProto) -> list[Any]:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    found: list[Any] = session.run(None, {})
+    return found
+
+
+@given(model=constant_models())
+@settings(max_examples=60)
+def test_what_is_folded_is_what_the_runtime_computes(model: ModelProto) -> None:
+    import onnxruntime
+
+    try:
+        wanted = run(model)
+    except onnxruntime.capi.onnxruntime_pybind11_state.NotImplemented:
+        return  # no kernel of this type
+    got = run(folded(model))
+    for one, other, output in zip(wanted, got, model.graph.output, strict=True):
+        assert (one.dtype, one.shape) == (other.dtype, other.shape), output.name
+        assert one.tobytes() == other.tobytes(), output.name
+
+
+def test_every_operator_that_is_taken_for_exact_is_drawn() -> None:
+    drawn = Path(constant_graphs.__file__).read_text("utf-8")
+    missing = [name for name in _MOVES | _COUNTS | _COMPARES if f'"{name}"' not in drawn]
+    assert missing == []
+
+
+HEAD = "a (float[3,2] x) => (float[3,2] y) <float[2,3] w = {1,2,3,4,5,6}>"
+
+
+def test_the_expression_goes_and_its_value_comes() -> None:
+    model = folded(parse(f"{HEAD} {{ t = Transpose(w) y = Add(x, t) }}"))
+    assert [node.op_type for node in model.graph.node] == ["Add"]
+    assert [tensor.name for tensor in model.graph.initializer] == ["t"]
+    assert numpy_helper.to_array(model.graph.initializer[0]).tolist() == [
+        [1, 4],
+        [2, 5],
+        [3, 6],
+    ]
+
+
+def test_a_weight_that_is_read_elsewhere_stays() -> None:
+    text = "{ t = Transpose(w) s = ReduceSum(w) u = Add(x, t) y = Add(u, s) }"
+    model = folded(parse(f"{HEAD} {text}"))
+    assert [tensor.name for tensor in model.graph.initializer] == ["w", "t"]
+
+
+def test_types_that_numpy_does_not_know_are_moved_by_their_bits() -> None:
+    raw = np.arange(6, dtype=np.uint16) + 0x7F80  # infinity, and what is no number
+    tensor = helper.make_tensor("w", TensorProto.BFLOAT16, [2, 3], raw.tobytes(), raw=True)
+    node = helper.make_node("Transpose", ["w"], ["t"])
+    last = helper.make_node("Add", ["t", "x"], ["y"])
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [node, last],
+        "b",
+        [value("x", TensorProto.BFLOAT16, [3, 2])],
+        [value("y", TensorProto.BFLOAT16, [3, 2])],
+        [tensor],
+    )
+    model = folded(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]))
+    (found,) = model.graph.initializer
+    assert found.data_type == TensorProto.BFLOAT16
+    assert found.raw_data == raw.reshape(2, 3).T.tobytes()
+
+
+def test_a_slice_backwards_from_before_the_first_element_keeps_that() -> None:
+    values = "<int64[1] s = {-5}, int64[1] e = {-9}, int64[1] a = {1}, int64[1] b = {-1}>"
+    text = f"a () => (float[2,1] y) {values[:-1]}, float[2,3] w = {{1,2,3,4,5,6}}>"
+    model = parse(f"{text} {{ t = Slice(w, s, e, a, b) y = Identity(t) }}")
+    assert numpy_helper.to_array(folded(model).graph.initializer[0]).tolist() == [[1], [4]]
+    assert run(model)[0].tolist() == [[1], [4]]
+
+
+def test_a_constant_of_a_subgraph_becomes_its_initializer() -> None:
+    model = parse(
+        "a (bool c, float[3,2] x) => (float[3,2] y) <float[2,3] w = {1,2,3,4,5,6}> {"
+        " y = If (c) <then_branch = one () => (float[3,2] p) { t = Transpose(w) p = Add(x, t) },"
+        " else_branch = other () => (float[3,2] q) { q = Identity(x) }> }"
+    )
+    found = folded(model)
+    assert not found.graph.initializer, "nobody reads the weight any more"
+    branch = next(a.g for a in found.graph.node[0].attribute if a.name == "then_branch")
+    assert [tensor.name for tensor in branch.initializer] == ["t"]
+    assert [node.op_type for node in branch.node] == ["Add"]
+
+
+def test_large_values_go_into_the_data_file_a_part_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memplan_cli.onnx_io.weights.folded._CHUNK", 1000)
+    weight = np.arange(40 * 30, dtype=np.float32).reshape(40, 30)
+    model = parse(f"{HEAD.replace('3,2', '30,40')} {{ t = Transpose(w) y = Add(x, t) }}")
+    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(weight, "w"))
+    program = fold(read_program(model, Bindings()).program, {}).program
+    with (tmp_path / "d").open("wb") as file:
+        found, _ = folded_model(
+            model, program, Evaluator(model, tmp_path), DataFile("d", file).hold
+        )
+    (tensor,) = found.graph.initializer
+    assert tensor.data_location == tensor.EXTERNAL
+    assert not tensor.raw_data
+    assert read_tensor(tensor, tmp_path).tolist() == weight.T.tolist()
+
+
+def test_an_index_outside_names_the_node_and_the_way_out() -> None:
+    text = "<int64[1] i = {7}> { g = Gather(w, i) y = Add(x, g) }"
+    model = parse(
+        f"a (float[3,2] x) => (float[3,2] y) <float[2,3] w = {{1,2,3,4,5,6}}, {text[1:]}"
+    )
+    with pytest.raises(ModelError, match=r"'g' cannot be folded: Gather") as error:
+        folded(model)
+    assert error.value.hint == "leave it as it is: --exclude g"
+
+
+def test_weights_that_are_not_there_are_said(tmp_path: Path) -> None:
+    model = parse(f"{HEAD} {{ t = Transpose(w) y = Add(x, t) }}")
+    (tensor,) = model.graph.initializer
+    del tensor.float_data[:]
+    tensor.data_location = tensor.EXTERNAL
+    tensor.external_data.add(key="location", value="gone.bin")
+    with pytest.raises(ModelError, match=r"gone.bin cannot be read"):
+        folded(model, tmp_path)
+
+
+def test_the_folded_program_has_the_written_indices() -> None:
+    model = parse(f"{HEAD} {{ t = Transpose(w) y = Add(x, t) }}")
+    program = fold(read_program(model, Bindings()).program, {}).program
+    assert [op.source for op in program.body.ops] == [1]
+    _, written = folded_model(model, program, Evaluator(model, Path()), inside)
+    assert [op.source for op in written.body.ops] == [0]
+    assert program.vars["t"].origin is Origin.WEIGHT  # type: ignore[index]

@@ -1,0 +1,112 @@
+"""What a file says of how to run it is found without reading it, and believed with care."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memplan_cli.core.results.observations import CPU, CUDA, RuntimeSettings
+from memplan_cli.errors import ModelError
+from memplan_cli.onnx_io.recorded import SETTINGS, Recorded, recorded_settings, settings_entry
+from memplan_cli.onnx_io.scan import scanned_metadata
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MINE = Recorded(
+    CPU,
+    RuntimeSettings(
+        session={"enable_mem_pattern": False, "execution_order": "PRIORITY_BASED"},
+        session_config={"session.use_device_allocator_for_initializers": "1"},
+        arena={"initial_chunk_size_bytes": 4096},
+        io_binding={"new.w": "w"},
+    ),
+)
+
+
+def test_what_is_appended_is_metadata_of_the_same_model(samples: Path, tmp_path: Path) -> None:
+    before = (samples / "branchy_cnn.onnx").read_bytes()
+    path = tmp_path / "model.onnx"
+    path.write_bytes(before + settings_entry(MINE))
+    assert recorded_settings(scanned_metadata(path)) == MINE
+    again = onnx.load(path)
+    assert again.graph == onnx.load_from_string(before).graph
+    assert again.metadata_props[-1].key == SETTINGS
+
+
+@given(st.dictionaries(st.text(), st.text(), max_size=4), st.binary(max_size=300))
+def test_metadata_is_found_wherever_it_stands(
+    tmp_path_factory: pytest.TempPathFactory, entries: dict[str, str], raw: bytes
+) -> None:
+    model = onnx.ModelProto(ir_version=8, doc_string="text")
+    model.graph.initializer.add(name="w", data_type=2, raw_data=raw)
+    for key, value in entries.items():
+        model.metadata_props.add(key=key, value=value)
+    path = tmp_path_factory.mktemp("scan") / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    assert scanned_metadata(path) == entries
+
+
+@given(st.binary(max_size=200))
+def test_bytes_that_are_no_model_are_refused_or_have_no_settings(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes
+) -> None:
+    path = tmp_path_factory.mktemp("scan") / "model.onnx"
+    path.write_bytes(data)
+    with suppress(ModelError):
+        assert SETTINGS not in scanned_metadata(path)
+
+
+def test_a_file_that_ends_too_early_is_refused(samples: Path, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes((samples / "branchy_cnn.onnx").read_bytes()[:-5])
+    with pytest.raises(ModelError, match="ends within"):
+        scanned_metadata(path)
+
+
+def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"no\.onnx cannot be read"):
+        scanned_metadata(tmp_path / "no.onnx")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "cannot be read"),
+        ("[" * 100_000, "cannot be read"),
+        ("{}", "cannot be read"),
+        (json.dumps({"provider": "Nobody", "settings": {}}), "no provider"),
+        (
+            json.dumps({"provider": CPU, "settings": {"provider": {"gpu_mem_limit": 1}}}),
+            "which has none",
+        ),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(text: str, said: str) -> None:
+    with pytest.raises(ModelError, match=said):
+        recorded_settings({SETTINGS: text})
+
+
+@pytest.mark.parametrize(
+    ("scope", "option"),
+    [
+        ("session", "optimized_model_filepath"),
+        ("session", "profile_file_prefix"),
+        ("session_config", "session.collect_node_memory_stats_to_file"),
+        ("arena", "a_library"),
+        ("provider", "user_compute_stream"),
+        ("run_config", "anything"),
+    ],
+)
+def test_options_that_write_files_or_that_memplan_never_sets_are_refused(
+    scope: str, option: str
+) -> None:
+    text = json.dumps({"provider": CUDA, "settings": {scope: {option: "/etc/passwd"}}})
+    with pytest.raises(ModelError, match=f"{option}.*never does"):
+        recorded_settings({SETTINGS: text})

@@ -1,0 +1,284 @@
+"""One node of each operator of other domains that ONNX Runtime has on the CPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from onnx import numpy_helper
+
+F = np.float32
+LEARNING, RUNTIME = "ai.onnx.ml", "com.microsoft"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A node: what it is fed, what is constant, and which results it gives.
+
+    ``numbers`` are the sizes that the model says; other sizes are names there.
+    """
+
+    op: str
+    fed: dict[str, Any]
+    constants: dict[str, Any] = field(default_factory=dict)
+    attributes: dict[str, Any] = field(default_factory=dict)
+    inputs: str = ""
+    outputs: int = 1
+    domain: str = RUNTIME
+    opset: int = 1
+    numbers: tuple[int, ...] = (8, 12, 16, 32, 64)
+
+    def __str__(self) -> str:
+        return self.op
+
+
+def real(*shape: int) -> Any:  # noqa: ANN401 - an array
+    return np.random.default_rng(0).normal(size=shape).astype(F)
+
+
+def whole(*shape: int, dtype: str = "int64", high: int = 3) -> Any:  # noqa: ANN401 - an array
+    return np.random.default_rng(0).integers(0, high, shape).astype(dtype)
+
+
+def tensor(values: list[float], dtype: str) -> Any:  # noqa: ANN401 - a message of onnx's
+    return numpy_helper.from_array(np.array(values, dtype))
+
+
+X = {"x": real(5, 7)}
+ROWS = {"x": real(5, 3)}
+CUBE = {"x": real(2, 5, 8)}
+IMAGE = {"x": real(2, 3, 9, 11)}
+LAST = {"x": real(2, 9, 11, 3)}
+QUANTIZED = {"s": np.float32(0.1), "z": np.uint8(3)}
+
+
+def learning(
+    op: str, fed: dict[str, Any], outputs: int = 1, opset: int = 3, **attributes: object
+) -> Case:
+    return Case(op, fed, {}, attributes, "", outputs, LEARNING, opset)
+
+
+TREE: dict[str, Any] = {
+    "nodes_treeids": [0, 0, 0],
+    "nodes_nodeids": [0, 1, 2],
+    "nodes_featureids": [0, 0, 0],
+    "nodes_values": [0.5, 0.0, 0.0],
+    "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"],
+    "nodes_truenodeids": [1, 0, 0],
+    "nodes_falsenodeids": [2, 0, 0],
+}
+CLASS: dict[str, Any] = {
+    "class_treeids": [0, 0, 0],
+    "class_nodeids": [1, 2, 2],
+    "class_ids": [0, 1, 2],
+    "class_weights": [1.0, 0.5, 0.5],
+}
+ONE_CLASS: dict[str, Any] = {
+    "class_treeids": [0, 0],
+    "class_nodeids": [1, 2],
+    "class_ids": [0, 0],
+    "class_weights": [0.2, 0.7],
+}
+TARGET: dict[str, Any] = {
+    "target_treeids": [0, 0, 0],
+    "target_nodeids": [1, 2, 2],
+    "target_ids": [0, 0, 1],
+    "target_weights": [1.0, 2.0, 3.0],
+}
+NEW_TREE: dict[str, Any] = {
+    "n_targets": 2,
+    "tree_roots": [0],
+    "nodes_featureids": [0],
+    "nodes_splits": tensor([0.5], "float32"),
+    "nodes_modes": tensor([0], "uint8"),
+    "nodes_truenodeids": [0],
+    "nodes_falsenodeids": [1],
+    "nodes_trueleafs": [1],
+    "nodes_falseleafs": [1],
+    "leaf_targetids": [0, 1],
+    "leaf_weights": tensor([1.0, 2.0], "float32"),
+}
+VECTORS: dict[str, Any] = {
+    "kernel_type": "RBF",
+    "kernel_params": [0.5, 0.0, 3.0],
+    "support_vectors": [float(n) for n in range(12)],
+}
+
+LEARNING_CASES = (
+    learning("ArrayFeatureExtractor", {**X, "y": np.array([[1, 4, 2]])}),
+    learning("ArrayFeatureExtractor", {"x": real(7), "y": np.array([1, 2])}),
+    learning("Binarizer", X, threshold=0.5),
+    learning("CategoryMapper", {"x": whole(5, 2)}, cats_int64s=[0, 1, 2], cats_strings=["a", "b", "c"]),
+    learning("FeatureVectorizer", {**X, "y": real(5, 3)}, inputdimensions=[7, 3]),
+    learning("Imputer", X, imputed_value_floats=[0.0], replaced_value_float=float("nan")),
+    learning("LabelEncoder", {"x": whole(5, 2)}, keys_int64s=[0, 1, 2], values_strings=["a", "b", "c"]),
+    learning("LabelEncoder", {"x": whole(5)}, keys_int64s=[0, 1, 2], values_floats=[0.5, 1.5, 2.5]),
+    learning("LinearClassifier", ROWS, 2, coefficients=[0.1] * 9, intercepts=[0.1] * 3, classlabels_ints=[0, 1, 2]),
+    learning("LinearClassifier", ROWS, 2, coefficients=[0.1] * 3, intercepts=[0.1], classlabels_strings=["n", "y"], post_transform="LOGISTIC"),
+    learning("LinearClassifier", ROWS, 2, coefficients=[0.1] * 6, intercepts=[0.1] * 2, classlabels_ints=[0, 1], post_transform="SOFTMAX"),
+    learning("LinearRegressor", ROWS, coefficients=[0.1] * 6, intercepts=[0.1] * 2, targets=2),
+    learning("LinearRegressor", ROWS, coefficients=[0.1] * 3),
+    learning("Normalizer", X, norm="L2"),
+    learning("OneHotEncoder", {"x": whole(5, 2)}, cats_int64s=[0, 1, 2, 5]),
+    learning("OneHotEncoder", {"x": whole(5)}, cats_int64s=[0, 1, 2, 5]),
+    learning("Scaler", {"x": real(5, 7).astype("float64")}, offset=[0.5], scale=[2.0]),
+    learning("Scaler", {"x": whole(5, 7)}, offset=[0.5], scale=[2.0]),
+    learning("SVMRegressor", ROWS, coefficients=[0.1] * 4, rho=[0.2], n_supports=4, **VECTORS),
+    learning("SVMClassifier", ROWS, 2, coefficients=[0.1] * 4, rho=[0.2], vectors_per_class=[2, 2], classlabels_ints=[0, 1], **VECTORS),
+    learning("SVMClassifier", ROWS, 2, coefficients=[0.1] * 4, rho=[0.2], vectors_per_class=[2, 2], classlabels_ints=[0, 1], prob_a=[0.1], prob_b=[0.2], **VECTORS),
+    learning("SVMClassifier", ROWS, 2, coefficients=[0.1] * 8, rho=[0.2] * 3, vectors_per_class=[2, 1, 1], classlabels_ints=[0, 1, 2], **VECTORS),
+    learning("SVMClassifier", ROWS, 2, coefficients=[0.1] * 8, rho=[0.2] * 3, vectors_per_class=[2, 1, 1], classlabels_ints=[0, 1, 2], prob_a=[0.1] * 3, prob_b=[0.2] * 3, **VECTORS),
+    learning("SVMClassifier", ROWS, 2, coefficients=[0.1] * 12, rho=[0.2] * 6, vectors_per_class=[1, 1, 1, 1], classlabels_strings=["a", "b", "c", "d"], **VECTORS),
+    learning("TreeEnsembleClassifier", ROWS, 2, classlabels_int64s=[0, 1, 2], **TREE, **CLASS),
+    learning("TreeEnsembleClassifier", ROWS, 2, classlabels_strings=["a", "b", "c"], **TREE, **CLASS),
+    learning("TreeEnsembleClassifier", ROWS, 2, classlabels_int64s=[0, 1], post_transform="LOGISTIC", **TREE, **ONE_CLASS),
+    learning("TreeEnsembleClassifier", {"x": real(5, 3).astype("float64")}, 2, 1, classlabels_int64s=[0, 1], **TREE, **ONE_CLASS),
+    learning("TreeEnsemble", ROWS, 1, 5, **NEW_TREE),
+    learning("TreeEnsemble", {"x": real(5, 3).astype("float64")}, 1, 5, **{**NEW_TREE, "nodes_splits": tensor([0.5], "float64"), "leaf_weights": tensor([1.0, 2.0], "float64")}),
+    learning("TreeEnsembleRegressor", ROWS, n_targets=2, **TREE, **TARGET),
+)  # fmt: skip
+
+
+def runtime(
+    op: str,
+    fed: dict[str, Any],
+    inputs: str = "",
+    outputs: int = 1,
+    *,
+    constants: dict[str, Any] | None = None,
+    **attributes: object,
+) -> Case:
+    return Case(op, fed, constants or {}, attributes, inputs, outputs)
+
+
+QX = {"x": whole(2, 3, 9, 11, dtype="uint8")}
+QROWS = {"x": whole(5, 8, dtype="uint8")}
+HEADS = {"q": real(2, 5, 8), "k": real(2, 7, 8), "v": real(2, 7, 12)}
+CACHE = {"pk": real(2, 2, 3, 4), "pv": real(2, 2, 3, 4)}
+GROUPS = {"q": real(2, 5, 32), "k": real(2, 5, 16), "v": real(2, 5, 16)}
+TOTAL = {"lengths": np.array([4, 4], "int32"), "total": np.array(5, "int32")}
+SINES = {"c": real(16, 2), "n": real(16, 2)}
+
+RUNTIME_CASES = (
+    *(runtime(op, X) for op in ("Gelu", "FastGelu", "QuickGelu")),
+    runtime("BiasGelu", X, constants={"b": real(7)}),
+    runtime("FastGelu", X, constants={"b": real(7)}),
+    runtime("Inverse", {"x": real(2, 5, 5)}),
+    runtime("Trilu", {"x": real(2, 5, 7)}),
+    runtime("SkipLayerNormalization", {"x": real(2, 5, 8), "y": real(2, 5, 8)}, "x y g h", 4, constants={"g": real(8), "h": real(8)}),
+    runtime("SkipSimplifiedLayerNormalization", {"x": real(2, 5, 8), "y": real(2, 5, 8)}, "x y g", 4, constants={"g": real(8)}),
+    runtime("EmbedLayerNormalization", {"i": whole(2, 5, dtype="int32"), "j": whole(2, 5, dtype="int32", high=2)}, "i j w p t g h", 2, constants={"w": real(9, 8), "p": real(16, 8), "t": real(2, 8), "g": real(8), "h": real(8)}),
+    runtime("EmbedLayerNormalization", {"i": whole(2, 5, dtype="int32"), "m": whole(2, 5, dtype="int32", high=2)}, "i  w p  g h m", 3, constants={"w": real(9, 8), "p": real(16, 8), "g": real(8), "h": real(8)}),
+    # Products.
+    runtime("FusedMatMul", {"a": real(2, 5, 7), "b": real(2, 7, 3)}, alpha=0.5),
+    runtime("FusedMatMul", {"a": real(2, 7, 5), "b": real(2, 3, 7)}, transA=1, transB=1),
+    runtime("FusedMatMul", {"a": real(5, 2, 7), "b": real(7, 2, 3)}, transBatchA=1, transBatchB=1),
+    runtime("FusedMatMul", {"a": real(5, 2, 7), "b": real(3, 2, 7)}, transBatchA=1, transBatchB=1, transB=1),
+    runtime("TransposeMatMul", {"a": real(7, 5), "b": real(7, 3)}, transA=1),
+    runtime("FusedGemm", {"a": real(7, 5), "b": real(3, 7)}, transA=1, transB=1, activation="Relu"),
+    runtime("DynamicQuantizeMatMul", {"a": real(2, 5, 7)}, "a b s", constants={"b": whole(7, 3, dtype="uint8"), "s": np.float32(0.1)}),
+    runtime("MatMulIntegerToFloat", {"a": whole(2, 5, 7, dtype="uint8")}, "a b s t", constants={"b": whole(7, 3, dtype="uint8"), "s": np.float32(0.1), "t": np.float32(0.1)}),
+    runtime("MatMulInteger16", {"a": whole(5, 7, dtype="int16")}, constants={"b": whole(7, 3, dtype="int16")}),
+    runtime("MatMulNBits", {"a": real(2, 5, 32)}, constants={"b": whole(6, 1, 16, dtype="uint8", high=256), "s": real(6)}, K=32, N=6, bits=4, block_size=32),
+    runtime("MatMulBnb4", {"a": real(2, 5, 32)}, constants={"b": whole(96, dtype="uint8", high=256), "s": real(6)}, K=32, N=6, quant_type=1, block_size=32),
+    runtime("QGemm", {"a": whole(5, 8, dtype="uint8")}, "a s z b t w", constants={"s": F(0.1), "z": np.uint8(3), "b": whole(8, 3, dtype="uint8"), "t": F(0.1), "w": np.uint8(1)}),
+    runtime("QGemm", {"a": whole(5, 8, dtype="uint8")}, "a s z b t w  u y", constants={"s": F(0.1), "z": np.uint8(3), "b": whole(3, 8, dtype="uint8"), "t": F(0.1), "w": np.uint8(1), "u": F(0.2), "y": np.uint8(5)}, transB=1),
+    # Windows.
+    runtime("FusedConv", IMAGE, constants={"w": real(4, 3, 3, 3)}, activation="Relu", pads=[1, 1, 1, 1], strides=[2, 2]),
+    runtime("QLinearConv", {"x": whole(2, 9, 11, 3, dtype="uint8")}, "x s z w s z s z", constants={**QUANTIZED, "w": whole(4, 3, 3, 3, dtype="uint8")}, channels_last=1, strides=[2, 1]),
+    runtime("QLinearAveragePool", QX, "x s z s z", constants=QUANTIZED, kernel_shape=[3, 3], strides=[2, 2]),
+    runtime("QLinearAveragePool", {"x": whole(2, 9, 11, 3, dtype="uint8")}, "x s z s z", constants=QUANTIZED, kernel_shape=[3, 3], channels_last=1),
+    runtime("QLinearGlobalAveragePool", QX, "x s z s z", constants=QUANTIZED),
+    runtime("QLinearGlobalAveragePool", {"x": whole(2, 9, 11, 3, dtype="uint8")}, "x s z s z", constants=QUANTIZED, channels_last=1),
+    runtime("NhwcMaxPool", {"x": whole(2, 9, 11, 3, dtype="uint8")}, kernel_shape=[3, 3], strides=[2, 2]),
+    runtime("MaxpoolWithMask", {**IMAGE, "m": whole(2, 3, 9, 11, dtype="int32", high=2)}, kernel_shape=[3, 3]),
+    # Quantised.
+    runtime("QLinearAdd", {"x": whole(5, 8, dtype="uint8"), "y": whole(2, 1, 8, dtype="uint8")}, "x s z y s z s z", constants=QUANTIZED),
+    runtime("QLinearMul", {"x": whole(5, 8, dtype="uint8"), "y": whole(2, 1, 8, dtype="uint8")}, "x s z y s z s z", constants=QUANTIZED),
+    *(runtime(op, QROWS, "x s z s z", constants=QUANTIZED) for op in ("QLinearLeakyRelu", "QLinearSigmoid")),
+    runtime("QLinearSoftmax", QROWS, "x s z s z", constants=QUANTIZED, opset=13),
+    runtime("QLinearConcat", {"x": whole(5, 8, dtype="uint8"), "y": whole(5, 3, dtype="uint8")}, "s z x s z y s z", constants=QUANTIZED, axis=1),
+    runtime("QLinearWhere", {"c": whole(5, 1, dtype="bool", high=2), "x": whole(5, 8, dtype="uint8"), "y": whole(8, dtype="uint8")}, "c x s z y s z s z", constants=QUANTIZED),
+    runtime("QuantizeLinear", X, "x s z", constants=QUANTIZED),
+    runtime("QuantizeLinear", X, "x s z", constants={"s": F(0.1), "z": np.int16(0)}),
+    runtime("DequantizeLinear", QROWS, "x s z", constants=QUANTIZED),
+    runtime("GatherBlockQuantized", {"i": whole(2, 3)}, "d i s", constants={"d": whole(9, 16, dtype="uint8", high=256), "s": real(9, 2)}, bits=4, block_size=16, gather_axis=0, quantize_axis=1),
+    runtime("DynamicQuantizeLSTM", {"x": real(5, 2, 3)}, "x w r      t u v y", 3, constants={"w": whole(2, 3, 16, dtype="uint8"), "r": whole(2, 4, 16, dtype="uint8"), "t": np.full(2, 0.1, F), "u": np.zeros(2, "uint8"), "v": np.full(2, 0.1, F), "y": np.zeros(2, "uint8")}, hidden_size=4, direction="bidirectional"),
+    # Attention.
+    runtime("Attention", CUBE, "x w b", 2, constants={"w": real(8, 24), "b": real(24)}, num_heads=2),
+    runtime("Attention", CUBE, "x w b", constants={"w": real(8, 28), "b": real(28)}, num_heads=2, qkv_hidden_sizes=[8, 8, 12]),
+    runtime("Attention", {**CUBE, "p": real(2, 2, 2, 3, 4)}, "x w b  p", 2, constants={"w": real(8, 24), "b": real(24)}, num_heads=2, unidirectional=1),
+    runtime("QAttention", {"x": whole(2, 5, 8, dtype="uint8")}, "x w b s s  z z", 1, constants={**QUANTIZED, "w": whole(8, 24, dtype="uint8"), "b": real(24)}, num_heads=2),
+    runtime("QAttention", {"x": whole(2, 5, 8, dtype="uint8"), "p": real(2, 2, 2, 3, 4)}, "x w b s s  z z p", 2, constants={**QUANTIZED, "w": whole(8, 24, dtype="uint8"), "b": real(24)}, num_heads=2, unidirectional=1),
+    runtime("MultiHeadAttention", HEADS, num_heads=2),
+    runtime("MultiHeadAttention", {"q": real(2, 5, 8), "k": real(2, 5, 8), "v": real(2, 5, 8), **CACHE}, "q k v    pk pv", 3, num_heads=2),
+    runtime("MultiHeadAttention", {"q": real(2, 5, 8), "k": real(2, 2, 7, 4), "v": real(2, 2, 7, 4)}, num_heads=2),
+    runtime("MultiHeadAttention", {"q": real(2, 5, 8), "k": real(2, 7, 8), "v": real(2, 7, 8)}, "q k v", 3, num_heads=2),
+    runtime("GroupQueryAttention", {**GROUPS, "pk": real(2, 2, 0, 8), "pv": real(2, 2, 0, 8)}, "q k v pk pv lengths total", 3, constants=TOTAL, num_heads=4, kv_num_heads=2),
+    runtime("GroupQueryAttention", {"q": real(2, 1, 32), "k": real(2, 1, 16), "v": real(2, 1, 16), "pk": real(2, 2, 4, 8), "pv": real(2, 2, 4, 8)}, "q k v pk pv lengths total", 3, constants=TOTAL, num_heads=4, kv_num_heads=2),
+    runtime("GroupQueryAttention", {"q": real(2, 5, 64), "pk": real(2, 2, 9, 8), "pv": real(2, 2, 9, 8)}, "q   pk pv lengths total", 3, constants=TOTAL, num_heads=4, kv_num_heads=2),
+    runtime("RotaryEmbedding", {"x": real(2, 5, 8)}, "x p c n", constants={"p": np.tile(np.arange(5), (2, 1)), **SINES}, num_heads=2),
+    # The rest.
+    Case("GatherND", {"x": real(5, 7, 3), "i": whole(4, 2)}, numbers=(2,)),
+    runtime("ExpandDims", X, constants={"a": np.array(-1, "int32")}),
+    runtime("CropAndResize", {**IMAGE, "r": real(4, 4)}, "x r i s", constants={"i": whole(4, dtype="int32", high=2), "s": np.array([5, 6], "int32")}),
+    runtime("CDist", {"a": real(5, 3), "b": real(7, 3)}, metric="euclidean"),
+    runtime("UnfoldTensor", {"x": real(2, 11)}, dim=1, size=4, step=3),
+    runtime("MurmurHash3", {"x": whole(5, 7, dtype="int32")}),
+    runtime("MurmurHash3", {"x": whole(5, 7, dtype="int32")}, positive=0),
+    runtime("Pad", X, constants={"p": np.array([1, 2, 3, 4])}),
+    runtime("NGramRepeatBlock", {"i": whole(3, 7), "s": real(3, 9)}, ngram_size=3),
+    runtime("SampleOp", X),
+    runtime("CausalConvWithState", {"x": real(2, 3, 9)}, "x w", 2, constants={"w": real(3, 1, 4)}),
+    runtime("CausalConvWithState", {"x": real(2, 3, 9), "p": real(2, 3, 3)}, "x w  p", 2, constants={"w": real(3, 1, 4)}),
+    runtime("LinearAttention", {"q": real(2, 5, 8), "k": real(2, 5, 8), "v": real(2, 5, 12)}, outputs=2, q_num_heads=2, kv_num_heads=2, update_rule="linear"),
+    runtime("MoE", {"x": real(6, 8), "r": real(6, 4)}, "x r a  b", constants={"a": real(4, 8, 16), "b": real(4, 16, 8)}, k=1, activation_type="gelu"),
+    Case("FusedConv", IMAGE, {"w": real(4, 3, 3, 3)}, {"activation": "Relu"}, domain=RUNTIME),
+    Case("Attention", HEADS, {}, {"q_num_heads": 2, "kv_num_heads": 2}, domain="", opset=23),
+    Case("Attention", {"q": real(2, 6, 5, 8), "k": real(2, 3, 7, 8), "v": real(2, 3, 7, 12)}, domain="", opset=23),
+    Case("Attention", {"q": real(2, 5, 24), "k": real(2, 7, 8), "v": real(2, 7, 12), "pk": real(2, 2, 3, 4), "pv": real(2, 2, 3, 6)}, {}, {"q_num_heads": 6, "kv_num_heads": 2}, "q k v  pk pv", 4, "", 23, numbers=(8, 12, 24, 4, 6)),
+    Case("SimplifiedLayerNormalization", CUBE, {"g": real(8)}, {"axis": -1}, domain=""),
+)  # fmt: skip
+
+DECLARED_CASES: tuple[tuple[Case, list[tuple[str, Any]]], ...] = (
+    (runtime("BiasSoftmax", {"x": real(2, 3, 5, 7), "y": real(2, 1, 1, 7)}, axis=3, is_inner_broadcast=0), [("float32", ("d2", "d3", "d5", "d7"))]),
+    (runtime("BiasDropout", X, outputs=2, constants={"b": real(7)}), [("float32", ("d5", "d7")), ("bool", ("d5", "d7"))]),
+    (runtime("QLinearReduceMean", QX, "x s z s z", constants=QUANTIZED, axes=[2, 3], keepdims=0), [("uint8", ("d2", "d3"))]),
+    (runtime("QLinearReduceMean", QX, "x s z s z", constants=QUANTIZED), [("uint8", (1, 1, 1, 1))]),
+    (runtime("MulInteger", {"x": whole(5, 8, dtype="uint8"), "y": whole(8, dtype="uint8")}, "x z y z", constants={"z": np.uint8(1)}), [("int32", ("d5", 8))]),
+    (runtime("ReduceSumInteger", {"x": whole(5, 8, dtype="uint8")}, axes=[1], keepdims=0), [("uint32", ("d5",))]),
+    (runtime("LongformerAttention", CUBE), [("float32", ("d2", "d5", 8))]),
+    (runtime("Rfft", {"x": real(2, 8)}, signal_ndim=1, onesided=1, normalized=0), [("float32", ("d2", 5, 2))]),
+    (runtime("TorchEmbedding", {"w": real(9, 8), "i": whole(2, 5)}), [("float32", ("d2", "d5", 8))]),
+    (runtime("RelativePositionBias", {"b": real(32, 4)}, "b l l", constants={"l": np.array(5)}, max_distance=128), [("float32", (1, "d4", 5, 5))]),
+    (runtime("GatedRelativePositionBias", {"q": real(2, 5, 8), "r": real(1, 2, 5, 5)}, "q b r w c e", constants={"b": real(8), "w": real(4, 8), "c": real(8), "e": real(1, 2, 1, 1)}, num_heads=2), [("float32", ("d2", 2, "d5", "d5"))]),
+    (runtime("BiasSplitGelu", {"x": real(2, 5, 16), "y": real(16)}), [("float32", ("d2", "d5", 8))]),
+    (runtime("BeamSearch", {"i": whole(3, 5, dtype="int32")}, "i l  b n", constants={"l": np.array([20], "int32"), "b": np.array([4], "int32"), "n": np.array([2], "int32")}), [("int32", ("d3", 2, 20))]),
+    (runtime("GreedySearch", {"i": whole(3, 5, dtype="int32")}, "i l", constants={"l": np.array([20], "int32")}), [("int32", ("d3", 20))]),
+    (runtime("GroupNorm", {"x": real(2, 5, 7, 8)}, "x g h", constants={"g": real(8), "h": real(8)}, groups=2), [("float32", ("d2", "d5", "d7", 8))]),
+    (runtime("SkipGroupNorm", {"x": real(2, 5, 7, 8), "s": real(2, 5, 7, 8)}, "x g h s", 2, constants={"g": real(8), "h": real(8)}, groups=2), [("float32", ("d2", "d5", "d7", 8))] * 2),
+    (runtime("NhwcConv", LAST, constants={"w": real(4, 3, 3, 3)}, pads=[1, 1, 1, 1]), [("float32", ("d2", "d9", "d11", 4))]),
+    (runtime("NhwcFusedConv", {"x": real(2, 9, 11, 3).astype("float16")}, constants={"w": real(4, 3, 3, 3).astype("float16")}, strides=[2, 2]), [("float16", ("d2", "floor((d9 + 1)/2) - 1", "floor((d11 + 1)/2) - 1", 4))]),
+    (runtime("PackedAttention", {"x": real(7, 8)}, "x w b t c", constants={"w": real(8, 24), "b": real(24), "t": whole(2, 5, dtype="int32"), "c": whole(3, dtype="int32")}, num_heads=2), [("float32", ("d7", 8))]),
+    (runtime("RestorePadding", {"x": real(7, 8), "t": whole(2, 5, dtype="int32")}), [("float32", ("d2", "d5", 8))]),
+    (runtime("Irfft", {"x": real(2, 5, 2)}, signal_ndim=1, onesided=1, normalized=0), [("float32", ("d2", "2*d5 - 2"))]),
+    (runtime("ComplexMul", {"x": real(5, 3, 2), "y": real(3, 2)}), [("float32", ("d5", "d3", "d2"))]),
+    (runtime("DecoderMaskedMultiHeadAttention", {"q": real(2, 1, 8), "k": real(2, 1, 8), "v": real(2, 1, 8), "pk": real(2, 2, 9, 4), "pv": real(2, 2, 9, 4)}, "q k v   pk pv", 3, num_heads=2, past_present_share_buffer=1), [("float32", ("d2", 1, 8)), *[("float32", ("d2", "d2", "d9", "d4"))] * 2]),
+    (Case("FusedConv", IMAGE, {"w": real(4, 3, 3, 3)}, {"activation": "Relu"}, domain=""), [("float32", ("d2", 4, "d9 - 2", "d11 - 2"))]),
+    *((runtime(op, {"x": real(2, 5, 8), "y": real(2, 5, 8), "g": real(2, 5, 1)}), [("float32", ("d2", "d5", 8))]) for op in ("BiasAdd", "BranchwiseRMSNorm", "GatedAdd", "GatedRMSNorm", "MRotaryEmbedding", "QMoE", "ScaledSiLU")),
+    (runtime("ComplexMulConj", {"x": real(5, 3, 2), "y": real(3, 2)}), [("float32", ("d5", "d3", "d2"))]),
+    (runtime("DecoderMaskedSelfAttention", {"x": real(2, 1, 8), "p": real(2, 2, 2, 9, 4)}, "x w b  p", 2, constants={"w": real(8, 24), "b": real(24)}, num_heads=2, past_present_share_buffer=1), [("float32", ("d2", 1, 8)), ("float32", ("d2", "d2", "d2", "d9", "d4"))]),
+    (runtime("FusedMatMulActivation", {"a": real(7, 5), "b": real(7, 3)}, transA=1), [("float32", ("d5", "d3"))]),
+    (runtime("GemmFastGelu", {"a": real(2, 5, 7)}, constants={"b": real(7, 3)}), [("float32", ("d2", "d5", 3))]),
+    (runtime("GemmaRotaryEmbedding", {"e": real(2, 5, 8), "q": real(2, 4, 5, 8), "r": real(2, 4, 5, 8), "k": real(2, 3, 5, 8), "l": real(2, 3, 5, 8)}, outputs=2), [("float32", ("d2", "d4", "d5", 8)), ("float32", ("d2", "d3", "d5", 8))]),
+    (runtime("IsAllFinite", X), [("bool", ())]),
+    (runtime("MatMulFpQ4", {"a": real(2, 5, 32)}, constants={"b": whole(60, dtype="uint8"), "s": np.array([32, 3])}, blk_quant_type=1), [("float32", ("d2", "d5", 3))]),
+    (runtime("PackedMultiHeadAttention", {"q": real(7, 8), "k": real(7, 8), "v": real(7, 12)}, num_heads=2), [("float32", ("d7", 12))]),
+    (runtime("PackedMultiHeadAttention", {"q": real(7, 2, 3, 4)}, num_heads=2 ), [("float32", ("d7", "d2*d4"))]),
+    (runtime("QEmbedLayerNormalization", {"i": whole(2, 5, dtype="int32")}, "i  w p  g h  s", 2, constants={"w": whole(9, 8, dtype="uint8"), "p": whole(9, 8, dtype="uint8"), "g": whole(8, dtype="uint8"), "h": whole(8, dtype="uint8"), "s": F(0.1)}), [("float32", ("d2", "d5", 8)), ("int32", ("d2",))]),
+    (runtime("Sampling", {"i": whole(3, 5, dtype="int32")}, "i l", constants={"l": np.array([20], "int32")}), [("int32", ("d3", 20))]),
+    (Case("CausalConvWithState", {"x": real(2, 3, 9)}, {"w": real(3, 1, 4)}, outputs=2, domain=""), [("float32", ("d2", "d3", "d9")), ("float32", ("d2", "d3", 3))]),
+    (Case("LinearAttention", {"q": real(2, 5, 8), "k": real(2, 5, 8), "v": real(2, 5, 12)}, {}, {"q_num_heads": 2, "kv_num_heads": 2}, outputs=2, domain=""), [("float32", ("d2", "d5", 12)), ("float32", ("d2", 2, 4, 6))]),
+)  # fmt: skip
+"""Operators that no CPU kernel is there for, and what their schemas say of their results."""
