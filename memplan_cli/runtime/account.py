@@ -34,6 +34,7 @@ from memplan_cli.runtime.steer import (
     foreseen,
     held_under,
     held_without_weights,
+    in_one_region,
     with_best_arena,
 )
 
@@ -264,6 +265,9 @@ class _Proof:
         better = with_best_arena(executed, run.settings, self.original.provider, workspace)
         if better is None or (better.predicted.held or 0) >= _WORTH * held:
             return run, ""
+        if better.settings.arena == run.settings.arena:
+            # When a kernel asks for its workspace is not known to the step: one region bears it.
+            better = in_one_region(better)
         before, again = self.choice, self._run(better)
         if not self._is_same(run, again) or _held(again) >= held:
             self.choice = before

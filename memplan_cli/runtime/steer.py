@@ -210,6 +210,16 @@ def with_best_arena(
     return Recommendation(best.settings, predicted, provider=provider)
 
 
+def in_one_region(choice: Recommendation) -> Recommendation:
+    """Return settings whose arena begins with one region, somewhat larger than foreseen."""
+    size = rounded((choice.predicted.held or 0) * _GROWTH[1])
+    return dataclasses.replace(
+        choice,
+        settings=dataclasses.replace(choice.settings, arena=one_chunk(size)),
+        predicted=dataclasses.replace(choice.predicted, held=size),
+    )
+
+
 def held_under(
     executed: Executed,
     settings: RuntimeSettings,
