@@ -187,15 +187,18 @@ def own_settings(
     )
 
 
-def foreseen_cost(original: Original, before: Before, written: Written) -> tuple[bool, int]:
+def foreseen_cost(original: Original, before: Before, written: Written) -> int:
     """Rank a written model by what it is foreseen to need, weights in the arena included.
 
-    What is packed by each session lies there; what was packed in the file is mapped.
+    What is packed by each session lies there; what was packed in the file is mapped. Where
+    sizes depend on data, what the original took is taken for it.
     """
     choice = _Proof(original, before, written, written.path).foreseen()
     unknown, least = _least(choice)
-    weights = 0 if written.offline else original.seen.peaks.weights or 0
-    return unknown, least + weights
+    peaks = original.seen.peaks
+    if unknown:
+        least = 2 * (peaks.first_run_peak or 0)
+    return least + (0 if written.offline else peaks.weights or 0)
 
 
 @dataclass(slots=True)
