@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.progress import Progress, silent
 from memplan_cli.settings.settings import Settings
-from memplan_cli.workflows.candidates import Optimized, write_proved, write_unproved
+from memplan_cli.workflows.best import write_proved
+from memplan_cli.workflows.candidates import Optimized, write_unproved
 from memplan_cli.workflows.compare import DEFAULT_CHECK, Check
 from memplan_cli.workflows.files.binding import bind
 from memplan_cli.workflows.files.model_file import bind_whole, plan_model, read_model

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jsonschema
+import onnx
 import pytest
 
 from memplan_cli import Settings, plan
@@ -16,18 +17,20 @@ from memplan_cli.core.results.fallbacks import CODES, Fallback
 from memplan_cli.core.results.observations import CPU, Difference, Peaks, Validation
 from memplan_cli.core.results.report import RuntimeFacts, read_report
 from memplan_cli.core.serialization import to_json
-from memplan_cli.errors import PlanError, RuntimeUnavailableError
+from memplan_cli.errors import PlanError
 from memplan_cli.packing import portfolio
 from memplan_cli.packing.heuristics.naive import naive
-from memplan_cli.planning.choosing import levels, planner
+from memplan_cli.planning import planner
+from memplan_cli.planning.choosing import levels
 from memplan_cli.planning.choosing.choose import choose
 from memplan_cli.reporting import render
 from memplan_cli.reporting.schemas import schema_text
-from memplan_cli.runtime.graph import offline
-from memplan_cli.runtime.measuring import measure, timing
-from memplan_cli.runtime.measuring.measure import Trial
+from memplan_cli.runtime.measuring import timing
 from memplan_cli.workflows import target
+from memplan_cli.workflows.candidates import Optimized
 from memplan_cli.workflows.fallbacks import chosen_among, fell_back
+from memplan_cli.workflows.files.model_file import ModelFile, plan_model
+from memplan_cli.workflows.files.rewriting import Rewriting, Targets
 
 if TYPE_CHECKING:
     from memplan_cli.core.problem import Layout, Problem
@@ -136,19 +139,18 @@ def test_settings_that_are_all_too_slow_are_said(
     assert codes(chosen_among(timed(9.0), [])) == []
 
 
-def test_weights_that_are_not_packed_are_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(*_: object, **__: object) -> None:
-        raise RuntimeUnavailableError(f"{dump} crashed")
-
-    dump = tmp_path / "dump.onnx"
-    monkeypatch.setattr(offline, "optimise_offline", lambda *_, **__: None)
-    monkeypatch.setattr(measure, "record", fails)
-    (found,) = target._pack(tmp_path / "net.onnx", dump, Trial())
-    assert (found.code, found.why) == ("weights-unpacked", "the runtime's graph crashed")
-    monkeypatch.setattr(measure, "record", lambda *_: None)
-    assert target._pack(tmp_path / "net.onnx", dump, Trial()) == ()
+def test_weights_that_are_not_packed_are_said(samples: Path, tmp_path: Path) -> None:
+    file = ModelFile.of(samples / "branchy_cnn.onnx", onnx.load(samples / "branchy_cnn.onnx"))
+    settings = Settings(target="cpu")
+    rewriting = Rewriting(
+        file, plan_model(file, settings), settings, Targets.of(file.path, tmp_path / "o.onnx")
+    )
+    crashed = Validation("failed", CPU, notes=("the runtime's process died of SIGSEGV",))
+    report = replace(rewriting.planned.plan.report, validation=crashed)
+    failed = Optimized(rewriting.planned.plan.with_report(report), None, None)
+    assert target._broke(failed)
+    (found,) = target._with_fallback(rewriting, failed).planned.plan.report.fallbacks
+    assert (found.code, found.why) == ("weights-unpacked", crashed.notes[0])
 
 
 def _is_slower(after: Peaks, before: Peaks) -> bool:

@@ -34,7 +34,9 @@ from memplan_cli.runtime.workers.session_job import SessionJob
 from memplan_cli.runtime.workers.worker import Outcome, run_job
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
+
+    from onnx import ModelProto
 
     from memplan_cli.core.bindings import Feeds, FeedSpec
 
@@ -110,16 +112,21 @@ def compare(original: Path, rewritten: Path, how: Comparison | None = None) -> V
 
 
 def require_weights(
-    path: Path, instead: str = "--no-validate leaves the comparison out"
+    path: Path,
+    instead: str = "--no-validate leaves the comparison out",
+    model: ModelProto | None = None,
 ) -> None:
     """Refuse a model whose external data is not there: nothing could be shown with it.
 
-    ``instead`` is what the user may do if the data is not to be had.
+    Args:
+        path: the file.
+        instead: what the user may do if the data is not to be had.
+        model: what is in the file, where it was read already.
 
     Raises:
         RuntimeUnavailableError: naming the file.
     """
-    missing = missing_weights(path)
+    missing = missing_weights(path, model)
     if missing:
         raise RuntimeUnavailableError(
             f"{path} cannot run: its weights file {missing[0]} is not in {path.parent}",
@@ -147,8 +154,13 @@ def _second_dims(how: Comparison) -> dict[str, int] | None:
         return None
     if how.second_dims is not None:
         return {**how.dims, **how.second_dims}
-    other = {name: 2 * how.dims[name] for name in how.assumed if name in how.dims}
-    return {**how.dims, **other} if other else None
+    return second_dims(how.dims, how.assumed)
+
+
+def second_dims(dims: Mapping[str, int], assumed: Collection[str]) -> dict[str, int] | None:
+    """Return other values for the dims that nobody bound; None where there is none."""
+    other = {name: 2 * dims[name] for name in assumed if name in dims}
+    return {**dims, **other} if other else None
 
 
 def _at_dims(
@@ -189,7 +201,7 @@ def _against(
     job = _job(rewritten, how, how.rewritten_settings, specs)
     job |= {"tolerance": [tolerance.rtol, tolerance.atol], "outputs": base["outputs"]}
     second = run_job("outputs", {**job, "folder": folder, "save": False}, timeout=how.timeout)
-    return _verdict(second, how.provider, tolerance, noise)
+    return verdict(differences(second.result), second, how.provider, tolerance, noise)
 
 
 def _seeded(
@@ -245,15 +257,19 @@ def _random(
     return Validation("nondeterministic", how.provider, notes=(note,))
 
 
-def _verdict(
-    outcome: Outcome, provider: str, tolerance: Tolerance, noise: tuple[Difference, ...]
+def verdict(
+    found: tuple[Difference, ...],
+    outcome: Outcome,
+    provider: str,
+    tolerance: Tolerance,
+    noise: tuple[Difference, ...] = (),
 ) -> Validation:
+    """Return what the differences of a process that ran, or its failure, say."""
     if not outcome.ok:
         note = f"the rewritten model does not run ({outcome.how}): {outcome.reason}"
         if outcome.timed_out:
             note += ", and --timeout gives more"
         return Validation("failed", provider, bit_identical=False, notes=(note,))
-    found = differences(outcome.result)
     notes = (
         [] if tolerance.exact else [f"tolerance rtol={tolerance.rtol} atol={tolerance.atol}"]
     )

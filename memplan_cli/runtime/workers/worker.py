@@ -29,11 +29,14 @@ Json = dict[str, object]
 
 JOBS: Mapping[str, str] = {
     "probe": "memplan_cli.runtime.workers.jobs.probe",
+    "examine": "memplan_cli.runtime.workers.jobs.examine",
     "outputs": "memplan_cli.runtime.workers.jobs.outputs",
     "donated": "memplan_cli.runtime.workers.jobs.donated",
     "measure": "memplan_cli.runtime.workers.jobs.measure",
     "loading": "memplan_cli.runtime.workers.jobs.loading",
     "dump": "memplan_cli.runtime.workers.jobs.dump",
+    "offline": "memplan_cli.runtime.workers.jobs.offline",
+    "graph": "memplan_cli.runtime.workers.jobs.graph",
     "replay": "memplan_cli.runtime.workers.jobs.replay",
     "inplace": "memplan_cli.runtime.workers.jobs.inplace",
     "shapes": "memplan_cli.runtime.workers.jobs.shapes",

@@ -41,7 +41,14 @@ def nodes_of(task: SessionJob, source: bytes | None = None) -> list[list[Any]]:
         run_session(session, None, feed)
         profile = Path(session.end_profiling())
         events = json.loads(profile.read_text(encoding="utf-8"))
-    return [entry for event in events if (entry := _entry(event))]
+    return shapes_in(events)
+
+
+def shapes_in(events: list[dict[str, Any]]) -> list[list[Any]]:
+    """Return ``[name, read, written]`` for each kernel of the first run of a profile."""
+    runs = sorted(event["ts"] for event in events if event.get("name") == "model_run")
+    end = runs[1] if len(runs) > 1 else 1 << 62
+    return [entry for event in events if (entry := _entry(event)) and event["ts"] < end]
 
 
 def _entry(event: dict[str, Any]) -> list[Any] | None:
