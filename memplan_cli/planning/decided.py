@@ -11,9 +11,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from memplan_cli.analysis.phase import Phases
+    from memplan_cli.core.binding_options import InputShape
     from memplan_cli.core.program import Program
-    from memplan_cli.planning.allocation import Allocation, Needs
-    from memplan_cli.planning.candidate import Candidate
+    from memplan_cli.core.results.fallbacks import Fallback
+    from memplan_cli.planning.choosing.allocation import Allocation, Needs
+    from memplan_cli.planning.choosing.candidate import Candidate
     from memplan_cli.planning.scope import Scope
     from memplan_cli.settings.settings import Settings
 
@@ -27,6 +29,7 @@ class Source:
     graph_sha256: str
     warnings: tuple[str, ...] = ()
     recorded_phases: Mapping[str, str] = field(default_factory=dict)
+    inputs: tuple[InputShape, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,7 @@ class Decided:
     before: Allocation
     """At the level asked for, in the order of the file."""
     warnings: tuple[str, ...] = ()
+    fallbacks: tuple[Fallback, ...] = ()
     estimate: Mapping[str, int] = field(default_factory=dict)
     folded: Folded = field(default_factory=Folded)
 

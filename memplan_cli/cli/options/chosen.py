@@ -14,6 +14,7 @@ from memplan_cli.cli.common import (
     dim_option,
     input_option,
     inputs_option,
+    run_option,
     shape_option,
 )
 from memplan_cli.cli.options.words import (
@@ -78,8 +79,9 @@ _SETTINGS = (
         "--profile-shapes",
         is_flag=True,
         default=None,
-        help="Run the model once to observe data-dependent shapes.",
+        help="Accepted, and the default: data-dependent shapes are read off one run.",
     ),
+    run_option,
     click.option(
         "--order",
         type=click.Choice(get_args(OrderChoice)),
@@ -127,7 +129,7 @@ _AS_GIVEN = (
     "level", "exclude", "expose", "phase", "skip_grads", "loss", "order", "fold_constants",
     "recompute",
     "checkpoints", "budget", "alignment", "time_limit", "profile_shapes", "allow_partial",
-    "inputs",
+    "run", "inputs",
 )  # fmt: skip
 """Settings that the options give as they are: the settings themselves judge them."""
 
@@ -158,7 +160,7 @@ def settings_options(command: Command) -> Command:
     return run  # type: ignore[return-value]
 
 
-_BINDING = (dim_option, shape_option, inputs_option, input_option)
+_BINDING = (dim_option, shape_option, inputs_option, input_option, run_option)
 
 
 def binding_options(command: Command) -> Command:
@@ -171,6 +173,7 @@ def binding_options(command: Command) -> Command:
         shapes: tuple[str, ...],
         inputs: tuple[str, ...],
         input_values: tuple[str, ...],
+        run: bool | None,
         **options: object,
     ) -> Any:  # noqa: ANN401 - as the command
         from memplan_cli.settings.settings import Settings
@@ -180,6 +183,7 @@ def binding_options(command: Command) -> Command:
             dims=parse_dims(dims),
             shapes={name: tuple(shape) for name, shape in parse_shapes(shapes).items()},
             inputs=given,
+            run=run is not False,
         )
         return command(*args, binding=binding, **options)
 

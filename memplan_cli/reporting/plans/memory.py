@@ -61,7 +61,7 @@ def verdict(report: Report) -> str:
         if report.partial:
             share = f"{100 * report.coverage:.1f}%"
             return f"only {share} of the intermediates have a known size: no totals"
-        return "sizes depend on symbols: bind them with --dim to get numbers"
+        return "sizes depend on dims that have no number"
     if not memory.naive and not memory.planned and not report.partial:
         return "no intermediate has any bytes"
     saved = format_share(memory.naive - memory.planned, memory.naive)
