@@ -33,6 +33,10 @@ COMMANDS: Table = {
         "memplan_cli.cli.commands.validate",
         "Compare an optimized model with its original.",
     ),
+    "verify-certificate": (
+        "memplan_cli.cli.commands.verify_certificate",
+        "Check the bounds of a plan without the search that found them.",
+    ),
     "gate": (
         "memplan_cli.cli.commands.gate",
         "Fail when a model exceeds a memory budget or baseline.",

@@ -19,7 +19,7 @@ from memplan_cli.core.results.certificate import (
 from memplan_cli.core.symbolic.bounds import at_most
 from memplan_cli.core.symbolic.sizes import Size, size_of
 from memplan_cli.core.version import VERSION
-from memplan_cli.planning.allocation import aliasing_of
+from memplan_cli.planning.choosing.allocation import aliasing_of
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Sequence
@@ -34,17 +34,14 @@ _COUNTED = 50_000_000
 """Slots of a kind are counted size by size, in all sections, up to so many of both."""
 
 
-def certificate_of(
-    planned: Planned, bounds: Bounds, original: Program | None = None
-) -> Certificate:
+def certificate_of(planned: Planned, original: Program | None = None) -> Certificate:
     """Return what shows the bounds of a plan.
 
     Args:
         planned: The plan, and the program in its order.
-        bounds: Of dims, that the sizes are the largest for.
         original: The program before nodes were copied; a bound on recomputation is about it.
     """
-    plan = planned.plan
+    plan, bounds = planned.plan, planned.settings.bounds
     return Certificate(
         version=VERSION,
         graph_sha256=plan.graph_sha256,
@@ -84,7 +81,7 @@ def _sizes(program: Program, placed: Iterable[VarId], bounds: Bounds) -> dict[Va
 
 def _arena(plan: Plan, arena: ArenaFacts) -> ArenaProof:
     rows = [row for row in plan.tensors if row.arena == arena.id]
-    if plan.report.level == 2 or not arena.lower_bound:  # noqa: PLR2004 - the level
+    if plan.report.level == 2 or not arena.lower_bound:
         return ArenaProof(arena.id, arena.lower_bound, "load", _busiest(rows, arena.alignment))
     slots = _slots(rows, plan.report.level, arena.alignment)
     if slots is None:
@@ -118,16 +115,14 @@ def _slots(
     found: list[SlotLoad] = []
     for members in kinds.values():
         sizes = {row.bytes for row in members}
-        ticks = sorted({row.first for row in members})
+        ticks = {row.first for row in members}
         if len(sizes) * len(ticks) > _COUNTED:
             return None
-        found += _slots_of(members, ticks, level, alignment)
+        found += _slots_of(members, level, alignment)
     return tuple(found)
 
 
-def _slots_of(
-    members: Sequence[Placement], ticks: Sequence[int], level: int, alignment: int
-) -> Iterator[SlotLoad]:
+def _slots_of(members: Sequence[Placement], level: int, alignment: int) -> Iterator[SlotLoad]:
     """Yield, by falling size, where more tensors are live together than of larger ones."""
     by_size: defaultdict[int, list[Placement]] = defaultdict(list)
     for row in members:

@@ -30,11 +30,14 @@ class Optimized:
     """The weights that were brought beside the model."""
     settings_files: tuple[Path, ...] = ()
     """The settings to run the model with, as Python and as JSON, where asked for."""
+    certificate: Path | None = None
+    """What shows the plan's bounds, where asked for."""
 
     @property
     def written(self) -> tuple[Path, ...]:
         """Every file that was written."""
-        paths = (self.model, *self.data_files, self.plan_file, *self.settings_files)
+        beside = (self.plan_file, self.certificate, *self.settings_files)
+        paths = (self.model, *self.data_files, *beside)
         return tuple(path for path in paths if path is not None)
 
     @property
@@ -79,7 +82,10 @@ def finished(rewriting: Rewriting, files: RewrittenFiles, plan: Plan) -> Optimiz
     """Give what was written its names, and say them."""
     written, data_files = files.finish(plan)
     targets = rewriting.targets
-    return Optimized(written, targets.model, targets.plan, data_files, targets.settings_files)
+    files_of_settings, certificate = targets.settings_files, targets.certificate
+    return Optimized(
+        written, targets.model, targets.plan, data_files, files_of_settings, certificate
+    )
 
 
 def run_at(rewriting: Rewriting) -> Mapping[str, BoundDim]:

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from memplan_cli.errors import PlanError, SettingsError
+from memplan_cli.workflows.files.agreement import (
+    bounds_of,
+    dims_of,
+    shapes_of,
+    types_by_block,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them
 
-    from memplan_cli.certification.verify import Model
-    from memplan_cli.core.program import Program, Shape
+    from memplan_cli.checking.certificates.verify import Model
+    from memplan_cli.core.program import Program
     from memplan_cli.core.results.certificate import Certificate
     from memplan_cli.core.results.certified import Certified
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.planning.planner import Planned
-    from memplan_cli.settings.settings import Settings
     from memplan_cli.workflows.files.model_file import ModelFile
     from memplan_cli.workflows.request import FilePath
 
 
-def certificate_for(file: ModelFile, planned: Planned, settings: Settings) -> Certificate:
+def certificate_for(file: ModelFile, planned: Planned) -> Certificate:
     """Return the certificate of a plan that was just made.
 
     Raises:
@@ -31,16 +34,17 @@ def certificate_for(file: ModelFile, planned: Planned, settings: Settings) -> Ce
     """
     from memplan_cli.planning.certify import certificate_of
 
-    return certificate_of(planned, settings.bounds, _original(file, planned, settings))
+    return certificate_of(planned, _original(file, planned))
 
 
-def _original(file: ModelFile, planned: Planned, settings: Settings) -> Program | None:
+def _original(file: ModelFile, planned: Planned) -> Program | None:
     """Return the program before nodes were copied, where a bound is about it."""
-    if planned.plan.report.recompute.bound is None:
+    report = planned.plan.report
+    if report.recompute.bound is None or report.folded.tensors:
         return None
-    from memplan_cli.workflows.files.model_file import load_program
+    from memplan_cli.workflows.files.assuming import settle
 
-    return load_program(file.lazy, file.path, settings).program
+    return settle(file.lazy, file.path, planned.settings).loaded.program
 
 
 def verify_certificate(
@@ -56,7 +60,7 @@ def verify_certificate(
     Raises:
         MemplanError: a file cannot be read, or the model is another one.
     """
-    from memplan_cli.certification.verify import verify
+    from memplan_cli.checking.certificates.verify import verify
     from memplan_cli.core.results.certificate import read_certificate
     from memplan_cli.onnx_io.load import load_model
     from memplan_cli.planning.checking.plan_file import read_plan
@@ -72,8 +76,8 @@ def _model_of(model: ModelProto, plan: Plan, path: Path) -> Model:
     Raises:
         PlanError: the plan is of another model, or does not say for which sizes it was made.
     """
-    from memplan_cli.certification.graph import as_written, rearranged
-    from memplan_cli.certification.verify import Model
+    from memplan_cli.checking.certificates.graph import as_written, rearranged
+    from memplan_cli.checking.certificates.verify import Model
     from memplan_cli.core.program import blocks
     from memplan_cli.onnx_io.load import graph_digest
     from memplan_cli.onnx_io.metadata import read_notes
@@ -84,18 +88,24 @@ def _model_of(model: ModelProto, plan: Plan, path: Path) -> Model:
             f"{path} is neither the model that the plan was made of nor the one written with it",
             hint="name the model that was planned, or its .memplan.onnx",
         )
+    changed = plan.report.recompute.nodes or plan.report.folded.tensors
+    if changed and not is_written:
+        raise PlanError(
+            f"the plan has nodes that {path} does not have, or leaves some out",
+            hint="name the model that was written with the plan",
+        )
     program = _read(model, plan)
-    types: dict[str, dict[str, tuple[str, Shape | None]]] = {}
-    for block in blocks(program.body):
-        types[block.path] = {}
-    for var in program.vars.values():
-        types[var.block][var.name] = var.dtype, var.shape
+    types = types_by_block(program)
+    # Nodes without names are called by their place in the file that was planned.
+    paths = [b.path for b in blocks(program.body)]
     if is_written:
-        # Nodes without names are called by their place in the file that was planned.
         paths = [order.block for order in plan.order]
-        types = dict(zip(paths, types.values(), strict=False))
-    bounds = cast("Mapping[str, tuple[int, int]]", _setting(plan, "bounds"))
-    return Model(model.graph, as_written if is_written else rearranged, types, bounds)
+    return Model(
+        model.graph,
+        as_written if is_written else rearranged,
+        dict(zip(paths, types, strict=False)),
+        bounds_of(plan),
+    )
 
 
 def _read(model: ModelProto, plan: Plan) -> Program:
@@ -103,28 +113,10 @@ def _read(model: ModelProto, plan: Plan) -> Program:
     from memplan_cli.shapes.bindings import Bindings
     from memplan_cli.shapes.reading import read_checked
 
-    shapes = cast("Mapping[str, Shape]", _setting(plan, "shapes"))
-    dims = plan.settings.get("dims")
-    if not isinstance(dims, dict) or not all(type(value) is int for value in dims.values()):
-        raise PlanError("the plan's settings do not say the values of its dims")
+    shapes = shapes_of(plan)
     known = known_dims(model, shapes.values())
-    dims = {name: value for name, value in dims.items() if name in known}
+    dims = {name: value for name, value in dims_of(plan).items() if name in known}
     try:
         return read_checked(model, Bindings(dims, shapes)).program
     except SettingsError as error:
         raise PlanError(f"the plan's settings are not those of the model: {error}") from error
-
-
-def _setting(plan: Plan, name: str) -> object:
-    """Return a setting of the plan: settings are free in its schema.
-
-    Raises:
-        PlanError: it is none.
-    """
-    from memplan_cli.settings.sources import read_overrides
-
-    try:
-        found = read_overrides({name: plan.settings.get(name)}).values
-    except SettingsError as error:
-        raise PlanError(f"the plan's settings do not say the {name} of its inputs") from error
-    return found.get(name, {})

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.progress import Progress, silent
+from memplan_cli.errors import SettingsError
 from memplan_cli.settings.settings import Settings
 from memplan_cli.workflows.best import write_proved
 from memplan_cli.workflows.candidates import Optimized, write_unproved
@@ -29,6 +30,7 @@ def optimize(  # noqa: PLR0913 - what the command takes, by name
     out: FilePath | None = None,
     plan_file: FilePath | None = None,
     settings_out: FilePath | None = None,
+    certificate: FilePath | None = None,
     check: Check | None = DEFAULT_CHECK,
     progress: Progress | None = None,
 ) -> Optimized:
@@ -42,6 +44,7 @@ def optimize(  # noqa: PLR0913 - what the command takes, by name
         out: The file to write; ``<stem>.memplan.onnx`` beside the model by default.
         plan_file: The plan's file; ``out`` with the suffix ``.json`` by default.
         settings_out: Where the runtime's settings go as Python, and as JSON beside it.
+        certificate: Where a witness of each bound of the plan goes.
         check: How to compare both models; None leaves the comparison out, and so do
             settings that allow no run.
         progress: Told what is being done.
@@ -52,7 +55,12 @@ def optimize(  # noqa: PLR0913 - what the command takes, by name
     """
     settings, model = settings or Settings(), Path(model)
     check = check if settings.run else None
-    targets = Targets.of(model, out, plan_file, settings_out)
+    targets = Targets.of(model, out, plan_file, settings_out, certificate)
+    if certificate and settings.target != "portable":
+        raise SettingsError(
+            "a certificate is about the model's own graph, not about what a runtime makes of it",
+            hint="leave --target or --certificate out",
+        )
     targets.refuse(model)
     file = read_model(model)
     settings = bind(file.model, settings)

@@ -71,6 +71,11 @@ def _why_not(plan: Plan) -> str:
     type=TargetFile(),
     help="Write the recommended session settings as Python, and as JSON beside it.",
 )
+@click.option(
+    "--certificate",
+    type=TargetFile(),
+    help="Write a witness of each bound of the plan, for verify-certificate.",
+)
 @validation_options
 @provider_option
 @timeout_option
@@ -88,6 +93,7 @@ def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
     settings: Chosen,
     target: TargetChoice,
     settings_out: Path | None,
+    certificate: Path | None,
     validation: Validation,
     provider: str,
     timeout: float,
@@ -127,6 +133,7 @@ def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
         out=out,
         plan_file=plan_file,
         settings_out=settings_out,
+        certificate=certificate,
         check=validation.check(provider, timeout),
         progress=output.progress,
     )

@@ -1,7 +1,7 @@
 """Certificates: what shows that the bounds of one plan hold, as data and as JSON.
 
 Nodes are places in the planned order of the outermost block, tensors are named. What each
-witness shows, and how it is checked, is said in `memplan_cli.certification`.
+witness shows, and how it is checked, is said in `memplan_cli.checking.certificates`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
 from memplan_cli.core.deserialization import Check, MisfitError, from_json, one_of
-from memplan_cli.core.results.placements import Natural, Positive
+from memplan_cli.core.results.placements import Natural, Positive  # noqa: TC001 - types to read by
 from memplan_cli.core.serialization import Key, Keys, sparse, to_json
 from memplan_cli.core.untrusted_files import refuse_endless
 from memplan_cli.errors import PlanError
@@ -31,7 +31,7 @@ Digest = Annotated[
     str,
     Check(
         "a SHA-256 in hexadecimal",
-        lambda text: len(text) == 64 and not set(text) - set("0123456789abcdef"),  # noqa: PLR2004
+        lambda text: len(text) == 64 and not set(text) - set("0123456789abcdef"),
     ),
 ]
 
@@ -134,7 +134,7 @@ class SlotLoad(NamedTuple):
 
     dtype: str
     shape: tuple[Natural | str, ...] | None
-    count: Positive
+    number: Positive
     bytes: Natural
     tick: Natural
 
@@ -232,12 +232,14 @@ def read_certificate(path: Path) -> Certificate:
     """
     refuse_endless(path, PlanError)
     try:
-        size = path.stat().st_size
-        if size > MOST_BYTES:
-            raise PlanError(f"{path} has {size} bytes: a certificate has {MOST_BYTES} at most")
-        return certificate_from_json(json.loads(path.read_text(encoding="utf-8")))
+        with path.open("rb") as file:
+            text = file.read(MOST_BYTES + 1)
     except OSError as error:
         raise PlanError(f"{path} cannot be read: {error.strerror}") from error
+    if len(text) > MOST_BYTES:
+        raise PlanError(f"{path} is too large: a certificate has {MOST_BYTES} bytes at most")
+    try:
+        return certificate_from_json(json.loads(text))
     except (ValueError, RecursionError) as error:
         raise PlanError(f"{path} is not JSON: {str(error)[:200]}") from error
     except PlanError as error:

@@ -6,20 +6,24 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from memplan_cli.core.deserialization import one_of
-from memplan_cli.core.serialization import Keys
+from memplan_cli.core.serialization import Keys  # noqa: TC001 - a type to read by
 
 VERIFIED, REFUSED, NOT_CHECKED = "verified", "refused", "not checkable"
 
 
 @dataclass(frozen=True, slots=True)
 class PartVerdict:
-    """One bound of a plan: what it says, and whether its witness shows it."""
+    """One bound of a plan: what it says, and whether its witness shows it.
+
+    The bound is in multiples of ``unit``, as its arena is.
+    """
 
     part: str
     bound: int
     status: Annotated[str, one_of(VERIFIED, REFUSED, NOT_CHECKED)]
     method: str
     reason: str
+    unit: str = "1"
 
 
 @dataclass(frozen=True, slots=True)

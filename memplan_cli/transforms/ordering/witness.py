@@ -75,7 +75,9 @@ def _named(cut: Cut, ids: Sequence[int]) -> Cut:
     duals = tuple(
         type(dual)(
             tuple(share._replace(reader=ids[share.reader]) for share in dual.shares),
-            tuple(hold._replace(first=ids[hold[0]], second=ids[hold[1]]) for hold in dual.holds),
+            tuple(
+                hold._replace(first=ids[hold[0]], second=ids[hold[1]]) for hold in dual.holds
+            ),
             dual.replaced,
         )
         for dual in cut.duals

@@ -92,7 +92,9 @@ class Bound:
         room = bound - 1 - self._always
         for value in self._largest():
             if self._kept_out(value, room):
-                return RecomputeProof(bound, "kept", "", self._name(value), self._ways(value, room))
+                return RecomputeProof(
+                    bound, "kept", "", self._name(value), self._ways(value, room)
+                )
         why = "the search that proved it cannot be found again"
         return RecomputeProof(bound, NOT_CHECKABLE, why=why)
 
@@ -107,7 +109,9 @@ class Bound:
                     Passage(self._name(one), "" if other < 0 else self._name(other), much)
                     for one, other, much in cut.passages()
                 )
-                found.append(Way(_called(self._values.flow.ops[reader]), bool(alone), passages))
+                found.append(
+                    Way(_called(self._values.flow.ops[reader]), bool(alone), passages)
+                )
         return tuple(found)
 
     def _name(self, value: int) -> str:

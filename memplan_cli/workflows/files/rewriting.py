@@ -27,11 +27,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """The files to write: a model, its plan, and the settings to run it with, if asked for."""
+    """The files to write: a model and its plan; settings and a certificate, if asked for."""
 
     model: Path
     plan: Path
     settings: Path | None = None
+    certificate: Path | None = None
 
     @classmethod
     def of(
@@ -40,6 +41,7 @@ class Targets:
         model: Path | str | None = None,
         plan: Path | str | None = None,
         settings: Path | str | None = None,
+        certificate: Path | str | None = None,
     ) -> Self:
         """Return the files that somebody named, and the usual ones beside the source.
 
@@ -57,7 +59,8 @@ class Targets:
                 "--settings-out takes a file of Python; the JSON is written beside it",
                 hint=f"name it {python.with_suffix('.py').name}",
             )
-        return cls(written, Path(plan) if plan else plan_beside(written), python)
+        beside = Path(plan) if plan else plan_beside(written)
+        return cls(written, beside, python, Path(certificate) if certificate else None)
 
     @property
     def settings_files(self) -> tuple[Path, ...]:
@@ -88,6 +91,7 @@ class Targets:
 
     def _named(self) -> dict[str, Path]:
         named = {"-o": self.model, "--plan": self.plan}
+        named |= {} if self.certificate is None else {"--certificate": self.certificate}
         names = "--settings-out", "the JSON of --settings-out"
         return named | dict(zip(names, self.settings_files, strict=False))
 
@@ -183,9 +187,19 @@ class RewrittenFiles(OutputFiles):
             self._targets.plan: plan.encoded(),
             self._targets.model: model,
         }
+        contents |= self._certificate()
         weights = self.write({**contents, **dict(self._settings(plan))})
         self._drop_unused()
         return plan, weights
+
+    def _certificate(self) -> Mapping[Path, Content]:
+        """Return the file of what shows the plan's bounds, if it is asked for."""
+        if self._targets.certificate is None:
+            return {}
+        from memplan_cli.workflows.certificate import certificate_for
+
+        found = certificate_for(self._rewriting.file, self._rewriting.planned)
+        return {self._targets.certificate: found.dumps().encode()}
 
     def _settings(self, plan: Plan) -> Iterator[tuple[Path, bytes]]:
         """Yield the settings of the written model as Python and as JSON, if asked for."""

@@ -52,9 +52,7 @@ def _left(state: State) -> int:
     return state.left.bit_count()
 
 
-def _sorted(
-    states: list[tuple[Move, ...]], left: list[int]
-) -> tuple[tuple[Move, ...], ...]:
+def _sorted(states: list[tuple[Move, ...]], left: list[int]) -> tuple[tuple[Move, ...], ...]:
     """Return the states so that every move leads to a later one: by the ops that are left."""
     order = sorted(range(1, len(states)), key=lambda at: -left[at])
     number = {at: place for place, at in enumerate(order, 1)}

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan_cli.certification.refused import refuse_unless
+from memplan_cli.checking.certificates.refused import refuse_unless
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from memplan_cli.certification.tasks import Task, Tasks
+    from memplan_cli.checking.certificates.tasks import Task, Tasks
     from memplan_cli.core.results.certificate import Fusion
 
 

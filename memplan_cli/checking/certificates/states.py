@@ -18,13 +18,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from memplan_cli.certification.fusions import is_late
-from memplan_cli.certification.refused import refuse_unless
+from memplan_cli.checking.certificates.fusions import is_late
+from memplan_cli.checking.certificates.refused import refuse_unless
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from memplan_cli.certification.tasks import Tasks
+    from memplan_cli.checking.certificates.tasks import Tasks
     from memplan_cli.core.results.certificate import Move
 
 

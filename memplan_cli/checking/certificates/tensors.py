@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from memplan_cli.certification.operators import SAME_BYTES
-from memplan_cli.certification.refused import UnknownError, refuse_unless
+from memplan_cli.checking.certificates.refused import UnknownError, refuse_unless
+from memplan_cli.checking.clock import Kind
+from memplan_cli.checking.operators import SAME_BYTES
 from memplan_cli.core.symbolic.bounds import at_most
 from memplan_cli.core.symbolic.sizes import Size, size_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from memplan_cli.certification.graph import Graph, Node, Value
+    from memplan_cli.checking.clock import Clock, Node, Value
     from memplan_cli.core.program import Shape
     from memplan_cli.core.results.placements import Placement
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.symbolic.bounds import Bounds
-
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Tensor:
 
 
 def read_tensors(
-    graph: Graph,
+    clock: Clock,
     plan: Plan,
     types: Mapping[str, Mapping[str, tuple[str, Shape | None]]],
     bounds: Bounds,
@@ -51,7 +51,7 @@ def read_tensors(
     Raises:
         RefusedError: one is not the model's, or has another size or other ticks there.
     """
-    values = {value.id: value for value in graph.values()}
+    values = {value.identity: value for value in clock.values()}
     units = {arena.id: arena.unit for arena in plan.arenas}
     tensors: dict[str, Tensor] = {}
     for row in plan.tensors:
@@ -59,8 +59,10 @@ def read_tensors(
         value = values.get(row.id)
         refuse_unless(value is not None, f"{name} of the plan is no value of the model")
         assert value is not None  # noqa: S101 - for the type checker
-        refuse_unless(not value.is_weight, f"{name} of the plan is a weight of the model")
-        dtype, shape = types.get(value.block.path, {}).get(value.name, ("unknown", None))
+        refuse_unless(
+            value.kind is not Kind.WEIGHT, f"{name} of the plan is a weight of the model"
+        )
+        dtype, shape = types.get(value.region.path, {}).get(value.name, ("unknown", None))
         size = size_of(shape, dtype)
         if size is None:
             raise UnknownError(f"the model does not say the size of {name}")
@@ -72,7 +74,7 @@ def read_tensors(
             f"{name} has {size} bytes in the model, and {row.bytes}*{units[row.arena]} in the "
             "plan",
         )
-        lasts = (0, max(graph.ticks, 1)) if row.pinned else (value.first, value.last + 1)
+        lasts = (0, max(clock.ticks, 1)) if row.pinned else (value.first, value.last + 1)
         refuse_unless(
             (row.first, row.last) == lasts,
             f"{name} is live from tick {lasts[0]} to {lasts[1]}, the plan says from {row.first} "
@@ -82,30 +84,27 @@ def read_tensors(
     return tensors
 
 
-def find_roots(graph: Graph, tensors: Mapping[str, Tensor]) -> Mapping[str, str]:
+def find_roots(clock: Clock, tensors: Mapping[str, Tensor]) -> Mapping[str, str]:
     """Return, for each tensor that is not pinned, the one whose bytes it shows."""
     roots = {name: name for name, tensor in tensors.items() if tensor.row.pinned is None}
     received = {
-        value.id
-        for block in graph.blocks
-        for node in block.nodes
+        value.identity
+        for node in clock.nodes()
         for body in node.bodies
         for value in body.inputs
     }
     carried = {
-        value.id
-        for block in graph.blocks
-        for node in block.nodes
+        value.identity
+        for node in clock.nodes()
         if node.repeats
         for body in node.bodies
         for value in body.outputs
     }
-    for block in graph.blocks:
-        for node in block.nodes:
-            pair = _view(node, tensors, roots)
-            # What goes to the next turn is copied where it would be what this turn was given.
-            if pair and not (pair[1] in carried and roots[pair[0]] in received):
-                roots[pair[1]] = roots[pair[0]]
+    for node in clock.nodes():
+        pair = _view(node, tensors, roots)
+        # What goes to the next turn is copied where it would be what this turn was given.
+        if pair and not (pair[1] in carried and roots[pair[0]] in received):
+            roots[pair[1]] = roots[pair[0]]
     return roots
 
 
@@ -115,7 +114,12 @@ def _view(
     if node.kind not in SAME_BYTES or not node.inputs or not node.outputs:
         return None
     base, result = node.inputs[0], node.outputs[0]
-    if base is None or result is None or base.id not in roots or result.id not in roots:
+    if (
+        base is None
+        or result is None
+        or base.identity not in roots
+        or result.identity not in roots
+    ):
         return None
-    same = tensors[base.id].size == tensors[result.id].size
-    return (base.id, result.id) if same else None
+    same = tensors[base.identity].size == tensors[result.identity].size
+    return (base.identity, result.identity) if same else None

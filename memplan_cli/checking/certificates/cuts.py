@@ -14,12 +14,12 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from memplan_cli.certification.refused import refuse_unless
+from memplan_cli.checking.certificates.refused import refuse_unless
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from memplan_cli.certification.tasks import Tasks
+    from memplan_cli.checking.certificates.tasks import Tasks
     from memplan_cli.core.results.certificate import Cut, Dual
 
 
@@ -46,16 +46,14 @@ def check_cuts(tasks: Tasks, cuts: Sequence[Cut], tensors: Sequence[str], bound:
 
 def _check_cases(cuts: Sequence[Cut]) -> None:
     """Refuse two cuts that are not for both orders of the same two nodes."""
-    refuse_unless(len(cuts) == 2, "a pair has two cuts")  # noqa: PLR2004 - a pair
+    refuse_unless(len(cuts) == 2, "a pair has two cuts")
     cases = []
     for cut in cuts:
         refuse_unless(
             (cut.before is None) != (cut.after is None),
             f"the cut at {cut.node} does not say which node of the pair is first",
         )
-        cases.append(
-            (cut.node, cut.after) if cut.before is None else (cut.before, cut.node)
-        )
+        cases.append((cut.node, cut.after) if cut.before is None else (cut.before, cut.node))
     (first, second), other = cases
     refuse_unless(
         other == (second, first) and first != second,
@@ -71,14 +69,16 @@ def _bound(tasks: Tasks, cut: Cut, tensors: Sequence[str]) -> int:
         None if dual.replaced is None else _tensor(dual.replaced, tensors)
         for dual in cut.duals
     ]
-    wanted = set(step.replaces) or {None}
+    wanted: set[str | None] = {*step.replaces} or {None}
     refuse_unless(
         set(said) == wanted and len(said) == len(wanted),
         f"the cut at {cut.node} has not one dual for each tensor that its result may replace",
     )
     ran = _decided(tasks, cut)
     pairs = zip(cut.duals, said, strict=True)
-    return min(_Sum(tasks, cut.node, ran, replaced).of(dual, tensors) for dual, replaced in pairs)
+    return min(
+        _Sum(tasks, cut.node, ran, replaced).of(dual, tensors) for dual, replaced in pairs
+    )
 
 
 def _tensor(number: int, tensors: Sequence[str]) -> str:
@@ -157,9 +157,13 @@ class _Sum:
             f"{name} has {limit} bytes, and {self.charged[tensor]} are charged",
         )
         if reader == self.node:
-            refuse_unless(self._stays(users), f"{name} is charged to {reader}, and may be gone")
+            refuse_unless(
+                self._stays(users), f"{name} is charged to {reader}, and may be gone"
+            )
         else:
-            refuse_unless(reader in users, f"{name} is charged to {reader}, which does not read it")
+            refuse_unless(
+                reader in users, f"{name} is charged to {reader}, which does not read it"
+            )
             self._add(reader, -much)
 
     def _add(self, group: int, much: int) -> None:
@@ -186,6 +190,6 @@ class _Sum:
     def _is_live(self, tensor: str) -> bool:
         """Whether a tensor is surely live at the step, and not made there."""
         users = self.tasks.users[tensor]
-        if len(users) < 2:  # noqa: PLR2004 - its maker alone
+        if len(users) < 2:
             return False
         return self.ran.get(self._maker(tensor)) == 1 and self._stays(users)

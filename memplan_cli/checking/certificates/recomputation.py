@@ -14,14 +14,17 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from memplan_cli.certification.operators import OPTIONAL_RESULTS, REPEATING, SAME_BYTES
-from memplan_cli.certification.refused import refuse_unless
+from memplan_cli.checking.certificates.graph import reads
+from memplan_cli.checking.certificates.operators import OPTIONAL_RESULTS
+from memplan_cli.checking.certificates.refused import refuse_unless
+from memplan_cli.checking.clock import Kind
+from memplan_cli.checking.operators import REPEATING, SAME_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from memplan_cli.certification.graph import Graph, Node
-    from memplan_cli.certification.tensors import Tensor
+    from memplan_cli.checking.certificates.tensors import Tensor
+    from memplan_cli.checking.clock import Clock, Node
     from memplan_cli.core.results.certificate import RecomputeProof, Way
 
 _COPY = re.compile(r"__recompute\d*$")
@@ -57,13 +60,12 @@ class _Values:
         return {self.of[name] for name in self._read_names(node) if name in self.of}
 
     def _read_names(self, node: Node) -> Iterator[str]:
-        for value in (*node.inputs, *node.captured.values()):
-            if value is not None:
-                yield self.names.get(value.id, value.id)
+        for value in reads(node):
+            yield self.names.get(value.identity, value.identity)
 
     def makes(self, node: Node) -> set[str]:
         """Return the values that a node makes, or makes views of."""
-        made = (value.id for value in node.outputs if value is not None)
+        made = (value.identity for value in node.outputs if value is not None)
         return {self.of[name] for name in made if name in self.of}
 
     def touched(self, node: Node) -> set[str]:
@@ -78,7 +80,7 @@ class _Values:
         if node.proto.op_type not in OPTIONAL_RESULTS:
             return touched
         first = node.outputs[0]
-        kept = {value, self.of.get(first.id, "") if first is not None else ""}
+        kept = {value, self.of.get(first.identity, "") if first is not None else ""}
         return touched - (self.makes(node) - kept)
 
     def takes(self, node: Node, there: Collection[str]) -> int:
@@ -87,19 +89,23 @@ class _Values:
 
     def _overwritten(self, node: Node) -> int:
         result = node.outputs[0] if node.outputs else None
-        if result is None or result.id not in self.of or result.id not in self.tensors:
+        if (
+            result is None
+            or result.identity not in self.of
+            or result.identity not in self.tensors
+        ):
             return 0
-        size = self.tensors[result.id].size
+        size = self.tensors[result.identity].size
         for at in self.overwrites.get(node.kind, ()):
             value = node.inputs[at] if at < len(node.inputs) else None
-            name = "" if value is None else self.names.get(value.id, value.id)
+            name = "" if value is None else self.names.get(value.identity, value.identity)
             if name in self.of and name in self.tensors and self.tensors[name].size == size:
                 return 0 if size.symbols else size.coefficient
         return 0
 
 
 def check_recomputation(
-    graph: Graph,
+    clock: Clock,
     tensors: Mapping[str, Tensor],
     overwrites: Mapping[str, tuple[int, ...]],
     proof: RecomputeProof,
@@ -109,7 +115,7 @@ def check_recomputation(
     Raises:
         RefusedError: with the reason.
     """
-    values = _read(graph, tensors, overwrites)
+    values = _read(clock, tensors, overwrites)
     if proof.method == "step":
         node = values.nodes.get(proof.node)
         refuse_unless(node is not None, f"no node makes {proof.node[:120]!r} first")
@@ -124,29 +130,31 @@ def check_recomputation(
 
 
 def _read(
-    graph: Graph, tensors: Mapping[str, Tensor], overwrites: Mapping[str, tuple[int, ...]]
+    clock: Clock, tensors: Mapping[str, Tensor], overwrites: Mapping[str, tuple[int, ...]]
 ) -> _Values:
     values = _Values(tensors, overwrites)
-    kept = {value.id for value in graph.top.outputs}
+    kept = {value.identity for value in clock.top.outputs}
     kept |= {name for name, tensor in tensors.items() if tensor.row.pinned is not None}
     values.always = sum(
-        tensor.size.coefficient
-        for tensor in tensors.values()
-        if tensor.row.pinned is not None
+        tensor.size.coefficient for tensor in tensors.values() if tensor.row.pinned is not None
     )
     made: dict[str, Node] = {}
-    for node in graph.top.nodes:
+    for node in clock.top.nodes:
         twin = _twin(node, made, values)
         if twin is not None:
             continue
-        results = [value for value in node.outputs if value is not None and not value.is_weight]
+        results = [
+            value
+            for value in node.outputs
+            if value is not None and value.kind is not Kind.WEIGHT
+        ]
         if results:
             values.nodes[results[0].id] = node
         for value in results:
-            made[value.id] = node
-            if value.id not in kept:
-                root = _viewed(node, value.id, values) or value.id
-                values.of[value.id] = root
+            made[value.identity] = node
+            if value.identity not in kept:
+                root = _viewed(node, value.identity, values) or value.identity
+                values.of[value.identity] = root
                 values.maker.setdefault(root, node)
     return values
 
@@ -154,16 +162,20 @@ def _read(
 def _twin(node: Node, made: Mapping[str, Node], values: _Values) -> Node | None:
     """Return the node of which another one is a copy, and note the names of its results."""
     pairs = {
-        value.id: _COPY.sub("", value.id)
+        value.identity: _COPY.sub("", value.identity)
         for value in node.outputs
-        if value is not None and _COPY.search(value.id)
+        if value is not None and _COPY.search(value.identity)
     }
     twins = [made[name] for name in pairs.values() if name in made]
     if len(twins) != len(pairs) or not twins or any(twin is not twins[0] for twin in twins):
         return None
     twin = twins[0]
-    read = [None if v is None else values.names.get(v.id, v.id) for v in node.inputs]
-    wanted = [None if v is None else values.names.get(v.id, v.id) for v in twin.inputs]
+    read = [
+        None if v is None else values.names.get(v.identity, v.identity) for v in node.inputs
+    ]
+    wanted = [
+        None if v is None else values.names.get(v.identity, v.identity) for v in twin.inputs
+    ]
     same = (
         (node.proto.op_type, node.proto.domain) == (twin.proto.op_type, twin.proto.domain)
         and read == wanted
@@ -182,13 +194,11 @@ def _viewed(node: Node, name: str, values: _Values) -> str | None:
     if not values.overwrites or node.kind not in SAME_BYTES or not node.inputs:
         return None
     first, base = node.outputs[0], node.inputs[0]
-    if first is None or first.id != name or base is None:
+    if first is None or first.identity != name or base is None:
         return None
-    source = values.names.get(base.id, base.id)
+    source = values.names.get(base.identity, base.identity)
     tensors = values.tensors
-    same = (
-        source in tensors and name in tensors and tensors[source].size == tensors[name].size
-    )
+    same = source in tensors and name in tensors and tensors[source].size == tensors[name].size
     return values.of.get(source) if same else None
 
 
@@ -246,7 +256,8 @@ class _Kept:
                 arrived += much
                 continue
             refuse_unless(
-                made in values.maker and made not in free, f"{made[:120]!r} is not made of {name}"
+                made in values.maker and made not in free,
+                f"{made[:120]!r} is not made of {name}",
             )
             needs = values.reads(values.maker[made])
             refuse_unless(value in needs, f"{made[:120]!r} is not made of {name}")

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from memplan_cli.certification.operators import (
+from memplan_cli.checking.certificates.graph import reads
+from memplan_cli.checking.certificates.operators import (
     DRAWING,
     DROPOUT_TRAINS,
     STATISTICS,
@@ -18,8 +19,8 @@ from memplan_cli.certification.operators import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from memplan_cli.certification.graph import Block, Graph, Node
-    from memplan_cli.certification.tensors import Tensor
+    from memplan_cli.checking.certificates.tensors import Tensor
+    from memplan_cli.checking.clock import Clock, Node, Region
 
     Overwrites = Mapping[str, tuple[int, ...]]
 
@@ -73,7 +74,7 @@ class Tasks:
 
 
 def read_tasks(
-    graph: Graph,
+    clock: Clock,
     tensors: Mapping[str, Tensor],
     roots: Mapping[str, str],
     overwrites: Overwrites,
@@ -81,18 +82,18 @@ def read_tasks(
     """Return the nodes of the outermost block, each a group of its own.
 
     Args:
-        graph: In the planned order.
+        clock: The model in the planned order.
         tensors: What the plan places.
         roots: The tensor whose bytes each of them shows.
         overwrites: The inputs that an operator's first result may be written over.
     """
-    groups = {node.place: Task() for node in graph.top.nodes}
+    groups = {node.index: Task() for node in clock.top.nodes}
     always = sum(t.size.coefficient for t in tensors.values() if t.row.pinned is not None)
     tasks = Tasks(groups, {}, {}, always)
-    for node in graph.top.nodes:
+    for node in clock.top.nodes:
         _add(node, tasks, tensors, roots)
         _let_replace(node, tasks, overwrites, (tensors, roots))
-    for first, second in _edges(graph.top):
+    for first, second in _edges(clock.top):
         groups[first].succs.add(second)
         groups[second].preds.add(first)
     for tensor, users in tasks.users.items():
@@ -106,21 +107,21 @@ def read_tasks(
 def _add(
     node: Node, tasks: Tasks, tensors: Mapping[str, Tensor], roots: Mapping[str, str]
 ) -> None:
-    task = tasks.groups[node.place]
+    task = tasks.groups[node.index]
     for value in node.outputs:
-        if value is not None and roots.get(value.id) == value.id:
-            size = tensors[value.id].size.coefficient
+        if value is not None and roots.get(value.identity) == value.identity:
+            size = tensors[value.identity].size.coefficient
             if size:
-                tasks.weight[value.id], tasks.users[value.id] = size, set()
-                task.begins.add(value.id)
+                tasks.weight[value.identity], tasks.users[value.identity] = size, set()
+                task.begins.add(value.identity)
     # While one of two branches runs, what the other reads may be gone, and no result is there.
     if not node.bodies or node.repeats:
         task.need = sum(tasks.weight[tensor] for tensor in task.begins)
-    read = [value for value in (*node.inputs, *node.captured.values()) if value is not None]
-    found = (roots.get(value.id, "") for value in read)
+    read = reads(node)
+    found = (roots.get(value.identity, "") for value in read)
     task.touches = task.begins | {root for root in found if root in tasks.weight}
     for tensor in task.touches:
-        tasks.users[tensor].add(node.place)
+        tasks.users[tensor].add(node.index)
 
 
 def _let_replace(
@@ -132,38 +133,42 @@ def _let_replace(
     """Find the tensors over which the first result may be written, if they end there."""
     tensors, roots = known
     result = node.outputs[0] if node.outputs else None
-    if node.bodies or result is None or result.id not in tasks.weight:
+    if node.bodies or result is None or result.identity not in tasks.weight:
         return
-    task, allowed = tasks.groups[node.place], overwrites.get(node.kind, ())
+    task, allowed = tasks.groups[node.index], overwrites.get(node.kind, ())
     for at in allowed:
         value = node.inputs[at] if at < len(node.inputs) else None
-        if value is None or value.id not in roots or roots[value.id] not in tasks.weight:
+        if (
+            value is None
+            or value.identity not in roots
+            or roots[value.identity] not in tasks.weight
+        ):
             continue
-        root = roots[value.id]
+        root = roots[value.identity]
         same = [
             (place, other)
             for place, other in enumerate(node.inputs)
-            if other is not None and roots.get(other.id) == root
+            if other is not None and roots.get(other.identity) == root
         ]
         only = all(place in allowed and other is value for place, other in same)
-        if only and tensors[value.id].size == tensors[result.id].size:
+        if only and tensors[value.identity].size == tensors[result.identity].size:
             task.replaces.add(root)
-            task.saved = tasks.weight[result.id]
+            task.saved = tasks.weight[result.identity]
 
 
-def _edges(block: Block) -> Iterator[tuple[int, int]]:
+def _edges(block: Region) -> Iterator[tuple[int, int]]:
     """Yield which node has to run before which."""
-    maker = {id(v): node.place for node in block.nodes for v in node.outputs if v is not None}
+    maker = {id(v): node.index for node in block.nodes for v in node.outputs if v is not None}
     statistics = _statistics(block)
     latest: dict[str, int] = {}
     for node in block.nodes:
-        read = [v for v in (*node.inputs, *node.captured.values()) if v is not None]
-        yield from ((maker[id(v)], node.place) for v in read if id(v) in maker)
+        read = list(reads(node))
+        yield from ((maker[id(v)], node.index) for v in read if id(v) in maker)
         kinds = {*_in_turn(node), *(statistics[id(v)] for v in read if id(v) in statistics)}
         for kind in kinds:
             if kind in latest:
-                yield latest[kind], node.place
-            latest[kind] = node.place
+                yield latest[kind], node.index
+            latest[kind] = node.index
 
 
 def _in_turn(node: Node) -> Iterator[str]:
@@ -187,7 +192,7 @@ def _inside(node: Node) -> Iterator[Node]:
             yield from _inside(each)
 
 
-def _statistics(block: Block) -> Mapping[int, str]:
+def _statistics(block: Region) -> Mapping[int, str]:
     """Return the values that are overwritten while others read them, by what they began as."""
     oldest: dict[int, str] = {}
     results = {id(value) for value in block.outputs}
@@ -199,5 +204,5 @@ def _statistics(block: Block) -> Mapping[int, str]:
             new = node.outputs[made] if made < len(node.outputs) else None
             old = node.inputs[read] if read < len(node.inputs) else None
             if new is not None and old is not None and id(new) not in results:
-                oldest[id(new)] = oldest.setdefault(id(old), old.id)
+                oldest[id(new)] = oldest.setdefault(id(old), old.identity)
     return oldest

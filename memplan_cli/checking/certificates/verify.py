@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from memplan_cli.certification.arenas import check_arena
-from memplan_cli.certification.cuts import check_cuts
-from memplan_cli.certification.fusions import fuse
-from memplan_cli.certification.graph import Reader
-from memplan_cli.certification.operators import OVERWRITES
-from memplan_cli.certification.recomputation import check_recomputation
-from memplan_cli.certification.refused import RefusedError, UnknownError, refuse_unless
-from memplan_cli.certification.states import check_states
-from memplan_cli.certification.tasks import read_tasks
-from memplan_cli.certification.tensors import find_roots, read_tensors
+from memplan_cli.checking.certificates.arenas import check_arena
+from memplan_cli.checking.certificates.cuts import check_cuts
+from memplan_cli.checking.certificates.fusions import fuse
+from memplan_cli.checking.certificates.graph import planned_clock
+from memplan_cli.checking.certificates.recomputation import check_recomputation
+from memplan_cli.checking.certificates.refused import RefusedError, UnknownError, refuse_unless
+from memplan_cli.checking.certificates.states import check_states
+from memplan_cli.checking.certificates.tasks import read_tasks
+from memplan_cli.checking.certificates.tensors import find_roots, read_tensors
+from memplan_cli.checking.operators import OVERWRITES
 from memplan_cli.core.results.certificate import NOT_CHECKABLE
 from memplan_cli.core.results.certified import (
     NOT_CHECKED,
@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 
     from onnx import GraphProto  # noqa: TID251 - types only; onnx_io makes them
 
-    from memplan_cli.certification.graph import Arrange, Graph
-    from memplan_cli.certification.tensors import Tensor
+    from memplan_cli.checking.certificates.graph import Arrange
+    from memplan_cli.checking.certificates.tensors import Tensor
+    from memplan_cli.checking.clock import Clock
     from memplan_cli.core.program import Shape
     from memplan_cli.core.results.certificate import (
         ArenaProof,
@@ -90,19 +91,20 @@ class _Subject:
     """The plan, the model's graph in its order, and its tensors."""
 
     plan: Plan
-    graph: Graph
+    clock: Clock
     tensors: Mapping[str, Tensor]
 
     @classmethod
     def of(cls, plan: Plan, model: Model) -> _Subject:
-        placed = frozenset(row.id for row in plan.tensors)
-        graph = Reader(plan.order, model.arrange, placed).read(model.graph)
-        return cls(plan, graph, read_tensors(graph, plan, model.types, model.bounds))
+        pinned = {row.name for row in plan.tensors if row.pinned and not row.block}
+        exposed = pinned if plan.settings.get("expose") else set()
+        clock = planned_clock(model.graph, plan.order, model.arrange, exposed)
+        return cls(plan, clock, read_tensors(clock, plan, model.types, model.bounds))
 
     def roots(self) -> Mapping[str, str]:
         """Return the tensor whose bytes each tensor that is not pinned shows."""
         if self.plan.report.level == _LEVEL_THAT_SHARES:
-            return find_roots(self.graph, self.tensors)
+            return find_roots(self.clock, self.tensors)
         return {n: n for n, tensor in self.tensors.items() if tensor.row.pinned is None}
 
     def overwrites(self) -> Mapping[str, tuple[int, ...]]:
@@ -117,8 +119,13 @@ def _parts(certificate: Certificate, subject: _Subject) -> Iterator[PartVerdict]
     by_arena = {each.arena: each for each in certificate.arenas}
     for arena in subject.plan.arenas:
         check = partial(check_arena, arena, subject.tensors, report.level)
-        yield from _part(f"arena {arena.id}", arena.lower_bound, by_arena.get(arena.id), check)
-    if [each.arena for each in certificate.arenas] != [each.id for each in subject.plan.arenas]:
+        for verdict in _part(
+            f"arena {arena.id}", arena.lower_bound, by_arena.get(arena.id), check
+        ):
+            yield replace(verdict, unit=arena.unit)
+    if [each.arena for each in certificate.arenas] != [
+        each.id for each in subject.plan.arenas
+    ]:
         reason = "it has not one proof for each arena of the plan, in the plan's order"
         yield PartVerdict("arenas", 0, REFUSED, "", reason)
     again = certificate.recompute
@@ -161,16 +168,18 @@ def _check_order(subject: _Subject, proof: OrderProof) -> None:
         all(arena.unit == "1" for arena in plan.arenas),
         "sizes of the plan depend on symbols, and orders have no one peak",
     )
-    tasks = read_tasks(subject.graph, subject.tensors, subject.roots(), subject.overwrites())
+    tasks = read_tasks(subject.clock, subject.tensors, subject.roots(), subject.overwrites())
     fuse(tasks, proof.fusions)
     if proof.method == "search":
         check_states(tasks, proof.states, proof.bound)
         return
     wanted = {"cut": 1, "pair": 2}[proof.method]
-    refuse_unless(len(proof.cuts) == wanted, f"a {proof.method} has not {len(proof.cuts)} cuts")
+    refuse_unless(
+        len(proof.cuts) == wanted, f"a {proof.method} has not {len(proof.cuts)} cuts"
+    )
     refuse_unless(not proof.states, f"a {proof.method} has no states")
     check_cuts(tasks, proof.cuts, proof.tensors, proof.bound)
 
 
 def _check_recompute(subject: _Subject, proof: RecomputeProof) -> None:
-    check_recomputation(subject.graph, subject.tensors, subject.overwrites(), proof)
+    check_recomputation(subject.clock, subject.tensors, subject.overwrites(), proof)

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-from memplan_cli.certification.refused import refuse_unless
+from memplan_cli.checking.certificates.refused import refuse_unless
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from memplan_cli.certification.tensors import Tensor
+    from memplan_cli.checking.certificates.tensors import Tensor
     from memplan_cli.core.results.certificate import ArenaProof, SlotLoad
     from memplan_cli.core.results.placements import ArenaFacts
 
@@ -76,7 +76,7 @@ def check_arena(
             f"at tick {proof.tick} there are {found} bytes live, not {proof.bound}",
         )
         return
-    refuse_unless(level < 2, "at level 2 no slots are reused whole")  # noqa: PLR2004 - the level
+    refuse_unless(level < 2, "at level 2 no slots are reused whole")
     inside = [tensor for tensor in tensors.values() if tensor.row.arena == arena.id]
     refuse_unless(
         all(tensor.row.alias_of is None for tensor in inside), "tensors of it share bytes"
@@ -94,9 +94,7 @@ def check_arena(
         "tensors are counted twice: of one shape, and of all",
     )
     found = sum(_slots(kind, entries, inside, arena) for kind, entries in by_kind.items())
-    refuse_unless(
-        found >= proof.bound, f"its slots take {found} bytes, not {proof.bound}"
-    )
+    refuse_unless(found >= proof.bound, f"its slots take {found} bytes, not {proof.bound}")
 
 
 def _slots(
@@ -112,8 +110,8 @@ def _slots(
     _count(sorted(entries, key=lambda entry: entry.tick), members)
     total, counted = 0, 0
     for entry in sorted(entries, key=lambda entry: -entry.bytes):
-        total += max(entry.count - counted, 0) * entry.bytes
-        counted = max(counted, entry.count)
+        total += max(entry.number - counted, 0) * entry.bytes
+        counted = max(counted, entry.number)
     return total
 
 
@@ -138,9 +136,9 @@ def _count(entries: Iterable[SlotLoad], members: Iterable[Storage]) -> None:
             del live[bisect_left(live, gone)]
         found = len(live) - bisect_left(live, entry.bytes)
         refuse_unless(
-            found >= entry.count,
+            found >= entry.number,
             f"at tick {entry.tick} there are {found} tensors of at least {entry.bytes} bytes "
-            f"and type {entry.dtype[:40]}, not {entry.count}",
+            f"and type {entry.dtype[:40]}, not {entry.number}",
         )
 
 

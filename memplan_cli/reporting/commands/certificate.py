@@ -1,0 +1,47 @@
+"""The verdict on a certificate, as text and as JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.quantities import format_size
+from memplan_cli.core.results.certified import VERIFIED, Certified, PartVerdict
+from memplan_cli.core.serialization import to_json
+from memplan_cli.reporting import document as doc
+from memplan_cli.reporting.media import renderers
+from memplan_cli.reporting.media.json_text import json_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_SHOWN: Mapping[str, str] = {
+    "cut": "the weights of a cut at one step",
+    "pair": "the weights of cuts for both orders of two nodes",
+    "search": "all states below the bound",
+    "load": "what is live at one tick",
+    "slots": "tensors of a kind that are live together",
+    "step": "what one node touches",
+    "kept": "what a kept value keeps out",
+}
+
+
+def document(found: Certified) -> doc.Document:
+    """Return a row for each bound, and whether all of them were shown."""
+    rows = tuple(map(_row, found.parts))
+    columns = doc.columns("part", ">bound", "verdict", "by")
+    verdict = (
+        "every bound of the plan is shown" if found.passed else "not every bound is shown"
+    )
+    return doc.Document((verdict,), (doc.Table(columns, rows),))
+
+
+def _row(part: PartVerdict) -> tuple[str, str, str, str]:
+    by = _SHOWN.get(part.method, "") if part.status == VERIFIED else part.reason
+    unit = f" x {part.unit}" if part.unit != "1" else ""
+    return part.part, format_size(part.bound) + unit, part.status, by
+
+
+VERIFY: Mapping[str, Callable[[Certified], str]] = {
+    **renderers(document, "text"),
+    "json": lambda found: json_text(to_json(found)),
+}
