@@ -149,7 +149,7 @@ def _read(
             if value is not None and value.kind is not Kind.WEIGHT
         ]
         if results:
-            values.nodes[results[0].id] = node
+            values.nodes[results[0].identity] = node
         for value in results:
             made[value.identity] = node
             if value.identity not in kept:
