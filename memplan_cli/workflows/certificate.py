@@ -67,10 +67,10 @@ def verify_certificate(
 
     certificate = read_certificate(Path(certificate_file))
     plan = read_plan(Path(plan_file))
-    return verify(certificate, plan, _model_of(load_model(Path(model)), plan, Path(model)))
+    return verify(certificate, plan, model_of(load_model(Path(model)), plan, Path(model)))
 
 
-def _model_of(model: ModelProto, plan: Plan, path: Path) -> Model:
+def model_of(model: ModelProto, plan: Plan, path: Path) -> Model:
     """Return what a certificate needs of a model.
 
     Raises:

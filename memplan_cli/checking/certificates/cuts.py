@@ -190,6 +190,4 @@ class _Sum:
     def _is_live(self, tensor: str) -> bool:
         """Whether a tensor is surely live at the step, and not made there."""
         users = self.tasks.users[tensor]
-        if len(users) < 2:
-            return False
         return self.ran.get(self._maker(tensor)) == 1 and self._stays(users)

@@ -83,6 +83,8 @@ def _merge(tasks: Tasks, node: int, into: int, inner: set[str]) -> None:
     for tensor in gone.touches:
         tasks.users[tensor].discard(node)
         tasks.users[tensor].add(into)
+    for tensor in inner:
+        del tasks.users[tensor]
     kept.touches = (kept.touches | gone.touches) - inner
     kept.begins = (kept.begins | gone.begins) - inner
     for other in gone.preds:

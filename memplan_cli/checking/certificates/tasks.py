@@ -54,7 +54,7 @@ class Tasks:
 
     Attributes:
         weight: The bytes of each tensor.
-        users: The groups that make or read each tensor.
+        users: The groups that make or read each tensor, where there are two or more.
         always: The bytes that are live at every step.
     """
 
@@ -96,11 +96,12 @@ def read_tasks(
     for first, second in _edges(clock.top):
         groups[first].succs.add(second)
         groups[second].preds.add(first)
-    for tensor, users in tasks.users.items():
+    for tensor, users in list(tasks.users.items()):
         if len(users) == 1:  # dead when it is made: only its own step needs it
             (only,) = users
             groups[only].begins.discard(tensor)
             groups[only].touches.discard(tensor)
+            del tasks.users[tensor]
     return tasks
 
 

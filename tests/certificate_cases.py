@@ -1,0 +1,92 @@
+"""Small models with a plan and its certificate, for those who forge certificates."""
+
+from __future__ import annotations
+
+import json
+import random
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from onnx import parser
+
+from memplan_cli import Settings
+from memplan_cli.checking.certificates.verify import verify
+from memplan_cli.core.results.certificate import certificate_from_json
+from memplan_cli.core.results.certified import Certified
+from memplan_cli.core.results.plan import Plan
+from memplan_cli.core.serialization import to_json
+from memplan_cli.onnx_io.load import load_model
+from memplan_cli.planning.checking.plan_file import checked_plan
+from memplan_cli.workflows.certificate import certificate_for, model_of
+from memplan_cli.workflows.files.model_file import plan_model, read_model
+
+SAMPLES = Path(__file__).parents[1] / "sample_models"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model's file, its plan and the JSON of both."""
+
+    model: Path
+    plan: Plan
+    certificate: dict[str, Any]
+
+    def verdict(self, forged: dict[str, Any] | None = None) -> Certified:
+        """Check a certificate, the honest one by default."""
+        found = certificate_from_json(deepcopy(forged or self.certificate))
+        return verify(found, self.plan, model_of(load_model(self.model), self.plan, self.model))
+
+
+def case_of(model: Path, settings: Settings | None = None) -> Case:
+    file = read_model(model)
+    planned = plan_model(file, settings or Settings())
+    plan = checked_plan(json.loads(planned.plan.dumps()))
+    return Case(model, plan, json.loads(certificate_for(file, planned).dumps()))
+
+
+def random_text(seed: int, size: int, kinds: str = "F") -> str:
+    """Return a model of random wiring: each node reads up to two of those before it."""
+    draw = random.Random(seed)
+    bytes_of = [draw.choice((64, 128, 192, 320, 512)) for _ in range(size)]
+    read: set[int] = set()
+    lines = []
+    for at in range(size):
+        sources = draw.sample(range(at), min(at, draw.randint(0, 2)))
+        kind = draw.choice(kinds.split())
+        if kind != "F" and sources:
+            del sources[1:]
+            bytes_of[at] = bytes_of[sources[0]]
+            lines.append(f"t{at} = {kind} (t{sources[0]})")
+        else:
+            names = ", ".join(["x", *(f"t{source}" for source in sources)])
+            lines.append(f"t{at} = local.F ({names})")
+        read.update(sources)
+    left = ", ".join(f"t{at}" for at in range(size) if at not in read)
+    types = ", ".join(f"int8[{much}] t{at}" for at, much in enumerate(bytes_of))
+    nodes = "\n".join([*lines, f"y = local.F ({left})"])
+    return (
+        '<ir_version: 10, opset_import: ["" : 21, "local" : 1]>\n'
+        f"g (int8[1] x) => (int8[1] y) <{types}> {{\n{nodes}\n}}"
+    )
+
+
+def write_text(text: str, path: Path) -> Path:
+    path.write_bytes(parser.parse_model(text).SerializeToString())
+    return path
+
+
+def random_case(seed: int, size: int, folder: Path, level: int = 2, kinds: str = "F") -> Case:
+    path = write_text(random_text(seed, size, kinds), folder / f"{seed}_{size}_{level}.onnx")
+    return case_of(path, Settings(level=level))
+
+
+def renewed(case: Case, **changes: object) -> dict[str, Any]:
+    """Return the honest certificate with other entries."""
+    return {**deepcopy(case.certificate), **changes}
+
+
+def plan_json(case: Case) -> dict[str, Any]:
+    found: dict[str, Any] = to_json(case.plan)
+    return found

@@ -1,0 +1,187 @@
+"""Honest certificates are accepted, and none shows a bound that an order goes below."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from certificate_cases import SAMPLES, case_of, random_case
+from memplan_cli import Settings
+from memplan_cli.checking.certificates.cuts import check_cuts
+from memplan_cli.checking.certificates.fusions import fuse
+from memplan_cli.checking.certificates.refused import RefusedError
+from memplan_cli.checking.certificates.states import check_states
+from memplan_cli.checking.certificates.tasks import Task, Tasks
+from memplan_cli.cli import main
+from memplan_cli.core.results.certificate import (
+    Certificate,
+    Cut,
+    Dual,
+    OrderProof,
+    certificate_from_json,
+)
+from memplan_cli.core.results.certified import NOT_CHECKED, VERIFIED
+from memplan_cli.transforms.ordering.graph import TaskGraph, peak
+from memplan_cli.transforms.ordering.witness import order_witness
+from memplan_cli.workflows.certificate import certificate_for, verify_certificate
+from memplan_cli.workflows.files.model_file import plan_model, read_model
+from order_graphs import orders, random_graph
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NESTED = ("nested_if_loop.onnx",)
+MODELS = sorted(path.name for path in SAMPLES.glob("*.onnx"))
+
+
+@pytest.mark.parametrize("order", ["auto", "keep"])
+@pytest.mark.parametrize("level", [0, 1, 2])
+@pytest.mark.parametrize("name", MODELS)
+def test_the_certificate_of_a_sample_model_is_accepted(
+    name: str, level: int, order: str
+) -> None:
+    found = case_of(SAMPLES / name, Settings(level=level, order=order)).verdict()
+    said = {part.part: part.status for part in found.parts}
+    if name in NESTED and order == "auto":
+        assert said.pop("order") == NOT_CHECKED
+        assert not found.passed
+    assert set(said.values()) == {VERIFIED}, found.parts
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_certificates_of_random_models_are_accepted(seed: int, tmp_path: Path) -> None:
+    for level in (0, 1, 2):
+        for size in (8, 16):
+            case = random_case(seed, size, tmp_path, level, "F F Relu Identity")
+            assert case.verdict().passed, case.verdict().parts
+
+
+@pytest.mark.parametrize("budget", [0.5, 0.7, 0.9])
+def test_the_bound_on_recomputation_is_shown_again(budget: float) -> None:
+    settings = Settings(recompute="auto", budget=budget)
+    case = case_of(SAMPLES / "train_mlp.onnx", settings)
+    assert case.verdict().passed
+    assert case.certificate["recompute"]["method"] in ("step", "kept")
+
+
+def test_copies_are_left_out_where_a_written_model_has_them(tmp_path: Path) -> None:
+    command = ["optimize", str(SAMPLES / "train_mlp.onnx"), "--no-validate", "--format", "json"]
+    out, proof = tmp_path / "out.onnx", tmp_path / "proof.json"
+    command += ["--recompute", "checkpoints", "--checkpoint", checkpoint()]
+    done = CliRunner().invoke(main, [*command, "-o", str(out), "--certificate", str(proof)])
+    assert done.exit_code == 0, done.output
+    found = verify_certificate(out, tmp_path / "out.json", proof)
+    assert {part.status for part in found.parts} <= {VERIFIED, NOT_CHECKED}, found.parts
+
+
+def checkpoint() -> str:
+    file = read_model(SAMPLES / "train_mlp.onnx")
+    plan = plan_model(file, Settings()).plan
+    forward = [row.name for row in plan.tensors if row.first < 4]
+    return forward[0]
+
+
+def test_the_same_plan_has_the_same_certificate(tmp_path: Path) -> None:
+    one, other = (random_case(3, 14, tmp_path) for _ in range(2))
+    assert one.certificate == other.certificate
+
+
+def test_a_certificate_is_read_as_it_was_written() -> None:
+    file = read_model(SAMPLES / "train_mlp.onnx")
+    found: Certificate = certificate_for(file, plan_model(file, Settings()))
+    assert certificate_from_json(json.loads(found.dumps())) == found
+
+
+def tasks_of(graph: TaskGraph) -> Tasks:
+    """Return a graph as a check sees it: tensors by their numbers, as text."""
+    users = {str(t): set[int]() for t in range(len(graph.weight))}
+    for op, touched in enumerate(graph.touches):
+        for tensor in touched:
+            users[str(tensor)].add(op)
+    shared = {t: ops for t, ops in users.items() if len(ops) > 1}
+    groups = {
+        op: Task(
+            set(graph.preds[op]),
+            set(graph.succs[op]),
+            {str(t) for t in graph.opens[op] if str(t) in shared},
+            {str(t) for t in graph.touches[op] if str(t) in shared},
+            {str(t) for t in graph.replaces[op]},
+            graph.saved[op],
+            graph.need[op],
+        )
+        for op in range(graph.size)
+    }
+    weight = {str(t): much for t, much in enumerate(graph.weight)}
+    return Tasks(groups, weight, shared, graph.start)
+
+
+def is_shown(graph: TaskGraph, proof: OrderProof) -> bool:
+    tasks = tasks_of(graph)
+    try:
+        fuse(tasks, proof.fusions)
+        if proof.method == "search":
+            check_states(tasks, proof.states, proof.bound)
+        else:
+            check_cuts(tasks, proof.cuts, proof.tensors, proof.bound)
+    except RefusedError:
+        return False
+    return True
+
+
+def forget_results(graph: TaskGraph) -> TaskGraph:
+    """Return a graph that gives nothing: at the top, results are not planned."""
+    uses = [
+        much - kept for much, kept in zip(graph.uses, graph.outlives, strict=True)
+    ]
+    return replace(graph, outlives=(False,) * len(uses), uses=tuple(uses))
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_no_certificate_goes_above_what_an_order_reaches(seed: int) -> None:
+    """The least peak of all orders is shown; a byte more is not, however it is forged."""
+    graph = forget_results(random_graph(seed))
+    least = min(peak(graph, order) for order in orders(graph))
+    names = [str(tensor) for tensor in range(len(graph.weight))]
+    proof = order_witness(graph, names, least)
+    assert is_shown(graph, proof)
+    assert not is_shown(graph, replace(proof, bound=least + 1))
+    draw = random.Random(seed)
+    for _ in range(40):
+        assert not is_shown(graph, replace(forged(proof, graph, draw), bound=least + 1))
+
+
+def forged(proof: OrderProof, graph: TaskGraph, draw: random.Random) -> OrderProof:
+    """Change something at random."""
+    ops = range(graph.size)
+    if proof.states:
+        states = [list(moves) for moves in proof.states]
+        victim = draw.choice(states)
+        if victim and draw.random() < 0.5:
+            victim.pop(draw.randrange(len(victim)))
+        elif victim:
+            at = draw.randrange(len(victim))
+            free = tuple(draw.sample(ops, draw.randint(0, graph.size)))
+            victim[at] = victim[at]._replace(free=free)
+        return replace(proof, states=tuple(map(tuple, states)))
+    cut = draw.choice(proof.cuts)
+    duals = tuple(changed(dual, draw, graph) for dual in cut.duals)
+    other = Cut(draw.choice([cut.node, *ops]), duals, cut.before, cut.after)
+    return replace(proof, cuts=tuple(other if each is cut else each for each in proof.cuts))
+
+
+def changed(dual: Dual, draw: random.Random, graph: TaskGraph) -> Dual:
+    from memplan_cli.core.results.certificate import Hold, Share
+
+    ops = range(graph.size)
+    shares, holds = list(dual.shares), list(dual.holds)
+    for _ in range(draw.randint(1, 3)):
+        share = Share(draw.randrange(graph.size), draw.choice(ops), draw.randint(1, 8))
+        shares.insert(0, share)
+        if draw.random() < 0.5:
+            holds.append(Hold(draw.choice(ops), draw.choice(ops), draw.randint(1, 8)))
+    return Dual(tuple(shares), tuple(holds), dual.replaced)

@@ -1,0 +1,400 @@
+"""A corpus of forged certificates: each is refused, for what it is."""
+
+from __future__ import annotations
+
+import json
+import re
+from copy import deepcopy
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from certificate_cases import SAMPLES, Case, case_of, random_case, random_text, write_text
+from memplan_cli import Settings
+from memplan_cli.cli import main
+from memplan_cli.core.results import certificate as certificates
+from memplan_cli.core.results.certificate import certificate_from_json, read_certificate
+from memplan_cli.core.results.certified import NOT_CHECKED, REFUSED
+from memplan_cli.core.results.plan import Plan
+from memplan_cli.errors import PlanError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Data = dict[str, Any]
+    Forge = Callable[[Data], object]
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
+    folder = tmp_path_factory.mktemp("certificates")
+    return {
+        "cut": random_case(4, 8, folder),
+        "pair": random_case(3, 8, folder),
+        "search": random_case(12, 8, folder),
+        "shapes": random_case(4, 8, folder, level=0),
+        "types": random_case(4, 8, folder, level=1),
+        "kept": case_of(SAMPLES / "train_mlp.onnx", Settings(recompute="auto", budget=0.5)),
+        "step": case_of(SAMPLES / "train_mlp.onnx", Settings(recompute="auto", budget=0.9)),
+    }
+
+
+def put(way: str, value: object) -> Forge:
+    """Return what puts a value at a place, as ``order.cuts.0.node``."""
+
+    def forge(data: Data) -> None:
+        *outer, last = (int(key) if key.isdigit() else key for key in way.split("."))
+        inner: Any = data
+        for key in outer:
+            inner = inner[key]
+        inner[last] = value
+
+    return forge
+
+
+def drop(way: str) -> Forge:
+    """Return what takes the item at a place out of its list."""
+
+    def forge(data: Data) -> None:
+        *outer, last = (int(key) if key.isdigit() else key for key in way.split("."))
+        inner: Any = data
+        for key in outer:
+            inner = inner[key]
+        del inner[last]
+
+    return forge
+
+
+def add(way: str, value: object) -> Forge:
+    """Return what adds an item to the list at a place."""
+
+    def forge(data: Data) -> None:
+        inner: Any = data
+        for key in way.split("."):
+            inner = inner[int(key) if key.isdigit() else key]
+        inner.append(value)
+
+    return forge
+
+
+def twice(way: str) -> Forge:
+    """Return what repeats the first item of the list at a place."""
+
+    def forge(data: Data) -> None:
+        inner: Any = data
+        for key in way.split("."):
+            inner = inner[int(key) if key.isdigit() else key]
+        inner.append(deepcopy(inner[0]))
+
+    return forge
+
+
+def both(*forges: Forge) -> Forge:
+    def forge(data: Data) -> None:
+        for each in forges:
+            each(data)
+
+    return forge
+
+
+DUAL = "order.cuts.0.duals.0"
+SHARES = f"{DUAL}.shares"
+
+
+def share(tensor: int, reader: int, much: int) -> Data:
+    return {"tensor": tensor, "reader": reader, "bytes": much}
+
+
+def hold(first: int, second: int, much: int) -> Data:
+    return {"first": first, "second": second, "bytes": much}
+
+
+FORGED: dict[str, tuple[str, Forge, str]] = {
+    # What the certificate is about.
+    "of another plan": ("cut", put("plan_sha256", "0" * 64), "of another plan"),
+    "of another model": ("cut", put("graph_sha256", "a" * 64), "of another model"),
+    "order left out": ("cut", put("order", None), "shows nothing of it"),
+    "recompute made up": (
+        "cut",
+        put("recompute", {"bound": 1, "method": "step", "node": "t0"}),
+        "has no such bound",
+    ),
+    "arenas left out": ("cut", put("arenas", []), "shows nothing of it"),
+    "arena twice": ("cut", twice("arenas"), "not one proof for each arena"),
+    "arena of nobody": ("cut", put("arenas.0.arena", 7), "shows nothing of it"),
+    "a lower bound than the plan's": ("cut", put("order.bound", 1), "about a bound of 1"),
+    "a higher bound than the plan's": ("cut", put("order.bound", 10**9), "the plan says"),
+    # Cuts.
+    "cut at another node": ("cut", put("order.cuts.0.node", 0), "shows|counted already|may be gone"),
+    "cut at no node": ("cut", put("order.cuts.0.node", 99), "no group 99"),
+    "cut without charges": ("cut", put(SHARES, []), "shows [0-9]+ bytes only"),
+    "one charge less": ("cut", drop(f"{SHARES}.0"), "bytes only"),
+    "more charged than there is": ("cut", put(f"{SHARES}.0.bytes", 129), "has 128 bytes"),
+    "charged twice": ("cut", twice(SHARES), "has 128 bytes, and 256"),
+    "charged to who does not read it": (
+        "cut", put(f"{SHARES}.0.reader", 4), "does not read it",
+    ),
+    "charged to the step, and may be gone": (
+        "cut", put(f"{SHARES}.0.reader", 2), "may be gone",
+    ),
+    "charged and counted already": ("cut", add(SHARES, share(1, 2, 1)), "counted already"),
+    "a tensor that is not there": ("cut", add(SHARES, share(50, 2, 1)), "no tensor 50"),
+    "a tensor of another name": ("cut", put("order.tensors.0", "nobody"), "no two groups"),
+    "held without need": ("cut", add(f"{DUAL}.holds", hold(7, 0, 5)), "does not need it"),
+    "held too much": ("cut", add(f"{DUAL}.holds", hold(0, 6, 999)), "bytes only"),
+    "replacing what cannot be": ("cut", put(f"{DUAL}.replaced", 0), "not one dual for each"),
+    "no dual": ("cut", put("order.cuts.0.duals", []), "not one dual for each"),
+    "one order taken for granted": ("cut", put("order.cuts.0.after", 7), "for granted"),
+    "a cut that is called a pair": ("cut", put("order.method", "pair"), "not 1 cuts"),
+    "a cut with states": ("cut", put("order.states", [[]]), "has no states"),
+    # Pairs.
+    "half a pair": ("pair", drop("order.cuts.1"), "not 1 cuts"),
+    "half a pair twice": (
+        "pair", both(drop("order.cuts.1"), twice("order.cuts")), "both orders of two nodes",
+    ),
+    "a pair of one node": ("pair", put("order.cuts.0.before", 6), "both orders|before it"),
+    "a pair that says no order": (
+        "pair", both(drop("order.cuts.0.before")), "which node of the pair is first",
+    ),
+    "a pair of which one needs the other": (
+        "pair",
+        both(put("order.cuts.0.before", 8), put("order.cuts.1.node", 8)),
+        "before it and after it|both orders",
+    ),
+    # Searches.
+    "no states": ("search", put("order.states", []), "no states"),
+    "states cut off": ("search", lambda d: d["order"]["states"].pop(), "nowhere|another state"),
+    "a move left out": ("search", drop("order.states.1.0"), "no move leads|has no move"),
+    "moves left out": ("search", put("order.states.1", []), "has no move|no move leads"),
+    "the first state left out": ("search", drop("order.states.0"), "no beginning"),
+    "a move back": ("search", put("order.states.2.0.to", 1), "leads back"),
+    "a move to another state": ("search", put("order.states.2.0.to", 5), "another state|leads"),
+    "a node too early": ("search", put("order.states.1.0.nodes", [5]), "too early"),
+    "a node that is not there": ("search", put("order.states.1.0.nodes", [77]), "too early"),
+    "a node twice": ("search", put("order.states.1.0.nodes", [0, 0]), "too early"),
+    "for free, and it is not": ("search", put("order.states.1.0.free", [5]), "for free|takes"),
+    "a move of nothing": ("search", put("order.states.1.0.nodes", []), "no nodes|for free|early"),
+    "a fusion that is none": (
+        "search", put("order.fusions", [{"node": 0, "into": 1, "rule": "late"}]), "others wait",
+    ),
+    "an early fusion that is none": (
+        "search", put("order.fusions.0.rule", "early"), "waits for others|no group|more",
+    ),
+    "a fusion of nobody": ("search", put("order.fusions.0.node", 55), "no group 55"),
+    "a fusion twice": ("search", twice("order.fusions"), "no group"),
+    # Arenas.
+    "load at another tick": ("cut", put("arenas.0.tick", 0), "at tick 0 there are"),
+    "load at no tick": ("cut", drop("arenas.0.tick"), "names no tick"),
+    "load after the end": ("cut", put("arenas.0.tick", 10**9), "there are 0 bytes"),
+    "slots at level 2": ("cut", put("arenas.0.method", "slots"), "no slots"),
+    "slots counted too often": ("shapes", put("arenas.0.slots.0.number", 3), "not 3"),
+    "slots too large": ("shapes", put("arenas.0.slots.0.bytes", 129), "at least 129"),
+    "slots at another tick": ("shapes", put("arenas.0.slots.0.tick", 0), "at tick 0"),
+    "slots of another type": ("shapes", put("arenas.0.slots.0.dtype", "int4"), "there are 0"),
+    "a slot left out": ("shapes", drop("arenas.0.slots.0"), "its slots take 640"),
+    "slots of shapes at level 1": (
+        "types", put("arenas.0.slots.0.shape", [320]), "different shapes share",
+    ),
+    "slots counted twice": ("types", twice("arenas.0.slots"), ""),
+    "load for slots": (
+        "types", both(put("arenas.0.method", "load"), put("arenas.0.tick", 4)), "there are",
+    ),
+    # Recomputation.
+    "another value kept": ("kept", put("recompute.kept", "fc1"), "not one way|no value"),
+    "nothing kept": ("kept", put("recompute.kept", ""), "no value that could be kept"),
+    "no way": ("kept", put("recompute.ways", []), "not one way for each reader"),
+    "a way twice": ("kept", twice("recompute.ways"), "not one way for each reader"),
+    "a way of who does not read": (
+        "kept", put("recompute.ways.0.reader", "fc1"), "not one way for each reader",
+    ),
+    "nothing passes": ("kept", put("recompute.ways.0.passages", []), "bytes are needed"),
+    "more passes than there is": (
+        "kept", put("recompute.ways.0.passages.0.bytes", 10**6), "bytes pass",
+    ),
+    "it passes what is free": (
+        "kept", put("recompute.ways.0.passages.0.value", "fc1_mask"), "there already",
+    ),
+    "it passes what nobody reads": (
+        "kept", put("recompute.ways.0.passages.0.value", "error"), "is not read by",
+    ),
+    "it passes to what is not made of it": (
+        "kept", put("recompute.ways.0.passages.0.made", "error"), "is not made of",
+    ),
+    "a step for a kept value": (
+        "kept", both(put("recompute.method", "step"), put("recompute.node", "fc1")), "needs",
+    ),
+    "a step of another node": ("step", put("recompute.node", "error"), "needs"),
+    "a step of nobody": ("step", put("recompute.node", "nobody"), "no node makes"),
+}  # fmt: skip
+"""Name -> the honest one, what is done to it, and why it is refused."""
+
+HARMLESS = {"slots counted twice"}
+"""What says the same as the honest one."""
+
+
+def test_the_corpus_is_no_smaller_than_it_was() -> None:
+    assert len(FORGED) >= 70
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_a_forged_certificate_is_refused(name: str, cases: dict[str, Case]) -> None:
+    base, forge, reason = FORGED[name]
+    forged = deepcopy(cases[base].certificate)
+    forge(forged)
+    found = cases[base].verdict(forged)
+    if name in HARMLESS:
+        assert found.passed
+        return
+    reasons = [part.reason for part in found.parts if part.status == REFUSED]
+    assert not found.passed
+    assert any(re.search(reason, said) for said in reasons), reasons
+
+
+@pytest.mark.parametrize("base", ["cut", "pair", "search", "shapes", "types", "kept", "step"])
+def test_what_nobody_changed_is_accepted(base: str, cases: dict[str, Case]) -> None:
+    assert cases[base].verdict().passed
+
+
+def test_what_has_no_witness_is_not_said_to_be_shown(cases: dict[str, Case]) -> None:
+    forged = deepcopy(cases["cut"].certificate)
+    bound = forged["order"]["bound"]
+    forged["order"] = {"bound": bound, "method": "none", "why": "by an exhausted search"}
+    found = cases["cut"].verdict(forged)
+    assert not found.passed
+    assert [part.status for part in found.parts if part.part == "order"] == [NOT_CHECKED]
+
+
+PLANS: dict[str, tuple[Callable[[Plan], Plan], str]] = {
+    "other ticks": (
+        lambda plan: replace(plan, tensors=[plan.tensors[0]._replace(last=9), *plan.tensors[1:]]),
+        "is live from tick",
+    ),
+    "other sizes": (
+        lambda plan: replace(plan, tensors=[plan.tensors[0]._replace(bytes=1), *plan.tensors[1:]]),
+        "bytes in the model",
+    ),
+    "a tensor that is not there": (
+        lambda plan: replace(plan, tensors=[plan.tensors[0]._replace(name="z"), *plan.tensors[1:]]),
+        "no value of the model",
+    ),
+    "another order": (
+        lambda plan: replace(plan, order=(replace(plan.order[0], nodes=plan.order[0].nodes[::-1]),)),
+        "before any node has made it",
+    ),
+    "a node twice": (
+        lambda plan: replace(
+            plan, order=(replace(plan.order[0], nodes=[plan.order[0].nodes[0]] * 9),)
+        ),
+        "every node once",
+    ),
+    "a block too many": (
+        lambda plan: replace(plan, order=(*plan.order, replace(plan.order[0], block="x"))),
+        "too many blocks",
+    ),
+    "a node of nobody": (
+        lambda plan: replace(
+            plan, order=(replace(plan.order[0], nodes=["#99", *plan.order[0].nodes[1:]]),)
+        ),
+        "no node of the model",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_plan_that_is_not_the_models_shows_nothing(name: str, cases: dict[str, Case]) -> None:
+    change, reason = PLANS[name]
+    case = cases["cut"]
+    plan = change(case.plan)
+    forged = deepcopy(case.certificate)
+    forged["plan_sha256"] = plan.digest
+    found = replace(case, plan=plan).verdict(forged)
+    assert not found.passed
+    assert re.search(reason, found.parts[0].reason), found.parts
+
+
+FILES: dict[str, tuple[Callable[[Data], object], str]] = {
+    "another schema": (put("schema", "memplan.plan/1"), "not of schema"),
+    "a negative bound": (put("order.bound", -1), "order.bound"),
+    "a bound that is a text": (put("order.bound", "640"), "order.bound"),
+    "a bound that is a flag": (put("order.bound", True), "order.bound"),
+    "a fraction": (put("arenas.0.tick", 1.5), "tick"),
+    "no memory of any machine": (put("order.bound", 1 << 63), "order.bound"),
+    "a method that is none": (put("order.method", "trust me"), "order.method"),
+    "no digest": (put("plan_sha256", "x" * 64), "SHA-256"),
+    "a key that is unknown": (put("order.proved", True), "proved"),
+    "a charge of nothing": (put(f"{SHARES}.0.bytes", 0), "bytes"),
+    "a negative charge": (put(f"{SHARES}.0.bytes", -5), "bytes"),
+    "a part that is missing": (drop("order"), "order"),
+    "a list for an object": (put("order", []), "order"),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_of_another_form_is_refused(name: str, cases: dict[str, Case]) -> None:
+    forge, reason = FILES[name]
+    data = deepcopy(cases["cut"].certificate)
+    forge(data)
+    with pytest.raises(PlanError, match=reason):
+        certificate_from_json(data)
+
+
+def test_a_huge_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "huge.json"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(PlanError, match="too large"):
+        read_certificate(path)
+    monkeypatch.setattr(certificates, "MOST_BYTES", 10)
+    path.write_text(" " * 11)
+    with pytest.raises(PlanError, match="too large"):
+        read_certificate(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b"NaN", b"[]"])
+def test_what_is_no_json_is_one_message_and_exit_code_2(content: bytes, tmp_path: Path) -> None:
+    model = write_text(random_text(4, 8), tmp_path / "net.onnx")
+    bad = tmp_path / "bad.json"
+    bad.write_bytes(content)
+    done = CliRunner().invoke(main, ["verify-certificate", str(model), "x.json", str(bad)])
+    assert done.exit_code == 2
+    assert done.stderr.startswith("Error: ")
+    assert "Traceback" not in done.output
+
+
+def run(*words: object) -> tuple[int, str]:
+    done = CliRunner().invoke(main, list(map(str, words)))
+    return done.exit_code, done.output
+
+
+def test_the_command_says_yes_no_and_that_it_cannot(tmp_path: Path) -> None:
+    model = write_text(random_text(4, 8), tmp_path / "net.onnx")
+    other = write_text(random_text(5, 8), tmp_path / "other.onnx")
+    proof, plan = tmp_path / "proof.json", tmp_path / "net.memplan.json"
+    code, said = run("optimize", model, "--no-validate", "--certificate", proof)
+    assert code == 0
+    assert "proof.json" in said
+    for each in (model, tmp_path / "net.memplan.onnx"):
+        code, said = run("verify-certificate", each, plan, proof)
+        assert (code, "every bound of the plan is shown" in said) == (0, True)
+    code, said = run("verify-certificate", other, plan, proof)
+    assert code == 2
+    assert "neither the model that the plan was made of" in said.replace("\n", " ")
+    data = json.loads(proof.read_text())
+    data["arenas"][0]["tick"] = 0
+    proof.write_text(json.dumps(data))
+    code, said = run("verify-certificate", model, plan, proof, "--format", "json")
+    assert code == 1
+    assert json.loads(said)["passed"] is False
+
+
+def test_a_runtimes_graph_has_no_certificate(tmp_path: Path) -> None:
+    model = write_text(random_text(4, 8), tmp_path / "net.onnx")
+    code, said = run(
+        "optimize", model, "--target", "cpu", "--no-validate", "--certificate", tmp_path / "p.json"
+    )
+    assert code == 2
+    assert "a certificate is about the model's own graph" in said.replace("\n", " ")
+    assert not (tmp_path / "p.json").exists()
