@@ -7,20 +7,21 @@ import random
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onnx import parser
 
 from memplan_cli import Settings
 from memplan_cli.checking.certificates.verify import verify
 from memplan_cli.core.results.certificate import certificate_from_json
-from memplan_cli.core.results.certified import Certified
-from memplan_cli.core.results.plan import Plan
-from memplan_cli.core.serialization import to_json
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.planning.checking.plan_file import checked_plan
 from memplan_cli.workflows.certificate import certificate_for, model_of
 from memplan_cli.workflows.files.model_file import plan_model, read_model
+
+if TYPE_CHECKING:
+    from memplan_cli.core.results.certified import Certified
+    from memplan_cli.core.results.plan import Plan
 
 SAMPLES = Path(__file__).parents[1] / "sample_models"
 
@@ -36,7 +37,9 @@ class Case:
     def verdict(self, forged: dict[str, Any] | None = None) -> Certified:
         """Check a certificate, the honest one by default."""
         found = certificate_from_json(deepcopy(forged or self.certificate))
-        return verify(found, self.plan, model_of(load_model(self.model), self.plan, self.model))
+        return verify(
+            found, self.plan, model_of(load_model(self.model), self.plan, self.model)
+        )
 
 
 def case_of(model: Path, settings: Settings | None = None) -> Case:
@@ -80,13 +83,3 @@ def write_text(text: str, path: Path) -> Path:
 def random_case(seed: int, size: int, folder: Path, level: int = 2, kinds: str = "F") -> Case:
     path = write_text(random_text(seed, size, kinds), folder / f"{seed}_{size}_{level}.onnx")
     return case_of(path, Settings(level=level))
-
-
-def renewed(case: Case, **changes: object) -> dict[str, Any]:
-    """Return the honest certificate with other entries."""
-    return {**deepcopy(case.certificate), **changes}
-
-
-def plan_json(case: Case) -> dict[str, Any]:
-    found: dict[str, Any] = to_json(case.plan)
-    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memplan_cli.errors import PlanError, SettingsError
+from memplan_cli.errors import ModelError, PlanError, SettingsError
 from memplan_cli.workflows.files.agreement import (
     bounds_of,
     dims_of,
@@ -53,8 +53,9 @@ def verify_certificate(
     """Check a certificate against a plan and a model, without the searches that found it.
 
     Args:
-        model: The model that the plan was made of, or the one that was written with it.
-        plan_file: The plan.
+        model: The model that the plan was made of, or the one that was written with it;
+            or a CSV file of buffers.
+        plan_file: The plan; or the CSV file with their offsets.
         certificate_file: The certificate.
 
     Raises:
@@ -66,8 +67,27 @@ def verify_certificate(
     from memplan_cli.planning.checking.plan_file import read_plan
 
     certificate = read_certificate(Path(certificate_file))
+    if Path(model).suffix == ".csv":
+        from memplan_cli.checking.certificates.packing import check_packing
+
+        return check_packing(certificate, _bytes(Path(model)), _bytes(Path(plan_file)))
     plan = read_plan(Path(plan_file))
     return verify(certificate, plan, model_of(load_model(Path(model)), plan, Path(model)))
+
+
+def _bytes(path: Path) -> bytes:
+    """Return a file's bytes.
+
+    Raises:
+        ModelError: it cannot be read, or has no end.
+    """
+    from memplan_cli.core.untrusted_files import refuse_endless
+
+    refuse_endless(path, ModelError)
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def model_of(model: ModelProto, plan: Plan, path: Path) -> Model:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
+from jsonschema import Draft202012Validator
 
 from certificate_cases import SAMPLES, case_of, random_case
 from memplan_cli import Settings
@@ -26,6 +27,7 @@ from memplan_cli.core.results.certificate import (
     certificate_from_json,
 )
 from memplan_cli.core.results.certified import NOT_CHECKED, VERIFIED
+from memplan_cli.reporting.schemas import schema_text
 from memplan_cli.transforms.ordering.graph import TaskGraph, peak
 from memplan_cli.transforms.ordering.witness import order_witness
 from memplan_cli.workflows.certificate import certificate_for, verify_certificate
@@ -70,7 +72,13 @@ def test_the_bound_on_recomputation_is_shown_again(budget: float) -> None:
 
 
 def test_copies_are_left_out_where_a_written_model_has_them(tmp_path: Path) -> None:
-    command = ["optimize", str(SAMPLES / "train_mlp.onnx"), "--no-validate", "--format", "json"]
+    command = [
+        "optimize",
+        str(SAMPLES / "train_mlp.onnx"),
+        "--no-validate",
+        "--format",
+        "json",
+    ]
     out, proof = tmp_path / "out.onnx", tmp_path / "proof.json"
     command += ["--recompute", "checkpoints", "--checkpoint", checkpoint()]
     done = CliRunner().invoke(main, [*command, "-o", str(out), "--certificate", str(proof)])
@@ -135,9 +143,7 @@ def is_shown(graph: TaskGraph, proof: OrderProof) -> bool:
 
 def forget_results(graph: TaskGraph) -> TaskGraph:
     """Return a graph that gives nothing: at the top, results are not planned."""
-    uses = [
-        much - kept for much, kept in zip(graph.uses, graph.outlives, strict=True)
-    ]
+    uses = [much - kept for much, kept in zip(graph.uses, graph.outlives, strict=True)]
     return replace(graph, outlives=(False,) * len(uses), uses=tuple(uses))
 
 
@@ -185,3 +191,21 @@ def changed(dual: Dual, draw: random.Random, graph: TaskGraph) -> Dual:
         if draw.random() < 0.5:
             holds.append(Hold(draw.choice(ops), draw.choice(ops), draw.randint(1, 8)))
     return Dual(tuple(shares), tuple(holds), dual.replaced)
+
+
+@pytest.mark.parametrize("name", ["cut", "pair", "search", "slots", "kept"])
+def test_what_is_written_is_valid_against_the_schema(name: str, tmp_path: Path) -> None:
+    made = {
+        "cut": lambda: random_case(4, 8, tmp_path),
+        "pair": lambda: random_case(3, 8, tmp_path),
+        "search": lambda: random_case(12, 8, tmp_path),
+        "slots": lambda: random_case(4, 8, tmp_path, level=0),
+        "kept": lambda: case_of(
+            SAMPLES / "train_mlp.onnx", Settings(recompute="auto", budget=0.5)
+        ),
+    }
+    validator = Draft202012Validator(json.loads(schema_text("certificate")))
+    data = made[name]().certificate
+    assert list(validator.iter_errors(data)) == []
+    data["arenas"][0]["bound"] = -1
+    assert list(validator.iter_errors(data))

@@ -6,6 +6,7 @@ import json
 import re
 from copy import deepcopy
 from dataclasses import replace
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -128,7 +129,7 @@ FORGED: dict[str, tuple[str, Forge, str]] = {
     "a lower bound than the plan's": ("cut", put("order.bound", 1), "about a bound of 1"),
     "a higher bound than the plan's": ("cut", put("order.bound", 10**9), "the plan says"),
     # Cuts.
-    "cut at another node": ("cut", put("order.cuts.0.node", 0), "shows|counted already|may be gone"),
+    "cut at another node": ("cut", put("order.cuts.0.node", 0), "shows|counted already|may be gone|does not read"),
     "cut at no node": ("cut", put("order.cuts.0.node", 99), "no group 99"),
     "cut without charges": ("cut", put(SHARES, []), "shows [0-9]+ bytes only"),
     "one charge less": ("cut", drop(f"{SHARES}.0"), "bytes only"),
@@ -304,7 +305,9 @@ PLANS: dict[str, tuple[Callable[[Plan], Plan], str]] = {
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_a_plan_that_is_not_the_models_shows_nothing(name: str, cases: dict[str, Case]) -> None:
+def test_a_plan_that_is_not_the_models_shows_nothing(
+    name: str, cases: dict[str, Case]
+) -> None:
     change, reason = PLANS[name]
     case = cases["cut"]
     plan = change(case.plan)
@@ -354,7 +357,9 @@ def test_a_huge_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b"NaN", b"[]"])
-def test_what_is_no_json_is_one_message_and_exit_code_2(content: bytes, tmp_path: Path) -> None:
+def test_what_is_no_json_is_one_message_and_exit_code_2(
+    content: bytes, tmp_path: Path
+) -> None:
     model = write_text(random_text(4, 8), tmp_path / "net.onnx")
     bad = tmp_path / "bad.json"
     bad.write_bytes(content)
@@ -393,8 +398,89 @@ def test_the_command_says_yes_no_and_that_it_cannot(tmp_path: Path) -> None:
 def test_a_runtimes_graph_has_no_certificate(tmp_path: Path) -> None:
     model = write_text(random_text(4, 8), tmp_path / "net.onnx")
     code, said = run(
-        "optimize", model, "--target", "cpu", "--no-validate", "--certificate", tmp_path / "p.json"
+        "optimize",
+        model,
+        "--target",
+        "cpu",
+        "--no-validate",
+        "--certificate",
+        tmp_path / "p.json",
     )
     assert code == 2
     assert "a certificate is about the model's own graph" in said.replace("\n", " ")
     assert not (tmp_path / "p.json").exists()
+
+
+@pytest.fixture
+def packed(tmp_path: Path) -> tuple[Path, Path, Path]:
+    problem = tmp_path / "problem.csv"
+    problem.write_text("id,lower,upper,size\na,0,3,64\nb,1,5,32\nc,3,6,64\nd,5,7,96\n")
+    layout, proof = tmp_path / "layout.csv", tmp_path / "proof.json"
+    code, said = run("pack", problem, "-o", layout, "--certificate", proof)
+    assert code == 0, said
+    return problem, layout, proof
+
+
+def test_a_packed_file_is_shown_to_be_as_low_as_can_be(
+    packed: tuple[Path, Path, Path],
+) -> None:
+    code, said = run("verify-certificate", *packed)
+    assert (code, "verified" in said) == (0, True), said
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda p, q, d: (p.replace("a,0,3,64", "a,0,3,65"), q), "not those of the problem"),
+        (
+            lambda p, q, d: (
+                p,
+                re.sub(r"(b,1,5,32),\d+", r"\1,0", re.sub(r"(a,0,3,64),\d+", r"\1,0", q)),
+            ),
+            "on the bytes of another",
+        ),
+        (lambda p, q, d: (p, re.sub(r"(b,1,5,32),\d+", r"\1,-64", q)), "below 0"),
+        (lambda p, q, d: (p, q.replace("d,", "c,")), "there twice|not those"),
+        (lambda p, q, d: (p, q.replace("96", "nan")), "is no number"),
+        (lambda p, q, d: (p, ""), "not those of the problem"),
+        (lambda p, q, d: d["arenas"][0].update(tick=0) or (p, q), "at tick 0"),
+        (lambda p, q, d: d["arenas"][0].update(bound=500) or (p, q), "not 500"),
+        (lambda p, q, d: d["arenas"][0].update(method="slots") or (p, q), "no tick"),
+        (lambda p, q, d: d.update(arenas=[]) or (p, q), "not about one arena"),
+        (
+            lambda p, q, d: d["arenas"][0].update(method="none", why="by search") or (p, q),
+            "by search",
+        ),
+    ],
+)
+def test_a_forged_certificate_of_a_packed_file_is_refused(
+    change: Callable[[str, str, Data], tuple[str, str]],
+    reason: str,
+    packed: tuple[Path, Path, Path],
+) -> None:
+    """Its digests are renewed, so that nothing but what it says can tell."""
+    problem, layout, proof = packed
+    data = json.loads(proof.read_text())
+    texts = change(problem.read_text(), layout.read_text(), data)
+    for path, text, name in zip(
+        (problem, layout), texts, ("graph_sha256", "plan_sha256"), strict=True
+    ):
+        path.write_text(text)
+        data[name] = sha256(text.encode()).hexdigest()
+    proof.write_text(json.dumps(data))
+    code, said = run("verify-certificate", *packed)
+    assert code == 1
+    assert re.search(reason, " ".join(said.split())), said
+
+
+def test_other_files_are_refused_by_their_digests(packed: tuple[Path, Path, Path]) -> None:
+    problem, _, _ = packed
+    problem.write_text(problem.read_text().replace("96", "97"))
+    code, said = run("verify-certificate", *packed)
+    assert (code, "digests differ" in said) == (1, True)
+
+
+def test_a_certificate_of_no_file_is_an_error(packed: tuple[Path, Path, Path]) -> None:
+    problem, _, proof = packed
+    code, said = run("pack", problem, "--certificate", proof)
+    assert (code, "add -o FILE" in said) == (2, True)

@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     help="Output CSV: the problem with an offset column.",
 )
 @click.option(
+    "--certificate",
+    type=TargetFile(),
+    help="Write what shows that no layout is lower; needs -o.",
+)
+@click.option(
     "--capacity",
     type=click.IntRange(0),
     metavar="N",
@@ -43,6 +48,7 @@ def pack(  # noqa: PLR0913 - one parameter an option, as click wants it
     problem: Path,
     *,
     out: Path | None,
+    certificate: Path | None,
     capacity: int | None,
     time_limit: float | None,
     form: str,
@@ -61,7 +67,7 @@ def pack(  # noqa: PLR0913 - one parameter an option, as click wants it
     from memplan_cli.workflows.pack import PackingGoal, pack
 
     goal = PackingGoal(capacity, time_limit)
-    packed = pack(problem, goal, out=out, progress=output.progress)
+    packed = pack(problem, goal, out=out, certificate=certificate, progress=output.progress)
     say(json.dumps(to_json(packed)) if form == "json" else _text(packed))
     if out:
         output.note(

@@ -11,7 +11,7 @@ from memplan_cli.cli.common import output_options, say
 if TYPE_CHECKING:
     from memplan_cli.cli.common import Output
 
-NAMES = ("plan", "report", "config", "baseline")
+NAMES = ("plan", "report", "config", "baseline", "certificate")
 
 
 @click.command()

@@ -28,6 +28,8 @@ def verify_certificate(
     plan is shown again from the model, without the searches that found it. Exit code 1: a
     bound is refused, or has no witness.
 
+    For memplan pack, MODEL is its CSV file and PLAN the one that it wrote.
+
     \b
     memplan optimize model.onnx --certificate model.certificate.json
     memplan verify-certificate model.onnx model.memplan.json model.certificate.json

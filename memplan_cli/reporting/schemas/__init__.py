@@ -6,7 +6,7 @@ from importlib.resources import files
 
 from memplan_cli.errors import SettingsError
 
-NAMES = ("plan", "report", "config", "baseline")
+NAMES = ("plan", "report", "config", "baseline", "certificate")
 
 
 def schema_text(name: str) -> str:
