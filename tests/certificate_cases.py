@@ -7,7 +7,7 @@ import random
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from onnx import parser
 
@@ -80,6 +80,8 @@ def write_text(text: str, path: Path) -> Path:
     return path
 
 
-def random_case(seed: int, size: int, folder: Path, level: int = 2, kinds: str = "F") -> Case:
+def random_case(
+    seed: int, size: int, folder: Path, level: Literal[0, 1, 2] = 2, kinds: str = "F"
+) -> Case:
     path = write_text(random_text(seed, size, kinds), folder / f"{seed}_{size}_{level}.onnx")
     return case_of(path, Settings(level=level))

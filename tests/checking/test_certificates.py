@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 from click.testing import CliRunner
@@ -37,6 +37,7 @@ from order_graphs import orders, random_graph
 if TYPE_CHECKING:
     from pathlib import Path
 
+LEVELS: tuple[Literal[0, 1, 2], ...] = (0, 1, 2)
 NESTED = ("nested_if_loop.onnx",)
 MODELS = sorted(path.name for path in SAMPLES.glob("*.onnx"))
 
@@ -45,7 +46,7 @@ MODELS = sorted(path.name for path in SAMPLES.glob("*.onnx"))
 @pytest.mark.parametrize("level", [0, 1, 2])
 @pytest.mark.parametrize("name", MODELS)
 def test_the_certificate_of_a_sample_model_is_accepted(
-    name: str, level: int, order: str
+    name: str, level: Literal[0, 1, 2], order: Literal["auto", "keep"]
 ) -> None:
     found = case_of(SAMPLES / name, Settings(level=level, order=order)).verdict()
     said = {part.part: part.status for part in found.parts}
@@ -57,7 +58,7 @@ def test_the_certificate_of_a_sample_model_is_accepted(
 
 @pytest.mark.parametrize("seed", range(40))
 def test_certificates_of_random_models_are_accepted(seed: int, tmp_path: Path) -> None:
-    for level in (0, 1, 2):
+    for level in LEVELS:
         for size in (8, 16):
             case = random_case(seed, size, tmp_path, level, "F F Relu Identity")
             assert case.verdict().passed, case.verdict().parts

@@ -18,12 +18,13 @@ from memplan_cli.cli import main
 from memplan_cli.core.results import certificate as certificates
 from memplan_cli.core.results.certificate import certificate_from_json, read_certificate
 from memplan_cli.core.results.certified import NOT_CHECKED, REFUSED
-from memplan_cli.core.results.plan import Plan
 from memplan_cli.errors import PlanError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from memplan_cli.core.results.plan import Plan
 
     Data = dict[str, Any]
     Forge = Callable[[Data], object]
@@ -322,12 +323,12 @@ FILES: dict[str, tuple[Callable[[Data], object], str]] = {
     "another schema": (put("schema", "memplan.plan/1"), "not of schema"),
     "a negative bound": (put("order.bound", -1), "order.bound"),
     "a bound that is a text": (put("order.bound", "640"), "order.bound"),
-    "a bound that is a flag": (put("order.bound", True), "order.bound"),
+    "a bound that is a flag": (put("order.bound", value=True), "order.bound"),
     "a fraction": (put("arenas.0.tick", 1.5), "tick"),
     "no memory of any machine": (put("order.bound", 1 << 63), "order.bound"),
     "a method that is none": (put("order.method", "trust me"), "order.method"),
     "no digest": (put("plan_sha256", "x" * 64), "SHA-256"),
-    "a key that is unknown": (put("order.proved", True), "proved"),
+    "a key that is unknown": (put("order.proved", value=True), "proved"),
     "a charge of nothing": (put(f"{SHARES}.0.bytes", 0), "bytes"),
     "a negative charge": (put(f"{SHARES}.0.bytes", -5), "bytes"),
     "a part that is missing": (drop("order"), "order"),
@@ -431,18 +432,18 @@ def test_a_packed_file_is_shown_to_be_as_low_as_can_be(
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda p, q, d: (p.replace("a,0,3,64", "a,0,3,65"), q), "not those of the problem"),
+        (lambda p, q, _: (p.replace("a,0,3,64", "a,0,3,65"), q), "not those of the problem"),
         (
-            lambda p, q, d: (
+            lambda p, q, _: (
                 p,
                 re.sub(r"(b,1,5,32),\d+", r"\1,0", re.sub(r"(a,0,3,64),\d+", r"\1,0", q)),
             ),
             "on the bytes of another",
         ),
-        (lambda p, q, d: (p, re.sub(r"(b,1,5,32),\d+", r"\1,-64", q)), "below 0"),
-        (lambda p, q, d: (p, q.replace("d,", "c,")), "there twice|not those"),
-        (lambda p, q, d: (p, q.replace("96", "nan")), "is no number"),
-        (lambda p, q, d: (p, ""), "not those of the problem"),
+        (lambda p, q, _: (p, re.sub(r"(b,1,5,32),\d+", r"\1,-64", q)), "below 0"),
+        (lambda p, q, _: (p, q.replace("d,", "c,")), "there twice|not those"),
+        (lambda p, q, _: (p, q.replace("96", "nan")), "is no number"),
+        (lambda p, q, _: (p, ""), "not those of the problem"),
         (lambda p, q, d: d["arenas"][0].update(tick=0) or (p, q), "at tick 0"),
         (lambda p, q, d: d["arenas"][0].update(bound=500) or (p, q), "not 500"),
         (lambda p, q, d: d["arenas"][0].update(method="slots") or (p, q), "no tick"),
