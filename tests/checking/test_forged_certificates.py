@@ -443,7 +443,7 @@ def test_a_packed_file_is_shown_to_be_as_low_as_can_be(
         (lambda p, q, _: (p, re.sub(r"(b,1,5,32),\d+", r"\1,-64", q)), "below 0"),
         (lambda p, q, _: (p, q.replace("d,", "c,")), "there twice|not those"),
         (lambda p, q, _: (p, q.replace("96", "nan")), "is no number"),
-        (lambda p, q, _: (p, ""), "not those of the problem"),
+        (lambda p, *_: (p, ""), "not those of the problem"),
         (lambda p, q, d: d["arenas"][0].update(tick=0) or (p, q), "at tick 0"),
         (lambda p, q, d: d["arenas"][0].update(bound=500) or (p, q), "not 500"),
         (lambda p, q, d: d["arenas"][0].update(method="slots") or (p, q), "no tick"),
