@@ -53,23 +53,34 @@ def certificate_of(planned: Planned, original: Program | None = None) -> Certifi
 
 
 def _order(planned: Planned, bounds: Bounds) -> OrderProof | None:
-    from memplan_cli.transforms.ordering.build import storage_facts, task_graph, tensor_names
+    from memplan_cli.transforms.ordering.build import (
+        result_bytes,
+        storage_facts,
+        task_graph,
+        tensor_names,
+    )
     from memplan_cli.transforms.ordering.witness import order_witness
 
     plan, program = planned.plan, planned.program
     bound = plan.report.memory.order_bound
     if bound is None:
         return None
-    if any(op.bodies for op in program.body.ops):
-        why = "nodes with subgraphs are ordered inside too, which has no witness"
-        return OrderProof(bound, NOT_CHECKABLE, why=why)
     numbers = {VarId(row.id): row.bytes for row in plan.tensors}
     sizes = _sizes(program, numbers, bounds)
     pinned = [VarId(row.id) for row in plan.tensors if row.pinned is not None]
     aliasing = aliasing_of(plan.report.level)
     facts = storage_facts(program, sizes, numbers, pinned, aliasing)
-    graph = task_graph(program.body, facts, {})
-    return order_witness(graph, tensor_names(program.body, facts), bound)
+    least = {
+        index: result_bytes(op, facts) if op.repeats else 0
+        for index, op in enumerate(program.body.ops)
+        if op.bodies
+    }
+    graph = task_graph(program.body, facts, least)
+    found = order_witness(graph, tensor_names(program.body, facts), bound)
+    if found.method == NOT_CHECKABLE and least:
+        why = "nodes with subgraphs need memory inside of them, which has no witness"
+        return OrderProof(bound, NOT_CHECKABLE, why=why)
+    return found
 
 
 def _sizes(program: Program, placed: Iterable[VarId], bounds: Bounds) -> dict[VarId, Size]:

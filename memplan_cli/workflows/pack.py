@@ -51,7 +51,8 @@ def pack(
     proof = None if certificate is None else Path(certificate)
     if proof is not None and target is None:
         raise SettingsError("a certificate is about a layout in a file", hint="add -o FILE")
-    refuse_targets({"-o": target, "--certificate": proof}, (problem,))
+    refuse_targets({"-o": target, "--certificate": proof})
+    refuse_targets({"--certificate": proof}, (problem,))
     packed = problem_file.pack(
         problem_file.read_problem(problem),
         capacity=goal.capacity,

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from jsonschema import Draft202012Validator
 
-from certificate_cases import SAMPLES, case_of, random_case
+from certificate_cases import SAMPLES, case_of, random_case, write_text
 from memplan_cli import Settings
 from memplan_cli.checking.certificates.cuts import check_cuts
 from memplan_cli.checking.certificates.fusions import fuse
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 LEVELS: tuple[Literal[0, 1, 2], ...] = (0, 1, 2)
 NESTED = ("nested_if_loop.onnx",)
+"""Their bounds rest on what is inside of subgraphs."""
 MODELS = sorted(path.name for path in SAMPLES.glob("*.onnx"))
 
 
@@ -210,3 +211,33 @@ def test_what_is_written_is_valid_against_the_schema(name: str, tmp_path: Path) 
     assert list(validator.iter_errors(data)) == []
     data["arenas"][0]["bound"] = -1
     assert list(validator.iter_errors(data))
+
+
+def test_the_order_around_a_branch_is_shown(tmp_path: Path) -> None:
+    """What is live around the node reaches the bound, whatever is inside of it."""
+    text = (
+        '<ir_version: 10, opset_import: ["" : 21, "local" : 1]>\n'
+        "g (bool c, int8[1] x) => (int8[1] y) <int8[512] a, int8[512] b, int8[64] d> {\n"
+        "a = local.F (x)\nb = local.F (a)\n"
+        "d = If (c) <then_branch = t () => (int8[64] u) { u = local.F (b) }, "
+        "else_branch = e () => (int8[64] v) { v = local.F (b) }>\n"
+        "y = local.F (d)\n}"
+    )
+    case = case_of(write_text(text, tmp_path / "branch.onnx"))
+    assert case.verdict().passed, case.verdict().parts
+    assert case.certificate["order"]["method"] == "cut"
+
+
+def test_a_certificate_does_not_overwrite_the_problem(tmp_path: Path) -> None:
+    problem = tmp_path / "p.csv"
+    problem.write_text("id,lower,upper,size\na,0,3,64\n")
+    words = [
+        "pack",
+        str(problem),
+        "-o",
+        str(tmp_path / "q.csv"),
+        "--certificate",
+        str(problem),
+    ]
+    assert CliRunner().invoke(main, words).exit_code == 2
+    assert problem.read_text().startswith("id,lower")

@@ -129,6 +129,30 @@ def read_inputs(data: bytes) -> None:
                 read_given(Inputs((given,)), model)
 
 
+def read_certificate(data: bytes) -> None:
+    """Read a certificate, and check what is accepted against the model that it names, or not."""
+    from dataclasses import replace
+
+    from memplan_cli import Settings
+    from memplan_cli.checking.certificates.verify import verify
+    from memplan_cli.core.results.certificate import read_certificate as read
+    from memplan_cli.onnx_io.load import load_model
+    from memplan_cli.workflows.certificate import model_of
+    from memplan_cli.workflows.files.model_file import plan_model
+    from memplan_cli.workflows.files.model_file import read_model as read_file
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "c.json"
+        path.write_bytes(data)
+        found = read(path)
+    model = HERE.parents[1] / "sample_models" / "branchy_cnn.onnx"
+    plan = plan_model(read_file(model), Settings(order="keep", level=1)).plan
+    found = replace(found, plan_sha256=plan.digest, graph_sha256=plan.graph_sha256)
+    memory = replace(plan.report.memory, order_bound=found.order and found.order.bound)
+    plan = plan.with_report(replace(plan.report, memory=memory))
+    verify(found, plan, model_of(load_model(model), plan, model))
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
     "model": read_model,
     "settings": read_settings,
@@ -138,6 +162,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "baseline": read_baseline,
     "csv": read_csv,
     "inputs": read_inputs,
+    "certificate": read_certificate,
 }
 
 
@@ -160,7 +185,7 @@ def fuzz(name: str, seconds: int, corpus: Path) -> None:
             "workflows", "planning.planner", "core.results.plan", "packing.problem_file",
             "settings.prototxt", "settings.yaml_text", "onnx_io.writing.write",
             "reporting.findings.baseline", "planning.print_log", "reporting",
-            "onnx_io.runs.given",
+            "onnx_io.runs.given", "checking.certificates.verify", "core.results.certificate",
             "reporting.media.text",
         ):  # fmt: skip
             import_module(f"memplan_cli.{module}")

@@ -139,7 +139,7 @@ def most_taken(op: Op, facts: Storage, bodies: Sequence[Inner]) -> int:
     They run one after the other, and what one gives is live to the end of the op. It is too
     much only where a subgraph that runs at most once is the last to read an outer var.
     """
-    results = _results(op, facts)
+    results = result_bytes(op, facts)
     inputs = sum(body.inputs for body in bodies)
     kept, most = 0, 0
     for body in bodies:
@@ -155,10 +155,11 @@ def least_taken(op: Op, facts: Storage, bodies: Sequence[Inner]) -> int:
     if not op.repeats:
         return 0
     inputs = sum(body.inputs for body in bodies)
-    return inputs + max(body.least for body in bodies) + _results(op, facts)
+    return inputs + max(body.least for body in bodies) + result_bytes(op, facts)
 
 
-def _results(op: Op, facts: Storage) -> int:
+def result_bytes(op: Op, facts: Storage) -> int:
+    """Return the bytes of a control-flow op's results, without those that a branch brings."""
     own = [v for v in op.outputs if facts.roots.get(v) == v and v not in facts.given]
     return sum(facts.numbers[var] for var in own)
 
