@@ -148,7 +148,9 @@ def read_certificate(data: bytes) -> None:
     model = HERE.parents[1] / "sample_models" / "branchy_cnn.onnx"
     plan = plan_model(read_file(model), Settings(order="keep", level=1)).plan
     found = replace(found, plan_sha256=plan.digest, graph_sha256=plan.graph_sha256)
-    memory = replace(plan.report.memory, order_bound=found.order and found.order.bound)
+    memory = replace(
+        plan.report.memory, order_bound=found.order.bound if found.order else None
+    )
     plan = plan.with_report(replace(plan.report, memory=memory))
     verify(found, plan, model_of(load_model(model), plan, model))
 
