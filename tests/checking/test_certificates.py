@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import replace
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import pytest
@@ -23,13 +24,18 @@ from memplan_cli.core.results.certificate import (
     Certificate,
     Cut,
     Dual,
+    Fusion,
+    Hold,
+    Move,
     OrderProof,
+    Share,
     certificate_from_json,
 )
 from memplan_cli.core.results.certified import NOT_CHECKED, VERIFIED
 from memplan_cli.reporting.schemas import schema_text
 from memplan_cli.transforms.ordering.graph import TaskGraph, peak
-from memplan_cli.transforms.ordering.witness import order_witness
+from memplan_cli.transforms.ordering.search.contract import contract
+from memplan_cli.transforms.ordering.witness import order_witness, searched
 from memplan_cli.workflows.certificate import certificate_for, verify_certificate
 from memplan_cli.workflows.files.model_file import plan_model, read_model
 from order_graphs import orders, random_graph
@@ -183,8 +189,6 @@ def forged(proof: OrderProof, graph: TaskGraph, draw: random.Random) -> OrderPro
 
 
 def changed(dual: Dual, draw: random.Random, graph: TaskGraph) -> Dual:
-    from memplan_cli.core.results.certificate import Hold, Share
-
     ops = range(graph.size)
     shares, holds = list(dual.shares), list(dual.holds)
     for _ in range(draw.randint(1, 3)):
@@ -241,3 +245,100 @@ def test_a_certificate_does_not_overwrite_the_problem(tmp_path: Path) -> None:
     ]
     assert CliRunner().invoke(main, words).exit_code == 2
     assert problem.read_text().startswith("id,lower")
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_an_exhausted_search_shows_the_least_peak_and_no_more(seed: int) -> None:
+    graph = forget_results(random_graph(seed))
+    least = min(peak(graph, order) for order in orders(graph))
+    proof = searched(contract(graph), least)
+    if least > max(graph.need):  # else nothing can be run below it
+        assert proof.method == "search"
+    if proof.method == "search":
+        assert is_shown(graph, proof)
+        assert not is_shown(graph, replace(proof, bound=least + 1))
+        draw = random.Random(seed)
+        for _ in range(20):
+            assert not is_shown(graph, replace(forged(proof, graph, draw), bound=least + 1))
+    draw = random.Random(seed)
+    for _ in range(60):
+        states = pruned(tasks_of(graph), least + 1, draw)
+        assert not is_shown(graph, OrderProof(least + 1, "search", states=states))
+
+
+@dataclass
+class Run:
+    """What is left to run, and what is live."""
+
+    left: frozenset[int]
+    live: int
+
+    def step(self, tasks: Tasks, group: int) -> tuple[int, Run]:
+        """Return what a group takes while it runs, and what is left after it."""
+        task = tasks.groups[group]
+        ends = {t for t in task.touches if tasks.users[t] & self.left == {group}}
+        need = task.need - (task.saved if task.replaces & ends else 0)
+        live = self.live + tasks.taken(group) - sum(tasks.weight[t] for t in ends)
+        return self.live + need, Run(self.left - {group}, live)
+
+    def ready(self, tasks: Tasks) -> list[int]:
+        return sorted(g for g in self.left if not tasks.groups[g].preds & self.left)
+
+
+def pruned(tasks: Tasks, bound: int, draw: random.Random) -> tuple[tuple[Move, ...], ...]:
+    """Search below a bound, and leave out what one should not, as if that were allowed."""
+    start = Run(frozenset(tasks.groups), tasks.always)
+    queue, moves = [start], [[Move((), (), 1)]]
+    known = {start.left: 1}
+    for run in queue:
+        ways = [g for g in run.ready(tasks) if run.step(tasks, g)[0] < bound]
+        if ways and draw.random() < 0.6:
+            ways = [draw.choice(ways)]
+        found = []
+        for group in ways:
+            _, after = run.step(tasks, group)
+            free: list[int] = []
+            while draw.random() < 0.5 and (ready := after.ready(tasks)):
+                free.append(draw.choice(ready))
+                _, after = after.step(tasks, free[-1])
+            if after.left not in known:
+                known[after.left] = len(known) + 1
+                queue.append(after)
+            found.append(Move((group,), tuple(free), known[after.left]))
+        moves.append(found)
+    order = sorted(range(len(queue)), key=lambda at: -len(queue[at].left))
+    number = {at + 1: place for place, at in enumerate(order, 1)}
+    rows = [moves[0], *(moves[at + 1] for at in order)]
+    return tuple(tuple(m._replace(to=number[m.to]) for m in row) for row in rows)
+
+
+def least_peak(tasks: Tasks) -> int:
+    """Return the least peak of all orders of some groups."""
+    known: dict[frozenset[int], int] = {frozenset(): 0}
+
+    def rest(run: Run) -> int:
+        if run.left not in known:
+            steps = (run.step(tasks, group) for group in run.ready(tasks))
+            known[run.left] = min(max(step, rest(after)) for step, after in steps)
+        return known[run.left]
+
+    return rest(Run(frozenset(tasks.groups), tasks.always))
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_what_may_be_fused_keeps_a_best_order(seed: int) -> None:
+    graph = forget_results(random_graph(seed))
+    draw = random.Random(seed)
+    tasks = tasks_of(graph)
+    least = least_peak(tasks)
+    assert least == min(peak(graph, order) for order in orders(graph))
+    for _ in range(60):
+        node, into = draw.choice(range(graph.size)), draw.choice(range(graph.size))
+        rule = draw.choice(("late", "early"))
+        trial = deepcopy(tasks)
+        try:
+            fuse(trial, [Fusion(node, into, rule)])
+        except RefusedError:
+            continue
+        tasks = trial
+        assert least_peak(tasks) == least, (node, into, rule)

@@ -269,6 +269,25 @@ def test_what_has_no_witness_is_not_said_to_be_shown(cases: dict[str, Case]) -> 
     assert [part.status for part in found.parts if part.part == "order"] == [NOT_CHECKED]
 
 
+@pytest.mark.parametrize("more", [1, 64, 10**6])
+@pytest.mark.parametrize("base", ["cut", "pair", "search", "kept", "step"])
+def test_a_bound_is_refused_that_the_plan_and_its_certificate_raise_alike(
+    base: str, more: int, cases: dict[str, Case]
+) -> None:
+    """The plan's digest says nothing of its report."""
+    case, forged = cases[base], deepcopy(cases[base].certificate)
+    report = case.plan.report
+    part = "recompute" if forged["recompute"] else "order"
+    forged[part]["bound"] += more
+    bound = forged[part]["bound"]
+    if part == "order":
+        report = replace(report, memory=replace(report.memory, order_bound=bound))
+    else:
+        report = replace(report, recompute=replace(report.recompute, bound=bound))
+    found = replace(case, plan=case.plan.with_report(report)).verdict(forged)
+    assert [each.part for each in found.parts if each.status == REFUSED] == [part]
+
+
 PLANS: dict[str, tuple[Callable[[Plan], Plan], str]] = {
     "other ticks": (
         lambda plan: replace(plan, tensors=[plan.tensors[0]._replace(last=9), *plan.tensors[1:]]),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.results.certificate import NOT_CHECKABLE, Cut, OrderProof
+from memplan_cli.core.results.certificate import NOT_CHECKABLE, Cut, Move, OrderProof
 from memplan_cli.transforms.ordering.bounds.bound import CutBounds, local_bounds
 from memplan_cli.transforms.ordering.bounds.dual import Duals, Question
 from memplan_cli.transforms.ordering.graph import trace
@@ -54,20 +54,21 @@ def order_witness(graph: TaskGraph, names: Sequence[str], bound: int) -> OrderPr
                 small.fusions,
                 tuple(_named(cut, ids) for cut in cuts),
             )
-    states = exhausted(small.graph, bound)
+    return searched(small, bound)
+
+
+def searched(small: Contracted, bound: int) -> OrderProof:
+    """Return all states of a search below ``bound``, the clusters by their ids."""
+    states, ids = exhausted(small.graph, bound), small.ids
     if states is None:
         return OrderProof(bound, NOT_CHECKABLE, why=_TOO_MUCH)
-    named = tuple(
-        tuple(
-            move._replace(
-                nodes=tuple(ids[op] for op in move.nodes),
-                free=tuple(ids[op] for op in move.free),
-            )
-            for move in state
-        )
-        for state in states
-    )
+    named = tuple(tuple(_moved(move, ids) for move in state) for state in states)
     return OrderProof(bound, "search", (), small.fusions, states=named)
+
+
+def _moved(move: Move, ids: Sequence[int]) -> Move:
+    nodes, free = (tuple(ids[op] for op in ops) for ops in move[:2])
+    return Move(nodes, free, move.to)
 
 
 def _named(cut: Cut, ids: Sequence[int]) -> Cut:
