@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from onnx import parser, save
 
-from lies import of_models, of_numbers, of_plans
+from lies import of_assumed, of_models, of_numbers, of_plans
 from lies.told import BASES, disagreement, nothing, refusal, tell
 from memplan_cli import Settings, optimize, validate
 from memplan_cli.cli import main
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
     from memplan_cli.checking.check import Agreement
 
-LIES = {**of_plans.LIES, **of_models.LIES, **of_numbers.LIES}
+LIES = {**of_plans.LIES, **of_models.LIES, **of_numbers.LIES, **of_assumed.LIES}
 
 
 def test_no_two_lies_have_one_name() -> None:
-    tables = (of_plans.LIES, of_models.LIES, of_numbers.LIES)
+    tables = (of_plans.LIES, of_models.LIES, of_numbers.LIES, of_assumed.LIES)
     assert len(LIES) == sum(map(len, tables)) >= 40
 
 
