@@ -19,7 +19,8 @@ def check_bindings(subject: Subject, bounds: Bounds) -> Iterator[str]:
     """Yield where the report's bindings are not those of the settings and of free dims.
 
     A dim that the settings give a number has that number, whoever said it. Each other one of
-    the inputs' dims is free: it has bounds, or a number of 1 or more that was assumed.
+    the inputs' dims is free, and has a number of 1 or more that was assumed, or bounds; of
+    one with bounds, a number says where the model was run, if it was.
     """
     bindings, given = subject.plan.report.bindings, _given(subject)
     free = _free(subject) - given.keys() - bounds.keys()
@@ -35,6 +36,13 @@ def check_bindings(subject: Subject, bounds: Bounds) -> Iterator[str]:
                     f"bindings is said to have {said[name]} for {who}, the settings say "
                     f"{str(given[name])[:40]}"
                 )
+        elif name in bounds:
+            low, high = bounds[name]
+            if not low <= said[name] <= high:
+                yield (
+                    f"bindings is said to have {said[name]} for {who}, its bounds are {low} "
+                    f"to {high}"
+                )
         elif name not in free and name not in replaced:
             yield f"bindings is said to have {who}, which is not free in the model"
         elif bindings[name].source != _ASSUMED:
@@ -47,8 +55,11 @@ def check_bindings(subject: Subject, bounds: Bounds) -> Iterator[str]:
 
 
 def dims_at(subject: Subject) -> Mapping[str, int]:
-    """Return the numbers that the report's figures are at."""
-    return {name: dim.value for name, dim in subject.plan.report.bindings.items()}
+    """Return the numbers that the report's figures are at: what has bounds is at its largest."""
+    bounds = subject.plan.settings.get("bounds")
+    bounded = bounds if isinstance(bounds, dict) else {}
+    bindings = subject.plan.report.bindings.items()
+    return {name: dim.value for name, dim in bindings if name not in bounded}
 
 
 def _given(subject: Subject) -> Mapping[str, object]:

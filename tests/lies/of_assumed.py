@@ -110,7 +110,9 @@ LIES: Mapping[str, Lie] = {
     "a dim is bound that is a number": (
         "flat", assume(8), "dim 'batch', which is not free",
     ),
-    "a dim with bounds has a number": ("bounds", assume(2), "dim 'batch', which is not free"),
+    "a dim is run outside of its bounds": (
+        "bounds", assume(64), "64 for dim 'batch', its bounds are 2 to 16",
+    ),
     "what was assumed is said to be given": (
         "free", assume(1, "given"), "'batch' given, and the settings do not",
     ),
