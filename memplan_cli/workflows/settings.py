@@ -49,13 +49,11 @@ def _confirmed(file: ModelFile, bound: Settings, check: Check) -> Recommendation
     """Run the model under the defaults, and once under the settings foreseen on that run."""
     from memplan_cli.runtime.account import account_before, own_settings
     from memplan_cli.runtime.proofs.original import Asked, run_original
-    from memplan_cli.shapes.bindings import Bindings
-    from memplan_cli.workflows.files.reading import read_completely
+    from memplan_cli.workflows.files.assuming import settle_in_numbers
 
     binding = binding_of(bound)
     asked = Asked(check.provider, binding.dims, binding.feeds, check.timeout)
-    bindings = Bindings(dims=binding.dims, shapes=bound.shapes)
-    program = read_completely(file.lazy, file.path, bindings).program
+    program = settle_in_numbers(file.lazy, file.path, bound).loaded.program
     with tempfile.TemporaryDirectory(prefix="memplan-proof-") as name:
         folder = Path(name)
         original = run_original(file.path, file.model, asked, binding.dims, folder)

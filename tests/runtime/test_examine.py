@@ -45,7 +45,7 @@ def original(tmp_path: Path, asked: Asked | None = None) -> Original:
     model = write(tmp_path / "model.onnx")
     folder = tmp_path / "proof"
     folder.mkdir()
-    asked = asked or Asked("cpu")
+    asked = asked or Asked("cpu", {"n": 2}, assumed=("n",))
     return run_original(model, load_model(model), asked, {"n": 2, **asked.dims}, folder)
 
 
@@ -76,11 +76,7 @@ def test_the_runtimes_graph_comes_without_weights_and_with_types(tmp_path: Path)
 
 
 def test_a_dim_that_was_assumed_is_tried_at_two_values(tmp_path: Path) -> None:
-    asked = Asked("cpu", {"n": 2}, assumed=("n",))
-    assert [look.specs[0].shape for look in original(tmp_path, asked).looks] == [
-        (2, 64),
-        (4, 64),
-    ]
+    assert [look.specs[0].shape for look in original(tmp_path).looks] == [(2, 64), (4, 64)]
     asked = Asked("cpu", {"n": 2})
     (tmp_path / "once").mkdir()
     assert len(original(tmp_path / "once", asked).looks) == 1

@@ -13,6 +13,7 @@ from memplan_cli.onnx_io.lazy_model import lazy
 from memplan_cli.settings.settings import Settings
 from memplan_cli.shapes.bindings import Bindings
 from memplan_cli.shapes.reading import read_program
+from memplan_cli.shapes.symbolic import interpret
 from memplan_cli.workflows.files.assuming import settle
 from memplan_cli.workflows.files.reading import missing_sizes, read_completely
 
@@ -80,6 +81,13 @@ def settled(made: ModelProto, path: Path, settings: Settings | None = None) -> L
     return settle(lazy(made), path, settings or Settings()).loaded
 
 
+@pytest.fixture
+def without_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take our own rules for ONNX Runtime's operators away: its inference has to answer."""
+    monkeypatch.setattr(interpret, "rule_of", lambda _: None)
+
+
+@pytest.mark.usefixtures("without_rules")
 def test_ops_of_the_runtime_get_their_shapes_from_it_and_a_warning_says_so(
     tmp_path: Path,
 ) -> None:
@@ -97,6 +105,7 @@ def test_bound_dims_come_back_as_numbers(tmp_path: Path) -> None:
     assert shape(loaded.program, "b") == (3, 8)
 
 
+@pytest.mark.usefixtures("without_rules")
 def test_a_model_the_runtime_cannot_load_keeps_its_holes_and_says_why(tmp_path: Path) -> None:
     text = CONTRIB.replace("com.microsoft.FastGelu", "com.microsoft.NoSuchOp")
     loaded = read_completely(model(text), saved(text, tmp_path), Bindings())
@@ -164,7 +173,7 @@ def test_a_run_without_the_weights_is_refused_with_what_helps(tmp_path: Path) ->
     with pytest.raises(RuntimeUnavailableError, match=r"w\.bin") as caught:
         settled(made, path, Settings(profile_shapes=True))
     assert settled(made, path).program.vars, "nobody asked for a run"
-    assert caught.value.hint == "Put the file there, or give the shapes with --shape."
+    assert caught.value.hint == "put the file there; leave --profile-shapes out"
 
 
 def test_a_name_that_the_runtime_made_up_is_no_dim() -> None:
@@ -176,6 +185,7 @@ def test_a_name_that_the_runtime_made_up_is_no_dim() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.usefixtures("without_rules")
 def test_the_runtimes_inference_is_not_believed_where_it_misreads(tmp_path: Path) -> None:
     text = """<ir_version: 12, opset_import: ["" : 23]>
         g (float[n,6,s,8] q, float[n,2,t,8] k, float[n,2,t,8] v,
