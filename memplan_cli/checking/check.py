@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from memplan_cli.checking.bindings import check_bindings
 from memplan_cli.checking.clock import read_clock
 from memplan_cli.checking.donation import check_donation
 from memplan_cli.checking.figures import check_figures
@@ -96,6 +97,7 @@ def _stages(subject: Subject, placed: Placed, bounds: Bounds) -> Iterator[Iterat
     yield check_layout(subject, everything)
     yield check_releases(subject, placed)
     yield check_donation(subject)
+    yield check_bindings(subject, bounds)
     yield check_figures(subject, placed, everything, bounds)
     yield check_notes(subject, placed)
 

@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
 from memplan_cli.checking.clock import Kind
 from memplan_cli.checking.operators import WIDTHS
 from memplan_cli.checking.rows import byte_size
+from memplan_cli.checking.sums import added
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from memplan_cli.checking.clock import Value
     from memplan_cli.checking.subject import Subject
+    from memplan_cli.checking.sums import Sum
     from memplan_cli.core.symbolic.bounds import Bounds
 
 
-def edges(subject: Subject, bounds: Bounds) -> Iterator[tuple[str, object, object]]:
-    """Yield the bytes of what comes with the model, goes into it and comes out of it."""
-    memory, donated = subject.plan.report.memory, subject.plan.report.donated
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """Bytes that cross the edges of a model, by unit; None where one size is not known."""
+
+    weights: int
+    inputs: Sum | None
+    outputs: Sum | None
+    donated: Sum
+    """Of the outputs that take an input's memory."""
+
+
+def edges_of(subject: Subject, bounds: Bounds) -> Edges:
+    """Return the bytes of what comes with the model, goes into it and comes out of it."""
     weights = 0
     for value in subject.clock.values():
         if value.kind is Kind.WEIGHT:
@@ -28,33 +41,28 @@ def edges(subject: Subject, bounds: Bounds) -> Iterator[tuple[str, object, objec
                 dims = [dim for dim in shape if isinstance(dim, int)]
                 known = len(dims) == len(shape) and min(dims, default=0) >= 0
                 weights += -(-prod(dims) * WIDTHS[dtype] // 8) if known else 0
-    yield "weights", memory.weights, weights
     top = subject.clock.top
     made = dict.fromkeys(v for v in top.outputs if v.kind in (Kind.MADE, Kind.GIVEN))
-    for name, said, of in (
-        ("inputs", memory.inputs, top.inputs),
-        ("outputs", memory.outputs, made),
-    ):
-        size = _sum(subject, of, bounds)
-        if size is not None or not subject.was_run:
-            yield name, said, size
-    names = {name for _, name in donated.pairs}
+    names = {name for _, name in subject.plan.report.donated.pairs}
     saved = _sum(subject, [value for value in made if value.name in names], bounds)
-    yield "donated bytes", donated.bytes, saved or 0
+    inputs, outputs = _sum(subject, top.inputs, bounds), _sum(subject, made, bounds)
+    return Edges(weights, inputs, outputs, saved or {})
 
 
-def _sum(subject: Subject, values: Iterable[Value], bounds: Bounds) -> int | None:
-    """Return the bytes of some values, or None where that is no number."""
-    total = 0
+def _sum(subject: Subject, values: Iterable[Value], bounds: Bounds) -> Sum | None:
+    """Return the bytes of some values by unit, or None where one's are not known."""
+    sizes = []
     for value in values:
         dtype, shape = subject.type_of(value)
+        if dtype not in (*WIDTHS, "unknown"):
+            continue  # texts and containers have no bytes that a shape tells
         if shape is None or dtype not in WIDTHS:
             return None
         size, unit = byte_size(shape, dtype, bounds)
-        if size < 0 or (unit != "1" and size):
+        if size < 0:
             return None
-        total += size
-    return total
+        sizes.append({unit: size})
+    return added(*sizes)
 
 
 def foldable(subject: Subject) -> Iterator[str]:

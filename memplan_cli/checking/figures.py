@@ -7,14 +7,17 @@ from collections import defaultdict
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
-from memplan_cli.checking.edges import edges, foldable
+from memplan_cli.checking.bindings import dims_at
+from memplan_cli.checking.edges import edges_of, foldable
 from memplan_cli.checking.order import label_of
-from memplan_cli.core.symbolic.dims import bind_dim
+from memplan_cli.checking.sums import number_of
+from memplan_cli.checking.symbols import check_symbols, factors_of, in_numbers, sums_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from memplan_cli.checking.clock import Value
+    from memplan_cli.checking.edges import Edges
     from memplan_cli.checking.layout import Storage
     from memplan_cli.checking.rows import Placed
     from memplan_cli.checking.subject import Subject
@@ -29,10 +32,13 @@ def check_figures(
     subject: Subject, placed: Placed, everything: Sequence[Storage], bounds: Bounds
 ) -> Iterator[str]:
     """Yield the numbers of a report that are not those of the model and its layout."""
-    claims = [*_counts(subject, placed), *edges(subject, bounds)]
-    claims += _totals(subject, placed, everything)
-    claims += _peak(subject, everything)
+    edges = edges_of(subject, bounds)
+    numbers = in_numbers(subject, everything)
+    claims = [*_counts(subject, placed), *_edges(subject, edges)]
+    claims += _totals(subject, placed, edges, numbers)
+    claims += _peak(subject, numbers)
     claims += _arenas(subject, everything)
+    claims += check_symbols(subject, sums_of(subject, placed, edges), everything)
     for name, said, counted in claims:
         if said != counted:
             yield f"{name} is said to be {_word(said)}, it is {_word(counted)}"
@@ -64,9 +70,6 @@ def _counts(subject: Subject, placed: Placed) -> Iterator[Claim]:
         node for region in clock.regions for node in region.nodes if _is_copy(node.outputs)
     ]
     yield "recomputed nodes", report.recompute.nodes, len(copies)
-    said = {name: dim.value for name, dim in report.bindings.items()}
-    dims = subject.plan.settings.get("dims")
-    yield "bindings", said, dims if isinstance(dims, dict) else {}
 
 
 def _is_copy(outputs: Sequence[Value | None]) -> bool:
@@ -102,62 +105,54 @@ def _take(starts: list[int], ends: list[int], low: int, high: int) -> bool:
     return untouched
 
 
+def _edges(subject: Subject, edges: Edges) -> Iterator[Claim]:
+    memory, dims = subject.plan.report.memory, dims_at(subject)
+    yield "weights", memory.weights, edges.weights
+    for name, said, of in (
+        ("inputs", memory.inputs, edges.inputs),
+        ("outputs", memory.outputs, edges.outputs),
+    ):
+        if of is not None or not subject.was_run:
+            yield name, said, number_of(of, dims)
+    donated = subject.plan.report.donated.bytes
+    yield "donated bytes", donated, number_of(edges.donated, dims) or 0
+
+
 def _totals(
-    subject: Subject, placed: Placed, everything: Sequence[Storage]
+    subject: Subject, placed: Placed, edges: Edges, numbers: Sequence[Storage] | None
 ) -> Iterator[Claim]:
     plan, memory = subject.plan, subject.plan.report.memory
+    dims, sums = dims_at(subject), sums_of(subject, placed, edges)
+    level = str(plan.report.level)
+    planned = number_of(sums["planned"], dims)
+    yield from _original(subject)
     if plan.report.partial and memory.planned is None:
         return
-    units = {arena.id: arena.unit for arena in plan.arenas}
-    sizes: defaultdict[str, int] = defaultdict(int)
-    heights: defaultdict[str, int] = defaultdict(int)
-    for row, _ in placed.rows.values():
-        sizes[units[row.arena]] += row.bytes
-    for arena in plan.arenas:
-        heights[arena.unit] += arena.height
-    naive, planned = _number(sizes), _number(heights)
-    level = str(plan.report.level)
-    yield "naive", memory.naive, naive
+    yield "naive", memory.naive, number_of(sums["naive"], dims)
     yield "planned", memory.planned, planned
     yield f"the bytes of level {level}", plan.report.levels[level], planned
-    edges = memory.inputs, memory.outputs
     total = None
-    if planned is not None and None not in edges:
-        total = memory.weights + sum(e or 0 for e in edges) + planned
+    if planned is not None and memory.inputs is not None and memory.outputs is not None:
+        total = memory.weights + memory.inputs + memory.outputs + planned
         total -= plan.report.donated.bytes
     yield "total", memory.total, total
-    if naive is None:
+    if numbers is None:
         yield "live_peak", memory.live_peak, None
-    elif all(storage.members[0].slot is None for storage in everything) or level != "2":
-        yield "live_peak", memory.live_peak, max(_curve(everything).values(), default=0)
-    for name, sums in (("naive", sizes), ("planned", heights)):
-        text = plan.report.symbolic.get(name)
-        if text is not None:
-            for dims in _samples(sums):
-                yield f"{name} in symbols", bind_dim(text, dims), _at(sums, dims)
+    elif all(storage.members[0].slot is None for storage in numbers) or level != "2":
+        yield "live_peak", memory.live_peak, max(_curve(numbers).values(), default=0)
 
 
-def _number(sums: Mapping[str, int]) -> int | None:
-    return None if any(u != "1" and n for u, n in sums.items()) else sums.get("1", 0)
-
-
-def _samples(sums: Mapping[str, int]) -> Iterator[dict[str, int]]:
-    """Yield values for symbols at which two different sums are very likely not equal."""
-    from memplan_cli.core.symbolic.dims import symbols_of
-
-    names = sorted({name for unit in sums for name in symbols_of(unit) if unit != "1"})
-    for seed in (3, 11):
-        yield {name: 128 * (seed + 2 * at) for at, name in enumerate(names)}
-
-
-def _at(sums: Mapping[str, int], dims: Mapping[str, int]) -> object:
-    total = 0
-    for unit, number in sums.items():
-        value = 1 if unit == "1" else bind_dim(unit, dims)
-        if not isinstance(value, int):
-            return None
-        total += number * value
-    return total
+def _original(subject: Subject) -> Iterator[Claim]:
+    """Yield what the file's order takes where it is the plan's: other orders are not here."""
+    report, memory = subject.plan.report, subject.plan.report.memory
+    own = report.chosen_order == "file" and not report.recompute.nodes
+    pairs = (
+        ("original.live_peak", report.original_live_peak, memory.live_peak),
+        ("original.planned", report.original_planned, memory.planned),
+    )
+    for name, said, counted in pairs:
+        if own or memory.planned is None:
+            yield name, said, counted
 
 
 def _curve(everything: Iterable[Storage]) -> dict[int, int]:
@@ -170,10 +165,10 @@ def _curve(everything: Iterable[Storage]) -> dict[int, int]:
     return dict(zip(ticks, accumulate(changes[tick] for tick in ticks), strict=True))
 
 
-def _peak(subject: Subject, everything: Sequence[Storage]) -> Iterator[Claim]:
+def _peak(subject: Subject, everything: Sequence[Storage] | None) -> Iterator[Claim]:
     report, plan = subject.plan.report, subject.plan
     said = report.peak
-    if report.memory.live_peak is None:
+    if report.memory.live_peak is None or everything is None:
         yield "the peak of bytes that are not known", said, None
         return
     if report.level == 2 and any(s.members[0].slot is not None for s in everything):
@@ -254,9 +249,11 @@ def _ladders(subject: Subject, placed: Placed) -> Iterator[str]:
     if memory.live_peak is None or memory.naive is None:
         return
     apart: defaultdict[int, int] = defaultdict(int)
+    factors = factors_of(subject)
     for row, _ in placed.rows.values():
-        apart[row.first] += row.bytes
-        apart[row.last] -= row.bytes
+        size = row.bytes * (factors[row.arena] or 0)
+        apart[row.first] += size
+        apart[row.last] -= size
     least = max(accumulate(apart[tick] for tick in sorted(apart)), default=0)
     if memory.live_peak > least:
         yield f"live_peak is said to be {memory.live_peak}, no more than {least} are live"

@@ -109,7 +109,9 @@ def _not_counted(program: Program) -> Iterator[str]:
 
 def _numbers(settings: Settings) -> Mapping[str, int]:
     """Return the number of each dim, those that are assumed included."""
-    return {**(settings.inputs.assumed or {}), **settings.dims}
+    # What has bounds is at its largest already, or has no number.
+    assumed = (settings.inputs.assumed or {}).items()
+    return {**{n: v for n, v in assumed if n not in settings.bounds}, **settings.dims}
 
 
 def _bindings(settings: Settings) -> dict[str, BoundDim]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from re import search
 from typing import TYPE_CHECKING
 
-from lies import of_models, of_numbers, of_plans
+from lies import of_assumed, of_models, of_numbers, of_plans
 from lies.told import disagreement, refusal, tell
 from memplan_cli import Settings, optimize
 from memplan_cli.errors import MemplanError, SettingsError
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 PAGE = ROOT / "docs" / "measurements" / "trust.md"
-LIES = {**of_plans.LIES, **of_models.LIES, **of_numbers.LIES}
+LIES = {**of_plans.LIES, **of_models.LIES, **of_numbers.LIES, **of_assumed.LIES}
 LARGE = 65_000
 LONG = 100_000
 """Bytes of a file above which a model is planned in its own order: that takes seconds."""

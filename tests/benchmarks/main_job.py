@@ -18,13 +18,19 @@ import sys
 import time
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.runs.feeds import feed_specs
 from memplan_cli.runtime.workers.inputs import draw_all
+from memplan_cli.settings.settings import Settings
+from memplan_cli.workflows.files.binding import binding_of
+from memplan_cli.workflows.files.model_file import bind_whole, read_model
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 ROOT = Path(__file__).parents[2]
 MODELS = ROOT.parent / "shared" / "models"
@@ -96,6 +102,11 @@ def seconds(words: list[str]) -> float:
     return time.perf_counter() - began
 
 
+def assumed(model: Path) -> Mapping[str, int]:
+    """Return the numbers of free dims at which `optimize` runs a model."""
+    return binding_of(bind_whole(read_model(model), Settings())).dims
+
+
 def command(model: Path, *options: str) -> list[str]:
     words = ["optimize", str(model), "-o", str(model.with_name("net.memplan.onnx")), "-q"]
     return [sys.executable, "-m", "memplan_cli", *words, *options]
@@ -104,7 +115,7 @@ def command(model: Path, *options: str) -> list[str]:
 def measured(name: str) -> Json:
     model = filled(name)
     feed = model.with_name("feed.npz")
-    drawn: Json = {**draw_all(feed_specs(load_model(model), {}))}
+    drawn: Json = {**draw_all(feed_specs(load_model(model), assumed(model)))}
     np.savez(feed, **drawn)
     unit = [sys.executable, "-c", UNIT, str(model), str(feed)]
     first = seconds(unit)

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from onnx import parser, save
 
-from lies import of_models, of_numbers, of_plans
+from lies import of_assumed, of_models, of_numbers, of_plans
 from lies.told import BASES, disagreement, nothing, refusal, tell
 from memplan_cli import Settings, optimize, validate
 from memplan_cli.cli import main
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
     from memplan_cli.checking.check import Agreement
 
-LIES = {**of_plans.LIES, **of_models.LIES, **of_numbers.LIES}
+LIES = {**of_plans.LIES, **of_models.LIES, **of_numbers.LIES, **of_assumed.LIES}
 
 
 def test_no_two_lies_have_one_name() -> None:
-    tables = (of_plans.LIES, of_models.LIES, of_numbers.LIES)
+    tables = (of_plans.LIES, of_models.LIES, of_numbers.LIES, of_assumed.LIES)
     assert len(LIES) == sum(map(len, tables)) >= 40
 
 
@@ -112,3 +112,32 @@ def test_a_branch_that_given_values_never_enter_has_no_sizes(
     inputs = Inputs(values={"rate": rate, "x": [1.0] * 8})
     optimize(given, Settings(inputs=inputs), check=None)
     assert compared(tmp_path / "net.memplan.onnx", given).disagreements == ()
+
+
+SUMS = """g (float[batch, past] p, float[batch, seq] s) => (float[batch, t] y)
+{ a = Concat <axis = 1> (p, s)  b = Relu(a)  c = Neg(a)  d = Add(b, c)  e = Tanh(p)
+  f = ReduceSum <keepdims = 1> (e)  g = Add(d, f)  y = Relu(g) }"""
+"""A model whose sizes are products of a dim and a sum of two."""
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        Settings(),
+        Settings(level=1),
+        Settings(bounds={"seq": (1, 8)}),
+        Settings(bounds={"past": (2, 8)}, dims={"batch": 3}),
+        Settings(shapes={"p": (4, "z")}),
+        Settings(run=False),
+    ],
+    ids=["free", "slots", "one with bounds", "bounds and bound", "other shape", "not run"],
+)
+def test_numbers_at_assumed_dims_are_those_of_the_model(
+    settings: Settings, tmp_path: Path
+) -> None:
+    given = tmp_path / "net.onnx"
+    save(parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> {SUMS}'), given)
+    optimize(given, settings, check=None)
+    assert compared(tmp_path / "net.memplan.onnx", given).disagreements == ()
+    memory = read_plan(tmp_path / "net.memplan.json").report.memory
+    assert None not in (memory.naive, memory.planned, memory.total)

@@ -184,7 +184,7 @@ LIES: Mapping[str, Lie] = {
     "the peak is at another step": ("flat", peak_step, "peak.step is said to be 10"),
     "the peak is at another node": ("flat", peak_node, "peak.node is said|peak is said to be at"),
     "another tensor is at the peak": ("flat", peak_tensors, "peak.tensors"),
-    "a binding is another than the plan's": ("bound", bindings, "bindings is said to be"),
+    "a binding is another than the plan's": ("bound", bindings, "bindings is said to have 6"),
     "the plan is bound to other dims": ("bound", dims, "is said to have the shape"),
     "the plan is for wider bounds": ("bounds", low_bounds, "is said to take"),
     "an arena's bound is another": ("flat", arena_bound, "lower_bound of arena 0"),

@@ -92,6 +92,12 @@ def fewer_bytes(told: Told) -> None:
 
 
 def symbol(told: Told) -> None:
+    """Call a dim otherwise, its number with it: the plan agrees with itself."""
+    symbol_without_number(told)
+    told.report["bindings"]["other"] = told.report["bindings"].pop("batch")
+
+
+def symbol_without_number(told: Told) -> None:
     for row in told.plan["tensors"]:
         row["shape"] = [dim if dim != "batch" else "other" for dim in row["shape"]]
     told.plan["arenas"] = [
@@ -366,7 +372,10 @@ LIES: Mapping[str, Lie] = {
     ),
     "a tensor has a smaller shape": ("flat", smaller, "'h' is said to have the shape"),
     "a tensor takes fewer bytes than its shape": ("flat", fewer_bytes, "'h' is said to take 256"),
-    "a dim is another symbol": ("free", symbol, "is said to have the shape|bounds|other"),
+    "a dim is another symbol": ("free", symbol, "is said to have the shape"),
+    "a dim is a symbol without a number": (
+        "free", symbol_without_number, "is said to have the shape|naive is said .* to None",
+    ),
     "a tensor is in another block": ("nested", another_block, "is_positive"),
     "a product lies on what it reads": (
         "flat", share_with_needed, "'h' is written at tick 7 over 'g'",

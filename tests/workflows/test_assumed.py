@@ -283,3 +283,17 @@ def test_the_assumed_size_is_one_with_which_the_model_runs(
     for name, text in found.symbolic.items():
         if name in ("naive", "planned", "total", "live_peak"):
             assert unit_value(text, dims) == getattr(found.memory, name)
+
+
+def test_sizes_at_which_a_window_fits_nowhere_are_not_assumed(tmp_path: Path) -> None:
+    """A kernel makes one place there; the formula rounds down to none."""
+    text = """g (float[b,3,n] x) => (y) {
+        p = AveragePool<kernel_shape = [4], strides = [8]>(x) q = Exp(p) y = Neg(q) }"""
+    model = written(tmp_path, text)
+    found = said("report", model, "--format", "json")
+    dims = {name: dim["value"] for name, dim in found["bindings"].items()}
+    bound = said(
+        "report", model, "--format", "json", *(f"--dim={n}={v}" for n, v in dims.items())
+    )
+    assert dims["n"] >= 4
+    assert found["memory"]["naive"] == bound["memory"]["naive"] > 0

@@ -23,6 +23,7 @@ from memplan_cli.reporting.plans.memory import (
     certainty_lines,
     headline,
     memory_figures,
+    paid,
     total_figures,
     verdict,
 )
@@ -45,6 +46,7 @@ def plan_document(plan: Plan, most: int) -> doc.Document:
     """Return the report of a plan; of long tables, the first ``most`` rows."""
     report, plan = plan.report, in_numbers(plan)
     blocks = (
+        *(doc.Paragraph(line, "verdict") for line in paid(report)),
         doc.Paragraph(verdict(report), "plain" if report.saved is None else "verdict"),
         doc.Paragraph(headline(report), "soft"),
         *(doc.Paragraph(line, "soft") for line in binding_lines_of(report)),

@@ -15,7 +15,7 @@ from re import findall
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.demands import LADDER, STRIDES, Wanted, demands, least_agreeing
-from memplan_cli.core.symbolic.dims import binding_text, symbols_of
+from memplan_cli.core.symbolic.dims import bind_dim, binding_text, symbols_of
 from memplan_cli.errors import RuntimeUnavailableError, SettingsError
 from memplan_cli.shapes.bindings import Bindings
 from memplan_cli.workflows.files.binding import bind
@@ -180,7 +180,8 @@ class _Search:
 
         gaps = self.gaps(loaded.program)
         asked = demands(loaded.program) if self.free and known is None else ()
-        first = [dict(known)] if known is not None else list(self._candidates(asked))
+        every = [dict(known)] if known is not None else list(self._candidates(asked))
+        first = _without_empty(every, loaded.program, self.fixed) or every
         copy = numbered(self.source.model) if gaps else None
         from memplan_cli.runtime.trials import first_that_runs
 
@@ -301,6 +302,23 @@ class _Search:
         numbers = [s for s in specs if not s.shape and s.dtype.startswith(("int", "uint"))]
         words = [f"--input {quote(f'{spec.name}=N')}" for spec in numbers[:3]]
         return " or ".join((" ".join(words), "--inputs FILE")) if words else "--inputs FILE"
+
+
+def _without_empty(
+    candidates: Sequence[Dims], program: Program, fixed: Mapping[str, int]
+) -> list[Dims]:
+    """Return the sizes at which no expression of the plan comes to nothing.
+
+    A window larger than what it slides over is where runtimes and formulas part: the formula
+    rounds down to no place at all, and a kernel makes one.
+    """
+    shapes = {var.shape for var in program.vars.values() if var.shape}
+    dims = {dim for shape in shapes for dim in shape if isinstance(dim, str)}
+    return [
+        found
+        for found in candidates
+        if all(bind_dim(dim, {**fixed, **found}) != 0 for dim in dims)
+    ]
 
 
 MOST_OPS = 20_000
