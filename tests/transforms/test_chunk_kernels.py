@@ -1,0 +1,112 @@
+"""ONNX Runtime's kernels give the same bits in the pieces that the table of kernels allows."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from memplan_cli.transforms.chunking.axes.table import RULES, splits
+from memplan_cli.transforms.chunking.kernels import keeps_bits, least
+from transforms.chunk_cases import Case, differences
+from transforms.chunk_draws import CASES, Draw
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from memplan_cli.transforms.chunking.axes.terms import Node, Split
+    from transforms.chunk_cases import Array
+
+
+class Wide(Draw):
+    """Lengths of a few registers, and floats whose sums round."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self._dims = list(self.rng.choice(np.arange(12, 48), 10, replace=False))
+
+    def whole(self, *shape: int) -> Array:
+        return self.rng.standard_normal(shape).astype(np.float32)
+
+    def doubles(self, *shape: int) -> Array:
+        return self.floats(*shape)
+
+
+def drawn(kind: str, seed: int) -> tuple[Case, Node] | None:
+    """Return a case that the runtime can run; not every one of the reference's is."""
+    onnxruntime.set_default_logger_severity(4)
+    case = CASES[kind](Wide(seed))
+    try:
+        return case, case.node(case.run_in_runtime())
+    except Exception:  # noqa: BLE001 - the runtime raises what it likes
+        return None
+
+
+def cuts_of(split: Split, seed: int) -> list[int]:
+    """Return cuts into pieces as narrow as can be, and some wider."""
+    rng = np.random.default_rng(seed)
+    narrow, at = least(split), 0
+    cuts: list[int] = []
+    while len(cuts) < 4:
+        at += narrow + int(rng.integers(0, 2) * rng.integers(0, 5))
+        if at > split.extent - narrow:
+            break
+        cuts.append(at)
+    return cuts
+
+
+def allowed(node: Node, seed: int) -> Iterator[tuple[Split, list[int]]]:
+    for split in splits(node):
+        cuts = cuts_of(split, seed)
+        if cuts and keeps_bits(node, split, pairwise([0, *cuts, split.extent])):
+            yield split, cuts
+
+
+def changed(kind: str, seeds: range) -> list[str]:
+    return [
+        f"seed {seed}: {split}: {found}"
+        for seed in seeds
+        if (made := drawn(kind, seed)) is not None
+        for split, cuts in allowed(made[1], seed)
+        if (found := differences(made[0], made[1], split, cuts, Case.run_in_runtime))
+    ]
+
+
+@pytest.mark.parametrize("kind", sorted(RULES))
+def test_the_runtime_gives_the_same_bits_in_allowed_pieces(kind: str) -> None:
+    assert not changed(kind, range(2))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", sorted(RULES))
+def test_the_runtime_gives_the_same_bits_in_many_allowed_pieces(kind: str) -> None:
+    assert not changed(kind, range(2, 40))
+
+
+def test_rows_that_fill_registers_are_summed_alike_in_pieces() -> None:
+    for kind, width in (("ReduceSum", 64), ("ReduceMean", 192), ("ReduceL2", 128)):
+        case = Case(
+            kind, (Wide(7).whole(5, 37, width), np.array([-1], np.int64)), constants=(1,)
+        )
+        node = case.node(case.run_in_runtime())
+        for split, cuts in allowed(node, 0):
+            assert not differences(case, node, split, cuts, Case.run_in_runtime), kind
+
+
+@pytest.mark.parametrize(
+    ("kind", "cuts"),
+    [("MatMul", [1]), ("Gemm", [1]), ("Attention", [1]), ("ReduceSum", [4]), ("Log", [3])],
+)
+def test_pieces_that_the_table_forbids_may_change_bits(kind: str, cuts: list[int]) -> None:
+    found = []
+    for seed in range(24):
+        case, node = drawn(kind, seed) or (None, None)
+        if case is None or node is None:
+            continue
+        for split in splits(node):
+            if not keeps_bits(node, split, pairwise([0, *cuts, split.extent])):
+                found += differences(case, node, split, cuts, Case.run_in_runtime)
+    assert found
