@@ -45,10 +45,10 @@ def drawn(kind: str, seed: int) -> tuple[Case, Node] | None:
         return None
 
 
-def cuts_of(split: Split, seed: int) -> list[int]:
+def cuts_of(node: Node, split: Split, seed: int) -> list[int]:
     """Return cuts into pieces as narrow as can be, and some wider."""
     rng = np.random.default_rng(seed)
-    narrow, at = least(split), 0
+    narrow, at = least(node, split), 0
     cuts: list[int] = []
     while len(cuts) < 4:
         at += narrow + int(rng.integers(0, 2) * rng.integers(0, 5))
@@ -60,7 +60,7 @@ def cuts_of(split: Split, seed: int) -> list[int]:
 
 def allowed(node: Node, seed: int) -> Iterator[tuple[Split, list[int]]]:
     for split in splits(node):
-        cuts = cuts_of(split, seed)
+        cuts = cuts_of(node, split, seed)
         if cuts and keeps_bits(node, split, pairwise([0, *cuts, split.extent])):
             yield split, cuts
 

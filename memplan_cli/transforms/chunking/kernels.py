@@ -11,6 +11,7 @@ query rows of attention    as rows of a product
 tiles of a convolution     1 or 2 rows may take another path; from 4 the same
 sums over the last axis    rows are summed from where registers are aligned: other rows of a
                            piece lie otherwise unless a row fills whole registers
+sums over other axes       one sample alone is summed in another order; from 4 the same
 Eigen's functions          elements are computed 4 to 16 at a time and the rest one by one,
                            by another formula: only where pieces have no such rest
 everything else            the same from one element on
@@ -43,6 +44,8 @@ _LEAST: Mapping[Role, int] = {
 }
 """The narrowest piece that keeps the bits, by what is split."""
 
+_LEAST_OF_SUMS = 4
+
 _SUMS = frozenset(REDUCTIONS) - {"ReduceMax", "ReduceMin"}
 
 _TOGETHER = frozenset({"Acos", "Asin", "Atan", "Cos", "Log", "Mish", "Sin", "Softplus", "Tan"})
@@ -52,14 +55,16 @@ _REGISTERS = 64
 """Elements: a multiple of what any register has."""
 
 
-def least(split: Split) -> int:
+def least(node: Node, split: Split) -> int:
     """Return how narrow a piece may be."""
+    if operator(node.op) in _SUMS:
+        return _LEAST_OF_SUMS
     return _LEAST[split.role]
 
 
 def keeps_bits(node: Node, split: Split, pieces: Iterable[Range]) -> bool:
     """Whether a kernel gives the same bits in these pieces as for the whole."""
-    kind, narrowest = operator(node.op), _LEAST[split.role]
+    kind, narrowest = operator(node.op), least(node, split)
     row = prod(node.made) // split.extent
     if kind in _SUMS and not _fills_registers(node):
         return False
