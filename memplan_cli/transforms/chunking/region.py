@@ -115,8 +115,8 @@ def _fits(graph: Graph, ops: Mapping[int, Split], at: int, split: Split) -> bool
         if above in ops and not _is_same(part, _made_part(graph, ops, above, var)):
             return False
         # A mask, not a matrix: weights are never sliced by copying.
-        is_mask = split.role is Role.FREE and graph.bytes(var) <= made
-        if var in graph.weights and part is not None and not is_mask:
+        is_cut = part is not None and var in graph.weights
+        if is_cut and (split.role is not Role.FREE or graph.bytes(var) > made):
             return False
     return all(
         _is_read_so(graph, ops, var, part)

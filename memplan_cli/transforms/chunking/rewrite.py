@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from memplan_cli.analysis.dataflow import op_reads
 from memplan_cli.analysis.topological import nearest_order
 from memplan_cli.core.program import Op, Origin, Program, Var, VarId
 from memplan_cli.transforms.chunking.axes.table import edit
@@ -106,7 +107,7 @@ class _Writer:
     def finished(self) -> Chunked:
         """Return the program, without what only the ops of regions have read or made."""
         program = self.graph.program
-        read = {var for op in self.ops for var in op.inputs}
+        read = {var for op in self.ops for var in op_reads(op)}
         dead = {
             var
             for var in self._gone
@@ -114,7 +115,7 @@ class _Writer:
             and var not in program.overridable
             and var not in program.body.outputs
         }
-        ops = tuple(op for op in self.ops if op.bodies or not dead.issuperset(op.outputs))
+        ops = tuple(op for op in self.ops if not op.outputs or not dead.issuperset(op.outputs))
         vars_ = {var: facts for var, facts in self._vars.items() if var not in dead}
         body = replace(program.body, ops=ops)
         constants = {var: values for values, var in self._constants.items()}
