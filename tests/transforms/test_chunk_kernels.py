@@ -48,7 +48,8 @@ def drawn(kind: str, seed: int) -> tuple[Case, Node] | None:
 def cuts_of(node: Node, split: Split, seed: int) -> list[int]:
     """Return cuts into pieces as narrow as can be, and some wider."""
     rng = np.random.default_rng(seed)
-    narrow, at = least(node, split), 0
+    narrow, at = least(node, split) + int(rng.integers(0, split.extent // 2 + 1)), 0
+    narrow = least(node, split) if rng.integers(2) else narrow
     cuts: list[int] = []
     while len(cuts) < 4:
         at += narrow + int(rng.integers(0, 2) * rng.integers(0, 5))
@@ -110,3 +111,40 @@ def test_pieces_that_the_table_forbids_may_change_bits(kind: str, cuts: list[int
             if not keeps_bits(node, split, pairwise([0, *cuts, split.extent])):
                 found += differences(case, node, split, cuts, Case.run_in_runtime)
     assert found
+
+
+def convolution(seed: int) -> Case:
+    rng = np.random.default_rng(seed)
+    channels, kernel = int(rng.choice((3, 8, 16, 32))), int(rng.choice((1, 3, 5)))
+    height, width = int(rng.integers(8, 40)), int(rng.integers(8, 72))
+    group = int(rng.choice((1, 1, channels)))
+    made = group * int(rng.choice((1, 3)))
+    x = rng.standard_normal((1, channels, height, width)).astype(np.float32)
+    weight = rng.standard_normal((made, channels // group, kernel, kernel)).astype(np.float32)
+    attributes = {
+        "pads": (kernel // 2,) * 4,
+        "strides": (int(rng.integers(1, 3)),) * 2,
+        "group": group,
+    }
+    return Case("Conv", (x, weight), attributes, constants=(1,))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_tiles_of_any_convolution_keep_the_bits_where_blocks_stay(seed: int) -> None:
+    case = convolution(seed)
+    node = case.node(case.run_in_runtime())
+    for split, cuts in allowed(node, seed):
+        assert not differences(case, node, split, cuts, Case.run_in_runtime)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_columns_of_a_product_keep_the_bits_where_blocks_stay(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows, summed, columns = (int(rng.integers(4, most)) for most in (40, 600, 200))
+    left = rng.standard_normal((rows, summed)).astype(np.float32)
+    right = rng.standard_normal((summed, columns)).astype(np.float32)
+    for constants in ((), (1,)):
+        case = Case("MatMul", (left, right), constants=constants)
+        node = case.node(case.run_in_runtime())
+        for split, cuts in allowed(node, seed):
+            assert not differences(case, node, split, cuts, Case.run_in_runtime), split

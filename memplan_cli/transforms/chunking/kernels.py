@@ -6,9 +6,10 @@ another way for a narrow piece. Measured with ONNX Runtime 1.31.1, float32, one 
 
 =========================  ==============================================================
 rows of a product          one row takes another kernel (gemv); from 4 the same
-columns of a product       one takes another kernel, narrow ones may; from 8 the same
+columns of a product       one takes another kernel; narrow ones are summed in longer blocks
 query rows of attention    as rows of a product
-tiles of a convolution     1 or 2 rows may take another path; from 4 the same
+tiles of a convolution     positions are columns of a product: the same where its sum is cut
+                           into blocks as for the whole (`_block`); never less than 4 rows
 sums over the last axis    rows are summed from where registers are aligned: other rows of a
                            piece lie otherwise unless a row fills whole registers
 sums over other axes       one sample alone is summed in another order; from 4 the same
@@ -55,6 +56,14 @@ _REGISTERS = 64
 """Elements: a multiple of what any register has."""
 
 
+def _block(columns: int, summed: int) -> int:
+    """Return how many elements SGEMM sums at a time: more where there are few columns."""
+    width, depth = 128, 128
+    while columns < summed and width > 16 and width // 2 >= columns:
+        width, depth = width // 2, depth * 2
+    return min(depth, summed)
+
+
 def least(node: Node, split: Split) -> int:
     """Return how narrow a piece may be."""
     if operator(node.op) in _SUMS:
@@ -68,11 +77,27 @@ def keeps_bits(node: Node, split: Split, pieces: Iterable[Range]) -> bool:
     row = prod(node.made) // split.extent
     if kind in _SUMS and not _fills_registers(node):
         return False
+    pieces = tuple(pieces)
+    if not _has_same_blocks(node, split, pieces):
+        return False
     return all(
         stop - start >= narrowest
         and not (kind in _TOGETHER and (stop - start) * row % _REGISTERS)
         for start, stop in pieces
     )
+
+
+def _has_same_blocks(node: Node, split: Split, pieces: Iterable[Range]) -> bool:
+    """Whether a product's sums are cut into the same blocks as those of the whole."""
+    read, weight = node.shape(0) or (), node.shape(1) or ()
+    if split.role is Role.TILES and operator(node.op) == "Conv":
+        beside, summed = prod(node.made[2:]) // split.extent, prod(weight[1:])
+    elif split.role is Role.COLUMNS and len(read) > 1:
+        beside, summed = 1, read[-2] if node.integer("transA", 0) else read[-1]
+    else:
+        return True
+    whole = _block(split.extent * beside, summed)
+    return all(_block((stop - start) * beside, summed) == whole for start, stop in pieces)
 
 
 def _fills_registers(node: Node) -> bool:
