@@ -9,7 +9,7 @@ from memplan_cli.analysis.dataflow import dataflow
 from memplan_cli.core.program import Origin
 from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.transforms.chunking.axes.table import splits
-from memplan_cli.transforms.chunking.axes.terms import Facts, Node, node_of
+from memplan_cli.transforms.chunking.axes.terms import Facts, Node, Role, node_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -60,8 +60,22 @@ class Graph:
         if at not in self._splits:
             node = self.node(at)
             stays = any(var in self.kept for var in self.ops[at].outputs)
-            self._splits[at] = () if node is None or stays else splits(node)
+            found = () if node is None or stays else splits(node)
+            self._splits[at] = tuple(each for each in found if self._leaves_weights(at, each))
         return self._splits[at]
+
+    def _leaves_weights(self, at: int, split: Split) -> bool:
+        """Whether weights are read whole: masks may be sliced, matrices are never copied."""
+        op = self.ops[at]
+        made = sum(self.bytes(var) for var in op.outputs if var)
+        cut = [
+            var
+            for var, part in zip(op.inputs, split.inputs, strict=True)
+            if part is not None and var in self.weights
+        ]
+        return not cut or (
+            split.role is Role.FREE and all(self.bytes(var) <= made for var in cut)
+        )
 
     def bytes(self, var: VarId) -> int:
         """Return how many bytes a var has; 0 where that is no number."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from memplan_cli.transforms.chunking.axes.terms import Role
 from memplan_cli.transforms.chunking.graph import outside
 
 if TYPE_CHECKING:
@@ -109,14 +108,9 @@ def _steps(graph: Graph, ops: Mapping[int, Split]) -> Iterator[tuple[int, int, i
 def _fits(graph: Graph, ops: Mapping[int, Split], at: int, split: Split) -> bool:
     """Whether an op's pieces are those that the region makes and reads."""
     op = graph.ops[at]
-    made = sum(graph.bytes(var) for var in op.outputs if var)
     for var, part in zip(op.inputs, split.inputs, strict=True):
         above = graph.flow.producer.get(var)
         if above in ops and not _is_same(part, _made_part(graph, ops, above, var)):
-            return False
-        # A mask, not a matrix: weights are never sliced by copying.
-        is_cut = part is not None and var in graph.weights
-        if is_cut and (split.role is not Role.FREE or graph.bytes(var) > made):
             return False
     return all(
         _is_read_so(graph, ops, var, part)

@@ -11,6 +11,7 @@ new weights, whose values go along.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import accumulate, compress
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.dataflow import op_reads
@@ -42,10 +43,12 @@ class Chunked:
     Attributes:
         program: The ops, those of regions once for each piece.
         constants: Values of the new weights, all int64.
+        places: Where the ops of each region begin and end in the schedule, in the order given.
     """
 
     program: Program
     constants: Mapping[VarId, Dims] = field(default_factory=dict)
+    places: tuple[Range, ...] = ()
 
 
 def chunked(graph: Graph, chosen: Sequence[tuple[Region, int]]) -> Chunked | None:
@@ -60,21 +63,22 @@ def chunked(graph: Graph, chosen: Sequence[tuple[Region, int]]) -> Chunked | Non
     order = _order(graph, [region for region, _ in chosen])
     if order is None:
         return None
-    writer = _Writer(graph)
+    cut = [pieces_of(graph, region, count) for region, count in chosen]
+    if None in cut:
+        return None
+    writer, begun = _Writer(graph), {}
     for step in order:
-        if isinstance(step, int):
+        if step < len(graph.ops):
             writer.ops.append(graph.ops[step])
             continue
-        region, count = next(pair for pair in chosen if pair[0] is step)
-        pieces = pieces_of(graph, region, count)
-        if pieces is None:
-            return None
-        writer.write(region, pieces)
-    return writer.finished()
+        number, begin = step - len(graph.ops), len(writer.ops)
+        writer.write(chosen[number][0], cut[number] or ())
+        begun[number] = begin, len(writer.ops)
+    return writer.finished([begun[number] for number in range(len(chosen))])
 
 
-def _order(graph: Graph, regions: Sequence[Region]) -> list[int | Region] | None:
-    """Return ops and regions in an order in which all is made before it is read."""
+def _order(graph: Graph, regions: Sequence[Region]) -> list[int] | None:
+    """Return ops, then regions, by number in an order in which all is made before it is read."""
     ops = range(len(graph.ops))
     place = {at: number for number, r in enumerate(regions, start=len(ops)) for at in r.splits}
     after: list[set[int]] = [set() for _ in range(len(ops) + len(regions))]
@@ -90,8 +94,7 @@ def _order(graph: Graph, regions: Sequence[Region]) -> list[int | Region] | None
     steps = nearest_order([sorted(later) for later in after], ranks.__getitem__)
     if len(steps) < len(after):
         return None
-    nodes: list[int | Region] = [*ops, *regions]
-    return [nodes[step] for step in steps if step not in place]
+    return [step for step in steps if step not in place]
 
 
 class _Writer:
@@ -104,7 +107,7 @@ class _Writer:
         self._constants: dict[Dims, VarId] = {}
         self._gone: set[VarId] = set()
 
-    def finished(self) -> Chunked:
+    def finished(self, places: Sequence[Range]) -> Chunked:
         """Return the program, without what only the ops of regions have read or made."""
         program = self.graph.program
         read = {var for op in self.ops for var in op_reads(op)}
@@ -115,11 +118,14 @@ class _Writer:
             and var not in program.overridable
             and var not in program.body.outputs
         }
-        ops = tuple(op for op in self.ops if not op.outputs or not dead.issuperset(op.outputs))
+        stays = [not op.outputs or not dead.issuperset(op.outputs) for op in self.ops]
+        ops = tuple(compress(self.ops, stays))
+        count = [0, *accumulate(map(int, stays))]
         vars_ = {var: facts for var, facts in self._vars.items() if var not in dead}
         body = replace(program.body, ops=ops)
         constants = {var: values for values, var in self._constants.items()}
-        return Chunked(replace(program, body=body, vars=vars_), constants)
+        where = tuple((count[start], count[stop]) for start, stop in places)
+        return Chunked(replace(program, body=body, vars=vars_), constants, where)
 
     def write(self, region: Region, pieces: Sequence[Piece]) -> None:
         """Write the pieces of a region, one after the other, and join what they make."""

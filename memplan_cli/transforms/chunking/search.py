@@ -1,0 +1,267 @@
+"""Which regions, along which axes, in how many pieces: the least added work under a budget.
+
+The search looks at the fullest step, grows regions from the largest tensors that are live
+there, along each axis, and puts the one in pieces that fits the budget with the least work, or
+else lowers the step most. Then it looks at the step that is the fullest now. What it found for
+one layer it tries first for the next one. Every choice is written as a program and measured by
+the planner's own live ranges.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from memplan_cli.analysis.cost import op_cost, total_cost
+from memplan_cli.analysis.storage import measured
+from memplan_cli.core.problem import Problem, pressure
+from memplan_cli.core.program import Origin
+from memplan_cli.core.symbolic.sizes import size_of
+from memplan_cli.transforms.chunking.bound import Bound, lower_bound
+from memplan_cli.transforms.chunking.region import Region, regions_of
+from memplan_cli.transforms.chunking.rewrite import Chunked, chunked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from memplan_cli.core.program import Program, VarId
+    from memplan_cli.core.symbolic.sizes import Size
+    from memplan_cli.transforms.chunking.graph import Graph
+    from memplan_cli.transforms.terms import Terms
+
+LAUNCH = 20_000
+"""Work that starting a kernel is worth, as where ops are recomputed."""
+
+_SEEDS = 3
+"""Tensors of the fullest step that regions are grown from."""
+
+_COUNTS = (2, 4, 8, 16, 32, 64, 128, 256)
+
+_LEAST_GAIN = 0.97
+"""Twice the pieces have to lower a step at least so much, or no more are tried."""
+
+_MOST_MOVES = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One region in pieces, what it saves at its own steps, and what it costs.
+
+    Attributes:
+        region: Its ops, and the tensor that it was grown from.
+        count: Its pieces.
+        before: The bytes of the fullest step when it was chosen.
+        after: Those of the region's own fullest step with it.
+        work: What its pieces take more than its ops did.
+    """
+
+    region: Region
+    count: int
+    before: int
+    after: int
+    work: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A program with regions in pieces, and whether that was enough.
+
+    Attributes:
+        chunked: The program, in the file's order where it can be.
+        sizes: The vars to plan in it.
+        choices: The regions.
+        before: The live peak without any.
+        peak: The live peak with them.
+        extra: The added work, as a share of the model's.
+        bound: What no choice gets below.
+    """
+
+    chunked: Chunked
+    sizes: Mapping[VarId, Size]
+    choices: tuple[Choice, ...]
+    before: int
+    peak: int
+    extra: float
+    bound: Bound
+
+
+def search(graph: Graph, terms: Terms, budget: int) -> Found:
+    """Return a program whose live peak fits a budget, or comes as near as was found."""
+    searcher = _Search(graph, terms, budget)
+    bound = lower_bound(graph, frozenset(terms.sizes), terms.aliasing)
+    first = state = searcher.state(())
+    for _ in range(_MOST_MOVES):
+        following = searcher.step(state) if state is not None and state.peak > budget else None
+        if following is None:
+            break
+        state = following
+    if first is None or state is None:
+        raise ValueError("a program without regions is always one")
+    work = total_cost(graph.program).work
+    added = sum(choice.work for choice in state.choices)
+    return Found(
+        state.made,
+        state.sizes,
+        state.choices,
+        first.peak,
+        state.peak,
+        added / work if work else 0.0,
+        bound,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    choices: tuple[Choice, ...]
+    made: Chunked
+    sizes: Mapping[VarId, Size]
+    live: tuple[tuple[int, int], ...]
+    """Bytes live from each tick on."""
+    ticks: tuple[int, ...]
+    """The tick at which each op begins."""
+    largest: tuple[VarId, ...]
+    """What is live at the fullest tick, the largest first."""
+    tick: int
+    """The fullest."""
+
+    @property
+    def peak(self) -> int:
+        return max((bytes_ for _, bytes_ in self.live), default=0)
+
+    def local(self, number: int) -> int:
+        """Return the most that is live while a region runs."""
+        first, last = self.made.places[number]
+        start, end = self.ticks[first], self.ticks[last - 1]
+        found = 0
+        for tick, bytes_ in self.live:
+            if tick > end:
+                break
+            found = bytes_ if tick <= start else max(found, bytes_)
+        return found
+
+
+class _Search:
+    def __init__(self, graph: Graph, terms: Terms, budget: int) -> None:
+        self.graph, self.terms, self.budget = graph, terms, budget
+        self._regions: dict[tuple[VarId, int], tuple[Region, ...]] = {}
+        self._patterns: dict[tuple[object, ...], int] = {}
+        """How many pieces regions of the same ops and axes were put in."""
+
+    def state(self, choices: Sequence[Choice]) -> _State | None:
+        """Return the program with these regions in pieces, measured; None where it is none."""
+        made = chunked(self.graph, [(each.region, each.count) for each in choices])
+        if made is None:
+            return None
+        sizes = _sizes(made.program, self.graph.program, self.terms.sizes)
+        found = measured(made.program, sizes, self.terms.pinned, self.terms.aliasing)
+        _, units = found.storage
+        buffers = units.get("1", ())
+        live = tuple(pressure(Problem(buffers)))
+        tick = max(live, key=lambda each: (each[1], -each[0]), default=(0, 0))[0]
+        there = [each for each in buffers if each.live.start <= tick < each.live.end]
+        there.sort(key=lambda each: (-each.size, each.id))
+        ids = {each.id for each in there}
+        buffer_of = found.storage[0]
+        largest = [var for var, identity in buffer_of.items() if identity in ids]
+        largest.sort(key=lambda var: (-sizes[var].coefficient, var))
+        ticks = tuple(step.start for step in found.timeline.steps if not step.block.path)
+        return _State(tuple(choices), made, sizes, live, ticks, tuple(largest), tick)
+
+    def step(self, state: _State) -> _State | None:
+        """Return the state with the fullest step lowered; None where nothing lowers it."""
+        best: tuple[tuple[int, int], _State] | None = None
+        for found in self._moves(state):
+            choice = found.choices[-1]
+            if choice.after >= state.peak or found.peak > state.peak:
+                continue
+            rank = max(choice.after, self.budget), choice.work
+            if best is None or rank < best[0]:
+                best = rank, found
+            if choice.after <= self.budget and self._is_known(choice.region):
+                break
+        if best is None:
+            return None
+        chosen = best[1].choices[-1]
+        self._patterns[_pattern(self.graph, chosen.region)] = chosen.count
+        return best[1]
+
+    def _moves(self, state: _State) -> Iterator[_State]:
+        for choice, (first, last) in zip(state.choices, state.made.places, strict=True):
+            if state.ticks[first] <= state.tick <= state.ticks[last - 1]:
+                yield from self._counted(state, choice.region, choice.count)
+        candidates = {
+            region.key: region
+            for var in islice(self._seeds(state), _SEEDS)
+            for axis in range(len(self.graph.dims(var)))
+            for region in self._regions_of(var, axis)
+        }
+        known = sorted(candidates.values(), key=lambda region: not self._is_known(region))
+        for region in known:
+            yield from self._counted(state, region, 0)
+
+    def _seeds(self, state: _State) -> Iterator[VarId]:
+        """Yield the largest tensors that are one yet, of each size at most two."""
+        inside = {at for choice in state.choices for at in choice.region.splits}
+        for var in state.largest:
+            at = self.graph.flow.producer.get(var)
+            if at is not None and at not in inside:
+                yield var
+
+    def _is_known(self, region: Region) -> bool:
+        return _pattern(self.graph, region) in self._patterns
+
+    def _regions_of(self, var: VarId, axis: int) -> tuple[Region, ...]:
+        if (var, axis) not in self._regions:
+            self._regions[var, axis] = tuple(regions_of(self.graph, var, axis))
+        return self._regions[var, axis]
+
+    def _counted(self, state: _State, region: Region, more_than: int) -> Iterator[_State]:
+        """Yield a region in more and more pieces, until it fits or more is no gain."""
+        ops = set(region.splits)
+        others = [each for each in state.choices if ops.isdisjoint(each.region.splits)]
+        known = self._patterns.get(_pattern(self.graph, region), 0)
+        last = state.peak
+        for count in _COUNTS:
+            if count <= more_than or count < known:
+                continue
+            choice = Choice(region, count, state.peak, 0, 0)
+            found = self.state((*others, choice))
+            if found is None:
+                continue
+            after, work = found.local(len(others)), self._work(found, region)
+            yield _with_last(found, after, work)
+            if after <= self.budget or after > last * _LEAST_GAIN:
+                return
+            last = after
+
+    def _work(self, found: _State, region: Region) -> int:
+        program, (first, last) = found.made.program, found.made.places[-1]
+        pieces = sum(op_cost(op, program.vars).work for op in program.body.ops[first:last])
+        ops = [self.graph.ops[at] for at in region.splits]
+        before = sum(op_cost(op, self.graph.program.vars).work for op in ops)
+        return pieces - before + LAUNCH * (last - first - len(ops))
+
+
+def _with_last(state: _State, after: int, work: int) -> _State:
+    from dataclasses import replace
+
+    last = replace(state.choices[-1], after=after, work=work)
+    return replace(state, choices=(*state.choices[:-1], last))
+
+
+def _pattern(graph: Graph, region: Region) -> tuple[object, ...]:
+    return tuple((graph.ops[at].type, split) for at, split in sorted(region.splits.items()))
+
+
+def _sizes(
+    program: Program, before: Program, known: Mapping[VarId, Size]
+) -> Mapping[VarId, Size]:
+    """Return the vars to plan: those that were, less those in pieces, and the pieces."""
+    found = {var: size for var, size in known.items() if var in program.vars}
+    for var, facts in program.vars.items():
+        if var not in before.vars and facts.origin is Origin.OP:
+            size = size_of(facts.shape, facts.dtype)
+            if size is not None:
+                found[var] = size
+    return found
