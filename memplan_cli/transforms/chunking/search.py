@@ -9,7 +9,8 @@ the planner's own live ranges.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from bisect import bisect_right
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,7 @@ from memplan_cli.transforms.chunking.rewrite import Chunked, chunked
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from memplan_cli.core.program import Program, VarId
+    from memplan_cli.core.program import Op, Program, VarId
     from memplan_cli.core.symbolic.sizes import Size
     from memplan_cli.transforms.chunking.graph import Graph
     from memplan_cli.transforms.terms import Terms
@@ -124,6 +125,8 @@ class _State:
     """What is live at the fullest tick, the largest first."""
     tick: int
     """The fullest."""
+    fullest: Op
+    """The op of the top block that runs there."""
 
     @property
     def peak(self) -> int:
@@ -132,7 +135,17 @@ class _State:
     def local(self, number: int) -> int:
         """Return the most that is live while a region runs."""
         first, last = self.made.places[number]
-        start, end = self.ticks[first], self.ticks[last - 1]
+        return self._most(self.ticks[first], self.ticks[last - 1])
+
+    def at(self, op: Op) -> int:
+        """Return the most that is live while an op runs; 0 where it is in pieces."""
+        for index, each in enumerate(self.made.program.body.ops):
+            if each is op:
+                after = (*self.ticks, self.ticks[-1] + 1)[index + 1]
+                return self._most(self.ticks[index], max(after - 1, self.ticks[index]))
+        return 0
+
+    def _most(self, start: int, end: int) -> int:
         found = 0
         for tick, bytes_ in self.live:
             if tick > end:
@@ -166,19 +179,22 @@ class _Search:
         largest = [var for var, identity in buffer_of.items() if identity in ids]
         largest.sort(key=lambda var: (-sizes[var].coefficient, var))
         ticks = tuple(step.start for step in found.timeline.steps if not step.block.path)
-        return _State(tuple(choices), made, sizes, live, ticks, tuple(largest), tick)
+        ops = made.program.body.ops
+        fullest = ops[max(bisect_right(ticks, tick) - 1, 0)]
+        return _State(tuple(choices), made, sizes, live, ticks, tuple(largest), tick, fullest)
 
     def step(self, state: _State) -> _State | None:
         """Return the state with the fullest step lowered; None where nothing lowers it."""
         best: tuple[tuple[int, int], _State] | None = None
         for found in self._moves(state):
             choice = found.choices[-1]
-            if choice.after >= state.peak or found.peak > state.peak:
+            left = max(choice.after, found.at(state.fullest))
+            if left >= state.peak or found.peak > state.peak:
                 continue
-            rank = max(choice.after, self.budget), choice.work
+            rank = max(left, self.budget), choice.work
             if best is None or rank < best[0]:
                 best = rank, found
-            if choice.after <= self.budget and self._is_known(choice.region):
+            if left <= self.budget and self._is_known(choice.region):
                 break
         if best is None:
             return None
@@ -201,7 +217,7 @@ class _Search:
             yield from self._counted(state, region, 0)
 
     def _seeds(self, state: _State) -> Iterator[VarId]:
-        """Yield the largest tensors that are one yet, of each size at most two."""
+        """Yield the largest tensors that are not made in pieces yet."""
         inside = {at for choice in state.choices for at in choice.region.splits}
         for var in state.largest:
             at = self.graph.flow.producer.get(var)
@@ -244,8 +260,6 @@ class _Search:
 
 
 def _with_last(state: _State, after: int, work: int) -> _State:
-    from dataclasses import replace
-
     last = replace(state.choices[-1], after=after, work=work)
     return replace(state, choices=(*state.choices[:-1], last))
 
