@@ -35,6 +35,7 @@ from memplan_cli.planning.totals import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from memplan_cli.core.results.chunks import Chunks
     from memplan_cli.planning.decided import Decided
     from memplan_cli.planning.totals import ByUnit
     from memplan_cli.settings.settings import Settings
@@ -72,6 +73,7 @@ def report_of(decided: Decided, reuses: int) -> Report:
         peak=None if memory.live_peak is None else peak,
         foldable=() if memory.live_peak is None else foldable,
         folded=decided.folded,
+        chunked=_chunks(decided),
         orders={} if silent else decided.candidate.peaks,
         chosen_order=decided.candidate.order,
         certainty=_certainty(decided, memory, symbolic),
@@ -87,6 +89,13 @@ def report_of(decided: Decided, reuses: int) -> Report:
         unplanned=tuple(Refusal(str(var), reason) for var, reason in sorted(refusals)),
         warnings=(*decided.source.warnings, *decided.warnings),
     )
+
+
+def _chunks(decided: Decided) -> Chunks:
+    """Return what is in pieces, and whether the plan as it was ordered fits the budget."""
+    found = decided.chunked
+    met = found.budget is None or decided.allocation.live_peak <= found.budget
+    return replace(found, met=met)
 
 
 def _bindings(settings: Settings) -> dict[str, BoundDim]:

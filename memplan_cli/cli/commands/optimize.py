@@ -33,7 +33,15 @@ if TYPE_CHECKING:
 
 def _why_not(plan: Plan) -> str:
     """Return why a plan was not written."""
-    recompute = plan.report.recompute
+    recompute, chunked = plan.report.recompute, plan.report.chunked
+    best = plan.report.memory.live_peak or 0
+    if not chunked.met and chunked.budget is not None:
+        return (
+            f"the budget of {format_size(chunked.budget)} cannot be met: the best found takes "
+            f"{format_size(best)}, and in whatever pieces no less than "
+            f"{format_size(chunked.bound or 0)}"
+            + (f", which {chunked.bound_node} needs whole" if chunked.bound_node else "")
+        )
     if recompute.met or recompute.budget is None:
         found = plan.report.validation
         if found is not None and found.max_abs_diff is None and found.notes:
@@ -44,7 +52,6 @@ def _why_not(plan: Plan) -> str:
         if recompute.bound is None
         else f", and no order can take less than {format_size(recompute.bound)}"
     )
-    best = plan.report.memory.live_peak or 0
     return (
         f"the budget of {format_size(recompute.budget)} cannot be met: the best found takes "
         f"{format_size(best)}{bound}"

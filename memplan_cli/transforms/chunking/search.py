@@ -75,6 +75,7 @@ class Found:
         before: The live peak without any.
         peak: The live peak with them.
         extra: The added work, as a share of the model's.
+        work: The model's work without any.
         bound: What no choice gets below.
     """
 
@@ -84,16 +85,29 @@ class Found:
     before: int
     peak: int
     extra: float
+    work: int
     bound: Bound
 
 
-def search(graph: Graph, terms: Terms, budget: int) -> Found:
-    """Return a program whose live peak fits a budget, or comes as near as was found."""
-    searcher = _Search(graph, terms, budget)
+def search(graph: Graph, terms: Terms, budget: float) -> Found:
+    """Return a program whose live peak fits a budget, or comes as near as was found.
+
+    Args:
+        graph: The program as it is.
+        terms: What is planned, what is pinned, what may share bytes.
+        budget: Bytes, or a share of the peak as it is where that is no whole number.
+    """
+    searcher = _Search(graph, terms, 0)
     bound = lower_bound(graph, frozenset(terms.sizes), terms.aliasing)
     first = state = searcher.state(())
+    before = first.peak if first is not None else 0
+    searcher.budget = int(budget * before) if isinstance(budget, float) else budget
     for _ in range(_MOST_MOVES):
-        following = searcher.step(state) if state is not None and state.peak > budget else None
+        following = (
+            searcher.step(state)
+            if state is not None and state.peak > searcher.budget
+            else None
+        )
         if following is None:
             break
         state = following
@@ -108,6 +122,7 @@ def search(graph: Graph, terms: Terms, budget: int) -> Found:
         first.peak,
         state.peak,
         added / work if work else 0.0,
+        work,
         bound,
     )
 

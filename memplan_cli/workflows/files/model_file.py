@@ -125,6 +125,11 @@ def plan_model(
     if loaded.observed:
         settings = replace(settings, profile_shapes=True)
     source = source_of(file, loaded.warnings)
+    if settings.chunk == "auto":
+        from memplan_cli.onnx_io.weights.small import small_constants, standard_opset
+
+        known = small_constants(file.model)
+        source = replace(source, constants=known, opset=standard_opset(file.model))
     file.lazy.release()
     return make_plan(loaded.program, settings, source, allocate=allocate, progress=progress)
 
