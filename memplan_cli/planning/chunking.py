@@ -44,7 +44,7 @@ def in_pieces(
     from memplan_cli.transforms.chunking.search import search
 
     budget = _budget(settings)
-    if any(size.symbols for size in scope.sizes.values()):
+    if settings.bounds or any(size.symbols for size in scope.sizes.values()):
         raise SettingsError(
             "--chunk auto needs sizes that are numbers", hint="bind the dims with --dim"
         )

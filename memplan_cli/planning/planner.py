@@ -118,7 +118,9 @@ def _decided(program: Program, settings: Settings, source: Source, means: _Means
             chunking = in_pieces(program, scope, settings, source, tell)
             phases, scope, _ = _looked_at(chunking.program, settings, source)
         terms = Terms(scope.sizes, frozenset(scope.pinned), aliasing_of(settings.level))
-        question = Question(chunking.program, terms, phases, settings, means.runtime, means.progress)
+        question = Question(
+            chunking.program, terms, phases, settings, means.runtime, means.progress
+        )
         limits = Limits.of(settings, scope.pinned, means.allocator)
         chosen = _chosen(question, scope, limits)
         if chunking.facts.regions:

@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, TypeVar, cast, get_args
 
 from memplan_cli.core.quantities import parse_increase, parse_size
 from memplan_cli.errors import SettingsError
-from memplan_cli.settings.choices import ChunkChoice, Level, OrderChoice, PhaseChoice, RecomputeChoice
+from memplan_cli.settings.choices import (
+    ChunkChoice,
+    Level,
+    OrderChoice,
+    PhaseChoice,
+    RecomputeChoice,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

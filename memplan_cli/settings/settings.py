@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.program import Shape
     from memplan_cli.settings.choices import (
-        Kind,
         ChunkChoice,
+        Kind,
         Level,
         OrderChoice,
         PhaseChoice,

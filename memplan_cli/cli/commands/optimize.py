@@ -36,11 +36,14 @@ def _why_not(plan: Plan) -> str:
     recompute, chunked = plan.report.recompute, plan.report.chunked
     best = plan.report.memory.live_peak or 0
     if not chunked.met and chunked.budget is not None:
+        needs = (
+            f", and {chunked.bound_node} needs {format_size(chunked.bound)} whole"
+            if chunked.bound
+            else ""
+        )
         return (
             f"the budget of {format_size(chunked.budget)} cannot be met: the best found takes "
-            f"{format_size(best)}, and in whatever pieces no less than "
-            f"{format_size(chunked.bound or 0)}"
-            + (f", which {chunked.bound_node} needs whole" if chunked.bound_node else "")
+            f"{format_size(best)}{needs}"
         )
     if recompute.met or recompute.budget is None:
         found = plan.report.validation

@@ -12,8 +12,8 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 from memplan_cli.core.deserialization import Check, MisfitError, from_json, one_of
 from memplan_cli.core.results.amounts import BoundDim, Memory, Profile  # noqa: TC001 - types to read by
-from memplan_cli.core.results.figures import CERTAINTY
 from memplan_cli.core.results.chunks import Chunks
+from memplan_cli.core.results.figures import CERTAINTY
 from memplan_cli.core.results.folded import ConstantTensor, Folded
 from memplan_cli.core.results.observations import Peaks, RuntimeSettings, Validation
 from memplan_cli.core.results.recomputed import Recompute

@@ -5,21 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.program import Origin
+from memplan_cli.core.program import Origin, VarId
 from memplan_cli.onnx_io.read import plain_attributes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, MutableSequence
 
-    from onnx import ModelProto, NodeProto
+    from onnx import ModelProto, NodeProto, ValueInfoProto
 
-    from memplan_cli.core.program import Op, Program, VarId
+    from memplan_cli.core.program import Op, Program, Var
 
 
 def chunked_model(
     model: ModelProto, program: Program, constants: Mapping[VarId, tuple[int, ...]]
 ) -> tuple[ModelProto, Program]:
     """Return a copy whose top graph has the ops of a program, and the program for the copy.
+
+    Inputs and outputs are declared with the program's dims, for which the pieces are cut.
 
     Args:
         model: The model that the program was read from, before regions were put in pieces.
@@ -43,12 +45,23 @@ def chunked_model(
         if program.vars[var].origin is Origin.WEIGHT:
             name, dims = program.vars[var].name, [len(values)]
             graph.initializer.append(helper.make_tensor(name, _INT64, dims, values))
+    for value in (*graph.input, *graph.output):
+        _fix_dims(value, program.vars.get(VarId(value.name)))
     ops = tuple(op._replace(source=at) for at, op in enumerate(program.body.ops))
     return copy, replace(program, body=replace(program.body, ops=ops))
 
 
 _INT64 = 7
 """ONNX's number of the type."""
+
+
+def _fix_dims(value: ValueInfoProto, var: Var | None) -> None:
+    """Declare the numbers that a program has for dims: pieces are cut for them alone."""
+    if var is None or var.shape is None or not value.type.HasField("tensor_type"):
+        return
+    for dim, known in zip(value.type.tensor_type.shape.dim, var.shape, strict=False):
+        if isinstance(known, int):
+            dim.dim_value = known
 
 
 def _node(program: Program, op: Op, model: ModelProto) -> NodeProto:
