@@ -12,7 +12,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.analysis.cost import op_cost, total_cost
 from memplan_cli.analysis.storage import measured
@@ -39,8 +39,8 @@ _SEEDS = 3
 
 _COUNTS = (2, 4, 8, 16, 32, 64, 128, 256)
 
-_LEAST_GAIN = 0.97
-"""Twice the pieces have to lower a step at least so much, or no more are tried."""
+_LEAST_GAIN = 0.9
+"""Twice the pieces have to lower a step to so much of it, or no more are tried."""
 
 _MOST_MOVES = 400
 
@@ -169,12 +169,20 @@ class _State:
         return found
 
 
+class _Trial(NamedTuple):
+    """Regions of which the last is new, what its steps have live then, and what it costs."""
+
+    choices: tuple[Choice, ...]
+    left: int
+    work: int
+
+
 class _Search:
     def __init__(self, graph: Graph, terms: Terms, budget: int) -> None:
         self.graph, self.terms, self.budget = graph, terms, budget
         self._regions: dict[tuple[VarId, int], tuple[Region, ...]] = {}
-        self._patterns: dict[tuple[object, ...], int] = {}
-        """How many pieces regions of the same ops and axes were put in."""
+        self._patterns: dict[tuple[object, ...], tuple[int, int]] = {}
+        """How many pieces regions of the same ops and axes were put in, and what that left."""
 
     def state(self, choices: Sequence[Choice]) -> _State | None:
         """Return the program with these regions in pieces, measured; None where it is none."""
@@ -200,24 +208,24 @@ class _Search:
 
     def step(self, state: _State) -> _State | None:
         """Return the state with the fullest step lowered; None where nothing lowers it."""
-        best: tuple[tuple[int, int], _State] | None = None
+        tried: list[_Trial] = []
         for found in self._moves(state):
-            choice = found.choices[-1]
-            left = max(choice.after, found.at(state.fullest))
-            if left >= state.peak or found.peak > state.peak:
-                continue
-            rank = max(left, self.budget), choice.work
-            if best is None or rank < best[0]:
-                best = rank, found
-            if left <= self.budget and self._is_known(choice.region):
-                break
-        if best is None:
-            return None
-        chosen = best[1].choices[-1]
-        self._patterns[_pattern(self.graph, chosen.region)] = chosen.count
-        return best[1]
+            if found.left < state.peak:
+                tried.append(found)
+                if found.left <= max(self.budget, self._known(found.choices[-1].region)[1]):
+                    break
+        for best in sorted(tried, key=lambda each: (max(each.left, self.budget), each.work)):
+            following = self.state(best.choices)
+            if following is not None and following.peak <= state.peak:
+                last = best.choices[-1]
+                left = max(following.local(len(best.choices) - 1), following.at(state.fullest))
+                if left < state.peak:
+                    pattern = _pattern(self.graph, last.region)
+                    self._patterns[pattern] = last.count, best.left
+                    return following
+        return None
 
-    def _moves(self, state: _State) -> Iterator[_State]:
+    def _moves(self, state: _State) -> Iterator[_Trial]:
         for choice, (first, last) in zip(state.choices, state.made.places, strict=True):
             if state.ticks[first] <= state.tick <= state.ticks[last - 1]:
                 yield from self._counted(state, choice.region, choice.count)
@@ -227,7 +235,7 @@ class _Search:
             for axis in range(len(self.graph.dims(var)))
             for region in self._regions_of(var, axis)
         }
-        known = sorted(candidates.values(), key=lambda region: not self._is_known(region))
+        known = sorted(candidates.values(), key=lambda region: not self._known(region)[0])
         for region in known:
             yield from self._counted(state, region, 0)
 
@@ -239,29 +247,35 @@ class _Search:
             if at is not None and at not in inside:
                 yield var
 
-    def _is_known(self, region: Region) -> bool:
-        return _pattern(self.graph, region) in self._patterns
+    def _known(self, region: Region) -> tuple[int, int]:
+        return self._patterns.get(_pattern(self.graph, region), (0, 0))
 
     def _regions_of(self, var: VarId, axis: int) -> tuple[Region, ...]:
         if (var, axis) not in self._regions:
             self._regions[var, axis] = tuple(regions_of(self.graph, var, axis))
         return self._regions[var, axis]
 
-    def _counted(self, state: _State, region: Region, more_than: int) -> Iterator[_State]:
+    def _counted(self, state: _State, region: Region, more_than: int) -> Iterator[_Trial]:
         """Yield a region in more and more pieces, until it fits or more is no gain."""
         ops = set(region.splits)
-        others = [each for each in state.choices if ops.isdisjoint(each.region.splits)]
-        known = self._patterns.get(_pattern(self.graph, region), 0)
-        last = state.peak
+        others = tuple(c for c in state.choices if ops.isdisjoint(c.region.splits))
+        # What a region saves hangs on its own steps: it is tried alone where that can be.
+        is_whole = state.fullest.source >= 0 and state.fullest in self.graph.ops
+        beside = () if is_whole else others
+        known, last = self._known(region)[0], state.peak
         for count in _COUNTS:
             if count <= more_than or count < known:
                 continue
             choice = Choice(region, count, state.peak, 0, 0)
-            found = self.state((*others, choice))
+            found = self.state((*beside, choice))
             if found is None:
                 continue
-            after, work = found.local(len(others)), self._work(found, region)
-            yield _with_last(found, after, work)
+            after, work = found.local(len(beside)), self._work(found, region)
+            told = replace(choice, after=after, work=work)
+            left = max(after, found.at(state.fullest))
+            if more_than and left > max(self.budget, last * _LEAST_GAIN):
+                return
+            yield _Trial((*others, told), left, work)
             if after <= self.budget or after > last * _LEAST_GAIN:
                 return
             last = after
@@ -272,11 +286,6 @@ class _Search:
         ops = [self.graph.ops[at] for at in region.splits]
         before = sum(op_cost(op, self.graph.program.vars).work for op in ops)
         return pieces - before + LAUNCH * (last - first - len(ops))
-
-
-def _with_last(state: _State, after: int, work: int) -> _State:
-    last = replace(state.choices[-1], after=after, work=work)
-    return replace(state, choices=(*state.choices[:-1], last))
 
 
 def _pattern(graph: Graph, region: Region) -> tuple[object, ...]:
