@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.symbolic.sizes import Size
-    from memplan_cli.planning.allocation import Allocation, Needs
+    from memplan_cli.planning.choosing.allocation import Allocation, Needs
     from memplan_cli.settings.settings import Settings
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1, "local" : 1]>\n'
@@ -84,7 +84,7 @@ def var_sizes(made: Program, *without: str) -> dict[VarId, Size]:
 
 def allocated_at_each_level(needs: Needs) -> list[Allocation]:
     """Return the allocations of levels 0, 1 and 2."""
-    from memplan_cli.planning.levels import allocate
+    from memplan_cli.planning.choosing.levels import allocate
 
     return [allocate(needs, level) for level in range(3)]
 

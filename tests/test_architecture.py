@@ -22,7 +22,7 @@ PACKAGE = Path(__file__).parents[1] / "memplan_cli"
 
 STOREYS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "core"}),
-    frozenset({"settings", "analysis", "packing"}),
+    frozenset({"settings", "analysis", "packing", "checking"}),
     frozenset({"onnx_io"}),
     frozenset({"shapes"}),
     frozenset({"transforms"}),
@@ -157,6 +157,21 @@ def test_rooms_of_one_storey_do_not_import_each_other() -> None:
         and top(found.target) not in {top(found.module), "errors"}
     ]
     assert wrong == []
+
+
+def test_what_checks_a_plan_shares_nothing_with_what_made_it() -> None:
+    """Of this package, it knows the plan as data and arithmetic on sizes, and nothing else."""
+    found = [each for each in INNER if top(each.module) == "checking"]
+    assert {top(each.target) for each in found} == {"checking", "core"}
+    known = {each.target for each in found if top(each.target) == "core"}
+    assert known <= {
+        "core.program",
+        "core.results.placements",
+        "core.results.plan",
+        "core.symbolic.bounds",
+        "core.symbolic.dims",
+        "core.symbolic.sizes",
+    }
 
 
 def test_no_two_modules_need_each_other() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from builders import allocated_at_each_level, var_sizes
 from corruptions import corrupted
-from memplan_cli.planning.allocation import Needs
+from memplan_cli.planning.choosing.allocation import Needs
 from replay import Arena, ClobberedError, run
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from corruptions import Corruption
     from memplan_cli.core.program import Program, VarId
-    from memplan_cli.planning.allocation import Allocation
+    from memplan_cli.planning.choosing.allocation import Allocation
 
 RUNS = 6
 MOST_RUNS = 400

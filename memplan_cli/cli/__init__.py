@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib import import_module
@@ -12,6 +13,7 @@ import click
 
 from memplan_cli.cli.common import Output, printable
 from memplan_cli.core.interrupts import heard, interrupted_by
+from memplan_cli.core.results.observations import DEFAULT_TIMEOUT
 from memplan_cli.core.version import VERSION
 from memplan_cli.errors import MemplanError, RuntimeTimeoutError
 
@@ -75,6 +77,12 @@ _LONGEST = 1000
 
 _ENDED = {"SIGINT": "interrupted", "SIGTERM": "terminated", "SIGHUP": "the terminal is gone"}
 """Signals in people's words."""
+
+_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
+"""An option's name in a sentence."""
+
+_LATER = 10
+"""Time limits, of the usual length, that a hint offers."""
 
 
 class _Failure(click.ClickException):
@@ -144,7 +152,8 @@ class _Commands(click.Group):
             raise _ended(error) from None
         except MemplanError as error:
             _show_traceback(ctx)
-            told = _in_time(ctx) if isinstance(error, RuntimeTimeoutError) else error.hint
+            late = isinstance(error, RuntimeTimeoutError)
+            told = _in_time(ctx) if late else _of_command(ctx, error.hint)
             hint = f"\nHint: {told}" if told else ""
             raise _Failure(f"{_told(str(error))}{_told(hint)}") from error
         except (click.ClickException, click.Abort, click.exceptions.Exit, BrokenPipeError):
@@ -169,12 +178,33 @@ def _ended(error: KeyboardInterrupt) -> SystemExit:
     return SystemExit(ended.exit_code)
 
 
-def _in_time(ctx: click.Context) -> str:
-    """Return what to do about a time-out; only this layer knows a command's options."""
+def _options(ctx: click.Context) -> frozenset[str]:
+    """Return the options of the command that runs."""
     group, name = ctx.command, ctx.invoked_subcommand or ""
     command = group.get_command(ctx, name) if isinstance(group, click.Group) else None
-    if command is not None and any(param.name == "timeout" for param in command.params):
-        return "--timeout SECONDS gives it more"
+    params = () if command is None else command.params
+    return frozenset(word for p in params for word in (*p.opts, *p.secondary_opts))
+
+
+def _of_command(ctx: click.Context, hint: str) -> str:
+    """Return what of a hint the command that runs can take up.
+
+    The rooms below offer what some command has: clauses stand between ``; ``, and one with
+    an option that this command lacks is left out. A clause with a whole command stays.
+    """
+    known = _options(ctx)
+    clauses = [
+        clause
+        for clause in hint.split("; ")
+        if "memplan " in clause or known.issuperset(_OPTION.findall(clause))
+    ]
+    return "; ".join(clauses)
+
+
+def _in_time(ctx: click.Context) -> str:
+    """Return what to do about a time-out; only this layer knows a command's options."""
+    if "--timeout" in _options(ctx):
+        return f"--timeout {_LATER * DEFAULT_TIMEOUT:g} gives it more"
     return "is there a Loop that never ends? The limit of this command is fixed"
 
 

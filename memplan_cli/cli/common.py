@@ -172,6 +172,12 @@ input_option = click.option(
     help="Value of an input: a number, text, or a list as in 1,2,3.",
 )
 
+run_option = click.option(
+    "--run/--no-run",
+    default=None,
+    help="Run the model where its sizes cannot be told otherwise (default), or never.",
+)
+
 timeout_option = click.option(
     "--timeout",
     type=Finite(0, min_open=True),

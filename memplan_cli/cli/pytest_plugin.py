@@ -13,7 +13,8 @@ def test_export(tmp_path, onnx_memory):
 ```
 
 Several marks on one test, or on its class or module, all hold. A mark that checks nothing, or
-binds a dim that its model does not have, is a failure. A model is planned, not run. What it needs is what `memplan report` says.
+binds a dim that its model does not have, is a failure. What a model needs is what
+`memplan report` says: it is planned, and run only for sizes that nothing else tells.
 """
 
 from __future__ import annotations
@@ -174,10 +175,13 @@ def _plan(model: Path, dims: Mapping[str, int]) -> Plan:
 def _at_peak(report: Report) -> str:
     from memplan_cli.core.quantities import format_size
     from memplan_cli.reporting.escape import terminal
+    from memplan_cli.reporting.findings.assumed import assumed_of
 
     if report.peak is None:
         return ""
-    lines = [f"live at the peak, {terminal(report.peak.node)}:"]
+    assumed = assumed_of(report)
+    lines = [f"assumed dims={assumed}; the mark may say otherwise"] if assumed else []
+    lines += [f"live at the peak, {terminal(report.peak.node)}:"]
     lines += [
         f"  {format_size(size):>12}  {terminal(name)}"
         for name, size in report.peak.tensors[:5]

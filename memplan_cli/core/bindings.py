@@ -82,12 +82,17 @@ class Inputs:
         values: by name, a number, a list or an array.
         feeds: what a run gets; None until a model is known.
         provenance: who said the number of each dim, where no option did.
+        assumed: numbers for dims that nobody bound: what is planned stays symbolic in them,
+            and a number, or a run, is at these; None until they were looked for.
+        others: what becomes of inputs that a model does not take: `leave` is for many models.
     """
 
     files: tuple[str, ...] = ()
     values: Mapping[str, object] = field(default_factory=dict)
     feeds: Feeds | None = None
     provenance: Mapping[str, Provenance] = field(default_factory=dict)
+    assumed: Mapping[str, int] | None = None
+    others: Literal["refuse", "leave"] = "refuse"
 
     @property
     def given(self) -> bool:
@@ -108,11 +113,15 @@ def inputs_of(given: Inputs | Mapping[str, object] | Path | str | tuple[str, ...
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """Numbers for dims, and inputs that were given; what is in neither is free."""
+    """Numbers for dims, and inputs that were given.
+
+    ``assumed`` names the dims whose number nobody said: a comparison may run at others too.
+    """
 
     dims: Mapping[str, int] = field(default_factory=dict)
     feeds: Feeds = field(default_factory=dict)
+    assumed: frozenset[str] = frozenset()
 
     def at(self, dims: Mapping[str, int]) -> Binding:
         """Return the same feeds at further numbers for dims."""
-        return Binding({**self.dims, **dims}, self.feeds)
+        return Binding({**self.dims, **dims}, self.feeds, self.assumed - dims.keys())

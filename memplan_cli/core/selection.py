@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.binding_options import input_shapes, usual_numbers
 from memplan_cli.core.symbolic.dims import symbols_of
 from memplan_cli.errors import SettingsError
 
@@ -73,8 +74,10 @@ def free_dims(program: Program, wanted: Iterable[str]) -> list[str]:
     names = sorted({name for dim in dims for name in symbols_of(dim)})
     for name in wanted:
         if name not in names:
-            free = f"free dims: {', '.join(names)}" if names else "no dim is free"
+            can = sorted(usual_numbers(input_shapes(program)))
+            free = f"free dims are {', '.join(map(repr, can))}" if can else ""
             raise SettingsError(
-                f"no free dim is called {name!r}", hint=nearest(name, names) or free
+                f"no free dim is called {name!r}{'' if names else ': none is free'}",
+                hint=nearest(name, can) or free,
             )
     return names

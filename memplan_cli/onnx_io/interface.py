@@ -5,15 +5,17 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.binding_options import InputShape
 from memplan_cli.core.selection import nearest
 from memplan_cli.core.symbolic.dims import symbols_of
-from memplan_cli.errors import SettingsError
+from memplan_cli.core.symbolic.polynomials import quoted
+from memplan_cli.errors import ModelError, SettingsError
 from memplan_cli.onnx_io.declared import read_shape
 from memplan_cli.onnx_io.load import graphs
 from memplan_cli.onnx_io.types import type_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from onnx import ModelProto, TypeProto, ValueInfoProto
 
@@ -29,22 +31,39 @@ _LONGEST = 100
 _NO_NAME = re.compile(r"\s*(\?|-1|None|unk__\d+)?\s*")
 """What exporters write for a dim that they have no name for."""
 
+_OUR_NAME = re.compile(r"_dim\d+_*$")
+"""How a dim is called for which there is no name."""
+
 
 def names_nothing(text: str) -> bool:
     """Whether a dim's name is none: wherever it stands again, it is another dim."""
     return _NO_NAME.fullmatch(text) is not None
 
 
-def input_dims(value: ValueInfoProto) -> tuple[Dim, ...]:
+def input_dims(value: ValueInfoProto, taken: Collection[str] = ()) -> tuple[Dim, ...]:
     """Return the dims of an input, each free one with a name that it can be bound by."""
-    return tensor_dims(value, value.type.tensor_type)
+    return tensor_dims(value, value.type.tensor_type, taken)
 
 
-def tensor_dims(value: ValueInfoProto, tensor: TypeProto.Tensor) -> tuple[Dim, ...]:
+def names_taken(model: ModelProto) -> frozenset[str]:
+    """Return the dims' names in a model that could be taken for those of nameless ones."""
+    return frozenset(
+        str(dim.dim_param)
+        for graph in graphs(model.graph)
+        for value in (*graph.input, *graph.output, *graph.value_info)
+        for dim in value.type.tensor_type.shape.dim
+        if _OUR_NAME.search(dim.dim_param)
+    )
+
+
+def tensor_dims(
+    value: ValueInfoProto, tensor: TypeProto.Tensor, taken: Collection[str] = ()
+) -> tuple[Dim, ...]:
     """Return the dims of a value that is, or is made of, tensors of a type.
 
     Where the model has no name for a dim of a tensor, it is called after the value:
-    ``x_dim0``. What is only made of tensors may have as many such dims as tensors: None.
+    ``x_dim0``, or ``x_dim0_`` where that name is ``taken`` by another dim. What is only made
+    of tensors may have as many such dims as tensors: None.
     """
     is_tensor = value.type.HasField("tensor_type")
     return tuple(
@@ -52,11 +71,15 @@ def tensor_dims(value: ValueInfoProto, tensor: TypeProto.Tensor) -> tuple[Dim, .
         if dim.HasField("dim_value") and dim.dim_value >= 0
         else str(dim.dim_param)
         if not names_nothing(dim.dim_param)
-        else f"{value.name}_dim{axis}"
+        else _unlike(f"{value.name}_dim{axis}", taken)
         if is_tensor
         else None
         for axis, dim in enumerate(tensor.shape.dim)
     )
+
+
+def _unlike(name: str, taken: Collection[str]) -> str:
+    return _unlike(f"{name}_", taken) if name in taken else name
 
 
 def input_symbols(model: ModelProto) -> Mapping[str, frozenset[str]]:
@@ -66,16 +89,68 @@ def input_symbols(model: ModelProto) -> Mapping[str, frozenset[str]]:
     in one is the name of another one: then it is an expression.
     """
     weights = {tensor.name for tensor in model.graph.initializer}
+    taken = names_taken(model)
     texts = {
         dim
         for value in model.graph.input
         if value.name not in weights
-        for dim in input_dims(value)
+        for dim in input_dims(value, taken)
         if isinstance(dim, str)
     }
     found = {text: symbols_of(text) for text in texts}
     plain = frozenset(text for text in texts if found[text] == {text})
     return {t: inside if inside <= plain else frozenset({t}) for t, inside in found.items()}
+
+
+def fed_inputs(model: ModelProto) -> tuple[ValueInfoProto, ...]:
+    """Return the graph inputs that have no value in the model, in graph order."""
+    weights = {tensor.name for tensor in model.graph.initializer}
+    return tuple(value for value in model.graph.input if value.name not in weights)
+
+
+def free_dims(model: ModelProto) -> dict[str, bool]:
+    """Return the symbols in the shapes of what a run is fed, each with whether it leads.
+
+    A leading dim comes first in the shape of some input: it counts samples, as a rule.
+    """
+    found: dict[str, bool] = {}
+    symbols, taken = input_symbols(model), names_taken(model)
+    for value in fed_inputs(model):
+        dims = tensor_dims(value, tensor_type(value)[1], taken)
+        for position, dim in enumerate(dims):
+            for symbol in sorted(symbols.get(str(dim), symbols_of(dim))):
+                found[symbol] = found.get(symbol, False) or (position == 0 and len(dims) > 1)
+    return found
+
+
+def tensor_type(value: ValueInfoProto) -> tuple[str, TypeProto.Tensor]:
+    """Return what an input is of tensors, and the type of these."""
+    kind, container = value.type, "tensor"
+    if kind.HasField("optional_type"):
+        kind, container = kind.optional_type.elem_type, "optional"
+    if kind.HasField("sequence_type"):
+        kind, container = kind.sequence_type.elem_type, "sequence"
+    if not kind.HasField("tensor_type") and kind.WhichOneof("value") is not None:
+        raise ModelError(f"{value.name}: a {kind.WhichOneof('value')} cannot be fed")
+    return container, kind.tensor_type
+
+
+def open_inputs(model: ModelProto) -> tuple[InputShape, ...]:
+    """Return the tensors that a caller feeds and that have a dim without a number."""
+    symbols = input_symbols(model)
+    weights = {tensor.name for tensor in model.graph.initializer}
+    found = (
+        InputShape(value.name, tuple(_written(dim, symbols) for dim in input_dims(value)))
+        for value in model.graph.input
+        if value.name not in weights and value.type.HasField("tensor_type")
+    )
+    return tuple(each for each in found if not all(isinstance(d, int) for d in each.shape))
+
+
+def _written(dim: Dim, symbols: Mapping[str, frozenset[str]]) -> Dim:
+    """Return a dim as expressions have it: a name of any letters is quoted there."""
+    is_name = isinstance(dim, str) and symbols.get(dim, frozenset((dim,))) == {dim}
+    return quoted(dim) if is_name and isinstance(dim, str) else dim
 
 
 def other_inputs(original: ModelProto, rewritten: ModelProto) -> tuple[str, ...]:
@@ -100,6 +175,15 @@ def other_inputs(original: ModelProto, rewritten: ModelProto) -> tuple[str, ...]
         if name in theirs and not _is_alike(mine[name], theirs[name])
     ]
     return (*words, *changed[:_SHOWN])
+
+
+def value_names(model: ModelProto) -> frozenset[str]:
+    """Return the names of all inputs and results, in whatever block they stand."""
+    found: set[str] = set()
+    for graph in graphs(model.graph):
+        found.update(value.name for value in graph.input)
+        found.update(name for node in graph.node for name in node.output if name)
+    return frozenset(found)
 
 
 def dim_names(model: ModelProto) -> frozenset[str]:

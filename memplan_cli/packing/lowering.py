@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.packing.budget import Budget, Found
 from memplan_cli.packing.heuristics.greedy import STRATEGIES, place
-from memplan_cli.packing.heuristics.pair import is_pairwise, pairwise
 from memplan_cli.packing.heuristics.skyline import best_sweep
 from memplan_cli.packing.pieces import assemble, height_of, reduce
 
@@ -60,8 +59,6 @@ deserves no more than that, nothing but the long search is tried."""
 
 def cheapest(piece: Piece, goal: int) -> Placement:
     """Return the best of what takes little time, the first that reaches the goal if any."""
-    if is_pairwise(piece):
-        return pairwise(piece)
     best = best_sweep(piece, goal)
     return _greediest(piece, best, goal) if len(piece.size) <= QUICK else best
 

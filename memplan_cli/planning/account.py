@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.program import blocks, intermediates
+from memplan_cli.core.program import Origin, blocks, intermediates
 from memplan_cli.core.results.amounts import BoundDim, Memory
 from memplan_cli.core.results.figures import (
     BOUND,
@@ -23,19 +23,25 @@ from memplan_cli.planning.maxima import live_peak_text
 from memplan_cli.planning.totals import (
     by_unit,
     expression,
+    in_bytes,
     input_bytes,
+    live_peak_of,
     number,
+    number_at,
     output_bytes,
     peak_of,
     summed,
+    uncounted,
     weight_bytes,
     weights_are_known,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
+    from memplan_cli.core.program import Program
     from memplan_cli.core.results.chunks import Chunks
+    from memplan_cli.planning.choosing.allocation import Allocation
     from memplan_cli.planning.decided import Decided
     from memplan_cli.planning.totals import ByUnit
     from memplan_cli.settings.settings import Settings
@@ -47,13 +53,15 @@ def report_of(decided: Decided, reuses: int) -> Report:
     count = len(intermediates(program))
     coverage = len(needs.sizes) / count if count else 1.0
     silent = coverage < 1.0 and not decided.settings.allow_partial
-    peak = peak_of(needs, decided.allocation)
+    dims = _numbers(decided.settings)
+    peak = peak_of(needs, decided.allocation, dims)
     foldable = foldable_at(decided, peak)
     memory = _memory(decided, sum(tensor.bytes for tensor in foldable))
     if silent:
         memory = Memory(memory.weights, memory.inputs, memory.outputs, None, None, None, None)
     before = (None, None) if memory.planned is None else _original(decided, memory)
-    symbolic = _expressions(decided) if memory.naive is None and not silent else {}
+    is_symbolic = number(by_unit(needs.sizes.values())) is None
+    symbolic = _expressions(decided) if is_symbolic and not silent else {}
     target = decided.settings.target
     refusals = [*decided.scope.unplanned.items(), *needs.pinned.items()]
     return Report(
@@ -66,7 +74,7 @@ def report_of(decided: Decided, reuses: int) -> Report:
         original_live_peak=before[0],
         original_planned=before[1],
         levels={
-            str(level): None if silent else number(heights)
+            str(level): None if silent else number_at(heights, dims)
             for level, heights in enumerate(decided.levels)
         },
         slot_bound=None if silent else _slot_bound(decided),
@@ -87,7 +95,8 @@ def report_of(decided: Decided, reuses: int) -> Report:
         donated=replace(decided.candidate.donated, bytes=_donated_bytes(decided)),
         reuses=reuses,
         unplanned=tuple(Refusal(str(var), reason) for var, reason in sorted(refusals)),
-        warnings=(*decided.source.warnings, *decided.warnings),
+        fallbacks=decided.fallbacks,
+        warnings=(*decided.source.warnings, *decided.warnings, *_not_counted(program)),
     )
 
 
@@ -98,13 +107,34 @@ def _chunks(decided: Decided) -> Chunks:
     return replace(found, met=met)
 
 
+def _not_counted(program: Program) -> Iterator[str]:
+    """Say which inputs and outputs are in no total: nobody knows their bytes."""
+    left = uncounted(program)
+    if left:
+        names = ", ".join(f"{var.name[:100]!r} ({var.dtype})" for var in left[:3])
+        more = f" and {len(left) - 3} more" if len(left) > 3 else ""
+        yield f"in no total, for nothing says their bytes: {names}{more}"
+
+
+def _numbers(settings: Settings) -> Mapping[str, int]:
+    """Return the number of each dim, those that are assumed included."""
+    # What has bounds is at its largest already, or has no number.
+    assumed = (settings.inputs.assumed or {}).items()
+    return {**{n: v for n, v in assumed if n not in settings.bounds}, **settings.dims}
+
+
 def _bindings(settings: Settings) -> dict[str, BoundDim]:
     """Return the number of each dim that has one, with who said it."""
     said = settings.inputs.provenance
-    return {
-        name: BoundDim(value, said.get(name, "given"))
-        for name, value in sorted(settings.dims.items())
+    assumed = {
+        name: BoundDim(value, "assumed")
+        for name, value in (settings.inputs.assumed or {}).items()
+        if name not in settings.bounds
     }
+    found = {
+        name: BoundDim(value, said.get(name, "given")) for name, value in settings.dims.items()
+    }
+    return dict(sorted({**assumed, **found}.items()))
 
 
 def _parts(decided: Decided) -> dict[str, int]:
@@ -123,17 +153,17 @@ def _facts(decided: Decided, count: int) -> ModelFacts:
         nodes=sum(len(block.ops) for block in everything),
         blocks=len(everything),
         intermediates=count,
+        inputs=decided.source.inputs,
     )
 
 
 def _memory(decided: Decided, foldable: int) -> Memory:
     program, sizes = decided.program, decided.needs.sizes
-    naive, planned = number(by_unit(sizes.values())), number(decided.allocation.heights)
-    bounds = decided.settings.bounds
-    inputs, outputs = (
-        number(input_bytes(program, bounds)),
-        number(output_bytes(program, bounds)),
-    )
+    bounds, dims = decided.settings.bounds, _numbers(decided.settings)
+    naive = number_at(by_unit(sizes.values()), dims)
+    planned = number_at(decided.allocation.heights, dims)
+    inputs = number_at(input_bytes(program, bounds), dims)
+    outputs = number_at(output_bytes(program, bounds), dims)
     weights = weight_bytes(program)
     total = None
     if inputs is not None and outputs is not None and planned is not None:
@@ -143,7 +173,7 @@ def _memory(decided: Decided, foldable: int) -> Memory:
         inputs=inputs,
         outputs=outputs,
         naive=naive,
-        live_peak=None if naive is None else decided.allocation.live_peak,
+        live_peak=None if naive is None else _live_peak(decided.allocation, dims),
         planned=planned,
         total=total,
         order_bound=decided.candidate.bound,
@@ -152,9 +182,13 @@ def _memory(decided: Decided, foldable: int) -> Memory:
     )
 
 
+def _live_peak(allocation: Allocation, dims: Mapping[str, int]) -> int | None:
+    return live_peak_of(in_bytes(allocation.storage[1], dims))
+
+
 def _donated_bytes(decided: Decided) -> int:
     """Return what the donated pairs save in the total; 0 where that is no number."""
-    return number(_donated(decided)) or 0
+    return number_at(_donated(decided), _numbers(decided.settings)) or 0
 
 
 def _donated(decided: Decided) -> ByUnit:
@@ -171,7 +205,8 @@ def _original(decided: Decided, memory: Memory) -> tuple[int | None, int | None]
     """Return live peak and planned bytes of the order in the file, at the same level."""
     if decided.candidate.program is decided.original:
         return memory.live_peak, memory.planned
-    return decided.before.live_peak, number(decided.before.heights)
+    dims = _numbers(decided.settings)
+    return _live_peak(decided.before, dims), number_at(decided.before.heights, dims)
 
 
 def _certainty(
@@ -195,6 +230,8 @@ def _certainty(
     for name, of in (("inputs", input_bytes), ("outputs", output_bytes)):
         if of(program, settings.bounds) != of(program):
             words[name] = BOUND
+    for var in uncounted(program):
+        words["inputs" if var.origin is Origin.INPUT else "outputs"] = PARTIAL
     for name in ("weights", "inputs", "outputs", "naive", "live_peak", "planned"):
         if getattr(memory, name) is None and name not in symbolic:
             words[name] = UNKNOWN

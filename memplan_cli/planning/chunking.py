@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.chunks import ChunkedRegion, Chunks
 from memplan_cli.errors import SettingsError
-from memplan_cli.planning.allocation import aliasing_of
+from memplan_cli.planning.choosing.allocation import aliasing_of
 from memplan_cli.transforms.terms import Terms
 
 if TYPE_CHECKING:

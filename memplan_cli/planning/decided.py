@@ -12,9 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from memplan_cli.analysis.phase import Phases
+    from memplan_cli.core.binding_options import InputShape
     from memplan_cli.core.program import Program, VarId
-    from memplan_cli.planning.allocation import Allocation, Needs
-    from memplan_cli.planning.candidate import Candidate
+    from memplan_cli.core.results.fallbacks import Fallback
+    from memplan_cli.planning.choosing.allocation import Allocation, Needs
+    from memplan_cli.planning.choosing.candidate import Candidate
     from memplan_cli.planning.scope import Scope
     from memplan_cli.settings.settings import Settings
 
@@ -32,6 +34,7 @@ class Source:
     """Values of small constants, where regions may be put in pieces."""
     opset: int = 0
     """The version of the standard operators."""
+    inputs: tuple[InputShape, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,7 @@ class Decided:
     before: Allocation
     """At the level asked for, in the order of the file."""
     warnings: tuple[str, ...] = ()
+    fallbacks: tuple[Fallback, ...] = ()
     estimate: Mapping[str, int] = field(default_factory=dict)
     folded: Folded = field(default_factory=Folded)
     chunked: Chunks = field(default_factory=Chunks)

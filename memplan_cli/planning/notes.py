@@ -6,17 +6,24 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import Origin, walk
 from memplan_cli.core.quantities import format_size
+from memplan_cli.core.results.fallbacks import (
+    ORDER_KEPT,
+    PACKING_TIMED_OUT,
+    SLOTS_KEPT,
+    Fallback,
+)
 from memplan_cli.core.selection import select
 from memplan_cli.core.symbolic.sizes import size_of, symbols_of
 from memplan_cli.errors import SettingsError
+from memplan_cli.planning.choosing.candidate import FILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from memplan_cli.analysis.phase import Phases
     from memplan_cli.core.program import Program, VarId
-    from memplan_cli.planning.allocation import Allocation
-    from memplan_cli.planning.candidate import Candidate
+    from memplan_cli.planning.choosing.allocation import Allocation
+    from memplan_cli.planning.choosing.candidate import Candidate
     from memplan_cli.settings.settings import Settings
 
 
@@ -103,6 +110,31 @@ def plan_notes(
     """Yield what a reader must know of a plan that keeps less than was asked for."""
     yield from _over_budget(candidate, allocation)
     yield from _lost_alignment(allocation, settings)
+
+
+def fallbacks(
+    candidate: Candidate, allocation: Allocation, settings: Settings
+) -> Iterator[Fallback]:
+    """Yield what the plan does otherwise than its level and its search would."""
+    yield from _kept_order(candidate, allocation)
+    for arena in allocation.arenas:
+        of = "" if arena.unit == "1" else f" of {arena.unit}"
+        if settings.level == 2 and arena.slots:
+            what = f"the arena{of} has whole slots, as at level 1"
+            yield Fallback(SLOTS_KEPT, what, "packed by offsets, it was taller")
+        if arena.timed_out:
+            what = f"the arena{of} takes {arena.layout.height} bytes, over {arena.bound}"
+            why = f"the search for a layout ended after {settings.time_limit:g} s"
+            yield Fallback(PACKING_TIMED_OUT, what, why)
+
+
+def _kept_order(candidate: Candidate, allocation: Allocation) -> Iterator[Fallback]:
+    """Say where the file's order stays although another one has a lower live peak."""
+    live = allocation.live_peak
+    least = min(candidate.peaks.values(), default=live)
+    if candidate.order == FILE and least < live:
+        why = f"another has a live peak of {least} bytes, not of {live}, but takes more"
+        yield Fallback(ORDER_KEPT, "the order of the file is kept", why)
 
 
 def _over_budget(candidate: Candidate, allocation: Allocation) -> Iterator[str]:

@@ -12,26 +12,31 @@ from typing import TYPE_CHECKING, NamedTuple
 from memplan_cli.analysis.dataflow import dataflow
 from memplan_cli.analysis.dry_run import dry_run
 from memplan_cli.analysis.phase import find_phases
-from memplan_cli.core.compact.heap import give_back
 from memplan_cli.core.progress import silent
 from memplan_cli.core.results.folded import Folded
 from memplan_cli.core.results.plan import check
 from memplan_cli.packing.portfolio import DEFAULT_WORK
-from memplan_cli.planning.allocation import Needs, aliasing_of, allocate_apart
-from memplan_cli.planning.candidate import FILE, Candidate, Question
-from memplan_cli.planning.candidates import candidates
-from memplan_cli.planning.choose import Limits, choose
+from memplan_cli.planning.choosing.allocation import Needs, aliasing_of, allocate_apart
+from memplan_cli.planning.choosing.candidate import Candidate, Question
+from memplan_cli.planning.choosing.candidates import candidates
+from memplan_cli.planning.choosing.choose import Limits, choose
+from memplan_cli.planning.choosing.levels import allocate, heights_by_level
 from memplan_cli.planning.chunking import Chunking, in_pieces
 from memplan_cli.planning.constants import fold_constants
 from memplan_cli.planning.decided import Decided
-from memplan_cli.planning.levels import allocate, heights_by_level
-from memplan_cli.planning.notes import left_alone, plan_notes, settings_notes, weights_notes
+from memplan_cli.planning.notes import (
+    fallbacks,
+    left_alone,
+    plan_notes,
+    settings_notes,
+    weights_notes,
+)
 from memplan_cli.planning.record import plan_of
 from memplan_cli.planning.scope import find_scope
 from memplan_cli.transforms.terms import Terms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from memplan_cli.analysis.dataflow import Dataflow
     from memplan_cli.analysis.phase import Phases
@@ -39,9 +44,9 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Program, VarId
     from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.plan import Plan
-    from memplan_cli.planning.allocation import Allocation, Heights
-    from memplan_cli.planning.candidate import Runtime
-    from memplan_cli.planning.choose import Evaluated
+    from memplan_cli.planning.choosing.allocation import Allocation, Heights
+    from memplan_cli.planning.choosing.candidate import Runtime
+    from memplan_cli.planning.choosing.choose import Evaluated
     from memplan_cli.planning.decided import Source
     from memplan_cli.planning.scope import Scope
     from memplan_cli.settings.settings import Settings
@@ -49,10 +54,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A plan, and the program in the order that the plan is about."""
+    """A plan, the program in the order that it is about, and the settings that it is for."""
 
     program: Program
     plan: Plan
+    settings: Settings
     constants: Mapping[VarId, tuple[int, ...]] = field(default_factory=dict)
     """Values of the constants that pieces of regions read."""
 
@@ -92,10 +98,8 @@ def make_plan(  # noqa: PLR0913 - what a caller may bring along, by name
     decided = _decided(program, settings, source, means)
     program, plan, constants = decided.program, plan_of(decided), decided.constants
     del decided  # of a large program, most of what is in memory
-    give_back(len(program.vars))
     check(plan)
-    give_back(len(program.vars))
-    return Planned(program, plan, constants)
+    return Planned(program, plan, settings, constants)
 
 
 def _decided(program: Program, settings: Settings, source: Source, means: _Means) -> Decided:
@@ -103,7 +107,6 @@ def _decided(program: Program, settings: Settings, source: Source, means: _Means
     tell = means.progress or silent
     tell("planning")
     phases, scope, estimate = _looked_at(program, settings, source)
-    give_back(len(program.vars))
     refusal = tuple(left_alone(settings, phases))
     folded, chunking = Folded(), Chunking(program)
     if refusal:
@@ -125,7 +128,6 @@ def _decided(program: Program, settings: Settings, source: Source, means: _Means
         chosen = _chosen(question, scope, limits)
         if chunking.facts.regions:
             chosen = chosen._replace(before=_as_given(program, settings, source))
-    give_back(len(program.vars))
     return Decided(
         source=source,
         settings=settings,
@@ -144,6 +146,9 @@ def _decided(program: Program, settings: Settings, source: Source, means: _Means
             *chosen.candidate.warnings,
             *plan_notes(chosen.candidate, chosen.allocation, settings),
         ),
+        fallbacks=()
+        if refusal
+        else tuple(fallbacks(chosen.candidate, chosen.allocation, settings)),
         estimate=estimate,
         folded=folded,
         chunked=chunking.facts,
@@ -196,8 +201,7 @@ def _chosen(question: Question, scope: Scope, limits: Limits) -> _Chosen:
     candidate = best.candidate
     if candidate.peaks:
         peaks = {**candidate.peaks, candidate.order: best.allocation.live_peak}
-        warnings = (*candidate.warnings, *_kept_order(best))
-        candidate = replace(candidate, peaks=peaks, warnings=warnings)
+        candidate = replace(candidate, peaks=peaks)
     levels = heights_by_level(best.needs, best.allocation, question.settings.level)
     before = _before(question, scope, evaluated)
     return _Chosen(candidate, best.needs, best.allocation, levels, before)
@@ -213,16 +217,6 @@ def _before(question: Question, scope: Scope, evaluated: Sequence[Evaluated]) ->
             return found.searched(DEFAULT_WORK).allocation
     needs = replace(best.needs, program=question.program, sizes=scope.sizes, measured=None)
     return allocate(needs, question.settings.level)
-
-
-def _kept_order(best: Evaluated) -> Iterator[str]:
-    """Say where the file's order stays although another one has a lower live peak."""
-    least, live = min(best.candidate.peaks.values()), best.allocation.live_peak
-    if best.candidate.order == FILE and least < live:
-        yield (
-            f"the order of the file is kept: another has a live peak of {least} bytes, not "
-            f"of {live}, but its allocation takes more"
-        )
 
 
 def _estimate(program: Program, scope: Scope, kind: str, flow: Dataflow) -> Mapping[str, int]:

@@ -74,6 +74,7 @@ def settings_json(settings: Settings) -> Json:
         "target": settings.target,
         "donate": dict(sorted(settings.donate.items())),
         "alignment": settings.alignment,
+        **({} if settings.run else {"run": False}),
     }
 
 

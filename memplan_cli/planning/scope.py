@@ -72,7 +72,7 @@ def _why_unknown(var: Var) -> str:
     if "(" in var.dtype or var.dtype == "map":
         return f"its type is {var.dtype}, which is no dense tensor"
     if var.shape is None:
-        return "its shape is not known before the run: give it with --shape"
+        return "its shape is not known before the run"
     if None in var.shape:
-        return f"dim {var.shape.index(None)} is not known before the run: give it with --shape"
+        return f"dim {var.shape.index(None)} is not known before the run"
     return f"its size cannot be said in bytes: {var.dtype} {list(var.shape)}"

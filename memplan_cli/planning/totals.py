@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.problem import Problem, pressure
 from memplan_cli.core.program import Origin
 from memplan_cli.core.results.report import LiveTensor, Peak
 from memplan_cli.core.symbolic.bounds import NO_BOUNDS, at_most
-from memplan_cli.core.symbolic.sizes import size_of
+from memplan_cli.core.symbolic.sizes import BITS, size_of, unit_value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from memplan_cli.core.problem import BufferId
-    from memplan_cli.core.program import Program, VarId
+    from memplan_cli.core.problem import Buffer, BufferId
+    from memplan_cli.core.program import Program, Var, VarId
     from memplan_cli.core.symbolic.bounds import Bounds
     from memplan_cli.core.symbolic.sizes import Size
-    from memplan_cli.planning.allocation import Allocation, Needs
+    from memplan_cli.planning.choosing.allocation import Allocation, Needs
 
 ByUnit = dict[str, int]
 """Coefficients by unit: ``{"1": 64, "batch": 4096}`` is 64 + 4096*batch bytes."""
@@ -54,6 +55,42 @@ def number(total: Mapping[str, int] | None) -> int | None:
     return total.get("1", 0)
 
 
+def number_at(total: Mapping[str, int] | None, dims: Mapping[str, int]) -> int | None:
+    """Return a sum at numbers for its symbols, or None where one has none."""
+    if total is None:
+        return None
+    try:
+        return sum(
+            value * (1 if unit == "1" else unit_value(unit, dims))
+            for unit, value in total.items()
+            if value
+        )
+    except ValueError:
+        return None
+
+
+def in_bytes(
+    units: Mapping[str, Iterable[Buffer]], dims: Mapping[str, int]
+) -> tuple[Buffer, ...] | None:
+    """Return the buffers of all units with bytes for sizes; None where a symbol has none."""
+    try:
+        factors = {unit: 1 if unit == "1" else unit_value(unit, dims) for unit in units}
+    except ValueError:
+        return None
+    return tuple(
+        buffer if factors[unit] == 1 else buffer._replace(size=buffer.size * factors[unit])
+        for unit, buffers in units.items()
+        for buffer in buffers
+    )
+
+
+def live_peak_of(buffers: Iterable[Buffer] | None) -> int | None:
+    """Return the most bytes live at one tick."""
+    if buffers is None:
+        return None
+    return max((live for _, live in pressure(Problem(tuple(buffers)))), default=0)
+
+
 def expression(total: Mapping[str, int]) -> str:
     """Return a sum as text: ``4096*batch + 64``."""
     parts = [
@@ -81,7 +118,7 @@ def _weights(program: Program) -> list[Size | None]:
 
 def input_bytes(program: Program, bounds: Bounds = NO_BOUNDS) -> ByUnit | None:
     """Return the bytes of the graph's inputs, or None where one's size is not known."""
-    return _complete(_sizes(program, program.body.inputs), bounds)
+    return _complete(_sizes(program, _countable(program, program.body.inputs)), bounds)
 
 
 def output_bytes(program: Program, bounds: Bounds = NO_BOUNDS) -> ByUnit | None:
@@ -91,7 +128,18 @@ def output_bytes(program: Program, bounds: Bounds = NO_BOUNDS) -> ByUnit | None:
         for var in dict.fromkeys(program.body.outputs)
         if program.vars[var].origin is Origin.OP
     )
-    return _complete(_sizes(program, made), bounds)
+    return _complete(_sizes(program, _countable(program, made)), bounds)
+
+
+def uncounted(program: Program) -> tuple[Var, ...]:
+    """Return the inputs and outputs of types that no shape gives a size: texts, maps."""
+    ends = dict.fromkeys((*program.body.inputs, *program.body.outputs))
+    counted = set(_countable(program, ends))
+    return tuple(program.vars[var] for var in ends if var not in counted)
+
+
+def _countable(program: Program, vars_: Iterable[VarId]) -> Iterator[VarId]:
+    return (var for var in vars_ if program.vars[var].dtype in (*BITS, "unknown"))
 
 
 def _sizes(program: Program, vars_: Iterable[VarId]) -> list[Size | None]:
@@ -104,15 +152,17 @@ def _complete(sizes: list[Size | None], bounds: Bounds) -> ByUnit | None:
     return by_unit(known) if len(known) == len(sizes) else None
 
 
-def peak_of(needs: Needs, allocation: Allocation) -> Peak | None:
-    """Return the first step at which most bytes are live, and whose they are.
+def peak_of(
+    needs: Needs, allocation: Allocation, dims: Mapping[str, int] | None = None
+) -> Peak | None:
+    """Return the first step at which most bytes are live, at ``dims``, and whose they are.
 
     A buffer goes by the youngest of its vars that is live there.
     """
     buffer_of, units = allocation.storage
-    buffers = units.get("1", ())
+    buffers = in_bytes(units, dims or {}) or ()
     top, peak = 0, -1
-    for tick, live in allocation.curve:
+    for tick, live in pressure(Problem(buffers)):
         if live > top:
             top, peak = live, tick
     if peak < 0:

@@ -101,6 +101,10 @@ class Items:
     lines: tuple[Prose, ...]
 
 
+SHELL = "sh"
+"""The language of commands."""
+
+
 @dataclass(frozen=True, slots=True)
 class Code:
     """Lines to copy, shown as they are."""

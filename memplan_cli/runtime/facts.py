@@ -101,7 +101,7 @@ def runtime_account(pair: Pair, progress: Callable[[str], None] | None = None) -
     if not pair.as_written:
         after = executed_run(pair.written, DEFAULTS, trial, provider)
         options.append(recommend(pair.written, after, RuntimeSettings(), trial))
-        warnings += _worse_by_default(predicted, predict(after, DEFAULTS, provider))
+        warnings += worse_by_default(predicted, predict(after, DEFAULTS, provider))
     loading = load_cost(pair.written, provider)
     warnings += (str(loading),) if loading else ()
     observed, *times = second_look(
@@ -131,11 +131,11 @@ def _original(
     tell("measuring the original")
     before = executed_run(pair.original, DEFAULTS, trial, provider)
     predicted = predict(before, DEFAULTS, provider)
-    notes = tuple(_caveats(before, provider))
+    notes = tuple(caveats(before, provider))
     return predicted, measure(pair.original, DEFAULTS, trial), notes
 
 
-def _caveats(graph: Executed, provider: str) -> Iterator[str]:
+def caveats(graph: Executed, provider: str) -> Iterator[str]:
     """Yield why what is predicted of a graph may not be what it takes."""
     if graph.observed:
         yield _OF_ONE_RUN
@@ -253,7 +253,7 @@ def _as_written(pair: Pair, trial: Trial, provider: str) -> Recommendation:
     return recommend(pair.written, Executed(program, pair.dims), RUN_AS_WRITTEN, trial)
 
 
-def _worse_by_default(before: Peaks, after: Peaks) -> tuple[str, ...]:
+def worse_by_default(before: Peaks, after: Peaks) -> tuple[str, ...]:
     """Warn where somebody who sets nothing would need more memory than before."""
     old, new = before.first_run_peak, after.first_run_peak
     if old is None or new is None or new <= old:

@@ -6,8 +6,6 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memplan_cli.core.bindings import given_text
-from memplan_cli.core.serialization import to_json
 from memplan_cli.core.symbolic.dims import parse_dim
 from memplan_cli.core.symbolic.polynomials import names_in
 from memplan_cli.core.symbolic.sizes import BITS
@@ -18,9 +16,9 @@ if TYPE_CHECKING:
 
     from onnx import ModelProto
 
-    from memplan_cli.core.bindings import Binding
     from memplan_cli.core.program import Dim, Shape
     from memplan_cli.shapes.bindings import Bindings, Known
+    from memplan_cli.shapes.runtime_query import Numbered
 
 _LOAD_TIMEOUT = 120.0
 """Seconds to load a model; without an answer, sizes stay unknown."""
@@ -62,32 +60,10 @@ def _dim(dim: Dim, symbols: frozenset[str]) -> Dim:
     return dim if dim and names_in(parse_dim(dim)) <= symbols else None
 
 
-def observed_shapes(model: ModelProto, path: Path, binding: Binding) -> Known:
-    """Run a model once and return the largest shape seen of every value, by its id.
-
-    Raises:
-        RuntimeUnavailableError: the model cannot run here.
-    """
-    from memplan_cli.core.files import staged
-    from memplan_cli.onnx_io.runs.feeds import feed_specs
-    from memplan_cli.runtime.proofs.compare import require_weights
-    from memplan_cli.runtime.workers.session import resolve_provider
-    from memplan_cli.runtime.workers.session_job import SessionJob
-    from memplan_cli.runtime.workers.worker import run_job
-    from memplan_cli.shapes.runtime_query import numbered
-
-    require_weights(path, "give the shapes with --shape")
-    copy = numbered(model)
-    provider, specs = resolve_provider("auto"), feed_specs(model, binding.dims, binding.feeds)
-    # Beside the model: only there may a session read its external data.
-    with staged(path, copy.data) as file:
-        session = SessionJob(file, provider, specs)
-        outcome = run_job("observed", {"session": to_json(session)})
-    result: Any = outcome.require(
-        f"{path} could not be run for its shapes{given_text(binding.feeds)}"
-    )["nodes"]
+def shapes_of(copy: Numbered, nodes: Any) -> Known:  # noqa: ANN401 - JSON of a worker
+    """Return the largest shape that a run shows of every value, by its id."""
     found: dict[str, tuple[str, Shape]] = {}
-    for node, read, written in result:
+    for node, read, written in nodes:
         for names, seen in ((copy.reads.get(node), read), (copy.writes.get(node), written)):
             if names is not None and len(names) == len(seen):
                 for name, (kind, shape) in zip(names, seen, strict=True):

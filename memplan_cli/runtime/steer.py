@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.results.observations import CPU, Peaks, RuntimeSettings
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.runtime.measuring.measure import Trial, measure, record, workspace_of
+from memplan_cli.runtime.simulation.bfc import ArenaRules
 from memplan_cli.runtime.simulation.ledger import UnknownBytesError
 from memplan_cli.runtime.simulation.order import ORDERS
 from memplan_cli.runtime.simulation.predict import Executed, model_of, predict
@@ -26,7 +27,7 @@ from memplan_cli.runtime.simulation.region import (
     one_chunk,
     rounded,
 )
-from memplan_cli.runtime.simulation.requests import requests_of
+from memplan_cli.runtime.simulation.requests import held_after, most_in_use, requests_of
 from memplan_cli.runtime.workers.session import resolve_provider
 
 if TYPE_CHECKING:
@@ -49,6 +50,11 @@ _GROWTH = (1.03, 1.08, 1.15, 1.3)
 
 _ROOM = (1.1, 1.25, 1.5)
 """First regions to try where sizes depend on data, as multiples of the peak measured."""
+
+_BY_DATA = "sizes depend on data: the settings are those that win on average"
+
+_NEAR = 1.05
+"""Peaks so near to the lowest may be held in a smaller arena."""
 
 _ENDLESS = 1 << 62
 """Bytes that no arena holds: the last attempt is never one too many."""
@@ -163,13 +169,104 @@ def recommend_unmeasured(
     try:
         best = _best(executed, base, provider, {})
     except UnknownBytesError:
-        note = "sizes depend on data: the settings are those that win on average"
-        return Recommendation(_tuned(base), Peaks(None, None), notes=(note,))
+        return Recommendation(_tuned(base), Peaks(None, None), notes=(_BY_DATA,))
     return Recommendation(
         best.settings,
         dataclasses.replace(best.predicted, held=best.choice.held),
         notes=("predicted, not measured: kernels' workspace is not included",),
     )
+
+
+def foreseen(
+    executed: Executed,
+    base: RuntimeSettings,
+    provider: str,
+    workspace: Mapping[str, int],
+) -> Recommendation:
+    """Return the best settings by prediction, kernels' workspace in it as far as it is known.
+
+    Execution orders and reuse with a low peak compete by the arena that suits each best.
+    """
+    try:
+        best = _foreseen(executed, base, provider, workspace)
+    except UnknownBytesError:
+        return Recommendation(_tuned(base), Peaks(None, None), notes=(_BY_DATA,))
+    predicted = dataclasses.replace(best.predicted, held=best.choice.held)
+    return Recommendation(best.settings, predicted, provider=provider)
+
+
+def with_best_arena(
+    executed: Executed,
+    settings: RuntimeSettings,
+    provider: str,
+    workspace: Mapping[str, int],
+) -> Recommendation | None:
+    """Return settings with the arena that suits them best; None where sizes are not known."""
+    try:
+        best = _with_arena(executed, settings, provider, workspace)
+    except UnknownBytesError:
+        return None
+    predicted = dataclasses.replace(best.predicted, held=best.choice.held)
+    return Recommendation(best.settings, predicted, provider=provider)
+
+
+def in_one_region(choice: Recommendation) -> Recommendation:
+    """Return settings whose arena begins with one region, somewhat larger than foreseen."""
+    size = rounded((choice.predicted.held or 0) * _GROWTH[1])
+    return dataclasses.replace(
+        choice,
+        settings=dataclasses.replace(choice.settings, arena=one_chunk(size)),
+        predicted=dataclasses.replace(choice.predicted, held=size),
+    )
+
+
+def held_under(
+    executed: Executed,
+    settings: RuntimeSettings,
+    provider: str,
+    workspace: Mapping[str, int],
+) -> int | None:
+    """Return what an arena is predicted to hold beside weights; None where nobody can tell."""
+    try:
+        requests = requests_of(model_of(executed, settings, provider), workspace)
+    except UnknownBytesError:
+        return None
+    return held_after(requests, ArenaRules.from_settings(settings.arena))
+
+
+def _foreseen(
+    executed: Executed,
+    base: RuntimeSettings,
+    provider: str,
+    workspace: Mapping[str, int],
+) -> _Candidate:
+    peaks = [
+        (most_in_use(requests_of(model_of(executed, settings, provider), workspace)), settings)
+        for settings in _variants(executed, base)
+    ]
+    lowest = min(peak for peak, _ in peaks)
+    near = (
+        _with_arena(executed, base.updated(settings), provider, workspace)
+        for peak, settings in peaks
+        if peak <= _NEAR * lowest
+    )
+    return min(near, key=lambda candidate: candidate.score)
+
+
+def _with_arena(
+    executed: Executed,
+    settings: RuntimeSettings,
+    provider: str,
+    workspace: Mapping[str, int],
+) -> _Candidate:
+    requests = requests_of(model_of(executed, settings, provider), workspace)
+    # The CUDA arena cannot be told its first region from Python.
+    choice = best_arena(requests) if provider == CPU else ArenaChoice(EXACT_UNSPLIT, 0)
+    chosen = dataclasses.replace(
+        settings.updated(RuntimeSettings(session_config=_OWN_INITIALIZERS)),
+        arena=choice.arena,
+    )
+    return _Candidate(chosen, predict(executed, settings, provider), choice)
 
 
 def _best(
@@ -178,15 +275,10 @@ def _best(
     provider: str,
     workspace: Mapping[str, int],
 ) -> _Candidate:
-    found = []
-    for settings in _variants(executed, base):
-        requests = requests_of(model_of(executed, settings, provider), workspace)
-        # The CUDA arena cannot be told its first region from Python.
-        choice = best_arena(requests) if provider == CPU else ArenaChoice(EXACT_UNSPLIT, 0)
-        chosen = settings.updated(
-            RuntimeSettings(arena=choice.arena, session_config=_OWN_INITIALIZERS)
-        )
-        found.append(_Candidate(chosen, predict(executed, settings, provider), choice))
+    found = (
+        _with_arena(executed, settings, provider, workspace)
+        for settings in _variants(executed, base)
+    )
     return min(found, key=lambda candidate: candidate.score)
 
 
@@ -221,7 +313,7 @@ def _confirmed(model: Path, best: _Candidate, trial: Trial, provider: str) -> Re
     measured: list[tuple[int, RuntimeSettings]] = []
     for expected, arena in _attempts(best.choice):
         settings = dataclasses.replace(best.settings, arena=arena)
-        held = _held_without_weights(measure(model, settings, quick))
+        held = held_without_weights(measure(model, settings, quick))
         measured.append((held, settings))
         if held <= expected:
             break
@@ -238,7 +330,8 @@ def _attempts(choice: ArenaChoice) -> Iterator[tuple[int, Mapping[str, Setting]]
     yield _ENDLESS, EXACT
 
 
-def _held_without_weights(peaks: Peaks) -> int:
+def held_without_weights(peaks: Peaks) -> int:
+    """Return what was observed that the arena holds beside weights."""
     return (peaks.held or 0) - (peaks.weights or 0)
 
 
@@ -259,7 +352,7 @@ def _by_measurement(model: Path, base: RuntimeSettings, trial: Trial) -> Recomme
 
 
 def _score(peaks: Peaks) -> tuple[int, int]:
-    return _held_without_weights(peaks), peaks.first_run_peak or 0
+    return held_without_weights(peaks), peaks.first_run_peak or 0
 
 
 def better_of(
@@ -282,4 +375,4 @@ def _milliseconds(peaks: Peaks) -> float:
 
 def total_of(peaks: Peaks) -> int:
     """Return the bytes of tensors and of what the arena holds beside weights, together."""
-    return (peaks.first_run_peak or 0) + _held_without_weights(peaks)
+    return (peaks.first_run_peak or 0) + held_without_weights(peaks)

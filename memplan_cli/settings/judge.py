@@ -11,7 +11,8 @@ from dataclasses import MISSING, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
 from memplan_cli.settings.choices import TargetChoice
-from memplan_cli.settings.keys import KEYS, Entry, Place, Value, names, one_of, wrong
+from memplan_cli.settings.keys import KEYS, names, one_of
+from memplan_cli.settings.written import Entry, Place, Value, wrong
 
 if TYPE_CHECKING:
     from dataclasses import Field

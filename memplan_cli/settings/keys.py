@@ -1,14 +1,13 @@
 """Schema of settings files: one table of keys, with the reader that validates each value.
 
-Every format (YAML, prototxt, TOML, options) is first read into `Value`s that know where
-they were written; the readers below are the only code that validates them.
+Every format (YAML, prototxt, TOML, options) is first read into values as they were written;
+the readers below are the only code that validates them.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, TypeVar, cast, get_args
 
@@ -21,6 +20,7 @@ from memplan_cli.settings.choices import (
     PhaseChoice,
     RecomputeChoice,
 )
+from memplan_cli.settings.written import Value, described, entries, items, wrong
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,46 +41,10 @@ METRICS = (
 """What a gate can look at; predicted and observed are those of the written model."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where something was written; without a line, only what it was written in."""
-
-    source: str
-    line: int = 0
-    column: int = 0
-
-    def __str__(self) -> str:
-        return f"{self.source}:{self.line}:{self.column}" if self.line else self.source
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One ``key: value`` of a table."""
-
-    key: str
-    at: Place
-    value: Value
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """What was written: a scalar, a list of values or a table of entries."""
-
-    content: bool | float | str | tuple[Value, ...] | tuple[Entry, ...] | None
-    at: Place
-    kind: str = "scalar"
-    """``scalar``, ``list`` or ``table``: an empty list and an empty table look alike."""
-
-
 Reader = Callable[[Value], object]
 """Judges one value and returns what it means, or raises naming its place."""
 
 T = TypeVar("T")
-
-
-def wrong(at: Place, message: str, hint: str = "") -> SettingsError:
-    """Return the refusal of what was written there."""
-    return SettingsError(f"{at}: {message}", hint=hint)
 
 
 def boolean(value: Value) -> bool:
@@ -252,6 +216,7 @@ KEYS: Mapping[str, Reader] = {
     "alignment": alignment,
     "time_limit": seconds,
     "profile_shapes": boolean,
+    "run": boolean,
     "allow_partial": boolean,
     "gate.baseline": text,
     **{f"gate.{key}": reader for key, reader in MODEL_RULES.items()},
@@ -300,38 +265,6 @@ def nearest(key: str, keys: Mapping[str, object]) -> str:
     if close:
         return f"did you mean {candidates.get(close[0], close[0])}?"
     return f"known keys: {', '.join(sorted(tables))}"
-
-
-def entries(value: Value) -> tuple[Entry, ...]:
-    """Return the entries of a table, each key once."""
-    if value.kind != "table":
-        raise wrong(value.at, f"expected a table of keys, not {described(value)}")
-    found = cast("tuple[Entry, ...]", value.content)
-    first: dict[str, Place] = {}
-    for entry in found:
-        if entry.key in first:
-            raise wrong(entry.at, f"{entry.key!r} was already set at {first[entry.key]}")
-        first[entry.key] = entry.at
-    return found
-
-
-def items(value: Value) -> tuple[Value, ...]:
-    """Return the items of a list."""
-    if value.kind != "list":
-        raise wrong(value.at, f"expected a list, not {described(value)}")
-    return cast("tuple[Value, ...]", value.content)
-
-
-def described(value: Value) -> str:
-    """Return what was written, short enough for a message."""
-    if value.kind != "scalar":
-        return f"a {value.kind}"
-    if value.content is None:
-        return "nothing"
-    if isinstance(value.content, bool):
-        return str(value.content).lower()
-    written = repr(value.content)
-    return written if len(written) <= 60 else f"{written[:57]}..."
 
 
 def _whole(value: Value, *, least: int) -> int:

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from memplan_cli.settings.keys import Entry, Place, Value, wrong
+from memplan_cli.settings.written import Entry, Place, Value, wrong
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -68,7 +68,9 @@ class Settings:
     inputs: Inputs = field(default_factory=Inputs)
     """Real inputs: files, or values by name; a path or a mapping will do."""
     profile_shapes: bool = False
-    """Whether one run on drawn inputs says the shapes that depend on data."""
+    """Accepted for what is the default: one run says the shapes that depend on data."""
+    run: bool = True
+    """Whether the model may be run to find what the file does not say of its sizes."""
     order: OrderChoice = "auto"
     fold_constants: bool = False
     """Whether expressions of initializers and constants become initializers."""

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 from memplan_cli.core.bindings import Inputs
 from memplan_cli.errors import SettingsError
 from memplan_cli.settings.judge import as_value
-from memplan_cli.settings.keys import Entry, Place, Value, names, read_table
+from memplan_cli.settings.keys import names, read_table
 from memplan_cli.settings.settings import MemParam, Settings
+from memplan_cli.settings.written import Entry, Place, Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from memplan_cli.settings.keys import Entry, Place, Value, wrong
+from memplan_cli.settings.written import Entry, Place, Value, wrong
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

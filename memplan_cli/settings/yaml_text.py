@@ -9,7 +9,7 @@ import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from memplan_cli.errors import SettingsError
-from memplan_cli.settings.keys import Entry, Place, Value, wrong
+from memplan_cli.settings.written import Entry, Place, Value, wrong
 
 if TYPE_CHECKING:
     from yaml import Mark

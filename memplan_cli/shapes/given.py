@@ -14,14 +14,14 @@ from memplan_cli.core.selection import nearest
 from memplan_cli.core.symbolic.dims import bind_dim, canonical_dim, parse_dim, symbols_of
 from memplan_cli.core.symbolic.polynomials import format_atom, names_in
 from memplan_cli.errors import SettingsError
-from memplan_cli.onnx_io.interface import input_dims, input_symbols, names_nothing
+from memplan_cli.onnx_io.interface import input_dims, input_symbols, names_nothing, names_taken
 from memplan_cli.onnx_io.load import graphs, subgraphs
 from memplan_cli.onnx_io.protobuf import messages
 from memplan_cli.onnx_io.types import element_type
 from memplan_cli.shapes.lattice import is_complete, merged, with_shape
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto
 
@@ -74,13 +74,15 @@ def _typed(name: str, element: int, shape: Shape) -> ValueInfoProto:
     return value
 
 
-def name_free_dims(model: ModelProto) -> None:
+def name_free_dims(model: ModelProto, taken: Collection[str] | None = None) -> None:
     """Give each unnamed free dim of an input a name of its own, so that it can be bound.
 
     A text that is no name (``?``) says nothing of a result either: there it is taken away.
+    ``taken`` names what other dims are called, where the model at hand is not whole.
     """
+    taken = names_taken(model) if taken is None else taken
     for value in model.graph.input:
-        named = input_dims(value)
+        named = input_dims(value, taken)
         for dim, name in zip(value.type.tensor_type.shape.dim, named, strict=True):
             if isinstance(name, str):
                 dim.dim_param = name
@@ -115,7 +117,7 @@ def dims_of_inputs(model: ModelProto, shapes: Mapping[str, Shape]) -> dict[str, 
         return {}
     interface = type(model)()
     interface.graph.input.extend(model.graph.input)
-    name_free_dims(interface)
+    name_free_dims(interface, names_taken(model))
     return dims_from_shapes(interface, shapes)
 
 

@@ -138,6 +138,9 @@ def _given(program: Program) -> Iterable[VarId]:
 
 def _why_unsized(var: Var) -> str:
     known = var.shape is not None and all(isinstance(dim, int) for dim in var.shape)
+    if known and 0 in (var.shape or ()):
+        # Also what a branch makes that is not taken here: other inputs may take it.
+        return "it has no elements at these sizes"
     return "" if known else "its size is not known"
 
 

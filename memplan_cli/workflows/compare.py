@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from memplan_cli.core.results.observations import DEFAULT_TIMEOUT
 
@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.proofs.compare import Comparison
 
 
+Depth = Literal["outputs", "full"]
+
+Search = Literal["foreseen", "measured"]
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """How a written model is proved: where it runs, and what counts as equal.
@@ -26,6 +31,9 @@ class Check:
         rtol, atol: what is excused, ``|got - wanted| <= atol + rtol * |wanted|``; two zeros
             ask for the same bits.
         timeout: seconds for each process that runs a model.
+        depth: ``full`` looks at the memory of the runs too, ``outputs`` compares alone.
+        search: settings are ``foreseen``, and confirmed by the run that is made anyway, or
+            searched among many that are ``measured``.
     """
 
     provider: str = "auto"
@@ -33,6 +41,8 @@ class Check:
     rtol: float = 0.0
     atol: float = 0.0
     timeout: float = DEFAULT_TIMEOUT
+    depth: Depth = "full"
+    search: Search = "foreseen"
 
 
 DEFAULT_CHECK = Check()
@@ -105,6 +115,7 @@ def comparison(
     return Comparison(
         provider=check.provider,
         dims=binding.dims,
+        assumed=binding.assumed,
         feeds=binding.feeds,
         runs=check.runs,
         timeout=check.timeout,

@@ -9,8 +9,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.binding_options import (
+    LOOK_AT_A_RUN,
+    dim_option,
+    input_shapes,
+    usual_numbers,
+)
 from memplan_cli.core.progress import Detail
 from memplan_cli.core.selection import free_dims
 from memplan_cli.core.symbolic.dims import bind_dim, binding_text
@@ -28,9 +35,10 @@ from memplan_cli.planning.fit import (
 from memplan_cli.planning.planner import make_plan
 from memplan_cli.planning.totals import input_bytes, output_bytes, summed
 from memplan_cli.settings.settings import Settings
+from memplan_cli.workflows.files.binding import refuse_run
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from memplan_cli.core.program import Program
     from memplan_cli.core.progress import Progress
@@ -70,6 +78,7 @@ def fit(
         MemplanError: the model is wrong, or could not be run where that was asked for.
     """
     settings, model = settings or Settings(), Path(model)
+    refuse_run(settings, "--confirm" if limit.provider is not None else "")
     _refuse_decided(limit.unknown, settings)
     if settings.chunk != "none":
         raise SettingsError(
@@ -135,15 +144,16 @@ class _Search:
     def of(
         cls, path: Path, limit: MemoryLimit, settings: Settings, progress: Progress | None
     ) -> _Search:
-        from memplan_cli.onnx_io.load import load_model
-        from memplan_cli.workflows.files.binding import bind
-        from memplan_cli.workflows.files.model_file import load_program
+        from memplan_cli.workflows.files.assuming import settle_all_but
+        from memplan_cli.workflows.files.binding import assumed_in, bind
+        from memplan_cli.workflows.files.model_file import read_model
 
-        model = load_model(path)
-        settings = bind(model, settings)
+        file = read_model(path)
+        settings = bind(file.model, settings)
         _refuse_decided(limit.unknown, settings)
-        loaded = load_program(model, path, settings)
-        del model
+        found = settle_all_but(file.lazy, path, settings, limit.unknown)
+        del file
+        settings, loaded = found.settings, found.loaded
         _check_symbols(loaded.program, limit.unknown, settings)
         planned = make_plan(loaded.program, settings, _SOURCE, progress=progress)
         _refuse_unknown(planned.plan)
@@ -151,7 +161,7 @@ class _Search:
             planned.program,
             replace(settings, order="keep"),
             _totals(planned.program, planned.plan, settings),
-            loaded.warnings,
+            (*loaded.warnings, *assumed_in(settings)),
             progress,
         )
 
@@ -201,8 +211,20 @@ def _check_symbols(program: Program, unknown: tuple[str, ...], settings: Setting
     if left:
         raise SettingsError(
             f"dim {left[0]!r} has no value",
-            hint=f"give it one with --dim {left[0]}=N, or look for it with {left[0]}=?",
+            hint=_for_the_others(program, left),
         )
+
+
+_BY_DATA = 64
+"""What a dim that data decides is offered as."""
+
+
+def _for_the_others(program: Program, left: Sequence[str]) -> str:
+    """Return the options for dims without a number: fixed ones, or one to be looked for."""
+    usual = usual_numbers(input_shapes(program))
+    fixed = " ".join(dim_option(name, usual.get(name, _BY_DATA)) for name in left)
+    sought = f"--dim {quote(f'{left[0]}=?')} looks for it"
+    return f"{fixed} gives numbers; {sought}" if len(left) == 1 else f"{fixed} gives numbers"
 
 
 def _refuse_unknown(plan: Plan) -> None:
@@ -210,7 +232,7 @@ def _refuse_unknown(plan: Plan) -> None:
         first = next(iter(plan.report.unplanned))
         raise UnknownSizeError(
             f"the size of {first.name!r} is not known: {first.reason}",
-            hint="give its shape, or add --profile-shapes",
+            hint="" if plan.settings.get("run", True) else LOOK_AT_A_RUN,
         )
 
 

@@ -24,11 +24,12 @@ from memplan_cli.reporting.findings.gate import (
     rules_from,
     worth_recording,
 )
+from memplan_cli.reporting.findings.hints import path_word
 from memplan_cli.reporting.findings.snapshot import snapshot_of
 from memplan_cli.settings.sources import layers, read_overrides
 from memplan_cli.workflows.files.file_names import matched
 from memplan_cli.workflows.files.output_files import refuse_targets
-from memplan_cli.workflows.report import planned_or_stale, warn
+from memplan_cli.workflows.report import planned_or_stale, say_assumed, warn
 from memplan_cli.workflows.request import Request
 
 if TYPE_CHECKING:
@@ -254,8 +255,11 @@ def _snapshot(case: _Case, request: Request) -> Snapshot:
     """
     plan, stale = planned_or_stale(case.model, request)
     if stale:
-        raise PlanError(stale[0], hint="run `memplan optimize` again, or gate the model")
+        raise PlanError(
+            stale[0], hint=f"`memplan optimize {path_word(plan.report)}` makes it again"
+        )
     warn(case.model, plan.report.warnings, request)
+    say_assumed(case.model, plan, request)
     return snapshot_of(plan, case.key, installed_runtime())
 
 

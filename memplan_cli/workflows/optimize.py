@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.progress import Progress, silent
 from memplan_cli.settings.settings import Settings
-from memplan_cli.workflows.candidates import Optimized, write_proved, write_unproved
+from memplan_cli.workflows.best import write_proved
+from memplan_cli.workflows.candidates import Optimized, write_unproved
 from memplan_cli.workflows.compare import DEFAULT_CHECK, Check
 from memplan_cli.workflows.files.binding import bind
-from memplan_cli.workflows.files.model_file import plan_model, read_model
+from memplan_cli.workflows.files.model_file import bind_whole, plan_model, read_model
 from memplan_cli.workflows.files.rewriting import Rewriting, Targets
 from memplan_cli.workflows.profiles import at_largest, plan_profiles
 
@@ -40,7 +42,8 @@ def optimize(  # noqa: PLR0913 - what the command takes, by name
         out: The file to write; ``<stem>.memplan.onnx`` beside the model by default.
         plan_file: The plan's file; ``out`` with the suffix ``.json`` by default.
         settings_out: Where the runtime's settings go as Python, and as JSON beside it.
-        check: How to compare both models; None leaves the comparison out.
+        check: How to compare both models; None leaves the comparison out, and so do
+            settings that allow no run.
         progress: Told what is being done.
 
     Raises:
@@ -48,18 +51,21 @@ def optimize(  # noqa: PLR0913 - what the command takes, by name
             comparison fails or the budget cannot be met.
     """
     settings, model = settings or Settings(), Path(model)
+    check = check if settings.run else None
     targets = Targets.of(model, out, plan_file, settings_out)
     targets.refuse(model)
     file = read_model(model)
     settings = bind(file.model, settings)
     if profiles:
         planned = plan_profiles(file, settings, profiles, progress)
-        settings = at_largest(settings, profiles)
+        settings = at_largest(replace(settings, inputs=planned.settings.inputs), profiles)
     elif settings.target != "portable":
         from memplan_cli.workflows.target import optimize_for_target
 
+        settings = bind_whole(file, settings)
         return optimize_for_target(file, settings, targets, check, progress or silent)
     else:
         planned = plan_model(file, settings, progress)
+        settings = planned.settings
     written = Rewriting(file, planned, settings, targets)
     return write_proved(written, check, progress) if check else write_unproved(written)

@@ -86,6 +86,7 @@ def plan_profiles(
     shared = plan_model(file, for_all(settings, profiles), progress)
     free_dims(shared.program, profiles)
     rows = []
+    settings = replace(settings, inputs=shared.settings.inputs)
     each = bindings(profiles)
     for done, dims in enumerate(each):
         if progress:

@@ -30,7 +30,9 @@ def plan(
     *,
     allocate: Allocator | None = None,
 ) -> Plan:
-    """Plan a model in memory; nothing is written or run.
+    """Plan a model in memory; nothing is written.
+
+    Where its dims or sizes cannot be told otherwise it is run, unless settings forbid that.
 
     Args:
         model: The ONNX file.
@@ -121,7 +123,17 @@ def planned(path: FilePath, request: Request) -> Plan:
     """
     found, stale = planned_or_stale(Path(path), request)
     warn(path, (*found.report.warnings, *stale), request)
+    say_assumed(path, found, request)
     return found
+
+
+def say_assumed(path: FilePath, plan: Plan, request: Request) -> None:
+    """Say which dims nobody bound: the numbers are at these."""
+    from memplan_cli.reporting.findings.assumed import assumed_lines, assumed_of
+    from memplan_cli.reporting.findings.hints import free_inputs
+
+    for line in assumed_lines(assumed_of(plan.report), free_inputs(plan.report)):
+        request.warn(f"note: {path}: {line}")
 
 
 def warn(path: FilePath, warnings: Sequence[str], request: Request) -> None:

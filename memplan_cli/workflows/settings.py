@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.settings.settings import Settings
-from memplan_cli.workflows.files.binding import bind, binding_of
-from memplan_cli.workflows.files.model_file import read_model
+from memplan_cli.workflows.files.binding import assumed_in, binding_of, refuse_run
+from memplan_cli.workflows.files.model_file import bind_whole, read_model
 
 if TYPE_CHECKING:
     from memplan_cli.runtime.steer import Recommendation
     from memplan_cli.workflows.compare import Check
+    from memplan_cli.workflows.files.model_file import ModelFile
     from memplan_cli.workflows.request import FilePath
 
 
@@ -21,7 +24,7 @@ def settings(model: FilePath, given: Settings, check: Check | None = None) -> Re
     Args:
         model: Its weights must be there: the runtime loads it to tell what it would run.
         given: What binds dims and inputs in it counts.
-        check: Measure on its provider; None predicts only.
+        check: Confirm by a run on its provider, or search by measuring; None predicts only.
 
     Raises:
         MemplanError: the model does not load, or has no dim of a name.
@@ -30,7 +33,28 @@ def settings(model: FilePath, given: Settings, check: Check | None = None) -> Re
     from memplan_cli.runtime.measuring.measure import Trial
 
     model = Path(model)
-    proto = read_model(model).model
-    trial = Trial(provider=check.provider, timeout=check.timeout) if check else None
-    bound = bind(proto, Settings(dims=given.dims, shapes=given.shapes, inputs=given.inputs))
-    return best_settings(model, binding_of(bound), trial)
+    refuse_run(given, "--measure" if check else "")
+    file = read_model(model)
+    own = Settings(dims=given.dims, shapes=given.shapes, inputs=given.inputs, run=given.run)
+    bound = bind_whole(file, own)
+    if check is not None and check.search == "foreseen":
+        found = _confirmed(file, bound, check)
+    else:
+        trial = Trial(provider=check.provider, timeout=check.timeout) if check else None
+        found = best_settings(model, binding_of(bound), trial)
+    return replace(found, notes=(*found.notes, *assumed_in(bound)))
+
+
+def _confirmed(file: ModelFile, bound: Settings, check: Check) -> Recommendation:
+    """Run the model under the defaults, and once under the settings foreseen on that run."""
+    from memplan_cli.runtime.account import account_before, own_settings
+    from memplan_cli.runtime.proofs.original import Asked, run_original
+    from memplan_cli.workflows.files.assuming import settle_in_numbers
+
+    binding = binding_of(bound)
+    asked = Asked(check.provider, binding.dims, binding.feeds, check.timeout)
+    program = settle_in_numbers(file.lazy, file.path, bound).loaded.program
+    with tempfile.TemporaryDirectory(prefix="memplan-proof-") as name:
+        folder = Path(name)
+        original = run_original(file.path, file.model, asked, binding.dims, folder)
+        return own_settings(original, account_before(original), folder, program)

@@ -36,27 +36,26 @@ def simulate(
     from memplan_cli.runtime.simulation.dynamic import simulate as simulated
     from memplan_cli.runtime.simulation.predict import Executed, needs_run
     from memplan_cli.runtime.workers.session import resolve_provider
-    from memplan_cli.shapes.bindings import Bindings
-    from memplan_cli.shapes.given_values import small_values
-    from memplan_cli.workflows.files.binding import bind
-    from memplan_cli.workflows.files.model_file import plan_model, read_model
-    from memplan_cli.workflows.files.reading import read_observed
+    from memplan_cli.workflows.files.assuming import settle_in_numbers
+    from memplan_cli.workflows.files.binding import assumed_in, refuse_run
+    from memplan_cli.workflows.files.model_file import plan_settled, read_model
 
     path = Path(model)
     file = read_model(path)
-    bound = bind(
-        file.model,
-        Settings(dims=settings.dims, shapes=settings.shapes, inputs=settings.inputs),
+    given = Settings(
+        dims=settings.dims, shapes=settings.shapes, inputs=settings.inputs, run=settings.run
     )
+    found = settle_in_numbers(file.lazy, path, given)
+    loaded, bound = found.loaded, found.settings
     dims, feeds = bound.dims, bound.inputs.feeds or {}
-    bindings = Bindings(dims, bound.shapes, values=small_values(feeds))
-    loaded = read_observed(file.model, path, bindings, feeds)
     executed = Executed(loaded.program, dims)
     if needs_run(executed):
+        refuse_run(settings, "simulating what data decides")
         provider = resolve_provider("auto")
         trial = Trial(provider=provider, dims=dims, feeds=feeds, timeout=timeout)
         seen = observe(path, loaded.program, trial, provider)
         executed = replace(executed, observed=seen)
-    found = tuple(simulated(executed, name) for name in allocators)
-    plan = plan_model(file, replace(bound, profile_shapes=True)).plan
-    return Simulated(plan.report.memory.planned, found, loaded.warnings)
+    simulations = tuple(simulated(executed, name) for name in allocators)
+    plan = plan_settled(file, found).plan
+    notes = (*loaded.warnings, *assumed_in(bound))
+    return Simulated(plan.report.memory.planned, simulations, notes)

@@ -13,17 +13,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.results.fallbacks import WEIGHTS_UNPACKED, Fallback
 from memplan_cli.core.results.observations import CPU, PROVIDERS
 from memplan_cli.core.symbolic.sizes import size_of
-from memplan_cli.errors import RuntimeUnavailableError, SettingsError
+from memplan_cli.errors import SettingsError
+from memplan_cli.workflows.best import best_candidate
 from memplan_cli.workflows.candidates import (
     Candidate,
     Optimized,
-    best_candidate,
     warned,
     write_unproved,
 )
-from memplan_cli.workflows.files.binding import binding_of
+from memplan_cli.workflows.fallbacks import fell_back
 from memplan_cli.workflows.files.model_file import ModelFile, plan_model, source_of
 from memplan_cli.workflows.files.own_weights import (
     FUSED,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from memplan_cli.analysis.aliasing import Aliasing
-    from memplan_cli.runtime.measuring.measure import Trial
+    from memplan_cli.runtime.graph.offline import Dump, Packing
     from memplan_cli.settings.settings import Settings
     from memplan_cli.workflows.compare import Check
 
@@ -59,8 +60,7 @@ def optimize_for_target(
         SettingsError: the models were to be compared on another provider.
         ModelError: a file is in the way or cannot be written.
     """
-    from memplan_cli.runtime.graph.fusions import costly_fusions
-    from memplan_cli.runtime.measuring.measure import Trial
+    from memplan_cli.runtime.graph.offline import Packing
     from memplan_cli.runtime.workers.session import resolve_provider
 
     allowed = ("auto", settings.target, PROVIDERS[settings.target])
@@ -73,67 +73,127 @@ def optimize_for_target(
     targets.refuse_weights(file)
     with tempfile.TemporaryDirectory(prefix="memplan-offline-") as folder:
         progress("optimizing the graph for the runtime")
-        trial = None
-        if check is not None and provider == CPU:
-            binding = binding_of(settings)
-            trial = Trial(dims=binding.dims, feeds=binding.feeds, timeout=check.timeout)
-        dumps = _Dumps(file, settings, targets, Path(folder), provider, trial)
-        fused = dumps.without(())
+        graphs = _Graphs(file, settings, targets, Path(folder), provider)
         if check is None:
-            return write_unproved(fused)
+            return write_unproved(graphs.planned(Packing.AT_LOAD, (FUSED,))[0])
         check = replace(check, provider=settings.target)
         plain = replace(settings, target="portable")
         portable = Rewriting(file, plan_model(file, plain, progress), plain, targets)
-        graphs = [fused]
-        fusions = costly_fusions(fused.planned.program)
-        if fusions:
-            graphs.append(dumps.without(fusions))
-        if _may_need_less(portable, fused, provider):
-            graphs.append(portable)
-        return best_candidate([Candidate(rewriting, check, progress) for rewriting in graphs])
+        packing = Packing.IN_FILE if provider == CPU else Packing.AT_LOAD
+        done = _best(graphs.planned(packing), portable, check, provider, progress)
+        if done.model is not None or packing is Packing.AT_LOAD or not _broke(done):
+            return done
+        progress("packing weights at load: the file with packed ones does not run")
+        unpacked = [_with_fallback(r, done) for r in graphs.planned(Packing.AT_LOAD)]
+        return _best(unpacked, portable, check, provider, progress)
+
+
+def _best(
+    fused: Sequence[Rewriting],
+    portable: Rewriting,
+    check: Check,
+    provider: str,
+    progress: Callable[[str], None],
+) -> Optimized:
+    """Prove the best of the runtime's graphs and of the graph as it is."""
+    graphs = list(fused)
+    if _may_need_less(portable, graphs[0], provider):
+        graphs.append(portable)
+    return best_candidate([Candidate(rewriting, check, progress) for rewriting in graphs])
+
+
+def _with_fallback(rewriting: Rewriting, failed: Optimized) -> Rewriting:
+    """Return a rewriting that says why its weights are not packed into the file."""
+    found = failed.plan.report.validation
+    why = found.notes[0] if found is not None and found.notes else "the file does not run"
+    lost = Fallback(WEIGHTS_UNPACKED, "weights are not packed into the file", why)
+    planned = replace(rewriting.planned, plan=fell_back(rewriting.planned.plan, lost))
+    return replace(rewriting, planned=planned)
+
+
+def _broke(done: Optimized) -> bool:
+    """Whether a written model did not run, which says nothing of its outputs."""
+    found = done.plan.report.validation
+    return found is not None and found.status == "failed" and found.max_abs_diff is None
 
 
 @dataclass(frozen=True, slots=True)
-class _Dumps:
-    """The graphs that the runtime makes of one model; ``trial`` where they may be run first."""
+class _Graphs:
+    """The graphs that the runtime makes of one model."""
 
     file: ModelFile
     settings: Settings
     targets: Targets
     folder: Path
     provider: str
-    trial: Trial | None
 
-    def without(self, fusions: Sequence[str]) -> Rewriting:
-        """Dump and plan the graph in which some fusions are left out."""
+    def planned(
+        self, packing: Packing, kinds: Sequence[str] = (FUSED, UNFUSED)
+    ) -> list[Rewriting]:
+        """Dump and plan the runtime's graph, and that without its costly fusions."""
         from memplan_cli.runtime.graph.offline import optimise_offline
 
         taken = self.file.data_files
-        name = dump_name(self.targets.model, taken, UNFUSED if fusions else FUSED)
-        refuse_foreign_weights(self.targets.model, [f"{name}.data"])
-        dump = self.folder / name
-        if self.trial is None:
-            optimise_offline(self.file.path, dump, self.provider, fusions=fusions)
-        else:
-            _pack(self.file.path, dump, self.trial, fusions)
-        return _fused(self.file, dump, self.settings, self.targets, self.provider)
+        names = [dump_name(self.targets.model, taken, kind) for kind in kinds]
+        refuse_foreign_weights(self.targets.model, [f"{names[0]}.data"])
+        folder = self.folder / packing.name
+        folder.mkdir()
+        paths = [folder / name for name in names]
+        dumps = optimise_offline(self.file.path, paths, self.provider, packing)
+        refuse_foreign_weights(
+            self.targets.model, [f"{dump.path.name}.data" for dump in dumps]
+        )
+        return [self._ordered(dump) for dump in dumps]
 
+    def _ordered(self, dump: Dump) -> Rewriting:
+        """Plan the dump, and the dump with readers for what nobody reads; return the better."""
+        from memplan_cli.onnx_io.load import load_model
+        from memplan_cli.onnx_io.runs.runnable import unread_outputs, with_readers
+        from memplan_cli.onnx_io.writing.verify import graph_differences
 
-def _pack(model: Path, dump: Path, trial: Trial, fusions: Sequence[str] = ()) -> None:
-    """Dump with packed weights in the file, and without where the runtime fails with them.
+        path = dump.path
+        model = load_model(path)
+        plain = self._plan(dump, ModelFile.of(path, model))
+        vars_ = plain.planned.program.vars.values()
+        sizes = {v.name: size_of(v.shape, v.dtype) for v in vars_ if not v.block}
+        worth = [
+            name
+            for name in unread_outputs(model)
+            if (size := sizes.get(name)) is not None and size.coefficient > _READERS_COST
+        ]
+        if not worth:
+            return plain
+        copy = path.with_name(f"{path.stem}.read{path.suffix}")
+        copy.write_bytes(with_readers(model, worth).SerializeToString())
+        read = self._plan(dump, ModelFile.of(copy, load_model(copy)))
+        changed = graph_differences(model, read.file.model)
+        if changed or not _may_need_less(read, plain, self.provider):
+            return plain
+        note = f"{len(worth)} outputs that nobody reads are read by a Shape node, which frees them"
+        planned = replace(read.planned, plan=warned(read.planned.plan, note))
+        return replace(read, planned=planned)
 
-    Such files crash ONNX Runtime 1.31.1 on some models (a swin transformer): only one that
-    has run is worth going on with, and without a run none is made.
-    """
-    from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN, Packing, optimise_offline
-    from memplan_cli.runtime.measuring.measure import record
+    def _plan(self, dump: Dump, file: ModelFile) -> Rewriting:
+        from memplan_cli.planning.choosing.candidate import Runtime
+        from memplan_cli.planning.planner import make_plan
+        from memplan_cli.runtime.facts import required_version
+        from memplan_cli.runtime.graph.offline import offline_metadata, offline_program
+        from memplan_cli.runtime.graph.settle import settled
 
-    optimise_offline(model, dump, CPU, Packing.IN_FILE, fusions)
-    try:
-        record(dump, RUN_AS_WRITTEN, replace(trial, provider="cpu", runs=2, timing_runs=0))
-    except RuntimeUnavailableError:
-        dump.with_name(f"{dump.name}.data").unlink(missing_ok=True)
-        optimise_offline(model, dump, fusions=fusions)
+        dims, provider = self.settings.dims, self.provider
+        program = offline_program(file.path, dims, provider, dump.shapes)
+        runtime = Runtime(
+            runtime_aliasing(provider), partial(settled, dims=dims, provider=provider)
+        )
+        planned = make_plan(program, self.settings, source_of(self.file), runtime=runtime)
+        return Rewriting(
+            file,
+            planned,
+            self.settings,
+            self.targets,
+            original=self.file.path,
+            notes=offline_metadata(required_version(), provider),
+        )
 
 
 def runtime_aliasing(provider: str) -> Aliasing:
@@ -158,57 +218,3 @@ def _predicted_peak(rewriting: Rewriting, provider: str) -> int | None:
 
     executed = Executed(rewriting.planned.program, rewriting.settings.dims)
     return predict(executed, FREED_AT_ONCE, provider).first_run_peak
-
-
-def _fused(
-    file: ModelFile, dump: Path, settings: Settings, targets: Targets, provider: str
-) -> Rewriting:
-    """Plan the dump, and the dump with readers for what nobody reads; return the better."""
-    from memplan_cli.onnx_io.load import load_model
-    from memplan_cli.onnx_io.runs.runnable import unread_outputs, with_readers
-    from memplan_cli.onnx_io.writing.verify import graph_differences
-
-    model = load_model(dump)
-    plain = _planned(file, ModelFile.of(dump, model), settings, targets, provider)
-    vars_ = plain.planned.program.vars.values()
-    sizes = {v.name: size_of(v.shape, v.dtype) for v in vars_ if not v.block}
-    worth = [
-        name
-        for name in unread_outputs(model)
-        if (size := sizes.get(name)) is not None and size.coefficient > _READERS_COST
-    ]
-    if not worth:
-        return plain
-    copy = dump.with_name(f"{dump.stem}.read{dump.suffix}")
-    copy.write_bytes(with_readers(model, worth).SerializeToString())
-    read = _planned(file, ModelFile.of(copy, load_model(copy)), settings, targets, provider)
-    if graph_differences(model, read.file.model) or not _may_need_less(read, plain, provider):
-        return plain
-    note = f"{len(worth)} outputs that nobody reads are read by a Shape node, which frees them"
-    planned = replace(read.planned, plan=warned(read.planned.plan, note))
-    return replace(read, planned=planned)
-
-
-def _planned(
-    original: ModelFile, dump: ModelFile, settings: Settings, targets: Targets, provider: str
-) -> Rewriting:
-    from memplan_cli.planning.candidate import Runtime
-    from memplan_cli.planning.planner import make_plan
-    from memplan_cli.runtime.facts import required_version
-    from memplan_cli.runtime.graph.offline import offline_metadata, offline_program
-    from memplan_cli.runtime.graph.settle import settled
-
-    program = offline_program(dump.path, settings.dims, provider)
-    runtime = Runtime(
-        runtime_aliasing(provider),
-        partial(settled, dims=settings.dims, provider=provider),
-    )
-    planned = make_plan(program, settings, source_of(original), runtime=runtime)
-    return Rewriting(
-        dump,
-        planned,
-        settings,
-        targets,
-        original=original.path,
-        notes=offline_metadata(required_version(), provider),
-    )

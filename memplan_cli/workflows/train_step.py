@@ -11,9 +11,9 @@ from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.metadata import recorded_phases
 from memplan_cli.onnx_io.weights.external_data import external_tensors, locations
 from memplan_cli.onnx_io.writing.write import rewrite
-from memplan_cli.planning.allocation import aliasing_of
-from memplan_cli.planning.candidate import Question
-from memplan_cli.planning.candidates import transformed
+from memplan_cli.planning.choosing.allocation import aliasing_of
+from memplan_cli.planning.choosing.candidate import Question
+from memplan_cli.planning.choosing.candidates import transformed
 from memplan_cli.planning.scope import find_scope
 from memplan_cli.settings.settings import Settings
 from memplan_cli.shapes.reading import read_program

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from shlex import quote
+from typing import TYPE_CHECKING, Literal
 
 from memplan_cli.core.bindings import Inputs
+from memplan_cli.core.results.observations import CPU, PROVIDERS, Validation
 from memplan_cli.core.results.validation import Proof
 from memplan_cli.errors import ModelError, PlanError, SettingsError
+from memplan_cli.reporting.findings.hints import path_word
 from memplan_cli.settings.settings import Settings
 from memplan_cli.workflows.compare import DEFAULT_CHECK, Check, compare_models
 from memplan_cli.workflows.donate import Donation, with_binding, with_donation
+from memplan_cli.workflows.files.agreement import bounds_of, dims_of, held_against, shapes_of
 from memplan_cli.workflows.files.binding import bind, binding_of
 from memplan_cli.workflows.files.file_names import original_of, plan_beside
+from memplan_cli.workflows.files.model_file import ModelFile, bind_whole
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them
-
+    from memplan_cli.checking.check import Agreement
     from memplan_cli.core.bindings import Binding
-    from memplan_cli.core.program import Shape
-    from memplan_cli.core.results.observations import Validation
     from memplan_cli.core.results.plan import Plan
+    from memplan_cli.core.results.report import Report
     from memplan_cli.workflows.compare import Compared
     from memplan_cli.workflows.request import FilePath
 
@@ -37,9 +40,9 @@ def validate(
     extras: Collection[Extra] = (),
     inputs: Inputs | None = None,
 ) -> Proof:
-    """Run a written model and its original, and compare what they give.
+    """Hold a written model against its plan, run it and its original, and compare the outputs.
 
-    Both run at the dims that the plan was made for, at two sets of them where it has
+    Where the plan beside it does not say what the model says, nothing is run. Both run at the dims that the plan was made for, at two sets of them where it has
     bounds, both inside; without a plan, at small ones. Where
     the written model says that outputs may lie where inputs were, two steps are taken with
     each such pair in one buffer.
@@ -57,7 +60,6 @@ def validate(
     """
     from memplan_cli.onnx_io.load import load_model
     from memplan_cli.onnx_io.metadata import donated_pairs, is_offline, read_notes
-    from memplan_cli.onnx_io.runs.feeds import default_dims
     from memplan_cli.runtime.facts import Pair, runtime_account
 
     planned, original = _pair(Path(planned), original)
@@ -66,11 +68,21 @@ def validate(
     refuse_foreign(notes, planned)
     has_plan = bool(extras) or plan_beside(planned).exists()
     plan = _own_plan(planned, notes.get("digest")) if has_plan else None
-    first, second = bindings_inside(plan, default_dims(model))
-    binding = _bound(model, plan, inputs or Inputs()).at(first)
+    from memplan_cli.onnx_io.interface import free_dims
+
+    agreed: tuple[str, ...] = ()
+    if plan is not None:
+        agreement = held_against(model, plan, original)
+        if agreement.disagreements:
+            return Proof(_refused(agreement, check.provider))
+        agreed = (agreement.described(),)
+    binding = _bound(ModelFile.of(planned, model), plan, inputs or Inputs())
+    first, second = bindings_inside(plan, dict.fromkeys(free_dims(model), 1))
+    binding = binding.at(first)
     found = _compared(original, planned, check, (binding, binding.at(second)))
     donation = Donation(donated_pairs(model), offline=is_offline(model))
     verdict = with_donation(found.verdict, (original, planned), donation, check, binding)
+    verdict = replace(verdict, notes=(*verdict.notes, *agreed))
     if plan is not None and "replay" in extras:
         verdict = _replayed(verdict, planned, plan, check, binding)
     if plan is None or "measure" not in extras:
@@ -87,6 +99,15 @@ def validate(
         timeout=check.timeout,
     )
     return Proof(verdict, with_binding(runtime_account(pair).facts, donation.pairs))
+
+
+def _refused(agreement: Agreement, provider: str) -> Validation:
+    """Return the verdict on a model and a plan that say different things; nothing was run."""
+    return Validation(
+        status="failed",
+        provider=PROVIDERS.get(provider, CPU),
+        notes=tuple(f"plan: {said}" for said in agreement.disagreements),
+    )
 
 
 def _pair(planned: Path, original: FilePath | None) -> tuple[Path, Path]:
@@ -175,7 +196,7 @@ def _own_plan(planned: Path, digest: str | None) -> Plan:
     return plan
 
 
-def _bound(model: ModelProto, plan: Plan | None, inputs: Inputs) -> Binding:
+def _bound(file: ModelFile, plan: Plan | None, inputs: Inputs) -> Binding:
     """Return what a plan was made for, and the inputs given, which have the same sizes.
 
     Raises:
@@ -184,48 +205,36 @@ def _bound(model: ModelProto, plan: Plan | None, inputs: Inputs) -> Binding:
     """
     from memplan_cli.onnx_io.interface import known_dims
 
-    shapes = {} if plan is None else _shapes(plan)
+    shapes = {} if plan is None else shapes_of(plan)
     # A graph that the runtime made may have lost dims that no input has.
-    known = known_dims(model, shapes.values())
-    dims = {name: value for name, value in _dims(plan).items() if name in known}
+    known = known_dims(file.model, shapes.values())
+    said = {} if plan is None else dims_of(plan)
+    dims = {name: value for name, value in said.items() if name in known}
+    assumed = {name: value for name, value in _assumed(plan).items() if name in known}
+    settings = Settings(dims=dims, shapes=shapes, inputs=inputs)
     try:
-        return binding_of(bind(model, Settings(dims=dims, shapes=shapes, inputs=inputs)))
+        settings = bind(file.model, settings)
+        own = replace(settings.inputs, assumed=assumed if plan else None)
+        return binding_of(bind_whole(file, replace(settings, inputs=own)))
     except SettingsError as error:
         if plan is None or not inputs.given:
             raise
         raise SettingsError(
             f"the inputs are not those of the plan: {error}",
-            hint=error.hint or "plan again with them: memplan optimize --inputs",
+            hint=error.hint or _planned_with(plan.report, inputs),
         ) from error
 
 
-def _shapes(plan: Plan) -> Mapping[str, Shape]:
-    """Return the shapes that a plan was made for.
-
-    Raises:
-        PlanError: it does not say them: settings are free in a plan's schema.
-    """
-    from memplan_cli.settings.sources import read_overrides
-
-    try:
-        found = read_overrides({"shapes": plan.settings.get("shapes")}).values
-    except SettingsError as error:
-        raise PlanError("the plan's settings do not say the shapes of its inputs") from error
-    return cast("Mapping[str, Shape]", found.get("shapes", {}))
+def _planned_with(report: Report, inputs: Inputs) -> str:
+    """Return the command that plans with inputs in files; arrays have no word of their own."""
+    files = " ".join(f"--inputs {quote(file)}" for file in inputs.files)
+    return f"`memplan optimize {path_word(report)} {files}` plans with them" if files else ""
 
 
-def _dims(plan: Plan | None) -> Mapping[str, int]:
-    """Return the values of the dims that a plan was made for.
-
-    Raises:
-        PlanError: it does not say them: settings are free in a plan's schema.
-    """
-    if plan is None:
-        return {}
-    dims = plan.settings.get("dims")
-    if not isinstance(dims, dict) or not all(type(value) is int for value in dims.values()):
-        raise PlanError("the plan's settings do not say the values of its dims")
-    return dims
+def _assumed(plan: Plan | None) -> Mapping[str, int]:
+    """Return the numbers of the dims that a plan is symbolic in, as its report assumed them."""
+    bindings = {} if plan is None else plan.report.bindings
+    return {name: dim.value for name, dim in bindings.items() if dim.source == "assumed"}
 
 
 def bindings_inside(
@@ -239,23 +248,13 @@ def bindings_inside(
     Raises:
         PlanError: the plan does not say its bounds: settings are free in its schema.
     """
-    bounds = {} if plan is None else _bounds(plan)
+    bounds = {} if plan is None else bounds_of(plan)
     first, second = {}, {}
     for name, (low, high) in bounds.items():
         if name in usual:
             first[name] = at = min(max(usual[name], low), high)
             second[name] = at + 1 if at < high else max(low, at - 1)
     return first, second
-
-
-def _bounds(plan: Plan) -> Mapping[str, tuple[int, int]]:
-    from memplan_cli.settings.sources import read_overrides
-
-    try:
-        found = read_overrides({"bounds": plan.settings.get("bounds")}).values
-    except SettingsError as error:
-        raise PlanError("the plan's settings do not say the bounds of its dims") from error
-    return cast("Mapping[str, tuple[int, int]]", found.get("bounds", {}))
 
 
 def _replayed(

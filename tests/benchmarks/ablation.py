@@ -2,11 +2,11 @@
 
     python -m tests.benchmarks.ablation [--part NAME] [--only NAME] [--kept DIR]
 
-Parts: packers, large, inlining, parsers, symbols. Subsystems are switched off from outside, in
+Parts: packers, large, orders, inlining, parsers, symbols. Subsystems are switched off from outside, in
 processes of their own; `ablation_modules` says where they live. Prints tables in Markdown; the
 page docs/measurements/ablation.md is put together of them, with verdicts, by hand. With `--kept`
 the problems of real models and finished variants stay in a folder, so that a run can go on.
-Inlining needs `PYTHONPATH=tests:tests/e2e`; the columns of ruamel.yaml and SymPy need these.
+Inlining and orders need `PYTHONPATH=tests:tests/e2e`; the columns of ruamel.yaml and SymPy need these.
 """
 
 from __future__ import annotations
@@ -58,6 +58,13 @@ def large(kept: Path, only: str) -> Iterator[str]:
     yield from table(ablation_large.HEAD, ablation_large.rows(kept, only))
 
 
+def orders(_kept: Path, only: str) -> Iterator[str]:
+    """Yield the table of the ordering search's methods."""
+    from . import ablation_orders  # needs tests on PYTHONPATH
+
+    yield from table(ablation_orders.HEAD, ablation_orders.rows(only))
+
+
 def inlining(_kept: Path, only: str) -> Iterator[str]:
     """Yield the table of models whose functions the runtime inlines."""
     from . import ablation_inlining  # needs tests and tests/e2e on PYTHONPATH
@@ -78,6 +85,7 @@ def symbols(_kept: Path, _only: str) -> Iterator[str]:
 PARTS: Mapping[str, Callable[[Path, str], Iterator[str]]] = {
     "packers": packers,
     "large": large,
+    "orders": orders,
     "inlining": inlining,
     "parsers": parsers,
     "symbols": symbols,

@@ -56,17 +56,8 @@ def _without_spool() -> None:
     put("spool", "MOST_KEPT", 1 << 62)
 
 
-def _without_heap() -> None:
-    replace("heap", "give_back", lambda *_size: None)
-
-
 def _without_release() -> None:
     put("lazy_model", "LazyModel.release", lambda _self: None)
-
-
-def _without_release_and_heap() -> None:
-    _without_heap()
-    _without_release()
 
 
 def _without_wire() -> None:
@@ -95,9 +86,7 @@ OFF: Mapping[str, Callable[[], None]] = {
     "nothing": lambda: None,
     "columns": _without_columns,
     "spool": _without_spool,
-    "heap": _without_heap,
     "lazy_model": _without_release,
-    "lazy_model, heap": _without_release_and_heap,
     "wire": _without_wire,
     "protobuf": _with_all_of_onnx,
 }

@@ -152,10 +152,6 @@ def _without_early_greedy() -> None:
     put("lowering", "QUICK", 0)
 
 
-def _without_pairs() -> None:
-    put("lowering", "is_pairwise", _no)
-
-
 def _without_lowering() -> None:
     put(
         "portfolio",
@@ -215,7 +211,6 @@ VARIANTS: Mapping[str, Variant] = {
     ),
     "blame": Variant("blame in the exact search", _without_blame),
     "early-greedy": Variant("greedy strategies up to 300 buffers", _without_early_greedy),
-    "pairs": Variant("closed form for pairs", _without_pairs, ("pair",)),
 }  # fmt: skip
 """By name; the first is what the others are compared with."""
 

@@ -99,7 +99,7 @@ def by_text_format(text: str, source: str) -> Any:  # noqa: ANN401 - a Value
     """Read a prototxt by protobuf's own parser: places of mistakes in its grammar only."""
     from google.protobuf import text_format  # type: ignore[import-untyped]
 
-    from memplan_cli.settings.keys import Entry, Place, Value, wrong
+    from memplan_cli.settings.written import Entry, Place, Value, wrong
 
     at = Place(source)
     try:
@@ -146,7 +146,7 @@ def _net() -> Any:  # noqa: ANN401 - a class of messages
 def by_ruamel(text: str, source: str) -> Any:  # noqa: ANN401 - a Value
     """Read YAML by ruamel.yaml's round-trip loader, whose maps know lines and columns."""
     ruamel = import_module("ruamel.yaml")
-    from memplan_cli.settings.keys import Entry, Place, Value, wrong
+    from memplan_cli.settings.written import Entry, Place, Value, wrong
 
     def place(line: int, column: int) -> Place:
         return Place(source, line + 1, column + 1)

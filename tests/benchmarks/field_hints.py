@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import click
+
+from memplan_cli.cli import main as entry
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 Words = tuple[str, ...]
 
-OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+(?:[ =][^\s`;]+)?")
-"""An option in a sentence, with the word after it."""
-VALUED = ("--dim", "--shape", "--input", "--inputs", "--bounds")
-VALUE = re.compile(r"[^-=][^=]*=[\w.,/+-]*[a-z0-9_]|[\w/.-]+[.](npz|json)")
-"""``NAME=NUMBERS`` or a file's name; a placeholder such as ``NAME=D,D`` is none."""
+WHOLE = re.compile(r"`(memplan [^`]+)`|(?:^|: )(memplan .+)$")
+"""A command in a clause."""
+LEFT_OUT = re.compile(r"\bleave (--[a-z-]+) out\b")
+QUOTED = re.compile(r"'([^']+)'")
+NAMED = re.compile(r"^(?:did you mean|free dims are) '?([^',?]+)")
+"""A name in place of one that is wrong, the first of several."""
+PLACEHOLDER = re.compile(
+    r"\b(MODEL|PLAN|FILE|NAME|SECONDS|SIZE|INPUT|OUTPUT)\b|=N\b|=D,D|=A[.]"
+)
+"""What a user would have to fill in: nothing that can be copied."""
 ROUNDS = 3
 
 
@@ -35,13 +45,12 @@ class Said:
 
     @property
     def hints(self) -> list[str]:
-        """Return each sentence that tells the user to do something."""
-        lines = [at for at in self.err.splitlines() if at.startswith("Hint:")]
+        """Return each hint: below an error, or a command in a text."""
         told = [
-            at for at in self.out.splitlines() if "give it with --" in at or "say --" in at
+            at.removeprefix("Hint:") for at in self.err.splitlines() if at.startswith("Hint:")
         ]
-        flat = [" ".join(line.removeprefix("Hint:").split()) for line in lines]
-        return [*flat, *dict.fromkeys(_from_option(line) for line in told)]
+        shown = [at for at in self.out.splitlines() if at.strip().startswith("memplan ")]
+        return list(dict.fromkeys(at.strip() for at in (*told, *shown)))
 
 
 @dataclass(frozen=True)
@@ -56,53 +65,103 @@ class Followed:
     """``works``, ``another message``, ``no further``, ``refused`` as an option, or ``nothing to copy``."""
 
 
-def options(hint: str) -> Words:
-    """Return the options of a hint that can be copied as they stand, the valued ones first.
+def offers(hint: str, words: Words, message: str = "") -> list[Words]:
+    """Return each command that a hint on a command offers: its own options changed, or another.
 
-    A hint that offers several ways is followed by the first: all bindings together, or
-    one switch.
+    Clauses stand between ``; ``: each is a way of its own. A name stands in place of the
+    one that the message quotes.
     """
-    found = [re.split(r"[ =]", at.rstrip(",.:?"), maxsplit=1) for at in OPTION.findall(hint)]
-    valued = [pair for pair in found if pair[0] in VALUED and VALUE.fullmatch(pair[-1])]
-    if valued:
-        return tuple(word for pair in valued for word in pair)
-    return next(((at[0],) for at in found if at[0] not in VALUED), ())
+    quoted = QUOTED.search(message)
+    wrong = quoted[1] if quoted else ""
+    found = [_offered(clause, words, wrong) for clause in hint.split("; ")]
+    return list(dict.fromkeys(at for at in found if at))
+
+
+def _offered(clause: str, words: Words, wrong: str) -> Words:
+    if PLACEHOLDER.search(clause):
+        return ()
+    named = NAMED.search(clause)
+    if named and wrong:
+        return tuple(word.replace(wrong, named[1]) for word in words)
+    whole = WHOLE.search(clause)
+    if whole:
+        return tuple(shlex.split(whole[1] or whole[2]))[1:]
+    removed = LEFT_OUT.search(clause)
+    if removed:
+        return _without(words, removed[1])
+    added = tuple(_options(clause, words[0]))
+    return (*words, *added) if added else ()
+
+
+def _options(clause: str, command: str) -> Iterator[str]:
+    """Yield the options in a clause, each with its value where the command wants one."""
+    start = re.search(r"(?<![\w-])--[a-z]", clause)
+    tokens = iter(_split(clause[start.start() :]) if start else ())
+    for token in tokens:
+        if not token.startswith("--"):
+            continue
+        name, sign, _ = token.partition("=")
+        yield token.rstrip(",.:)")
+        if not sign and not _is_flag(command, name.rstrip(",.:)")):
+            yield next(tokens, "").rstrip(",.:)")
+
+
+def _split(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:  # an apostrophe, which no shell would like
+        return text.split()
+
+
+def _is_flag(command: str, option: str) -> bool:
+    known = entry.get_command(click.Context(entry), command)
+    params = known.params if known is not None else ()
+    found = (p for p in params if option in (*p.opts, *p.secondary_opts))
+    return getattr(next(found, None), "is_flag", False)
+
+
+def _without(words: Words, option: str) -> Words:
+    if option not in words:
+        return ()
+    at = words.index(option)
+    return (*words[:at], *words[at + 1 + (not _is_flag(words[0], option)) :])
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What is run: a command on a model."""
+
+    model: str
+    command: str
+    run: Callable[[Words], Said]
 
 
 def follow(
     model: str, command: str, words: Words, said: Said, run: Callable[[Words], Said]
 ) -> list[Followed]:
-    """Run what the hints of a command say, and what the hints after that say."""
-    found = []
-    for _ in range(ROUNDS):
-        if not said.hints:
-            break
-        hint = said.hints[0]
-        added = options(hint)
-        if not added or set(added) <= set(words):
-            outcome = "no further" if added else "nothing to copy"
-            found.append(Followed(model, command, hint, added, outcome))
-            break
-        words = (*words, *added)
-        after = run(words)
-        outcome = _outcome(said, after)
-        found.append(Followed(model, command, hint, added, outcome))
-        if outcome != "another message":
-            break
-        said = after
-    return found
+    """Run what every hint of a command says, and what the hints after that say."""
+    return list(_followed(_Asked(model, command, run), words, said, ROUNDS))
 
 
-def _outcome(before: Said, after: Said) -> str:
-    if after.message.startswith(("No such option", "Invalid value")):
+def _followed(asked: _Asked, words: Words, said: Said, rounds: int) -> Iterator[Followed]:
+    for hint in said.hints:
+        found = offers(hint, words, said.message)
+        if not found:
+            yield Followed(asked.model, asked.command, hint, (), "nothing to copy")
+        for tried in found:
+            after = asked.run(tried)
+            outcome = _outcome(said, after, hint)
+            added = tried[len(words) :] if tried[: len(words)] == words else tried
+            yield Followed(asked.model, asked.command, hint, added, outcome)
+            if outcome == "another message" and rounds > 1:
+                yield from _followed(asked, tried, after, rounds - 1)
+
+
+def _outcome(before: Said, after: Said, hint: str) -> str:
+    if after.message.startswith(("No such option", "Invalid value", "Missing")):
         return "refused"
+    if hint in after.hints or after.message == before.message != "":
+        return "no further"
     if after.code == 2:
-        return "no further" if after.message == before.message else "another message"
-    if before.code == 2:
-        return "works"
-    return "works" if len(after.hints) < len(before.hints) else "no further"
-
-
-def _from_option(line: str) -> str:
-    """Return the option that a line of the report's text tells of, without its other cells."""
-    return re.split(r"\s{2,}", line[line.index("--") :])[0]
+        return "another message"
+    return "works" if after.code in (0, 1) else "no further"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,19 +13,22 @@ import onnxruntime
 from memplan_cli.core.version import VERSION
 
 from .cases import cell
+from .field_causes import cause, failures
 from .field_collection import LEFT_OUT
 from .field_packages import PACKAGES
-from .field_rows import COMMANDS, NOT_RUN, STOPPED, Row
+from .field_process import STOPPED
+from .field_rows import COMMANDS, NOT_RUN, Row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from datetime import date
 
 MEANS = {STOPPED: "t", NOT_RUN: "-"}
 
 COLUMNS = (
     "model", "source", "producer", "nodes", "weights", "opset", "total, no options",
-    "total, shapes given", "coverage", "runs", "`optimize`, s", "exit codes",
+    "total, shapes given", "total, inputs given", "coverage", "tensors", "`optimize`, s",
+    "exit codes",
 )  # fmt: skip
 
 
@@ -48,8 +50,8 @@ def page(made: Made) -> list[str]:
         *_summary(rows),
         *_commands(rows),
         *_table(rows),
-        *_causes(rows),
-        *_naive(rows),
+        *failures(rows),
+        *_against(rows),
         *_hints(rows),
         *_sources(made.notes),
     ]
@@ -64,28 +66,32 @@ def _head(made: Made) -> list[str]:
         f"Python {platform.python_version()}, {platform.machine()}. Every command was given",
         f"{len(made.rows)} models: those inside packages that people install, what exporters",
         'write of tiny models, and the hard ones of `../shared/models`. "Shapes given" means',
-        "`--shape` for every input; the shapes are those that the packages feed, or drawn by",
-        'a rule (`tests/benchmarks/field_shapes.py`), and stand below. "Runs" means that ONNX',
-        "Runtime runs the model with these shapes.",
+        '`--shape` for every input, "inputs given" `--inputs` with arrays for all of them; the',
+        "shapes and values are those that the packages feed, or drawn by a rule",
+        '(`tests/benchmarks/field_shapes.py`), and the shapes stand below. "Runs" means that',
+        "ONNX Runtime runs the model with these inputs.",
         "",
     ]  # fmt: skip
 
 
 def _summary(rows: Sequence[Row]) -> list[str]:
     runs = [row for row in rows if row.runtime["runs"]]
-    proved = [row for row in rows if row.proved]
-    both = [row for row in proved if row.runtime["runs"]]
-    naive = [row for row in runs if _comparable(row)]
-    equal = [row for row in naive if row.bound["naive"] == row.runtime["naive"]]
+    proved = [row for row in runs if row.ending("optimize").code != NOT_RUN]
+    held = [row for row in runs if row.against["tensors"]]
+    seen = [row for row in proved if row.proof.get("observed")]
+    static = [row for row in seen if is_static(row)]
     followed = [at for row in rows for at in row.hints]
     lines: list[tuple[str, int, int]] = [
-        ("models that ONNX Runtime runs with these shapes", len(runs), len(rows)),
+        ("models that ONNX Runtime runs with these inputs", len(runs), len(rows)),
         *_totals("without options", [row.free for row in rows]),
         *_totals("with shapes given", [row.bound for row in rows]),
-        ("the same, of those that ONNX Runtime runs: a number", _numbers(runs), len(runs)),
-        ("`naive` with shapes given equal to a run's, where both are numbers", len(equal), len(naive)),
-        ("`optimize` without options proves the written model", _passed(proved), len(proved)),
-        ("the same, of those that ONNX Runtime runs", _passed(both), len(both)),
+        *_totals("with inputs given", [row.fed for row in rows]),
+        ("every tensor's bytes with inputs given equal to a run's", sum(not row.against["other"] for row in held), len(held)),
+        ("`naive` of the top graph equal to a run's", sum(_agrees(row) for row in held), len(held)),
+        ("`optimize --inputs` passes", sum(_passes(row) for row in proved), len(proved)),
+        ("`observed` is of those inputs", sum(_is_of_inputs(row) for row in seen), len(seen)),
+        ("predicted peaks equal to observed ones, models without a free dim", sum(is_predicted(row) for row in static), len(static)),
+        ("the same, all models", sum(is_predicted(row) for row in seen), len(seen)),
         ("hints that lead further", sum(_leads(at.outcome) for at in followed), len(followed)),
     ]  # fmt: skip
     return [
@@ -94,6 +100,31 @@ def _summary(rows: Sequence[Row]) -> list[str]:
         *(f"| {label} | {count} | {of} |" for label, count, of in lines),
         "",
     ]
+
+
+def is_static(row: Row) -> bool:
+    """Whether a runtime knows all sizes before it runs: no dim is free, nothing is seen."""
+    return not (row.has_free_dims or row.free.get("observed"))
+
+
+def is_predicted(row: Row) -> bool:
+    """Whether both peaks of both models are as predicted."""
+    return bool(row.proof["observed"]) and row.proof["predicted"] == row.proof["observed"]
+
+
+def _agrees(row: Row) -> bool:
+    return bool(row.against["planned"] == row.against["run"])
+
+
+def _passes(row: Row) -> bool:
+    return row.ending("optimize").code == 0
+
+
+def _is_of_inputs(row: Row) -> bool:
+    """Whether nobody assumed a dim, and the outputs of these inputs fit into what was seen."""
+    peaks = row.proof["observed"].get("original", [None])
+    sources = set(row.proof["sources"]) <= {"inputs"}
+    return sources and peaks[0] is not None and peaks[0] >= row.runtime["outputs"]
 
 
 def _totals(when: str, figures: Sequence[dict[str, Any]]) -> list[tuple[str, int, int]]:
@@ -107,14 +138,6 @@ def _totals(when: str, figures: Sequence[dict[str, Any]]) -> list[tuple[str, int
     ]
 
 
-def _numbers(rows: Sequence[Row]) -> int:
-    return sum(_kind(row.bound["total"]) == "number" for row in rows)
-
-
-def _passed(rows: Sequence[Row]) -> int:
-    return sum(row.ending("optimize").code == 0 for row in rows)
-
-
 def _leads(outcome: str) -> bool:
     return outcome in ("works", "another message")
 
@@ -123,10 +146,6 @@ def _kind(total: object) -> str:
     if total is None:
         return "none"
     return "number" if isinstance(total, int) else "formula"
-
-
-def _comparable(row: Row) -> bool:
-    return row.bound["naive"] is not None and row.runtime["naive"] is not None
 
 
 def _commands(rows: Sequence[Row]) -> list[str]:
@@ -149,10 +168,11 @@ def _table(rows: Sequence[Row]) -> list[str]:
         "## Each model",
         "",
         f"Exit codes in this order: {short}; `t` is out of time, `-` not run. Coverage: without",
-        "options and with shapes given.",
+        "options, with shapes and with inputs given. Tensors: of those that a run made, how many",
+        "have another size in the plan for the same inputs.",
         "",
         f"| {' | '.join(COLUMNS)} |",
-        "|---|---|---|---:|---|---|---|---:|---|---|---:|---|",
+        "|---|---|---|---:|---|---|---|---:|---:|---|---|---:|---|",
     ]
     for row in rows:
         ends = [row.ending(command).code for command in COMMANDS]
@@ -160,12 +180,15 @@ def _table(rows: Sequence[Row]) -> list[str]:
         optimize = row.ending("optimize")
         passed = "-" if optimize.code == NOT_RUN else "**no**"
         passed = f"{optimize.seconds:.0f}" if optimize.code == 0 else passed
-        runs = "yes" if row.runtime["runs"] else "no"
-        cover = f"{_share(row.free)} / {_share(row.bound)}"
+        held = row.against
+        other = (
+            f"{held['other']} of {held['tensors']}" if row.runtime["runs"] else "does not run"
+        )
+        cover = " / ".join(_share(at) for at in (row.free, row.bound, row.fed))
         lines.append(
             f"| {row.name} | {row.source} | {cell(row.producer, 30)} | {row.nodes} "
             f"| {row.dtype} | {cell(row.opset, 30)} | {_total(row.free)} | {_total(row.bound)} "
-            f"| {cover} | {runs} | {passed} | `{codes}` |"
+            f"| {_total(row.fed)} | {cover} | {other} | {passed} | `{codes}` |"
         )
     shapes = [f"- `{row.name}`: {cell(row.shapes, 200)}" for row in rows]
     return [*lines, "", "The shapes:", "", *shapes, ""]
@@ -183,63 +206,35 @@ def _total(figures: dict[str, Any]) -> str:
     return f"{total:,}" if isinstance(total, int) else f"`{cell(str(total), 60)}`"
 
 
-def _causes(rows: Sequence[Row]) -> list[str]:
-    lines = ["## What fails, by cause", ""]
-    found = causes(rows)
-    for cause, cases in found:
-        models = sorted({model for model, _, _ in cases})
-        commands = ", ".join(dict.fromkeys(command for _, command, _ in cases))
-        lines += [
-            f"- **{cell(cause, 160).strip(' :')}**: {len(models)} models ({commands}): {', '.join(models)}.",
-            f"  For example `{cases[0][0]}`, {cases[0][1]}: {cell(cases[0][2], 260)}",
-        ]
-    broken = [row for row in rows if not row.runtime["runs"]]
-    lines += ["", f"ONNX Runtime itself runs {len(rows) - len(broken)} of {len(rows)}:", ""]
-    lines += [f"- `{row.name}`: {cell(row.runtime['error'], 240)}" for row in broken]
-    return [*lines, ""]
-
-
-def causes(rows: Sequence[Row]) -> list[tuple[str, list[tuple[str, str, str]]]]:
-    """Return (model, command, message) by cause, that of most models first."""
-    groups: dict[str, list[tuple[str, str, str]]] = defaultdict(list)
-    for row in rows:
-        for at in row.endings:
-            if at.message:
-                groups[_cause(at.message, row.name)].append((row.name, at.command, at.message))
-        for command, figures in (("report", row.free), ("report, shapes", row.bound)):
-            ended = row.ending(command)
-            if ended.code == 0 and figures["total"] is None:
-                share = f"coverage {figures['coverage']:.3f}"
-                groups[f"no total ({command})"].append((row.name, command, share))
-    size: Callable[[Any], int] = lambda item: -len({model for model, _, _ in item[1]})  # noqa: E731
-    return sorted(groups.items(), key=size)
-
-
-def _cause(message: str, model: str) -> str:
-    text = message.replace(f"{model}.onnx", "MODEL")
-    text = re.sub(r"'[^']*'", "'...'", text)
-    text = re.sub(r"\[[^\]]*\]", "[...]", text)
-    text = re.sub(r"\b\d[\d,.]*\b", "N", text)
-    return re.sub(r"(N|'\.\.\.')(, (and )?\1)+", r"\1", text)[:160]
-
-
-def _naive(rows: Sequence[Row]) -> list[str]:
-    differ = [
-        row for row in rows if _comparable(row) and row.bound["naive"] != row.runtime["naive"]
-    ]
+def _against(rows: Sequence[Row]) -> list[str]:
+    differ = [row for row in rows if row.against["other"]]
+    peaks = [row for row in rows if row.proof.get("observed") and not is_predicted(row)]
     return [
-        "## `naive` against a run",
+        "## Against a run",
         "",
-        "Each intermediate of the top graph was made an output of a run without optimisations;",
-        "`naive` counts those inside subgraphs too, so models with If or Loop differ rightly.",
+        "Each intermediate of the top graph was made an output of a run without optimisations,",
+        "and held against the plan for the same inputs: (planned and run, bytes)",
         "",
         *(
-            f"- `{row.name}`: {row.bound['naive']:,} planned, {row.runtime['naive']:,} in the run"
+            f"- `{row.name}`: {cell('; '.join(row.against['examples']), 200)}"
             for row in differ
         ),
         *([] if differ else ["No difference."]),
         "",
+        "Peaks of `optimize --inputs` that are not as predicted (first run, steady):",
+        "",
+        *(f"- `{row.name}`: {_peaks(row)}" for row in peaks),
+        *([] if peaks else ["None."]),
+        "",
     ]
+
+
+def _peaks(row: Row) -> str:
+    said = [
+        f"{side} {row.proof['predicted'].get(side)} predicted, {seen} observed"
+        for side, seen in row.proof["observed"].items()
+    ]
+    return ("" if is_static(row) else "(dims are free) ") + "; ".join(said)
 
 
 def _hints(rows: Sequence[Row]) -> list[str]:
@@ -247,8 +242,9 @@ def _hints(rows: Sequence[Row]) -> list[str]:
     lines = [
         "## Hints",
         "",
-        "Each hint that a command printed was copied into the command as it stands, up to three",
-        "times in a row. One without anything to copy has a placeholder such as `NAME=D,D`.",
+        "Each clause of each hint that a command printed was copied as it stands, and those",
+        "that were printed then, up to three times in a row. One without anything to copy has",
+        "a placeholder such as `NAME=D,D`, or only words.",
         "",
         "| outcome | hints |",
         "|---|---:|",
@@ -258,7 +254,7 @@ def _hints(rows: Sequence[Row]) -> list[str]:
     groups: dict[tuple[str, str], list[Any]] = defaultdict(list)
     for at in followed:
         if not _leads(at.outcome):
-            groups[at.outcome, _cause(at.hint, at.model)].append(at)
+            groups[at.outcome, cause(at.hint, at.model)].append(at)
     lines += ["", "Those that lead no further:", ""]
     for (outcome, _), group in sorted(groups.items(), key=lambda item: -len(item[1])):
         models = dict.fromkeys(at.model for at in group)

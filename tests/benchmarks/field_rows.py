@@ -2,68 +2,62 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
-import os
-import re
-import signal
 import subprocess
 import sys
 import tempfile
 import time
-import traceback
 from collections import Counter
-from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnx
 
-from memplan_cli.cli import main as entry
-
 from .field_collection import Member, told_inputs
-from .field_hints import Followed, Said, follow
+from .field_hints import Followed, Said, Words, follow
 from .field_packages import VALUES, known_shapes
-from .field_shapes import Drawn, as_json, drawn
-from .models import ROOT, SAMPLES
+from .field_process import SECONDS, memplan, neutral
+from .field_shapes import Drawn, arrays, drawn
+from .models import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-SECONDS = 90
-"""Until a command must have ended."""
 LIMIT = ("--timeout", "60")
-STOPPED, NOT_RUN = -1000, -1001
-"""In place of an exit code: stopped at the time limit; nothing there to be run on."""
-
-Words = tuple[str, ...]
+NOT_RUN = -1001
+"""In place of an exit code: nothing there to be run on."""
 
 COMMANDS: Mapping[str, Words] = {
     "report": ("report", "MODEL"),
     "report, shapes": ("report", "MODEL", "SHAPES"),
+    "report, inputs": ("report", "MODEL", "INPUTS"),
     "why": ("why", "MODEL"),
     "gate": ("gate", "MODEL", "--max-memory", "1TiB"),
     "diff": ("diff", "MODEL", "MODEL"),
-    "optimize": ("optimize", "MODEL", "-o", "o.onnx", *LIMIT),
-    "validate": ("validate", "o.onnx", "--original", "MODEL", *LIMIT),
     "settings": ("settings", "MODEL"),
     "simulate": ("simulate", "MODEL", *LIMIT),
+    "fit": ("fit", "MODEL", "--memory", "8GiB", "SOUGHT"),
     "sweep": ("sweep", "MODEL", "--jobs", "1"),
+    "optimize": ("optimize", "MODEL", "INPUTS", "-o", "o.onnx", "--format", "json", *LIMIT),
+    "validate": ("validate", "o.onnx", "--original", "MODEL", "INPUTS", *LIMIT),
 }
 """What is run, each by itself."""
 
 PROOFS = ("optimize", "validate")
 """Commands that run models several times: they come last, as far as the time goes."""
 
-FIGURES = {"report": "free", "report, shapes": "bound"}
+FIGURES = {"report": "free", "report, shapes": "bound", "report, inputs": "fed"}
 """Commands that are asked for JSON too, and where their numbers go."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Ending:
-    """How a command ended."""
+    """How a command ended: its exit code, seconds, and what it said when it could not work."""
 
     command: str
     code: int
@@ -83,9 +77,14 @@ class Row:
     dtype: str = ""
     opset: str = ""
     shapes: str = ""
+    has_free_dims: bool = False
     free: dict[str, Any] = field(default_factory=dict)
     bound: dict[str, Any] = field(default_factory=dict)
+    fed: dict[str, Any] = field(default_factory=dict)
     runtime: dict[str, Any] = field(default_factory=dict)
+    against: dict[str, Any] = field(default_factory=dict)
+    proof: dict[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
     endings: list[Ending] = field(default_factory=list)
     hints: list[Followed] = field(default_factory=list)
 
@@ -95,9 +94,23 @@ class Row:
         return next((at for at in self.endings if at.command == command), none)
 
     @property
+    def key(self) -> tuple[str, str]:
+        """Return what tells it from all others."""
+        return self.source, self.name
+
+    @property
     def proved(self) -> bool:
         """Whether the proofs had their turn."""
         return any(at.command in PROOFS for at in self.endings)
+
+
+@dataclass(frozen=True)
+class _Case:
+    """A model with its inputs, and the folder for what its commands write."""
+
+    model: Path
+    inputs: list[Drawn]
+    folder: Path
 
 
 def read_row(data: dict[str, Any]) -> Row:
@@ -109,28 +122,34 @@ def read_row(data: dict[str, Any]) -> Row:
 
 def row(member: Member, work: Path) -> Row:
     """Give a model every command but the proofs, and what the hints of each say."""
+    started = time.perf_counter()
     model = onnx.load(member.path, load_external_data=False)
     found = Row(member.name, member.source, **_facts(model))
     inputs = _inputs(member, model)
     found.shapes = "; ".join(at.option[1] for at in inputs if at.shape)
+    found.has_free_dims = any(at.is_free for at in inputs)
     with tempfile.TemporaryDirectory(dir=work) as name:
-        folder = Path(name)
-        (folder / "inputs.json").write_text(as_json(inputs))
-        found.runtime = _runtime(member.path, folder)
+        case = _Case(member.path, inputs, Path(name))
+        _write_inputs(case)
+        found.runtime = _runtime(case)
         for command in COMMANDS:
             if command not in PROOFS:
-                _give(found, command, member.path, inputs, folder)
+                _give(found, command, case)
+        found.against = _against(found.runtime.pop("tensors"), case)
+    found.seconds += time.perf_counter() - started
     return found
 
 
 def prove(found: Row, member: Member, work: Path) -> None:
     """Add to a row how the proofs ended."""
+    started = time.perf_counter()
     inputs = _inputs(member, onnx.load(member.path, load_external_data=False))
     with tempfile.TemporaryDirectory(dir=work) as name:
-        folder = Path(name)
-        (folder / "inputs.json").write_text(as_json(inputs))
+        case = _Case(member.path, inputs, Path(name))
+        _write_inputs(case)
         for command in PROOFS:
-            _give(found, command, member.path, inputs, folder)
+            _give(found, command, case)
+    found.seconds += time.perf_counter() - started
 
 
 def _inputs(member: Member, model: onnx.ModelProto) -> list[Drawn]:
@@ -138,103 +157,47 @@ def _inputs(member: Member, model: onnx.ModelProto) -> list[Drawn]:
     return drawn(model, shapes, VALUES, told_inputs(member))
 
 
-def _give(found: Row, command: str, model: Path, inputs: list[Drawn], folder: Path) -> None:
-    if command == "validate" and not (folder / "o.onnx").exists():
+def _write_inputs(case: _Case) -> None:
+    with (case.folder / "inputs.npz").open("wb") as file:
+        np.savez(file, **dict[str, Any](arrays(case.inputs)))
+
+
+def _give(found: Row, command: str, case: _Case) -> None:
+    words = _filled(COMMANDS[command], case, found.free)
+    if words is None:
         found.endings.append(Ending(command, NOT_RUN, 0.0, ""))
         return
-    words = _filled(COMMANDS[command], model, inputs)
     started = time.perf_counter()
-    said = memplan(words, folder, model)
+    said = memplan(words, case.folder, case.model)
     seconds = time.perf_counter() - started
     found.endings.append(Ending(command, said.code, seconds, said.message))
     if command in FIGURES:
-        figures = memplan((*words, "--format", "json"), folder, model)
+        figures = memplan((*words, "--format", "json"), case.folder, case.model)
         setattr(found, FIGURES[command], _figures(figures))
-    where = folder if command == "validate" else Path(tempfile.mkdtemp(dir=folder))
+    if command == "optimize":
+        found.proof = _proof(said)
+    where = case.folder if command == "validate" else Path(tempfile.mkdtemp(dir=case.folder))
+    if where != case.folder:
+        (where / "inputs.npz").symlink_to(case.folder / "inputs.npz")
     found.hints += follow(
-        found.name, command, words, said, lambda more: memplan(more, where, model)
+        found.name, command, words, said, lambda more: memplan(more, where, case.model)
     )
 
 
-def _filled(words: Words, model: Path, inputs: list[Drawn]) -> Words:
-    """Put a model and the shapes of its inputs into a command."""
-    shapes = tuple(word for one in inputs if one.shape for word in one.option)
+def _filled(words: Words, case: _Case, free: dict[str, Any]) -> Words | None:
+    """Put a model and its inputs into a command; None where it has no use for them."""
+    if "o.onnx" in words[:2] and not (case.folder / "o.onnx").exists():
+        return None
+    sought = next(iter(free.get("bindings", {})), "")
+    if "SOUGHT" in words and not sought:
+        return None
+    shapes = tuple(word for one in case.inputs if one.shape for word in one.option)
     known: Mapping[str, Words] = {
-        "MODEL": (str(model),), "SHAPES": shapes, "INPUTS": ("--inputs", "inputs.json"),
+        "MODEL": (str(case.model),), "SHAPES": shapes,
+        "INPUTS": ("--inputs", "inputs.npz") if case.inputs else (),
+        "SOUGHT": ("--dim", f"{sought}=?"),
     }  # fmt: skip
     return tuple(new for word in words for new in known.get(word, (word,)))
-
-
-def warm_up() -> None:
-    """Import what commands import late, once for all."""
-    sample = str(SAMPLES / "branchy_cnn.onnx")
-    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-        for command in ("report", "why", "diff"):
-            words = (command, *(sample,) * (1 + (command == "diff")))
-            with suppress(SystemExit):
-                entry.main(list(words), prog_name="memplan")
-
-
-def memplan(words: Words, folder: Path, model: Path) -> Said:
-    """Run a command in a process of its own, and say how it ended.
-
-    A fork of this program, which has imported what all commands need: a model gets some
-    fifteen of them, and importing would take most of the time.
-    """
-    sys.stdout.flush()
-    sys.stderr.flush()
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        process = os.fork()
-        if process == 0:
-            _become(words, folder, out.fileno(), err.fileno())
-        code = _waited(process)
-        texts = []
-        for file in (out, err):
-            file.seek(0)
-            texts.append(file.read().decode("utf-8", "replace"))
-    if code == STOPPED:
-        return Said(code, "", f"Error: still running after {SECONDS} s")
-    return Said(code, texts[0], _neutral(texts[1], folder, model))
-
-
-def _become(words: Words, folder: Path, out: int, err: int) -> NoReturn:
-    os.setsid()
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(out, 1)
-    os.dup2(err, 2)
-    os.chdir(folder)
-    code = 70
-    try:
-        entry.main(list(words), prog_name="memplan")
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:  # noqa: BLE001 - the parent reads the traceback
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-
-
-def _waited(process: int) -> int:
-    ends = time.monotonic() + SECONDS
-    while time.monotonic() < ends:
-        ended, status = os.waitpid(process, os.WNOHANG)
-        if ended:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.02)
-    os.killpg(process, signal.SIGKILL)
-    os.waitpid(process, 0)
-    return STOPPED
-
-
-def _neutral(text: str, folder: Path, model: Path) -> str:
-    """Take the places of this machine out of a text."""
-    for path in (model, folder, ROOT):
-        for form in (str(path), os.path.relpath(path, folder)):
-            if form not in (".", ""):
-                text = text.replace(form, path.name if path == model else "FOLDER")
-    return re.sub(r"(?<![\w.])/(?:tmp|usr|opt|home|root|work)/[^\s:'\"]*", "PATH", text)
 
 
 def _figures(said: Said) -> dict[str, Any]:
@@ -249,20 +212,61 @@ def _figures(said: Said) -> dict[str, Any]:
         "bindings": data.get("bindings", {}),
         "total": memory["total"] if memory["total"] is not None else symbolic.get("total"),
         "naive": memory["naive"],
+        "observed": any(" one run on " in at for at in data["warnings"]),
     }
 
 
-def _runtime(model: Path, folder: Path) -> dict[str, Any]:
+def _proof(said: Said) -> dict[str, Any]:
+    """Return what `optimize` says of its runs: how they ended, and each side's peaks."""
+    try:
+        data = json.loads(said.out)
+    except ValueError:
+        return {}
+    runtime, validation = data["runtime"] or {}, data["validation"] or {}
+    return {
+        "status": validation.get("status"),
+        "identical": validation.get("bit_identical"),
+        "sources": sorted({at["source"] for at in data.get("bindings", {}).values()}),
+        "predicted": _peaks(runtime.get("predicted")),
+        "observed": _peaks(runtime.get("observed")),
+    }
+
+
+def _peaks(sides: dict[str, Any] | None) -> dict[str, list[int | None]]:
+    return {
+        side: [peaks["first_run_peak"], peaks["steady_peak"]]
+        for side, peaks in (sides or {}).items()
+    }
+
+
+def _against(seen: dict[str, int], case: _Case) -> dict[str, Any]:
+    """Hold the tensors of a plan, those of the top graph, against what a run made."""
+    words = ("report", str(case.model), "--inputs", "inputs.npz", "--format", "csv")
+    said = memplan(words, case.folder, case.model)
+    rows = csv.DictReader(io.StringIO(said.out)) if said.code == 0 else ()
+    planned = {at["name"]: at for at in rows if not at["block"]}
+    sizes = {n: int(at["bytes"]) if at["unit"] == "1" else -1 for n, at in planned.items()}
+    other = [name for name, size in seen.items() if sizes.get(name) != size]
+    return {
+        "tensors": len(seen),
+        "other": len(other),
+        "planned": sum(sizes.values()),
+        "run": sum(seen.values()),
+        "examples": [f"{n}: {sizes.get(n, 'none')} and {seen[n]}" for n in other[:3]],
+    }
+
+
+def _runtime(case: _Case) -> dict[str, Any]:
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "tests.benchmarks.field_run", str(model),
-             str(folder / "inputs.json")],
+            [sys.executable, "-m", "tests.benchmarks.field_run", str(case.model),
+             str(case.folder / "inputs.npz")],
             capture_output=True, text=True, check=False, cwd=ROOT, timeout=SECONDS,
         )  # fmt: skip
         answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     except (subprocess.TimeoutExpired, IndexError, ValueError) as error:
-        answer = {"runs": False, "naive": None, "error": type(error).__name__}
-    answer["error"] = _neutral(answer["error"], folder, model)
+        answer = {"runs": False, "tensors": {}, "outputs": None, "error": type(error).__name__}
+    answer["error"] = neutral(answer["error"], case.folder, case.model)
     return answer
 
 

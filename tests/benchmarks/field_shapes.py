@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnx
 from onnx import TensorProto
 
@@ -36,6 +36,8 @@ class Drawn:
     low: float
     high: float
     value: float | None = None
+    is_free: bool = False
+    """Whether the model leaves a dim of it free."""
 
     @property
     def option(self) -> tuple[str, str]:
@@ -74,7 +76,8 @@ def _input(
     if how[:1] == ["randint"]:
         low, high = int(how[1]), int(how[2]) - 1
     dtype = TensorProto.DataType.Name(tensor.elem_type).lower()
-    return Drawn(value.name, dtype, shape, low, high, values.get(value.name))
+    free = not all(dim.HasField("dim_value") and dim.dim_value > 0 for dim in dims)
+    return Drawn(value.name, dtype, shape, low, high, values.get(value.name), free)
 
 
 def _shape(
@@ -111,14 +114,21 @@ def _by_place(at: int, *, image: bool, last: bool) -> int:
     return COLORS if at == (3 if last else 1) else IMAGE
 
 
-def as_json(inputs: Sequence[Drawn]) -> str:
-    """Return inputs in the form that ``--inputs FILE.json`` reads."""
-    found = {}
-    for one in inputs:
-        entry: dict[str, object] = {"shape": list(one.shape), "dtype": one.dtype}
-        if one.value is None:
-            entry |= {"low": one.low, "high": one.high}
-        else:
-            entry["value"] = one.value
-        found[one.name] = entry
-    return json.dumps(found, indent=1)
+DTYPES = {"float": "float32", "double": "float64", "string": "str"}
+
+
+def arrays(inputs: Sequence[Drawn]) -> dict[str, np.ndarray]:
+    """Draw the inputs, the same ones each time."""
+    rng = np.random.default_rng(0)
+    return {one.name: _array(one, rng) for one in inputs}
+
+
+def _array(one: Drawn, rng: np.random.Generator) -> np.ndarray:
+    dtype = DTYPES.get(one.dtype, one.dtype)
+    if dtype == "str":
+        return np.full(one.shape, "a")
+    if one.value is not None:
+        return np.full(one.shape, one.value, dtype=dtype)
+    if dtype.startswith(("float", "bfloat")):
+        return rng.uniform(one.low, one.high, one.shape).astype(dtype)
+    return rng.integers(int(one.low), int(one.high) + 1, one.shape).astype(dtype)

@@ -166,7 +166,12 @@ def _at(  # noqa: PLR0913, PLR0917 - one moment of `killed`
     found.wrong += [f"{when}: a process is left"] * bool(alive)
     for survivor in alive:
         os.kill(survivor, signal.SIGKILL)
-    expected = (*known, *command.writes) if code == 0 or number == signal.SIGKILL else known
+    # Between the last rename and the end of the process everything is written.
+    done = bool(command.writes) and all(
+        (place.folder / name).exists() for name in command.writes
+    )
+    finished = code == 0 or number == signal.SIGKILL or done
+    expected = (*known, *command.writes) if finished else known
     rubbish = [left for left in place.rubbish(*expected) if not left.endswith(" model.onnx")]
     if number == signal.SIGKILL and rubbish:
         found.left += 1

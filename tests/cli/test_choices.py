@@ -9,7 +9,7 @@ import pytest
 
 from memplan_cli.cli import main
 from memplan_cli.reporting import RENDERERS
-from memplan_cli.reporting.commands import diff, gate, results, why
+from memplan_cli.reporting.commands import diff, fit, gate, runtime, sweep, validate, why
 from memplan_cli.runtime.simulation.dynamic import ALLOCATORS, RUNTIME
 from memplan_cli.training.losses import LOSSES
 from memplan_cli.training.optimizers import OPTIMISERS
@@ -34,12 +34,12 @@ def choices(command: str, option: str) -> set[str]:
         ("diff", (*diff.RENDERERS, "html")),
         ("why", why.PEAK_RENDERERS),
         ("why", why.TENSOR_RENDERERS),
-        ("sweep", results.SWEEP),
-        ("fit", results.FIT),
-        ("settings", results.SETTINGS),
-        ("simulate", results.SIMULATE),
-        ("validate", results.VALIDATE),
-        ("doctor", results.DOCTOR),
+        ("sweep", sweep.SWEEP),
+        ("fit", fit.FIT),
+        ("settings", runtime.SETTINGS),
+        ("simulate", runtime.SIMULATE),
+        ("validate", validate.VALIDATE),
+        ("doctor", runtime.DOCTOR),
     ],
 )
 def test_every_format_that_there_is_can_be_asked_for(

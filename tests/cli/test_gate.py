@@ -53,7 +53,10 @@ def test_a_file_with_brackets_in_its_name_is_no_glob(folder: Path) -> None:
             ("--metric", "size", "--max-memory", "1KiB"),
             "--metric: expected planned, live_peak",
         ),
-        (("--metric", "observed.held", "--max-memory", "1KiB"), "after running the model"),
+        (
+            ("--metric", "observed.held", "--max-memory", "1KiB"),
+            "`memplan optimize m/a.onnx` runs it",
+        ),
         (("--baseline", "none.json"), "there is no baseline none.json"),
         (("--max-increase", "2%"), "memplan.baseline.json"),
         (("--ratchet",), "memplan.baseline.json"),
@@ -233,13 +236,14 @@ def test_totals_that_leave_something_out_are_marked_wherever_they_are_shown(
     folder: Path,
 ) -> None:
     write(folder / "nz.onnx", GAP)
-    silent = memplan("gate", "nz.onnx", "--max-memory", "1MB")
+    assert memplan("gate", "nz.onnx", "--max-memory", "1MB").exit_code == 0
+    silent = memplan("gate", "nz.onnx", "--max-memory", "1MB", "--no-run")
     assert silent.exit_code == 2
-    assert "--shape NAME=D,D, look at one run with --profile-shapes" in silent.stderr
+    assert "--run makes them known; --allow-partial counts" in silent.stderr
     assert "--allow-partial" in silent.stderr
     assert "--dim" not in silent.stderr
 
-    words = ("nz.onnx", "--allow-partial")
+    words = ("nz.onnx", "--allow-partial", "--no-run")
     text = memplan("gate", *words, "--max-memory", "1MB")
     assert text.exit_code == 0
     assert re.search(r"planned +- +256 B \(partial\)", text.stdout)
@@ -277,7 +281,10 @@ def test_a_baseline_of_other_dims_says_so(folder: Path) -> None:
     assert "the baseline was made with dims n=256, this with n=512" in grown.stdout
     assert "bytes" not in grown.stdout
     free = memplan("gate", "d.onnx", "--max-memory", "1MiB")
-    assert "--dim n=1" in free.stderr
+    assert "assumed n=1; say otherwise with --dim n=1" in free.stderr
+    assert free.exit_code == 0
+    other = memplan("gate", "d.onnx")
+    assert "the baseline was made with dims n=256, this with n=1" in other.stdout
 
 
 def test_why_names_the_nearest_tensor() -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, reject
 from hypothesis import strategies as st
 
 from memplan_cli.core.symbolic.bounds import at_most, range_of
@@ -209,6 +209,54 @@ def test_a_bounded_size_is_its_largest() -> None:
     assert at_most(size, bounds) == Size(4 * 512 * 8, (), str(size))
     assert at_most(size, {"batch": (1, 4)}) == Size(32, ("(new + past)",), str(size))
     assert at_most(size, {}) == size
+    assert str(at_most(size, {"past": (0, 511)})) == "8*(new + 511)*batch"
+
+
+@pytest.mark.parametrize(
+    ("dim", "most"),
+    [
+        ("a*b + c", "5*b + c"),
+        ("c - a", "c - 2"),
+        ("floor((a + b)/2)", "floor((b + 5)/2)"),
+        ("Max(a, b)", "Max(5, b)"),
+        ("b*floor((a + c)/2)", "b*floor((c + 5)/2)"),
+    ],
+)
+def test_a_dim_with_bounds_is_at_its_largest_in_a_sum_with_others(dim: str, most: str) -> None:
+    size, wanted = size_of((dim,), "int8"), size_of((most,), "int8")
+    assert size is not None
+    assert wanted is not None
+    found = at_most(size, {"a": (2, 5)})
+    assert replace(found, bound_of="") == wanted
+    assert found.bound_of == str(size)
+    for a in (2, 3, 5):
+        dims = {"a": a, "b": 7, "c": 9}
+        assert size.bind(dims).coefficient <= found.bind(dims).coefficient
+
+
+@given(
+    expression=expressions,
+    dims=st.fixed_dictionaries({name: st.integers(1, 40) for name in NAMES}),
+    room=st.integers(0, 9),
+)
+def test_a_size_is_never_above_its_largest(
+    expression: Expression, dims: dict[str, int], room: int
+) -> None:
+    size = size_of((expression.text,), "int8")
+    assume(size is not None)
+    assert size is not None
+    bounds = {name: (max(dims[name] - room, 1), dims[name] + room) for name in NAMES[:2]}
+    try:
+        exact = size.bind(dims).coefficient
+    except ValueError:
+        reject()
+    assert exact <= at_most(size, bounds).bind(dims).coefficient
+
+
+def test_what_is_not_known_to_grow_with_a_dim_keeps_it() -> None:
+    size = size_of(("floor(b/a)",), "int8")
+    assert size is not None
+    assert at_most(size, {"a": (2, 5)}) == size
 
 
 def test_sizes_that_are_equal_only_at_their_largest_are_not_equal() -> None:

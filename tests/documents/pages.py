@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 README, CONTRIBUTING = ROOT / "README.md", ROOT / "CONTRIBUTING.md"
 DOCS = ROOT / "docs"
+ROOMS = frozenset(path.parent.name for path in ROOT.glob("memplan_cli/*/__init__.py"))
 PAGES = (README, CONTRIBUTING, *sorted(DOCS.rglob("*.md")))
 
 
@@ -67,6 +68,42 @@ def links(page: Path) -> Iterator[str]:
             target = child.attrGet("href") or child.attrGet("src")
             if target and not re.match(r"[a-z]+:", str(target)):
                 yield unquote(str(target))
+
+
+def missing_files(page: Path) -> tuple[str, ...]:
+    """Return what a page calls a module of this repository, and is none."""
+    return tuple(name for name in _named_modules(page) if not _is_module(name))
+
+
+def _named_modules(page: Path) -> Iterator[str]:
+    """Yield Python files wherever they are named, and dotted or slashed names in code."""
+    for token in _tokens(page):
+        for child in token.children or ():
+            yield from re.findall(r"[\w./-]+\.py\b", child.content)
+            if child.type == "code_inline" and re.fullmatch(r"\w+([./]\w+)+", child.content):
+                first, *_ = re.split(r"[./]", child.content)
+                if first in ROOMS and not child.content.endswith((".md", ".py")):
+                    yield child.content
+
+
+def _is_module(name: str) -> bool:
+    if name.endswith(".py"):
+        return any(f"/{file}".endswith(f"/{name}") for file in _files())
+    path = "memplan_cli/" + name.replace(".", "/")
+    # The last part may be what a module holds: `planning.choosing.choose.chosen`.
+    modules = {f"{path}.py", f"{path.rpartition('/')[0]}.py"}
+    return (ROOT / path).is_dir() or not modules.isdisjoint(_files())
+
+
+@cache
+def _files() -> frozenset[str]:
+    """Return the Python files of the repository, from its root."""
+    folders = ("memplan_cli", "tests", "docs", "sample_models", ".ci")
+    return frozenset(
+        path.relative_to(ROOT).as_posix()
+        for folder in folders
+        for path in (ROOT / folder).rglob("*.py")
+    )
 
 
 def anchors(page: Path) -> frozenset[str]:

@@ -15,6 +15,7 @@ from documents.pages import (
     anchors,
     broken_links,
     links,
+    missing_files,
 )
 
 if TYPE_CHECKING:
@@ -34,6 +35,23 @@ def test_broken_links_and_anchors_are_found(tmp_path: Path) -> None:
         "| t |\n|---|\n| [d](nowhere.md) |\n\n[e](other.md#three) [f](#there) ![g](no.png)\n"
     )
     assert broken_links(page) == ("nowhere.md", "other.md#three", "#there", "no.png")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_modules_that_are_named_are_there(page: Path) -> None:
+    assert missing_files(page) == ()
+
+
+def test_names_of_modules_that_are_gone_are_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "`planning/choosing/choose.py`, `choose.py`, `planning.choosing.choose`,\n"
+        "`planning/checking`, `planning.choosing.choose.chosen`, `other.thing`, `settings.md`\n\n"
+        "| tests/gone.py |\n|---|\n| `allocators/pool.py` |\n\n`packing.gone`, `core/gone`\n"
+    )
+    assert missing_files(page) == (
+        "tests/gone.py", "allocators/pool.py", "packing.gone", "core/gone",
+    )  # fmt: skip
 
 
 def test_headings_make_the_anchors_that_viewers_make(tmp_path: Path) -> None:

@@ -71,7 +71,8 @@ def same_bits_without_it(model: Path) -> bool:
 def test_settings_leave_a_costly_fusion_out_and_say_so(wide_layer: Path) -> None:
     if not same_bits_without_it(wide_layer):
         pytest.skip(OTHER_BITS)
-    found = workflows.settings(wide_layer, Settings(dims={"batch": 1}), Check(provider="cpu"))
+    check = Check(provider="cpu", search="measured")
+    found = workflows.settings(wide_layer, Settings(dims={"batch": 1}), check)
     config = found.settings.session_config
     assert config["optimization.disable_specified_optimizers"] == "BiasGeluFusion"
     assert "BiasGeluFusion" in found.notes[-1]

@@ -8,15 +8,16 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from memplan_cli import Check, workflows
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.reporting.findings.baseline import read_baseline
-from memplan_cli.runtime import facts
+from memplan_cli.runtime import account, facts
 from memplan_cli.runtime.proofs import compare as comparisons
+from memplan_cli.runtime.proofs import written
 from story import GOOD, memplan, write
 
 if TYPE_CHECKING:
@@ -24,15 +25,17 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.results.observations import Validation
     from memplan_cli.runtime.facts import Pair
+    from memplan_cli.runtime.proofs.original import Original
+    from memplan_cli.runtime.proofs.written import Run
+    from memplan_cli.workflows.compare import Search
 
 ROOT = Path(__file__).parents[2]
 
 EQUALLY_FAST = """
 import warm_workers
-from memplan_cli.runtime import facts
-from memplan_cli.runtime.measuring import timing
+from memplan_cli.runtime import account
 from memplan_cli.runtime.workers import worker
-facts.is_slower = timing.is_slower = lambda *_, **__: False
+account.is_far_slower = lambda *_: False
 workers = warm_workers.start()
 worker._spawn = workers.spawning(worker._spawn)
 from memplan_cli.__main__ import main
@@ -52,7 +55,18 @@ def optimized(model: Path, cwd: Path, seed: str, *options: str) -> dict[str, byt
     env = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(paths)}
     done = subprocess.run(words, cwd=cwd, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return {path.name: path.read_bytes() for path in model.parent.iterdir()}
+    return {path.name: without_process(path) for path in model.parent.iterdir()}
+
+
+def without_process(path: Path) -> bytes:
+    """Return a file's bytes; of a plan, without what its runs took of the system's memory."""
+    data = path.read_bytes()
+    if path.suffix != ".json":
+        return data
+    plan = json.loads(data)
+    for side in plan["report"]["runtime"]["observed"].values():
+        assert side.pop("process", None) or sys.platform != "linux"
+    return json.dumps(plan, indent=1).encode()
 
 
 @pytest.mark.parametrize(
@@ -97,6 +111,20 @@ def test_a_plan_names_its_model_from_its_own_folder(
     assert list(read_baseline(Path("plans/a.json"))) == ["../models/a.onnx"]
 
 
+def test_what_could_not_be_predicted_is_said_without_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(original: Original) -> NoReturn:
+        raise RuntimeUnavailableError(f"{original.path} has sizes that nobody knows")
+
+    monkeypatch.setattr(account, "account_before", fails)
+    model = write(tmp_path / "a.onnx", GOOD)
+    done = workflows.optimize(model, out=tmp_path / "net.onnx", check=Check(provider="cpu"))
+    said = "the runtime's memory was not measured: a.onnx has sizes that nobody knows"
+    assert done.plan.report.warnings == (said,)
+    assert str(tmp_path) not in (tmp_path / "net.json").read_text()
+
+
 def test_no_name_of_a_trial_file_is_left_in_a_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,24 +133,33 @@ def test_no_name_of_a_trial_file_is_left_in_a_plan(
 
     monkeypatch.setattr(facts, "runtime_account", fails)
     model = write(tmp_path / "a.onnx", GOOD)
-    done = workflows.optimize(model, out=tmp_path / "net.onnx", check=Check(provider="cpu"))
+    check = Check(provider="cpu", search="measured")
+    done = workflows.optimize(model, out=tmp_path / "net.onnx", check=check)
     said = "the runtime's memory was not measured: net.onnx is no a.onnx"
     assert done.plan.report.warnings == (said,)
     assert str(tmp_path) not in (tmp_path / "net.json").read_text()
 
 
+@pytest.mark.parametrize("search", ["foreseen", "measured"])
 def test_what_a_comparison_says_names_models_without_their_folders(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    search: Search, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = comparisons.compare
+    real, run = comparisons.compare, written.run_written
 
     def with_note(original: Path, rewritten: Path, *how: object) -> Validation:
         found = real(original, rewritten, *how)  # type: ignore[arg-type]
         return replace(found, notes=(f"{original} and {rewritten}",))
 
+    def run_with_note(original: Original, path: Path, *how: Any) -> Run:  # noqa: ANN401
+        found = run(original, path, *how)
+        notes = (f"{original.path} and {path}",)
+        return replace(found, verdict=replace(found.verdict, notes=notes))
+
     monkeypatch.setattr(comparisons, "compare", with_note)
+    monkeypatch.setattr(account, "run_written", run_with_note)
     model = write(tmp_path / "a.onnx", GOOD)
-    done = workflows.optimize(model, out=tmp_path / "net.onnx", check=Check(provider="cpu"))
+    check = Check(provider="cpu", search=search)
+    done = workflows.optimize(model, out=tmp_path / "net.onnx", check=check)
     assert done.plan.report.validation is not None
     assert done.plan.report.validation.notes == ("a.onnx and net.onnx",)
     assert "a.onnx and net.onnx" in done.plan.report.warnings

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -12,11 +12,13 @@ import pytest
 from onnx import numpy_helper
 
 from memplan_cli import Check, Settings, workflows
+from memplan_cli.core.results.observations import RuntimeSettings, Validation
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.runtime import facts
-from memplan_cli.runtime.measuring import measure as measuring
-from memplan_cli.runtime.measuring.measure import Trial, measure
+from memplan_cli.runtime import account
+from memplan_cli.runtime.proofs import written
+from memplan_cli.runtime.proofs.written import Run
+from memplan_cli.runtime.workers import worker
 from memplan_cli.runtime.workers.session import probe_provider
 from memplan_cli.workflows import target as targeting
 from memplan_cli.workflows.files import rewriting
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import NoReturn
 
-    from memplan_cli.core.results.observations import Peaks, RuntimeSettings
+    from memplan_cli.runtime.proofs.original import Original
+    from memplan_cli.runtime.workers.worker import Outcome
     from memplan_cli.settings.choices import TargetChoice
 
 CPU = Settings(target="cpu")
@@ -150,17 +153,21 @@ def test_weights_are_packed_in_the_file_and_not_in_the_arena(tmp_path: Path) -> 
 def test_weights_are_not_packed_in_the_file_where_the_runtime_fails_with_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def crash(*_: object) -> None:
-        raise RuntimeUnavailableError("the runtime's process died of SIGSEGV")
+    real, tried = written.run_written, []
 
-    monkeypatch.setattr(measuring, "record", crash)
+    def crashes(original: Original, path: Path, *how: Any) -> Run:  # noqa: ANN401
+        tried.append(packed(path))
+        if not tried[-1]:
+            return real(original, path, *how)
+        note = "the rewritten model does not run (crash): SIGSEGV"
+        return Run(RuntimeSettings(), Validation("failed", original.provider, notes=(note,)))
+
+    monkeypatch.setattr(account, "run_written", crashes)
     model, out = one_matmul(tmp_path / "model.onnx"), tmp_path / "net.onnx"
-    dump = tmp_path / "dump.onnx"
-    targeting._pack(model, dump, Trial())
-    assert not packed(dump)
-    monkeypatch.undo()
-    targeting._pack(model, out, Trial())
-    assert packed(out)
+    done = workflows.optimize(model, CPU, out=out, check=Check(provider="cpu"))
+    assert tried == [True, False]
+    assert done.passed
+    assert not packed(out)
 
 
 def test_the_model_and_its_target_may_have_one_name(samples: Path, tmp_path: Path) -> None:
@@ -178,20 +185,21 @@ def test_the_model_and_its_target_may_have_one_name(samples: Path, tmp_path: Pat
     assert done.model == out
 
 
-def test_both_graphs_are_held_against_one_measurement(
+def test_all_graphs_are_held_against_one_run_and_only_the_winner_runs(
     samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    measured: list[Path] = []
+    jobs: list[str] = []
+    real = worker.run_script
 
-    def counted(model: Path, settings: RuntimeSettings, trial: Trial | None = None) -> Peaks:
-        measured.append(model)
-        return measure(model, settings, trial)
+    def counted(arguments: list[str], *words: Any, **more: Any) -> Outcome:  # noqa: ANN401
+        jobs.append(arguments[-1])
+        return real(arguments, *words, **more)
 
-    monkeypatch.setattr(facts, "measure", counted)
+    monkeypatch.setattr(worker, "run_script", counted)
     monkeypatch.setattr(targeting, "_may_need_less", lambda *_: True)
     model = samples / "branchy_cnn.onnx"
     workflows.optimize(model, CPU, out=tmp_path / "net.onnx", check=Check(provider="cpu"))
-    assert measured == [model]
+    assert jobs == ["offline", "examine", "examine"]
 
 
 def test_a_provider_that_is_not_there_is_an_error(samples: Path, tmp_path: Path) -> None:

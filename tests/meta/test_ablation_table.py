@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from benchmarks import ablation_inlining, ablation_large, ablation_packers, ablation_symbols
+from benchmarks import (
+    ablation_inlining,
+    ablation_large,
+    ablation_orders,
+    ablation_packers,
+    ablation_symbols,
+)
 from benchmarks.ablation_modules import MODULES, lines, module, put, source, undo
 
 if TYPE_CHECKING:
@@ -20,6 +26,7 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 SWITCHES: Mapping[str, Callable[[], None]] = {
     **{f"packers: {name}": v.off for name, v in ablation_packers.VARIANTS.items()},
     **{f"large: {name}": off for name, off in ablation_large.OFF.items()},
+    **{f"orders: {name}": off for name, off in ablation_orders.OFF.items()},
     "inlining": ablation_inlining.without_bodies,
     "symbols": lambda: ablation_symbols.note_calls(ablation_symbols.Record()),
 }

@@ -57,7 +57,7 @@ ALLOWED: Mapping[tuple[str, str], str] = {
     ("*", "held text"): "a key of memplan.report/1; ONNX Runtime counts mem_arena_held",
     ("onnx_io/functions.py", "body text"): "a function's body, as ONNX calls it",
     ("onnx_io/functions.py", "bodies text"): "functions' bodies, as ONNX calls them",
-    ("planning/levels.py", "births name"): "the field of Matching",
+    ("planning/choosing/levels.py", "births name"): "the field of Matching",
     (
         "reporting/findings/diff.py",
         "lives text",

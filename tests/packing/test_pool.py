@@ -41,13 +41,8 @@ def test_no_level_crosses_dtypes() -> None:
     assert level1(problem).height == 16
 
 
-def test_the_tightest_slot_is_taken() -> None:
-    problem = Problem((buffer("a", (0, 1), 9), buffer("b", (0, 1), 7), buffer("c", (1, 2), 6)))
-    assert slots(pool_levels(problem)[1]) == {"a": 0, "b": 1, "c": 1}
-
-
-def test_level_1_falls_back_to_level_0_where_its_own_matching_is_worse() -> None:
-    # At level 1 the small one takes the large slot, and the large one finds none.
+def test_level_1_keeps_the_slots_of_level_0_where_they_are_at_the_bound() -> None:
+    # Were the small one given the large slot, the large one would find none.
     problem = Problem(
         (
             buffer("large", (0, 1), 10),

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from itertools import pairwise as neighbours
+from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from benchmarks.packing_instances import FAMILIES, chain, square, training
 from memplan_cli.core.problem import (
@@ -18,7 +20,6 @@ from memplan_cli.core.problem import (
 )
 from memplan_cli.packing import ALLOCATORS, portfolio
 from memplan_cli.packing.budget import Budget
-from memplan_cli.packing.heuristics.pair import is_pairwise, pairwise
 from memplan_cli.packing.heuristics.skyline import SWEEPS, best_sweep
 from memplan_cli.packing.pieces import height_of, reduce
 from memplan_cli.packing.search.exact import Answer, Searcher
@@ -39,15 +40,20 @@ UNREACHABLE = problem(
 )
 
 
-def test_at_most_two_live_is_solved_in_closed_form() -> None:
-    (piece,) = reduce(problem((0, 2, 5), (1, 4, 3), (3, 6, 7), (5, 9, 1))).pieces
-    assert is_pairwise(piece)
-    assert height_of(piece, pairwise(piece)) == piece.load == 10
-
-
-def test_three_live_at_once_are_no_pairs() -> None:
-    (piece,) = reduce(problem((0, 2, 5), (1, 4, 3), (1, 6, 7))).pieces
-    assert not is_pairwise(piece)
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(1, 6), st.integers(1, 100)), min_size=1)
+)
+def test_sweeps_place_what_has_at_most_two_live_at_the_bound(
+    steps: list[tuple[int, int, int]],
+) -> None:
+    free = [0, 0]
+    spans = []
+    for wait, length, size in steps:
+        start = min(free) + wait
+        free = [max(free), start + length]
+        spans.append((start, start + length, size))
+    for piece in reduce(problem(*spans)).pieces:
+        assert height_of(piece, best_sweep(piece, piece.load)) == piece.load
 
 
 @pytest.mark.parametrize("family", list(FAMILIES))
@@ -135,7 +141,7 @@ def test_a_seed_at_the_bound_is_proved_by_being_there() -> None:
 def test_more_work_is_never_worse_and_the_same_work_gives_the_same_layout() -> None:
     given = square(400, 3)
     layouts = [portfolio(given, work=work) for work in (0, 10**6, 10**8)]
-    assert all(more.height <= less.height for less, more in neighbours(layouts))
+    assert all(more.height <= less.height for less, more in pairwise(layouts))
     assert portfolio(given, work=10**6) == layouts[1]
 
 

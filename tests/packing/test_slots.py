@@ -43,17 +43,17 @@ def test_a_slot_of_each_size_is_needed_that_is_live_with_all_that_are_larger() -
 
 
 def test_slots_of_the_least_sizes_are_found_for_growing_buffers() -> None:
-    found = best_slots(CHAIN, [[0, 1, 2, 3]])
+    found = best_slots(CHAIN, [0, 1, 2, 3])
     assert cost(CHAIN, found) == 7
 
 
 def test_what_is_known_and_at_the_bound_is_the_answer() -> None:
     known = [5, 9, 5, 9]
-    assert best_slots(CHAIN, [[0, 1, 2, 3], known]) is known
+    assert best_slots(CHAIN, known) is known
 
 
 def test_without_work_first_fit_is_what_is_left() -> None:
-    assert cost(CHAIN, best_slots(CHAIN, [[0, 1, 2, 3]], work=0)) == 7
+    assert cost(CHAIN, best_slots(CHAIN, [0, 1, 2, 3], work=0)) == 7
 
 
 def test_best_fit_enlarges_the_largest_free_slot_where_none_is_large_enough() -> None:
@@ -112,6 +112,6 @@ def test_first_fit_takes_the_first_slot_that_is_free() -> None:
 def test_thousands_of_buffers_of_as_many_sizes_are_near_the_bound_in_seconds() -> None:
     buffers = many(5_000, 50)
     started = time.process_time()
-    found = best_slots(buffers, [list(range(5_000))])
+    found = best_slots(buffers, list(range(5_000)))
     assert time.process_time() - started < 5
     assert cost(buffers, found) < 1.08 * sum(least_slots(buffers))

@@ -14,9 +14,9 @@ from memplan_cli.core.program import VarId
 from memplan_cli.core.symbolic.sizes import Size
 from memplan_cli.errors import InvalidLayoutError
 from memplan_cli.packing.pools.pool import Matching, pool_levels
-from memplan_cli.planning import levels
-from memplan_cli.planning.allocation import Needs, allocate_apart
-from memplan_cli.planning.levels import allocate, heights_by_level
+from memplan_cli.planning.choosing import levels
+from memplan_cli.planning.choosing.allocation import Needs, allocate_apart
+from memplan_cli.planning.choosing.levels import allocate, heights_by_level
 
 if TYPE_CHECKING:
     from memplan_cli.core.program import Block

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from builders import block, op, program, var_sizes
 from memplan_cli.analysis.aliasing import SHARE_NOTHING
 from memplan_cli.analysis.phase import Phases
-from memplan_cli.planning.candidate import Candidate, Question, Runtime
-from memplan_cli.planning.tied_orders import for_runtime
+from memplan_cli.planning.choosing.candidate import Candidate, Question, Runtime
+from memplan_cli.planning.choosing.tied_orders import for_runtime
 from memplan_cli.settings.settings import Settings
 from memplan_cli.transforms.ordering import order
 from memplan_cli.transforms.ordering.order import best_order

@@ -10,10 +10,10 @@ import pytest
 from builders import block, op, plan_program, program, var_sizes
 from memplan_cli.packing import portfolio
 from memplan_cli.packing.portfolio import DEFAULT_WORK
-from memplan_cli.planning import levels
-from memplan_cli.planning.allocation import Needs
-from memplan_cli.planning.candidate import FILE, Candidate
-from memplan_cli.planning.choose import LITTLE_WORK, Limits, choose
+from memplan_cli.planning.choosing import levels
+from memplan_cli.planning.choosing.allocation import Needs
+from memplan_cli.planning.choosing.candidate import FILE, Candidate
+from memplan_cli.planning.choosing.choose import LITTLE_WORK, Limits, choose
 from memplan_cli.settings.choices import DEFAULT_ALIGNMENT
 from memplan_cli.settings.settings import Settings
 from memplan_cli.transforms.ordering.order import best_order
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.problem import Layout, Problem
     from memplan_cli.core.program import Program
-    from memplan_cli.planning.choose import Evaluated
+    from memplan_cli.planning.choosing.choose import Evaluated
     from memplan_cli.transforms.ordering.effort import Effort
     from memplan_cli.transforms.ordering.graph import Order, TaskGraph
 

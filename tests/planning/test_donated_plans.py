@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from memplan_cli.analysis.aliasing import SHARE_NOTHING
 from memplan_cli.analysis.phase import Phases
 from memplan_cli.core.results.recomputed import Recompute
-from memplan_cli.planning.candidate import Candidate, Question, Runtime
+from memplan_cli.planning.choosing.candidate import Candidate, Question, Runtime
+from memplan_cli.planning.choosing.tied_orders import with_donations
 from memplan_cli.planning.decided import Source
 from memplan_cli.planning.planner import Planned, make_plan
-from memplan_cli.planning.tied_orders import with_donations
 from memplan_cli.settings.settings import Settings
 from transforms.recompute_programs import Line, program, same_results, terms
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,9 +10,10 @@ import pytest
 from memplan_cli import workflows
 from memplan_cli.errors import PlanError, UnknownSizeError
 from memplan_cli.reporting.findings.gate import Rules, judge
-from memplan_cli.reporting.findings.hints import bind, bindable, symbols_in
+from memplan_cli.reporting.findings.hints import command_with_numbers, symbols_in
 from memplan_cli.reporting.findings.snapshot import snapshot_of
 from memplan_cli.reporting.plans.exports import fixed_arena
+from memplan_cli.settings.settings import Settings
 from story import write
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ BY_DATA = """g (float[batch] x) => (float[u,1] y) <int64[1,found] i, int64[found
 
 
 def planned(folder: Path, text: str) -> Plan:
-    return workflows.plan(write(folder / "m.onnx", text))
+    return workflows.plan(write(folder / "m.onnx", text), Settings(run=False))
 
 
 def test_a_made_up_name_that_inference_can_express_is_no_symbol(tmp_path: Path) -> None:
@@ -37,24 +39,34 @@ def test_a_made_up_name_that_inference_can_express_is_no_symbol(tmp_path: Path) 
     assert symbols_in(arena.unit for arena in plan.arenas) == ("batch",)
     with pytest.raises(PlanError) as told:
         fixed_arena(plan)
-    assert told.value.hint == "bind every symbol, like --dim batch=1"
+    assert told.value.hint == "--dim batch=1 makes them known"
 
 
 def test_what_only_a_run_can_tell_is_not_offered_for_binding(tmp_path: Path) -> None:
-    plan = planned(tmp_path, BY_DATA)
+    path = write(tmp_path / "m.onnx", BY_DATA)
+    plan = workflows.plan(path, Settings(run=False))
     assert "found" in symbols_in(arena.unit for arena in plan.arenas)
-    assert bindable(plan.report, ("batch", "found")) == ("batch",)
     with pytest.raises(PlanError) as told:
         fixed_arena(plan)
     assert "--dim found" not in told.value.hint
-    assert "known only in a run" in told.value.hint
+    assert told.value.hint == "--dim batch=1 --run makes them known"
     with pytest.raises(UnknownSizeError) as told_by_gate:
         judge(snapshot_of(plan, "m"), None, Rules(max_memory=1))
     assert "--dim found" not in told_by_gate.value.hint
-    assert "known only in a run" in told_by_gate.value.hint
+    assert told_by_gate.value.hint == told.value.hint
 
 
-def test_a_name_that_a_shell_would_change_is_quoted() -> None:
-    assert (
-        bind(["a b", "x/y_dim0"]) == "bind every symbol, like --dim 'a b=1' --dim x/y_dim0=1"
-    )
+def test_a_command_names_the_model_as_a_shell_takes_it(tmp_path: Path) -> None:
+    report = planned(tmp_path, MADE_UP).report
+    odd = replace(report, model=replace(report.model, path="-my model.onnx"))
+    wanted = "memplan report './-my model.onnx' --dim batch=1"
+    assert command_with_numbers(odd) == wanted
+
+
+def test_a_whole_command_keeps_the_numbers_that_were_given(tmp_path: Path) -> None:
+    text = "g (float[batch,n,4] x) => (float[batch,n,4] y) { a = Neg(x) y = Neg(a) }"
+    path = write(tmp_path / "m.onnx", text)
+    given = workflows.plan(path, Settings(dims={"batch": 3})).report
+    assert command_with_numbers(given).endswith("m.onnx --dim batch=3 --dim n=1")
+    whole = workflows.plan(path, Settings(dims={"batch": 3, "n": 2})).report
+    assert not command_with_numbers(whole)

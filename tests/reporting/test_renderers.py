@@ -248,7 +248,9 @@ def test_numbers_of_a_runtimes_graph_say_so(form: str) -> None:
     assert "the runtime" not in RENDERERS[form](plan).split("Predicted")[0]
     fused = replace(plan.report, target="cpu")
     said = " ".join(RENDERERS[form](plan.with_report(fused)).split()).replace("&#x27;", "'")
-    assert "in the runtime's graph for cpu: " in said.replace("&#39;", "'")
+    assert "for the intermediates in the runtime's graph for cpu, " in said.replace(
+        "&#39;", "'"
+    )
     if form != "svg":
         assert (
             f"{plan.report.model.nodes} nodes of the graph that the runtime optimised" in said

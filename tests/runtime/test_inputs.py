@@ -10,7 +10,8 @@ import pytest
 from collection_inputs import specs_from_json
 from memplan_cli.core.bindings import FeedSpec
 from memplan_cli.errors import ModelError
-from memplan_cli.onnx_io.runs.feeds import default_dims, feed_specs
+from memplan_cli.onnx_io.interface import free_dims
+from memplan_cli.onnx_io.runs.feeds import feed_specs
 from memplan_cli.onnx_io.runs.runnable import random_ops
 from memplan_cli.runtime.workers.inputs import draw, draw_all
 
@@ -116,10 +117,10 @@ def test_a_target_shape_is_the_shape_the_model_declares() -> None:
     assert spec_of(text, "shape").values == (3, 4)
 
 
-def test_free_dims_get_small_values_and_bound_ones_the_values_given() -> None:
+def test_free_dims_are_one_and_bound_ones_the_values_given() -> None:
     text = """g (float[batch,seq] x) => (float[batch,seq] y) { y = Relu(x) }"""
-    assert default_dims(onnx.parser.parse_model(HEAD + text)) == {"batch": 2, "seq": 8}
-    assert spec_of(text, "x", {"seq": 5}).shape == (2, 5)
+    assert free_dims(onnx.parser.parse_model(HEAD + text)) == {"batch": True, "seq": False}
+    assert spec_of(text, "x", {"seq": 5}).shape == (1, 5)
 
 
 def test_a_product_of_dims_is_worked_out() -> None:

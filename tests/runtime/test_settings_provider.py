@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.bindings import Binding
 from memplan_cli.core.results.observations import CUDA, Peaks, RuntimeSettings
-from memplan_cli.reporting.commands.results import SETTINGS
+from memplan_cli.reporting.commands.runtime import SETTINGS
 from memplan_cli.runtime import facts
 from memplan_cli.runtime.measuring.measure import Trial
 from memplan_cli.runtime.steer import Recommendation

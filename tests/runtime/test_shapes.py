@@ -9,9 +9,13 @@ import onnx.parser
 import pytest
 
 from memplan_cli.errors import RuntimeUnavailableError, SettingsError
+from memplan_cli.onnx_io.lazy_model import lazy
+from memplan_cli.settings.settings import Settings
 from memplan_cli.shapes.bindings import Bindings
 from memplan_cli.shapes.reading import read_program
-from memplan_cli.workflows.files.reading import missing_sizes, read_completely, read_observed
+from memplan_cli.shapes.symbolic import interpret
+from memplan_cli.workflows.files.assuming import settle
+from memplan_cli.workflows.files.reading import missing_sizes, read_completely
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from memplan_cli.core.program import Program
+    from memplan_cli.shapes.reading import Loaded
 
 CONTRIB = """<ir_version: 9, opset_import: ["": 20, "com.microsoft": 1]>
     g (float[batch,4] x, float[4,8] w) => (float[batch,8] y) {
@@ -72,6 +77,17 @@ def shape(program: Program, name: str) -> object:
     return found.shape
 
 
+def settled(made: ModelProto, path: Path, settings: Settings | None = None) -> Loaded:
+    return settle(lazy(made), path, settings or Settings()).loaded
+
+
+@pytest.fixture
+def without_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take our own rules for ONNX Runtime's operators away: its inference has to answer."""
+    monkeypatch.setattr(interpret, "rule_of", lambda _: None)
+
+
+@pytest.mark.usefixtures("without_rules")
 def test_ops_of_the_runtime_get_their_shapes_from_it_and_a_warning_says_so(
     tmp_path: Path,
 ) -> None:
@@ -89,6 +105,7 @@ def test_bound_dims_come_back_as_numbers(tmp_path: Path) -> None:
     assert shape(loaded.program, "b") == (3, 8)
 
 
+@pytest.mark.usefixtures("without_rules")
 def test_a_model_the_runtime_cannot_load_keeps_its_holes_and_says_why(tmp_path: Path) -> None:
     text = CONTRIB.replace("com.microsoft.FastGelu", "com.microsoft.NoSuchOp")
     loaded = read_completely(model(text), saved(text, tmp_path), Bindings())
@@ -108,21 +125,21 @@ def test_what_depends_on_data_stays_unknown_without_a_run(tmp_path: Path) -> Non
 
 
 def test_one_run_shows_what_depends_on_data(tmp_path: Path) -> None:
-    loaded = read_observed(model(BY_DATA), saved(BY_DATA, tmp_path), Bindings())
+    loaded = settled(model(BY_DATA), saved(BY_DATA, tmp_path))
     assert shape(loaded.program, "z") == (2, 32), "drawn inputs are nowhere zero"
     assert missing_sizes(loaded.program) == ()
-    assert any("seen in one run" in warning for warning in loaded.warnings)
+    assert any("read off one run" in warning for warning in loaded.warnings)
 
 
 def test_one_run_gives_numbers_to_the_symbols_of_data(tmp_path: Path) -> None:
     text = BY_DATA.replace("float[?,2] y", "float[n,2] y")
     assert shape(read_program(model(text)).program, "z") == (2, "n")
-    loaded = read_observed(model(text), saved(text, tmp_path), Bindings())
+    loaded = settled(model(text), saved(text, tmp_path))
     assert shape(loaded.program, "z") == (2, 32)
 
 
 def test_one_run_shows_the_last_turn_of_a_value_that_grows(tmp_path: Path) -> None:
-    loaded = read_observed(model(GROWING), saved(GROWING, tmp_path), Bindings())
+    loaded = settled(model(GROWING), saved(GROWING, tmp_path))
     grown, before = shape(loaded.program, "r"), shape(loaded.program, "h")
     assert isinstance(grown, tuple)
     assert grown[0] == 2
@@ -130,10 +147,21 @@ def test_one_run_shows_the_last_turn_of_a_value_that_grows(tmp_path: Path) -> No
     assert missing_sizes(loaded.program) == ()
 
 
-def test_a_run_wants_every_dim_bound(tmp_path: Path) -> None:
+def test_what_nobody_bound_is_assumed_for_the_run(tmp_path: Path) -> None:
     text = BY_DATA.replace("float[4,8] x", "float[batch,8] x")
-    with pytest.raises(SettingsError, match="'batch'"):
-        read_observed(model(text), saved(text, tmp_path), Bindings())
+    found = settle(lazy(model(text)), saved(text, tmp_path), Settings())
+    assert found.settings.dims == {"batch": 1}
+    assert found.settings.inputs.provenance == {"batch": "assumed"}
+    assert shape(found.loaded.program, "z") == (2, 8)
+
+
+def test_without_a_run_sizes_stay_unknown_and_dims_are_assumed(tmp_path: Path) -> None:
+    text = BY_DATA.replace("float[4,8] x", "float[batch,8] x")
+    found = settle(lazy(model(text)), saved(text, tmp_path), Settings(run=False))
+    assert found.settings.inputs.assumed == {"batch": 1}
+    assert shape(found.loaded.program, "z") == (2, None)
+    with pytest.raises(SettingsError, match="--no-run"):
+        settled(model(text), saved(text, tmp_path), Settings(run=False, profile_shapes=True))
 
 
 def test_a_run_without_the_weights_is_refused_with_what_helps(tmp_path: Path) -> None:
@@ -143,8 +171,9 @@ def test_a_run_without_the_weights_is_refused_with_what_helps(tmp_path: Path) ->
     path = tmp_path / "m.onnx"
     path.write_bytes(made.SerializeToString())
     with pytest.raises(RuntimeUnavailableError, match=r"w\.bin") as caught:
-        read_observed(made, path, Bindings())
-    assert caught.value.hint == "Put the file there, or give the shapes with --shape."
+        settled(made, path, Settings(profile_shapes=True))
+    assert settled(made, path).program.vars, "nobody asked for a run"
+    assert caught.value.hint == "put the file there; leave --profile-shapes out"
 
 
 def test_a_name_that_the_runtime_made_up_is_no_dim() -> None:
@@ -156,6 +185,7 @@ def test_a_name_that_the_runtime_made_up_is_no_dim() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.usefixtures("without_rules")
 def test_the_runtimes_inference_is_not_believed_where_it_misreads(tmp_path: Path) -> None:
     text = """<ir_version: 12, opset_import: ["" : 23]>
         g (float[n,6,s,8] q, float[n,2,t,8] k, float[n,2,t,8] v,

@@ -90,7 +90,7 @@ def test_what_a_file_may_say_means_the_same_in_code(
 SAMPLES: Mapping[str, object] = {
     "level": 3, "phase": 1, "order": 1, "recompute": 1, "checkpoints": 1, "budget": "x",
     "donate": 1, "skip_grads": 1, "expose": 1, "loss": 1, "dims": 1, "bounds": 1, "shapes": 1,
-    "alignment": 3, "time_limit": 0, "profile_shapes": 1, "allow_partial": 1,
+    "alignment": 3, "time_limit": 0, "profile_shapes": 1, "run": 1, "allow_partial": 1,
     "fold_constants": 1, "chunk": 1,
 }  # fmt: skip
 

@@ -9,8 +9,8 @@ import pytest
 from builders import parse
 from memplan_cli.core.program import VarId
 from memplan_cli.errors import SettingsError
-from memplan_cli.onnx_io.interface import dim_names, reject_unknown_dims
-from memplan_cli.onnx_io.runs.feeds import default_dims, feed_specs
+from memplan_cli.onnx_io.interface import dim_names, free_dims, reject_unknown_dims
+from memplan_cli.onnx_io.runs.feeds import feed_specs
 from memplan_cli.shapes.bindings import Bindings
 from memplan_cli.shapes.reading import read_checked
 
@@ -65,16 +65,31 @@ def test_a_shape_binds_them_one_by_one(name: str) -> None:
     assert program.vars[VarId("b")].shape == ("z_dim0", 4)
 
 
+def test_a_name_like_ours_in_the_file_is_another_dim() -> None:
+    text = (
+        "g (float[q,4] x, float[x_dim0,4] z) => (y, b) { a = Relu(x) y = Neg(a) b = Neg(z) }"
+    )
+    model = renamed(text, "?", "q")
+    assert free_dims(model) == {"x_dim0_": True, "x_dim0": True}
+    assert dim_names(model) == {"x_dim0_", "x_dim0"}
+    found = shapes(model, x_dim0=3, x_dim0_=5)
+    assert (found[VarId("y")], found[VarId("b")]) == ((5, 4), (3, 4))
+    assert [spec.shape for spec in feed_specs(model, {"x_dim0_": 5})] == [(5, 4), (1, 4)]
+    by_shape = read_checked(model, Bindings(shapes={"x": (7, 4)})).program
+    assert by_shape.vars[VarId("a")].shape == (7, 4)
+    assert by_shape.vars[VarId("b")].shape == ("x_dim0", 4)
+
+
 @pytest.mark.parametrize("name", NO_NAMES)
 def test_a_run_is_fed_by_the_same_names(name: str) -> None:
     model = renamed(PAIR, name, "p", "q")
-    assert default_dims(model) == {"x_dim0": 2, "x_dim1": 8, "z_dim0": 2}
-    assert [spec.shape for spec in feed_specs(model, {"x_dim1": 5})] == [(2, 5), (2, 4)]
+    assert free_dims(model) == {"x_dim0": True, "x_dim1": False, "z_dim0": True}
+    assert [spec.shape for spec in feed_specs(model, {"x_dim1": 5})] == [(1, 5), (1, 4)]
 
 
 def test_a_name_that_looks_like_arithmetic_is_fed_as_one_name() -> None:
     model = renamed(PAIR, "sequence-length", "q")
-    assert default_dims(model) == {"p": 2, "sequence-length": 8}
+    assert free_dims(model) == {"p": True, "sequence-length": False}
     assert dim_names(model) == {"p", "sequence-length"}
     assert shapes(model, **{"sequence-length": 3})[VarId("a")] == ("p", 3)
 

@@ -208,6 +208,11 @@ def test_constants_of_subgraphs_are_folded_where_they_are(tmp_path: Path) -> Non
     for value in ("0", "1"):
         done = workflows.optimize(path, replace(FOLD, inputs={"c": np.bool_(int(value))}))  # type: ignore[arg-type]
         assert done.passed
+        assert [tensor.bytes for tensor in done.plan.report.folded.tensors] == [24], (
+            "not taken"
+        )
+    done = workflows.optimize(path, FOLD)
+    assert done.passed
     assert [tensor.bytes for tensor in done.plan.report.folded.tensors] == [24, 24]
     assert initializers(tmp_path / "m.memplan.onnx") == {}
 

@@ -50,10 +50,10 @@ GIVEN = ("--input", "rate=16000", "--input", "to=2,-1")
 def test_a_plan_knows_all_sizes_without_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import memplan_cli.runtime.shapes as asked
+    from memplan_cli.runtime import shapes, trials
 
-    for name in ("observed_shapes", "inferred_shapes"):
-        monkeypatch.setattr(asked, name, lambda *_: pytest.fail("ONNX Runtime was asked"))
+    for module, name in ((shapes, "inferred_shapes"), (trials, "first_that_runs")):
+        monkeypatch.setattr(module, name, lambda *_: pytest.fail("ONNX Runtime was asked"))
     report = report_of("report", str(written(tmp_path)), *GIVEN)
     assert report["coverage"] == 1.0
     assert report["certainty"]["planned"] == "observed", "it holds for these values"

@@ -19,7 +19,7 @@ import pytest
 from memplan_cli import workflows
 from memplan_cli.core.deserialization import from_json
 from memplan_cli.errors import ModelError, SettingsError
-from memplan_cli.reporting.commands.results import SWEEP
+from memplan_cli.reporting.commands.sweep import SWEEP
 from memplan_cli.reporting.findings.sweep_rows import Row
 from memplan_cli.settings.settings import Settings
 from memplan_cli.workflows.sweeping.runners import in_processes, on_cluster, one_by_one

@@ -22,11 +22,11 @@ def peak_of(model: Path) -> tuple[str, int]:
     """Return the node at which most bytes are live in a model's plan, and the bytes.
 
     Raises:
-        ModelError: some size is a symbol.
+        ModelError: some size is not known.
     """
     report = memplan_cli.plan(model).report
     if report.peak is None or report.memory.live_peak is None:
-        raise ModelError("sizes depend on symbols", hint="bind the dims in memplan.yaml")
+        raise ModelError("some sizes are not known", hint="give them in memplan.yaml")
     return report.peak.node, report.memory.live_peak
 
 

@@ -6,14 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.phase import find_phases
-from memplan_cli.planning.candidate import Candidate
-from memplan_cli.planning.choose import Limits, choose
+from memplan_cli.onnx_io.load import load_model
+from memplan_cli.planning.choosing.candidate import Candidate
+from memplan_cli.planning.choosing.choose import Limits, choose
 from memplan_cli.planning.scope import find_scope
 from memplan_cli.settings.settings import Settings
+from memplan_cli.shapes.bindings import Bindings
+from memplan_cli.shapes.reading import read_program
 from memplan_cli.transforms.ordering.order import simple_orders
 from memplan_cli.transforms.ordering.search.list_orders import SCHEDULERS
 from memplan_cli.transforms.terms import Terms
-from memplan_cli.workflows.files.model_file import load_program, read_model
 
 if TYPE_CHECKING:
     from memplan_cli.transforms.ordering.graph import Order, TaskGraph
@@ -41,7 +43,7 @@ EXTENDED = {**SCHEDULERS, "newest_first": newest_first}
 
 def planned(model: Path, settings: Settings) -> dict[str, int]:
     """Return the bytes planned for a model in the order of each scheduler."""
-    program = load_program(read_model(model).lazy, model, settings).program
+    program = read_program(load_model(model), Bindings(dims=settings.dims)).program
     scope = find_scope(program, settings, find_phases(program))
     limits = Limits.of(settings, scope.pinned)
     found = {}

@@ -63,7 +63,7 @@ def fit(  # noqa: PLR0913 - one parameter an option, as click wants it
     """
     from memplan_cli.core.quantities import parse_size
     from memplan_cli.planning.fit import DEFAULT_OVERHEAD
-    from memplan_cli.reporting.commands.results import FIT
+    from memplan_cli.reporting.commands.fit import FIT
     from memplan_cli.workflows.fit import MemoryLimit, fit
 
     if not confirm:

@@ -19,6 +19,7 @@ from memplan_cli.cli.options.chosen import Chosen, settings_options
 from memplan_cli.cli.options.outputs import TargetFile
 from memplan_cli.cli.options.profiles import several_dims
 from memplan_cli.cli.options.unused import given, reject_unused
+from memplan_cli.cli.options.validation import COST, validation_options
 from memplan_cli.core.quantities import format_size
 from memplan_cli.errors import SettingsError
 from memplan_cli.settings.choices import TargetChoice
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from memplan_cli.cli.common import Output
+    from memplan_cli.cli.options.validation import Validation
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.workflows.profiles import Profiles
 
@@ -79,9 +81,7 @@ def _why_not(plan: Plan) -> str:
     type=TargetFile(),
     help="Write the recommended session settings as Python, and as JSON beside it.",
 )
-@click.option(
-    "--validate/--no-validate", default=True, help="Run both models and compare their outputs."
-)
+@validation_options
 @provider_option
 @timeout_option
 @click.option(
@@ -98,7 +98,7 @@ def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
     settings: Chosen,
     target: TargetChoice,
     settings_out: Path | None,
-    validate: bool,
+    validation: Validation,
     provider: str,
     timeout: float,
     print_log: bool,
@@ -115,8 +115,16 @@ def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
     from memplan_cli import workflows
     from memplan_cli.reporting import render
 
-    if not validate:
+    own = settings.load(model)
+    if not own.run:
+        validation = replace(validation, depth=None)
+    if validation.depth is None:
         _reject_unused_options(provider, output)
+    elif validation.depth == "outputs":
+        hint = "leave --validate outputs out"
+        reject_unused(("settings_out",), "needs the models' memory to be looked at", hint)
+    if validation.search == "measured":
+        output.note(f"memplan: {COST}")
     if target != "portable" and provider not in (target, "auto"):
         raise SettingsError(
             f"--target {target} runs both models on its own provider, not on {provider}",
@@ -124,12 +132,12 @@ def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
         )
     done = workflows.optimize(
         model,
-        replace(settings.load(model), target=target),
+        replace(own, target=target),
         profiles=profiles,
         out=out,
         plan_file=plan_file,
         settings_out=settings_out,
-        check=workflows.Check(provider=provider, timeout=timeout) if validate else None,
+        check=validation.check(provider, timeout),
         progress=output.progress,
     )
     say(render(done.plan, form, color=output.color, print_log=print_log))
@@ -147,6 +155,8 @@ def _reject_unused_options(provider: str, output: Output) -> None:
         SettingsError: somebody could believe that a GPU was used, or waits for settings.
     """
     unused = ("settings_out", "provider") if provider == "cuda" else ("settings_out",)
-    reject_unused(unused, "needs the models to be run", "leave --no-validate out")
+    reject_unused(unused, "needs the models to be run", "leave --no-validate and --no-run out")
     for option in given(("provider", "timeout")):
-        output.note(f"memplan: {option} changes nothing: with --no-validate nothing is run")
+        output.note(
+            f"memplan: {option} changes nothing: with --no-validate or --no-run nothing is run"
+        )

@@ -16,18 +16,21 @@ from memplan_cli.cli.common import (
 from memplan_cli.cli.options.chosen import binding_options
 from memplan_cli.cli.options.outputs import deliver, result_option
 from memplan_cli.cli.options.unused import reject_unused
+from memplan_cli.cli.options.validation import COST, tune_option
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from memplan_cli.cli.common import Output
     from memplan_cli.settings.settings import Settings
+    from memplan_cli.workflows.compare import Search
 
 
 @click.command()
 @model_argument
 @binding_options
-@click.option("--measure", is_flag=True, help="Choose by measured runs instead of prediction.")
+@click.option("--measure", is_flag=True, help="Confirm what is predicted by one run.")
+@tune_option
 @provider_option
 @timeout_option
 @result_option
@@ -38,6 +41,7 @@ def settings(  # noqa: PLR0913 - one parameter an option, as click wants it
     *,
     binding: Settings,
     measure: bool,
+    tune: bool,
     provider: str,
     timeout: float,
     out: Path | None,
@@ -53,16 +57,21 @@ def settings(  # noqa: PLR0913 - one parameter an option, as click wants it
     memplan settings model.onnx --measure -o settings.py
     """
     from memplan_cli import workflows
-    from memplan_cli.reporting.commands.results import SETTINGS
+    from memplan_cli.reporting.commands.runtime import SETTINGS
     from memplan_cli.workflows.files.output_files import refuse_targets
 
-    if not measure:
+    if tune:
+        output.note(f"memplan: {COST}")
+    if not (measure or tune):
         unused = ("timeout",) if provider in ("auto", "cpu") else ("provider", "timeout")
         reject_unused(
             unused, "needs the model to be run", "add --measure"
         )  # predicted for CPU
     refuse_targets({"-o": out}, (model,))
     output.progress("choosing settings")
-    check = workflows.Check(provider=provider, timeout=timeout) if measure else None
+    check = None
+    if measure or tune:
+        search: Search = "measured" if tune else "foreseen"
+        check = workflows.Check(provider=provider, timeout=timeout, search=search)
     found = workflows.settings(model, binding, check)
     deliver(SETTINGS[form](found, str(model)), out, output)

@@ -55,7 +55,7 @@ def simulate(  # noqa: PLR0913 - one parameter an option, as click wants it
     memplan simulate model.onnx --allocator bfc --allocator best-fit
     """
     from memplan_cli import workflows
-    from memplan_cli.reporting.commands.results import SIMULATE
+    from memplan_cli.reporting.commands.runtime import SIMULATE
 
     output.progress("running the original")
     found = workflows.simulate(

@@ -70,7 +70,7 @@ def sweep(  # noqa: PLR0913 - one parameter an option, as click wants it
     memplan sweep models/ --dim batch=1,8,32 --order keep
     memplan sweep 'zoo/*.onnx' --resume rows.jsonl --format csv -o table.csv
     """
-    from memplan_cli.reporting.commands.results import SWEEP
+    from memplan_cli.reporting.commands.sweep import SWEEP
     from memplan_cli.workflows.files.output_files import refuse_targets
     from memplan_cli.workflows.sweeping import sweep as sweeping
 

@@ -108,8 +108,8 @@ def train_step(  # noqa: PLR0913 - one parameter an option, as click wants it
     _require(bool(loss_fn) or not (labels or result), "--labels and --output with --loss-fn")
     _require(bool(optimizer) or weight_decay is None, "--weight-decay with --optimizer")
     _require(not checkpoints or not budget, "either --checkpoint or --budget")
-    from memplan_cli.settings.keys import Place, Value
     from memplan_cli.settings.keys import budget as read_budget
+    from memplan_cli.settings.written import Place, Value
     from memplan_cli.training.verbs import LossFunction, Optimizer, Recipe, Statistics
     from memplan_cli.workflows.train_step import Recomputation, StepFiles, train_step
 

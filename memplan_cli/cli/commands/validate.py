@@ -71,7 +71,10 @@ def validate(  # noqa: PLR0913 - one parameter an option, as click wants it
     form: str,
     output: Output,
 ) -> None:
-    """Run PLANNED, a model that memplan wrote, against its original.
+    """Hold PLANNED, a model that memplan wrote, against its plan, then run it and its original.
+
+    Where the plan beside PLANNED is not the model's (tensors, live ranges, places, order, notes),
+    that is said and nothing runs.
 
     \b
     memplan validate model.memplan.onnx --original model.onnx --replay
@@ -79,7 +82,7 @@ def validate(  # noqa: PLR0913 - one parameter an option, as click wants it
     from memplan_cli import workflows
     from memplan_cli.cli.options.words import parse_values
     from memplan_cli.core.bindings import Inputs
-    from memplan_cli.reporting.commands.results import VALIDATE
+    from memplan_cli.reporting.commands.validate import VALIDATE
 
     output.progress("running both models")
     check = workflows.Check(provider, runs, rtol, atol, timeout)

@@ -14,6 +14,7 @@ from memplan_cli.cli.common import (
     dim_option,
     input_option,
     inputs_option,
+    run_option,
     shape_option,
 )
 from memplan_cli.cli.options.words import (
@@ -78,8 +79,9 @@ _SETTINGS = (
         "--profile-shapes",
         is_flag=True,
         default=None,
-        help="Run the model once to observe data-dependent shapes.",
+        help="Accepted, and the default: data-dependent shapes are read off one run.",
     ),
+    run_option,
     click.option(
         "--order",
         type=click.Choice(get_args(OrderChoice)),
@@ -136,7 +138,7 @@ _AS_GIVEN = (
     "level", "exclude", "expose", "phase", "skip_grads", "loss", "order", "fold_constants",
     "recompute",
     "checkpoints", "chunk", "budget", "alignment", "time_limit", "profile_shapes", "allow_partial",
-    "inputs",
+    "run", "inputs",
 )  # fmt: skip
 """Settings that the options give as they are: the settings themselves judge them."""
 
@@ -167,7 +169,7 @@ def settings_options(command: Command) -> Command:
     return run  # type: ignore[return-value]
 
 
-_BINDING = (dim_option, shape_option, inputs_option, input_option)
+_BINDING = (dim_option, shape_option, inputs_option, input_option, run_option)
 
 
 def binding_options(command: Command) -> Command:
@@ -180,6 +182,7 @@ def binding_options(command: Command) -> Command:
         shapes: tuple[str, ...],
         inputs: tuple[str, ...],
         input_values: tuple[str, ...],
+        run: bool | None,
         **options: object,
     ) -> Any:  # noqa: ANN401 - as the command
         from memplan_cli.settings.settings import Settings
@@ -189,6 +192,7 @@ def binding_options(command: Command) -> Command:
             dims=parse_dims(dims),
             shapes={name: tuple(shape) for name, shape in parse_shapes(shapes).items()},
             inputs=given,
+            run=run is not False,
         )
         return command(*args, binding=binding, **options)
 

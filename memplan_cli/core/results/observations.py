@@ -76,6 +76,23 @@ UNOPTIMISED = RuntimeSettings(session={"graph_optimization_level": "ORT_DISABLE_
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessBytes:
+    """What a process takes beyond the same one with the runtime imported and nothing loaded.
+
+    Attributes:
+        load: the highest resident bytes when the session stands.
+        run: the highest with the first runs.
+        private: anonymous bytes after them, which no other process shares.
+        file: bytes of mapped files after them, which are shared and can be dropped.
+    """
+
+    load: int
+    run: int
+    private: int
+    file: int
+
+
+@dataclass(frozen=True, slots=True)
 class Peaks:
     """Bytes a run needs; None is what was not measured (or cannot be predicted).
 
@@ -88,6 +105,7 @@ class Peaks:
         milliseconds: median time of a run.
         effort: median milliseconds of processor time of a run, all threads together: what
             a busy machine hardly changes.
+        process: what the whole process takes, where the system says it.
 
     Times are there to compare with: no two runs take the same, so no file has them.
     """
@@ -96,6 +114,7 @@ class Peaks:
         "first_run_peak",
         "steady_peak",
         *optional("held", "scratch", "weights"),
+        *sparse("process"),
         *past("milliseconds"),
     )
 
@@ -106,6 +125,7 @@ class Peaks:
     weights: int | None = None
     milliseconds: float | None = None
     effort: float | None = None
+    process: ProcessBytes | None = None
 
 
 _MAY_BE_INFINITE = Form(

@@ -10,9 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, NamedTuple
 
+from memplan_cli.core.binding_options import InputShape  # noqa: TC001 - a type to read by
 from memplan_cli.core.deserialization import Check, MisfitError, from_json, one_of
 from memplan_cli.core.results.amounts import BoundDim, Memory, Profile  # noqa: TC001 - types to read by
 from memplan_cli.core.results.chunks import Chunks
+from memplan_cli.core.results.fallbacks import Fallback  # noqa: TC001 - a type to read by
 from memplan_cli.core.results.figures import CERTAINTY
 from memplan_cli.core.results.folded import ConstantTensor, Folded
 from memplan_cli.core.results.observations import Peaks, RuntimeSettings, Validation
@@ -27,13 +29,26 @@ TARGETS = ("portable", "cpu", "cuda")
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """Which model the numbers are about."""
+    """Which model the numbers are about.
+
+    ``inputs`` are those with a dim that has no number, as the model declares them.
+    """
+
+    json_keys: ClassVar[Keys] = (
+        "path",
+        "sha256",
+        "nodes",
+        "blocks",
+        "intermediates",
+        *sparse("inputs"),
+    )
 
     path: str
     sha256: str
     nodes: int
     blocks: int
     intermediates: int
+    inputs: tuple[InputShape, ...] = ()
 
 
 class LiveTensor(NamedTuple):
@@ -172,6 +187,7 @@ class Report:
         "validation",
         "reuses",
         "unplanned",
+        *sparse("fallbacks"),
         "warnings",
     )
 
@@ -214,6 +230,8 @@ class Report:
     validation: Validation | None = None
     reuses: int = 0
     unplanned: tuple[Refusal, ...] = ()
+    fallbacks: tuple[Fallback, ...] = ()
+    """What was done otherwise than asked for, and why: nothing falls back in silence."""
     warnings: tuple[str, ...] = ()
 
     @property

@@ -8,15 +8,23 @@ could order.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import product as cartesian
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.symbolic.dims import parse_dim
-from memplan_cli.core.symbolic.polynomials import call_in, names_in
-from memplan_cli.core.symbolic.sizes import Size
+from memplan_cli.core.symbolic.polynomials import (
+    call_in,
+    called,
+    multiplied,
+    names_in,
+    total,
+)
+from memplan_cli.core.symbolic.sizes import product_of
 
 if TYPE_CHECKING:
     from memplan_cli.core.symbolic.polynomials import Polynomial
+    from memplan_cli.core.symbolic.sizes import Size
 
 Interval = tuple[int, int]
 """The least and the greatest value, both included."""
@@ -32,16 +40,72 @@ def at_most(size: Size, bounds: Bounds) -> Size:
     The answer remembers what it is the bound of, because sizes that are equal at their
     largest need not be equal elsewhere.
     """
-    inside = [s for s in size.symbols if names_in(parse_dim(s)) <= bounds.keys()]
+    inside = [s for s in size.symbols if names_in(parse_dim(s)) & bounds.keys()]
     if not inside:
         return size
-    coefficient = size.coefficient
+    left, factors = list(size.symbols), []
     for symbol in inside:
-        coefficient *= max(range_of(parse_dim(symbol), bounds)[1], 0)
-    left = list(size.symbols)
-    for symbol in inside:
-        left.remove(symbol)
-    return Size(coefficient, tuple(left) if coefficient else (), str(size))
+        largest = _largest(parse_dim(symbol), bounds)
+        if largest is not None:
+            left.remove(symbol)
+            factors.append(largest)
+    if not factors:
+        return size
+    most = product_of([*factors, *map(parse_dim, left)], size.coefficient)
+    return replace(most, bound_of=str(size))
+
+
+def _largest(terms: Polynomial, bounds: Bounds) -> Polynomial | None:
+    """Return what an expression is never above, in its symbols without bounds.
+
+    None where a part that has bounds is multiplied by one that may be negative, or hangs on
+    other symbols in a way that is not known to grow with it.
+    """
+    if names_in(terms) <= bounds.keys():
+        return {(): max(range_of(terms, bounds)[1], 0)}
+    parts = []
+    for monomial, factor in terms.items():
+        part = _largest_product(monomial, factor, bounds)
+        if part is None:
+            return None
+        parts.append(part)
+    return total(parts)
+
+
+def _largest_product(
+    monomial: tuple[str, ...], factor: int, bounds: Bounds
+) -> Polynomial | None:
+    interval, free = (factor, factor), []
+    for atom in monomial:
+        names = names_in({(atom,): 1})
+        if names <= bounds.keys():
+            interval = _product(interval, _range_of_atom(atom, bounds))
+        elif names & bounds.keys():
+            grown = (
+                _largest_call(atom, bounds)
+                if (monomial, factor > 0) == ((atom,), True)
+                else None
+            )
+            return None if grown is None else multiplied([grown], factor)
+        else:
+            free.append(atom)
+    if free and interval[0] != interval[1] and any(map(call_in, free)):
+        return None
+    return multiplied([{(atom,): 1} for atom in free], interval[1])
+
+
+def _largest_call(atom: str, bounds: Bounds) -> Polynomial | None:
+    """Return what a call is never above, if it grows with each of its arguments."""
+    name, arguments = call_in(atom) or ("", ())
+    if name in ("floor", "ceiling"):
+        if names_in(arguments[1]) or range_of(arguments[1], bounds)[0] < 1:
+            return None
+    elif name not in ("min", "max"):
+        return None
+    grown = [_largest(argument, bounds) for argument in arguments]
+    return (
+        None if None in grown else called(name, [each for each in grown if each is not None])
+    )
 
 
 def range_of(terms: Polynomial, bounds: Bounds) -> Interval:

@@ -85,7 +85,7 @@ class Size:
         if not self.symbols:
             return self
         terms = (bound(parse_dim(symbol), dims) for symbol in self.symbols)
-        return _size(terms, self.coefficient)
+        return product_of(terms, self.coefficient)
 
     def __str__(self) -> str:
         return "*".join((str(self.coefficient), *self.symbols))
@@ -107,9 +107,9 @@ def size_of(shape: Shape | None, dtype: str) -> Size | None:
     terms = [parse_dim(dim) for dim in symbolic]
     try:
         if number % 8 == 0:
-            return _size(terms, number // 8)
+            return product_of(terms, number // 8)
         elements = multiplied(terms, -number)
-        return _size([multiplied([floored(elements, 8)], -1)], 1)
+        return product_of([multiplied([floored(elements, 8)], -1)], 1)
     except ValueError:
         return None
 
@@ -133,8 +133,8 @@ def unit_value(unit: str, dims: Mapping[str, int]) -> int:
     return value
 
 
-def _size(factors: Iterable[Polynomial], coefficient: int) -> Size:
-    """Multiply factors into a size: common symbols out, what is no product in parentheses."""
+def product_of(factors: Iterable[Polynomial], coefficient: int) -> Size:
+    """Return the size of factors multiplied: common symbols out, what is no product in parentheses."""
     symbols: list[str] = []
     for terms in factors:
         number, common, rest = _factored(terms)

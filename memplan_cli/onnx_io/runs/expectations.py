@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 from onnx import TensorProto, numpy_helper
 
 from memplan_cli.core.symbolic.sizes import bind_dim
-from memplan_cli.onnx_io.interface import tensor_dims
+from memplan_cli.onnx_io.interface import names_taken, tensor_dims
 from memplan_cli.onnx_io.load import graphs, subgraphs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from onnx import GraphProto, NodeProto
+    from onnx import GraphProto, ModelProto, NodeProto
 
-    from memplan_cli.core.program import Dim
+    from memplan_cli.core.program import Dim, Shape
 
 _LARGE = 2**31 - 1
 """Stands for no limit."""
@@ -33,7 +33,8 @@ class Rule:
     """What one op expects of one value.
 
     Attributes:
-        kind: ``index`` (below ``high``), ``values`` (exactly ``values``) or ``positive``.
+        kind: ``index`` (below ``high``), ``values`` (exactly ``values``), ``equal`` (one of
+            ``values``, where it is a single number) or ``positive``.
     """
 
     kind: str
@@ -134,37 +135,37 @@ _INDEXED: Mapping[tuple[str, int], int] = {
 class Trace:
     """Who reads each value, in any block, and what shapes are known."""
 
-    def __init__(self, graph: GraphProto, dims: Mapping[str, int]) -> None:
+    def __init__(self, model: ModelProto) -> None:
+        self.taken = names_taken(model)
         self.readers: dict[str, list[tuple[NodeProto, int]]] = defaultdict(list)
-        self.shapes: dict[str, tuple[int | None, ...]] = {}
+        self.shapes: dict[str, Shape] = {}
         self.constants: dict[str, int] = {}
-        self._dims = dims
-        for block in graphs(graph):
+        for block in graphs(model.graph):
             self._add(block)
 
     def _add(self, block: GraphProto) -> None:
         for tensor in block.initializer:
-            self.shapes[tensor.name] = tuple(tensor.dims)
-            if tensor.dims in ([], [1]) and tensor.data_location != TensorProto.EXTERNAL:
-                self._add_constant(tensor)
+            self._add_tensor(tensor.name, tensor)
         for value in (*block.input, *block.value_info, *block.output):
             if value.type.tensor_type.HasField("shape"):
-                dims = tensor_dims(value, value.type.tensor_type)
-                shape = bound_shape(dims, self._dims)
-                self.shapes.setdefault(value.name, shape)
+                dims = tensor_dims(value, value.type.tensor_type, self.taken)
+                self.shapes.setdefault(value.name, dims)
         for node in block.node:
             for position, name in enumerate(node.input):
                 self.readers[name].append((node, position))
             if node.op_type == "Constant":
                 for attribute in node.attribute:
                     if attribute.name == "value":
-                        self.shapes[node.output[0]] = tuple(attribute.t.dims)
+                        self._add_tensor(node.output[0], attribute.t)
 
-    def _add_constant(self, tensor: TensorProto) -> None:
-        if tensor.data_type in (TensorProto.INT32, TensorProto.INT64):
-            self.constants[tensor.name] = int(numpy_helper.to_array(tensor).reshape(-1)[0])
+    def _add_tensor(self, name: str, tensor: TensorProto) -> None:
+        self.shapes[name] = tuple(tensor.dims)
+        is_whole = tensor.data_type in (TensorProto.INT32, TensorProto.INT64)
+        is_here = tensor.data_location != TensorProto.EXTERNAL
+        if tensor.dims in ([], [1]) and is_whole and is_here:
+            self.constants[name] = int(numpy_helper.to_array(tensor).reshape(-1)[0])
 
-    def rules(self, name: str) -> Iterator[Rule]:
+    def rules(self, name: str, dims: Mapping[str, int]) -> Iterator[Rule]:
         """Yield what every op that sees the values of ``name`` expects of them."""
         seen: set[tuple[str, str]] = set()
         todo = [(name, "same")]
@@ -174,36 +175,42 @@ class Trace:
                 continue
             seen.add(state)
             for node, position in self.readers[state[0]]:
-                rule = self._rule(node, position)
+                rule = self._rule(node, position, dims)
                 if rule and (state[1] == "same" or rule.kind == "positive"):
                     yield rule
                 todo += _onward(node, position, state[1])
 
-    def _rule(self, node: NodeProto, position: int) -> Rule | None:
+    def _shape(self, name: str, dims: Mapping[str, int]) -> tuple[int | None, ...]:
+        return bound_shape(self.shapes.get(name, ()), dims)
+
+    def _rule(self, node: NodeProto, position: int, dims: Mapping[str, int]) -> Rule | None:
         key = (node.op_type, position)
         rule = None
         if key in _INDEXED:
-            rule = Rule("index", high=self._limit(node, _INDEXED[key]))
+            rule = Rule("index", high=self._limit(node, _INDEXED[key], dims))
         elif key == ("OneHot", 0):
             rule = Rule("index", high=self.constants.get(node.input[1], 8))
         elif key in _SHAPES:
-            shape = self.shapes.get(node.output[0], ())
+            shape = self._shape(node.output[0], dims)
             known = tuple(dim for dim in shape if dim is not None)
             rule = Rule("values", values=known if len(known) == len(shape) else (1,))
         elif key in _COUNTS:
             rule = Rule("values", values=_COUNTS[key])
+        elif node.op_type == "Equal":
+            other = self.constants.get(node.input[1 - position])
+            rule = None if other is None else Rule("equal", values=(other,))
         elif key in _POSITIVE:
             rule = Rule("positive")
         return rule
 
-    def _limit(self, node: NodeProto, indexed: int) -> int:
+    def _limit(self, node: NodeProto, indexed: int, dims: Mapping[str, int]) -> int:
         """Return the length of what is indexed, or 1 where it is not known: 0 fits."""
-        shape = self.shapes.get(node.input[indexed])
+        shape = self._shape(node.input[indexed], dims)
         if not shape:
             return 1
         axes: Sequence[int | None]
         if node.op_type in ("GatherND", "ScatterND"):
-            depth = self.shapes.get(node.input[1], ())
+            depth = self._shape(node.input[1], dims)
             axes = shape[: depth[-1]] if depth and depth[-1] else shape
         elif node.op_type.endswith("Loss"):
             axes = shape[1:2]

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING
 
 from onnx import TensorProto, helper
 
 from memplan_cli.core.bindings import FeedSpec
-from memplan_cli.core.symbolic.sizes import symbols_of
-from memplan_cli.errors import ModelError
-from memplan_cli.onnx_io.interface import input_symbols, tensor_dims
+from memplan_cli.onnx_io.interface import fed_inputs, tensor_dims, tensor_type
 from memplan_cli.onnx_io.runs.expectations import Trace, bound_shape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from onnx import ModelProto, TypeProto, ValueInfoProto
+    from onnx import ModelProto, ValueInfoProto
 
     from memplan_cli.core.bindings import Feed, Feeds
     from memplan_cli.onnx_io.runs.expectations import Rule
@@ -29,35 +28,42 @@ _WHOLE_RANGE: Mapping[str, tuple[str, int, int]] = {
 """Bytes are quantised data and may be anything; wider integers are masks more often."""
 
 
+class Feeder:
+    """How the inputs of one model may be fed, at whatever numbers its dims have.
+
+    Its weights may be absent; functions are written out.
+    """
+
+    def __init__(self, model: ModelProto, feeds: Feeds | None = None) -> None:
+        self._values = fed_inputs(model)
+        self._trace = Trace(model)
+        self._feeds = feeds or {}
+
+    def specs(self, dims: Mapping[str, int]) -> tuple[FeedSpec, ...]:
+        """Return how to draw each graph input that is no initializer, in graph order.
+
+        A dim without a number is 1; what is known of an input that was given is not drawn.
+
+        Raises:
+            ModelError: an input has a type that cannot be fed (a map, say).
+        """
+        return tuple(self._spec(value, dims) for value in self._values)
+
+    def _spec(self, value: ValueInfoProto, dims: Mapping[str, int]) -> FeedSpec:
+        drawn = _spec(value, dims, self._trace)
+        given = self._feeds.get(value.name)
+        return drawn if given is None else _given(drawn, given)
+
+
 def feed_specs(
     model: ModelProto, dims: Mapping[str, int], feeds: Feeds | None = None
 ) -> tuple[FeedSpec, ...]:
-    """Return how to draw each graph input that is no initializer, in graph order.
-
-    Args:
-        model: its functions written out; its weights may be absent.
-        dims: values for symbolic dims; those it does not name get small ones.
-        feeds: inputs that were given: what is known of them is not drawn.
+    """Return how to feed a model at these numbers for its dims; see `Feeder.specs`.
 
     Raises:
         ModelError: an input has a type that cannot be fed (a map, say).
     """
-    graph = model.graph
-    bound = {**default_dims(model), **dims}
-    trace = Trace(graph, bound)
-    given = feeds or {}
-    return tuple(
-        _given(_spec(value, bound, trace), given[value.name])
-        if value.name in given
-        else _spec(value, bound, trace)
-        for value in fed_inputs(model)
-    )
-
-
-def fed_inputs(model: ModelProto) -> tuple[ValueInfoProto, ...]:
-    """Return the graph inputs that have no value in the model, in graph order."""
-    weights = {tensor.name for tensor in model.graph.initializer}
-    return tuple(value for value in model.graph.input if value.name not in weights)
+    return Feeder(model, feeds).specs(dims)
 
 
 def _given(drawn: FeedSpec, feed: Feed) -> FeedSpec:
@@ -71,37 +77,29 @@ def _given(drawn: FeedSpec, feed: Feed) -> FeedSpec:
     )
 
 
-def default_dims(model: ModelProto) -> dict[str, int]:
-    """Return a small value for each symbol in the shapes of the graph inputs.
-
-    2 for what comes first, 64 for the sides of an image, else 8.
-    """
-    found: dict[str, int] = {}
-    symbols = input_symbols(model)
-    for value in fed_inputs(model):
-        dims = tensor_dims(value, tensor_type(value)[1])
-        for position, dim in enumerate(dims):
-            usual = 2 if position == 0 else 64 if len(dims) >= 4 and position >= 2 else 8
-            for symbol in sorted(symbols.get(str(dim), symbols_of(dim))):
-                found.setdefault(symbol, usual)
-    return found
-
-
 def _spec(value: ValueInfoProto, dims: Mapping[str, int], trace: Trace) -> FeedSpec:
     container, tensor = tensor_type(value)
-    bound = bound_shape(tensor_dims(value, tensor), dims)
+    bound = bound_shape(tensor_dims(value, tensor, trace.taken), dims)
     shape = tuple(1 if dim is None else dim for dim in bound)
     if tensor.elem_type == TensorProto.STRING:
         return FeedSpec(value.name, "str", shape, "strings", container=container)
     dtype = str(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
-    rules = tuple(trace.rules(value.name))
-    kind, low, high, values = _settled(dtype, rules)
+    rules = tuple(trace.rules(value.name, dims))
+    kind, low, high, values = _settled(
+        dtype, rules, is_number=len(shape) < 2 and prod(shape) == 1
+    )
     return FeedSpec(value.name, dtype, shape, kind, low, high, 1.0, values, container)
 
 
-def _settled(dtype: str, rules: Sequence[Rule]) -> tuple[str, int, int, tuple[int, ...]]:
-    """Choose one way to draw that meets every rule."""
-    fixed = next((rule.values for rule in rules if rule.kind == "values"), None)
+def _settled(
+    dtype: str, rules: Sequence[Rule], *, is_number: bool
+) -> tuple[str, int, int, tuple[int, ...]]:
+    """Choose one way to draw that meets every rule.
+
+    A number that is compared with others (a sample rate) is the first of them.
+    """
+    kinds = ("values", "equal") if is_number else ("values",)
+    fixed = next((rule.values for rule in rules if rule.kind in kinds), None)
     if fixed is not None:
         return "values", 0, 0, fixed
     positive = any(rule.kind == "positive" for rule in rules)
@@ -114,15 +112,3 @@ def _settled(dtype: str, rules: Sequence[Rule]) -> tuple[str, int, int, tuple[in
         return "integers", 1, 4, ()
     kind, low, high = _WHOLE_RANGE.get(dtype, ("mask", 0, 2))
     return kind, low, high, ()
-
-
-def tensor_type(value: ValueInfoProto) -> tuple[str, TypeProto.Tensor]:
-    """Return what an input is of tensors, and the type of these."""
-    kind, container = value.type, "tensor"
-    if kind.HasField("optional_type"):
-        kind, container = kind.optional_type.elem_type, "optional"
-    if kind.HasField("sequence_type"):
-        kind, container = kind.sequence_type.elem_type, "sequence"
-    if not kind.HasField("tensor_type") and kind.WhichOneof("value") is not None:
-        raise ModelError(f"{value.name}: a {kind.WhichOneof('value')} cannot be fed")
-    return container, kind.tensor_type

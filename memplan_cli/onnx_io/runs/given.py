@@ -11,7 +11,7 @@ import tempfile
 import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 from onnx import TensorProto, helper
@@ -19,7 +19,7 @@ from onnx import TensorProto, helper
 from memplan_cli.core.bindings import Feed
 from memplan_cli.core.selection import nearest
 from memplan_cli.errors import SettingsError
-from memplan_cli.onnx_io.runs.feeds import fed_inputs, tensor_type
+from memplan_cli.onnx_io.interface import fed_inputs, tensor_type
 from memplan_cli.onnx_io.runs.input_files import Found, read_file, within_limit
 
 if TYPE_CHECKING:
@@ -55,6 +55,9 @@ class Storage:
         self.bytes = within_limit(where, self.bytes + array.nbytes)
         file = self.folder / f"{self.count}.npy"
         self.count += 1
+        if array.dtype.isbuiltin != 1 and array.dtype.kind not in "US":
+            # A type of another package, of which numpy cannot write the name.
+            array = array.view(f"V{array.dtype.itemsize}")
         try:
             np.save(file, array, allow_pickle=False)
         except OSError as error:
@@ -75,11 +78,14 @@ class _Taken:
 
     wanted: Mapping[str, ValueInfoProto]
     storage: Storage
+    others: Literal["refuse", "leave"] = "refuse"
     feeds: dict[str, Feed] = field(default_factory=dict)
 
     def take(self, found: Found) -> None:
         value = self.wanted.get(found.name)
         if value is None:
+            if self.others == "leave":
+                return
             names = ", ".join(repr(name[:100]) for name in list(self.wanted)[:8])
             raise SettingsError(
                 f"{found.where}: the model has no input {found.name[:100]!r}",
@@ -100,13 +106,25 @@ def read_given(inputs: Inputs, model: ModelProto) -> Feeds:
     if not inputs.given:
         return {}
     wanted = fed_inputs(model)
-    taken = _Taken({value.name: value for value in wanted}, Storage())
+    taken = _Taken({value.name: value for value in wanted}, Storage(), inputs.others)
     for path in inputs.files:
         for found in read_file(Path(path), wanted):
             taken.take(found)
     for found in _values(inputs.values):
         taken.take(found)
     return taken.feeds
+
+
+def not_taken(inputs: Inputs, model: ModelProto) -> tuple[str, ...]:
+    """Return the names of inputs given that a model does not take, each once.
+
+    Raises:
+        SettingsError: a file of inputs cannot be read.
+    """
+    wanted = fed_inputs(model)
+    names = {value.name for value in wanted}
+    given = [found.name for path in inputs.files for found in read_file(Path(path), wanted)]
+    return tuple(dict.fromkeys(name for name in (*given, *inputs.values) if name not in names))
 
 
 def _values(values: Mapping[str, object]) -> Iterator[Found]:

@@ -20,15 +20,19 @@ READ_SUFFIX = "__memplan_read"
 """What is put behind the name of a tensor that nobody reads, for its reader."""
 
 
-def missing_weights(path: Path) -> tuple[str, ...]:
+def missing_weights(path: Path, model: ModelProto | None = None) -> tuple[str, ...]:
     """Return the external data files that a model names and that are not there.
+
+    Args:
+        path: the file.
+        model: what is in it, where it was read already.
 
     Raises:
         ModelError: the file is no model.
     """
     named = {
         entry.value
-        for tensor in external_tensors(load_model(path))
+        for tensor in external_tensors(load_model(path) if model is None else model)
         for entry in tensor.external_data
         if entry.key == "location"
     }

@@ -2,10 +2,9 @@
 
 Level 0 gives a slot to buffers of the same dtype and shape, level 1 to buffers of the same
 dtype; a slot is as large as the largest buffer in it, whenever that one is live. At level 0
-one matching by first use needs the fewest slots that there can be. At level 1 it is the
-first of several strategies (`slots`), each dtype takes the cheapest, and the lower bound
-(`slot_bound`) ends the search. The matching keeps free slots sorted by size, so that
-100,000 buffers take some tenths of a second.
+one matching by first use needs the fewest slots that there can be. At level 1 its slots are
+the first of several candidates (`slots`), each dtype takes the cheapest, and the lower bound
+(`slot_bound`) ends the search.
 
 The two levels are those of Paddle Fluid's memory optimization transpiler (2018), which
 takes the first slot that fits.
@@ -13,7 +12,6 @@ takes the first slot that fits.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -79,24 +77,18 @@ class Matching:
 
 
 def pool_levels(problem: Problem) -> tuple[Matching, Matching]:
-    """Return who gets which slot at level 0, and at level 1: never more bytes than level 0.
-
-    A free hand can do worse than a tied one: a small buffer may take the slot that a large
-    one that starts a tick later would have fitted exactly. Level 0 is a level 1 matching too.
-    """
-    twins = _matched(_births(problem), same_shape)
-    own = _matched(twins.births, same_dtype)
-    return twins, _cheapest(problem, own, twins)
+    """Return who gets which slot at level 0, and at level 1: never more bytes than level 0."""
+    twins = _matched(_births(problem))
+    return twins, _cheapest(problem, twins)
 
 
-def _cheapest(problem: Problem, *known: Matching) -> Matching:
+def _cheapest(problem: Problem, known: Matching) -> Matching:
     """Return the cheapest matching of level 1 that is found, dtype by dtype."""
-    births = known[0].births
+    births = known.births
     found: list[tuple[Hashable, int]] = [("", 0)] * len(births)
     for dtype, places in by_kind(births, same_dtype).items():
         spans = spans_of([births[place] for place in places], problem.alignment)
-        candidates = [[matching.slots[place] for place in places] for matching in known]
-        slots = best_slots(spans, candidates)
+        slots = best_slots(spans, [known.slots[place] for place in places])
         for place, slot in zip(places, slots, strict=True):
             found[place] = dtype, slot
     numbers: dict[tuple[Hashable, int], int] = {}
@@ -107,25 +99,22 @@ def _births(problem: Problem) -> tuple[Buffer, ...]:
     return tuple(sorted(problem.buffers, key=lambda b: (b.live.start, b.id)))
 
 
-def _matched(births: tuple[Buffer, ...], kind: Kind) -> Matching:
-    """Give each buffer the tightest free slot of its kind that holds it, else a new one."""
-    shelves: dict[Hashable, list[int]] = {}  # by kind: sizes and numbers of free slots
+def _matched(births: tuple[Buffer, ...]) -> Matching:
+    """Give each buffer the first slot of its twins that is free, else a new one."""
+    shelves: dict[Hashable, list[int]] = {}  # by dtype and shape: a heap of free slots
     home: list[list[int]] = []  # by slot: the shelf it waits on
-    sizes: list[int] = []  # by slot
     deaths: list[int] = []  # heap: the tick at which a slot is free, and its number
     found = []
     for buffer in births:
-        _, size, (start, end), _, _ = buffer
+        start, end = buffer.live
         while deaths and deaths[0] >> _SLOT_BITS <= start:
             slot = heappop(deaths) & _SLOT
-            insort(home[slot], sizes[slot] << _SLOT_BITS | slot)
-        shelf = shelves.setdefault(kind(buffer), [])
-        at = bisect_left(shelf, size << _SLOT_BITS)
-        if at < len(shelf):
-            slot = shelf.pop(at) & _SLOT
+            heappush(home[slot], slot)
+        shelf = shelves.setdefault(same_shape(buffer), [])
+        if shelf:
+            slot = heappop(shelf)
         else:
-            slot = len(sizes)
-            sizes.append(size)
+            slot = len(home)
             home.append(shelf)
         found.append(slot)
         heappush(deaths, end << _SLOT_BITS | slot)
@@ -134,7 +123,7 @@ def _matched(births: tuple[Buffer, ...], kind: Kind) -> Matching:
 
 def level0(problem: Problem) -> Layout:
     """Reuse slots between buffers of the same dtype and shape."""
-    return _matched(_births(problem), same_shape).layout(problem.alignment)
+    return _matched(_births(problem)).layout(problem.alignment)
 
 
 def level1(problem: Problem) -> Layout:

@@ -102,19 +102,17 @@ def cost(spans: Spans, slots: Assignment) -> int:
     return sum(_largest(spans, slots).values())
 
 
-def best_slots(spans: Spans, known: Sequence[Assignment], work: int = WORK) -> Assignment:
+def best_slots(spans: Spans, known: Assignment, work: int = WORK) -> Assignment:
     """Return the cheapest assignment that is found; of equals, the first.
 
     Args:
         spans: The buffers.
-        known: Assignments found before, at least one: what is returned costs no more.
+        known: One found before: what is returned costs no more.
         work: How much best fit may look at.
     """
     least = least_slots(spans)
     bound = sum(least)
-    costs = [cost(spans, slots) for slots in known]
-    lowest = min(costs)
-    best = known[costs.index(lowest)]
+    best, lowest = known, cost(spans, known)
     if lowest <= bound:
         return best
     for found in _candidates(spans, least, work):

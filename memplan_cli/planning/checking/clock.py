@@ -11,6 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.core.problem import Problem, pressure
+from memplan_cli.core.results.in_numbers import in_numbers
 from memplan_cli.core.results.report import LiveTensor, Peak
 from memplan_cli.core.results.timeline import moments
 from memplan_cli.errors import PlanError
@@ -141,7 +142,7 @@ def _check_peak(plan: Plan, nodes: Mapping[int, _Named]) -> None:
     if said is not None and not _is_there(said, nodes):
         raise PlanError(f"peak is said to be at {said.node[:120]!r}, step {said.step}")
     if counts_shared_bytes(plan):
-        _compare_peaks(said, _peak(plan))
+        _compare_peaks(said, _peak(in_numbers(plan)))
     elif said is not None and sum(size for _, size in said.tensors) != memory.live_peak:
         raise PlanError(f"the tensors at the peak are not {memory.live_peak} bytes")
 

@@ -15,6 +15,7 @@ from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.problem import Buffer, BufferId, LiveRange, Problem, lower_bound
+from memplan_cli.core.results.in_numbers import in_numbers
 from memplan_cli.core.symbolic.bounds import at_most
 from memplan_cli.core.symbolic.dims import parse_dim
 from memplan_cli.core.symbolic.polynomials import total as added
@@ -27,7 +28,7 @@ from memplan_cli.planning.print_log import refusals
 from memplan_cli.planning.totals import expression, number
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from memplan_cli.core.results.amounts import Memory
     from memplan_cli.core.results.placements import Placement
@@ -185,6 +186,7 @@ def _totals(plan: Plan) -> Iterator[Claim]:
     Where sizes are missing, a report may be silent on all of them.
     """
     report, memory = plan.report, plan.report.memory
+    at = in_numbers(plan) if memory.naive is not None else plan
     heights = by_arena_unit(plan)
     sizes: dict[str, int] = {}
     units = {arena.id: arena.unit for arena in plan.arenas}
@@ -192,6 +194,8 @@ def _totals(plan: Plan) -> Iterator[Claim]:
         unit = units[tensor.arena] if tensor.bytes else "1"
         sizes[unit] = sizes.get(unit, 0) + tensor.bytes
     planned, naive = number(heights), number(sizes)
+    if at is not plan:
+        planned, naive = at.arenas[0].height, sum(tensor.bytes for tensor in at.tensors)
     level = str(report.level)
     if not report.donated.pairs:
         yield "donated bytes of no pairs", report.donated.bytes, 0
@@ -204,9 +208,21 @@ def _totals(plan: Plan) -> Iterator[Claim]:
     if naive is None:
         claims.append(("live_peak", memory.live_peak, None))
     elif counts_shared_bytes(plan):
-        claims.append(("live_peak", memory.live_peak, _live_peak(plan)))
+        claims.append(("live_peak", memory.live_peak, _live_peak(at)))
     silent = report.partial and memory.planned is None
     yield from (claim for claim in claims if not (silent and claim[1] is None))
+    yield from _in_symbols(plan, sizes, heights)
+    if memory.live_peak is not None and memory.order_proved:
+        yield "order_bound of a proved order", memory.order_bound, memory.live_peak
+    if _is_left_alone(plan):
+        yield "planned of a model left as it is", planned, naive
+
+
+def _in_symbols(
+    plan: Plan, sizes: Mapping[str, int], heights: Mapping[str, int]
+) -> Iterator[Claim]:
+    """Yield every expression of a symbolic plan."""
+    report, memory, level = plan.report, plan.report.memory, str(plan.report.level)
     counted: dict[str, str | None] = {
         "naive": expression(sizes),
         "planned": expression(heights),
@@ -220,10 +236,6 @@ def _totals(plan: Plan) -> Iterator[Claim]:
         terms = [parse_dim(report.symbolic[name]) for name in ("inputs", "outputs")]
         terms += [{(): memory.weights}, parse_dim(counted["planned"] or "")]
         yield "total in symbols", parse_dim(report.symbolic["total"]), added(terms)
-    if memory.live_peak is not None and memory.order_proved:
-        yield "order_bound of a proved order", memory.order_bound, memory.live_peak
-    if _is_left_alone(plan):
-        yield "planned of a model left as it is", planned, naive
 
 
 def by_arena_unit(plan: Plan) -> dict[str, int]:
@@ -269,7 +281,7 @@ def _limits(plan: Plan) -> Iterator[tuple[str, int, int, int]]:
         yield "donated bytes", 0, report.donated.bytes, most
     if memory.live_peak is None or memory.naive is None or memory.planned is None:
         return
-    apart = _apart(plan.tensors)
+    apart = _apart(in_numbers(plan).tensors)
     yield "live_peak", 0, memory.live_peak, min(apart, memory.planned)
     yield from _ladder("", memory)
     levels = [report.levels[level] for level in "210"]

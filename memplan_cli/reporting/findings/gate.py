@@ -15,7 +15,6 @@ from memplan_cli.core.quantities import Increase, format_change, format_size
 from memplan_cli.core.serialization import Form, Key, Keys
 from memplan_cli.errors import UnknownSizeError
 from memplan_cli.reporting.findings.diff import compare, conditions
-from memplan_cli.reporting.findings.hints import how_to_know
 from memplan_cli.reporting.findings.snapshot import known_share
 
 if TYPE_CHECKING:
@@ -239,10 +238,9 @@ def _conditions(snapshot: Snapshot, earlier: Snapshot) -> Iterator[Result]:
 def _value(snapshot: Snapshot, name: str) -> int:
     value = snapshot.metrics.get(name)
     if value is None:
-        gaps = snapshot.partial or bool(snapshot.found_in_a_run)
-        hint = how_to_know(snapshot.symbols, gaps=gaps)
+        hint = snapshot.to_know
         if name.partition(".")[0] in ("predicted", "observed"):
-            hint = "gate the plan that `memplan optimize` wrote after running the model"
+            hint = snapshot.to_run
         raise UnknownSizeError(f"{name} of {snapshot.model} is not known", hint=hint)
     return value
 

@@ -1,33 +1,23 @@
-"""Hints for totals that are not known: the options that bind what is missing."""
+"""Hints for totals that are not known: the options that bind what is missing in this model."""
 
 from __future__ import annotations
 
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.symbolic.dims import symbols_of
+from memplan_cli.core.binding_options import (
+    LOOK_AT_A_RUN,
+    InputShape,
+    binding_options,
+    sizing_options,
+)
+from memplan_cli.core.symbolic.dims import bind_dim, symbols_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.results.report import Report
-
-FILL_GAPS = (
-    "some sizes are known only in a run: say them with --shape NAME=D,D, look at one run "
-    "with --profile-shapes, or count the rest alone with --allow-partial"
-)
-"""For sizes that no symbol decides."""
-
-_MOST_NAMED = 4
-"""Symbols that one hint names."""
-
-
-def bind(symbols: Iterable[str]) -> str:
-    """Return how to bind symbols; of no symbols, how to bind one."""
-    names = sorted(symbols)
-    words = " ".join(f"--dim {quote(f'{name}=1')}" for name in names[:_MOST_NAMED])
-    more = " .." if len(names) > _MOST_NAMED else ""
-    return f"bind every symbol, like {words or '--dim batch=1'}{more}"
 
 
 def symbols_in(units: Iterable[str]) -> tuple[str, ...]:
@@ -36,21 +26,49 @@ def symbols_in(units: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-def bindable(report: Report, symbols: Iterable[str]) -> tuple[str, ...]:
-    """Return the symbols that inputs have: nobody could give the others a number.
+def free_inputs(report: Report) -> tuple[InputShape, ...]:
+    """Return the inputs with a dim for which nobody said a number."""
+    given = {n: dim.value for n, dim in report.bindings.items() if dim.source != "assumed"}
+    bound = (
+        InputShape(name, tuple(bind_dim(dim, given) for dim in shape))
+        for name, shape in report.model.inputs
+    )
+    return tuple(each for each in bound if not all(isinstance(d, int) for d in each.shape))
 
-    Those are decided by data in a run, or were made up by whoever wrote the file.
+
+def command_with_numbers(report: Report) -> str:
+    """Return a command that gives each dim of the inputs a number; empty where all have one.
+
+    Numbers that were given stay: it is a whole command, and not what is added to one.
     """
-    if report.memory.inputs is not None:
-        return ()
-    text = report.symbolic.get("inputs")
-    known = None if text is None else symbols_of(text)
-    return tuple(name for name in symbols if known is None or name in known)
+    if not free_inputs(report):
+        return ""
+    numbers = {name: dim.value for name, dim in report.bindings.items()}
+    return (
+        f"memplan report {path_word(report)} {binding_options(report.model.inputs, numbers)}"
+    )
 
 
-def how_to_know(symbols: Iterable[str], *, gaps: bool) -> str:
-    """Return what to do about a total that symbols or gaps keep from being known."""
-    names = tuple(symbols)
-    if not gaps:
-        return bind(names)
-    return f"{bind(names)}; {FILL_GAPS}" if names else FILL_GAPS
+def path_word(report: Report) -> str:
+    """Return where the model of a report is, as a word of a command."""
+    name = report.model.path
+    # What begins with a dash is an option.
+    return quote(f"./{name}" if name.startswith("-") else name)
+
+
+def how_to_know(plan: Plan) -> str:
+    """Return what makes numbers of sizes that are none, the surest way first.
+
+    Each clause is an option, or several that belong together, of the commands that plan.
+    """
+    report = plan.report
+    units = () if plan.settings.get("run", True) else [arena.unit for arena in plan.arenas]
+    numbers = {name: dim.value for name, dim in report.bindings.items()}
+    words = sizing_options(free_inputs(report), units, numbers)
+    if report.partial and not plan.settings.get("run", True):
+        words = f"{words.removesuffix(LOOK_AT_A_RUN).strip()} {LOOK_AT_A_RUN}".strip()
+    clauses = (
+        f"{words} makes them known" if words else "",
+        "--allow-partial counts the rest alone" if report.partial else "",
+    )
+    return "; ".join(filter(None, clauses))

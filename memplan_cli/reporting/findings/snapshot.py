@@ -11,11 +11,12 @@ from math import floor
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from memplan_cli.core.deserialization import Check, MisfitError, from_json
+from memplan_cli.core.results.in_numbers import in_numbers
 from memplan_cli.core.results.placements import Natural  # noqa: TC001 - a type to read by
 from memplan_cli.core.results.timeline import nodes_at
 from memplan_cli.core.serialization import SORTED, Key, Keys, optional, sparse
 from memplan_cli.errors import PlanError
-from memplan_cli.reporting.findings.hints import bindable, symbols_in
+from memplan_cli.reporting.findings.hints import how_to_know, path_word
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -80,10 +81,10 @@ class Snapshot:
     """Share of the intermediates whose size is known; below 1, totals say too little."""
     dims: Mapping[str, str] | None = None
     """Values, bounds and shapes that it was planned for; None: nobody wrote them down."""
-    symbols: tuple[str, ...] = ()
-    """What can be bound of symbols in sizes; not in a baseline, whose metrics are numbers."""
-    found_in_a_run: tuple[str, ...] = ()
-    """The other symbols in sizes, which no input has."""
+    to_run: str = field(default="", compare=False)
+    """What makes the numbers that only a run has."""
+    to_know: str = field(default="", compare=False)
+    """What makes numbers of the metrics that are none; not in a baseline, which has numbers."""
 
     @property
     def partial(self) -> bool:
@@ -105,10 +106,8 @@ def read_snapshot(model: str, data: object) -> Snapshot:
 
 def snapshot_of(plan: Plan, model: str, runtime: str = "") -> Snapshot:
     """Return everything that a comparison can use."""
-    report = plan.report
+    report, plan = plan.report, in_numbers(plan)
     at_peak = dict(report.peak.tensors) if report.peak else {}
-    symbols = symbols_in(arena.unit for arena in plan.arenas)
-    free = bindable(report, symbols)
     return Snapshot(
         model=model,
         graph_sha256=plan.graph_sha256,
@@ -122,8 +121,8 @@ def snapshot_of(plan: Plan, model: str, runtime: str = "") -> Snapshot:
         tensors=_tensors(plan, at_peak),
         coverage=report.coverage,
         dims=_dims(plan),
-        symbols=free,
-        found_in_a_run=tuple(name for name in symbols if name not in free),
+        to_know=how_to_know(plan),
+        to_run=f"`memplan optimize {path_word(report)}` runs it and writes a plan: gate that",
     )
 
 
@@ -146,7 +145,8 @@ def _dims(plan: Plan) -> dict[str, str]:
         for name, value in table.items() if isinstance(table, dict) else ():
             said = ",".join(map(str, value)) if isinstance(value, list) else str(value)
             found[f"shape of {name}" if key == "shapes" else str(name)] = said
-    return found
+    assumed = {n: d for n, d in plan.report.bindings.items() if d.source == "assumed"}
+    return found | {name: str(dim.value) for name, dim in assumed.items()}
 
 
 def shortened(snapshot: Snapshot) -> Mapping[str, TensorFacts]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, ClassVar
 
 from memplan_cli.core.deserialization import from_json
-from memplan_cli.core.serialization import Keys, to_json
+from memplan_cli.core.serialization import Keys, sparse, to_json
 from memplan_cli.core.untrusted_files import refuse_endless
 from memplan_cli.errors import SettingsError
 
@@ -22,7 +22,8 @@ SCHEMA = "memplan.sweep/1"
 class Row:
     """What became of one job; ``error`` says why there are no numbers.
 
-    ``missing_dims`` are those that other models of the sweep were bound by.
+    ``missing_dims`` and ``missing_inputs`` are those that other models of the sweep were
+    bound by; ``assumed`` is what nobody said of the other dims.
     """
 
     schema: ClassVar[str] = SCHEMA
@@ -45,6 +46,7 @@ class Row:
         "total",
         "error",
         "missing_dims",
+        *sparse("missing_inputs", "assumed"),
     )
 
     key: str
@@ -63,6 +65,8 @@ class Row:
     total: int | None = None
     error: str = ""
     missing_dims: tuple[str, ...] = ()
+    missing_inputs: tuple[str, ...] = ()
+    assumed: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
@@ -78,7 +82,16 @@ class Row:
 NUMBERS = tuple(item.name for item in fields(Row) if item.default is None)
 """Columns with a number, or None where it is not known; bytes from ``weights`` on."""
 
-COLUMNS = ("model", "dims", "status", *NUMBERS, "error", "missing_dims")
+COLUMNS = (
+    "model",
+    "dims",
+    "status",
+    *NUMBERS,
+    "error",
+    "missing_dims",
+    "missing_inputs",
+    "assumed",
+)
 
 _START = b'{"coverage": '
 """How each row begins, keys being sorted: only the half of one may be taken away."""

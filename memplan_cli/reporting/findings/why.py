@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from itertools import accumulate
 from typing import TYPE_CHECKING, ClassVar
 
+from memplan_cli.core.results.in_numbers import in_numbers
 from memplan_cli.core.results.timeline import (
     curve,
     main_arena,
@@ -140,6 +141,7 @@ def why_peak(plan: Plan) -> PeakStory:
     Raises:
         PlanError: nothing is planned.
     """
+    plan = in_numbers(plan)
     arena = main_arena(plan)
     points = curve(plan, arena)
     if arena is None or not points:
@@ -166,6 +168,7 @@ def why_tensor(plan: Plan, name: str) -> TensorStory:
     Raises:
         SettingsError: the plan holds no such tensor; the hint names the nearest, or why.
     """
+    plan = in_numbers(plan)
     place = plan.by_id.get(name)
     if place is None:
         raise _unknown(plan, name)

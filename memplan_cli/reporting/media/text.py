@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass
+from textwrap import indent
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
@@ -66,8 +67,12 @@ def draw(document: doc.Document, screen: Screen = ENDLESS) -> str:
     )
     with console.capture() as capture:
         for part in _parts(document, min(screen.width, _NAMES_FIT)):
-            console.print(part)
+            console.print(part, soft_wrap=isinstance(part, _Unbroken))
     return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
+
+
+class _Unbroken(Text):
+    """Commands to be copied: a shell would take each line for one."""
 
 
 def _parts(document: doc.Document, width: int) -> Iterator[RenderableType]:
@@ -83,7 +88,11 @@ def _parts(document: doc.Document, width: int) -> Iterator[RenderableType]:
             if drawing and not isinstance(block, doc.Table):
                 yield Text("")
             content = _block(block, width - inset)
-            yield Padding(content, (0, 0, 0, inset), expand=False)
+            yield (
+                _Unbroken(indent(content.plain, " " * inset), style=content.style)
+                if isinstance(content, _Unbroken)
+                else Padding(content, (0, 0, 0, inset), expand=False)
+            )
         previous = block
 
 
@@ -101,8 +110,9 @@ def _block(block: doc.Block, width: int) -> RenderableType:  # noqa: PLR0911 - o
             return Group(Text("\n".join(lines), style="cyan"), caption)
         case doc.Items(lines):
             return Text("\n".join(map(_said, lines)))
-        case doc.Code(lines):
-            return Text("\n".join(map(printable, lines)), style="dim")
+        case doc.Code(lines, language):
+            kind = _Unbroken if language == doc.SHELL else Text
+            return kind("\n".join(map(printable, lines)), style="dim")
         case doc.Note(kind, text):
             return Text(f"{kind}: {terminal(text)}")
     return Text(_said(block.text))

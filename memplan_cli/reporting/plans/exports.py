@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.problem import align
 from memplan_cli.errors import PlanError
 from memplan_cli.reporting.escape import c_identifier, c_string, csv_row, terminal
-from memplan_cli.reporting.findings.hints import bindable, how_to_know, symbols_in
+from memplan_cli.reporting.findings.hints import how_to_know
 
 if TYPE_CHECKING:
     from memplan_cli.core.problem import Problem
@@ -62,11 +62,9 @@ def fixed_arena(plan: Plan) -> tuple[ArenaFacts, Problem] | None:
     """
     open_units = sorted({arena.unit for arena in plan.arenas} - {"1"})
     if open_units:
-        symbols = symbols_in(open_units)
-        free = bindable(plan.report, symbols)
         raise PlanError(
             f"this format holds numbers, but sizes depend on {', '.join(open_units)[:200]}",
-            hint=how_to_know(free, gaps=len(free) < len(symbols)),
+            hint=how_to_know(plan),
         )
     pairs = zip(plan.arenas, plan.problems, strict=True)
     return next(((arena, problem) for arena, (problem, _) in pairs), None)

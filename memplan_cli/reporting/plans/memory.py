@@ -16,8 +16,9 @@ from memplan_cli.core.results.figures import (
 from memplan_cli.reporting import document as doc
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
+    from memplan_cli.core.results.observations import ProcessBytes
     from memplan_cli.core.results.report import Report
 
 LEVELS: Mapping[str, str] = {
@@ -61,16 +62,51 @@ def verdict(report: Report) -> str:
         if report.partial:
             share = f"{100 * report.coverage:.1f}%"
             return f"only {share} of the intermediates have a known size: no totals"
-        return "sizes depend on symbols: bind them with --dim to get numbers"
+        return "sizes depend on dims that have no number"
     if not memory.naive and not memory.planned and not report.partial:
         return "no intermediate has any bytes"
-    saved = format_share(memory.naive - memory.planned, memory.naive)
     planned, naive = format_size(memory.planned), format_size(memory.naive)
     graph = (
         "" if report.target == "portable" else f" in the runtime's graph for {report.target}"
     )
     partial = " (partial)" if report.partial else ""
-    return f"{planned} instead of {naive}{graph}: {saved} saved{partial}"
+    return f"plan: {planned} for the intermediates{graph}, {naive} without reuse{partial}"
+
+
+def paid(report: Report) -> Iterator[str]:
+    """Yield what was measured before and after, the process first: what somebody pays for."""
+    runtime = report.runtime
+    sides = runtime.observed if runtime is not None else {}
+    before, after = sides.get("original"), sides.get("optimized")
+    if before is None or after is None:
+        return
+    if before.process is not None and after.process is not None:
+        yield _process_line(before.process, after.process)
+    held = before.held, after.held, before.weights, after.weights
+    if None not in held:
+        old, new = ((each.held or 0) - (each.weights or 0) for each in (before, after))
+        change = _change(old, new)
+        yield f"arena, weights left out: {format_size(old)} -> {format_size(new)} ({change})"
+
+
+_NOTHING = 0.01
+"""Share of a process below which nothing was won: measurements differ by as much."""
+
+
+def _process_line(before: ProcessBytes, after: ProcessBytes) -> str:
+    """Return the process at its highest, while loading and in the first runs."""
+    pairs = {"load": (before.load, after.load), "run": (before.run, after.run)}
+    words = ", ".join(
+        f"{name} {old / 1e6:.1f} -> {new / 1e6:.1f} MB ({_change(old, new)})"
+        for name, (old, new) in pairs.items()
+    )
+    won = any(new < (1 - _NOTHING) * old for old, new in pairs.values())
+    return f"process: {words}" if won else f"process: nothing won: {words}"
+
+
+def _change(old: int, new: int) -> str:
+    """Return by how many per cent something changed."""
+    return f"{100 * (new - old) / old:+.1f}%" if old else "-"
 
 
 def memory_figures(report: Report) -> tuple[doc.Figure, ...]:

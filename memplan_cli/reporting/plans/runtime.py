@@ -19,6 +19,11 @@ _MEASURES: Mapping[str, str] = {
     "steady peak": "the same from the second run on, the memory pattern's block included",
     "reserved": "what the runtime's arena reserved from the system, weights included",
     "reserved, no weights": "the same without the weights that are in the arena",
+    "process, load": "highest resident bytes beyond a process that has loaded nothing, when the "
+    "session stands",
+    "process, run": "the same with the first runs",
+    "process, private": "anonymous bytes after them, which no other process shares",
+    "process, file": "bytes of mapped files after them, shared and dropped where room is needed",
 }
 
 _HEADS = ("", ">original: predicted", ">observed", ">optimized: predicted", ">observed")
@@ -66,11 +71,14 @@ def _predicted(peaks: Peaks) -> Mapping[str, int | None]:
 def _observed(peaks: Peaks) -> Mapping[str, int | None]:
     known = peaks.held is not None and peaks.weights is not None
     aside = (peaks.held or 0) - (peaks.weights or 0)
+    process = peaks.process
+    sizes = {} if process is None else to_json(process)
     return {
         "first run peak": peaks.first_run_peak,
         "steady peak": peaks.steady_peak,
         "reserved": peaks.held,
         "reserved, no weights": aside if known else None,
+        **{f"process, {name}": size for name, size in sizes.items()},
     }
 
 

@@ -8,17 +8,22 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.compact.columns import cells
 from memplan_cli.core.program import VarId, var_id
 from memplan_cli.core.quantities import format_share, format_size
+from memplan_cli.core.results.figures import DEFINITIONS
+from memplan_cli.core.results.in_numbers import in_numbers
 from memplan_cli.core.results.observations import CPU
 from memplan_cli.core.results.timeline import curve, main_arena, nodes_at, peak_tick
 from memplan_cli.core.symbolic.dims import binding_text
 from memplan_cli.planning.print_log import print_log, refusals
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import per_unit
+from memplan_cli.reporting.findings.assumed import assumed_of, named_dims
+from memplan_cli.reporting.findings.hints import command_with_numbers
 from memplan_cli.reporting.plans import constants, runtime
 from memplan_cli.reporting.plans.memory import (
     certainty_lines,
     headline,
     memory_figures,
+    paid,
     total_figures,
     verdict,
 )
@@ -39,12 +44,15 @@ _SIZES = ("inputs", "outputs", "naive", "live_peak", "planned", "total")
 
 def plan_document(plan: Plan, most: int) -> doc.Document:
     """Return the report of a plan; of long tables, the first ``most`` rows."""
-    report = plan.report
+    report, plan = plan.report, in_numbers(plan)
     blocks = (
+        *(doc.Paragraph(line, "verdict") for line in paid(report)),
         doc.Paragraph(verdict(report), "plain" if report.saved is None else "verdict"),
         doc.Paragraph(headline(report), "soft"),
         *(doc.Paragraph(line, "soft") for line in binding_lines_of(report)),
+        *_other_numbers(report),
         *_memory(report),
+        *_for_all_dims(report),
         *_live_bytes(plan),
         *_peak(plan, most),
         *constants.foldable(report, most),
@@ -59,29 +67,64 @@ def plan_document(plan: Plan, most: int) -> doc.Document:
         *runtime.settings(report.runtime),
         *runtime.validation(report),
         *_not_reused(plan, most),
+        *doc.section("Fallbacks", doc.Items(_fallbacks(report)) if report.fallbacks else None),
         *doc.section("Warnings", doc.Items(report.warnings) if report.warnings else None),
     )
     return doc.Document(("Memory of ", doc.Name(report.model.path or "model")), blocks)
 
 
-_SOURCES = {"given": "given", "inputs": "from the inputs", "assumed": "assumed"}
+def _fallbacks(report: Report) -> tuple[str, ...]:
+    """Return a line for each thing that was done otherwise than asked for."""
+    return tuple(map(str, report.fallbacks))
+
+
+_SOURCES = {"given": "given", "inputs": "from the inputs"}
 
 
 def binding_lines_of(report: Report) -> Iterator[str]:
     """Yield which numbers dims have, who said so, and how to say otherwise."""
-    if not report.bindings:
-        return
-    said = [
-        f"{binding_text({n: dim.value for n, dim in report.bindings.items() if dim.source == of})}"
-        f" {words}"
-        for of, words in _SOURCES.items()
-        if any(dim.source == of for dim in report.bindings.values())
-    ]
-    yield f"dims: {'; '.join(said)}"
-    assumed = [name for name, dim in report.bindings.items() if dim.source == "assumed"]
+    for source, words in _SOURCES.items():
+        said = _dims_of(report, source)
+        if said:
+            yield f"{words}: {named_dims(said)}"
+
+
+def _other_numbers(report: Report) -> Iterator[doc.Block]:
+    """Yield what was assumed of the inputs' dims, and the command that says otherwise."""
+    assumed, command = assumed_of(report), command_with_numbers(report)
     if assumed:
-        other = " ".join(f"--dim {name}={report.bindings[name].value}" for name in assumed)
-        yield f"what was run was run at the assumed dims: {other} says so, or otherwise"
+        yield doc.Paragraph(f"assumed {named_dims(assumed)}; say otherwise with", "soft")
+    elif command:
+        yield doc.Paragraph("with numbers of your own for the dims:", "soft")
+    if command:
+        yield doc.Code((command,), doc.SHELL)
+
+
+def _dims_of(report: Report, source: str) -> dict[str, int]:
+    return {name: dim.value for name, dim in report.bindings.items() if dim.source == source}
+
+
+def _for_all_dims(report: Report) -> Iterator[doc.Block]:
+    """Yield the expressions of a symbolic plan, where the numbers are those at assumed dims."""
+    if report.memory.naive is None:
+        return
+    rows = tuple(
+        doc.Figure(name, report.symbolic[key], DEFINITIONS[key])
+        for key, name in _EXPRESSIONS.items()
+        if key in report.symbolic
+    )
+    if rows:
+        yield from doc.section("For all dims", doc.Figures(rows))
+
+
+_EXPRESSIONS = {
+    "inputs": "inputs",
+    "outputs": "outputs",
+    "naive": "naive",
+    "live_peak": "lower bound",
+    "planned": "planned",
+    "total": "total",
+}
 
 
 def logged(plan: Plan) -> Iterator[doc.Block]:

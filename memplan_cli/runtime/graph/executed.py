@@ -18,6 +18,7 @@ from memplan_cli.runtime.graph.node_index import by_index
 from memplan_cli.runtime.measuring.observed import observe
 from memplan_cli.runtime.proofs.compare import require_weights
 from memplan_cli.runtime.simulation.predict import Executed, needs_run
+from memplan_cli.runtime.workers.session_job import SessionJob
 from memplan_cli.runtime.workers.worker import run_job
 from memplan_cli.shapes.bindings import Bindings
 from memplan_cli.shapes.reading import read_program
@@ -74,21 +75,55 @@ def _executed(
     trial: Trial | None,
 ) -> Executed:
     require_weights(model)
-    level = settings.session.get("graph_optimization_level", "ORT_ENABLE_ALL")
     with tempfile.TemporaryDirectory(prefix="memplan-dump-") as name:
         dump = Path(name) / "dump.onnx"
-        write_dump(model, dump, settings, provider)
-        shapes = runtime_shapes(dump, provider)
-        graph = load_model(dump)
-        program = read_program(graph, Bindings(dims=dims, known=complete(shapes))).program
-        found = Executed(program, dims)
-        if trial and needs_run(found):
-            found = replace(found, observed=observe(dump, program, trial, provider))
-    ordered = level != "ORT_DISABLE_ALL"
+        shapes = _light_graph(model, dump, settings, provider)
+        found = read_graph(dump, shapes, settings, dims, model) if shapes else None
+        if found is None or (trial and needs_run(found)):
+            dump = Path(name) / "whole.onnx"
+            write_dump(model, dump, settings, provider)
+            found = read_graph(dump, runtime_shapes(dump, provider), settings, dims, model)
+            if trial and needs_run(found):
+                observed = observe(dump, found.program, trial, provider)
+                found = replace(found, observed=observed)
+    return found
+
+
+def read_graph(
+    dump: Path,
+    shapes: RuntimeShapes,
+    settings: RuntimeSettings,
+    dims: Mapping[str, int],
+    model: Path,
+) -> Executed:
+    """Read a graph that the runtime wrote, with the shapes that it knows itself.
+
+    Args:
+        dump: the file; names of values are distinct in it afterwards.
+        shapes: of the values at its top.
+        settings: of the session that wrote it.
+        dims: values for symbolic dims.
+        model: the file that the session had loaded.
+    """
+    graph = load_model(dump)
+    graph = with_distinct_names(graph) or graph
+    program = read_program(graph, Bindings(dims=dims, known=complete(shapes))).program
+    ordered = settings.session.get("graph_optimization_level") != "ORT_DISABLE_ALL"
     if not ordered:
         program = by_index(program, graph.graph, load_as_written(model))
-    seen = seen_shapes(program, shapes)
-    return replace(found, program=program, ordered=ordered, seen=seen)
+    return Executed(program, dims, ordered, seen_shapes(program, shapes))
+
+
+def _light_graph(
+    model: Path, out: Path, settings: RuntimeSettings, provider: str
+) -> RuntimeShapes:
+    """Write the graph without its weights; return what the runtime infers, or nothing."""
+    level = settings.session.get("graph_optimization_level", "ORT_ENABLE_ALL")
+    wanted = RuntimeSettings(
+        session={"graph_optimization_level": level}, session_config=settings.session_config
+    )
+    job = {"session": to_json(SessionJob(model, provider, (), wanted)), "out": str(out)}
+    return shapes_of(run_job("graph", job).require(f"{model} does not load")["types"])
 
 
 def write_dump(model: Path, out: Path, settings: RuntimeSettings, provider: str = CPU) -> None:
@@ -134,8 +169,13 @@ def runtime_shapes(model: Path, provider: str = CPU) -> RuntimeShapes:
         result = run_job("dump", job).require(f"{model} does not load")
     finally:
         twin.unlink(missing_ok=True)
+    return shapes_of(result["shapes"])
+
+
+def shapes_of(types: object) -> RuntimeShapes:
+    """Return what a process said of the types that a session has."""
     shapes: dict[str, tuple[str, Shape]] = {}
-    for name, (dtype, shape) in result["shapes"].items():  # type: ignore[attr-defined]
+    for name, (dtype, shape) in types.items():  # type: ignore[attr-defined]
         dims = (canonical_dim(dim) if isinstance(dim, str) else dim for dim in shape)
         shapes[name] = (dtype, tuple(dims))
     return shapes

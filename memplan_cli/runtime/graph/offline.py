@@ -7,18 +7,25 @@ the level that changes layouts, to the hardware it was made on; its metadata say
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from memplan_cli.core.results.observations import CPU, RuntimeSettings
+from memplan_cli.core.serialization import to_json
 from memplan_cli.core.symbolic.dims import bind_dim
 from memplan_cli.onnx_io.load import graphs, load_model
 from memplan_cli.onnx_io.metadata import HARDWARE, RUNTIME
 from memplan_cli.onnx_io.weights.on_pages import write_on_pages
-from memplan_cli.runtime.graph.executed import complete, runtime_shapes, write_dump
-from memplan_cli.runtime.graph.fusions import without
+from memplan_cli.runtime.graph.executed import (
+    complete,
+    runtime_shapes,
+    shapes_of,
+    with_distinct_names,
+)
 from memplan_cli.runtime.installed import hardware
 from memplan_cli.runtime.proofs.compare import require_weights
+from memplan_cli.runtime.workers.worker import run_job
 from memplan_cli.shapes.bindings import Bindings
 from memplan_cli.shapes.reading import read_program
 
@@ -29,6 +36,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from memplan_cli.core.program import Program
+    from memplan_cli.runtime.graph.executed import RuntimeShapes
 
 RUN_AS_WRITTEN = RuntimeSettings(
     session={
@@ -59,17 +67,25 @@ class Packing(Enum):
     """Beforehand: the file gets up to twice as large, and is mapped."""
 
 
+@dataclass(frozen=True, slots=True)
+class Dump:
+    """A graph that the runtime wrote, and the types that it infers in it."""
+
+    path: Path
+    shapes: RuntimeShapes = field(repr=False)
+
+
 def optimise_offline(
     model: Path,
-    out: Path,
+    out: Sequence[Path],
     provider: str = CPU,
     packing: Packing = Packing.AT_LOAD,
-    fusions: Sequence[str] = (),
-) -> None:
+) -> tuple[Dump, ...]:
     """Write the graph at the runtime's highest level for a provider, weights beside it.
 
-    Some ``fusions`` can be left out. The weights lie on pages of their own, whatever the
-    runtime wrote: it crashes on packed ones that are not aligned.
+    Where it has fusions that cost workspace, the one without them goes to the second file,
+    if there is one to go to. Both come from one process. The weights lie on pages of their
+    own, whatever the runtime wrote: it crashes on packed ones that are not aligned.
 
     On CPU only the highest level has the blocked layouts: a lower one makes convolutional
     nets up to three times slower.
@@ -82,13 +98,33 @@ def optimise_offline(
         session={"graph_optimization_level": "ORT_ENABLE_ALL"},
         session_config={_PACKED: packing.value},
     )
-    write_dump(model, out, highest.updated(without(fusions)), provider)
-    dump = load_model(out)
-    count_anew(dump, load_model(model))
-    data = out.with_name(f"{out.name}.data")
+    asked = {
+        "model": str(model),
+        "provider": provider,
+        "settings": to_json(highest),
+        "fused": str(out[0]),
+        "unfused": str(out[1]) if len(out) > 1 else None,
+    }
+    outcome = run_job("offline", {"dump": asked})
+    types: Any = outcome.require(f"{model} does not load")["types"]
+    original = load_model(model)
+    return tuple(
+        _tidied(path, original, shapes_of(types[path.name]), provider)
+        for path in out
+        if path.name in types
+    )
+
+
+def _tidied(dump: Path, original: ModelProto, shapes: RuntimeShapes, provider: str) -> Dump:
+    """Make a dump's names distinct and the same each time; put its weights on pages."""
+    graph = load_model(dump)
+    graph = with_distinct_names(graph) or graph
+    count_anew(graph, original)
+    data = dump.with_name(f"{dump.name}.data")
     if data.exists():
-        write_on_pages(dump, data)
-    out.write_bytes(dump.SerializeToString())
+        write_on_pages(graph, data)
+    dump.write_bytes(graph.SerializeToString())
+    return Dump(dump, shapes or runtime_shapes(dump, provider))
 
 
 def count_anew(dump: ModelProto, original: ModelProto) -> bool:
@@ -128,14 +164,22 @@ def offline_metadata(version: str, provider: str = CPU) -> Mapping[str, str]:
     }
 
 
-def offline_program(dump: Path, dims: Mapping[str, int], provider: str = CPU) -> Program:
+def offline_program(
+    dump: Path,
+    dims: Mapping[str, int],
+    provider: str = CPU,
+    shapes: RuntimeShapes | None = None,
+) -> Program:
     """Read a dump with the shapes that the runtime knows for its own ops.
+
+    They are asked for where ``shapes`` does not say them.
 
     Raises:
         RuntimeUnavailableError: the dump does not load.
     """
+    found = runtime_shapes(dump, provider) if shapes is None else shapes
     known = {
         name: (dtype, tuple(bind_dim(dim, dims) for dim in shape))
-        for name, (dtype, shape) in complete(runtime_shapes(dump, provider)).items()
+        for name, (dtype, shape) in complete(found).items()
     }
     return read_program(load_model(dump), Bindings(dims=dims, known=known)).program

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Program
     from memplan_cli.runtime.simulation.requests import Request
 
-_WORK = 300_000
+_WORK = 80_000
 """Requests simulated in one search: a second or two."""
 
 _MOST_MOVES = 400

@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 SLOWEST = 1.05
 """How much longer than under the defaults a run may take for the sake of memory."""
 
+_FAR = 1.3
+"""What no busy machine makes of equal times in the median of a few runs, or hardly ever."""
+
+_UNSURE = 1.0
+"""Milliseconds that say nothing in a few runs."""
+
 _CLOCK = 0.1
 """Milliseconds that two medians of short runs differ by on a busy machine."""
 
@@ -43,6 +49,12 @@ def is_slower(after: Peaks, before: Peaks) -> bool:
         return after.effort > max(SLOWEST * before.effort, before.effort + _CLOCK)
     now, then = after.milliseconds or 0.0, before.milliseconds or 0.0
     return now > max(SLOWEST * then, then + _CLOCK)
+
+
+def is_far_slower(after: Peaks, before: Peaks) -> bool:
+    """Whether a run takes so much longer than before that a few runs are enough to tell."""
+    now, then = after.effort or after.milliseconds, before.effort or before.milliseconds
+    return now is not None and then is not None and now > max(_FAR * then, then + _UNSURE)
 
 
 def second_look(before: Timed, *others: Timed, trial: Trial) -> tuple[Peaks, ...]:

@@ -25,7 +25,7 @@ from memplan_cli.core.symbolic.dims import binding_text
 from memplan_cli.errors import ModelError, RuntimeUnavailableError
 from memplan_cli.onnx_io.interface import other_inputs
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.onnx_io.runs.feeds import default_dims, feed_specs
+from memplan_cli.onnx_io.runs.feeds import feed_specs
 from memplan_cli.onnx_io.runs.runnable import missing_weights, random_ops
 from memplan_cli.onnx_io.runs.seeding import seeded_twins
 from memplan_cli.runtime.workers.bits import Tolerance, differences, widened
@@ -34,7 +34,9 @@ from memplan_cli.runtime.workers.session_job import SessionJob
 from memplan_cli.runtime.workers.worker import Outcome, run_job
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
+
+    from onnx import ModelProto
 
     from memplan_cli.core.bindings import Feeds, FeedSpec
 
@@ -51,7 +53,8 @@ class Comparison:
 
     Attributes:
         provider: ``auto``, ``cpu`` or ``cuda``.
-        dims: values for symbolic dims; the others get small defaults.
+        dims: values for symbolic dims.
+        assumed: those of them that nobody said: a second shape has others.
         feeds: inputs that were given; the others are drawn.
         second_dims: the dims of the second shape; None chooses them where a dim is free.
         runs: runs of each model in each shape.
@@ -66,6 +69,7 @@ class Comparison:
 
     provider: str = "auto"
     dims: Mapping[str, int] = field(default_factory=dict)
+    assumed: frozenset[str] = frozenset()
     second_dims: Mapping[str, int] | None = None
     runs: int = 2
     timeout: float = DEFAULT_TIMEOUT
@@ -94,7 +98,7 @@ def compare(original: Path, rewritten: Path, how: Comparison | None = None) -> V
     first = _at_dims(original, rewritten, how, how.dims)
     if first.status == "failed" and first.max_abs_diff is None:
         _refuse_another(original, rewritten)
-    second_dims = _second_dims(original, how)
+    second_dims = _second_dims(how)
     if second_dims is None or first.status != "passed":
         return first
     try:
@@ -108,20 +112,25 @@ def compare(original: Path, rewritten: Path, how: Comparison | None = None) -> V
 
 
 def require_weights(
-    path: Path, instead: str = "use --no-validate to leave the comparison out"
+    path: Path,
+    instead: str = "--no-validate leaves the comparison out",
+    model: ModelProto | None = None,
 ) -> None:
     """Refuse a model whose external data is not there: nothing could be shown with it.
 
-    ``instead`` is what the user may do if the data is not to be had.
+    Args:
+        path: the file.
+        instead: what the user may do if the data is not to be had.
+        model: what is in the file, where it was read already.
 
     Raises:
         RuntimeUnavailableError: naming the file.
     """
-    missing = missing_weights(path)
+    missing = missing_weights(path, model)
     if missing:
         raise RuntimeUnavailableError(
             f"{path} cannot run: its weights file {missing[0]} is not in {path.parent}",
-            hint=f"Put the file there, or {instead}.",
+            hint=f"put the file there; {instead}" if instead else "put the file there",
         )
 
 
@@ -139,19 +148,19 @@ def _refuse_another(original: Path, rewritten: Path) -> None:
         )
 
 
-def _second_dims(original: Path, how: Comparison) -> dict[str, int] | None:
-    """Return other values for the free dims; None where there is no free dim."""
+def _second_dims(how: Comparison) -> dict[str, int] | None:
+    """Return twice what was assumed, which ties of sums keep; None where nothing was."""
     if how.specs is not None:
         return None
     if how.second_dims is not None:
         return {**how.dims, **how.second_dims}
-    usual = default_dims(load_model(original))
-    free = {name: value for name, value in usual.items() if name not in how.dims}
-    if not free:
-        return None
-    # Image sides stay multiples of 32: strides of real networks want that.
-    other = {name: value + (32 if value == 64 else 1) for name, value in free.items()}
-    return {**how.dims, **other}
+    return second_dims(how.dims, how.assumed)
+
+
+def second_dims(dims: Mapping[str, int], assumed: Collection[str]) -> dict[str, int] | None:
+    """Return other values for the dims that nobody bound; None where there is none."""
+    other = {name: 2 * dims[name] for name in assumed if name in dims}
+    return {**dims, **other} if other else None
 
 
 def _at_dims(
@@ -192,7 +201,7 @@ def _against(
     job = _job(rewritten, how, how.rewritten_settings, specs)
     job |= {"tolerance": [tolerance.rtol, tolerance.atol], "outputs": base["outputs"]}
     second = run_job("outputs", {**job, "folder": folder, "save": False}, timeout=how.timeout)
-    return _verdict(second, how.provider, tolerance, noise)
+    return verdict(differences(second.result), second, how.provider, tolerance, noise)
 
 
 def _seeded(
@@ -248,15 +257,19 @@ def _random(
     return Validation("nondeterministic", how.provider, notes=(note,))
 
 
-def _verdict(
-    outcome: Outcome, provider: str, tolerance: Tolerance, noise: tuple[Difference, ...]
+def verdict(
+    found: tuple[Difference, ...],
+    outcome: Outcome,
+    provider: str,
+    tolerance: Tolerance,
+    noise: tuple[Difference, ...] = (),
 ) -> Validation:
+    """Return what the differences of a process that ran, or its failure, say."""
     if not outcome.ok:
         note = f"the rewritten model does not run ({outcome.how}): {outcome.reason}"
         if outcome.timed_out:
             note += ", and --timeout gives more"
         return Validation("failed", provider, bit_identical=False, notes=(note,))
-    found = differences(outcome.result)
     notes = (
         [] if tolerance.exact else [f"tolerance rtol={tolerance.rtol} atol={tolerance.atol}"]
     )

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from memplan_cli.analysis.liveness import steps
 from memplan_cli.core.results.observations import UNOPTIMISED, Difference
 from memplan_cli.core.results.plan import check
+from memplan_cli.core.results.timeline import moments
 from memplan_cli.core.serialization import Json, to_json
 from memplan_cli.core.symbolic.sizes import bind_dim, canonical_dim
 from memplan_cli.errors import InvalidLayoutError
@@ -30,7 +31,6 @@ from memplan_cli.runtime.workers.bits import differences
 from memplan_cli.runtime.workers.session import deterministic, resolve_provider
 from memplan_cli.runtime.workers.session_job import SessionJob
 from memplan_cli.runtime.workers.worker import Outcome, run_job
-from memplan_cli.shapes.reading import read_program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -151,7 +151,16 @@ def _replayed(model: Path, plan: Plan, trial: Trial) -> Replayed:
     if given is None:
         given = feed_specs(load_model(model), trial.dims, trial.feeds)
     settings = UNOPTIMISED.updated(deterministic(provider))
-    places, left_out = _places(model, plan, trial.dims)
+    graph = load_model(model).graph
+    order = _order([node.name for node in graph.node], plan)
+    if order is None:
+        return Replayed("failed", reason="the plan's order is not of the model's nodes")
+    places, left_out = _places(plan, trial.dims)
+    wanted = {place.name for place in places if place.bytes and not place.block}
+    lost = sorted(wanted - {name for node in graph.node for name in node.output})
+    if lost:
+        reason = f"the plan places {lost[0][:120]!r}, which no node of the model makes"
+        return Replayed("failed", reason=reason)
     extent = _extent(places, left_out)
     with tempfile.TemporaryDirectory(prefix="memplan-replay-") as folder:
         session = SessionJob(model, provider, given, settings, trial.seed)
@@ -161,7 +170,7 @@ def _replayed(model: Path, plan: Plan, trial: Trial) -> Replayed:
         whole = run_job("outputs", job, timeout=trial.timeout).require(f"{model} does not run")
         job |= {"outputs": whole["outputs"], "save": False}
         job |= _plain({"places": places})
-        job |= {"arenas": dict(_heights(plan, trial.dims))}
+        job |= {"arenas": dict(_heights(plan, trial.dims)), "order": order}
         outcome = run_job("replay", job, timeout=trial.timeout)
         notes: tuple[str, ...] = ()
         if outcome.ok and outcome.result["differences"] and _is_unaligned(places):
@@ -169,6 +178,11 @@ def _replayed(model: Path, plan: Plan, trial: Trial) -> Replayed:
             notes = (_ROUNDING,)
     if not outcome.ok:
         return Replayed("failed", reason=f"{outcome.how}: {outcome.reason}", extent=extent)
+    bound = set(cast("list[str]", outcome.result["bound"]))
+    extent = dataclasses.replace(extent, placed=len(bound))
+    if bound != wanted:
+        reason = f"tensor {min(bound ^ wanted)[:120]!r} did not lie where the plan places it"
+        return Replayed("failed", reason=reason, extent=extent)
     found = differences(outcome.result)
     return Replayed("failed" if found else "passed", found, extent=extent, notes=notes)
 
@@ -232,12 +246,10 @@ def _number(dim: int | str, dims: Mapping[str, int]) -> int | None:
     return value if isinstance(value, int) else None
 
 
-def _places(
-    model: Path, plan: Plan, dims: Mapping[str, int]
-) -> tuple[list[Place], dict[str, str]]:
+def _places(plan: Plan, dims: Mapping[str, int]) -> tuple[list[Place], dict[str, str]]:
     """Return every tensor with numbers for symbols, and those without a place."""
     units = {arena.id: _number(arena.unit, dims) for arena in plan.arenas}
-    nodes = _node_at(model)
+    nodes = _node_at(plan)
     ends = _ends(plan)
     found: list[Place] = []
     # What is excluded is among the refusals and has a place all the same.
@@ -280,11 +292,26 @@ def _buffer(tensor: Placement) -> str:
     return tensor.alias_of or tensor.id
 
 
-def _node_at(model: Path) -> dict[int, int]:
-    """Return for each tick the node at the top, by index, that is running then."""
-    program = read_program(load_model(model)).program
+def _node_at(plan: Plan) -> dict[int, int]:
+    """Return for each tick the node at the top, by its place in the order, that runs then."""
     found: dict[int, int] = {}
-    for step in steps(program):
-        if not step.block.path:
-            found.update(dict.fromkeys(range(step.start, step.end + 1), step.op.source))
+    for place, moment in enumerate(moment for moment in moments(plan) if not moment.block):
+        found.update(dict.fromkeys(range(moment.start, moment.end + 1), place))
     return found
+
+
+def _order(names: Sequence[str], plan: Plan) -> list[int] | None:
+    """Return the nodes at the top in the plan's order, by their index in the file.
+
+    A node without a name of its own is in the order by its index in another file, the one
+    that was planned: such nodes stand here in the order of this one.
+
+    Returns:
+        None where the order has other nodes than the model.
+    """
+    count = Counter(names)
+    named = {name: at for at, name in enumerate(names) if name and count[name] == 1}
+    others = iter([at for at, name in enumerate(names) if not name or count[name] > 1])
+    entries = next((order.nodes for order in plan.order if not order.block), ())
+    found = [named[entry] if entry in named else next(others, -1) for entry in entries]
+    return found if sorted(found) == list(range(len(names))) else None

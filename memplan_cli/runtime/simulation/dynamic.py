@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.binding_options import binding_options, input_shapes
 from memplan_cli.core.results.observations import CPU, RuntimeSettings
 from memplan_cli.errors import SettingsError, UnknownSizeError
 from memplan_cli.runtime.simulation.bfc import CHUNK, Arena, ArenaRules
@@ -109,7 +110,7 @@ def simulate(executed: Executed, allocator: str) -> Simulation:
     """Return what one allocator needs for a run of a program in its own order.
 
     Args:
-        executed: the program, its real shapes bound (`read_observed` sees what data
+        executed: the program, its real shapes bound (`settle` sees what data
             decides).
         allocator: ``best-fit``, ``bfc``, ``bfc-exact`` or ``ort``.
 
@@ -125,7 +126,7 @@ def simulate(executed: Executed, allocator: str) -> Simulation:
     except UnknownBytesError as error:
         raise UnknownSizeError(
             f"the size of {error} is not known before the run",
-            hint="bind its dims with --dim, or take shapes from a run (--profile-shapes).",
+            hint=binding_options(input_shapes(executed.program)),
         ) from error
     if allocator == RUNTIME:
         held = predict(executed).held or 0

@@ -73,7 +73,7 @@ def resolve_provider(wanted: str) -> str:
     if not probe.works:
         raise RuntimeUnavailableError(
             f"no session gets {provider} here: {probe.reason}",
-            hint="Use --provider cpu, or see `memplan doctor`.",
+            hint="--provider cpu works everywhere; `memplan doctor` says what this machine has",
         )
     return provider
 

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.workers.worker import Json
 
 
+_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
+
+
 @dataclass(frozen=True, slots=True)
 class SessionJob:
     """A model, how its session is set up, and what it is fed.
@@ -51,6 +54,18 @@ class SessionJob:
 
         settings = self.settings.updated(more) if more else self.settings
         return make_session(self.model, settings, self.provider)
+
+    def session_of(self, data: bytes, more: RuntimeSettings) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
+        """Create the session of other bytes, whose external data lies where the model is.
+
+        Raises:
+            RuntimeUnavailableError: it is not on the provider asked for.
+        """
+        from memplan_cli.runtime.workers.session import make_session
+
+        folder = RuntimeSettings(session_config={_DATA_FOLDER: str(self.model.parent)})
+        settings = self.settings.updated(more).updated(folder)
+        return make_session(data, settings, self.provider)
 
     def feed(self) -> Feed:
         """Draw the inputs, by name."""

@@ -29,15 +29,19 @@ Json = dict[str, object]
 
 JOBS: Mapping[str, str] = {
     "probe": "memplan_cli.runtime.workers.jobs.probe",
+    "examine": "memplan_cli.runtime.workers.jobs.examine",
     "outputs": "memplan_cli.runtime.workers.jobs.outputs",
     "donated": "memplan_cli.runtime.workers.jobs.donated",
     "measure": "memplan_cli.runtime.workers.jobs.measure",
     "loading": "memplan_cli.runtime.workers.jobs.loading",
     "dump": "memplan_cli.runtime.workers.jobs.dump",
+    "offline": "memplan_cli.runtime.workers.jobs.offline",
+    "graph": "memplan_cli.runtime.workers.jobs.graph",
     "replay": "memplan_cli.runtime.workers.jobs.replay",
     "inplace": "memplan_cli.runtime.workers.jobs.inplace",
     "shapes": "memplan_cli.runtime.workers.jobs.shapes",
     "observed": "memplan_cli.runtime.workers.jobs.observed",
+    "trial": "memplan_cli.runtime.workers.jobs.trial",
 }
 """Each module has ``run(job) -> result``; it is imported in the child only."""
 
@@ -88,8 +92,7 @@ class Outcome:
         failure = RuntimeTimeoutError if self.timed_out else RuntimeUnavailableError
         raise failure(
             f"{what}: {self.reason}",
-            hint="`memplan doctor` shows what works here; --no-validate leaves the "
-            "runtime out.",
+            hint="--no-validate leaves the runtime out; `memplan doctor` shows what works here",
         )
 
 

@@ -15,6 +15,7 @@ from memplan_cli.training.rules import (
     control,
     conv,
     elementwise,
+    functions,
     indexing,
     loss,
     matmul,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from memplan_cli.training.tape import Rule
 
 FAMILIES: Mapping[str, Mapping[str, Rule]] = {
-    "elementwise": elementwise.RULES,
+    "elementwise": {**elementwise.RULES, **functions.RULES},
     "activation": activation.RULES,
     "reduction": reduction.RULES,
     "matrix products": matmul.RULES,

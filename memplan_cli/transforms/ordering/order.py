@@ -102,7 +102,7 @@ def best_order(  # noqa: PLR0913 - the planner's settings, one by one, all with 
         known = meter.measured(programs[chosen])
         peaks = {**peaks, chosen: meter.peak_of(known)}
     if peaks[chosen] >= peaks["file"] or _worse_elsewhere(program, programs[chosen], meter):
-        chosen = "file"
+        chosen, known = "file", None  # what was measured is the other order
     if meter.symbolic:
         return Ordering(programs[chosen], {}, chosen, None, proved=False, measured=known)
     proved = peaks[chosen] <= top.least

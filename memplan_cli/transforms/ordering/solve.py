@@ -140,7 +140,7 @@ def solve(graph: TaskGraph, effort: Effort, tell: Callable[[str], None]) -> Solu
             break
         shown = "tightened" if name == "file" else name
         found.offer_clusters(shown, small, SCHEDULERS[name](small.graph))
-    for method in (_cut, _sweep, _prove, _glance, _divide, _prove_again, _search):
+    for method in (_sweep, _prove, _glance, _divide, _prove_again, _search):
         if found.proved or not effort.in_time:
             break
         method(found, small, effort)
@@ -154,17 +154,8 @@ def solve(graph: TaskGraph, effort: Effort, tell: Callable[[str], None]) -> Solu
     return found
 
 
-def _cut(found: Solution, small: Contracted, effort: Effort) -> None:
-    """Raise the bound at the ops where the best order is heavy, or that are so alone."""
-    if small.graph.size > SEARCHED:
-        return  # A cut costs more than a demand-driven order, and tells less.
-    certificate = found.certificate(small.graph)
-    certificate.look(min(found.starts)[1], found.peak, effort.part(effort.left // 24))
-    found.bound = certificate.bound
-
-
 def _prove(found: Solution, small: Contracted, effort: Effort) -> None:
-    """Raise the bound further: along a path, by pairs, and where the best order is heavy."""
+    """Raise the bound: along a path, by pairs, and where the best order is heavy."""
     certificate = found.certificate(small.graph)
     found.looked_at = order = min(found.starts)[1]
     path = longest_path(small.graph)

@@ -6,6 +6,7 @@ make what comes after cheap, because a value that is made late need not be compu
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from memplan_cli.analysis.dataflow import dataflow
 from memplan_cli.transforms.rematerialization.values import repeatable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from memplan_cli.core.program import Program, VarId
 
@@ -25,16 +26,9 @@ def tidy(program: Program, weight: Mapping[VarId, int]) -> Program:
         program: In some order.
         weight: Bytes of the vars that count; what is not in it is free to keep.
     """
-    return _early(_late(program, weight), weight)
-
-
-def _late(program: Program, weight: Mapping[VarId, int]) -> Program:
-    order = _Late(program, weight).run()
-    return _in_order(program, order[::-1])
-
-
-def _early(program: Program, weight: Mapping[VarId, int]) -> Program:
-    return _in_order(program, _Early(program, weight).run())
+    backwards = _Late(program, weight).run(reversed(range(len(program.body.ops))))
+    late = _in_order(program, backwards[::-1])
+    return _in_order(late, _Early(late, weight).run(range(len(late.body.ops))))
 
 
 def _in_order(program: Program, order: list[int]) -> Program:
@@ -42,8 +36,8 @@ def _in_order(program: Program, order: list[int]) -> Program:
     return replace(program, body=replace(program.body, ops=tuple(ops[at] for at in order)))
 
 
-class _Pass:
-    """Emits ops one by one; some go before their turn."""
+class _Pass(ABC):
+    """Emits ops one by one; some near the last one go before their turn."""
 
     def __init__(self, program: Program, weight: Mapping[VarId, int]) -> None:
         self.flow = dataflow(program.body)
@@ -55,11 +49,30 @@ class _Pass:
         """How many readers of a var are not emitted yet."""
         self.movable = repeatable(program, self.flow)
 
-    def made(self, at: int) -> int:
+    def run(self, turns: Iterable[int]) -> list[int]:
+        """Return all ops as they were emitted."""
+        for at in turns:
+            stack = [at]
+            while stack:
+                top = stack.pop()
+                if not self.done[top]:
+                    self._emit(top)
+                    stack.extend(filter(self._may_go, self._near(top)))
+        return self.order
+
+    @abstractmethod
+    def _near(self, at: int) -> Iterable[int]:
+        """Return the ops that may go next, the first choice last."""
+
+    @abstractmethod
+    def _may_go(self, at: int) -> bool:
+        """Whether an op may go before its turn."""
+
+    def _made(self, at: int) -> int:
         """Return the bytes that an op begins."""
         return sum(self.weight.get(var, 0) for var in self.flow.ops[at].outputs)
 
-    def emit(self, at: int) -> None:
+    def _emit(self, at: int) -> None:
         """Emit an op."""
         self.done[at] = True
         self.order.append(at)
@@ -70,19 +83,9 @@ class _Pass:
 class _Late(_Pass):
     """Backwards: an op goes right behind (in time: before) its readers."""
 
-    def run(self) -> list[int]:
-        for at in range(len(self.done) - 1, -1, -1):
-            stack = [] if self.done[at] else [at]
-            while stack:
-                top = stack.pop()
-                if self.done[top]:
-                    continue
-                self.emit(top)
-                for var in self.flow.reads[top]:
-                    above = self.flow.producer.get(var)
-                    if above is not None and self._may_go(above):
-                        stack.append(above)
-        return self.order
+    def _near(self, at: int) -> Iterable[int]:
+        producers = (self.flow.producer.get(var) for var in self.flow.reads[at])
+        return (above for above in producers if above is not None)
 
     def _may_go(self, at: int) -> bool:
         outputs = [var for var in self.flow.ops[at].outputs if var]
@@ -96,24 +99,13 @@ class _Late(_Pass):
             for var in self.flow.reads[at]
             if self.unread[var] == len(readers[var]) and var not in self.kept
         )
-        return longer <= self.made(at)
+        return longer <= self._made(at)
 
 
 class _Early(_Pass):
     """Forwards: an op goes as soon as it is ready and frees at least what it begins."""
 
-    def run(self) -> list[int]:
-        for at in range(len(self.done)):
-            stack = [] if self.done[at] else [at]
-            while stack:
-                top = stack.pop()
-                if self.done[top]:
-                    continue
-                self.emit(top)
-                stack.extend(other for other in self._woken(top) if self._may_go(other))
-        return self.order
-
-    def _woken(self, at: int) -> list[int]:
+    def _near(self, at: int) -> Iterable[int]:
         """Return ops that may have become ready, or the last readers of something."""
         woken = [
             reader
@@ -136,4 +128,4 @@ class _Early(_Pass):
             for var in self.flow.reads[at]
             if self.unread[var] == 1 and var not in self.kept and var in self.flow.producer
         )
-        return 0 < freed >= self.made(at)
+        return 0 < freed >= self._made(at)

@@ -40,7 +40,7 @@ def bind(model: ModelProto, settings: Settings) -> Settings:
         return settings
     if not (inputs.given or settings.shapes):
         return replace(settings, inputs=replace(inputs, feeds={}))
-    from memplan_cli.onnx_io.runs.feeds import fed_inputs
+    from memplan_cli.onnx_io.interface import fed_inputs
     from memplan_cli.onnx_io.runs.given import read_given
 
     feeds = read_given(inputs, model)
@@ -59,8 +59,33 @@ def bind(model: ModelProto, settings: Settings) -> Settings:
 
 
 def binding_of(settings: Settings) -> Binding:
-    """Return the numbers and feeds of settings that are bound."""
-    return Binding(settings.dims, settings.inputs.feeds or {})
+    """Return the numbers and feeds of settings that are bound, what is assumed included."""
+    inputs = settings.inputs
+    free = {n: v for n, v in (inputs.assumed or {}).items() if n not in settings.dims}
+    said = {name for name, source in inputs.provenance.items() if source == "assumed"}
+    dims = {**free, **settings.dims}
+    return Binding(dims, inputs.feeds or {}, frozenset(free.keys() | (said & dims.keys())))
+
+
+def refuse_run(settings: Settings, what: str) -> None:
+    """Refuse what has to run a model where no run is allowed; nothing is no reason.
+
+    Raises:
+        SettingsError: naming it.
+    """
+    if what and not settings.run:
+        raise SettingsError(
+            f"{what} runs the model, and --no-run leaves that out",
+            hint="leave one of them out",
+        )
+
+
+def assumed_in(settings: Settings) -> tuple[str, ...]:
+    """Return the line that says what was assumed of dims, if anything was."""
+    from memplan_cli.reporting.findings.assumed import assumed_lines
+
+    binding = binding_of(settings)
+    return tuple(assumed_lines({name: binding.dims[name] for name in sorted(binding.assumed)}))
 
 
 def _numbers(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from memplan_cli.planning.decided import Source
     from memplan_cli.planning.planner import Planned
     from memplan_cli.settings.settings import Settings
-    from memplan_cli.shapes.reading import Loaded
+    from memplan_cli.workflows.files.assuming import Settled
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,36 +74,6 @@ def read_model(path: Path) -> ModelFile:
     return file
 
 
-def load_program(model: ModelProto | LazyModel, path: Path, settings: Settings) -> Loaded:
-    """Return the program of a model, read from ``path``, with the sizes that settings give.
-
-    What inputs decide is seen in one run, where they were given and no dim is free.
-
-    Raises:
-        MemplanError: the model or a setting is wrong.
-    """
-    from memplan_cli.onnx_io.lazy_model import lazy
-    from memplan_cli.shapes.bindings import Bindings
-    from memplan_cli.shapes.given_values import small_values
-    from memplan_cli.workflows.files.binding import bind
-    from memplan_cli.workflows.files.reading import (
-        read_completely,
-        read_observed,
-        read_with_inputs,
-    )
-
-    source = lazy(model)
-    del model
-    settings = bind(source.model, settings)
-    feeds = settings.inputs.feeds or {}
-    bindings = Bindings(settings.dims, settings.shapes, values=small_values(feeds))
-    if settings.profile_shapes:
-        return read_observed(source, path, bindings, feeds)
-    if settings.inputs.given:
-        return read_with_inputs(source, path, bindings, feeds)
-    return read_completely(source, path, bindings)
-
-
 def plan_model(
     file: ModelFile,
     settings: Settings,
@@ -112,30 +82,65 @@ def plan_model(
 ) -> Planned:
     """Plan a model that was read, with an allocator of the caller's if there is one.
 
+    What comes back has the settings that it was planned under: all that runs the model goes
+    by these.
+
     Raises:
         MemplanError: the model or a setting is wrong.
     """
-    from memplan_cli.planning.planner import make_plan
-    from memplan_cli.workflows.files.binding import bind
+    from memplan_cli.workflows.files.assuming import settle
 
     if progress:
         progress("reading")
-    settings = bind(file.model, settings)
-    loaded = load_program(file.lazy, file.path, settings)
-    if loaded.observed:
-        settings = replace(settings, profile_shapes=True)
-    source = source_of(file, loaded.warnings)
+    found = settle(file.lazy, file.path, settings)
+    return plan_settled(file, found, progress, allocate)
+
+
+def plan_settled(
+    file: ModelFile,
+    found: Settled,
+    progress: Callable[[str], None] | None = None,
+    allocate: Allocator | None = None,
+) -> Planned:
+    """Plan a model whose sizes were found.
+
+    Raises:
+        MemplanError: a setting is wrong.
+    """
+    from memplan_cli.planning.planner import make_plan
+
+    settings = replace(found.settings, profile_shapes=found.loaded.observed)
+    source = source_of(file, found.loaded.warnings)
     if settings.chunk == "auto":
         from memplan_cli.onnx_io.weights.small import small_constants, standard_opset
 
         known = small_constants(file.model)
         source = replace(source, constants=known, opset=standard_opset(file.model))
     file.lazy.release()
-    return make_plan(loaded.program, settings, source, allocate=allocate, progress=progress)
+    return make_plan(
+        found.loaded.program, settings, source, allocate=allocate, progress=progress
+    )
+
+
+def bind_whole(file: ModelFile, settings: Settings) -> Settings:
+    """Return settings with a number for every dim of a model, as a run needs them.
+
+    Raises:
+        MemplanError: the model or a setting is wrong.
+    """
+    from memplan_cli.onnx_io.interface import free_dims
+    from memplan_cli.workflows.files.assuming import settle
+    from memplan_cli.workflows.files.binding import bind
+
+    bound = bind(file.model, settings)
+    if bound.inputs.assumed is not None or free_dims(file.model).keys() <= bound.dims.keys():
+        return bound
+    return settle(file.lazy, file.path, bound).settings
 
 
 def source_of(file: ModelFile, warnings: tuple[str, ...] = ()) -> Source:
     """Return what a plan says of the file that it is about."""
+    from memplan_cli.onnx_io.interface import open_inputs
     from memplan_cli.onnx_io.load import file_digest, graph_digest
     from memplan_cli.onnx_io.metadata import recorded_phases
     from memplan_cli.planning.decided import Source
@@ -146,4 +151,5 @@ def source_of(file: ModelFile, warnings: tuple[str, ...] = ()) -> Source:
         graph_sha256=graph_digest(file.model),
         warnings=warnings,
         recorded_phases=recorded_phases(file.model),
+        inputs=open_inputs(file.model),
     )

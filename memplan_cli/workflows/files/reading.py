@@ -1,33 +1,29 @@
 """Programs read with every size that the file, inference or ONNX Runtime can tell.
 
 ONNX Runtime is asked last: for its own inference, from a session that is loaded and never
-run; or, where asked for, for one run on drawn inputs. Most models need neither, so what
-starts a process is imported where one is started.
+run. What one run showed is read by `read_seen`. Most models need neither, so what starts a
+process is imported where one is started.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from shlex import quote
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.bindings import Binding
-from memplan_cli.core.program import intermediates
+from memplan_cli.core.program import Origin, Program, VarId, intermediates
 from memplan_cli.core.symbolic.dims import symbols_of
 from memplan_cli.core.symbolic.polynomials import format_atom
 from memplan_cli.core.symbolic.sizes import BITS, size_of
-from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.lazy_model import lazy
 from memplan_cli.shapes.reading import Loaded, read_checked
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
     from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them
 
-    from memplan_cli.core.bindings import Feeds
-    from memplan_cli.core.program import Program, VarId
+    from memplan_cli.core.program import Var
     from memplan_cli.onnx_io.lazy_model import LazyModel
     from memplan_cli.shapes.bindings import Bindings, Known
 
@@ -39,7 +35,11 @@ def read_completely(model: ModelProto | LazyModel, path: Path, bindings: Binding
     """Read a model; where sizes are missing, ask the runtime's inference for them."""
     source = lazy(model)
     del model
-    loaded = read_checked(source, bindings)
+    return completed(source, path, bindings, read_checked(source, bindings))
+
+
+def completed(source: LazyModel, path: Path, bindings: Bindings, loaded: Loaded) -> Loaded:
+    """Return a model that was read with what the runtime's inference adds."""
     missing = missing_sizes(loaded.program)
     if not missing or len(loaded.program.body.ops) > MOST_NODES:
         return loaded
@@ -56,65 +56,85 @@ def read_completely(model: ModelProto | LazyModel, path: Path, bindings: Binding
     return _read_with(source, bindings, known, missing, "come from ONNX Runtime's inference")
 
 
-def read_with_inputs(
-    model: ModelProto | LazyModel, path: Path, bindings: Bindings, feeds: Feeds
+def read_as_inferred(model: ModelProto | LazyModel, bindings: Bindings) -> Loaded:
+    """Read a model with what the file and our own inference tell."""
+    return read_checked(lazy(model), bindings)
+
+
+def read_seen(
+    source: LazyModel, bindings: Bindings, known: Known, before: Program, whose: str
 ) -> Loaded:
-    """Read a model whose inputs were given; where sizes are missing, run it on them and look.
+    """Read a model again with the shapes that a run on ``whose`` inputs showed.
 
-    Where it cannot be run, for a dim is free or weights are not there, as `read_completely`.
-
-    Raises:
-        RuntimeUnavailableError: the model fails on these inputs.
+    ``before`` is the program without them, which may be symbolic in what is bound now.
     """
-    from memplan_cli.onnx_io.runs.feeds import default_dims
-    from memplan_cli.onnx_io.runs.runnable import missing_weights
-
-    source = lazy(model)
-    del model
-    is_free = not default_dims(source.model).keys() <= bindings.dims.keys()
-    if is_free or missing_weights(path):
-        return read_completely(source, path, bindings)
-    return read_observed(source, path, bindings, feeds)
-
-
-def read_observed(
-    model: ModelProto | LazyModel, path: Path, bindings: Bindings, feeds: Feeds | None = None
-) -> Loaded:
-    """Read a model; where sizes are missing, run it once and look.
-
-    Raises:
-        SettingsError: a dim of the inputs is free: the run would fix it in silence.
-        RuntimeUnavailableError: the model cannot run here.
-    """
-    from memplan_cli.onnx_io.runs.feeds import default_dims
-    from memplan_cli.runtime.shapes import observed_shapes
-
-    source = lazy(model)
-    del model
-    loaded = read_checked(source, bindings)
-    unknown = (*missing_sizes(loaded.program), *_unbound(loaded.program))
-    if not unknown:
-        return loaded
-    free = sorted(set(default_dims(source.model)) - set(bindings.dims))
-    if free:
-        raise SettingsError(
-            f"a run has numbers for all dims, and {free[0]!r} has none",
-            hint=f"bind it: --dim {quote(f'{free[0]}=8')}",
+    dims = {**_seen_dims(before, known), **bindings.dims}
+    gaps = dict.fromkeys((*missing_sizes(before), *unbound(before, bindings.dims)))
+    text = f"were read off one run on {whose}; other data may need more"
+    found = _read_with(source, replace(bindings, dims=dims), known, tuple(gaps), text)
+    filled = _filled(found.program, {**_numbers_in(before), **known})
+    absent = _not_run(filled, known)
+    if absent:
+        note = (
+            f"{len(absent)} tensors lie in subgraphs that this run did not take, and count "
+            f"as nothing: {_named(absent)}"
         )
-    known = observed_shapes(source.model, path, Binding(bindings.dims, feeds or {}))
-    dims = {**_seen_dims(loaded.program, known), **bindings.dims}
-    whose = "the inputs given" if feeds else "drawn inputs"
-    text = f"were seen in one run on {whose}; other data may need more"
-    found = _read_with(source, replace(bindings, dims=dims), known, unknown, text)
-    return replace(found, observed=True)
+        found = replace(found, warnings=(*found.warnings, note))
+        filled = _with(filled, {var: filled.vars[var]._replace(shape=(0,)) for var in absent})
+    return replace(found, program=filled, observed=True)
 
 
-def _unbound(program: Program) -> tuple[VarId, ...]:
-    """Return the intermediates whose size has a symbol in it."""
+def _numbers_in(program: Program) -> Known:
+    """Return what was known in numbers before: turns that differ may hide it again."""
+    return {
+        var: (facts.dtype, facts.shape)
+        for var, facts in program.vars.items()
+        if facts.shape is not None and all(isinstance(dim, int) for dim in facts.shape)
+    }
+
+
+def _filled(program: Program, known: Known) -> Program:
+    """Return a program in which what still has no number has the one that a run showed.
+
+    Declarations that are wrong, and turns that a value grows by, keep inference from it.
+    """
+    left = (*missing_sizes(program), *unbound(program, ()))
+    return _with(
+        program,
+        {
+            var: program.vars[var]._replace(dtype=known[var][0], shape=known[var][1])
+            for var in left
+            if var in known
+        },
+    )
+
+
+def _not_run(program: Program, known: Known) -> tuple[VarId, ...]:
+    """Return what still has no size and lies in a block of which a run showed nothing."""
+    seen = {program.vars[VarId(var)].block for var in known if var in program.vars}
+    left = dict.fromkeys((*missing_sizes(program), *unbound(program, ())))
+    vars_ = program.vars
+    return tuple(
+        var for var in left if vars_[var].block not in seen and vars_[var].dtype in BITS
+    )
+
+
+def _with(program: Program, other: Mapping[VarId, Var]) -> Program:
+    """Return a program with other facts of some vars."""
+    return Program(program.name, program.body, {**program.vars, **other}) if other else program
+
+
+def _named(names: Sequence[VarId]) -> str:
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+
+
+def unbound(program: Program, free: Collection[str]) -> tuple[VarId, ...]:
+    """Return what ops make whose size has a symbol in it that is no free dim."""
+    decided = frozenset(free)
     return tuple(
         var
-        for var in intermediates(program)
-        if any(symbols_of(dim) for dim in program.vars[var].shape or ())
+        for var in _made(program)
+        if any(not symbols_of(dim) <= decided for dim in program.vars[var].shape or ())
     )
 
 
@@ -141,16 +161,21 @@ def _read_with(
     gained = [var for var in before if var not in after]
     if not gained:
         return loaded
-    names = ", ".join(gained[:3]) + (", ..." if len(gained) > 3 else "")
-    note = f"the shapes of {len(gained)} tensors {how}: {names}"
+    note = f"the shapes of {len(gained)} tensors {how}: {_named(gained)}"
     return replace(loaded, warnings=(*loaded.warnings, note))
 
 
+def _made(program: Program) -> tuple[VarId, ...]:
+    """Return the intermediates and the graph's outputs."""
+    made = (var for var in program.body.outputs if program.vars[var].origin is Origin.OP)
+    return (*intermediates(program), *dict.fromkeys(made))
+
+
 def missing_sizes(program: Program) -> tuple[VarId, ...]:
-    """Return the intermediates without a size that a shape could give one."""
+    """Return what ops make that has no size, and that a shape could give one."""
     return tuple(
         var
-        for var in intermediates(program)
+        for var in _made(program)
         if (facts := program.vars[var]).dtype in (*BITS, "unknown")
         and size_of(facts.shape, facts.dtype) is None
     )

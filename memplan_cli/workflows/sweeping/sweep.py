@@ -17,14 +17,18 @@ from typing import TYPE_CHECKING, Any
 from memplan_cli.core.selection import nearest
 from memplan_cli.core.untrusted_files import refuse_endless
 from memplan_cli.errors import MemplanError, ModelError, SettingsError
-from memplan_cli.onnx_io.interface import known_dims
+from memplan_cli.onnx_io.interface import known_dims, value_names
+from memplan_cli.reporting.findings.assumed import assumed_of
 from memplan_cli.reporting.findings.sweep_rows import NUMBERS, Row, append_row, kept_rows
 from memplan_cli.workflows.files.file_names import matched, original_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them
+
     from memplan_cli.core.results.report import Report
+    from memplan_cli.settings.settings import Settings
     from memplan_cli.workflows.profiles import Profiles
 
 
@@ -77,7 +81,10 @@ def jobs_of(
     bounds = overrides.get("bounds")
     asked = dict.fromkeys((*profiles, *(bounds if isinstance(bounds, dict) else ())))
     names = {model: _dims_of(model, config, overrides) for model in models if asked}
-    _reject_unknown(asked, names.values())
+    _reject_unknown("dim", asked, names.values())
+    by_name = [overrides.get(key) for key in ("input", "shapes")]
+    inputs = [name for table in by_name if isinstance(table, dict) for name in table]
+    _reject_unknown("input", inputs, [_values_of(model) for model in models if inputs])
     where = None if config is None else str(config)
     jobs = []
     for model in models:
@@ -118,8 +125,20 @@ def _dims_of(
         return None
 
 
-def _reject_unknown(asked: Collection[str], names: Collection[frozenset[str] | None]) -> None:
-    """Reject a dim that none of the models has.
+def _values_of(model: Path) -> frozenset[str] | None:
+    """Return the names of a model's values; None where it cannot be read."""
+    from memplan_cli.workflows.files.model_file import read_model
+
+    try:
+        return value_names(read_model(model).model)
+    except MemplanError:  # its row says why
+        return None
+
+
+def _reject_unknown(
+    kind: str, asked: Collection[str], names: Collection[frozenset[str] | None]
+) -> None:
+    """Reject a dim or an input that none of the models has.
 
     Raises:
         SettingsError: naming the nearest that one of them has.
@@ -128,9 +147,10 @@ def _reject_unknown(asked: Collection[str], names: Collection[frozenset[str] | N
         return
     known = frozenset().union(*(one or () for one in names))
     for name in asked:
-        if name not in known:
+        if name not in known and name.rpartition("/")[2] not in known:
+            article = "an" if kind[0] in "aeiou" else "a"
             raise SettingsError(
-                f"no model has a dim called {name!r}", hint=nearest(name, known)
+                f"no model has {article} {kind} called {name!r}", hint=nearest(name, known)
             )
 
 
@@ -171,8 +191,17 @@ def do_job(job: Job) -> Row:
     """Plan one model at one binding; whatever goes wrong is in the row."""
     key = job.key
     try:
-        numbers = _numbers(_report(job))
-        return Row(key, job.model, job.dims, "ok", **numbers, missing_dims=job.missing_dims)
+        report, left = _report(job)
+        return Row(
+            key,
+            job.model,
+            job.dims,
+            "ok",
+            **_numbers(report),
+            missing_dims=job.missing_dims,
+            missing_inputs=left,
+            assumed=assumed_of(report),
+        )
     except MemplanError as error:
         return failed(job, str(error), key)
     except Exception as error:  # noqa: BLE001 - one bad model must not end the sweep
@@ -192,7 +221,8 @@ def failed(job: Job, reason: str, key: str = "") -> Row:
     )
 
 
-def _report(job: Job) -> Report:
+def _report(job: Job) -> tuple[Report, tuple[str, ...]]:
+    """Return the report of a job, and the inputs given that its model does not take."""
     from memplan_cli.settings.sources import load_settings
     from memplan_cli.workflows.files.model_file import plan_model, read_model
 
@@ -214,7 +244,24 @@ def _report(job: Job) -> Report:
     }
     limits = {n: v for n, v in settings.bounds.items() if n in between or n in known}
     settings = replace(settings, dims=free, bounds=limits)
-    return plan_model(file, settings).plan.report
+    settings, left = _with_own_inputs(file.model, settings)
+    return plan_model(file, settings).plan.report, left
+
+
+def _with_own_inputs(
+    model: ModelProto, settings: Settings
+) -> tuple[Settings, tuple[str, ...]]:
+    """Return settings that give a model what it has of inputs and shapes, and what it has not."""
+    inputs, values = settings.inputs, value_names(model)
+    left = [name for name in settings.shapes if name.rpartition("/")[2] not in values]
+    if inputs.given:
+        from memplan_cli.onnx_io.runs.given import not_taken
+
+        left += not_taken(inputs, model)
+    own = {name: value for name, value in inputs.values.items() if name not in left}
+    shapes = {name: shape for name, shape in settings.shapes.items() if name not in left}
+    mine = replace(inputs, values=own, others="leave")
+    return replace(settings, shapes=shapes, inputs=mine), tuple(dict.fromkeys(left))
 
 
 def _numbers(report: Report) -> dict[str, Any]:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.workers.worker import Json
 
 
+STATISTICS = "workspace.csv"
+"""The name of the file in which the runtime writes down what its kernels ask for."""
+
 _LEAST_TIMED = 200.0
 """Milliseconds to spend on timing at least, where runs are short."""
 
@@ -39,7 +42,7 @@ def run(job: Json) -> Json:
         profiled = RuntimeSettings(
             session={"enable_profiling": True, "profile_file_prefix": f"{folder}/profile"}
         )
-        statistics = Path(folder) / "workspace.csv"
+        statistics = Path(folder) / STATISTICS
         if job.get("workspace"):
             entry = {"session.collect_node_memory_stats_to_file": str(statistics)}
             profiled = profiled.updated(RuntimeSettings(session_config=entry))
@@ -51,7 +54,7 @@ def run(job: Json) -> Json:
         recording = read_profile(json.loads(profile.read_text(encoding="utf-8")))
         # The statistics are written when the session goes.
         del session
-        workspace = _workspace(statistics)
+        workspace = workspace_in(statistics)
     times, effort = _times(task, feed, int(str(job["timing_runs"])))
     runs = [[asdict(event) for event in run] for run in recording.runs]
     return {
@@ -63,8 +66,8 @@ def run(job: Json) -> Json:
     }
 
 
-def _workspace(statistics: Path) -> dict[str, int]:
-    """Read the last column of each node; the file writes ``<name>_<hash>``."""
+def workspace_in(statistics: Path) -> dict[str, int]:
+    """Return the last column of each node that has one; the file writes ``<name>_<hash>``."""
     if not statistics.exists():
         return {}
     found: dict[str, int] = {}

@@ -25,17 +25,30 @@ def run(job: Json) -> Json:
 
     ``read`` and ``written`` are lists of ``[type, dims]``.
     """
-    task = SessionJob.of(job)
+    return {"nodes": nodes_of(SessionJob.of(job))}
+
+
+def nodes_of(task: SessionJob, source: bytes | None = None) -> list[list[Any]]:
+    """Run a session once, of other bytes where given; an entry for each kernel that ran."""
     feed = task.feed()
     with tempfile.TemporaryDirectory(prefix="memplan-shapes-") as folder:
         settings = _AS_WRITTEN.updated(
             RuntimeSettings(session={"profile_file_prefix": f"{folder}/profile"})
         )
-        session = task.session(settings)
+        session = (
+            task.session(settings) if source is None else task.session_of(source, settings)
+        )
         run_session(session, None, feed)
         profile = Path(session.end_profiling())
         events = json.loads(profile.read_text(encoding="utf-8"))
-    return {"nodes": [entry for event in events if (entry := _entry(event))]}
+    return shapes_in(events)
+
+
+def shapes_in(events: list[dict[str, Any]]) -> list[list[Any]]:
+    """Return ``[name, read, written]`` for each kernel of the first run of a profile."""
+    runs = sorted(event["ts"] for event in events if event.get("name") == "model_run")
+    end = runs[1] if len(runs) > 1 else 1 << 62
+    return [entry for event in events if (entry := _entry(event)) and event["ts"] < end]
 
 
 def _entry(event: dict[str, Any]) -> list[Any] | None:

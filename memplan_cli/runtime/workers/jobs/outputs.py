@@ -46,7 +46,7 @@ def run(job: Json) -> Json:
         del values
     return {
         "outputs": wanted,
-        "differences": to_json(_worst(found)),
+        "differences": to_json(worst(found)),
         "providers": session.get_providers(),
     }
 
@@ -101,7 +101,7 @@ def _array(value: Any) -> NDArray[Any]:  # noqa: ANN401 - ONNX Runtime has no ty
     return array.astype(np.str_) if array.dtype.kind == "O" else array
 
 
-def _worst(found: list[Difference]) -> list[Difference]:
+def worst(found: list[Difference]) -> list[Difference]:
     """Keep the worst difference of each output over all runs."""
     kept: dict[str, Difference] = {}
     for item in found:

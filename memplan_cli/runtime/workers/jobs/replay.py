@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -42,10 +42,22 @@ class _Replay:
     places: Mapping[str, Place]
     values: dict[str, Any]
     digests: dict[str, str] = field(default_factory=dict)
+    bound: set[str] = field(default_factory=set)
+    """The tensors that have lain where the plan says."""
 
     def step(self, node: NodeProto) -> None:
-        """Run one op: inputs and outputs lie where the plan says."""
+        """Run one op: inputs and outputs lie where the plan says.
+
+        Raises:
+            ValueError: the plan's order has it before an op whose result it reads.
+        """
         reads = self.cutter.reads(node)
+        early = [name for name in reads if name not in self.values and name not in self.bound]
+        if early:
+            who = node.name or node.op_type
+            raise ValueError(
+                f"node {who!r} reads {early[0]!r} before the plan's order makes it"
+            )
         types = {name: self._type(name) for name in reads}
         model = self.cutter.one_op(node, types)
         settings = UNOPTIMISED.updated(deterministic(self.provider))
@@ -83,6 +95,7 @@ class _Replay:
 
     def _remember(self, names: list[str]) -> None:
         """Keep what pinned tensors are when they are made: they must be so in the end."""
+        self.bound.update(name for name in names if self._is_bound(name))
         for name in names:
             if self._is_bound(name) and self.places[name].pinned:
                 self.digests[name] = self._digest(self.places[name])
@@ -190,7 +203,9 @@ def run(job: Json) -> Json:
 
     With ``save`` the outputs are put there instead.
 
-    ``dies`` of a tensor is the index of the node at the top after which it is poisoned.
+    ``order`` has the nodes at the top by their index in the file, and ``dies`` of a tensor is
+    the place there of the node after which it is poisoned. ``bound`` of what is returned are
+    the tensors that lay at their offsets.
     """
     task = SessionJob.of(job)
     entries: Any = job["places"]
@@ -201,7 +216,8 @@ def run(job: Json) -> Json:
     doomed: dict[int, list[Place]] = {}
     for place in places:
         doomed.setdefault(place.dies, []).append(place)
-    for index, node in enumerate(replay.cutter.nodes()):
+    nodes, order = replay.cutter.nodes(), cast("list[int]", job["order"])
+    for index, node in enumerate(nodes[at] for at in order):
         if not replay.cutter.is_constant(node):
             replay.step(node)
         replay.bury(node, doomed.get(index, []))
@@ -211,9 +227,10 @@ def run(job: Json) -> Json:
     values = [replay.result(name) for name in names]
     if job["save"]:
         save(Path(str(job["folder"])), wanted, names, values)
-        return {"differences": []}
+        return {"differences": [], "bound": sorted(replay.bound)}
     found = against(Path(str(job["folder"])), wanted, names, values, Tolerance())
-    return {"differences": to_json((*found, *replay.overwritten()))}
+    everything = to_json((*found, *replay.overwritten()))
+    return {"differences": everything, "bound": sorted(replay.bound)}
 
 
 def _start(task: SessionJob, heights: Any, places: list[Place]) -> _Replay:  # noqa: ANN401 - JSON

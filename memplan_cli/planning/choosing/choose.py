@@ -16,9 +16,9 @@ from memplan_cli.core.symbolic.dims import parse_dim
 from memplan_cli.core.symbolic.polynomials import names_in
 from memplan_cli.core.symbolic.sizes import unit_value
 from memplan_cli.packing.portfolio import DEFAULT_WORK
-from memplan_cli.planning.allocation import Needs
-from memplan_cli.planning.candidate import FILE
-from memplan_cli.planning.levels import allocate
+from memplan_cli.planning.choosing.allocation import Needs
+from memplan_cli.planning.choosing.candidate import FILE
+from memplan_cli.planning.choosing.levels import allocate
 from memplan_cli.settings.choices import DEFAULT_ALIGNMENT
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from memplan_cli.core.problem import Allocator
     from memplan_cli.core.program import VarId
     from memplan_cli.core.progress import Progress
-    from memplan_cli.planning.allocation import Allocation, Heights
-    from memplan_cli.planning.candidate import Candidate
+    from memplan_cli.planning.choosing.allocation import Allocation, Heights
+    from memplan_cli.planning.choosing.candidate import Candidate
     from memplan_cli.settings.settings import Settings
 
 LITTLE_WORK = DEFAULT_WORK // 6

@@ -10,10 +10,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.cost import op_cost, total_cost
+from memplan_cli.core.binding_options import input_shapes, sizing_options
 from memplan_cli.core.results.recomputed import CurvePoint, Recompute
 from memplan_cli.errors import SettingsError
-from memplan_cli.planning.candidate import FILE, Candidate
-from memplan_cli.planning.tied_orders import for_runtime, with_donations
+from memplan_cli.planning.choosing.candidate import FILE, Candidate
+from memplan_cli.planning.choosing.tied_orders import for_runtime, with_donations
 from memplan_cli.transforms.terms import Ordering
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.program import Program, VarId
     from memplan_cli.core.symbolic.sizes import Size
-    from memplan_cli.planning.candidate import Question
+    from memplan_cli.planning.choosing.candidate import Question
     from memplan_cli.settings.settings import Settings
 
 
@@ -116,9 +117,11 @@ def _within_budget(question: Question) -> Candidate:
     from memplan_cli.transforms.rematerialization.auto import auto
 
     terms = question.terms
-    if any(size.symbols for size in terms.sizes.values()):
+    symbols = {name for size in terms.sizes.values() for name in size.symbols}
+    if symbols:
         raise SettingsError(
-            "--recompute auto needs sizes that are numbers", hint="bind the dims with --dim"
+            "--recompute auto needs sizes that are numbers",
+            hint=sizing_options(input_shapes(question.program), symbols),
         )
     before = question.live_peak(question.program)
     budget = question.settings.budget

@@ -96,6 +96,8 @@ class Arena:
     layout: Layout
     bound: int
     slots: Mapping[BufferId, int] = field(default_factory=dict)
+    timed_out: bool = False
+    """Whether seconds ended the search before it was done."""
 
 
 @dataclass(frozen=True)

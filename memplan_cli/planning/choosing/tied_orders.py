@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from memplan_cli.analysis.aliasing import Aliasing
     from memplan_cli.core.program import Program, VarId
     from memplan_cli.core.symbolic.sizes import Size
-    from memplan_cli.planning.candidate import Candidate, Question, Runtime
+    from memplan_cli.planning.choosing.candidate import Candidate, Question, Runtime
     from memplan_cli.transforms.terms import Ordering
 
 _WORTH = 6

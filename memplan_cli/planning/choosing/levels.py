@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.problem import Buffer, BufferId, Problem, lower_bound, slot_violations
@@ -16,7 +17,7 @@ from memplan_cli.packing import portfolio
 from memplan_cli.packing.pools.bound import slot_bound
 from memplan_cli.packing.pools.pool import KINDS, pool_levels
 from memplan_cli.packing.portfolio import DEFAULT_WORK
-from memplan_cli.planning.allocation import (
+from memplan_cli.planning.choosing.allocation import (
     Allocation,
     Arena,
     allocation_of,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from memplan_cli.analysis.storage import Storage
     from memplan_cli.core.problem import Layout
     from memplan_cli.packing.pools.pool import Kind, Matching
-    from memplan_cli.planning.allocation import Heights, Needs
+    from memplan_cli.planning.choosing.allocation import Heights, Needs
 
 
 def allocate(needs: Needs, level: int, work: int = DEFAULT_WORK) -> Allocation:
@@ -175,9 +176,12 @@ def _arena(unaligned: Problem, unit: str, needs: Needs, limit: _Limit, work: int
         bound = lower_bound(problem)
         # A bound above the limit cannot be packed below it: do not try.
         if alignment == 1 or needs.alignment or limit.allows(unit, bound):
+            start = monotonic()
             layout = _packed(problem, bound, needs, work)
+            late = needs.time_limit is not None and monotonic() - start >= needs.time_limit
             if alignment == 1 or needs.alignment or limit.allows(unit, layout.height):
-                return checked(Arena(unit, problem, layout, bound))
+                timed_out = late and not layout.proved
+                return checked(Arena(unit, problem, layout, bound, timed_out=timed_out))
         alignment //= 2
 
 

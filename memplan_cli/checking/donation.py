@@ -1,0 +1,63 @@
+"""Outputs that may lie where an input was: nothing may need the input when they are written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memplan_cli.checking.operators import OVERWRITES, SAME_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from memplan_cli.checking.clock import Clock, Node, Value
+    from memplan_cli.checking.subject import Subject
+
+
+def check_donation(subject: Subject) -> Iterator[str]:
+    """Yield each donated pair that is none, or whose input is needed after its output is made."""
+    top = subject.clock.top
+    given = {value.name: value for value in top.inputs}
+    made = {value.name: value for value in top.outputs}
+    seen: set[str] = set()
+    for one, other in subject.plan.report.donated.pairs:
+        pair = f"{one[:120]!r} is donated to {other[:120]!r}"
+        if one not in given or other not in made or made[other].maker is None:
+            yield f"{pair}: the model has no such input, or makes no such output"
+            continue
+        if not seen.isdisjoint((one, other)):
+            yield f"{pair}, and one of them is in another pair"
+        seen.update((one, other))
+        if subject.type_of(given[one]) != subject.type_of(made[other]):
+            yield f"{pair}, which is of another type or shape"
+        late = _needed_late(given[one], made[other], subject.clock)
+        if late:
+            yield f"{pair}, and {late} needs it when that is written"
+
+
+def _needed_late(given: Value, made: Value, clock: Clock) -> str:
+    """Return the node that reads an input, or a view of it, too late for an output."""
+    writer = made.maker
+    views = {id(given)}
+    for node in clock.nodes():
+        shown = [value for value in node.inputs if value is not None and id(value) in views]
+        if node.kind in SAME_BYTES and shown and node.outputs and node.outputs[0] is not None:
+            views.add(id(node.outputs[0]))
+        captured = any(id(v) in views for body in node.bodies for v in body.captured.values())
+        if not shown and not captured:
+            continue
+        if writer is not None and (node.start > writer.end or node is writer):
+            alone = not captured and all(value is given for value in shown)
+            if node is writer and alone and _writes_over(node, given, made):
+                continue
+            return repr((node.proto.name or node.proto.op_type)[:120])
+    results = clock.top.outputs
+    return "the caller" if any(id(v) in views for v in results if v is not made) else ""
+
+
+def _writes_over(node: Node, given: Value, made: Value) -> bool:
+    """Whether a node reads an input only where it writes an output."""
+    if not node.outputs or node.outputs[0] is not made:
+        return False
+    allowed = OVERWRITES.get(node.kind, ())
+    places = [at for at, value in enumerate(node.inputs) if value is given]
+    return bool(places) and all(at in allowed for at in places)

@@ -1,0 +1,62 @@
+"""A plan that is symbolic, at the numbers that its report has for the symbols.
+
+Arenas of symbols are put one behind the other: what they take together is what is planned.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.symbolic.dims import bind_dim
+from memplan_cli.core.symbolic.sizes import unit_value
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from memplan_cli.core.results.placements import Placement
+    from memplan_cli.core.results.plan import Plan
+
+
+def in_numbers(plan: Plan) -> Plan:
+    """Return a plan with bytes for sizes; the same where a symbol has no number."""
+    if all(arena.unit == "1" for arena in plan.arenas):
+        return plan
+    dims = {name: dim.value for name, dim in plan.report.bindings.items()}
+    factors = _factors(plan, dims)
+    if factors is None:
+        return plan
+    heights = [arena.height * factors[arena.id] for arena in plan.arenas]
+    starts = dict(
+        zip((arena.id for arena in plan.arenas), accumulate(heights, initial=0), strict=False)
+    )
+    whole = replace(
+        plan.arenas[0],
+        unit="1",
+        height=sum(heights),
+        lower_bound=sum(arena.lower_bound * factors[arena.id] for arena in plan.arenas),
+        alignment=1,
+    )
+
+    def placed(tensor: Placement) -> Placement:
+        factor = factors[tensor.arena]
+        bound = (bind_dim(dim, dims) for dim in tensor.shape)
+        return tensor._replace(
+            shape=tuple(dim for dim in bound if dim is not None),
+            bytes=tensor.bytes * factor,
+            arena=whole.id,
+            offset=starts[tensor.arena] + tensor.offset * factor,
+        )
+
+    return replace(plan, arenas=(whole,), tensors=tuple(map(placed, plan.tensors)))
+
+
+def _factors(plan: Plan, dims: Mapping[str, int]) -> dict[int, int] | None:
+    try:
+        return {
+            arena.id: 1 if arena.unit == "1" else unit_value(arena.unit, dims)
+            for arena in plan.arenas
+        }
+    except ValueError:
+        return None

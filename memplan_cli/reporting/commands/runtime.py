@@ -1,0 +1,126 @@
+"""What is known of runtimes, as documents: doctor, settings, simulate."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.quantities import format_size
+from memplan_cli.core.serialization import to_json
+from memplan_cli.reporting import document as doc
+from memplan_cli.reporting.media import drawn, renderers
+from memplan_cli.reporting.media.json_text import json_text
+from memplan_cli.reporting.snippet import settings_snippet
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from memplan_cli.core.results.observations import Peaks
+    from memplan_cli.runtime.doctor import Diagnosis
+    from memplan_cli.runtime.simulation.dynamic import Simulated
+    from memplan_cli.runtime.steer import Recommendation
+
+
+_RESERVED = (
+    "reserved: bytes taken from the system for intermediates and outputs of one run; the static "
+    "plan is of intermediates alone, in the order that needs least"
+)
+
+
+def _diagnosis(found: Diagnosis) -> doc.Document:
+    """Return versions, the providers that really work, and what to do about the rest."""
+    states = tuple(
+        f"{probe.provider}: works"
+        if probe.works
+        else f"{probe.provider}: does not work: {probe.reason}"
+        for probe in found.probes
+    )
+    problems = doc.Items(found.problems) if found.problems else doc.Paragraph("No problems.")
+    return doc.Document(
+        f"Python {found.python}",
+        (
+            doc.Table(doc.columns("package", "version"), found.versions),
+            *doc.section("Providers, by creating a session on each", doc.Items(states)),
+            *_looked_at(found.file),
+            *doc.section("Problems", problems),
+        ),
+    )
+
+
+def _looked_at(facts: tuple[tuple[str, str], ...]) -> Iterator[doc.Block]:
+    """Yield what a file says of itself, where one was looked at."""
+    if facts:
+        yield from doc.section("The file", doc.Table(doc.columns("", ""), facts))
+
+
+DOCTOR: Mapping[str, Callable[[Diagnosis], str]] = {
+    **renderers(_diagnosis, "text"),
+    "json": lambda found: json_text(to_json(found)),
+}
+
+
+def _settings(found: Recommendation, model: str) -> doc.Document:
+    """Return the session as Python, what it needs as comments on top."""
+    comments = [f"predicted: {_peaks(found.predicted, 'reserved, no weights')}"]
+    if found.observed:
+        comments.append(f"observed: {_peaks(found.observed, 'reserved')}")
+    lines = [f"# {comment}" for comment in (*comments, *found.notes)]
+    snippet = settings_snippet(found.settings, model, found.provider)
+    return doc.Document("", (doc.Code((*lines, *snippet.splitlines())),))
+
+
+def _peaks(peaks: Peaks, reserved: str) -> str:
+    named = {
+        "first run peak": peaks.first_run_peak,
+        "steady peak": peaks.steady_peak,
+        reserved: peaks.held,
+    }
+    return ", ".join(f"{name} {_known(size)}" for name, size in named.items())
+
+
+def _known(size: int | None) -> str:
+    return "not known" if size is None else format_size(size)
+
+
+def _settings_json(found: Recommendation, model: str) -> str:
+    content = {
+        "model": model,
+        "provider": found.provider,
+        "settings": to_json(found.settings),
+        "predicted": to_json(found.predicted),
+        "observed": to_json(found.observed),
+        "notes": list(found.notes),
+    }
+    return json_text(content)
+
+
+SETTINGS: Mapping[str, Callable[[Recommendation, str], str]] = {
+    "text": lambda found, model: drawn(_settings(found, model), "text"),
+    "json": _settings_json,
+}
+
+
+def _simulation(found: Simulated) -> doc.Document:
+    """Return a row for each allocator, the static plan first."""
+    rows = [("static plan, level 2", _known(found.planned), "")]
+    rows += [
+        (
+            run.allocator,
+            format_size(run.held),
+            f"{run.fragmentation:.1%} of it never needed at once",
+        )
+        for run in found.simulations
+    ]
+    table = doc.Table(doc.columns("allocator", ">reserved", "fragmentation"), tuple(rows))
+    return doc.Document("", (table, doc.Paragraph(_RESERVED, "soft")))
+
+
+def _simulation_json(found: Simulated) -> str:
+    names = ("allocator", "held", "live", "requests")
+    runs = [{name: getattr(run, name) for name in names} for run in found.simulations]
+    return json_text({"planned": found.planned, "simulations": runs})
+
+
+SIMULATE: Mapping[str, Callable[[Simulated], str]] = {
+    **renderers(_simulation, "text"),
+    "json": _simulation_json,
+}

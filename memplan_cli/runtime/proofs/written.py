@@ -1,0 +1,146 @@
+"""A written model, run once under the settings foreseen for it, and held against its original.
+
+A second run is made only where the first disagrees with what was foreseen: other bits, a
+first region that was too small, or far more time than expected. Each is said in a note.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.results.observations import (
+    UNOPTIMISED,
+    RuntimeSettings,
+    Validation,
+)
+from memplan_cli.runtime.measuring.examine import examine
+from memplan_cli.runtime.proofs.compare import require_weights, verdict
+from memplan_cli.runtime.proofs.original import COMPARED
+from memplan_cli.runtime.workers.examination import Examination, Look
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from memplan_cli.runtime.measuring.examine import Examined
+    from memplan_cli.runtime.proofs.original import Original
+    from memplan_cli.runtime.workers.worker import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A written model that was run.
+
+    Attributes:
+        settings: under which it ran.
+        verdict: of its outputs.
+        seen: what its session has shown; None where it did not run.
+        as_written: whether the verdict is about the file run as it stands.
+    """
+
+    settings: RuntimeSettings
+    verdict: Validation
+    seen: Examined | None = field(default=None, repr=False)
+    as_written: bool = False
+
+
+def is_unoptimised(settings: RuntimeSettings) -> bool:
+    """Whether a file runs as it stands under these settings."""
+    return settings.session.get("graph_optimization_level") == "ORT_DISABLE_ALL"
+
+
+def run_written(
+    original: Original, path: Path, settings: RuntimeSettings, graph: Path | None
+) -> Run:
+    """Run a written model on the original's inputs, and compare its outputs with those kept."""
+    require_weights(path)
+    asked = replace(
+        _examination(original, path, settings, original.looks),
+        then="compare",
+        outputs=original.seen.outputs,
+        graph=graph,
+    )
+    outcome, seen = examine(asked, original.asked.timeout)
+    found = _verdict(original, outcome, seen)
+    return Run(settings, found, seen, is_unoptimised(settings))
+
+
+def unoptimised_both(
+    original: Original, path: Path, run: Run, settings: RuntimeSettings, folder: Path
+) -> Run:
+    """Compare again where the first comparison found other bits: both without optimisation.
+
+    Which nodes the runtime fuses can depend on their order, and fused kernels round in
+    other places. The written file is then only right as it stands, and that is said. If
+    that does not hold either, what was found first stays.
+
+    Args:
+        original: as it ran under the defaults.
+        path: the written file.
+        run: how it ran first.
+        settings: for the file as it stands.
+        folder: for outputs.
+    """
+    assert run.seen is not None  # noqa: S101 - what never ran has no other bits
+    apart = [
+        look
+        for look, found in zip(original.looks, run.seen.looks, strict=False)
+        if found.differences
+    ]
+    if run.as_written:
+        kept = [replace(look, folder=look.kept or look.folder, kept=None) for look in apart]
+        outcome, seen = examine(_plain(original, kept), original.asked.timeout)
+        again, found = run, seen
+    else:
+        places = [_moved(look, folder / f"again{n}") for n, look in enumerate(apart)]
+        first = replace(
+            _examination(original, path, settings, places), outputs=original.seen.outputs
+        )
+        outcome, seen = examine(first, original.asked.timeout, _plain(original, places))
+        again = Run(settings, run.verdict, seen, as_written=True)
+        found = seen.then if seen else None
+    second = _verdict(original, outcome, found)
+    if second.status != "passed" or found is None:
+        return run
+    note = (
+        "compared with the runtime's optimisation off: on, the order changes what it fuses, "
+        f"and outputs differ by up to {run.verdict.max_abs_diff:.2g}"
+    )
+    return replace(again, verdict=replace(second, notes=(*second.notes, note)))
+
+
+def _moved(look: Look, folder: Path) -> Look:
+    folder.mkdir()
+    return replace(look, folder=folder, kept=None)
+
+
+def _plain(original: Original, looks: Sequence[Look]) -> Examination:
+    """Return the original without optimisation, held against what lies in other folders."""
+    asked = _examination(original, original.path, UNOPTIMISED, looks)
+    return replace(asked, then="compare", outputs=original.seen.outputs, runs=COMPARED)
+
+
+def _examination(
+    original: Original, path: Path, settings: RuntimeSettings, looks: Sequence[Look]
+) -> Examination:
+    tolerance = original.asked.tolerance
+    session = replace(original.session(path, settings), specs=looks[0].specs)
+    return Examination(
+        session,
+        tuple(looks),
+        runs=original.asked.runs,
+        compared=COMPARED,
+        rtol=tolerance.rtol,
+        atol=tolerance.atol,
+    )
+
+
+def _verdict(original: Original, outcome: Outcome, seen: Examined | None) -> Validation:
+    differences = seen.differences if seen else ()
+    found = verdict(differences, outcome, original.provider, original.asked.tolerance)
+    failed = next((look.failure for look in seen.looks if look.failure), "") if seen else ""
+    if failed:
+        note = f"the rewritten model does not run (error): {failed}"
+        found = Validation("failed", original.provider, bit_identical=False, notes=(note,))
+    return replace(found, notes=(*found.notes, *original.notes))

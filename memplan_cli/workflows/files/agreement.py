@@ -1,0 +1,108 @@
+"""What a plan says of its own settings, and a plan held against the model beside it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from memplan_cli.core.program import blocks
+from memplan_cli.errors import PlanError, SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them
+
+    from memplan_cli.checking.check import Agreement
+    from memplan_cli.checking.subject import Origin
+    from memplan_cli.core.program import Program, Shape
+    from memplan_cli.core.results.plan import Plan
+
+
+def held_against(model: ModelProto, plan: Plan, original: Path) -> Agreement:
+    """Hold a plan against the written model beside it, and against what it was made of.
+
+    Sizes are those of the model's own graph, at the dims and shapes of the plan: what its
+    file declares is believed only where no node contradicts it.
+
+    Raises:
+        ModelError: the model or its original is none.
+        PlanError: the plan's settings do not say what it was made for.
+    """
+    from memplan_cli.checking.check import compared
+    from memplan_cli.onnx_io.interface import known_dims
+    from memplan_cli.shapes.bindings import Bindings
+    from memplan_cli.shapes.reading import read_checked
+
+    shapes = shapes_of(plan)
+    known = known_dims(model, shapes.values())
+    dims = {name: value for name, value in dims_of(plan).items() if name in known}
+    try:
+        program = read_checked(model, Bindings(dims, shapes)).program
+    except SettingsError as error:
+        raise PlanError(f"the plan's settings are not those of the model: {error}") from error
+    return compared(
+        model, plan, types_by_block(program), bounds_of(plan), _origin(model, original)
+    )
+
+
+def types_by_block(program: Program) -> Sequence[Mapping[str, tuple[str, Shape | None]]]:
+    """Return dtype and shape by name of each block, outermost first, in order of execution."""
+    found: dict[str, dict[str, tuple[str, Shape | None]]] = {
+        block.path: {} for block in blocks(program.body)
+    }
+    for var in program.vars.values():
+        found[var.block][var.name] = var.dtype, var.shape
+    return list(found.values())
+
+
+def _origin(model: ModelProto, original: Path) -> Origin:
+    from memplan_cli.checking.subject import Origin
+    from memplan_cli.onnx_io.load import file_digest, graph_digest, load_model
+    from memplan_cli.onnx_io.metadata import is_offline
+
+    source = load_model(original)
+    graph = None if is_offline(model) else source.graph
+    return Origin(graph, file_digest(original), graph_digest(source))
+
+
+def shapes_of(plan: Plan) -> Mapping[str, Shape]:
+    """Return the shapes that a plan was made for.
+
+    Raises:
+        PlanError: it does not say them: settings are free in a plan's schema.
+    """
+    from memplan_cli.settings.sources import read_overrides
+
+    try:
+        found = read_overrides({"shapes": plan.settings.get("shapes")}).values
+    except SettingsError as error:
+        raise PlanError("the plan's settings do not say the shapes of its inputs") from error
+    return cast("Mapping[str, Shape]", found.get("shapes", {}))
+
+
+def dims_of(plan: Plan) -> Mapping[str, int]:
+    """Return the values of the dims that a plan was made for.
+
+    Raises:
+        PlanError: it does not say them: settings are free in a plan's schema.
+    """
+    dims = plan.settings.get("dims")
+    if not isinstance(dims, dict) or not all(type(value) is int for value in dims.values()):
+        raise PlanError("the plan's settings do not say the values of its dims")
+    return dims
+
+
+def bounds_of(plan: Plan) -> Mapping[str, tuple[int, int]]:
+    """Return the bounds of the dims that a plan was made for.
+
+    Raises:
+        PlanError: it does not say them: settings are free in a plan's schema.
+    """
+    from memplan_cli.settings.sources import read_overrides
+
+    try:
+        found = read_overrides({"bounds": plan.settings.get("bounds")}).values
+    except SettingsError as error:
+        raise PlanError("the plan's settings do not say the bounds of its dims") from error
+    return cast("Mapping[str, tuple[int, int]]", found.get("bounds", {}))

@@ -1,0 +1,171 @@
+"""Candidates ranked by prediction: the original runs once, and so does the winner."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memplan_cli.errors import RuntimeUnavailableError
+from memplan_cli.workflows.candidates import (
+    Optimized,
+    by_name,
+    compared,
+    donated,
+    finished,
+    passed,
+    run_at,
+    warned,
+    with_verdict,
+)
+from memplan_cli.workflows.fallbacks import chosen_among
+from memplan_cli.workflows.files.binding import binding_of
+from memplan_cli.workflows.files.rewriting import RewrittenFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from memplan_cli.core.results.plan import Plan
+    from memplan_cli.runtime.account import Before, Proved, Written
+    from memplan_cli.runtime.proofs.original import Original
+    from memplan_cli.workflows.candidates import Candidate
+
+
+def best_foreseen(candidates: Sequence[Candidate]) -> Optimized:
+    """Prove the rewriting that is foreseen to need least; write it, or the next that passes.
+
+    Raises:
+        RuntimeUnavailableError: the original cannot run here, so nothing can be shown.
+        ModelError: a file cannot be written.
+    """
+    with ExitStack() as stack:
+        name = stack.enter_context(tempfile.TemporaryDirectory(prefix="memplan-proof-"))
+        proving = _proving(candidates[0], Path(name))
+        tried: list[Plan] = []
+        for candidate in proving.ranked(candidates):
+            files = stack.enter_context(RewrittenFiles(candidate.rewriting))
+            plan = proving.proved(candidate, files, len(tried))
+            if passed(plan):
+                candidate.tell("writing")
+                plan = chosen_among(plan, tried)
+                done = finished(candidates[0].rewriting, files, plan)
+                files.forget()
+                return done
+            tried.append(plan)
+        return Optimized(tried[0], None, None)
+
+
+def _proving(candidate: Candidate, folder: Path) -> _Proving:
+    """Run the original that all candidates have."""
+    from memplan_cli.onnx_io.load import load_model
+    from memplan_cli.runtime.account import account_before
+    from memplan_cli.runtime.proofs.original import Asked, run_original
+    from memplan_cli.runtime.workers.bits import Tolerance
+
+    rewriting, check = candidate.rewriting, candidate.check
+    candidate.tell("running the original")
+    binding = binding_of(rewriting.settings)
+    asked = Asked(
+        check.provider,
+        binding.dims,
+        binding.feeds,
+        check.timeout,
+        Tolerance(check.rtol, check.atol),
+        check.depth,
+        binding.assumed,
+    )
+    # A dump may have lost dims that the inputs have.
+    model = rewriting.file.model if rewriting.original is None else None
+    dims = {name: dim.value for name, dim in run_at(rewriting).items()}
+    path = rewriting.compared_with
+    original = run_original(path, model or load_model(path), asked, dims, folder)
+    if check.depth == "outputs":
+        return _Proving(original, folder)
+    try:
+        return _Proving(original, folder, account_before(original))
+    except RuntimeUnavailableError as error:
+        return _Proving(
+            original, folder, failure=by_name(f"{error}", rewriting, rewriting.targets.model)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Proving:
+    """The original, as it ran; without ``before`` outputs alone are looked at."""
+
+    original: Original
+    folder: Path
+    before: Before | None = None
+    failure: str = ""
+
+    def ranked(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Return the candidates, the one that is foreseen to need least first."""
+        before = self.before
+        if before is None or len(candidates) == 1:
+            return list(candidates)
+        from memplan_cli.runtime.account import foreseen_cost
+
+        return sorted(
+            candidates,
+            key=lambda c: foreseen_cost(self.original, before, _written(c, Path())),
+        )
+
+    def proved(self, candidate: Candidate, files: RewrittenFiles, turn: int) -> Plan:
+        """Return the plan with what running the written model says of it."""
+        from memplan_cli.core.files import staged
+
+        rewriting, check = candidate.rewriting, candidate.check
+        folder = self.folder / f"{turn}"
+        folder.mkdir()
+        with staged(rewriting.targets.model, files.data) as path:
+            found = self._found(candidate, path, folder)
+            verdict = donated(rewriting, path, found.verdict, check)
+            notes = tuple(by_name(note, rewriting, path) for note in verdict.notes)
+            plan = with_verdict(rewriting, replace(verdict, notes=notes))
+            if not verdict.passed:
+                return plan
+            caveats = [by_name(each, rewriting, path) for each in found.warnings]
+            if self.failure:
+                caveats.append(f"the runtime's memory was not measured: {self.failure}")
+        return warned(_with_facts(plan, found), *caveats, *notes)
+
+    def _found(self, candidate: Candidate, path: Path, folder: Path) -> Proved:
+        from memplan_cli.runtime.account import prove, prove_outputs
+
+        written = _written(candidate, path)
+        if not self.original.repeats:
+            # Copies that draw the same numbers, or first runs alone, are compared.
+            other = compared(candidate.rewriting, path, candidate.check)
+            written = replace(
+                written,
+                verdict=other.verdict,
+                as_written=written.as_written or other.as_written,
+            )
+            if not other.verdict.passed:
+                return prove_outputs(self.original, written, folder)
+        if self.before is None:
+            return prove_outputs(self.original, written, folder)
+        return prove(self.original, self.before, written, folder, candidate.tell)
+
+
+def _written(candidate: Candidate, path: Path) -> Written:
+    from memplan_cli.runtime.account import Written
+
+    rewriting = candidate.rewriting
+    return Written(
+        path,
+        rewriting.planned.program,
+        as_written=rewriting.only_as_written,
+        offline=rewriting.original is not None,
+    )
+
+
+def _with_facts(plan: Plan, found: Proved) -> Plan:
+    from memplan_cli.workflows.donate import with_binding
+
+    if found.facts is None:
+        return plan
+    facts = with_binding(found.facts, plan.report.donated.pairs)
+    return plan.with_report(replace(plan.report, runtime=facts))

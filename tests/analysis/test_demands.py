@@ -1,0 +1,80 @@
+"""What ops demand of dims, met by the least numbers."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders import parse
+from memplan_cli.analysis.demands import LADDER, Demand, Wanted, demands, least_agreeing
+from memplan_cli.shapes.reading import read_program
+
+
+def agreed(text: str, **fixed: int) -> dict[str, int]:
+    """Return what is assumed of the dims of a model that nobody bound."""
+    model = parse(text)
+    first = {
+        str(dim.dim_param): position == 0
+        for value in model.graph.input
+        for position, dim in enumerate(value.type.tensor_type.shape.dim)
+        if dim.dim_param and dim.dim_param not in fixed
+    }
+    program = read_program(model).program
+    return least_agreeing(demands(program), Wanted(first, fixed))
+
+
+def test_what_nothing_is_demanded_of_is_one() -> None:
+    assert agreed("g (float[b,s,8] x) => (y) { y = Relu(x) }") == {"b": 1, "s": 1}
+
+
+def test_a_table_of_positions_decides_the_side_of_an_image() -> None:
+    text = """g (float[b,3,h,h] x, float[8,3,16,16] k, float[1,196,8] p) => (y)
+        <int64[3] to = {0, 8, -1}>
+        { c = Conv<strides = [16,16]>(x, k) r = Reshape(c, to)
+          t = Transpose<perm = [0,2,1]>(r) y = Add(t, p) }"""
+    assert agreed(text) in ({"b": 1, "h": 224}, {"b": 1, "h": 16}), "or one patch for all"
+
+
+def test_both_sides_of_a_product_agree() -> None:
+    text = "g (float[b,n] x, float[8,4] w) => (y) { y = MatMul(x, w) }"
+    assert agreed(text) == {"b": 1, "n": 8}
+
+
+def test_a_dim_that_was_bound_decides_the_one_tied_to_it() -> None:
+    text = """g (float[b,n] x, float[b,m] z) => (y)
+        { e = Exp(x) f = Exp(z) c = Concat<axis = 0>(e, f) y = Neg(c) }"""
+    assert agreed(text, n=5) == {"b": 1, "m": 5}
+
+
+def test_a_length_is_never_below_one() -> None:
+    text = """g (float[b,1,t] x, float[4,1,5] k) => (y) { c = Conv(x, k) y = Relu(c) }"""
+    assert agreed(text) == {"b": 1, "t": 5}
+
+
+def test_a_demand_that_nothing_meets_leaves_the_others_met() -> None:
+    never = Demand("alike", ((2,), ("2*a + 1",)))
+    other = Demand("alike", (("a",), (7,)))
+    assert least_agreeing((never, other), Wanted({"a": False}, {})) == {"a": 7}
+
+
+DIM = st.sampled_from(["a", "b", "a + b", "2*a", "floor(a/4)", "floor((b + 3)/4) + 1", "a*b"])
+
+
+@given(
+    pairs=st.lists(st.tuples(DIM, st.sampled_from(LADDER[:30])), max_size=2),
+    kind=st.sampled_from(["alike", "broadcast"]),
+)
+def test_what_one_dim_can_meet_is_met(pairs: list[tuple[str, int]], kind: str) -> None:
+    lengths = [Demand("lengths", ((text,),)) for text, _ in pairs]
+    asked = [*lengths, *(Demand(kind, ((text,), (size,))) for text, size in pairs[:1])]
+    found = least_agreeing(asked, Wanted({"a": True, "b": False}, {}))
+    assert all(value >= 1 for value in found.values())
+    single = [{"a": 1, "b": 1, name: value} for name in "ab" for value in LADDER]
+    if any(all(demand.is_met(dims) for demand in asked) for dims in single):
+        assert all(demand.is_met(found) for demand in asked)
+
+
+@pytest.mark.parametrize("kind", ["alike", "broadcast"])
+def test_what_is_not_known_is_no_reason_to_refuse(kind: str) -> None:
+    assert Demand(kind, (("u0",), (4,))).is_met({"a": 1})

@@ -1,0 +1,143 @@
+"""Every lie of the table is refused for what it is, and what nobody changed is not."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+from onnx import parser, save
+
+from lies import of_assumed, of_models, of_numbers, of_plans
+from lies.told import BASES, disagreement, nothing, refusal, tell
+from memplan_cli import Settings, optimize, validate
+from memplan_cli.cli import main
+from memplan_cli.core.bindings import Inputs
+from memplan_cli.onnx_io.load import load_model
+from memplan_cli.planning.checking.plan_file import read_plan
+from memplan_cli.runtime.workers import worker
+from memplan_cli.workflows.files.agreement import held_against
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from memplan_cli.checking.check import Agreement
+
+LIES = {**of_plans.LIES, **of_models.LIES, **of_numbers.LIES, **of_assumed.LIES}
+
+
+def test_no_two_lies_have_one_name() -> None:
+    tables = (of_plans.LIES, of_models.LIES, of_numbers.LIES, of_assumed.LIES)
+    assert len(LIES) == sum(map(len, tables)) >= 40
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_a_lie_is_refused_before_anything_runs(name: str, tmp_path: Path) -> None:
+    base, lie, reason = LIES[name]
+    assert re.search(reason, said := refusal(tell(base, lie, tmp_path))), said
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_the_model_alone_contradicts_a_lie(name: str, tmp_path: Path) -> None:
+    """The check against the model finds it where nobody has counted the plan file again."""
+    base, lie, reason = LIES[name]
+    assert re.search(reason, said := disagreement(tell(base, lie, tmp_path))), said
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_what_nobody_changed_is_believed(base: str, tmp_path: Path) -> None:
+    written = tell(base, nothing, tmp_path)
+    assert disagreement(written) == refusal(written) == ""
+
+
+def test_the_command_says_what_disagrees_and_runs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, lie, reason = LIES["all offsets are 0 in the model"]
+    written = tell(base, lie, tmp_path)
+    monkeypatch.setattr(worker, "run_job", _never)
+    done = CliRunner().invoke(main, ["validate", str(written), "--replay"])
+    assert done.exit_code == 1
+    assert re.search(reason, done.stdout.replace("\n", " "))
+    done = CliRunner().invoke(main, ["validate", str(written), "--format", "json"])
+    assert done.exit_code == 1
+    verdict = json.loads(done.stdout)
+    assert verdict["status"] == "failed"
+    assert re.search(reason, " ".join(verdict["notes"]))
+
+
+def _never(*_: object, **__: object) -> None:
+    raise AssertionError("a process was started")
+
+
+def test_an_honest_verdict_says_what_was_held_against_the_plan(tmp_path: Path) -> None:
+    written = tell("nested", nothing, tmp_path)
+    proof = validate(written, tmp_path / "net.onnx")
+    assert any("16 nodes and 18 tensors" in note for note in proof.validation.notes)
+
+
+def compared(written: Path, original: Path) -> Agreement:
+    return held_against(load_model(written), read_plan(written.with_suffix(".json")), original)
+
+
+def test_a_size_that_only_the_plan_says_is_counted_as_its_own_word(tmp_path: Path) -> None:
+    made = parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 21]> g (float[8] x) => (float[1, n] y)'
+        "{ a = NonZero(x)  b = Neg(a)  c = Cast <to = 1> (b)  y = Relu(c) }"
+    )
+    given = tmp_path / "net.onnx"
+    save(made, given)
+    optimize(given, Settings(profile_shapes=True), check=None)
+    found = compared(tmp_path / "net.memplan.onnx", given)
+    assert found.disagreements == ()
+    assert found.believed == 3
+    assert found.described().endswith("the sizes of 3 are the plan's own word")
+
+
+@pytest.mark.parametrize("rate", [1, -1])
+def test_a_branch_that_given_values_never_enter_has_no_sizes(
+    rate: int, tmp_path: Path
+) -> None:
+    made = parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 21]> g (float[8] x, int64 rate) => (float[k] y)'
+        "{ zero = Constant <value_int = 0> ()  c = Greater(rate, zero)"
+        "  r = If (c) <then_branch = t () => (float[n] a) { p = Concat <axis = 0> (x, x)"
+        "  a = Neg(p) }, else_branch = e () => (float[m] b) { s = Neg(x)  b = Exp(s) }>"
+        "  y = Relu(r) }"
+    )
+    given = tmp_path / "net.onnx"
+    save(made, given)
+    inputs = Inputs(values={"rate": rate, "x": [1.0] * 8})
+    optimize(given, Settings(inputs=inputs), check=None)
+    assert compared(tmp_path / "net.memplan.onnx", given).disagreements == ()
+
+
+SUMS = """g (float[batch, past] p, float[batch, seq] s) => (float[batch, t] y)
+{ a = Concat <axis = 1> (p, s)  b = Relu(a)  c = Neg(a)  d = Add(b, c)  e = Tanh(p)
+  f = ReduceSum <keepdims = 1> (e)  g = Add(d, f)  y = Relu(g) }"""
+"""A model whose sizes are products of a dim and a sum of two."""
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        Settings(),
+        Settings(level=1),
+        Settings(bounds={"seq": (1, 8)}),
+        Settings(bounds={"past": (2, 8)}, dims={"batch": 3}),
+        Settings(shapes={"p": (4, "z")}),
+        Settings(run=False),
+    ],
+    ids=["free", "slots", "one with bounds", "bounds and bound", "other shape", "not run"],
+)
+def test_numbers_at_assumed_dims_are_those_of_the_model(
+    settings: Settings, tmp_path: Path
+) -> None:
+    given = tmp_path / "net.onnx"
+    save(parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> {SUMS}'), given)
+    optimize(given, settings, check=None)
+    assert compared(tmp_path / "net.memplan.onnx", given).disagreements == ()
+    memory = read_plan(tmp_path / "net.memplan.json").report.memory
+    assert None not in (memory.naive, memory.planned, memory.total)

@@ -1,0 +1,115 @@
+"""Every hint that a command prints can be copied, and leads further."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks.field_hints import Followed, Said, Words, follow
+from memplan_cli.cli import main
+from shared_models import SHARED
+from story import write
+
+ODD = """odd (float["a b",4] "x:0", float["?",4] y) => (float["?",4] z) { u = Neg("x:0")
+    v = Add(u, y) z = Relu(v) }"""
+MODELS = {
+    "named": "m (float[batch,4] x) => (float[batch,4] z) { y = Relu(x) z = Neg(y) }",
+    "nameless": 'm (float["?",4,"?"] x) => (float["?",4,"?"] z) { y = Relu(x) z = Neg(y) }',
+    "by data": """m (float[n] x) => (float[u,1] z)
+        { i = NonZero(x) j = Transpose(i) k = Cast<to = 1>(j) z = Neg(k) }""",
+    "fixed by data": """m (float[64] x) => (int64[1,u] z)
+        { a = Relu(x) i = NonZero(a) j = Neg(i) z = Neg(j) }""",
+    "two inputs": """m (float[batch,"?"] x, float[batch,"past + new"] c, float[new] n) =>
+        (float[batch,"?"] z) { y = Relu(x) d = Relu(c) o = Relu(n) z = Neg(y) }""",
+}
+"""What a model may leave free, by what is odd about it."""
+
+COMMANDS: tuple[Words, ...] = (
+    ("report", "MODEL"),
+    ("report", "MODEL", "--format", "c-header"),
+    ("report", "MODEL", "--profile-shapes"),
+    ("why", "MODEL"),
+    ("gate", "MODEL", "--max-memory", "1TiB"),
+    ("gate", "MODEL", "--max-memory", "1TiB", "--metric", "predicted.run"),
+    ("gate", "MODEL", "--max-memory", "1TiB", "--no-run"),
+    ("gate", "MODEL", "--max-memory", "1TiB", "--metric", "observed.steady_peak"),
+    ("report", "MODEL", "--format", "c-header", "--no-run"),
+    (
+        "optimize",
+        "MODEL",
+        "-o",
+        "o.onnx",
+        "--recompute",
+        "auto",
+        "--budget",
+        "50%",
+        "--no-run",
+    ),
+    ("fit", "MODEL", "--memory", "1GiB", "--dim", "batch=?"),
+    ("simulate", "MODEL"),
+    ("settings", "MODEL"),
+    ("optimize", "MODEL", "--no-validate", "-o", "o.onnx"),
+    ("optimize", "MODEL", "-o", "o.onnx", "--recompute", "auto", "--budget", "50%"),
+    ("optimize", "MODEL", "-o", "o.onnx", "--validate", "outputs"),
+)
+
+
+def memplan(words: Words) -> Said:
+    done = CliRunner().invoke(main, list(words))
+    return Said(done.exit_code, done.stdout, done.stderr)
+
+
+def followed(model: Path, commands: tuple[Words, ...] = COMMANDS) -> list[Followed]:
+    found = []
+    for command in commands:
+        words = tuple(str(model) if word == "MODEL" else word for word in command)
+        name = " ".join(command)
+        found += follow(model.stem, name, words, memplan(words), memplan)
+    return found
+
+
+def leads_nowhere(found: list[Followed]) -> list[str]:
+    return [
+        f"{at.outcome}: {at.command} {at.added}: {at.hint}"
+        for at in found
+        if at.outcome not in ("works", "another message")
+    ]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_hints_on_what_a_model_leaves_free_lead_further(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = write(tmp_path / f"{name}.onnx", MODELS[name])
+    found = followed(model)
+    assert not leads_nowhere(found)
+
+
+MESSY = sorted((SHARED / "messy").glob("*.onnx"))
+
+
+@pytest.mark.parametrize("model", MESSY, ids=lambda path: path.stem)
+def test_hints_on_models_as_exporters_write_them_lead_further(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    few = (
+        ("report", "MODEL", "--no-run"),
+        ("report", "MODEL", "--no-run", "--format", "c-header"),
+        ("fit", "MODEL", "--memory", "1GiB", "--dim", "size=?", "--no-run"),
+    )
+    model = Path(shutil.copy(model, tmp_path))
+    assert not leads_nowhere(followed(model, few))
+
+
+@pytest.mark.parametrize("name", ["dynamic_batch", "nested_if_loop", "train_mlp"])
+def test_hints_on_the_samples_lead_further(
+    name: str, samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = Path(shutil.copy(samples / f"{name}.onnx", tmp_path))
+    assert not leads_nowhere(followed(model))

@@ -1,0 +1,140 @@
+"""One process says everything about a model, and its session is gone before the next one."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import onnx
+import onnx.parser
+import pytest
+
+from memplan_cli.core.results.observations import UNOPTIMISED, Peaks
+from memplan_cli.onnx_io.load import load_model
+from memplan_cli.onnx_io.runs.feeds import feed_specs
+from memplan_cli.runtime.account import account_before
+from memplan_cli.runtime.measuring.examine import examine
+from memplan_cli.runtime.measuring.measure import Trial, measure
+from memplan_cli.runtime.measuring.timing import is_far_slower
+from memplan_cli.runtime.proofs.original import Asked, run_original
+from memplan_cli.runtime.proofs.written import run_written, unoptimised_both
+from memplan_cli.runtime.steer import DEFAULTS
+from memplan_cli.runtime.workers.examination import Examination, Look
+from memplan_cli.runtime.workers.process_memory import Resident, beyond
+from memplan_cli.runtime.workers.session import DETERMINISTIC
+from memplan_cli.runtime.workers.session_job import SessionJob
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from memplan_cli.runtime.proofs.original import Original
+
+CHAIN = """<ir_version: 10, opset_import: ["" : 21]>
+    g (float[n,64] x) => (float[n,64] y) { a = Exp(x)  b = Neg(a)  c = Exp(b)  y = Add(c, a) }"""
+
+OTHER = CHAIN.replace("y = Add(c, a)", "y = Sub(c, a)")
+
+
+def write(path: Path, text: str = CHAIN) -> Path:
+    path.write_bytes(onnx.parser.parse_model(text).SerializeToString())
+    return path
+
+
+def original(tmp_path: Path, asked: Asked | None = None) -> Original:
+    model = write(tmp_path / "model.onnx")
+    folder = tmp_path / "proof"
+    folder.mkdir()
+    asked = asked or Asked("cpu", {"n": 2}, assumed=("n",))
+    return run_original(model, load_model(model), asked, {"n": 2, **asked.dims}, folder)
+
+
+def test_one_session_says_what_several_said_before(tmp_path: Path) -> None:
+    found = original(tmp_path, Asked("cpu", {"n": 4}))
+    settings = DEFAULTS.updated(DETERMINISTIC)
+    trial = Trial("cpu", {"n": 4}, timing_runs=0)
+    before = measure(found.path, settings, trial)
+    peaks = found.seen.peaks
+    assert replace(peaks, milliseconds=None, effort=None, process=None) == replace(
+        before, milliseconds=None
+    )
+    assert found.repeats
+    assert found.seen.outputs == ("y",)
+    assert (found.looks[0].folder / "0.npy").exists()
+    predicted = account_before(found).predicted
+    assert (predicted.first_run_peak, predicted.steady_peak) == (
+        peaks.first_run_peak,
+        peaks.steady_peak,
+    )
+
+
+def test_the_runtimes_graph_comes_without_weights_and_with_types(tmp_path: Path) -> None:
+    found = original(tmp_path)
+    assert found.seen.graph is not None
+    assert [p.name for p in found.seen.graph.parent.glob("*.onnx*")] == ["original.onnx"]
+    assert found.seen.shapes["c"] == ("float32", ("n", 64))
+
+
+def test_a_dim_that_was_assumed_is_tried_at_two_values(tmp_path: Path) -> None:
+    assert [look.specs[0].shape for look in original(tmp_path).looks] == [(2, 64), (4, 64)]
+    asked = Asked("cpu", {"n": 2})
+    (tmp_path / "once").mkdir()
+    assert len(original(tmp_path / "once", asked).looks) == 1
+
+
+def test_other_bits_are_found_at_every_dim_and_kept(tmp_path: Path) -> None:
+    found = original(tmp_path)
+    run = run_written(found, write(tmp_path / "other.onnx", OTHER), UNOPTIMISED, None)
+    assert run.verdict.status == "failed"
+    assert run.seen is not None
+    assert [len(look.differences) for look in run.seen.looks] == [1, 1]
+    assert all(look.kept and (look.kept / "0.npy").exists() for look in found.looks)
+    again = unoptimised_both(found, tmp_path / "other.onnx", run, UNOPTIMISED, tmp_path)
+    assert again == run
+
+
+def test_a_model_that_does_not_run_fails_the_check(tmp_path: Path) -> None:
+    found = original(tmp_path)
+    broken = CHAIN.replace("y = Add(c, a)", "y = Nothing(c)")
+    run = run_written(found, write(tmp_path / "broken.onnx", broken), DEFAULTS, None)
+    assert run.verdict.status == "failed"
+    assert run.verdict.max_abs_diff is None
+    assert "does not run" in run.verdict.notes[0]
+
+
+def test_a_second_model_is_examined_when_the_first_is_gone(tmp_path: Path) -> None:
+    model, folder = write(tmp_path / "model.onnx"), tmp_path / "outputs"
+    folder.mkdir()
+    specs = feed_specs(load_model(model), {})
+    job = SessionJob(model, "CPUExecutionProvider", specs, DETERMINISTIC)
+    saves = Examination(job, (Look(specs, folder),), runs=1)
+    outcome, found = examine(saves, 60.0, replace(saves, then="compare"))
+    assert outcome.ok
+    assert found is not None
+    assert found.then is not None
+    assert found.then.differences == ()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says it")
+def test_a_process_says_what_it_took(tmp_path: Path) -> None:
+    asked = Asked("cpu", {"n": 1 << 16})  # 16 MiB a tensor
+    process = original(tmp_path, asked).seen.peaks.process
+    assert process is not None
+    assert process.run >= process.load >= 0
+    assert process.run > 3 << 24, "three tensors are live at once"
+
+
+def test_nothing_is_said_where_the_system_says_nothing() -> None:
+    seen = Resident(9, 5, 4, 1)
+    assert beyond(None, seen, seen) is None
+    found = beyond(Resident(5, 5, 3, 1), Resident(8, 7, 4, 1), seen)
+    assert found is not None
+    assert (found.load, found.run, found.private, found.file) == (3, 4, 1, 0)
+
+
+def test_a_few_runs_tell_only_what_is_far_slower() -> None:
+    before = Peaks(1, 1, effort=10.0)
+    assert not is_far_slower(replace(before, effort=12.5), before)
+    assert is_far_slower(replace(before, effort=14.0), before)
+    assert not is_far_slower(Peaks(1, 1, effort=0.9), Peaks(1, 1, effort=0.1))
+    assert not is_far_slower(Peaks(1, 1), before)
