@@ -98,3 +98,13 @@ def convolutions(size: int = 64, layers: int = 4) -> onnx.ModelProto:
     scales = make.constant(np.array((1, 1, 2, 2), np.float32))
     x = make.node("Resize", x, "", scales, mode="nearest")
     return make.model({"x": (1, 3, size, size)}, x)
+
+
+def two_readers(size: int = 32) -> onnx.ModelProto:
+    """Return a graph where one reader of a tensor needs a halo and the other does not."""
+    make = Maker()
+    x = make.node("Conv", "x", make.weight(16, 3, 3, 3), pads=(1, 1, 1, 1))
+    plain = make.node("Relu", x)
+    wide = make.node("Conv", x, make.weight(16, 16, 3, 3), pads=(1, 1, 1, 1))
+    x = make.node("Conv", make.node("Add", plain, wide), make.weight(3, 16, 1, 1))
+    return make.model({"x": (1, 3, size, size)}, x)

@@ -21,7 +21,7 @@ from memplan_cli.transforms.chunking.axes.terms import Facts
 from memplan_cli.transforms.chunking.graph import Graph
 from memplan_cli.transforms.chunking.region import regions_of
 from memplan_cli.transforms.chunking.rewrite import chunked
-from transforms.chunk_models import convolutions, transformer
+from transforms.chunk_models import convolutions, transformer, two_readers
 
 if TYPE_CHECKING:
     from memplan_cli.transforms.chunking.region import Region
@@ -113,6 +113,15 @@ def test_tiles_of_convolutions_give_the_same_bits(axis: int, count: int) -> None
     assert peak(found.program) < peak(graph.program)
 
 
+def test_readers_that_need_more_and_less_of_a_tensor_share_its_pieces() -> None:
+    model = two_readers()
+    graph = graph_of(model)
+    found = chunked(graph, [(last_region(graph, largest(graph), 2), 4)])
+    assert found is not None
+    written, _ = chunked_model(model, found.program, found.constants)
+    assert [x.tobytes() for x in run(written)] == [x.tobytes() for x in run(model)]
+
+
 def test_names_of_what_remains_stay() -> None:
     model = transformer(layers=1)
     graph = graph_of(model)
@@ -138,7 +147,7 @@ def test_several_regions_are_written_together() -> None:
     assert peak(found.program) < peak(graph.program) / 2
 
 
-MODELS = (transformer(length=24, layers=1), convolutions(size=16, layers=3))
+MODELS = (transformer(length=24, layers=1), convolutions(size=16, layers=3), two_readers())
 
 
 @settings(max_examples=60)
