@@ -13,7 +13,13 @@ from memplan_cli.core.results.validation import Proof
 from memplan_cli.errors import ModelError, PlanError, SettingsError
 from memplan_cli.reporting.findings.hints import path_word
 from memplan_cli.settings.settings import Settings
-from memplan_cli.workflows.compare import DEFAULT_CHECK, Check, compare_models
+from memplan_cli.workflows.compare import (
+    DEFAULT_CHECK,
+    Check,
+    Compared,
+    compare_models,
+    compare_under,
+)
 from memplan_cli.workflows.donate import Donation, with_binding, with_donation
 from memplan_cli.workflows.files.agreement import bounds_of, dims_of, held_against, shapes_of
 from memplan_cli.workflows.files.binding import bind, binding_of
@@ -21,13 +27,12 @@ from memplan_cli.workflows.files.file_names import original_of, plan_beside
 from memplan_cli.workflows.files.model_file import ModelFile, bind_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from memplan_cli.checking.check import Agreement
     from memplan_cli.core.bindings import Binding
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.results.report import Report
-    from memplan_cli.workflows.compare import Compared
     from memplan_cli.workflows.request import FilePath
 
 Extra = Literal["replay", "measure"]
@@ -79,7 +84,8 @@ def validate(
     binding = _bound(ModelFile.of(planned, model), plan, inputs or Inputs())
     first, second = bindings_inside(plan, dict.fromkeys(free_dims(model), 1))
     binding = binding.at(first)
-    found = _compared(original, planned, check, (binding, binding.at(second)))
+    how = _as_it_stands if is_offline(model) else compare_models
+    found = _compared(original, planned, how, check, (binding, binding.at(second)))
     donation = Donation(donated_pairs(model), offline=is_offline(model))
     verdict = with_donation(found.verdict, (original, planned), donation, check, binding)
     verdict = replace(verdict, notes=(*verdict.notes, *agreed))
@@ -150,6 +156,7 @@ def _named_by(planned: Path) -> Path:
 def _compared(
     original: Path,
     planned: Path,
+    how: Callable[[Path, Path, Check, Binding], Compared],
     check: Check,
     bindings: tuple[Binding, Binding],
 ) -> Compared:
@@ -158,11 +165,20 @@ def _compared(
     Returns what says most: a failure, or that both had to run as they are written.
     """
     first, second = bindings
-    found = compare_models(original, planned, check, first)
+    found = how(original, planned, check, first)
     if second == first or not found.verdict.passed:
         return found
-    again = compare_models(original, planned, check, second)
+    again = how(original, planned, check, second)
     return again if again.as_written or not again.verdict.passed else found
+
+
+def _as_it_stands(original: Path, planned: Path, check: Check, binding: Binding) -> Compared:
+    """Compare a graph that a runtime optimised before: it is not to be optimised again."""
+    from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN
+
+    settings = {"rewritten": RUN_AS_WRITTEN}
+    verdict = compare_under(original, planned, check, binding, settings)
+    return Compared(verdict, as_written=True)
 
 
 def refuse_foreign(notes: Mapping[str, str], planned: Path) -> None:

@@ -22,6 +22,7 @@ from memplan_cli.runtime.workers import worker
 from memplan_cli.runtime.workers.session import probe_provider
 from memplan_cli.workflows import target as targeting
 from memplan_cli.workflows.files import rewriting
+from shared_models import filled
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -224,3 +225,16 @@ def test_a_budget_that_cannot_be_met_writes_nothing_for_any_target(
     done = workflows.optimize(samples / "train_mlp.onnx", asked, out=out, check=check)
     assert not done.passed
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["vit_ts", "gpt_cache_dynamo"])
+def test_a_target_with_free_dims_is_held_against_its_model_and_run_as_it_stands(
+    name: str, tmp_path: Path, shared_models: Path
+) -> None:
+    assert shared_models
+    (tmp_path / "messy").mkdir()
+    filled(f"messy/{name}", tmp_path)
+    model, out = tmp_path / "messy" / f"{name}.onnx", tmp_path / "out.onnx"
+    assert workflows.optimize(model, Settings(target="cpu"), out=out).passed
+    found = workflows.validate(out, model).validation
+    assert (found.status, found.bit_identical) == ("passed", True), found.notes

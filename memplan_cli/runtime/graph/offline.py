@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from memplan_cli.core.results.observations import CPU, RuntimeSettings
 from memplan_cli.core.serialization import to_json
-from memplan_cli.core.symbolic.dims import bind_dim
+from memplan_cli.core.symbolic.dims import bind_dim, symbols_of
+from memplan_cli.onnx_io.interface import free_dims
 from memplan_cli.onnx_io.load import graphs, load_model
 from memplan_cli.onnx_io.metadata import HARDWARE, RUNTIME
 from memplan_cli.onnx_io.weights.on_pages import write_on_pages
@@ -27,7 +28,7 @@ from memplan_cli.runtime.installed import hardware
 from memplan_cli.runtime.proofs.compare import require_weights
 from memplan_cli.runtime.workers.worker import run_job
 from memplan_cli.shapes.bindings import Bindings
-from memplan_cli.shapes.reading import read_program
+from memplan_cli.shapes.reading import read_checked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
     from onnx import ModelProto
 
-    from memplan_cli.core.program import Program
+    from memplan_cli.core.program import Program, Shape, Var
     from memplan_cli.runtime.graph.executed import RuntimeShapes
 
 RUN_AS_WRITTEN = RuntimeSettings(
@@ -170,16 +171,34 @@ def offline_program(
     provider: str = CPU,
     shapes: RuntimeShapes | None = None,
 ) -> Program:
-    """Read a dump with the shapes that the runtime knows for its own ops.
+    """Read a dump; what our own inference leaves open, the runtime may know of its own ops.
 
-    They are asked for where ``shapes`` does not say them.
+    It is asked where ``shapes`` does not say it.
 
     Raises:
         RuntimeUnavailableError: the dump does not load.
     """
+    model = load_model(dump)
+    program = read_checked(model, Bindings(dims=dims)).program
+    missing = {var.name for var in program.vars.values() if _is_open(var)}
+    if not missing:
+        return program
     found = runtime_shapes(dump, provider) if shapes is None else shapes
+    bindable = free_dims(model).keys()
     known = {
-        name: (dtype, tuple(bind_dim(dim, dims) for dim in shape))
+        name: (dtype, bound)
         for name, (dtype, shape) in complete(found).items()
+        # The runtime makes up names for dims, and takes `seq-len` for a difference of two.
+        if name in missing
+        and bindable >= _symbols(bound := tuple(bind_dim(dim, dims) for dim in shape))
     }
-    return read_program(load_model(dump), Bindings(dims=dims, known=known)).program
+    return read_checked(model, Bindings(dims=dims, known=known)).program
+
+
+def _is_open(var: Var) -> bool:
+    """Whether our own inference leaves something of a value's size open."""
+    return var.shape is None or None in var.shape or var.dtype == "unknown"
+
+
+def _symbols(shape: Shape) -> frozenset[str]:
+    return frozenset().union(*map(symbols_of, shape))
