@@ -143,7 +143,7 @@ class _Reader:
         kind, attributes = intern(node.op_type), _NO_ATTRIBUTES
         bodies: tuple[Block, ...] = ()
         if node.attribute:
-            bodies, attributes = tuple(self._bodies(row, scope)), _attributes(node)
+            bodies, attributes = tuple(self._bodies(row, scope)), plain_attributes(node)
         names, taken = scope.names, scope.taken
         try:
             inputs = tuple([names[name] for name in reads])
@@ -277,7 +277,7 @@ def _constant_type(node: NodeProto) -> Facts:
 _NO_ATTRIBUTES: Mapping[str, Attribute] = {}
 
 
-def _attributes(node: NodeProto) -> Mapping[str, Attribute]:
+def plain_attributes(node: NodeProto) -> Mapping[str, Attribute]:
     """Return the plain attributes; tensors, graphs and types stay in the file."""
     found: dict[str, Attribute] = {}
     for attribute in node.attribute:

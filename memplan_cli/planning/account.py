@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from memplan_cli.core.program import Program
+    from memplan_cli.core.results.chunks import Chunks
     from memplan_cli.planning.choosing.allocation import Allocation
     from memplan_cli.planning.decided import Decided
     from memplan_cli.planning.totals import ByUnit
@@ -80,6 +81,7 @@ def report_of(decided: Decided, reuses: int) -> Report:
         peak=None if memory.live_peak is None else peak,
         foldable=() if memory.live_peak is None else foldable,
         folded=decided.folded,
+        chunked=_chunks(decided),
         orders={} if silent else decided.candidate.peaks,
         chosen_order=decided.candidate.order,
         certainty=_certainty(decided, memory, symbolic),
@@ -96,6 +98,13 @@ def report_of(decided: Decided, reuses: int) -> Report:
         fallbacks=decided.fallbacks,
         warnings=(*decided.source.warnings, *decided.warnings, *_not_counted(program)),
     )
+
+
+def _chunks(decided: Decided) -> Chunks:
+    """Return what is in pieces, and whether the plan as it was ordered fits the budget."""
+    found = decided.chunked
+    met = found.budget is None or decided.allocation.live_peak <= found.budget
+    return replace(found, met=met)
 
 
 def _not_counted(program: Program) -> Iterator[str]:

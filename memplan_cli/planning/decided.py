@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.results.chunks import Chunks
 from memplan_cli.core.results.folded import Folded
 
 if TYPE_CHECKING:
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.analysis.phase import Phases
     from memplan_cli.core.binding_options import InputShape
-    from memplan_cli.core.program import Program
+    from memplan_cli.core.program import Program, VarId
     from memplan_cli.core.results.fallbacks import Fallback
     from memplan_cli.planning.choosing.allocation import Allocation, Needs
     from memplan_cli.planning.choosing.candidate import Candidate
@@ -29,6 +30,10 @@ class Source:
     graph_sha256: str
     warnings: tuple[str, ...] = ()
     recorded_phases: Mapping[str, str] = field(default_factory=dict)
+    constants: Mapping[VarId, tuple[int | float, ...]] = field(default_factory=dict)
+    """Values of small constants, where regions may be put in pieces."""
+    opset: int = 0
+    """The version of the standard operators."""
     inputs: tuple[InputShape, ...] = ()
 
 
@@ -53,6 +58,9 @@ class Decided:
     fallbacks: tuple[Fallback, ...] = ()
     estimate: Mapping[str, int] = field(default_factory=dict)
     folded: Folded = field(default_factory=Folded)
+    chunked: Chunks = field(default_factory=Chunks)
+    constants: Mapping[VarId, tuple[int, ...]] = field(default_factory=dict)
+    """Values of the constants that pieces of regions read."""
 
     @property
     def program(self) -> Program:

@@ -6,7 +6,7 @@ without copies, each evaluated by the same code. No step looks back; each can be
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.analysis.dataflow import dataflow
@@ -21,6 +21,7 @@ from memplan_cli.planning.choosing.candidate import Candidate, Question
 from memplan_cli.planning.choosing.candidates import candidates
 from memplan_cli.planning.choosing.choose import Limits, choose
 from memplan_cli.planning.choosing.levels import allocate, heights_by_level
+from memplan_cli.planning.chunking import Chunking, in_pieces
 from memplan_cli.planning.constants import fold_constants
 from memplan_cli.planning.decided import Decided
 from memplan_cli.planning.notes import (
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from memplan_cli.analysis.dataflow import Dataflow
     from memplan_cli.analysis.phase import Phases
     from memplan_cli.core.problem import Allocator
-    from memplan_cli.core.program import Program
+    from memplan_cli.core.program import Program, VarId
     from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.planning.choosing.allocation import Allocation, Heights
@@ -58,6 +59,8 @@ class Planned:
     program: Program
     plan: Plan
     settings: Settings
+    constants: Mapping[VarId, tuple[int, ...]] = field(default_factory=dict)
+    """Values of the constants that pieces of regions read."""
 
 
 class _Means(NamedTuple):
@@ -93,10 +96,10 @@ def make_plan(  # noqa: PLR0913 - what a caller may bring along, by name
     """
     means = _Means(runtime, allocate, progress)
     decided = _decided(program, settings, source, means)
-    program, plan = decided.program, plan_of(decided)
+    program, plan, constants = decided.program, plan_of(decided), decided.constants
     del decided  # of a large program, most of what is in memory
     check(plan)
-    return Planned(program, plan, settings)
+    return Planned(program, plan, settings, constants)
 
 
 def _decided(program: Program, settings: Settings, source: Source, means: _Means) -> Decided:
@@ -105,18 +108,26 @@ def _decided(program: Program, settings: Settings, source: Source, means: _Means
     tell("planning")
     phases, scope, estimate = _looked_at(program, settings, source)
     refusal = tuple(left_alone(settings, phases))
-    folded = Folded()
+    folded, chunking = Folded(), Chunking(program)
     if refusal:
         chosen = _as_it_is(program, scope, settings)
     else:
         if settings.fold_constants:
             folding = fold_constants(program, settings, phases.loss)
             program, folded = folding.program, folding.facts
+            chunking = Chunking(program)
             phases, scope, estimate = _looked_at(program, settings, source)
+        if settings.chunk == "auto":
+            chunking = in_pieces(program, scope, settings, source, tell)
+            phases, scope, _ = _looked_at(chunking.program, settings, source)
         terms = Terms(scope.sizes, frozenset(scope.pinned), aliasing_of(settings.level))
-        question = Question(program, terms, phases, settings, means.runtime, means.progress)
+        question = Question(
+            chunking.program, terms, phases, settings, means.runtime, means.progress
+        )
         limits = Limits.of(settings, scope.pinned, means.allocator)
         chosen = _chosen(question, scope, limits)
+        if chunking.facts.regions:
+            chosen = chosen._replace(before=_as_given(program, settings, source))
     return Decided(
         source=source,
         settings=settings,
@@ -140,7 +151,16 @@ def _decided(program: Program, settings: Settings, source: Source, means: _Means
         else tuple(fallbacks(chosen.candidate, chosen.allocation, settings)),
         estimate=estimate,
         folded=folded,
+        chunked=chunking.facts,
+        constants=chunking.constants,
     )
+
+
+def _as_given(program: Program, settings: Settings, source: Source) -> Allocation:
+    """Return the allocation of the program before regions were put in pieces."""
+    _, scope, _ = _looked_at(program, settings, source)
+    needs = Needs(program, scope.sizes, scope.pinned, settings.alignment)
+    return allocate(needs, settings.level)
 
 
 def _looked_at(

@@ -67,6 +67,7 @@ def settings_json(settings: Settings) -> Json:
         "order": settings.order,
         # Plans are compared by their digest: what is not asked for is not said.
         **({"fold_constants": True} if settings.fold_constants else {}),
+        **({"chunk": settings.chunk} if settings.chunk != "none" else {}),
         "recompute": settings.recompute,
         "checkpoints": list(settings.checkpoints),
         "budget": settings.budget,

@@ -11,6 +11,7 @@ Level = Literal[0, 1, 2]
 PhaseChoice = Literal["auto", "train", "test"]
 OrderChoice = Literal["keep", "auto"]
 TargetChoice = Literal["portable", "cpu", "cuda"]
+ChunkChoice = Literal["none", "auto"]
 RecomputeChoice = Literal["none", "checkpoints", "auto"]
 
 DEFAULT_ALIGNMENT = 64

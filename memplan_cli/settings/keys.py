@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, TypeVar, cast, get_args
 
 from memplan_cli.core.quantities import parse_increase, parse_size
 from memplan_cli.errors import SettingsError
-from memplan_cli.settings.choices import Level, OrderChoice, PhaseChoice, RecomputeChoice
+from memplan_cli.settings.choices import (
+    ChunkChoice,
+    Level,
+    OrderChoice,
+    PhaseChoice,
+    RecomputeChoice,
+)
 from memplan_cli.settings.written import Value, described, entries, items, wrong
 
 if TYPE_CHECKING:
@@ -197,6 +203,7 @@ KEYS: Mapping[str, Reader] = {
     "order": one_of(*get_args(OrderChoice)),
     "fold_constants": boolean,
     "recompute": one_of(*get_args(RecomputeChoice)),
+    "chunk": one_of(*get_args(ChunkChoice)),
     "checkpoints": names,
     "budget": budget,
     "donate": pairs,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.program import Shape
     from memplan_cli.settings.choices import (
+        ChunkChoice,
         Kind,
         Level,
         OrderChoice,
@@ -76,8 +77,10 @@ class Settings:
     recompute: RecomputeChoice = "none"
     checkpoints: tuple[str, ...] = ()
     """Tensors that end the segments of ``recompute: checkpoints``."""
+    chunk: ChunkChoice = "none"
+    """Whether long activations are computed in pieces to meet the budget."""
     budget: int | float | None = None
-    """Live-peak target of ``recompute: auto``: bytes, or a share of the peak before."""
+    """Live-peak target of ``recompute: auto`` or ``chunk: auto``: bytes, or a share of the peak before."""
     donate: Mapping[str, str] = field(default_factory=dict)
     """Globs, input to output: the output may reuse the memory of the input it replaces."""
     target: TargetChoice = "portable"

@@ -38,7 +38,7 @@ def best_candidate(candidates: Sequence[Candidate]) -> Optimized:
         RuntimeUnavailableError: the original cannot run here, so nothing can be shown.
         ModelError: a file cannot be written.
     """
-    within = [c for c in candidates if c.rewriting.planned.plan.report.recompute.met]
+    within = [c for c in candidates if c.rewriting.planned.plan.report.budget_met]
     if not within:
         return Optimized(candidates[0].rewriting.planned.plan, None, None)
     return _SEARCHES[within[0].check.search](within)

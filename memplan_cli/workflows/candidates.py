@@ -44,7 +44,7 @@ class Optimized:
     def passed(self) -> bool:
         """Whether the budget is met, and the outputs are the original's or nobody asked."""
         validation = self.plan.report.validation
-        met = self.plan.report.recompute.met
+        met = self.plan.report.budget_met
         return met and (validation is None or validation.passed)
 
 
@@ -57,7 +57,7 @@ def write_unproved(rewriting: Rewriting) -> Optimized:
     from memplan_cli.onnx_io.weights.external_data import missing
 
     plan = rewriting.planned.plan
-    if not plan.report.recompute.met:
+    if not plan.report.budget_met:
         return Optimized(plan, None, None)
     left = missing(rewriting.file.data_files, rewriting.file.path.parent)
     if left:

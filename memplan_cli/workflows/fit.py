@@ -80,6 +80,11 @@ def fit(
     settings, model = settings or Settings(), Path(model)
     refuse_run(settings, "--confirm" if limit.provider is not None else "")
     _refuse_decided(limit.unknown, settings)
+    if settings.chunk != "none":
+        raise SettingsError(
+            "fit looks at a model as it is, and --chunk cuts it for one size",
+            hint="leave --chunk and --budget out",
+        )
     search = _Search.of(model, limit, settings, progress)
     question = Question(limit.unknown[0], {}, limit.memory - limit.overhead)
     points = tuple(frontier(search.need, question, limit.unknown[1:], search.guess))

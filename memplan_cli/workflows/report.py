@@ -93,7 +93,7 @@ def in_files_order(
     kept = replace(
         for_all(settings, profiles or {}), order="keep", recompute="none", budget=None
     )
-    return plan(model, replace(kept, checkpoints=(), donate={}))
+    return plan(model, replace(kept, checkpoints=(), donate={}, chunk="none"))
 
 
 def newest_plan(folder: FilePath) -> Path:

@@ -101,7 +101,7 @@ def validate(
         binding.feeds,
         as_written=found.as_written
         or donation.offline
-        or bool(donation.pairs or plan.report.recompute.nodes),
+        or bool(donation.pairs or plan.report.recompute.nodes or plan.report.chunked.regions),
         timeout=check.timeout,
     )
     return Proof(verdict, with_binding(runtime_account(pair).facts, donation.pairs))

@@ -79,7 +79,22 @@ _VALUES = "memplan_cli/onnx_io/weights/constants.py"
 _STATED = "memplan_cli/planning/checking/constants.py"
 _FOLDS = "tests/analysis/test_constants.py tests/transforms/test_folding.py tests/onnx_io/test_folded.py tests/workflows/test_folding.py"
 
+_CHUNKING = "memplan_cli/transforms/chunking"
+_CUT = "tests/transforms/test_chunk_rewrite.py"
+
 MUTATIONS = (
+    Mutation("a tile reads the halo behind it", f"{_CHUNKING}/axes/windows.py",
+             "self.reach - self.stride - self.pads[0]", "0",
+             "tests/transforms/test_chunk_axes.py"),
+    Mutation("pieces of a product are summed in the blocks of the whole",
+             f"{_CHUNKING}/kernels.py",
+             "return all(_block((stop - start) * beside, summed) == whole for start, stop in pieces)",
+             "return True", "tests/transforms/test_chunk_kernels.py"),
+    Mutation("an op computes what all of its readers need", f"{_CHUNKING}/ranges.py",
+             "_hull(needed.get(var, read), read)", "read", _CUT),
+    Mutation("a file in pieces declares the dims that it was cut for",
+             "memplan_cli/onnx_io/writing/chunked.py", "dim.dim_value = known", "pass",
+             "tests/workflows/test_chunk.py"),
     Mutation("a default that a caller may replace is no constant", _CONSTANTS,
              " and var.id not in program.overridable", "", _FOLDS),
     Mutation("a random op is no constant", _CONSTANTS,

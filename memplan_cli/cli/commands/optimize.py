@@ -35,7 +35,18 @@ if TYPE_CHECKING:
 
 def _why_not(plan: Plan) -> str:
     """Return why a plan was not written."""
-    recompute = plan.report.recompute
+    recompute, chunked = plan.report.recompute, plan.report.chunked
+    best = plan.report.memory.live_peak or 0
+    if not chunked.met and chunked.budget is not None:
+        needs = (
+            f", and {chunked.bound_node} needs {format_size(chunked.bound)} whole"
+            if chunked.bound
+            else ""
+        )
+        return (
+            f"the budget of {format_size(chunked.budget)} cannot be met: the best found takes "
+            f"{format_size(best)}{needs}"
+        )
     if recompute.met or recompute.budget is None:
         found = plan.report.validation
         if found is not None and found.max_abs_diff is None and found.notes:
@@ -46,7 +57,6 @@ def _why_not(plan: Plan) -> str:
         if recompute.bound is None
         else f", and no order can take less than {format_size(recompute.bound)}"
     )
-    best = plan.report.memory.live_peak or 0
     return (
         f"the budget of {format_size(recompute.budget)} cannot be met: the best found takes "
         f"{format_size(best)}{bound}"

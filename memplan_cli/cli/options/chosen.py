@@ -25,7 +25,7 @@ from memplan_cli.cli.options.words import (
     parse_values,
 )
 from memplan_cli.core.bindings import Inputs
-from memplan_cli.settings.choices import OrderChoice, PhaseChoice, RecomputeChoice
+from memplan_cli.settings.choices import ChunkChoice, OrderChoice, PhaseChoice, RecomputeChoice
 from memplan_cli.workflows.request import Request
 
 if TYPE_CHECKING:
@@ -105,7 +105,16 @@ _SETTINGS = (
         metavar="NAME",
         help="Tensor to keep (--recompute checkpoints).",
     ),
-    click.option("--budget", metavar="SIZE|N%", help="Live-peak target of --recompute auto."),
+    click.option(
+        "--chunk",
+        type=click.Choice(get_args(ChunkChoice)),
+        help="Compute long activations in pieces to lower the peak.",
+    ),
+    click.option(
+        "--budget",
+        metavar="SIZE|N%",
+        help="Live-peak target of --recompute auto or --chunk auto.",
+    ),
     click.option(
         "--donate",
         multiple=True,
@@ -128,7 +137,7 @@ _SETTINGS = (
 _AS_GIVEN = (
     "level", "exclude", "expose", "phase", "skip_grads", "loss", "order", "fold_constants",
     "recompute",
-    "checkpoints", "budget", "alignment", "time_limit", "profile_shapes", "allow_partial",
+    "checkpoints", "chunk", "budget", "alignment", "time_limit", "profile_shapes", "allow_partial",
     "run", "inputs",
 )  # fmt: skip
 """Settings that the options give as they are: the settings themselves judge them."""

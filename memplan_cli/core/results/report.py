@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 from memplan_cli.core.binding_options import InputShape  # noqa: TC001 - a type to read by
 from memplan_cli.core.deserialization import Check, MisfitError, from_json, one_of
 from memplan_cli.core.results.amounts import BoundDim, Memory, Profile  # noqa: TC001 - types to read by
+from memplan_cli.core.results.chunks import Chunks
 from memplan_cli.core.results.fallbacks import Fallback  # noqa: TC001 - a type to read by
 from memplan_cli.core.results.figures import CERTAINTY
 from memplan_cli.core.results.folded import ConstantTensor, Folded
@@ -178,6 +179,7 @@ class Report:
         "peak",
         *sparse("foldable", "folded"),
         "recompute",
+        *sparse("chunked"),
         *optional("donated"),
         *sparse("target", "profiles"),
         *optional("training_estimate", form=_OR_NULL),
@@ -218,6 +220,7 @@ class Report:
     """The constant expressions that are live at the peak, largest first."""
     folded: Folded = field(default_factory=Folded)
     recompute: Recompute = field(default_factory=Recompute)
+    chunked: Chunks = field(default_factory=Chunks)
     donated: Donated = field(default_factory=Donated)
     bindings: Mapping[str, BoundDim] = field(default_factory=dict)
     """The numbers that dims of the inputs have, and who said them."""
@@ -230,6 +233,11 @@ class Report:
     fallbacks: tuple[Fallback, ...] = ()
     """What was done otherwise than asked for, and why: nothing falls back in silence."""
     warnings: tuple[str, ...] = ()
+
+    @property
+    def budget_met(self) -> bool:
+        """Whether the plan fits the budget, or none was asked for."""
+        return self.recompute.met and self.chunked.met
 
     @property
     def partial(self) -> bool:

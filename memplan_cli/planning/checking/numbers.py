@@ -133,7 +133,7 @@ def _counts(plan: Plan) -> Iterator[Claim]:
     told = {name: why for name, why in refused.items() if name in plan.by_id}
     yield "unplanned tensors with memory of their own", sorted(told), sorted(pinned)
     # Copies of what has no size are counted, and are not named again.
-    if not report.recompute.nodes:
+    if not report.recompute.nodes and not report.chunked.regions:
         yield "unplanned tensors without a size", len(refused) - len(told), count - placed
 
 

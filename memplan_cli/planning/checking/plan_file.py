@@ -15,6 +15,7 @@ from memplan_cli.core.results.plan import Plan, check
 from memplan_cli.core.untrusted_files import refuse_endless
 from memplan_cli.errors import PlanError
 from memplan_cli.planning.checking.blocks import check_blocks
+from memplan_cli.planning.checking.chunks import check_chunks
 from memplan_cli.planning.checking.clock import check_clock
 from memplan_cli.planning.checking.constants import check_constants
 from memplan_cli.planning.checking.numbers import check_numbers
@@ -53,6 +54,7 @@ def checked_plan(data: object) -> Plan:
     plan = plan_from_json(data)
     check(plan)
     check_numbers(plan)
+    check_chunks(plan)
     check_constants(plan)
     check_clock(plan)
     check_blocks(plan)

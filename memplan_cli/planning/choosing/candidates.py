@@ -169,8 +169,11 @@ def _reject_unused(settings: Settings) -> None:
     Raises:
         SettingsError: naming the option that is missing.
     """
-    if settings.budget is not None and settings.recompute != "auto":
-        raise SettingsError("a budget is met by recomputing", hint="add --recompute auto")
+    if settings.budget is not None and "auto" not in (settings.recompute, settings.chunk):
+        raise SettingsError(
+            "a budget is met by recomputing, or in pieces",
+            hint="add --recompute auto or --chunk auto",
+        )
     if settings.checkpoints and settings.recompute != "checkpoints":
         raise SettingsError(
             "checkpoints cut what is recomputed", hint="add --recompute checkpoints"

@@ -111,6 +111,11 @@ def plan_settled(
 
     settings = replace(found.settings, profile_shapes=found.loaded.observed)
     source = source_of(file, found.loaded.warnings)
+    if settings.chunk == "auto":
+        from memplan_cli.onnx_io.weights.small import small_constants, standard_opset
+
+        known = small_constants(file.model)
+        source = replace(source, constants=known, opset=standard_opset(file.model))
     file.lazy.release()
     return make_plan(
         found.loaded.program, settings, source, allocate=allocate, progress=progress

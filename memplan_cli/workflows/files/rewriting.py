@@ -119,7 +119,8 @@ class Rewriting:
         """Whether the runtime's optimisation must not touch the written file."""
         report = self.planned.plan.report
         # Copies would be merged, and a pair is safe only in the order of the file.
-        moved = report.recompute.nodes > 0 or bool(report.donated.pairs)
+        copied = report.recompute.nodes > 0 or bool(report.chunked.regions)
+        moved = copied or bool(report.donated.pairs)
         return self.original is not None or moved
 
 
@@ -151,6 +152,8 @@ class RewrittenFiles(OutputFiles):
         with self.undone_by_errors():
             if plan.report.folded.tensors:
                 self.data = self._folded(notes)
+            elif plan.report.chunked.regions:
+                self.data = self._in_pieces(notes)
             else:
                 program = rewriting.planned.program
                 self.data = written_model(rewriting.file.model, program, plan, notes)
@@ -173,6 +176,15 @@ class RewrittenFiles(OutputFiles):
         where = "".join(f" in {path.name}" for path in folded.created)
         notes = {**notes, FOLDED: f"{count} constants{where}"}
         return written_model(folded.model, folded.program, planned.plan, notes)
+
+    def _in_pieces(self, notes: Mapping[str, str]) -> Iterable[bytes]:
+        """Return the written model with its regions in pieces."""
+        from memplan_cli.onnx_io.writing.chunked import chunked_model
+        from memplan_cli.onnx_io.writing.write import written_model
+
+        planned, model = self._rewriting.planned, self._rewriting.file.model
+        cut, program = chunked_model(model, planned.program, planned.constants)
+        return written_model(cut, program, planned.plan, notes)
 
     def finish(self, plan: Plan) -> tuple[Plan, tuple[Path, ...]]:
         """Give all files their names; return the plan as written, and the weights.

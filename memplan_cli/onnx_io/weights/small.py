@@ -1,0 +1,60 @@
+"""Values of small constants of a model's top graph: axes, sizes, factors."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.program import VarId
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from onnx import GraphProto, ModelProto, TensorProto
+
+_MOST = 64
+"""Elements up to which numbers say how an operator works; more is data."""
+
+_STANDARD = ("", "ai.onnx")
+
+
+def small_constants(model: ModelProto) -> Mapping[VarId, tuple[int | float, ...]]:
+    """Return the values of the small initializers and constants of the top graph.
+
+    What a caller may replace, or what is kept in another file, is left out.
+    """
+    from onnx import numpy_helper
+
+    found: dict[VarId, tuple[int | float, ...]] = {}
+    given = {value.name for value in model.graph.input}
+    for name, tensor in _tensors(model.graph):
+        is_plain = tensor.data_type in _TYPES and tensor.data_location != tensor.EXTERNAL
+        if name not in given and is_plain and prod(tensor.dims) <= _MOST:
+            found[VarId(name)] = tuple(numpy_helper.to_array(tensor).ravel().tolist())
+    for node in model.graph.node:
+        if node.op_type == "Constant" and node.domain in _STANDARD:
+            for attribute in node.attribute:
+                if attribute.name in ("value_int", "value_float"):
+                    found[VarId(node.output[0])] = (attribute.i or attribute.f,)
+                elif attribute.name in ("value_ints", "value_floats"):
+                    found[VarId(node.output[0])] = (*attribute.ints, *attribute.floats)
+    return found
+
+
+def standard_opset(model: ModelProto) -> int:
+    """Return the version of the standard operators that a model uses; 0 for none."""
+    return max((i.version for i in model.opset_import if i.domain in _STANDARD), default=0)
+
+
+def _tensors(graph: GraphProto) -> Iterator[tuple[str, TensorProto]]:
+    for tensor in graph.initializer:
+        yield tensor.name, tensor
+    for node in graph.node:
+        if node.op_type == "Constant" and node.domain in _STANDARD:
+            for attribute in node.attribute:
+                if attribute.HasField("t"):
+                    yield node.output[0], attribute.t
+
+
+_TYPES = frozenset({1, 6, 7, 11})
+"""ONNX's numbers of float32, int32, int64 and float64."""

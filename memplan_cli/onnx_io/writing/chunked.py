@@ -1,0 +1,93 @@
+"""A model with regions of its graph in pieces, as a program says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.program import Origin, VarId
+from memplan_cli.onnx_io.read import plain_attributes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, MutableSequence
+
+    from onnx import ModelProto, NodeProto, ValueInfoProto
+
+    from memplan_cli.core.program import Op, Program, Var
+
+
+def chunked_model(
+    model: ModelProto, program: Program, constants: Mapping[VarId, tuple[int, ...]]
+) -> tuple[ModelProto, Program]:
+    """Return a copy whose top graph has the ops of a program, and the program for the copy.
+
+    Inputs and outputs are declared with the program's dims, for which the pieces are cut.
+
+    Args:
+        model: The model that the program was read from, before regions were put in pieces.
+        program: Its ops; copies share the source of their node, what was inserted has none.
+        constants: Values of the weights that are new, all int64.
+    """
+    from onnx import helper
+
+    copy = type(model)()
+    copy.CopyFrom(model)
+    graph = copy.graph
+    nodes = [_node(program, op, model) for op in program.body.ops]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    names = {var.name for var in program.vars.values() if not var.block}
+    given = {value.name for value in graph.input}
+    _keep(graph.value_info, [value.name in names for value in graph.value_info])
+    kept = [tensor.name in names or tensor.name in given for tensor in graph.initializer]
+    _keep(graph.initializer, kept)
+    for var, values in constants.items():
+        if program.vars[var].origin is Origin.WEIGHT:
+            name, dims = program.vars[var].name, [len(values)]
+            graph.initializer.append(helper.make_tensor(name, _INT64, dims, values))
+    for value in (*graph.input, *graph.output):
+        _fix_dims(value, program.vars.get(VarId(value.name)))
+    ops = tuple(op._replace(source=at) for at, op in enumerate(program.body.ops))
+    return copy, replace(program, body=replace(program.body, ops=ops))
+
+
+_INT64 = 7
+"""ONNX's number of the type."""
+
+
+def _fix_dims(value: ValueInfoProto, var: Var | None) -> None:
+    """Declare the numbers that a program has for dims: pieces are cut for them alone."""
+    if var is None or var.shape is None or not value.type.HasField("tensor_type"):
+        return
+    for dim, known in zip(value.type.tensor_type.shape.dim, var.shape, strict=False):
+        if isinstance(known, int):
+            dim.dim_value = known
+
+
+def _node(program: Program, op: Op, model: ModelProto) -> NodeProto:
+    """Return the node of an op: the file's, a copy of one with other values, or a new one."""
+    from onnx import helper
+
+    inputs = [program.vars[var].name if var else "" for var in op.inputs]
+    outputs = [program.vars[var].name if var else "" for var in op.outputs]
+    if op.source < 0:
+        return helper.make_node(
+            op.type, inputs, outputs, op.name, domain=op.domain, **op.attributes
+        )
+    node = model.graph.node[op.source]
+    if (op.name, inputs, outputs) == (node.name, node.input[:], node.output[:]):
+        return node
+    copy = type(node)()
+    copy.CopyFrom(node)
+    copy.name = op.name
+    copy.input[:], copy.output[:] = inputs, outputs
+    said = plain_attributes(node)
+    changed = {name: value for name, value in op.attributes.items() if said.get(name) != value}
+    _keep(copy.attribute, [attribute.name not in changed for attribute in copy.attribute])
+    copy.attribute.extend(helper.make_attribute(*pair) for pair in changed.items())
+    return copy
+
+
+def _keep(items: MutableSequence[object], is_kept: list[bool]) -> None:
+    for at in reversed([at for at, kept in enumerate(is_kept) if not kept]):
+        del items[at]

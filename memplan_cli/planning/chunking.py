@@ -1,0 +1,103 @@
+"""Regions of a program in pieces until it fits the budget, before it is ordered and packed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.results.chunks import ChunkedRegion, Chunks
+from memplan_cli.errors import SettingsError
+from memplan_cli.planning.choosing.allocation import aliasing_of
+from memplan_cli.transforms.terms import Terms
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from memplan_cli.core.program import Program, VarId
+    from memplan_cli.core.progress import Progress
+    from memplan_cli.planning.decided import Source
+    from memplan_cli.planning.scope import Scope
+    from memplan_cli.settings.settings import Settings
+    from memplan_cli.transforms.chunking.search import Choice, Found
+
+
+@dataclass(frozen=True, slots=True)
+class Chunking:
+    """A program in pieces, the values of its new constants, and what is reported."""
+
+    program: Program
+    constants: Mapping[VarId, tuple[int, ...]] = field(default_factory=dict)
+    facts: Chunks = field(default_factory=Chunks)
+
+
+def in_pieces(
+    program: Program, scope: Scope, settings: Settings, source: Source, tell: Progress
+) -> Chunking:
+    """Compute regions in pieces until the live peak fits the budget.
+
+    Raises:
+        SettingsError: there is no budget, sizes are no numbers, or another option is not
+            for graphs in pieces.
+    """
+    from memplan_cli.transforms.chunking.axes.terms import Facts
+    from memplan_cli.transforms.chunking.graph import Graph
+    from memplan_cli.transforms.chunking.search import search
+
+    budget = _budget(settings)
+    if settings.bounds or any(size.symbols for size in scope.sizes.values()):
+        raise SettingsError(
+            "--chunk auto needs sizes that are numbers", hint="bind the dims with --dim"
+        )
+    tell("chunking")
+    graph = Graph.of(program, Facts(source.constants, source.opset), scope.pinned)
+    terms = Terms(scope.sizes, frozenset(scope.pinned), aliasing_of(settings.level))
+    found = search(graph, terms, budget)
+    allowed = int(budget * found.before) if isinstance(budget, float) else budget
+    return Chunking(
+        found.chunked.program if found.choices else program,
+        found.chunked.constants,
+        Chunks(
+            regions=tuple(_told(choice, found) for choice in found.choices),
+            nodes=len(found.chunked.program.body.ops) - len(program.body.ops),
+            flops_increase=found.extra,
+            budget=allowed,
+            met=found.peak <= allowed,
+            bound=found.bound.bytes,
+            bound_node=found.bound.op,
+        ),
+    )
+
+
+def _told(choice: Choice, found: Found) -> ChunkedRegion:
+    return ChunkedRegion(
+        choice.region.seed,
+        choice.region.axis,
+        choice.count,
+        len(choice.region.splits),
+        choice.before,
+        choice.after,
+        choice.work / found.work if found.work else 0.0,
+    )
+
+
+def _budget(settings: Settings) -> int | float:
+    """Return the budget, where the other options leave the graph to be cut.
+
+    Raises:
+        SettingsError: naming the option.
+    """
+    if settings.budget is None:
+        raise SettingsError("--chunk auto needs a budget", hint="add --budget SIZE or N%")
+    others = {
+        "--recompute": settings.recompute != "none",
+        "--fold-constants": settings.fold_constants,
+        "--target": settings.target != "portable",
+        "--donate": bool(settings.donate),
+    }
+    for option, is_given in others.items():
+        if is_given:
+            raise SettingsError(
+                f"--chunk auto and {option} cannot be combined yet",
+                hint=f"leave one of --chunk and {option} out",
+            )
+    return settings.budget

@@ -1,0 +1,1 @@
+"""Long activations computed in pieces: regions of ops, the axis that each is sliced along."""

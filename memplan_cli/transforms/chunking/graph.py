@@ -1,0 +1,110 @@
+"""A program's top block as chunking sees it: its edges, its bytes, the splits of its ops."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from memplan_cli.analysis.dataflow import dataflow
+from memplan_cli.core.program import Origin
+from memplan_cli.core.symbolic.sizes import size_of
+from memplan_cli.transforms.chunking.axes.table import splits
+from memplan_cli.transforms.chunking.axes.terms import Facts, Node, Role, node_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from memplan_cli.analysis.dataflow import Dataflow
+    from memplan_cli.core.program import Op, Program, VarId
+    from memplan_cli.transforms.chunking.axes.terms import Split
+
+
+@dataclass(frozen=True)
+class Graph:
+    """What growing and rewriting regions ask of a program; ops are their indices.
+
+    Attributes:
+        kept: Vars that stay one tensor: excluded ones, the loss.
+    """
+
+    program: Program
+    flow: Dataflow
+    facts: Facts
+    kept: frozenset[VarId]
+    results: frozenset[VarId]
+    weights: frozenset[VarId]
+    _nodes: dict[int, Node | None] = field(default_factory=dict, repr=False)
+    _splits: dict[int, tuple[Split, ...]] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, program: Program, facts: Facts, kept: Collection[VarId] = ()) -> Graph:
+        """Return the graph of a program."""
+        weights = {v.id for v in program.vars.values() if v.origin is Origin.WEIGHT}
+        results = frozenset(program.body.outputs)
+        flow = dataflow(program.body)
+        return cls(program, flow, facts, frozenset(kept), results, frozenset(weights))
+
+    @property
+    def ops(self) -> tuple[Op, ...]:
+        """The ops of the top block."""
+        return self.flow.ops
+
+    def node(self, at: int) -> Node | None:
+        """Return an op with its shapes; None where some dim is not a number."""
+        if at not in self._nodes:
+            self._nodes[at] = node_of(self.ops[at], self.program, self.facts)
+        return self._nodes[at]
+
+    def splits(self, at: int) -> tuple[Split, ...]:
+        """Return the ways to compute an op in pieces; none for what has to stay whole."""
+        if at not in self._splits:
+            node = self.node(at)
+            stays = any(var in self.kept for var in self.ops[at].outputs)
+            found = () if node is None or stays else splits(node)
+            self._splits[at] = tuple(each for each in found if self._leaves_weights(at, each))
+        return self._splits[at]
+
+    def _leaves_weights(self, at: int, split: Split) -> bool:
+        """Whether weights are read whole: masks may be sliced, matrices are never copied."""
+        op = self.ops[at]
+        made = sum(self.bytes(var) for var in op.outputs if var)
+        cut = [
+            var
+            for var, part in zip(op.inputs, split.inputs, strict=True)
+            if part is not None and var in self.weights
+        ]
+        return not cut or (
+            split.role is Role.FREE and all(self.bytes(var) <= made for var in cut)
+        )
+
+    def bytes(self, var: VarId) -> int:
+        """Return how many bytes a var has; 0 where that is no number."""
+        facts = self.program.vars[var]
+        size = size_of(facts.shape, facts.dtype)
+        return 0 if size is None or size.symbols else size.coefficient
+
+    def dims(self, var: VarId) -> tuple[int, ...]:
+        """Return the shape of a var whose dims are numbers."""
+        return tuple(dim for dim in self.program.vars[var].shape or () if isinstance(dim, int))
+
+    def readers(self, var: VarId) -> tuple[int, ...]:
+        """Return the ops that read a var, subgraphs' captures included."""
+        return tuple(self.flow.readers.get(var, ()))
+
+
+def outside(graph: Graph, ops: Mapping[int, Split]) -> tuple[list[VarId], list[VarId]]:
+    """Return what ops read from others, and what they make for others, in order.
+
+    Weights are left out: they are there anyway.
+    """
+    made = {var for at in ops for var in graph.ops[at].outputs if var}
+    order = sorted(ops)
+    reads = dict.fromkeys(var for at in order for var in graph.flow.reads[at])
+    given = [var for var in reads if var not in made and var not in graph.weights]
+    results = [
+        var
+        for at in order
+        for var in graph.ops[at].outputs
+        if var and (var in graph.results or any(r not in ops for r in graph.readers(var)))
+    ]
+    return given, results

@@ -1,0 +1,107 @@
+"""Which splits keep the bits in ONNX Runtime's CPU kernels.
+
+What the axis table allows is the same by the operator's definition; a kernel may still round
+another way for a narrow piece. Measured with ONNX Runtime 1.31.1, float32, one thread
+(`tests/transforms/test_chunk_kernels.py` runs every entry):
+
+=========================  ==============================================================
+rows of a product          one row takes another kernel (gemv); from 4 the same
+columns of a product       one takes another kernel; narrow ones are summed in longer blocks
+query rows of attention    as rows of a product
+tiles of a convolution     positions are columns of a product: the same where its sum is cut
+                           into blocks as for the whole (`_block`); never less than 4 rows
+sums over the last axis    rows are summed from where registers are aligned: other rows of a
+                           piece lie otherwise unless a row fills whole registers
+sums over other axes       one sample alone is summed in another order; from 4 the same
+Eigen's functions          elements are computed 4 to 16 at a time and the rest one by one,
+                           by another formula: only where pieces have no such rest
+everything else            the same from one element on
+=========================  ==============================================================
+
+The sum over samples of a weight's gradient is no split of the axis table: it is the axis that
+the product sums over.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING
+
+from memplan_cli.transforms.chunking.axes.normalisation import REDUCTIONS
+from memplan_cli.transforms.chunking.axes.table import operator
+from memplan_cli.transforms.chunking.axes.terms import Role
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from memplan_cli.transforms.chunking.axes.terms import Node, Range, Split
+
+_LEAST: Mapping[Role, int] = {
+    Role.FREE: 1,
+    Role.ROWS: 4,
+    Role.COLUMNS: 8,
+    Role.QUERIES: 4,
+    Role.TILES: 4,
+}
+"""The narrowest piece that keeps the bits, by what is split."""
+
+_LEAST_OF_SUMS = 4
+
+_SUMS = frozenset(REDUCTIONS) - {"ReduceMax", "ReduceMin"}
+
+_TOGETHER = frozenset({"Acos", "Asin", "Atan", "Cos", "Log", "Mish", "Sin", "Softplus", "Tan"})
+"""Functions whose last elements, those that fill no register, have another formula."""
+
+_REGISTERS = 64
+"""Elements: a multiple of what any register has."""
+
+
+def _block(columns: int, summed: int) -> int:
+    """Return how many elements SGEMM sums at a time: more where there are few columns."""
+    width, depth = 128, 128
+    while columns < summed and width > 16 and width // 2 >= columns:
+        width, depth = width // 2, depth * 2
+    return min(depth, summed)
+
+
+def least(node: Node, split: Split) -> int:
+    """Return how narrow a piece may be."""
+    if operator(node.op) in _SUMS:
+        return _LEAST_OF_SUMS
+    return _LEAST[split.role]
+
+
+def keeps_bits(node: Node, split: Split, pieces: Iterable[Range]) -> bool:
+    """Whether a kernel gives the same bits in these pieces as for the whole."""
+    kind, narrowest = operator(node.op), least(node, split)
+    row = prod(node.made) // split.extent
+    if kind in _SUMS and not _fills_registers(node):
+        return False
+    pieces = tuple(pieces)
+    if not _has_same_blocks(node, split, pieces):
+        return False
+    return all(
+        stop - start >= narrowest
+        and not (kind in _TOGETHER and (stop - start) * row % _REGISTERS)
+        for start, stop in pieces
+    )
+
+
+def _has_same_blocks(node: Node, split: Split, pieces: Iterable[Range]) -> bool:
+    """Whether a product's sums are cut into the same blocks as those of the whole."""
+    read, weight = node.shape(0) or (), node.shape(1) or ()
+    if split.role is Role.TILES and operator(node.op) == "Conv":
+        beside, summed = prod(node.made[2:]) // split.extent, prod(weight[1:])
+    elif split.role is Role.COLUMNS and len(read) > 1:
+        beside, summed = 1, read[-2] if node.integer("transA", 0) else read[-1]
+    else:
+        return True
+    whole = _block(split.extent * beside, summed)
+    return all(_block((stop - start) * beside, summed) == whole for start, stop in pieces)
+
+
+def _fills_registers(node: Node) -> bool:
+    """Whether the rows that are summed begin alike, wherever in a tensor they lie."""
+    read, made = node.shape(0) or (), node.made
+    is_kept = len(made) == len(read) and made[-1] == read[-1] > 1
+    return is_kept or read[-1] % _REGISTERS == 0

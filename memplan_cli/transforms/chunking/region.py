@@ -1,0 +1,166 @@
+"""Regions: ops that are computed piece by piece together, grown from one large tensor.
+
+A region is a set of ops, each with one of its splits, whose pieces fit together: what one op
+of the region makes for another is sliced along the same axis on both sides. It grows both ways
+from a tensor by the op that makes its border, the bytes that stay whole, the least.
+
+    q, k -> [ MatMul -> Mul -> Softmax -> MatMul ] -> y       border: q, k, v, y
+                    scores, 100 times as large                inside: in pieces
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from memplan_cli.transforms.chunking.graph import outside
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from memplan_cli.core.program import VarId
+    from memplan_cli.transforms.chunking.axes.terms import Part, Split
+    from memplan_cli.transforms.chunking.graph import Graph
+
+_MOST_OPS = 400
+"""Ops of a region: what bounds the time of growing one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Ops of the top block by index, each with how it is split.
+
+    Attributes:
+        splits: By op.
+        given: What the region reads from other ops and from inputs, weights left out.
+        results: What it makes for others: put together again.
+        seed: The tensor it was grown from, and the axis that was sliced there.
+    """
+
+    splits: Mapping[int, Split]
+    given: tuple[VarId, ...]
+    results: tuple[VarId, ...]
+    seed: VarId
+    axis: int
+
+    @property
+    def key(self) -> tuple[tuple[int, Split], ...]:
+        """What makes it this region and no other."""
+        return tuple(sorted(self.splits.items()))
+
+
+def regions_of(graph: Graph, seed: VarId, axis: int) -> Iterator[Region]:
+    """Yield regions around a tensor, sliced along one of its axes, each of a smaller border."""
+    start = graph.flow.producer.get(seed)
+    if start is None:
+        return
+    for split in graph.splits(start):
+        part = split.outputs[graph.ops[start].outputs.index(seed)]
+        if part is not None and part.axis == axis:
+            yield from _grown(graph, {start: split}, seed, axis)
+
+
+def _grown(
+    graph: Graph, first: Mapping[int, Split], seed: VarId, axis: int
+) -> Iterator[Region]:
+    ops = dict(first)
+    if not all(_fits(graph, {}, at, split) for at, split in ops.items()):
+        return
+    least, best = border(graph, ops) + 1, None
+    while len(ops) < _MOST_OPS:
+        now = border(graph, ops)
+        if now < least:
+            given, results = outside(graph, ops)
+            best = Region(dict(ops), tuple(given), tuple(results), seed, axis)
+            least = now
+            yield best
+        found = min(_steps(graph, ops), default=None)
+        if found is None:
+            return
+        _, _, at, number = found
+        ops[at] = graph.splits(at)[number]
+
+
+def border(graph: Graph, ops: Mapping[int, Split]) -> int:
+    """Return the bytes that a region reads and makes whole."""
+    given, results = outside(graph, ops)
+    return sum(graph.bytes(var) for var in (*given, *results))
+
+
+def _steps(graph: Graph, ops: Mapping[int, Split]) -> Iterator[tuple[int, int, int, int]]:
+    """Yield ops that can join: the border with each, the tensor that it is at, which one."""
+    given, results = outside(graph, ops)
+    beside: dict[int, int] = {}
+    for var in given:
+        at = graph.flow.producer.get(var)
+        if at is not None:
+            beside[at] = max(beside.get(at, 0), graph.bytes(var))
+    for var in results:
+        for at in graph.readers(var):
+            if at not in ops:
+                beside[at] = max(beside.get(at, 0), graph.bytes(var))
+    for at, size in sorted(beside.items()):
+        for number, split in enumerate(graph.splits(at)):
+            if _fits(graph, ops, at, split) and _is_convex(graph, ops, at):
+                yield border(graph, {**ops, at: split}), -size, at, number
+
+
+def _fits(graph: Graph, ops: Mapping[int, Split], at: int, split: Split) -> bool:
+    """Whether an op's pieces are those that the region makes and reads."""
+    op = graph.ops[at]
+    for var, part in zip(op.inputs, split.inputs, strict=True):
+        above = graph.flow.producer.get(var)
+        if above in ops and not _is_same(part, _made_part(graph, ops, above, var)):
+            return False
+    return all(
+        _is_read_so(graph, ops, var, part)
+        for var, part in zip(op.outputs, split.outputs, strict=True)
+        if var
+    )
+
+
+def _is_read_so(graph: Graph, ops: Mapping[int, Split], var: VarId, part: Part | None) -> bool:
+    readers = graph.readers(var)
+    if part is None:
+        # Made whole by every piece, so it can be nobody's.
+        return not readers and var not in graph.results
+    return all(
+        _is_same(there, part)
+        for at in readers
+        if at in ops
+        for name, there in zip(graph.ops[at].inputs, ops[at].inputs, strict=True)
+        if name == var
+    )
+
+
+def _made_part(
+    graph: Graph, ops: Mapping[int, Split], at: int | None, var: VarId
+) -> Part | None:
+    return None if at is None else ops[at].outputs[graph.ops[at].outputs.index(var)]
+
+
+def _is_same(one: Part | None, other: Part | None) -> bool:
+    return one is not None and other is not None and one.axis == other.axis
+
+
+def _is_convex(graph: Graph, ops: Mapping[int, Split], at: int) -> bool:
+    """Whether nothing outside lies between the region and an op that joins."""
+    last, first = max((*ops, at)), min((*ops, at))
+    after = [
+        reader
+        for each in (*ops, at)
+        for var in graph.ops[each].outputs
+        for reader in graph.readers(var)
+    ]
+    seen: set[int] = set()
+    while after:
+        each = after.pop()
+        if each in seen or each in ops or each == at or not first < each < last:
+            continue
+        seen.add(each)
+        for var in graph.ops[each].outputs:
+            for reader in graph.readers(var):
+                if reader in ops or reader == at:
+                    return False
+                after.append(reader)
+    return True

@@ -1,0 +1,258 @@
+"""Regions in pieces: slices of what a region reads, its ops piece by piece, results joined.
+
+    x -> Slice -> op -> op \\
+    x -> Slice -> op -> op -> Concat -> y          names of what remains stay
+
+A copy of an op shares its ``source`` with the op, as recomputed copies do; slices and joins
+have none. Small constants that copies need (where a slice begins, the shape of a piece) are
+new weights, whose values go along.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, compress
+from typing import TYPE_CHECKING
+
+from memplan_cli.analysis.dataflow import op_reads
+from memplan_cli.analysis.topological import nearest_order
+from memplan_cli.core.program import Op, Origin, Program, Var, VarId
+from memplan_cli.transforms.chunking.axes.table import edit
+from memplan_cli.transforms.chunking.ranges import pieces_of, result_part
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from memplan_cli.core.program import Attribute
+    from memplan_cli.transforms.chunking.axes.terms import Dims, Edit, Part, Range
+    from memplan_cli.transforms.chunking.graph import Graph
+    from memplan_cli.transforms.chunking.ranges import Piece
+    from memplan_cli.transforms.chunking.region import Region
+
+INSERTED = -1
+"""The ``source`` of an op that stands for no node of the file."""
+
+_SLICES_BY_INPUT = 10
+"""The opset since which Slice is told by inputs where it begins and ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunked:
+    """A program with regions in pieces.
+
+    Attributes:
+        program: The ops, those of regions once for each piece.
+        constants: Values of the new weights, all int64.
+        places: Where the ops of each region begin and end in the schedule, in the order given.
+    """
+
+    program: Program
+    constants: Mapping[VarId, Dims] = field(default_factory=dict)
+    places: tuple[Range, ...] = ()
+
+
+def chunked(graph: Graph, chosen: Sequence[tuple[Region, int]]) -> Chunked | None:
+    """Return the program with regions in so many pieces each.
+
+    None where a region cannot be cut so, or where two regions need results of each other.
+
+    Args:
+        graph: The program as it is.
+        chosen: Regions that share no op, with the number of their pieces.
+    """
+    order = _order(graph, [region for region, _ in chosen])
+    if order is None:
+        return None
+    cut = [pieces_of(graph, region, count) for region, count in chosen]
+    if None in cut:
+        return None
+    writer, begun = _Writer(graph), {}
+    for step in order:
+        if step < len(graph.ops):
+            writer.ops.append(graph.ops[step])
+            continue
+        number, begin = step - len(graph.ops), len(writer.ops)
+        writer.write(chosen[number][0], cut[number] or ())
+        begun[number] = begin, len(writer.ops)
+    return writer.finished([begun[number] for number in range(len(chosen))])
+
+
+def _order(graph: Graph, regions: Sequence[Region]) -> list[int] | None:
+    """Return ops, then regions, by number in an order in which all is made before it is read."""
+    ops = range(len(graph.ops))
+    place = {at: number for number, r in enumerate(regions, start=len(ops)) for at in r.splits}
+    after: list[set[int]] = [set() for _ in range(len(ops) + len(regions))]
+    for at in ops:
+        for var in graph.flow.reads[at]:
+            above = graph.flow.producer.get(var)
+            if above is not None:
+                one, other = place.get(above, above), place.get(at, at)
+                if one != other:
+                    after[one].add(other)
+    # A region goes where its first op stood, or as soon after as what it reads is there.
+    ranks = [*ops, *(min(region.splits) for region in regions)]
+    steps = nearest_order([sorted(later) for later in after], ranks.__getitem__)
+    if len(steps) < len(after):
+        return None
+    return [step for step in steps if step not in place]
+
+
+class _Writer:
+    """Writes ops, those of regions piece by piece, and the vars that they make."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.ops: list[Op] = []
+        self._vars = dict(graph.program.vars)
+        self._constants: dict[Dims, VarId] = {}
+        self._gone: set[VarId] = set()
+
+    def finished(self, places: Sequence[Range]) -> Chunked:
+        """Return the program, without what only the ops of regions have read or made."""
+        program = self.graph.program
+        read = {var for op in self.ops for var in op_reads(op)}
+        dead = {
+            var
+            for var in self._gone
+            if var not in read
+            and var not in program.overridable
+            and var not in program.body.outputs
+        }
+        stays = [not op.outputs or not dead.issuperset(op.outputs) for op in self.ops]
+        ops = tuple(compress(self.ops, stays))
+        count = [0, *accumulate(map(int, stays))]
+        vars_ = {var: facts for var, facts in self._vars.items() if var not in dead}
+        body = replace(program.body, ops=ops)
+        constants = {var: values for values, var in self._constants.items()}
+        where = tuple((count[start], count[stop]) for start, stop in places)
+        return Chunked(replace(program, body=body, vars=vars_), constants, where)
+
+    def write(self, region: Region, pieces: Sequence[Piece]) -> None:
+        """Write the pieces of a region, one after the other, and join what they make."""
+        joined: dict[VarId, list[VarId]] = {var: [] for var in region.results}
+        for number, piece in enumerate(pieces, start=1):
+            copy = _PieceWriter(self, region, piece, f"__chunk{number}")
+            copy.write()
+            for var, parts in joined.items():
+                parts.append(copy.part_of(var, piece.wanted[var]))
+        for var, parts in joined.items():
+            axis = result_part(self.graph, region, var).axis
+            maker = self.graph.ops[self.graph.flow.producer[var]].label
+            name = f"{maker}__chunks"
+            self.ops.append(
+                Op(name, "Concat", tuple(parts), (var,), (), "", INSERTED, {"axis": axis})
+            )
+        for at in region.splits:
+            op = self.graph.ops[at]
+            self._gone.update(var for var in op.outputs if var and var not in joined)
+            self._gone.update(var for var in op.inputs if var in self.graph.weights)
+
+    def constant(self, values: Dims) -> VarId:
+        """Return a weight of these numbers."""
+        if values not in self._constants:
+            name = self._new("chunk_" + "_".join(map(str, values)))
+            facts = Var(name, "int64", (len(values),), Origin.WEIGHT, name)
+            self._vars[name] = facts
+            self._constants[values] = name
+        return self._constants[values]
+
+    def made(self, var: VarId, suffix: str, dims: Dims) -> VarId:
+        """Return a new var of a piece of another."""
+        facts = self._vars[var]
+        name = self._new(f"{var}{suffix}")
+        own = f"{facts.name}{name[len(var) :]}"
+        self._vars[name] = facts._replace(id=name, shape=dims, origin=Origin.OP, name=own)
+        return name
+
+    def _new(self, name: str) -> VarId:
+        while name in self._vars:
+            name += "_"
+        return VarId(name)
+
+
+class _PieceWriter:
+    """Writes the ops of one piece of a region."""
+
+    def __init__(self, writer: _Writer, region: Region, piece: Piece, suffix: str) -> None:
+        self.writer, self.graph = writer, writer.graph
+        self.region, self.piece, self.suffix = region, piece, suffix
+        self._made: dict[VarId, tuple[VarId, Range]] = {}
+        """The piece's own part of each var of the region, and its range."""
+        self._slices: dict[tuple[VarId, int, Range], VarId] = {}
+
+    def write(self) -> None:
+        """Write the ops in their order, each behind the slices that it reads."""
+        for at in sorted(self.region.splits):
+            op, split = self.graph.ops[at], self.region.splits[at]
+            node, turn = self.graph.node(at), self.piece.computed[at]
+            if node is None:
+                raise ValueError(f"{op.label} has no shapes")
+            changed = edit(node, split, turn)
+            inputs = [
+                self._read(var, part, turn)
+                for var, part in zip(op.inputs, split.inputs, strict=True)
+            ]
+            for position, values in changed.constants.items():
+                inputs[position] = self.writer.constant(values)
+            outputs = [
+                self._make(var, part, turn)
+                for var, part in zip(op.outputs, split.outputs, strict=True)
+            ]
+            self.writer.ops.append(
+                op._replace(
+                    name=f"{op.label}{self.suffix}",
+                    inputs=tuple(inputs),
+                    outputs=tuple(outputs),
+                    attributes=_attributes(op, changed),
+                )
+            )
+
+    def part_of(self, var: VarId, wanted: Range) -> VarId:
+        """Return a range of a var of the region: what is made, or a slice of it."""
+        at = result_part(self.graph, self.region, var).axis
+        return self._cut(var, at, wanted)
+
+    def _read(self, var: VarId, part: Part | None, turn: Range) -> VarId:
+        if part is None or not var:
+            return var
+        return self._cut(var, part.axis, part.range(turn, self.graph.dims(var)[part.axis]))
+
+    def _make(self, var: VarId, part: Part | None, turn: Range) -> VarId:
+        if part is None or not var:
+            return VarId("")
+        dims = list(self.graph.dims(var))
+        start, stop = part.range(turn, dims[part.axis])
+        dims[part.axis] = stop - start
+        name = self.writer.made(var, self.suffix, tuple(dims))
+        self._made[var] = name, (start, stop)
+        return name
+
+    def _cut(self, var: VarId, axis: int, wanted: Range) -> VarId:
+        dims = list(self.graph.dims(var))
+        there, (start, stop) = self._made.get(var, (var, (0, dims[axis])))
+        if wanted == (start, stop):
+            return there
+        key = var, axis, wanted
+        if key not in self._slices:
+            dims[axis] = wanted[1] - wanted[0]
+            name = self.writer.made(var, f"{self.suffix}_slice", tuple(dims))
+            places = wanted[0] - start, wanted[1] - start
+            self.writer.ops.append(self._slice(there, name, axis, places))
+            self._slices[key] = name
+        return self._slices[key]
+
+    def _slice(self, var: VarId, name: VarId, axis: int, places: Range) -> Op:
+        kind = "Slice"
+        if self.graph.facts.opset < _SLICES_BY_INPUT:
+            told: Mapping[str, Attribute] = {
+                "starts": places[:1],
+                "ends": places[1:],
+                "axes": (axis,),
+            }
+            return Op(f"{name}/slice", kind, (var,), (name,), (), "", INSERTED, told)
+        bounds = tuple(self.writer.constant((each,)) for each in (*places, axis))
+        return Op(f"{name}/slice", kind, (var, *bounds), (name,), (), "", INSERTED)
+
+
+def _attributes(op: Op, changed: Edit) -> Mapping[str, Attribute]:
+    return {**op.attributes, **changed.attributes} if changed.attributes else op.attributes

@@ -1,0 +1,305 @@
+"""Which regions, along which axes, in how many pieces: the least added work under a budget.
+
+The search looks at the fullest step, grows regions from the largest tensors that are live
+there, along each axis, and puts the one in pieces that fits the budget with the least work, or
+else lowers the step most. Then it looks at the step that is the fullest now. What it found for
+one layer it tries first for the next one. Every choice is written as a program and measured by
+the planner's own live ranges.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+from memplan_cli.analysis.cost import op_cost, total_cost
+from memplan_cli.analysis.storage import measured
+from memplan_cli.core.problem import Problem, pressure
+from memplan_cli.core.program import Origin
+from memplan_cli.core.symbolic.sizes import size_of
+from memplan_cli.transforms.chunking.bound import Bound, lower_bound
+from memplan_cli.transforms.chunking.region import Region, regions_of
+from memplan_cli.transforms.chunking.rewrite import Chunked, chunked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from memplan_cli.core.program import Op, Program, VarId
+    from memplan_cli.core.symbolic.sizes import Size
+    from memplan_cli.transforms.chunking.graph import Graph
+    from memplan_cli.transforms.terms import Terms
+
+LAUNCH = 20_000
+"""Work that starting a kernel is worth, as where ops are recomputed."""
+
+_SEEDS = 3
+"""Tensors of the fullest step that regions are grown from."""
+
+_COUNTS = (2, 4, 8, 16, 32, 64, 128, 256)
+
+_LEAST_GAIN = 0.9
+"""Twice the pieces have to lower a step to so much of it, or no more are tried."""
+
+_MOST_MOVES = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One region in pieces, what it saves at its own steps, and what it costs.
+
+    Attributes:
+        region: Its ops, and the tensor that it was grown from.
+        count: Its pieces.
+        before: The bytes of the fullest step when it was chosen.
+        after: Those of the region's own fullest step with it.
+        work: What its pieces take more than its ops did.
+    """
+
+    region: Region
+    count: int
+    before: int
+    after: int
+    work: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A program with regions in pieces, and whether that was enough.
+
+    Attributes:
+        chunked: The program, in the file's order where it can be.
+        sizes: The vars to plan in it.
+        choices: The regions.
+        before: The live peak without any.
+        peak: The live peak with them.
+        extra: The added work, as a share of the model's.
+        work: The model's work without any.
+        bound: What no choice gets below.
+    """
+
+    chunked: Chunked
+    sizes: Mapping[VarId, Size]
+    choices: tuple[Choice, ...]
+    before: int
+    peak: int
+    extra: float
+    work: int
+    bound: Bound
+
+
+def search(graph: Graph, terms: Terms, budget: float) -> Found:
+    """Return a program whose live peak fits a budget, or comes as near as was found.
+
+    Args:
+        graph: The program as it is.
+        terms: What is planned, what is pinned, what may share bytes.
+        budget: Bytes, or a share of the peak as it is where that is no whole number.
+    """
+    searcher = _Search(graph, terms, 0)
+    bound = lower_bound(graph, frozenset(terms.sizes), terms.aliasing)
+    first = state = searcher.state(())
+    before = first.peak if first is not None else 0
+    searcher.budget = int(budget * before) if isinstance(budget, float) else budget
+    for _ in range(_MOST_MOVES):
+        following = (
+            searcher.step(state)
+            if state is not None and state.peak > searcher.budget
+            else None
+        )
+        if following is None:
+            break
+        state = following
+    if first is None or state is None:
+        raise ValueError("a program without regions is always one")
+    work = total_cost(graph.program).work
+    added = sum(choice.work for choice in state.choices)
+    return Found(
+        state.made,
+        state.sizes,
+        state.choices,
+        first.peak,
+        state.peak,
+        added / work if work else 0.0,
+        work,
+        bound,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    choices: tuple[Choice, ...]
+    made: Chunked
+    sizes: Mapping[VarId, Size]
+    live: tuple[tuple[int, int], ...]
+    """Bytes live from each tick on."""
+    ticks: tuple[int, ...]
+    """The tick at which each op begins."""
+    largest: tuple[VarId, ...]
+    """What is live at the fullest tick, the largest first."""
+    tick: int
+    """The fullest."""
+    fullest: Op
+    """The op of the top block that runs there."""
+
+    @property
+    def peak(self) -> int:
+        return max((bytes_ for _, bytes_ in self.live), default=0)
+
+    def local(self, number: int) -> int:
+        """Return the most that is live while a region runs."""
+        first, last = self.made.places[number]
+        return self._most(self.ticks[first], self.ticks[last - 1])
+
+    def at(self, op: Op) -> int:
+        """Return the most that is live while an op runs; 0 where it is in pieces."""
+        for index, each in enumerate(self.made.program.body.ops):
+            if each is op:
+                after = (*self.ticks, self.ticks[-1] + 1)[index + 1]
+                return self._most(self.ticks[index], max(after - 1, self.ticks[index]))
+        return 0
+
+    def _most(self, start: int, end: int) -> int:
+        found = 0
+        for tick, bytes_ in self.live:
+            if tick > end:
+                break
+            found = bytes_ if tick <= start else max(found, bytes_)
+        return found
+
+
+class _Trial(NamedTuple):
+    """Regions of which the last is new, what its steps have live then, and what it costs."""
+
+    choices: tuple[Choice, ...]
+    left: int
+    work: int
+
+
+class _Search:
+    def __init__(self, graph: Graph, terms: Terms, budget: int) -> None:
+        self.graph, self.terms, self.budget = graph, terms, budget
+        self._regions: dict[tuple[VarId, int], tuple[Region, ...]] = {}
+        self._patterns: dict[tuple[object, ...], tuple[int, int]] = {}
+        """How many pieces regions of the same ops and axes were put in, and what that left."""
+
+    def state(self, choices: Sequence[Choice]) -> _State | None:
+        """Return the program with these regions in pieces, measured; None where it is none."""
+        made = chunked(self.graph, [(each.region, each.count) for each in choices])
+        if made is None:
+            return None
+        sizes = _sizes(made.program, self.graph.program, self.terms.sizes)
+        found = measured(made.program, sizes, self.terms.pinned, self.terms.aliasing)
+        _, units = found.storage
+        buffers = units.get("1", ())
+        live = tuple(pressure(Problem(buffers)))
+        tick = max(live, key=lambda each: (each[1], -each[0]), default=(0, 0))[0]
+        there = [each for each in buffers if each.live.start <= tick < each.live.end]
+        there.sort(key=lambda each: (-each.size, each.id))
+        ids = {each.id for each in there}
+        buffer_of = found.storage[0]
+        largest = [var for var, identity in buffer_of.items() if identity in ids]
+        largest.sort(key=lambda var: (-sizes[var].coefficient, var))
+        ticks = tuple(step.start for step in found.timeline.steps if not step.block.path)
+        ops = made.program.body.ops
+        fullest = ops[max(bisect_right(ticks, tick) - 1, 0)]
+        return _State(tuple(choices), made, sizes, live, ticks, tuple(largest), tick, fullest)
+
+    def step(self, state: _State) -> _State | None:
+        """Return the state with the fullest step lowered; None where nothing lowers it."""
+        tried: list[_Trial] = []
+        for found in self._moves(state):
+            if found.left < state.peak:
+                tried.append(found)
+                if found.left <= max(self.budget, self._known(found.choices[-1].region)[1]):
+                    break
+        for best in sorted(tried, key=lambda each: (max(each.left, self.budget), each.work)):
+            following = self.state(best.choices)
+            if following is not None and following.peak <= state.peak:
+                last = best.choices[-1]
+                left = max(following.local(len(best.choices) - 1), following.at(state.fullest))
+                if left < state.peak:
+                    pattern = _pattern(self.graph, last.region)
+                    self._patterns[pattern] = last.count, best.left
+                    return following
+        return None
+
+    def _moves(self, state: _State) -> Iterator[_Trial]:
+        for choice, (first, last) in zip(state.choices, state.made.places, strict=True):
+            if state.ticks[first] <= state.tick <= state.ticks[last - 1]:
+                yield from self._counted(state, choice.region, choice.count)
+        candidates = {
+            region.key: region
+            for var in islice(self._seeds(state), _SEEDS)
+            for axis in range(len(self.graph.dims(var)))
+            for region in self._regions_of(var, axis)
+        }
+        known = sorted(candidates.values(), key=lambda region: not self._known(region)[0])
+        for region in known:
+            yield from self._counted(state, region, 0)
+
+    def _seeds(self, state: _State) -> Iterator[VarId]:
+        """Yield the largest tensors that are not made in pieces yet."""
+        inside = {at for choice in state.choices for at in choice.region.splits}
+        for var in state.largest:
+            at = self.graph.flow.producer.get(var)
+            if at is not None and at not in inside:
+                yield var
+
+    def _known(self, region: Region) -> tuple[int, int]:
+        return self._patterns.get(_pattern(self.graph, region), (0, 0))
+
+    def _regions_of(self, var: VarId, axis: int) -> tuple[Region, ...]:
+        if (var, axis) not in self._regions:
+            self._regions[var, axis] = tuple(regions_of(self.graph, var, axis))
+        return self._regions[var, axis]
+
+    def _counted(self, state: _State, region: Region, more_than: int) -> Iterator[_Trial]:
+        """Yield a region in more and more pieces, until it fits or more is no gain."""
+        ops = set(region.splits)
+        others = tuple(c for c in state.choices if ops.isdisjoint(c.region.splits))
+        # What a region saves hangs on its own steps: it is tried alone where that can be.
+        is_whole = state.fullest.source >= 0 and state.fullest in self.graph.ops
+        beside = () if is_whole else others
+        known, last = self._known(region)[0], state.peak
+        for count in _COUNTS:
+            if count <= more_than or count < known:
+                continue
+            choice = Choice(region, count, state.peak, 0, 0)
+            found = self.state((*beside, choice))
+            if found is None:
+                continue
+            after, work = found.local(len(beside)), self._work(found, region)
+            told = replace(choice, after=after, work=work)
+            left = max(after, found.at(state.fullest))
+            if more_than and left > max(self.budget, last * _LEAST_GAIN):
+                return
+            yield _Trial((*others, told), left, work)
+            if after <= self.budget or after > last * _LEAST_GAIN:
+                return
+            last = after
+
+    def _work(self, found: _State, region: Region) -> int:
+        program, (first, last) = found.made.program, found.made.places[-1]
+        pieces = sum(op_cost(op, program.vars).work for op in program.body.ops[first:last])
+        ops = [self.graph.ops[at] for at in region.splits]
+        before = sum(op_cost(op, self.graph.program.vars).work for op in ops)
+        return pieces - before + LAUNCH * (last - first - len(ops))
+
+
+def _pattern(graph: Graph, region: Region) -> tuple[object, ...]:
+    return tuple((graph.ops[at].type, split) for at, split in sorted(region.splits.items()))
+
+
+def _sizes(
+    program: Program, before: Program, known: Mapping[VarId, Size]
+) -> Mapping[VarId, Size]:
+    """Return the vars to plan: those that were, less those in pieces, and the pieces."""
+    found = {var: size for var, size in known.items() if var in program.vars}
+    for var, facts in program.vars.items():
+        if var not in before.vars and facts.origin is Origin.OP:
+            size = size_of(facts.shape, facts.dtype)
+            if size is not None:
+                found[var] = size
+    return found

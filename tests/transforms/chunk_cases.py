@@ -1,0 +1,151 @@
+"""A node and its inputs, run whole and in pieces."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from memplan_cli.onnx_io.read import program_of
+from memplan_cli.transforms.chunking.axes.table import edit
+from memplan_cli.transforms.chunking.axes.terms import Node
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from memplan_cli.transforms.chunking.axes.terms import Range, Split
+
+    Array = np.ndarray[Any, Any]
+
+CONTRIB = "com.microsoft"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A node and its inputs; ``constants`` are positions whose values the rules may read."""
+
+    type: str
+    inputs: tuple[Array | None, ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    outputs: int = 1
+    domain: str = ""
+    constants: tuple[int, ...] = ()
+    opset: int = 24
+    ignored: tuple[int, ...] = ()
+    """Inputs whose values mean nothing to the result."""
+
+    @property
+    def model(self) -> onnx.ModelProto:
+        """The node as a model: its arrays are inputs, or initializers where constant."""
+        names = [f"x{at}" if each is not None else "" for at, each in enumerate(self.inputs)]
+        made = [f"y{at}" for at in range(self.outputs)]
+        node = helper.make_node(self.type, names, made, domain=self.domain, **self.attributes)
+        given = [
+            helper.make_tensor_value_info(
+                name, helper.np_dtype_to_tensor_dtype(each.dtype), each.shape
+            )
+            for at, (name, each) in enumerate(zip(names, self.inputs, strict=True))
+            if each is not None and at not in self.constants
+        ]
+        known = [
+            numpy_helper.from_array(np.asarray(self.inputs[at]), names[at])
+            for at in self.constants
+        ]
+        results = [helper.make_empty_tensor_value_info(name) for name in made]
+        graph = helper.make_graph([node], "case", given, results, known)
+        imports = [helper.make_opsetid("", self.opset), helper.make_opsetid(CONTRIB, 1)]
+        return helper.make_model(graph, opset_imports=imports, ir_version=10)
+
+    def feeds(self) -> dict[str, Array]:
+        return {
+            f"x{at}": each
+            for at, each in enumerate(self.inputs)
+            if each is not None and at not in self.constants
+        }
+
+    def node(self, results: Sequence[Array]) -> Node:
+        """Return what the rules see."""
+        known = {
+            at: tuple(np.asarray(self.inputs[at]).ravel().tolist()) for at in self.constants
+        }
+        return Node(
+            program_of(self.model, self.model.graph, {}).body.ops[0],
+            tuple(None if each is None else each.shape for each in self.inputs),
+            tuple(each.shape for each in results),
+            known,
+            self.opset,
+        )
+
+    def run(self) -> list[Array]:
+        """Return the results by ONNX's reference evaluator."""
+        found = ReferenceEvaluator(self.model).run(None, self.feeds())
+        return [np.asarray(each) for each in found]
+
+    def run_in_runtime(self) -> list[Array]:
+        """Return the results by ONNX Runtime's kernel."""
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.intra_op_num_threads = 1
+        session = onnxruntime.InferenceSession(
+            self.model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        return [np.asarray(each) for each in session.run(None, self.feeds())]
+
+    def piece(self, node: Node, split: Split, piece: Range) -> Case:
+        """Return the case of one piece."""
+        changed = edit(node, split, piece)
+        inputs = list(self.inputs)
+        for at, part in enumerate(split.inputs):
+            array = inputs[at]
+            if part is not None and array is not None:
+                start, stop = part.range(piece, array.shape[part.axis])
+                places = [slice(None)] * array.ndim
+                places[part.axis] = slice(start, stop)
+                inputs[at] = cut = array[tuple(places)].copy()
+                if not cut.size:
+                    raise ValueError(f"a piece without elements of input {at}")
+        for at, values in changed.constants.items():
+            inputs[at] = np.array(values, np.int64)
+        return replace(
+            self, inputs=tuple(inputs), attributes={**self.attributes, **changed.attributes}
+        )
+
+
+def differences(
+    case: Case,
+    node: Node,
+    split: Split,
+    cuts: Sequence[int],
+    run: Callable[[Case], list[Array]],
+) -> list[str]:
+    """Return which results of which pieces are not the whole's, to the bit."""
+    whole, found = run(case), []
+    for piece in pairwise([0, *cuts, split.extent]):
+        made = run(case.piece(node, split, piece))
+        for at, part in enumerate(split.outputs):
+            if part is not None:
+                start, stop = part.range(piece, whole[at].shape[part.axis])
+                places = [slice(None)] * whole[at].ndim
+                places[part.axis] = slice(start, stop)
+                if not is_same(made[at], whole[at][tuple(places)]):
+                    found.append(f"output {at} of {piece}")
+    return found
+
+
+def is_same(one: Array, other: Array) -> bool:
+    """Whether two arrays are equal to the bit; what is computed in double, to a float's bits.
+
+    How the reference evaluator rounds sums hangs on how its arrays lie in memory.
+    """
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    if one.dtype == np.float64:
+        one, other = one.astype(np.float32), other.astype(np.float32)
+    return one.tobytes() == other.tobytes()

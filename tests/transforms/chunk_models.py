@@ -1,0 +1,110 @@
+"""Models with long activations: attention, MLPs, chains of convolutions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+if TYPE_CHECKING:
+    Array = np.ndarray[Any, Any]
+
+
+class Maker:
+    """Adds nodes one by one; what each makes has the next free name."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.nodes: list[onnx.NodeProto] = []
+        self.weights: list[onnx.TensorProto] = []
+
+    def node(self, kind: str, *inputs: str, **attributes: Any) -> str:  # noqa: ANN401
+        name = f"{kind.lower()}{len(self.nodes)}"
+        self.nodes.append(helper.make_node(kind, inputs, [name], f"n_{name}", **attributes))
+        return name
+
+    def weight(self, *dims: int) -> str:
+        values = self.rng.standard_normal(dims).astype(np.float32) / np.sqrt(dims[0])
+        return self.constant(values.astype(np.float32))
+
+    def constant(self, values: Array) -> str:
+        name = f"w{len(self.weights)}"
+        self.weights.append(numpy_helper.from_array(values, name))
+        return name
+
+    def model(self, given: dict[str, tuple[int, ...]], result: str) -> onnx.ModelProto:
+        inputs = [
+            helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, dims)
+            for name, dims in given.items()
+        ]
+        output = helper.make_tensor_value_info(result, onnx.TensorProto.FLOAT, None)
+        graph = helper.make_graph(self.nodes, "chunks", inputs, [output], self.weights)
+        made = helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10
+        )
+        return onnx.shape_inference.infer_shapes(made, data_prop=True)
+
+
+def _heads(make: Maker, x: str, length: int, heads: int, width: int) -> str:
+    shape = make.constant(np.array((1, length, heads, width), np.int64))
+    return make.node("Transpose", make.node("Reshape", x, shape), perm=(0, 2, 1, 3))
+
+
+def attention_layer(make: Maker, x: str, length: int, heads: int = 2, width: int = 16) -> str:
+    """Add attention and an MLP, each with its normalisation and residual, unfused."""
+    hidden = heads * width
+    scale, shift = make.weight(hidden), make.weight(hidden)
+    normal = make.node("LayerNormalization", x, scale, shift, axis=-1)
+    q, k, v = (
+        _heads(
+            make,
+            make.node("MatMul", normal, make.weight(hidden, hidden)),
+            length,
+            heads,
+            width,
+        )
+        for _ in range(3)
+    )
+    scores = make.node("MatMul", q, make.node("Transpose", k, perm=(0, 1, 3, 2)))
+    scaled = make.node("Div", scores, make.constant(np.array(np.sqrt(width), np.float32)))
+    mixed = make.node("MatMul", make.node("Softmax", scaled, axis=-1), v)
+    joined = make.constant(np.array((1, length, hidden), np.int64))
+    flat = make.node("Reshape", make.node("Transpose", mixed, perm=(0, 2, 1, 3)), joined)
+    x = make.node("Add", x, make.node("MatMul", flat, make.weight(hidden, hidden)))
+    normal = make.node("LayerNormalization", x, scale, shift, axis=-1)
+    wide = make.node("MatMul", normal, make.weight(hidden, 4 * hidden))
+    gelu = make.node("Mul", wide, make.node("Sigmoid", wide))
+    return make.node("Add", x, make.node("MatMul", gelu, make.weight(4 * hidden, hidden)))
+
+
+def transformer(length: int = 256, layers: int = 2) -> onnx.ModelProto:
+    """Return layers of attention over so many rows."""
+    make, x = Maker(), "x"
+    for _ in range(layers):
+        x = attention_layer(make, x, length)
+    return make.model({"x": (1, length, 32)}, x)
+
+
+def convolutions(size: int = 64, layers: int = 4) -> onnx.ModelProto:
+    """Return a chain of convolutions between few channels, which upsamples at the end."""
+    make, x, before = Maker(), "x", 3
+    for width in (16,) * (layers - 1) + (3,):
+        weight = make.weight(width, before, 3, 3)
+        x = make.node("Conv", x, weight, make.weight(width), pads=(1, 1, 1, 1))
+        x = make.node("Relu", x)
+        before = width
+    scales = make.constant(np.array((1, 1, 2, 2), np.float32))
+    x = make.node("Resize", x, "", scales, mode="nearest")
+    return make.model({"x": (1, 3, size, size)}, x)
+
+
+def two_readers(size: int = 32) -> onnx.ModelProto:
+    """Return a graph where one reader of a tensor needs a halo and the other does not."""
+    make = Maker()
+    x = make.node("Conv", "x", make.weight(16, 3, 3, 3), pads=(1, 1, 1, 1))
+    plain = make.node("Relu", x)
+    wide = make.node("Conv", x, make.weight(16, 16, 3, 3), pads=(1, 1, 1, 1))
+    x = make.node("Conv", make.node("Add", plain, wide), make.weight(3, 16, 1, 1))
+    return make.model({"x": (1, 3, size, size)}, x)

@@ -1,0 +1,150 @@
+"""ONNX Runtime's kernels give the same bits in the pieces that the table of kernels allows."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from memplan_cli.transforms.chunking.axes.table import RULES, splits
+from memplan_cli.transforms.chunking.kernels import keeps_bits, least
+from transforms.chunk_cases import Case, differences
+from transforms.chunk_draws import CASES, Draw
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from memplan_cli.transforms.chunking.axes.terms import Node, Split
+    from transforms.chunk_cases import Array
+
+
+class Wide(Draw):
+    """Lengths of a few registers, and floats whose sums round."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self._dims = list(self.rng.choice(np.arange(12, 48), 10, replace=False))
+
+    def whole(self, *shape: int) -> Array:
+        return self.rng.standard_normal(shape).astype(np.float32)
+
+    def doubles(self, *shape: int) -> Array:
+        return self.floats(*shape)
+
+
+def drawn(kind: str, seed: int) -> tuple[Case, Node] | None:
+    """Return a case that the runtime can run; not every one of the reference's is."""
+    onnxruntime.set_default_logger_severity(4)
+    case = CASES[kind](Wide(seed))
+    try:
+        return case, case.node(case.run_in_runtime())
+    except Exception:  # noqa: BLE001 - the runtime raises what it likes
+        return None
+
+
+def cuts_of(node: Node, split: Split, seed: int) -> list[int]:
+    """Return cuts into pieces as narrow as can be, and some wider."""
+    rng = np.random.default_rng(seed)
+    narrow, at = least(node, split) + int(rng.integers(0, split.extent // 2 + 1)), 0
+    narrow = least(node, split) if rng.integers(2) else narrow
+    cuts: list[int] = []
+    while len(cuts) < 4:
+        at += narrow + int(rng.integers(0, 2) * rng.integers(0, 5))
+        if at > split.extent - narrow:
+            break
+        cuts.append(at)
+    return cuts
+
+
+def allowed(node: Node, seed: int) -> Iterator[tuple[Split, list[int]]]:
+    for split in splits(node):
+        cuts = cuts_of(node, split, seed)
+        if cuts and keeps_bits(node, split, pairwise([0, *cuts, split.extent])):
+            yield split, cuts
+
+
+def changed(kind: str, seeds: range) -> list[str]:
+    return [
+        f"seed {seed}: {split}: {found}"
+        for seed in seeds
+        if (made := drawn(kind, seed)) is not None
+        for split, cuts in allowed(made[1], seed)
+        if (found := differences(made[0], made[1], split, cuts, Case.run_in_runtime))
+    ]
+
+
+@pytest.mark.parametrize("kind", sorted(RULES))
+def test_the_runtime_gives_the_same_bits_in_allowed_pieces(kind: str) -> None:
+    assert not changed(kind, range(2))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", sorted(RULES))
+def test_the_runtime_gives_the_same_bits_in_many_allowed_pieces(kind: str) -> None:
+    assert not changed(kind, range(2, 40))
+
+
+def test_rows_that_fill_registers_are_summed_alike_in_pieces() -> None:
+    for kind, width in (("ReduceSum", 64), ("ReduceMean", 192), ("ReduceL2", 128)):
+        case = Case(
+            kind, (Wide(7).whole(5, 37, width), np.array([-1], np.int64)), constants=(1,)
+        )
+        node = case.node(case.run_in_runtime())
+        for split, cuts in allowed(node, 0):
+            assert not differences(case, node, split, cuts, Case.run_in_runtime), kind
+
+
+@pytest.mark.parametrize(
+    ("kind", "cuts"),
+    [("MatMul", [1]), ("Gemm", [1]), ("Attention", [1]), ("ReduceSum", [4]), ("Log", [3])],
+)
+def test_pieces_that_the_table_forbids_may_change_bits(kind: str, cuts: list[int]) -> None:
+    found = []
+    for seed in range(24):
+        case, node = drawn(kind, seed) or (None, None)
+        if case is None or node is None:
+            continue
+        for split in splits(node):
+            if not keeps_bits(node, split, pairwise([0, *cuts, split.extent])):
+                found += differences(case, node, split, cuts, Case.run_in_runtime)
+    assert found
+
+
+def convolution(seed: int) -> Case:
+    rng = np.random.default_rng(seed)
+    channels, kernel = int(rng.choice((3, 8, 16, 32))), int(rng.choice((1, 3, 5)))
+    height, width = int(rng.integers(8, 40)), int(rng.integers(8, 72))
+    group = int(rng.choice((1, 1, channels)))
+    made = group * int(rng.choice((1, 3)))
+    x = rng.standard_normal((1, channels, height, width)).astype(np.float32)
+    weight = rng.standard_normal((made, channels // group, kernel, kernel)).astype(np.float32)
+    attributes = {
+        "pads": (kernel // 2,) * 4,
+        "strides": (int(rng.integers(1, 3)),) * 2,
+        "group": group,
+    }
+    return Case("Conv", (x, weight), attributes, constants=(1,))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_tiles_of_any_convolution_keep_the_bits_where_blocks_stay(seed: int) -> None:
+    case = convolution(seed)
+    node = case.node(case.run_in_runtime())
+    for split, cuts in allowed(node, seed):
+        assert not differences(case, node, split, cuts, Case.run_in_runtime)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_columns_of_a_product_keep_the_bits_where_blocks_stay(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows, summed, columns = (int(rng.integers(4, most)) for most in (40, 600, 200))
+    left = rng.standard_normal((rows, summed)).astype(np.float32)
+    right = rng.standard_normal((summed, columns)).astype(np.float32)
+    for constants in ((), (1,)):
+        case = Case("MatMul", (left, right), constants=constants)
+        node = case.node(case.run_in_runtime())
+        for split, cuts in allowed(node, seed):
+            assert not differences(case, node, split, cuts, Case.run_in_runtime), split

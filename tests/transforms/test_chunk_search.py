@@ -1,0 +1,70 @@
+"""The search for regions: budgets met, bounds, patterns of layers, bits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from memplan_cli.analysis.storage import live_peak
+from memplan_cli.onnx_io.writing.chunked import chunked_model
+from memplan_cli.transforms.chunking.search import Found, search
+from memplan_cli.transforms.terms import Terms
+from transforms.chunk_models import Maker, convolutions, transformer
+from transforms.test_chunk_rewrite import graph_of, run, sizes_of
+
+if TYPE_CHECKING:
+    import onnx
+
+
+def searched(model: onnx.ModelProto, share: float) -> Found:
+    graph = graph_of(model)
+    terms = Terms(sizes_of(graph.program))
+    before = live_peak(graph.program, terms.sizes)
+    return search(graph, terms, int(before * share))
+
+
+@pytest.mark.parametrize("share", [0.6, 0.45])
+def test_a_budget_is_met_on_attention_and_the_bits_stay(share: float) -> None:
+    model = transformer(layers=3)
+    found = searched(model, share)
+    assert found.peak <= share * found.before
+    assert found.peak == live_peak(found.chunked.program, found.sizes)
+    written, _ = chunked_model(model, found.chunked.program, found.chunked.constants)
+    assert [x.tobytes() for x in run(written)] == [x.tobytes() for x in run(model)]
+
+
+def test_a_budget_is_met_on_convolutions() -> None:
+    model = convolutions(size=96, layers=5)
+    found = searched(model, 0.5)
+    assert found.peak <= 0.5 * found.before
+    written, _ = chunked_model(model, found.chunked.program, found.chunked.constants)
+    assert [x.tobytes() for x in run(written)] == [x.tobytes() for x in run(model)]
+
+
+def test_what_fits_is_left_as_it_is() -> None:
+    found = searched(transformer(layers=1), 1.0)
+    assert not found.choices
+    assert found.extra == 0.0
+
+
+def test_no_choice_gets_below_the_bound() -> None:
+    for model in (transformer(layers=2), convolutions()):
+        found = searched(model, 0.2)
+        assert found.bound.bytes <= found.peak
+
+
+def test_an_op_that_mixes_every_axis_is_the_bound() -> None:
+    make = Maker()
+    x = make.node("Conv", "x", make.weight(8, 3, 3, 3), pads=(1, 1, 1, 1))
+    mixed = make.node("InstanceNormalization", x, make.weight(8), make.weight(8))
+    x = make.node("Conv", mixed, make.weight(3, 8, 3, 3), pads=(1, 1, 1, 1))
+    found = searched(make.model({"x": (1, 3, 32, 32)}, x), 0.1)
+    assert found.bound.op == f"n_{mixed}"
+    assert found.bound.bytes == 2 * 8 * 32 * 32 * 4 <= found.peak
+
+
+def test_layers_that_are_alike_are_cut_alike() -> None:
+    found = searched(transformer(layers=4), 0.6)
+    assert len({choice.count for choice in found.choices}) == 1
+    assert len(found.choices) >= 4

@@ -1,0 +1,143 @@
+"""``--chunk auto`` from the file that is read to the files that are written."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import onnx
+import pytest
+
+from memplan_cli import workflows
+from memplan_cli.core.serialization import to_json
+from memplan_cli.errors import PlanError, SettingsError
+from memplan_cli.planning.checking.plan_file import checked_plan
+from memplan_cli.settings.settings import Settings
+from story import memplan
+from transforms.chunk_models import Maker, convolutions, transformer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HALF = Settings(chunk="auto", budget=0.5)
+
+
+def saved(folder: Path, model: onnx.ModelProto) -> Path:
+    path = folder / "net.onnx"
+    onnx.save(model, path)
+    return path
+
+
+def test_attention_in_pieces_is_written_proved_and_replayed(tmp_path: Path) -> None:
+    path = saved(tmp_path, transformer(length=128, layers=2))
+    found = workflows.optimize(path, HALF)
+    assert found.passed
+    assert found.model is not None
+    report = found.plan.report
+    assert report.validation is not None
+    assert report.validation.bit_identical
+    assert report.memory.live_peak is not None
+    assert report.original_live_peak is not None
+    assert report.memory.live_peak <= report.original_live_peak / 2
+    assert report.chunked.met
+    assert all(region.pieces > 1 for region in report.chunked.regions)
+    onnx.checker.check_model(str(found.model), full_check=True)
+    again = memplan("validate", found.model, "--original", path, "--replay")
+    assert again.exit_code == 0, again.output
+    assert "replay in one poisoned arena: passed" in again.output
+
+
+def test_what_the_runtime_takes_falls_as_the_plan_says(tmp_path: Path) -> None:
+    path = saved(tmp_path, convolutions(size=96, layers=5))
+    runtime = workflows.optimize(path, HALF).plan.report.runtime
+    assert runtime is not None
+    before, after = runtime.observed["original"], runtime.observed["optimized"]
+    assert before.first_run_peak is not None
+    assert after.first_run_peak is not None
+    assert after.first_run_peak < before.first_run_peak
+
+
+def test_a_budget_that_cannot_be_met_writes_nothing(tmp_path: Path) -> None:
+    make = Maker()
+    x = make.node("Conv", "x", make.weight(8, 3, 3, 3), pads=(1, 1, 1, 1))
+    mixed = make.node("InstanceNormalization", x, make.weight(8), make.weight(8))
+    x = make.node("Conv", mixed, make.weight(3, 8, 3, 3), pads=(1, 1, 1, 1))
+    path = saved(tmp_path, make.model({"x": (1, 3, 32, 32)}, x))
+    found = memplan("optimize", path, "--chunk", "auto", "--budget", "1KiB")
+    assert found.exit_code == 1
+    assert f"n_{mixed} needs 64.00 KiB whole" in found.output
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["net.onnx"]
+
+
+def test_a_bound_dim_is_the_only_one_of_the_written_file(tmp_path: Path) -> None:
+    model = transformer(length=64, layers=1)
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "batch"
+    path = saved(tmp_path, model)
+    with pytest.raises(SettingsError, match="sizes that are numbers"):
+        workflows.optimize(path, HALF)
+    found = workflows.optimize(path, replace(HALF, dims={"batch": 1}))
+    assert found.passed
+    assert found.model is not None
+    given = onnx.load(found.model).graph.input[0]
+    assert [dim.dim_value for dim in given.type.tensor_type.shape.dim] == [1, 64, 32]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((), "needs a budget"),
+        (("--budget", "50%", "--recompute", "auto"), "--recompute cannot be combined"),
+        (("--budget", "50%", "--fold-constants"), "--fold-constants cannot be combined"),
+        (("--budget", "50%", "--target", "cpu"), "--target"),
+        (("--budget", "50%", "--donate", "x=*"), "--donate cannot be combined"),
+        (("--budget", "x"), "budget"),
+    ],
+)
+def test_options_that_do_not_go_with_it_are_refused(
+    tmp_path: Path, options: tuple[str, ...], message: str
+) -> None:
+    path = saved(tmp_path, convolutions(size=8, layers=2))
+    found = memplan("optimize", path, "--chunk", "auto", *options)
+    assert found.exit_code == 2
+    assert message in found.output
+    assert "Traceback" not in found.output
+
+
+def test_fit_and_several_dims_are_refused(tmp_path: Path) -> None:
+    path = saved(tmp_path, convolutions(size=8, layers=2))
+    options = ("--chunk", "auto", "--budget", "50%")
+    for words in (
+        ("fit", path, "--memory", "1MiB", "--dim", "n=?"),
+        ("optimize", path, "--dim", "n=1,2"),
+    ):
+        found = memplan(*words, *options)
+        assert found.exit_code == 2
+        assert "Traceback" not in found.output
+
+
+def test_every_report_says_the_regions(tmp_path: Path) -> None:
+    path = saved(tmp_path, transformer(length=128, layers=1))
+    options = ("--chunk", "auto", "--budget", "50%")
+    told = json.loads(memplan("report", path, *options, "--format", "json").stdout)
+    assert told["chunked"]["regions"][0]["pieces"] > 1
+    for kind in ("text", "markdown", "html"):
+        assert "in pieces" in memplan("report", path, *options, "--format", kind).stdout
+
+
+def test_excluded_tensors_stay_whole(tmp_path: Path) -> None:
+    model = transformer(length=128, layers=1)
+    kept = next(node.output[0] for node in model.graph.node if node.op_type == "Softmax")
+    plan = workflows.plan(saved(tmp_path, model), replace(HALF, exclude=(kept,)))
+    assert kept in plan.by_id
+
+
+def test_a_plan_file_that_says_other_regions_is_refused(tmp_path: Path) -> None:
+    plan = workflows.plan(saved(tmp_path, transformer(length=128, layers=1)), HALF)
+    assert checked_plan(json.loads(json.dumps(to_json(plan)))).digest == plan.digest
+    region = plan.report.chunked.regions[0]._replace(pieces=1)
+    chunked = replace(plan.report.chunked, regions=(region,))
+    changed = plan.with_report(replace(plan.report, chunked=chunked))
+    with pytest.raises(PlanError):
+        checked_plan(json.loads(json.dumps(to_json(changed))))
