@@ -28,8 +28,8 @@ def check_notes(subject: Subject, placed: Placed) -> Iterator[str]:
         yield from _of_nodes(region, said)
         yield from _of_values(region, placed, noted)
     for identity, (row, value) in placed.rows.items():
-        # What the run did not enter has no bytes, and is written as it was.
-        entered = row.bytes or not subject.was_run or value.region.parent is None
+        # What no run enters has no bytes, and is written as it was.
+        entered = row.bytes or value.region.parent is None
         if identity not in noted and entered:
             yield f"the model has no notes on tensor {identity[:120]!r}, which the plan places"
 

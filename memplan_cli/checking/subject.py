@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from memplan_cli.checking.clock import Kind
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -49,6 +51,8 @@ class Subject:
         setting says: such dims are unknown.
         """
         dtype, shape = self.types[value.region.number].get(value.name, ("unknown", None))
+        if value.kind is Kind.WEIGHT:
+            return dtype, shape
         if value.by_flow and self.was_run:
             return dtype, None
         if shape is not None and self.was_run:

@@ -12,6 +12,7 @@ from memplan_cli.core.symbolic.polynomials import quoted
 from memplan_cli.errors import ModelError, SettingsError
 from memplan_cli.onnx_io.declared import read_shape
 from memplan_cli.onnx_io.load import graphs
+from memplan_cli.onnx_io.metadata import PREFIX
 from memplan_cli.onnx_io.types import type_name
 
 if TYPE_CHECKING:
@@ -46,11 +47,15 @@ def input_dims(value: ValueInfoProto, taken: Collection[str] = ()) -> tuple[Dim,
 
 
 def names_taken(model: ModelProto) -> frozenset[str]:
-    """Return the dims' names in a model that could be taken for those of nameless ones."""
+    """Return the dims' names in a model that could be taken for those of nameless ones.
+
+    In a file that memplan wrote, what stands behind the inputs are our own names for them.
+    """
+    ours = any(entry.key == f"{PREFIX}plan" for entry in model.metadata_props)
     return frozenset(
         str(dim.dim_param)
-        for graph in graphs(model.graph)
-        for value in (*graph.input, *graph.output, *graph.value_info)
+        for graph in ([model.graph] if ours else graphs(model.graph))
+        for value in (*graph.input, *([] if ours else (*graph.output, *graph.value_info)))
         for dim in value.type.tensor_type.shape.dim
         if _OUR_NAME.search(dim.dim_param)
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from memplan_cli.errors import SettingsError
+from memplan_cli.onnx_io.interface import names_taken
 from memplan_cli.onnx_io.lazy_model import lazy
 from memplan_cli.onnx_io.load import graphs
 from memplan_cli.onnx_io.protobuf import messages
@@ -49,9 +50,9 @@ def infer(
     del model
     kinds = {node.op_type for node in source.model.graph.node}
     nested = not kinds.isdisjoint(CONTROL_FLOW)
-    light = light_copy(source.model)
+    light, taken = light_copy(source.model), names_taken(source.model)
     source.release()
-    name_free_dims(light)
+    name_free_dims(light, taken)
     said = dims_from_shapes(light, bindings.shapes)
     for name, value in said.items():
         if bindings.dims.get(name, value) != value:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memplan_cli.errors import ModelError, PlanError, SettingsError
+from memplan_cli.errors import ModelError, PlanError
 from memplan_cli.workflows.files.agreement import (
     bounds_of,
-    dims_of,
-    shapes_of,
+    read_as_planned,
     types_by_block,
 )
 
@@ -114,8 +113,8 @@ def model_of(model: ModelProto, plan: Plan, path: Path) -> Model:
             f"the plan has nodes that {path} does not have, or leaves some out",
             hint="name the model that was written with the plan",
         )
-    program = _read(model, plan)
-    types = types_by_block(program)
+    loaded = read_as_planned(model, plan)
+    program, types = loaded.program, types_by_block(loaded)
     # Nodes without names are called by their place in the file that was planned.
     paths = [b.path for b in blocks(program.body)]
     if is_written:
@@ -126,17 +125,3 @@ def model_of(model: ModelProto, plan: Plan, path: Path) -> Model:
         dict(zip(paths, types, strict=False)),
         bounds_of(plan),
     )
-
-
-def _read(model: ModelProto, plan: Plan) -> Program:
-    from memplan_cli.onnx_io.interface import known_dims
-    from memplan_cli.shapes.bindings import Bindings
-    from memplan_cli.shapes.reading import read_checked
-
-    shapes = shapes_of(plan)
-    known = known_dims(model, shapes.values())
-    dims = {name: value for name, value in dims_of(plan).items() if name in known}
-    try:
-        return read_checked(model, Bindings(dims, shapes)).program
-    except SettingsError as error:
-        raise PlanError(f"the plan's settings are not those of the model: {error}") from error

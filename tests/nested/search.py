@@ -61,7 +61,7 @@ def searched(seed: int, folder: Path) -> Found:
         data = b"".join(written_model(model, made.program, made.plan))
         written = onnx.load_from_string(data)
         plan = checked_plan(json.loads(made.plan.dumps()))
-        types = types_by_block(read_program(written).program)
+        types = types_by_block(read_program(written))
         agreed = compared(written, plan, types, {})
         found.plans += 1
         found.faults += [f"level {level}: {each}" for each in agreed.disagreements]
@@ -75,7 +75,7 @@ def _sizes(model: onnx.ModelProto) -> Mapping[str, int]:
     """Return the bytes of each tensor by name; no two blocks have one name twice."""
     wide = {"bool": 1, "int64": 8, "float32": 4}
     found = {}
-    for block in types_by_block(read_program(model).program):
+    for block in types_by_block(read_program(model)):
         for name, (dtype, shape) in block.items():
             size = wide[dtype]
             for dim in shape or ():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
+from memplan_cli.core.program import Origin as Kind
 from memplan_cli.core.program import blocks
 from memplan_cli.errors import PlanError, SettingsError
 
@@ -15,8 +16,9 @@ if TYPE_CHECKING:
 
     from memplan_cli.checking.check import Agreement
     from memplan_cli.checking.subject import Origin
-    from memplan_cli.core.program import Program, Shape
+    from memplan_cli.core.program import Shape
     from memplan_cli.core.results.plan import Plan
+    from memplan_cli.shapes.reading import Loaded
 
 
 def held_against(model: ModelProto, plan: Plan, original: Path) -> Agreement:
@@ -30,6 +32,20 @@ def held_against(model: ModelProto, plan: Plan, original: Path) -> Agreement:
         PlanError: the plan's settings do not say what it was made for.
     """
     from memplan_cli.checking.check import compared
+
+    loaded = read_as_planned(model, plan)
+    return compared(
+        model, plan, types_by_block(loaded), bounds_of(plan), _origin(model, original)
+    )
+
+
+def read_as_planned(model: ModelProto, plan: Plan) -> Loaded:
+    """Read a model at the dims and shapes that a plan was made for.
+
+    Raises:
+        ModelError: it is none.
+        PlanError: the plan's settings do not say what it was made for.
+    """
     from memplan_cli.onnx_io.interface import known_dims
     from memplan_cli.shapes.bindings import Bindings
     from memplan_cli.shapes.reading import read_checked
@@ -38,22 +54,32 @@ def held_against(model: ModelProto, plan: Plan, original: Path) -> Agreement:
     known = known_dims(model, shapes.values())
     dims = {name: value for name, value in dims_of(plan).items() if name in known}
     try:
-        program = read_checked(model, Bindings(dims, shapes)).program
+        return read_checked(model, Bindings(dims, shapes))
     except SettingsError as error:
         raise PlanError(f"the plan's settings are not those of the model: {error}") from error
-    return compared(
-        model, plan, types_by_block(program), bounds_of(plan), _origin(model, original)
-    )
 
 
-def types_by_block(program: Program) -> Sequence[Mapping[str, tuple[str, Shape | None]]]:
-    """Return dtype and shape by name of each block, outermost first, in order of execution."""
+def types_by_block(loaded: Loaded) -> Sequence[Mapping[str, tuple[str, Shape | None]]]:
+    """Return dtype and shape by name of each block, outermost first, in order of execution.
+
+    Of what stands in a block that is not entered at these sizes the model says nothing.
+    """
+    from memplan_cli.shapes.skipped import is_inside
+
     found: dict[str, dict[str, tuple[str, Shape | None]]] = {
-        block.path: {} for block in blocks(program.body)
+        block.path: {} for block in blocks(loaded.program.body)
     }
-    for var in program.vars.values():
-        found[var.block][var.name] = var.dtype, var.shape
+    for var in loaded.program.vars.values():
+        if var.origin is Kind.WEIGHT or not is_inside(var.block, loaded.skipped):
+            found[var.block][var.name] = var.dtype, _without_negative(var.shape)
     return list(found.values())
+
+
+def _without_negative(shape: Shape | None) -> Shape | None:
+    """Return a shape in which a dim that is declared as -1 is unknown."""
+    if shape is None:
+        return None
+    return tuple(None if isinstance(dim, int) and dim < 0 else dim for dim in shape)
 
 
 def _origin(model: ModelProto, original: Path) -> Origin:
