@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from memplan_cli.analysis.dataflow import dataflow
 from memplan_cli.analysis.dry_run import dry_run
 from memplan_cli.analysis.phase import find_phases
+from memplan_cli.core.compact.heap import give_back
 from memplan_cli.core.progress import silent
 from memplan_cli.core.results.folded import Folded
 from memplan_cli.core.results.plan import check
@@ -98,7 +99,9 @@ def make_plan(  # noqa: PLR0913 - what a caller may bring along, by name
     decided = _decided(program, settings, source, means)
     program, plan, constants = decided.program, plan_of(decided), decided.constants
     del decided  # of a large program, most of what is in memory
+    give_back(len(program.vars))
     check(plan)
+    give_back(len(program.vars))
     return Planned(program, plan, settings, constants)
 
 
@@ -107,6 +110,7 @@ def _decided(program: Program, settings: Settings, source: Source, means: _Means
     tell = means.progress or silent
     tell("planning")
     phases, scope, estimate = _looked_at(program, settings, source)
+    give_back(len(program.vars))
     refusal = tuple(left_alone(settings, phases))
     folded, chunking = Folded(), Chunking(program)
     if refusal:
@@ -128,6 +132,7 @@ def _decided(program: Program, settings: Settings, source: Source, means: _Means
         chosen = _chosen(question, scope, limits)
         if chunking.facts.regions:
             chosen = chosen._replace(before=_as_given(program, settings, source))
+    give_back(len(program.vars))
     return Decided(
         source=source,
         settings=settings,

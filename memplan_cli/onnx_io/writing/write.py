@@ -11,6 +11,7 @@ from functools import partial
 from operator import is_not
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.compact.heap import give_back
 from memplan_cli.core.program import Origin
 from memplan_cli.core.selection import select
 from memplan_cli.errors import InvalidLayoutError, SettingsError
@@ -50,9 +51,11 @@ def written_model(
         InvalidLayoutError: the rewritten graph would compute something else (our bug).
     """
     rewritten = rewrite(model, program, _to_expose(program, plan))
+    give_back(len(model.graph.node))
     found = graph_differences(model, rewritten)
     if found:
         raise InvalidLayoutError(f"the rewritten graph is another one: {found[0]}")
+    give_back(len(model.graph.node))
     metadata = {f"{PREFIX}plan": _plan_note(plan), **dict(sorted((notes or {}).items()))}
     return annotated(rewritten, program, plan, metadata)
 
