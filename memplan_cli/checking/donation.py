@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from memplan_cli.checking.operators import OVERWRITES, SAME_BYTES
@@ -19,6 +21,7 @@ def check_donation(subject: Subject) -> Iterator[str]:
     given = {value.name: value for value in top.inputs}
     made = {value.name: value for value in top.outputs}
     seen: set[str] = set()
+    readers = _readers(subject.clock) if subject.plan.report.donated.pairs else {}
     for one, other in subject.plan.report.donated.pairs:
         pair = f"{one[:120]!r} is donated to {other[:120]!r}"
         if one not in given or other not in made or made[other].maker is None:
@@ -29,29 +32,53 @@ def check_donation(subject: Subject) -> Iterator[str]:
         seen.update((one, other))
         if subject.type_of(given[one]) != subject.type_of(made[other]):
             yield f"{pair}, which is of another type or shape"
-        late = _needed_late(given[one], made[other], subject.clock)
+        late = _needed_late(given[one], made[other], readers, top.outputs)
         if late:
             yield f"{pair}, and {late} needs it when that is written"
 
 
-def _needed_late(given: Value, made: Value, clock: Clock) -> str:
+Readers = Mapping[int, Sequence["Node"]]
+"""By the identity of a value the nodes that read it, themselves or in their subgraphs."""
+
+
+def _readers(clock: Clock) -> Readers:
+    found: defaultdict[int, list[Node]] = defaultdict(list)
+    for node in clock.nodes():
+        captured = (value for body in node.bodies for value in body.captured.values())
+        for value in dict.fromkeys(id(v) for v in (*node.inputs, *captured) if v is not None):
+            found[value].append(node)
+    return found
+
+
+def _needed_late(given: Value, made: Value, readers: Readers, results: Sequence[Value]) -> str:
     """Return the node that reads an input, or a view of it, too late for an output."""
     writer = made.maker
-    views = {id(given)}
-    for node in clock.nodes():
-        shown = [value for value in node.inputs if value is not None and id(value) in views]
-        if node.kind in SAME_BYTES and shown and node.outputs and node.outputs[0] is not None:
-            views.add(id(node.outputs[0]))
-        captured = any(id(v) in views for body in node.bodies for v in body.captured.values())
-        if not shown and not captured:
+    views = _views(given, readers)
+    reading = {id(node): node for view in views for node in readers.get(view, ())}
+    for node in sorted(reading.values(), key=lambda node: node.start):
+        if writer is None or not (node.start > writer.end or node is writer):
             continue
-        if writer is not None and (node.start > writer.end or node is writer):
-            alone = not captured and all(value is given for value in shown)
-            if node is writer and alone and _writes_over(node, given, made):
-                continue
-            return repr((node.proto.name or node.proto.op_type)[:120])
-    results = clock.top.outputs
+        shown = [value for value in node.inputs if value is not None and id(value) in views]
+        captured = any(id(v) in views for body in node.bodies for v in body.captured.values())
+        alone = not captured and all(value is given for value in shown)
+        if node is writer and alone and _writes_over(node, given, made):
+            continue
+        return repr((node.proto.name or node.proto.op_type)[:120])
     return "the caller" if any(id(v) in views for v in results if v is not made) else ""
+
+
+def _views(given: Value, readers: Readers) -> set[int]:
+    """Return the identities of a value and of all that shows its bytes."""
+    views, waiting = {id(given)}, [given]
+    while waiting:
+        value = waiting.pop()
+        for node in readers.get(id(value), ()):
+            shows = node.kind in SAME_BYTES and any(each is value for each in node.inputs)
+            view = node.outputs[0] if shows and node.outputs else None
+            if view is not None and id(view) not in views:
+                views.add(id(view))
+                waiting.append(view)
+    return views
 
 
 def _writes_over(node: Node, given: Value, made: Value) -> bool:

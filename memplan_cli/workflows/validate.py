@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from memplan_cli.checking.check import Agreement
     from memplan_cli.core.bindings import Binding
     from memplan_cli.core.results.plan import Plan
-    from memplan_cli.core.results.report import Report
+    from memplan_cli.core.results.report import Report, RuntimeFacts
     from memplan_cli.workflows.request import FilePath
 
 Extra = Literal["replay", "measure"]
@@ -47,10 +47,10 @@ def validate(
 ) -> Proof:
     """Hold a written model against its plan, run it and its original, and compare the outputs.
 
-    Where the plan beside it does not say what the model says, nothing is run. Both run at the dims that the plan was made for, at two sets of them where it has
-    bounds, both inside; without a plan, at small ones. Where
-    the written model says that outputs may lie where inputs were, two steps are taken with
-    each such pair in one buffer.
+    Where the plan beside it does not say what the model says, nothing is run. Both run at the
+    dims that the plan was made for, at two sets of them where it has bounds, both inside;
+    without a plan, at small ones. Where the written model says that outputs may lie where
+    inputs were, two steps are taken with each such pair in one buffer.
 
     Args:
         planned: A model that memplan wrote; its plan beside it, which the extras need.
@@ -63,9 +63,9 @@ def validate(
     Raises:
         MemplanError: a file is not what it should be, or the original cannot run.
     """
+    from memplan_cli.onnx_io.interface import free_dims
     from memplan_cli.onnx_io.load import load_model
     from memplan_cli.onnx_io.metadata import donated_pairs, is_offline, read_notes
-    from memplan_cli.runtime.facts import Pair, runtime_account
 
     planned, original = _pair(Path(planned), original)
     model = load_model(planned)
@@ -73,8 +73,6 @@ def validate(
     refuse_foreign(notes, planned)
     has_plan = bool(extras) or plan_beside(planned).exists()
     plan = _own_plan(planned, notes.get("digest")) if has_plan else None
-    from memplan_cli.onnx_io.interface import free_dims
-
     agreed: tuple[str, ...] = ()
     if plan is not None:
         agreement = held_against(model, plan, original)
@@ -93,18 +91,30 @@ def validate(
         verdict = _replayed(verdict, planned, plan, check, binding)
     if plan is None or "measure" not in extras:
         return Proof(verdict)
+    return Proof(
+        verdict, _measured(planned, plan, found, (original, check, binding, donation))
+    )
+
+
+def _measured(
+    planned: Path, plan: Plan, found: Compared, run: tuple[Path, Check, Binding, Donation]
+) -> RuntimeFacts:
+    """Measure both models; what optimisation would undo or make unsafe runs as it is written."""
+    from memplan_cli.runtime.facts import Pair, runtime_account
+
+    original, check, binding, donation = run
+    report = plan.report
+    moved = donation.pairs or report.recompute.nodes or report.chunked.regions
     pair = Pair(
         original,
         planned,
         check.provider,
         binding.dims,
         binding.feeds,
-        as_written=found.as_written
-        or donation.offline
-        or bool(donation.pairs or plan.report.recompute.nodes or plan.report.chunked.regions),
+        as_written=found.as_written or donation.offline or bool(moved),
         timeout=check.timeout,
     )
-    return Proof(verdict, with_binding(runtime_account(pair).facts, donation.pairs))
+    return with_binding(runtime_account(pair).facts, donation.pairs)
 
 
 def _refused(agreement: Agreement, provider: str) -> Validation:
