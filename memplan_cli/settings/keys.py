@@ -15,6 +15,7 @@ from memplan_cli.core.quantities import parse_increase, parse_size
 from memplan_cli.errors import SettingsError
 from memplan_cli.settings.choices import (
     ChunkChoice,
+    ExternalWeightsChoice,
     Level,
     OrderChoice,
     PhaseChoice,
@@ -202,6 +203,7 @@ KEYS: Mapping[str, Reader] = {
     "phase": one_of(*get_args(PhaseChoice)),
     "order": one_of(*get_args(OrderChoice)),
     "fold_constants": boolean,
+    "external_weights": one_of(*get_args(ExternalWeightsChoice)),
     "recompute": one_of(*get_args(RecomputeChoice)),
     "chunk": one_of(*get_args(ChunkChoice)),
     "checkpoints": names,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, get_args
 
 from memplan_cli.core.bindings import Provenance
 from memplan_cli.core.deserialization import one_of
+from memplan_cli.core.results.placements import Natural  # noqa: TC001 - a type to read by
 from memplan_cli.core.serialization import Keys, optional
 
 if TYPE_CHECKING:
@@ -56,3 +57,11 @@ class Profile:
 
     dims: Mapping[str, int]
     memory: Memory
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalWeights:
+    """Weights that left the model file: the file they lie in now, and their bytes there."""
+
+    file: str = ""
+    bytes: Natural = 0

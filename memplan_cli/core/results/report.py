@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 from memplan_cli.core.binding_options import InputShape  # noqa: TC001 - a type to read by
 from memplan_cli.core.deserialization import Check, MisfitError, from_json, one_of
-from memplan_cli.core.results.amounts import BoundDim, Memory, Profile  # noqa: TC001 - types to read by
+from memplan_cli.core.results.amounts import BoundDim, ExternalWeights, Memory, Profile
 from memplan_cli.core.results.chunks import Chunks
 from memplan_cli.core.results.fallbacks import Fallback  # noqa: TC001 - a type to read by
 from memplan_cli.core.results.figures import CERTAINTY
@@ -177,7 +177,7 @@ class Report:
         Key("orders.candidates", "orders", Presence.OPTIONAL),
         Key("orders.chosen", "chosen_order", Presence.OPTIONAL),
         "peak",
-        *sparse("foldable", "folded"),
+        *sparse("foldable", "folded", "external_weights"),
         "recompute",
         *sparse("chunked"),
         *optional("donated"),
@@ -219,6 +219,7 @@ class Report:
     foldable: tuple[ConstantTensor, ...] = ()
     """The constant expressions that are live at the peak, largest first."""
     folded: Folded = field(default_factory=Folded)
+    external_weights: ExternalWeights = field(default_factory=ExternalWeights)
     recompute: Recompute = field(default_factory=Recompute)
     chunked: Chunks = field(default_factory=Chunks)
     donated: Donated = field(default_factory=Donated)

@@ -57,6 +57,7 @@ def plan_document(plan: Plan, most: int) -> doc.Document:
         *_peak(plan, most),
         *constants.foldable(report, most),
         *constants.folded(report, most),
+        *constants.moved(report),
         *left_at_32_bits(plan, most),
         *_bindings(report),
         *_recomputation(report),

@@ -13,7 +13,7 @@ from memplan_cli.core.results.observations import CPU, DEFAULT_TIMEOUT
 from memplan_cli.core.serialization import to_json
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.runs.feeds import feed_specs
-from memplan_cli.onnx_io.weights.inline import inline_bytes, with_external_data
+from memplan_cli.onnx_io.weights.inline import WORTH, inline_bytes, with_external_data
 from memplan_cli.runtime.proofs.compare import require_weights
 from memplan_cli.runtime.workers.profile import NodeEvent, Recording, peaks_of
 from memplan_cli.runtime.workers.session import resolve_provider
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.bindings import Feeds, FeedSpec
     from memplan_cli.core.results.observations import Peaks, RuntimeSettings
-
-WORTH = 1 << 20
-"""Bytes of inline weights from which it is worth measuring what they cost."""
 
 
 @dataclass(frozen=True, slots=True)
