@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.results.fallbacks import WEIGHTS_UNPACKED, Fallback
+from memplan_cli.core.results.fallbacks import CANDIDATE_DIFFERED, WEIGHTS_UNPACKED, Fallback
 from memplan_cli.core.results.observations import CPU, PROVIDERS
 from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.errors import SettingsError
@@ -79,8 +79,11 @@ def optimize_for_target(
         check = replace(check, provider=settings.target)
         plain = replace(settings, target="portable")
         portable = Rewriting(file, plan_model(file, plain, progress), plain, targets)
-        packing = Packing.IN_FILE if provider == CPU else Packing.AT_LOAD
+        packing = Packing.IN_COLUMNS if provider == CPU else Packing.AT_LOAD
         done = _best(graphs.planned(packing), portable, check, provider, progress)
+        if graphs.cut and _lost(done):
+            progress("writing huge weights whole: cut, the file gives other outputs")
+            done = _best(graphs.planned(Packing.IN_FILE), portable, check, provider, progress)
         if done.model is not None or packing is Packing.AT_LOAD or not _broke(done):
             return done
         progress("packing weights at load: the file with packed ones does not run")
@@ -111,13 +114,19 @@ def _with_fallback(rewriting: Rewriting, failed: Optimized) -> Rewriting:
     return replace(rewriting, planned=planned)
 
 
+def _lost(done: Optimized) -> bool:
+    """Whether no graph of the runtime's, or not the best one, gave the original's outputs."""
+    codes = {fallback.code for fallback in done.plan.report.fallbacks}
+    return done.model is None or CANDIDATE_DIFFERED in codes
+
+
 def _broke(done: Optimized) -> bool:
     """Whether a written model did not run, which says nothing of its outputs."""
     found = done.plan.report.validation
     return found is not None and found.status == "failed" and found.max_abs_diff is None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Graphs:
     """The graphs that the runtime makes of one model."""
 
@@ -126,6 +135,8 @@ class _Graphs:
     targets: Targets
     folder: Path
     provider: str
+    cut: bool = False
+    """Whether operands of the graphs that were planned last are in pieces."""
 
     def planned(
         self, packing: Packing, kinds: Sequence[str] = (FUSED, UNFUSED)
@@ -139,7 +150,9 @@ class _Graphs:
         folder = self.folder / packing.name
         folder.mkdir()
         paths = [folder / name for name in names]
-        dumps = optimise_offline(self.file.path, paths, self.provider, packing)
+        dims = self.settings.dims
+        dumps = optimise_offline(self.file.path, paths, self.provider, packing, dims)
+        self.cut = any(dump.cut for dump in dumps)
         refuse_foreign_weights(
             self.targets.model, [f"{dump.path.name}.data" for dump in dumps]
         )

@@ -7,7 +7,7 @@ the level that changes layouts, to the hardware it was made on; its metadata say
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -62,10 +62,12 @@ _PACKED = "session.save_external_prepacked_constant_initializers"
 class Packing(Enum):
     """Where weights are put into the form that the kernels want."""
 
-    AT_LOAD = "0"
+    AT_LOAD = "at load"
     """In the arena, by each session."""
-    IN_FILE = "1"
+    IN_FILE = "in the file"
     """Beforehand: the file gets up to twice as large, and is mapped."""
+    IN_COLUMNS = "in the file, in columns"
+    """The same, and operands that are huge in pieces: a session packs before it looks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,8 @@ class Dump:
 
     path: Path
     shapes: RuntimeShapes = field(repr=False)
+    cut: int = 0
+    """Products whose huge operand is in pieces."""
 
 
 def optimise_offline(
@@ -81,6 +85,7 @@ def optimise_offline(
     out: Sequence[Path],
     provider: str = CPU,
     packing: Packing = Packing.AT_LOAD,
+    dims: Mapping[str, int] | None = None,
 ) -> tuple[Dump, ...]:
     """Write the graph at the runtime's highest level for a provider, weights beside it.
 
@@ -91,13 +96,20 @@ def optimise_offline(
     On CPU only the highest level has the blocked layouts: a lower one makes convolutional
     nets up to three times slower.
 
+    Args:
+        model: what is optimised.
+        out: where graphs go.
+        provider: for which it is done.
+        packing: where weights are packed.
+        dims: values of symbolic dims, by which sizes of results are known.
+
     Raises:
         RuntimeUnavailableError: weights are missing, or the model does not load.
     """
     require_weights(model)
     highest = RuntimeSettings(
         session={"graph_optimization_level": "ORT_ENABLE_ALL"},
-        session_config={_PACKED: packing.value},
+        session_config={_PACKED: "0" if packing is Packing.AT_LOAD else "1"},
     )
     asked = {
         "model": str(model),
@@ -105,14 +117,16 @@ def optimise_offline(
         "settings": to_json(highest),
         "fused": str(out[0]),
         "unfused": str(out[1]) if len(out) > 1 else None,
+        "dims": dict(dims or {}),
+        "cut": packing is Packing.IN_COLUMNS,
     }
     outcome = run_job("offline", {"dump": asked})
-    types: Any = outcome.require(f"{model} does not load")["types"]
+    graphs_: Any = outcome.require(f"{model} does not load")["graphs"]
     original = load_model(model)
     return tuple(
-        _tidied(path, original, shapes_of(types[path.name]), provider)
+        replace(_tidied(path, original, shapes_of(found["types"]), provider), cut=found["cut"])
         for path in out
-        if path.name in types
+        if (found := graphs_.get(path.name))
     )
 
 
