@@ -8,7 +8,13 @@ from shlex import quote
 from typing import TYPE_CHECKING, Literal
 
 from memplan_cli.core.bindings import Inputs
-from memplan_cli.core.results.observations import CPU, PROVIDERS, Validation
+from memplan_cli.core.results.observations import (
+    CPU,
+    PROVIDERS,
+    RuntimeSettings,
+    Together,
+    Validation,
+)
 from memplan_cli.core.results.validation import Proof
 from memplan_cli.errors import ModelError, PlanError, SettingsError
 from memplan_cli.reporting.findings.hints import path_word
@@ -57,7 +63,7 @@ def validate(
         original: The model it was made from; None: what its name says.
         check: Where to run, and what counts as equal.
         extras: ``replay`` runs it op by op inside the plan's arenas, ``measure`` measures
-            both models' memory in the runtime.
+            both models' memory in the runtime, of the check's number of processes at once too.
         inputs: Real inputs, of the sizes that the plan was made for; the others are drawn.
 
     Raises:
@@ -114,7 +120,15 @@ def _measured(
         as_written=found.as_written or donation.offline or bool(moved),
         timeout=check.timeout,
     )
-    return with_binding(runtime_account(pair).facts, donation.pairs)
+    facts = with_binding(runtime_account(pair).facts, donation.pairs)
+    if not check.processes or facts.settings is None:
+        return facts
+    from memplan_cli.runtime.measuring.measure import Trial, together
+
+    trial = Trial(check.provider, binding.dims, feeds=binding.feeds, timeout=check.timeout)
+    sides = (original, RuntimeSettings()), (planned, facts.settings)
+    before, after = (together(*side, trial, check.processes) for side in sides)
+    return replace(facts, processes=Together(check.processes, before, after))
 
 
 def _refused(agreement: Agreement, provider: str) -> Validation:

@@ -17,7 +17,7 @@ from memplan_cli.core.results.chunks import Chunks
 from memplan_cli.core.results.fallbacks import Fallback  # noqa: TC001 - a type to read by
 from memplan_cli.core.results.figures import CERTAINTY
 from memplan_cli.core.results.folded import ConstantTensor, Folded
-from memplan_cli.core.results.observations import Peaks, RuntimeSettings, Validation
+from memplan_cli.core.results.observations import Peaks, RuntimeSettings, Together, Validation
 from memplan_cli.core.results.recomputed import Recompute
 from memplan_cli.core.serialization import Form, Key, Keys, Presence, optional, past, sparse
 from memplan_cli.errors import PlanError
@@ -136,6 +136,7 @@ class RuntimeFacts:
         Key("predicted", form=_PREDICTED),
         Key("observed", form=_OBSERVED),
         "settings",
+        *sparse("processes"),
     )
 
     name: str
@@ -144,6 +145,7 @@ class RuntimeFacts:
     predicted: Mapping[str, Peaks] = field(default_factory=dict)
     observed: Mapping[str, Peaks] = field(default_factory=dict)
     settings: RuntimeSettings | None = None
+    processes: Together | None = None
 
 
 _OR_NULL = Form(

@@ -56,7 +56,19 @@ def evidence(runtime: RuntimeFacts | None) -> Iterator[doc.Block]:
     meanings = tuple(f"{name}: {_MEASURES[name]}" for name, *_ in rows)
     if rows:
         table = doc.Table(doc.columns(*_HEADS), tuple(rows))
-        yield from doc.section(title, table, doc.Items(meanings))
+        yield from doc.section(title, table, doc.Items(meanings), _together(runtime))
+
+
+def _together(runtime: RuntimeFacts) -> doc.Block | None:
+    """Return what several processes take that hold a model at once, where it was measured."""
+    found = runtime.processes
+    if found is None:
+        return None
+    sizes = f"{size_or_dash(found.original)} -> {size_or_dash(found.optimized)}"
+    return doc.Paragraph(
+        f"{found.count} processes that hold the model at once: {sizes} together (PSS, Python and "
+        "the runtime included)"
+    )
 
 
 def _predicted(peaks: Peaks) -> Mapping[str, int | None]:
