@@ -68,6 +68,11 @@ def donated_pairs(model: ModelProto) -> tuple[tuple[str, str], ...]:
     return ()
 
 
+def metadata_of(model: ModelProto) -> dict[str, str]:
+    """Return the entries of a model's own metadata."""
+    return {entry.key: entry.value for entry in model.metadata_props}
+
+
 def is_offline(model: ModelProto) -> bool:
     """Whether the file holds a graph that a runtime has optimised for itself."""
     return any(entry.key == RUNTIME for entry in model.metadata_props)

@@ -161,6 +161,26 @@ def best_settings(
     return replace(_measured_best(model, bound, provider), provider=provider)
 
 
+def settings_as_written(
+    model: Path, binding: Binding, trial: Trial | None = None, provider: str = CPU
+) -> Recommendation:
+    """Return the settings for a file that has to run as it stands, in its own order.
+
+    Optimisation would merge what was copied, and undo what was cut or fused offline.
+
+    Raises:
+        RuntimeUnavailableError: weights or the provider are missing, or the model does not
+            run.
+    """
+    if trial is None:
+        executed = Executed(offline_program(model, binding.dims, provider), binding.dims)
+        return recommend_unmeasured(executed, RUN_AS_WRITTEN, provider)
+    provider = resolve_provider(trial.provider)
+    executed = Executed(offline_program(model, binding.dims, provider), binding.dims)
+    bound = replace(trial, dims=binding.dims, feeds=binding.feeds)
+    return replace(recommend(model, executed, RUN_AS_WRITTEN, bound), provider=provider)
+
+
 def _measured_best(model: Path, trial: Trial, provider: str) -> Recommendation:
     executed = executed_run(model, DEFAULTS, trial, provider)
     found = recommend(model, executed, RuntimeSettings(), trial)

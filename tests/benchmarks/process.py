@@ -18,9 +18,8 @@ import json
 import subprocess
 import sys
 import time
-from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -34,6 +33,9 @@ from memplan_cli.workflows.files.model_file import bind_whole, read_model
 
 from .models import ROOT, SHARED
 from .runtime_settings import dims_of, specs_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 OUT = ROOT / "out" / "process"
 
