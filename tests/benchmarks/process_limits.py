@@ -31,7 +31,7 @@ PARTS = ("default", "cpu")
 STEP = 2 << 20
 """Bytes to which a limit is found."""
 
-TIMEOUT = 90.0
+TIMEOUT = 240.0
 """Seconds after which a process that reads its weights again and again counts as failed."""
 
 VERSION_2 = Path("/sys/fs/cgroup/cgroup.controllers")

@@ -96,7 +96,8 @@ def cut_columns(model: ModelProto, data: Path, made: Mapping[str, int]) -> int:
     copies = [_copied(node) for node in nodes]
     del model.graph.node[:]
     model.graph.node.extend(copies)
-    _drop_unread(model.graph, {p.weight.name for p in found.values()})
+    pairs = ((p.weight, p.bias) for p in found.values())
+    _drop_unread(model.graph, {tensor.name for pair in pairs for tensor in pair if tensor})
     return len(found)
 
 
