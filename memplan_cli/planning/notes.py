@@ -104,12 +104,9 @@ def _bounds_notes(program: Program, settings: Settings) -> Iterator[str]:
             yield f"no free dim is called {name!r}: its bounds do nothing"
 
 
-def plan_notes(
-    candidate: Candidate, allocation: Allocation, settings: Settings
-) -> Iterator[str]:
+def plan_notes(candidate: Candidate, allocation: Allocation) -> Iterator[str]:
     """Yield what a reader must know of a plan that keeps less than was asked for."""
     yield from _over_budget(candidate, allocation)
-    yield from _lost_alignment(allocation, settings)
 
 
 def fallbacks(
@@ -145,14 +142,3 @@ def _over_budget(candidate: Candidate, allocation: Allocation) -> Iterator[str]:
             f"the live bytes keep the budget of {recompute.budget} bytes, and the plan takes "
             f"{planned}: offsets are aligned, and slots are reused whole"
         )
-
-
-def _lost_alignment(allocation: Allocation, settings: Settings) -> Iterator[str]:
-    """Say where offsets are not aligned as asked, and why."""
-    asked = settings.alignment
-    kept = min((arena.problem.alignment for arena in allocation.arenas), default=asked)
-    if asked is not None and kept is not None and kept < asked:
-        why = "aligned so, level 2 would need more than level 1"
-        if settings.level < 2:
-            why = f"at level {settings.level} each slot is an allocation of its own"
-        yield f"offsets are multiples of {kept} bytes, not of {asked}: {why}"
