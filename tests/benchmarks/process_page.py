@@ -33,10 +33,13 @@ Json = dict[str, Any]
 def write_page(folder: Path) -> None:
     """Put the tables between the marks of the page."""
     rows = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
-    complete = {name: row for name, row in rows.items() if "error" not in row.get("cpu", {"error": 0})}
+    complete = {
+        name: row for name, row in rows.items() if "error" not in row.get("cpu", {"error": 0})
+    }
     before, rest = PAGE.read_text().split(BEGIN, 1)
     after = rest.split(END, 1)[1]
-    PAGE.write_text(f"{before}{BEGIN}\n{'\n'.join(tables(complete))}\n{END}{after}")
+    lines = "\n".join(tables(complete))
+    PAGE.write_text(f"{before}{BEGIN}\n{lines}\n{END}{after}")
 
 
 def tables(rows: dict[str, Json]) -> Iterator[str]:
@@ -69,7 +72,7 @@ def mean(rows: Sequence[Json], part: str, key: str, base: str = "default") -> fl
 def summary(rows: dict[str, Json]) -> Iterator[str]:
     """Yield the means: of all models, and of those whose process is a large one."""
     groups = {
-        f"all {len(rows)}": list(rows.values()),
+        "all": list(rows.values()),
         "large under the defaults": [r for r in rows.values() if r["default"]["run"] > LARGE],
     }
     yield "| models | file | load | run | private | time | same bits as the defaults |"
@@ -78,7 +81,9 @@ def summary(rows: dict[str, Json]) -> Iterator[str]:
     for name, group in groups.items():
         for part in ("cpu", "portable"):
             cells = (shown(mean(group, part, key)) for key in RATIOS)
-            same = sum(row[part].get("bits") == row["default"]["bits"] for row in group)
+            same = sum(
+                row.get(part, {}).get("bits") == row["default"]["bits"] for row in group
+            )
             yield f"| {name} ({len(group)}) | {part} | {' | '.join(cells)} | {same} |"
         cells = (shown(mean(group, "cpu", key, "external")) for key in RATIOS[:3])
         yield f"| {name} ({len(group)}) | cpu, against external data | {' | '.join(cells)} | | |"
@@ -95,7 +100,8 @@ def above_one(rows: dict[str, Json]) -> Iterator[str]:
         for name, row in rows.items()
         for part in ("cpu", "portable")
         for key in KEYS[:3]
-        if "error" not in row[part] and row[part][key] > row["default"][key] + NOISE
+        if "error" not in row.get(part, {"error": ""})
+        and row[part][key] > row["default"][key] + NOISE
     ]
     slow = [
         f"{name} {part} {value:.2f}"
@@ -121,7 +127,11 @@ def limits(rows: dict[str, Json]) -> Iterator[str]:
 def limit(found: Json | None) -> str:
     if found is None:
         return "-"
-    return f"{found['limit'] / 1e6:.0f}" if "limit" in found else f"resident {found['resident'] / 1e6:.0f}"
+    return (
+        f"{found['limit'] / 1e6:.0f}"
+        if "limit" in found
+        else f"resident {found['resident'] / 1e6:.0f}"
+    )
 
 
 def processes(rows: dict[str, Json]) -> Iterator[str]:
