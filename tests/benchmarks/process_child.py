@@ -75,7 +75,7 @@ def main(arguments: list[str]) -> None:
         del outputs
     found = beyond(before, loaded, resident())
     assert found
-    print(json.dumps({**to_json(found), "create": created, "bits": bits}), flush=True)  # type: ignore[dict-item]
+    print(json.dumps({**to_json(found), "create": created, "bits": bits}), flush=True)
     if "serve" in arguments:
         for _ in sys.stdin:
             worked = time.process_time()
