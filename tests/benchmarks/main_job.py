@@ -68,11 +68,11 @@ for _ in range(2):
 COUNTED = """
 import sys
 from memplan_cli.runtime.workers import worker
-real, started = worker.run_script, []
+real, started = worker.start_script, []
 def counted(arguments, *words, **more):
     started.append(arguments[-1])
     return real(arguments, *words, **more)
-worker.run_script = counted
+worker.start_script = counted
 from memplan_cli.__main__ import main
 try:
     main()

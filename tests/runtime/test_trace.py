@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memplan_cli.runtime.simulation.bfc import Arena, ArenaRules
-from memplan_cli.runtime.simulation.requests import Request
-from memplan_cli.runtime.simulation.trace import Trace, held_by
+from memplan_cli.runtime.simulation.trace import Request, Trace, held_by
 
 RULES = st.builds(
     ArenaRules,

@@ -16,11 +16,11 @@ from memplan_cli.runtime.simulation.bfc import CHUNK, Arena, ArenaRules
 from memplan_cli.runtime.simulation.ledger import UnknownBytesError
 from memplan_cli.runtime.simulation.predict import Executed, model_of, predict
 from memplan_cli.runtime.simulation.requests import (
-    Request,
     held_after,
     most_in_use,
     requests_of,
 )
+from memplan_cli.runtime.simulation.trace import Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from memplan_cli.core.results.observations import Setting
-    from memplan_cli.runtime.simulation.requests import Request
+    from memplan_cli.runtime.simulation.trace import Request
 
 _WORK = 1_500_000
 """Requests simulated in one search: about three seconds."""

@@ -9,7 +9,7 @@ from memplan_cli.runtime.simulation.bfc import CHUNK
 from memplan_cli.runtime.simulation.control_flow import CONTROL_FLOW
 from memplan_cli.runtime.simulation.frame import Runner
 from memplan_cli.runtime.simulation.ledger import Ledger
-from memplan_cli.runtime.simulation.trace import Trace, held_by
+from memplan_cli.runtime.simulation.trace import Request, Trace, held_by
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,14 +17,6 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Op
     from memplan_cli.runtime.simulation.bfc import ArenaRules
     from memplan_cli.runtime.simulation.frame import Model
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """``size`` bytes for ticket ``ticket``; a size of -1 gives the ticket back."""
-
-    ticket: int
-    size: int
 
 
 @dataclass(slots=True)

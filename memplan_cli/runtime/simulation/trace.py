@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from memplan_cli.runtime.simulation.bfc import ArenaRules
-    from memplan_cli.runtime.simulation.requests import Request
 
 ENDLESS = sys.maxsize
 """Bytes that no arena holds."""
@@ -26,6 +25,14 @@ _BITS = 40
 """Of a free chunk's key for its place; the size stands before it, both in chunks."""
 
 _PLACE = (1 << _BITS) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """``size`` bytes for ticket ``ticket``; a size of -1 gives the ticket back."""
+
+    ticket: int
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
