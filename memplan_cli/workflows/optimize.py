@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +11,7 @@ from memplan_cli.core.progress import Progress, silent
 from memplan_cli.errors import SettingsError
 from memplan_cli.runtime.workers.warm import warm_workers
 from memplan_cli.settings.settings import Settings
+from memplan_cli.workflows.ahead import Ahead
 from memplan_cli.workflows.best import write_proved
 from memplan_cli.workflows.candidates import Optimized, write_unproved
 from memplan_cli.workflows.compare import DEFAULT_CHECK, Check
@@ -64,7 +65,11 @@ def optimize(  # noqa: PLR0913 - what the command takes, by name
             hint="leave --target or --certificate out",
         )
     targets.refuse(model)
-    with warm_workers() if check else nullcontext():
+    with ExitStack() as stack:
+        ahead = None
+        if check:
+            stack.enter_context(warm_workers())
+            ahead = stack.enter_context(Ahead(check))
         file = read_model(model)
         settings = bind(file.model, settings)
         if profiles:
@@ -76,7 +81,10 @@ def optimize(  # noqa: PLR0913 - what the command takes, by name
             settings = bind_whole(file, settings)
             return optimize_for_target(file, settings, targets, check, progress or silent)
         else:
-            planned = plan_model(file, settings, progress)
+            begin = ahead.begin if ahead else None
+            planned = plan_model(file, settings, progress, before=begin)
             settings = planned.settings
         written = Rewriting(file, planned, settings, targets)
-        return write_proved(written, check, progress) if check else write_unproved(written)
+        if check and ahead:
+            return write_proved(written, check, progress, ahead)
+        return write_unproved(written)

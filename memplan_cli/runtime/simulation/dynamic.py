@@ -20,10 +20,11 @@ from memplan_cli.runtime.simulation.requests import (
     most_in_use,
     requests_of,
 )
-from memplan_cli.runtime.simulation.trace import Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from memplan_cli.runtime.simulation.trace import Request
 
 _IN_FILE_ORDER = RuntimeSettings(
     session={

@@ -19,7 +19,7 @@ class Request:
     Attributes:
         kind: one of those that the server knows.
         words: what it is told.
-        home: the folder to run in.
+        folder: the one to run in.
         out: the file for stdout.
         err: the file for stderr.
         environment: its variables.
@@ -28,7 +28,7 @@ class Request:
 
     kind: str
     words: Sequence[str]
-    home: str
+    folder: str
     out: str
     err: str
     environment: Mapping[str, str]

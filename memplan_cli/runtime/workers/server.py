@@ -119,7 +119,7 @@ def _work(
         os.environ.clear()
         os.environ.update({**QUIET, **request.environment})
         tempfile.tempdir = None
-        os.chdir(request.home)
+        os.chdir(request.folder)
         for limited, most in request.limits:
             resource.setrlimit(limited, (most, most))
         mapped.restore()

@@ -73,6 +73,11 @@ class Server:
         )
         return cls(child, _read_at_import(environment))
 
+    @property
+    def process(self) -> int:
+        """Its number."""
+        return self._child.process.pid
+
     def takes(self, environment: Mapping[str, str]) -> bool:
         """Whether a job with these variables can be forked now, from this thread."""
         return (
@@ -174,14 +179,8 @@ class Forked:
                 self.over = True
 
 
-@dataclass(slots=True)
-class _Here:
-    """The server that jobs are forked from, if there is one."""
-
-    server: Server | None = None
-
-
-_here = _Here()
+running: Server | None = None
+"""The server that jobs are forked from, if there is one."""
 
 
 def can_fork() -> bool:
@@ -196,16 +195,17 @@ def warm_workers() -> Iterator[None]:
     The process starts at once and imports while the caller goes on. Within such a block
     another one does nothing.
     """
-    if not can_fork() or _here.server is not None:
+    global running  # noqa: PLW0603 - there is one, or none, in a process
+    if not can_fork() or running is not None:
         yield
         return
     try:
         with deferred():
-            _here.server = Server.start(SERVER, worker_environment())
+            running = Server.start(SERVER, worker_environment())
         yield
     finally:
         with deferred():
-            server, _here.server = _here.server, None
+            server, running = running, None
             if server is not None:
                 server.close()
 
@@ -213,21 +213,22 @@ def warm_workers() -> Iterator[None]:
 @contextmanager
 def using(server: Server) -> Iterator[None]:
     """Fork jobs from a server that is there already."""
-    former, _here.server = _here.server, server
+    global running  # noqa: PLW0603 - as in `warm_workers`
+    former, running = running, server
     try:
         yield
     finally:
-        _here.server = former
+        running = former
 
 
 def forked(words: Sequence[str], log: Path, environment: Mapping[str, str]) -> Forked | None:
     """Start a worker's job as a fork; None where it has to start anew."""
-    server = _here.server
+    server = running
     if server is None or not server.takes(environment):
         return None
     try:
-        home = str(Path.cwd())
-        request = Request("job", words, home, str(log), str(log), environment)
+        folder = str(Path.cwd())
+        request = Request("job", words, folder, str(log), str(log), environment)
         return server.fork(request)
     except (OSError, ServerGoneError):
         return None
