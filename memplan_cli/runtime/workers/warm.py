@@ -58,7 +58,7 @@ class Server:
         """Keep a process, and what it read when it started."""
         self._child, self._environment = child, environment
         self._busy = False
-        self._owner = threading.get_ident()
+        self._thread = threading.get_ident()
         self._answers = b""
 
     @classmethod
@@ -82,7 +82,7 @@ class Server:
         """Whether a job with these variables can be forked now, from this thread."""
         return (
             not self._busy
-            and self._owner == threading.get_ident()
+            and self._thread == threading.get_ident()
             and self._child.process.returncode is None
             and self._environment == _read_at_import(environment)
         )
