@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memplan_cli.runtime.simulation.bfc import Arena, ArenaRules
-from memplan_cli.runtime.simulation.trace import Request, Trace, held_by
+from memplan_cli.runtime.simulation.trace import Request, Trace, height_of, held_by
 
 RULES = st.builds(
     ArenaRules,
@@ -53,6 +53,23 @@ def test_one_loop_holds_what_the_arena_holds_in_steps(
     # With a bound it says the same, or that the bound does not hold.
     bounded = held_by(trace, rules, runs, most)
     assert bounded == held if held <= most else bounded > most
+
+
+@settings(deadline=None, max_examples=100)
+@given(asked())
+def test_a_region_without_an_end_is_as_high_as_in_steps(
+    requests: tuple[Request, ...],
+) -> None:
+    arena, top = Arena(ArenaRules(initial=1 << 40, max_dead_bytes=1)), 0
+    places: dict[int, int | None] = {}
+    for request in requests:
+        if request.size < 0:
+            arena.free(places.pop(request.ticket))
+            continue
+        start = places[request.ticket] = arena.allocate(request.size)
+        if start is not None:
+            top = max(top, start + -(-request.size // 256) * 256)
+    assert height_of(Trace.of(requests)) == top
 
 
 def test_a_simulation_that_holds_too_much_ends_there() -> None:

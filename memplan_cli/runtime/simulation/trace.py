@@ -11,18 +11,19 @@ from bisect import bisect_left, insort
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from memplan_cli.runtime.simulation.bfc import CHUNK
+from memplan_cli.runtime.simulation.bfc import CHUNK, ArenaRules
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from memplan_cli.runtime.simulation.bfc import ArenaRules
 
 ENDLESS = sys.maxsize
 """Bytes that no arena holds."""
 
 _BITS = 40
 """Of a free chunk's key for its place; the size stands before it, both in chunks."""
+
+_TALLEST = 1 << 50
+"""Bytes of a region that stands for one without an end."""
 
 _PLACE = (1 << _BITS) - 1
 
@@ -72,6 +73,13 @@ def held_by(trace: Trace, rules: ArenaRules, runs: int = 2, most: int = ENDLESS)
     return arena.held * CHUNK
 
 
+def height_of(trace: Trace) -> int:
+    """Return how high one region gets that has no end, each chunk split where it can be."""
+    arena = _Regions(ArenaRules(initial=_TALLEST, max_dead_bytes=1), ENDLESS)
+    arena.run(trace)
+    return arena.high * CHUNK
+
+
 class _Regions:
     """The arena between runs; all numbers are chunks of 256 bytes."""
 
@@ -82,6 +90,7 @@ class _Regions:
         "free",
         "growth",
         "held",
+        "high",
         "idle",
         "limits",
         "sizes",
@@ -92,7 +101,7 @@ class _Regions:
         self.dead = -(-rules.max_dead_bytes // CHUNK)
         self.growth = -(-rules.initial // CHUNK)
         self.limits = most, 0 if rules.exact else max(-(-rules.most // CHUNK), 1)
-        self.held = self.top = 0
+        self.held = self.top = self.high = 0
         self.free: list[int] = []
         self.idle: set[int] = set()
         self.sizes: dict[int, int] = {}
@@ -110,7 +119,7 @@ class _Regions:
         """Run the requests once; return whether the arena holds no more than it may."""
         free, idle, sizes = self.free, self.idle, self.sizes
         before, after, dead = self.before, self.after, self.dead
-        given = [0] * trace.slots
+        given, high = [0] * trace.slots, self.high
         for wanted, slot in trace.steps:
             if wanted:
                 index = bisect_left(free, wanted << _BITS)
@@ -130,6 +139,7 @@ class _Regions:
                     sizes[start], sizes[other] = wanted, rest
                     idle.add(other)
                     insort(free, rest << _BITS | other)
+                    high = max(high, other)
                 given[slot] = start
             else:
                 start = given[slot]
@@ -156,6 +166,7 @@ class _Regions:
                     idle.add(start)
                 sizes[start] = size
                 insort(free, size << _BITS | start)
+        self.high = high
         return True
 
     def _extend(self, wanted: int) -> bool:
