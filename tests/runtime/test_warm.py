@@ -7,19 +7,27 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import astuple
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from memplan_cli.core.results.observations import CPU
+from memplan_cli.onnx_io.load import load_model
+from memplan_cli.onnx_io.runs.feeds import feed_specs
+from memplan_cli.runtime.measuring.examine import examine
 from memplan_cli.runtime.workers import warm, worker
+from memplan_cli.runtime.workers.examination import Examination, Look
 from memplan_cli.runtime.workers.request import Request
+from memplan_cli.runtime.workers.session_job import SessionJob
 from memplan_cli.runtime.workers.warm import Server, ServerGoneError, worker_environment
 from memplan_cli.runtime.workers.worker import run_job, start_job
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from memplan_cli.core.results.observations import ProcessBytes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="no process is forked here")
 
@@ -39,6 +47,7 @@ PARENT = """
 import os, sys, time
 from memplan_cli.core.interrupts import raise_on_signals
 from memplan_cli.runtime.workers.request import Request
+from memplan_cli.runtime.workers.session_job import SessionJob
 from memplan_cli.runtime.workers.warm import Server, worker_environment
 raise_on_signals()
 server = Server.start(["-c", sys.argv[1]], worker_environment())
@@ -160,6 +169,27 @@ def test_two_jobs_never_run_at_the_same_time() -> None:
     probe = {"provider": CPU}
     with warm.warm_workers(), start_job("probe", probe) as first, start_job("probe", probe):
         assert first._found is not None
+
+
+def process_bytes(model: Path, folder: Path) -> ProcessBytes:
+    session = SessionJob(model, CPU, feed_specs(load_model(model)))
+    folder.mkdir()
+    _, seen = examine(Examination(session, (Look(session.specs, folder),)), 60)
+    assert seen is not None
+    assert seen.peaks.process is not None
+    return seen.peaks.process
+
+
+def test_a_forked_job_takes_what_one_takes_that_starts_anew(
+    samples: Path, tmp_path: Path
+) -> None:
+    """What the import has touched before is no session's, in either."""
+    model = samples / "branchy_cnn.onnx"
+    anew = process_bytes(model, tmp_path / "anew")
+    with warm.warm_workers():
+        forked = process_bytes(model, tmp_path / "forked")
+    for one, other in zip(astuple(anew), astuple(forked), strict=True):
+        assert abs(one - other) <= max(0.02 * one, 1 << 20)
 
 
 def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
