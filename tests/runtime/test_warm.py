@@ -116,11 +116,22 @@ def test_a_job_that_crashes_leaves_the_server_there(
 
 def test_a_job_that_hangs_is_ended_after_its_time(server: Server, tmp_path: Path) -> None:
     job = server.fork(asked(tmp_path / "hangs", "time.sleep(60)"))
+    process, _ = processes(tmp_path / "hangs")
     with pytest.raises(subprocess.TimeoutExpired):
-        job.wait(2)
+        job.wait(0.1)
     job.end()
-    assert gone(processes(tmp_path / "hangs")[0])
+    assert gone(process)
     assert server.fork(asked(tmp_path / "next", "pass")).wait(60) == 0
+
+
+def test_a_job_that_is_given_up_before_the_server_is_there_is_not_started(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warm, "_GOING", 60.0)  # a busy machine imports slowly
+    job = server.fork(asked(tmp_path / "never", "time.sleep(60)"))
+    job.end()
+    assert server.fork(asked(tmp_path / "next", "pass")).wait(60) == 0
+    assert not (tmp_path / "never").exists()
 
 
 def test_a_job_goes_with_its_server(server: Server, tmp_path: Path) -> None:
@@ -172,7 +183,7 @@ def test_two_jobs_never_run_at_the_same_time() -> None:
 
 
 def process_bytes(model: Path, folder: Path) -> ProcessBytes:
-    session = SessionJob(model, CPU, feed_specs(load_model(model)))
+    session = SessionJob(model, CPU, feed_specs(load_model(model), {}))
     folder.mkdir()
     _, seen = examine(Examination(session, (Look(session.specs, folder),)), 60)
     assert seen is not None

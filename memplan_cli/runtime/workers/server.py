@@ -56,7 +56,9 @@ def serve(kinds: Mapping[str, Callable[[Sequence[str]], None]] = KINDS) -> None:
     while (line := lines.next()) is not None:
         if line == STOP:  # it came when the job had just ended
             continue
-        answer = _forked(Request(**json.loads(line)), kinds, mapped)
+        request = Request(**json.loads(line))
+        # A parent may give up before the server was there to start what it wanted.
+        answer = None if lines.has_more() else _forked(request, kinds, mapped)
         os.write(1, json.dumps(answer).encode() + b"\n")
 
 
@@ -65,6 +67,10 @@ class _Lines:
 
     def __init__(self) -> None:
         self._kept = b""
+
+    def has_more(self) -> bool:
+        """Whether something was read behind the line that was returned."""
+        return bool(self._kept)
 
     def next(self) -> bytes | None:
         """Return the next line; None where there are no more."""

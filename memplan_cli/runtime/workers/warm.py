@@ -44,7 +44,7 @@ temporary ones, unless this is set when the library is loaded (its Privacy.md). 
 a user's model shall leave the machine because memplan ran it; who sets it is heard."""
 
 _GOING = 5.0
-"""Seconds that a server has to end a job before it is ended itself."""
+"""Seconds that a server has to end a job, or to be there at all, before it is ended itself."""
 
 
 class ServerGoneError(Exception):
