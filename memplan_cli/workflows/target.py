@@ -168,7 +168,7 @@ class _Graphs:
         return [self._ordered(dump) for dump in dumps]
 
     def _ordered(self, dump: Dump) -> Rewriting:
-        """Plan the dump, or the dump with readers for what nobody reads, if that needs less."""
+        """Plan the dump, or the dump with readers for what nobody reads, if that may need less."""
         from memplan_cli.onnx_io.load import load_model
         from memplan_cli.onnx_io.runs.runnable import unread_outputs, with_readers
         from memplan_cli.onnx_io.writing.verify import graph_differences
@@ -190,7 +190,10 @@ class _Graphs:
         copy.write_bytes(with_readers(file.model, worth).SerializeToString())
         read, as_read = ModelFile.of(copy, load_model(copy)), self._program(dump, copy)
         before, after = (self._peak(each) for each in (program, as_read))
-        if not _is_less(after, before) or graph_differences(file.model, read.model):
+        # What is freed at once leaves room that only another order may use.
+        costs = _READERS_COST * len(worth)
+        worse = before is not None and after is not None and after > before + costs
+        if worse or graph_differences(file.model, read.model):
             return self._plan(file, program)
         note = f"{len(worth)} outputs that nobody reads are read by a Shape node, which frees them"
         found = self._plan(read, as_read)
@@ -242,11 +245,6 @@ def _may_need_less(one: Rewriting, other: Rewriting, provider: str) -> bool:
         _peak_as_it_stands(rewriting.planned.program, rewriting.settings, provider)
         for rewriting in (one, other)
     )
-    return _is_less(first, second)
-
-
-def _is_less(first: int | None, second: int | None) -> bool:
-    """Whether a number is below another one, as far as anybody knows."""
     return first is None or second is None or first < second
 
 
