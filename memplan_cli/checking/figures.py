@@ -11,7 +11,14 @@ from memplan_cli.checking.bindings import dims_at
 from memplan_cli.checking.edges import edges_of, foldable
 from memplan_cli.checking.order import label_of
 from memplan_cli.checking.sums import number_of
-from memplan_cli.checking.symbols import check_symbols, factors_of, in_numbers, sums_of
+from memplan_cli.checking.symbols import (
+    check_symbols,
+    factors_of,
+    in_numbers,
+    most_with,
+    results_at,
+    sums_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -38,7 +45,7 @@ def check_figures(
     claims += _totals(subject, placed, edges, numbers)
     claims += _peak(subject, numbers)
     claims += _arenas(subject, everything)
-    claims += check_symbols(subject, sums_of(subject, placed, edges), everything)
+    claims += check_symbols(subject, edges, sums_of(subject, placed, edges), everything)
     for name, said, counted in claims:
         if said != counted:
             yield f"{name} is said to be {_word(said)}, it is {_word(counted)}"
@@ -140,6 +147,10 @@ def _totals(
         yield "live_peak", memory.live_peak, None
     elif all(storage.members[0].slot is None for storage in numbers) or level != "2":
         yield "live_peak", memory.live_peak, max(_curve(numbers).values(), default=0)
+        made = results_at(edges, dims)
+        if memory.resident is not None:
+            resident = None if made is None else most_with(numbers, made)
+            yield "resident", memory.resident, resident
 
 
 def _original(subject: Subject) -> Iterator[Claim]:
@@ -149,6 +160,7 @@ def _original(subject: Subject) -> Iterator[Claim]:
     pairs = (
         ("original.live_peak", report.original_live_peak, memory.live_peak),
         ("original.planned", report.original_planned, memory.planned),
+        ("original.resident", report.original_resident, memory.resident),
     )
     for name, said, counted in pairs:
         if own or memory.planned is None:

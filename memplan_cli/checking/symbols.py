@@ -74,7 +74,10 @@ def sums_of(subject: Subject, placed: Placed, edges: Edges) -> Mapping[str, Sum 
 
 
 def check_symbols(
-    subject: Subject, sums: Mapping[str, Sum | None], everything: Sequence[Storage]
+    subject: Subject,
+    edges: Edges,
+    sums: Mapping[str, Sum | None],
+    everything: Sequence[Storage],
 ) -> Iterator[Claim]:
     """Yield the expressions of a report, and its numbers as these come to."""
     report = subject.plan.report
@@ -88,24 +91,43 @@ def check_symbols(
         said = report.symbolic.get(name)
         wanted = None if counted is None else canonical(counted)
         yield f"{name} in symbols", None if said is None else canonical_dim(said), wanted
-    yield from _live_peak(subject, everything)
+    yield from _peaks(subject, edges, everything)
     yield from _at_dims(subject)
 
 
-def _live_peak(subject: Subject, everything: Sequence[Storage]) -> Iterator[Claim]:
+def _peaks(subject: Subject, edges: Edges, everything: Sequence[Storage]) -> Iterator[Claim]:
     """Yield the most bytes live at one tick at several dims: no form is common to maxima."""
-    text, level = subject.plan.report.symbolic.get("live_peak"), subject.plan.report.level
+    report = subject.plan.report
     slotted = any(storage.members[0].slot is not None for storage in everything)
-    if text is None or (slotted and level == 2):
+    if slotted and report.level == 2:
         return
-    for dims in samples(arena.unit for arena in subject.plan.arenas):
-        numbers = in_numbers(subject, everything, dims)
-        if numbers is not None:
-            yield "live_peak in symbols", value_of(text, dims), _most(numbers)
+    texts = {name: report.symbolic.get(name) for name in ("live_peak", "resident")}
+    units = [arena.unit for arena in subject.plan.arenas]
+    for dims in samples([*units, *(unit for _, unit, _ in edges.results)]):
+        numbers, made = in_numbers(subject, everything, dims), results_at(edges, dims)
+        for name, results in (("live_peak", ()), ("resident", made)):
+            text = texts[name]
+            if text is not None and numbers is not None and results is not None:
+                most = most_with(numbers, results)
+                yield f"{name} in symbols", value_of(text, dims), most
 
 
-def _most(numbers: Sequence[Storage]) -> int:
+def results_at(edges: Edges, dims: Mapping[str, int]) -> Sequence[tuple[int, int]] | None:
+    """Return the tick at which each output is made and its bytes at some dims."""
+    found = []
+    for tick, unit, size in edges.results:
+        factor = factor_of(unit, dims)
+        if factor is None or edges.outputs is None:
+            return None
+        found.append((tick, size * factor))
+    return None if edges.outputs is None else found
+
+
+def most_with(numbers: Sequence[Storage], results: Sequence[tuple[int, int]]) -> int:
+    """Return the most bytes needed at one tick, with those of outputs from theirs on."""
     changes: defaultdict[int, int] = defaultdict(int)
+    for tick, size in results:
+        changes[tick] += size
     for storage in numbers:
         changes[storage.first] += storage.bytes
         changes[storage.last] -= storage.bytes
@@ -124,6 +146,7 @@ def _at_dims(subject: Subject) -> Iterator[Claim]:
         "outputs": memory.outputs,
         "naive": memory.naive,
         "live_peak": memory.live_peak,
+        "resident": memory.resident,
         "planned": memory.planned,
         "total": memory.total,
     }

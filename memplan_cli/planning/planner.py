@@ -17,7 +17,7 @@ from memplan_cli.core.progress import silent
 from memplan_cli.core.results.folded import Folded
 from memplan_cli.core.results.plan import check
 from memplan_cli.packing.portfolio import DEFAULT_WORK
-from memplan_cli.planning.choosing.allocation import Needs, aliasing_of, allocate_apart
+from memplan_cli.planning.choosing.allocation import Needs, allocate_apart
 from memplan_cli.planning.choosing.candidate import Candidate, Question
 from memplan_cli.planning.choosing.candidates import candidates
 from memplan_cli.planning.choosing.choose import Limits, choose
@@ -34,7 +34,7 @@ from memplan_cli.planning.notes import (
 )
 from memplan_cli.planning.record import plan_of
 from memplan_cli.planning.scope import find_scope
-from memplan_cli.transforms.terms import Terms
+from memplan_cli.planning.terms import terms_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -124,9 +124,13 @@ def _decided(program: Program, settings: Settings, source: Source, means: _Means
         if settings.chunk == "auto":
             chunking = in_pieces(program, scope, settings, source, tell)
             phases, scope, _ = _looked_at(chunking.program, settings, source)
-        terms = Terms(scope.sizes, frozenset(scope.pinned), aliasing_of(settings.level))
         question = Question(
-            chunking.program, terms, phases, settings, means.runtime, means.progress
+            chunking.program,
+            terms_of(chunking.program, scope, settings),
+            phases,
+            settings,
+            means.runtime,
+            means.progress,
         )
         limits = Limits.of(settings, scope.pinned, means.allocator)
         chosen = _chosen(question, scope, limits)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 METRICS = (
     "planned",
     "live_peak",
+    "resident",
     "foldable",
     "total",
     "naive",

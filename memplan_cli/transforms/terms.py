@@ -5,7 +5,7 @@ A run that keeps the order of the file needs these two, and loads no search.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.aliasing import SHARE_SAFELY, Aliasing
@@ -26,6 +26,13 @@ class Terms:
     """Bytes of the planned vars; what depends on a symbol counts nothing."""
     pinned: Collection[VarId] = ()
     aliasing: Aliasing = SHARE_SAFELY
+    results: Mapping[VarId, Size] = field(default_factory=dict)
+    """Bytes of what ops make for the graph's outputs, without what is donated."""
+
+    @property
+    def resident(self) -> Terms:
+        """The same with outputs counted: a live peak under them is ``resident``."""
+        return replace(self, sizes={**self.sizes, **self.results}, results={})
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,6 +172,7 @@ class Report:
         *optional("certainty", "symbolic"),
         Key("original.live_peak", "original_live_peak"),
         Key("original.planned", "original_planned"),
+        Key("original.resident", "original_resident", Presence.OPTIONAL),
         "levels",
         *sparse("slot_bound"),
         Key("orders.candidates", "orders", Presence.OPTIONAL),
@@ -199,6 +200,7 @@ class Report:
     original_live_peak: int | None
     original_planned: int | None
     levels: Annotated[Mapping[str, int | None], _LEVELS]
+    original_resident: int | None = None
     slot_bound: int | None = None
     """Bytes below which no slots of this level hold the tensors in this order; level 0 or 1."""
     peak: Peak | None = None

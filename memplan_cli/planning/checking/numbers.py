@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.amounts import Memory
     from memplan_cli.core.results.placements import Placement
     from memplan_cli.core.results.plan import Plan
+    from memplan_cli.core.results.report import Report
     from memplan_cli.core.symbolic.bounds import Bounds
     from memplan_cli.core.symbolic.sizes import Size
 
@@ -212,6 +213,9 @@ def _totals(plan: Plan) -> Iterator[Claim]:
     silent = report.partial and memory.planned is None
     yield from (claim for claim in claims if not (silent and claim[1] is None))
     yield from _in_symbols(plan, sizes, heights)
+    budget = report.recompute.budget
+    if memory.resident is not None and budget is not None:
+        yield "whether the budget is met", report.recompute.met, memory.resident <= budget
     if memory.live_peak is not None and memory.order_proved:
         yield "order_bound of a proved order", memory.order_bound, memory.live_peak
     if _is_left_alone(plan):
@@ -284,6 +288,7 @@ def _limits(plan: Plan) -> Iterator[tuple[str, int, int, int]]:
     apart = _apart(in_numbers(plan).tensors)
     yield "live_peak", 0, memory.live_peak, min(apart, memory.planned)
     yield from _ladder("", memory)
+    yield from _resident(report, memory)
     levels = [report.levels[level] for level in "210"]
     for name, said in zip("210", levels, strict=True):
         least = memory.live_peak if name == "2" and report.level == 2 else 0
@@ -293,6 +298,15 @@ def _limits(plan: Plan) -> Iterator[tuple[str, int, int, int]]:
     for (name, low), (_, high) in pairwise(zip("210", levels, strict=True)):
         if low is not None and high is not None:
             yield f"the bytes of level {name}", 0, low, high
+
+
+def _resident(report: Report, memory: Memory) -> Iterator[tuple[str, int, int, int]]:
+    """Yield what intermediates and outputs take together: the model knows when these begin."""
+    if memory.resident is None or memory.outputs is None or memory.live_peak is None:
+        return
+    given = memory.outputs - report.donated.bytes
+    most = memory.live_peak + given
+    yield "resident", max(memory.live_peak, given), memory.resident, most
 
 
 def _ladder(where: str, memory: Memory) -> Iterator[tuple[str, int, int, int]]:

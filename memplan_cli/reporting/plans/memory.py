@@ -118,6 +118,8 @@ def memory_figures(report: Report) -> tuple[doc.Figure, ...]:
         figure = _figure(report, f"level {level}", size, meaning, memory.naive)
         figures.append(replace(figure, chosen=level == str(report.level)))
     figures.append(_lower_bound(report))
+    if memory.resident is not None or "resident" in report.symbolic:
+        figures.append(_resident(report))
     if memory.foldable:
         meaning = DEFINITIONS["foldable"]
         figure = doc.Figure("foldable", format_size(memory.foldable), meaning)
@@ -149,6 +151,16 @@ def _lower_bound(report: Report) -> doc.Figure:
     else:
         figure = _figure(report, "lower bound", memory.live_peak, meaning, memory.naive)
     return replace(figure, certainty=_sure(report, "live_peak", figure.value))
+
+
+def _resident(report: Report) -> doc.Figure:
+    memory, meaning = report.memory, DEFINITIONS["resident"]
+    size = report.symbolic.get("resident", "")
+    if memory.resident is not None:
+        size = format_size(memory.resident)
+        if report.original_resident not in (None, memory.resident):
+            meaning += f"; {format_size(report.original_resident or 0)} in the file's order"
+    return doc.Figure("resident", size, meaning, certainty=_sure(report, "resident", size))
 
 
 def total_figures(report: Report) -> tuple[doc.Figure, ...]:
