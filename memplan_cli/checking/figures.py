@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 from memplan_cli.checking.bindings import dims_at
 from memplan_cli.checking.edges import edges_of, foldable
 from memplan_cli.checking.order import label_of
+from memplan_cli.checking.resident import held, most_with, results_at
 from memplan_cli.checking.sums import number_of
 from memplan_cli.checking.symbols import (
     check_symbols,
     factors_of,
     in_numbers,
-    most_with,
-    results_at,
     sums_of,
 )
 
@@ -45,7 +44,9 @@ def check_figures(
     claims += _totals(subject, placed, edges, numbers)
     claims += _peak(subject, numbers)
     claims += _arenas(subject, everything)
-    claims += check_symbols(subject, edges, sums_of(subject, placed, edges), everything)
+    shown = held(subject, placed)
+    claims += _resident(subject, edges, shown)
+    claims += check_symbols(subject, edges, sums_of(subject, placed, edges), everything, shown)
     for name, said, counted in claims:
         if said != counted:
             yield f"{name} is said to be {_word(said)}, it is {_word(counted)}"
@@ -147,10 +148,17 @@ def _totals(
         yield "live_peak", memory.live_peak, None
     elif all(storage.members[0].slot is None for storage in numbers) or level != "2":
         yield "live_peak", memory.live_peak, max(_curve(numbers).values(), default=0)
-        made = results_at(edges, dims)
-        if memory.resident is not None:
-            resident = None if made is None else most_with(numbers, made)
-            yield "resident", memory.resident, resident
+
+
+def _resident(
+    subject: Subject, edges: Edges, shown: Sequence[Storage] | None
+) -> Iterator[Claim]:
+    """Yield what a runtime holds, where the report says it."""
+    said = subject.plan.report.memory.resident
+    numbers = None if shown is None else in_numbers(subject, shown)
+    made = results_at(edges, dims_at(subject))
+    if said is not None and numbers is not None:
+        yield "resident", said, None if made is None else most_with(numbers, made)
 
 
 def _original(subject: Subject) -> Iterator[Claim]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.checking.bindings import dims_at
+from memplan_cli.checking.resident import most_with, results_at
 from memplan_cli.checking.sums import (
     added,
     canonical,
@@ -78,6 +78,7 @@ def check_symbols(
     edges: Edges,
     sums: Mapping[str, Sum | None],
     everything: Sequence[Storage],
+    held: Sequence[Storage] | None,
 ) -> Iterator[Claim]:
     """Yield the expressions of a report, and its numbers as these come to."""
     report = subject.plan.report
@@ -91,51 +92,29 @@ def check_symbols(
         said = report.symbolic.get(name)
         wanted = None if counted is None else canonical(counted)
         yield f"{name} in symbols", None if said is None else canonical_dim(said), wanted
-    yield from _peaks(subject, edges, everything)
+    yield from _peaks(subject, edges, everything, held)
     yield from _at_dims(subject)
 
 
-def _peaks(subject: Subject, edges: Edges, everything: Sequence[Storage]) -> Iterator[Claim]:
+def _peaks(
+    subject: Subject,
+    edges: Edges,
+    everything: Sequence[Storage],
+    held: Sequence[Storage] | None,
+) -> Iterator[Claim]:
     """Yield the most bytes live at one tick at several dims: no form is common to maxima."""
-    report = subject.plan.report
+    symbolic, level = subject.plan.report.symbolic, subject.plan.report.level
     slotted = any(storage.members[0].slot is not None for storage in everything)
-    if slotted and report.level == 2:
-        return
-    texts = {name: report.symbolic.get(name) for name in ("live_peak", "resident")}
+    live, resident = symbolic.get("live_peak"), symbolic.get("resident")
     units = [arena.unit for arena in subject.plan.arenas]
     for dims in samples([*units, *(unit for _, unit, _ in edges.results)]):
-        numbers, made = in_numbers(subject, everything, dims), results_at(edges, dims)
-        for name, results in (("live_peak", ()), ("resident", made)):
-            text = texts[name]
-            if text is not None and numbers is not None and results is not None:
-                most = most_with(numbers, results)
-                yield f"{name} in symbols", value_of(text, dims), most
-
-
-def results_at(edges: Edges, dims: Mapping[str, int]) -> Sequence[tuple[int, int]] | None:
-    """Return the tick at which each output is made and its bytes at some dims."""
-    found = []
-    for tick, unit, size in edges.results:
-        factor = factor_of(unit, dims)
-        if factor is None or edges.outputs is None:
-            return None
-        found.append((tick, size * factor))
-    return None if edges.outputs is None else found
-
-
-def most_with(numbers: Sequence[Storage], results: Sequence[tuple[int, int]]) -> int:
-    """Return the most bytes needed at one tick, with those of outputs from theirs on."""
-    changes: defaultdict[int, int] = defaultdict(int)
-    for tick, size in results:
-        changes[tick] += size
-    for storage in numbers:
-        changes[storage.first] += storage.bytes
-        changes[storage.last] -= storage.bytes
-    live = most = 0
-    for tick in sorted(changes):
-        live += changes[tick]
-        most = max(most, live)
-    return most
+        numbers = in_numbers(subject, everything, dims)
+        if live is not None and numbers is not None and not (slotted and level == 2):
+            yield "live_peak in symbols", value_of(live, dims), most_with(numbers, ())
+        made = results_at(edges, dims)
+        numbers = None if held is None else in_numbers(subject, held, dims)
+        if resident is not None and numbers is not None and made is not None:
+            yield "resident in symbols", value_of(resident, dims), most_with(numbers, made)
 
 
 def _at_dims(subject: Subject) -> Iterator[Claim]:

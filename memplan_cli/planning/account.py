@@ -30,11 +30,11 @@ from memplan_cli.planning.totals import (
     number_at,
     output_bytes,
     peak_of,
+    resident_units,
     summed,
     uncounted,
     weight_bytes,
     weights_are_known,
-    with_results,
 )
 
 if TYPE_CHECKING:
@@ -118,9 +118,7 @@ def _chunks(decided: Decided) -> Chunks:
     if found.budget is None:
         return found
     dims = _numbers(decided.settings)
-    resident = live_peak_of(
-        in_bytes(_resident(decided, decided.needs, decided.allocation), dims)
-    )
+    resident = live_peak_of(in_bytes(_resident(decided, decided.needs), dims))
     met = resident is not None and resident <= found.budget
     return replace(found, met=met)
 
@@ -185,7 +183,7 @@ def _memory(decided: Decided, foldable: int) -> Memory:
     weights = weight_bytes(program)
     total = resident = None
     if naive is not None and outputs is not None:
-        buffers = _resident(decided, decided.needs, decided.allocation)
+        buffers = _resident(decided, decided.needs)
         resident = live_peak_of(in_bytes(buffers, dims))
     if inputs is not None and outputs is not None and planned is not None:
         total = weights + inputs + outputs + planned - _donated_bytes(decided)
@@ -204,12 +202,10 @@ def _memory(decided: Decided, foldable: int) -> Memory:
     )
 
 
-def _resident(
-    decided: Decided, needs: Needs, allocation: Allocation
-) -> Mapping[str, tuple[Buffer, ...]]:
-    """Return the buffers of an order by unit, those of the graph's outputs included."""
+def _resident(decided: Decided, needs: Needs) -> Mapping[str, tuple[Buffer, ...]]:
+    """Return what a runtime holds in an order, by unit."""
     donated = {made for _, made in decided.candidate.donated.pairs}
-    return with_results(needs, allocation, decided.settings.bounds, donated)
+    return resident_units(needs, decided.settings.bounds, donated)
 
 
 def _live_peak(allocation: Allocation, dims: Mapping[str, int]) -> int | None:
@@ -236,11 +232,20 @@ def _original(decided: Decided, memory: Memory) -> tuple[int | None, int | None,
     if decided.candidate.program is decided.original:
         return memory.live_peak, memory.planned, memory.resident
     dims, before = _numbers(decided.settings), decided.before
-    needs = replace(decided.needs, program=decided.original, measured=None)
     resident = None
     if memory.resident is not None:
-        resident = live_peak_of(in_bytes(_resident(decided, needs, before), dims))
+        needs = _needs_before(decided)
+        resident = live_peak_of(in_bytes(_resident(decided, needs), dims))
     return _live_peak(before, dims), number_at(before.heights, dims), resident
+
+
+def _needs_before(decided: Decided) -> Needs:
+    """Return what has to be allocated in the order of the file."""
+    program, bounds = decided.original, decided.settings.bounds
+    found = {var: program.vars[var] for var in decided.before.storage[0]}
+    sizes = {var: size_of(facts.shape, facts.dtype) for var, facts in found.items()}
+    known = {var: at_most(size, bounds) for var, size in sizes.items() if size is not None}
+    return replace(decided.needs, program=program, sizes=known, measured=None)
 
 
 def _certainty(
@@ -294,7 +299,7 @@ def _expressions(decided: Decided) -> dict[str, str]:
     if peak is not None:
         found["live_peak"] = peak
     if outputs is not None:
-        buffers = _resident(decided, decided.needs, decided.allocation)
+        buffers = _resident(decided, decided.needs)
         resident = live_peak_text(buffers)
         if resident is not None:
             found["resident"] = resident

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan_cli.analysis.storage import result_sizes
-from memplan_cli.core.problem import Buffer, BufferId, Problem, pressure
+from memplan_cli.analysis.aliasing import SHARE_VIEWS
+from memplan_cli.analysis.storage import result_sizes, storage_of
+from memplan_cli.core.problem import Problem, pressure
 from memplan_cli.core.program import Origin
 from memplan_cli.core.results.report import LiveTensor, Peak
 from memplan_cli.core.symbolic.bounds import NO_BOUNDS, at_most
@@ -18,6 +19,7 @@ from memplan_cli.core.symbolic.sizes import BITS, size_of, unit_value
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
+    from memplan_cli.core.problem import Buffer, BufferId
     from memplan_cli.core.program import Program, Var, VarId
     from memplan_cli.core.symbolic.bounds import Bounds
     from memplan_cli.core.symbolic.sizes import Size
@@ -91,26 +93,24 @@ def live_peak_of(buffers: Iterable[Buffer] | None) -> int | None:
     return max((live for _, live in pressure(Problem(tuple(buffers)))), default=0)
 
 
-def with_results(
-    needs: Needs, allocation: Allocation, bounds: Bounds, donated: Collection[str] = ()
+def resident_units(
+    needs: Needs, bounds: Bounds, donated: Collection[str] = ()
 ) -> Mapping[str, tuple[Buffer, ...]]:
-    """Return the buffers by unit with those of the graph's outputs, which live to the end.
+    """Return what a runtime holds by unit: intermediates, and outputs from their producer on.
 
     Args:
         needs: The program in its order.
-        allocation: Of its intermediates.
         bounds: Of dims without a number.
         donated: The names of outputs that lie in an input's memory.
     """
-    _, units = allocation.storage
-    found = {unit: list(buffers) for unit, buffers in units.items()}
-    for var, known in result_sizes(needs.program).items():
-        if needs.program.vars[var].name in donated:
-            continue
-        size = at_most(known, bounds)
-        buffer = Buffer(BufferId(var), size.coefficient, needs.live[var])
-        found.setdefault(size.unit, []).append(buffer)
-    return {unit: tuple(buffers) for unit, buffers in found.items()}
+    program = needs.program
+    results = {
+        var: at_most(size, bounds)
+        for var, size in result_sizes(program).items()
+        if program.vars[var].name not in donated
+    }
+    sizes = {**needs.sizes, **results}
+    return storage_of(program, sizes, needs.pinned, SHARE_VIEWS, needs.timeline)[1]
 
 
 def expression(total: Mapping[str, int]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from memplan_cli.analysis.aliasing import SHARE_SAFELY, Aliasing
+from memplan_cli.analysis.aliasing import SHARE_SAFELY, SHARE_VIEWS, Aliasing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -31,8 +31,9 @@ class Terms:
 
     @property
     def resident(self) -> Terms:
-        """The same with outputs counted: a live peak under them is ``resident``."""
-        return replace(self, sizes={**self.sizes, **self.results}, results={})
+        """What a runtime holds, outputs too: the live peak under these is ``resident``."""
+        sizes = {**self.sizes, **self.results}
+        return replace(self, sizes=sizes, aliasing=SHARE_VIEWS, results={})
 
 
 @dataclass(frozen=True, slots=True)

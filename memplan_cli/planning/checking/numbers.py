@@ -288,7 +288,7 @@ def _limits(plan: Plan) -> Iterator[tuple[str, int, int, int]]:
     apart = _apart(in_numbers(plan).tensors)
     yield "live_peak", 0, memory.live_peak, min(apart, memory.planned)
     yield from _ladder("", memory)
-    yield from _resident(report, memory)
+    yield from _resident(report, memory, apart)
     levels = [report.levels[level] for level in "210"]
     for name, said in zip("210", levels, strict=True):
         least = memory.live_peak if name == "2" and report.level == 2 else 0
@@ -300,13 +300,18 @@ def _limits(plan: Plan) -> Iterator[tuple[str, int, int, int]]:
             yield f"the bytes of level {name}", 0, low, high
 
 
-def _resident(report: Report, memory: Memory) -> Iterator[tuple[str, int, int, int]]:
-    """Yield what intermediates and outputs take together: the model knows when these begin."""
+def _resident(
+    report: Report, memory: Memory, apart: int
+) -> Iterator[tuple[str, int, int, int]]:
+    """Yield what a runtime holds: only the model knows when outputs begin, and what is a view.
+
+    Below level 2 a view has bytes of its own, which no runtime gives it.
+    """
     if memory.resident is None or memory.outputs is None or memory.live_peak is None:
         return
     given = memory.outputs - report.donated.bytes
-    most = memory.live_peak + given
-    yield "resident", max(memory.live_peak, given), memory.resident, most
+    least = memory.live_peak if report.level == 2 else 0
+    yield "resident", max(least, given), memory.resident, apart + given
 
 
 def _ladder(where: str, memory: Memory) -> Iterator[tuple[str, int, int, int]]:

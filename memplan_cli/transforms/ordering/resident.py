@@ -14,9 +14,9 @@ from memplan_cli.core.symbolic.sizes import Size
 from memplan_cli.transforms.ordering.order import best_order
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
-    from memplan_cli.core.program import Program, VarId
+    from memplan_cli.core.program import Program
     from memplan_cli.transforms.terms import Ordering, Terms
 
 SHARES = (1, 4, 512)
@@ -68,13 +68,19 @@ def _gains(resident: int, least: int) -> bool:
 def _orders(program: Program, ordered: Program, terms: Terms) -> Iterator[Program]:
     for share, start in zip(SHARES, (ordered, ordered, program), strict=True):
         results = {var: _part(size, share) for var, size in terms.results.items()}
-        yield _searched(start, replace(terms, results=results).resident.sizes, terms)
+        counted = replace(terms, results=results).resident
+        # Counted in part, outputs only guide the search for the plan's own live peak.
+        yield _searched(
+            start, counted if share == 1 else replace(counted, aliasing=terms.aliasing)
+        )
 
 
 def _part(size: Size, share: int) -> Size:
     return Size(-(-size.coefficient // share))
 
 
-def _searched(program: Program, sizes: Mapping[VarId, Size], terms: Terms) -> Program:
-    found = best_order(program, sizes, pinned=terms.pinned, aliasing=terms.aliasing, work=WORK)
+def _searched(program: Program, terms: Terms) -> Program:
+    found = best_order(
+        program, terms.sizes, pinned=terms.pinned, aliasing=terms.aliasing, work=WORK
+    )
     return found.program

@@ -104,11 +104,11 @@ def auto(
         # What no order can reach is not worth the work of trying.
         search.fit(max(budget, search.floor))
         chosen = search.best(budget)
-    bound = search.bound
+    bound = search.lower.least
     if budget is not None and budget < chosen.peak and not search.is_large:
         bound = search.lower.below(chosen.peak)
         # A search that aims at what cannot be reached takes much for little.
-        search.fit(max(budget, bound, search.floor))
+        search.fit(max(budget, search.held.below(chosen.peak), search.floor))
         chosen = search.best(budget)
     return Recomputation(
         chosen.copied.program,
@@ -133,9 +133,10 @@ class _Search:
         solver = Solver(program, self._terms)
         self.first = solver.as_it_is()
         self.lower = Bound(program, terms)
-        self.bound = self.lower.least
+        self.held = Bound(program, replace(self._terms, sizes=terms.sizes))
         # At the end all outputs are there.
-        self.floor = max(self.bound, sum(number(terms.results, v) for v in terms.results))
+        given = sum(number(terms.results, var) for var in terms.results)
+        self.floor = max(self.held.least, given)
         self._trials = [self.first]
         self._solvers: dict[str, Solver] = {"file": solver}
         self.is_large = len(program.body.ops) > LARGE
