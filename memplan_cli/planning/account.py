@@ -92,8 +92,6 @@ def report_of(decided: Decided, reuses: int) -> Report:
         symbolic=symbolic,
         phases=_parts(decided),
         loss=decided.phases.loss,
-        # What a runtime fused has no backward part to estimate.
-        training_estimate=decided.estimate if target == "portable" else {},
         target=target,
         recompute=_recompute(decided, memory),
         donated=replace(decided.candidate.donated, bytes=_donated_bytes(decided)),

@@ -217,7 +217,8 @@ class Report:
     """Number of nodes in each phase: forward, backward, update."""
     loss: str | None = None
     training_estimate: Mapping[str, int] = field(default_factory=dict)
-    """Caffe's dry run on a forward model: ``raw`` and ``optimized`` bytes of training."""
+    """The dry run of a forward model, on request: ``raw`` and ``optimized`` bytes of the
+    intermediates of its training step, without reuse and as planned."""
     foldable: tuple[ConstantTensor, ...] = ()
     """The constant expressions that are live at the peak, largest first."""
     folded: Folded = field(default_factory=Folded)

@@ -9,6 +9,7 @@ from memplan_cli.core.quantities import format_share, format_size
 from memplan_cli.core.results.figures import (
     CERTAINTY,
     DEFINITIONS,
+    EXACT,
     OBSERVED,
     UNKNOWN,
     WORKSPACE,
@@ -32,11 +33,11 @@ _SLOT_BOUND = "no reuse of whole slots at this level takes less, in this order"
 _TRAINING: Mapping[str, tuple[str, str]] = {
     "raw": (
         "to train",
-        "intermediates and gradients of a training step of this forward model, no reuse",
+        "intermediates of a training step of this model (`train-step --gradients`), no reuse",
     ),
     "optimized": (
         "to train, reused",
-        "the same in slots as large as the largest that they hold (Caffe's dry run)",
+        "the same as planned at this level, in the order of its nodes",
     ),
 }
 
@@ -170,7 +171,7 @@ def total_figures(report: Report) -> tuple[doc.Figure, ...]:
         for name in ("weights", "inputs", "outputs", "planned", "total")
     )
     training = (
-        doc.Figure(name, format_size(report.training_estimate[key]), meaning)
+        doc.Figure(name, format_size(report.training_estimate[key]), meaning, certainty=EXACT)
         for key, (name, meaning) in _TRAINING.items()
         if key in report.training_estimate
     )
