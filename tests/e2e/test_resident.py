@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import onnx
-import onnx.parser
 import pytest
 
 from memplan_cli import Settings, workflows
@@ -15,36 +14,22 @@ from memplan_cli.runtime.measuring.measure import Trial, measure
 from memplan_cli.runtime.simulation.predict import Executed, predict
 from memplan_cli.training.losses import LossFunction
 from memplan_cli.training.train_step import Recipe, make_train_step
+from perceptrons import perceptron
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-WIDTH, ROWS, LAYERS = 32, 256, 8
-
-
-def mlp() -> onnx.ModelProto:
-    """Return a perceptron whose activations take more than its weights."""
-    weights = ", ".join(f"float[{WIDTH},{WIDTH}] w{n}" for n in range(LAYERS))
-    lines, last = [], "x"
-    for n in range(LAYERS):
-        lines += [f"m{n} = MatMul({last}, w{n})", f"a{n} = Tanh(m{n})"]
-        last = f"a{n}"
-    text = f"""<ir_version: 10, opset_import: ["" : 21]>
-        g (float[{ROWS},{WIDTH}] x) => (float[{ROWS},{WIDTH}] y) <{weights}> {{
-        {" ".join(lines)} y = Identity({last}) }}"""
-    model = onnx.parser.parse_model(text)
-    for n in range(LAYERS):
-        values = [((7 * n + at) % 13 - 6) / 20 for at in range(WIDTH * WIDTH)]
-        tensor = onnx.helper.make_tensor(f"w{n}", onnx.TensorProto.FLOAT, (WIDTH,) * 2, values)
-        model.graph.initializer.append(tensor)
-    return model
 
 
 @pytest.fixture
 def step(tmp_path: Path) -> Path:
     """Return the file of a step that gives the gradients."""
     path = tmp_path / "step.onnx"
-    onnx.save(make_train_step(mlp(), Recipe(LossFunction("mse"), None)).model, str(path))
+    onnx.save(
+        make_train_step(
+            perceptron(width=32, rows=256), Recipe(LossFunction("mse"), None)
+        ).model,
+        str(path),
+    )
     return path
 
 

@@ -15,9 +15,9 @@ from memplan_cli.core.deserialization import Check, MisfitError, from_json, one_
 from memplan_cli.core.results.amounts import BoundDim, Memory, Profile  # noqa: TC001 - types to read by
 from memplan_cli.core.results.chunks import Chunks
 from memplan_cli.core.results.fallbacks import Fallback  # noqa: TC001 - a type to read by
-from memplan_cli.core.results.figures import CERTAINTY
+from memplan_cli.core.results.figures import CERTAINTY, OBSERVED
 from memplan_cli.core.results.folded import ConstantTensor, Folded
-from memplan_cli.core.results.observations import Peaks, RuntimeSettings, Validation
+from memplan_cli.core.results.observations import Peaks, RuntimeSettings, TimeRatio, Validation
 from memplan_cli.core.results.recomputed import Recompute
 from memplan_cli.core.serialization import Form, Key, Keys, Presence, optional, past, sparse
 from memplan_cli.errors import PlanError
@@ -136,6 +136,7 @@ class RuntimeFacts:
         Key("predicted", form=_PREDICTED),
         Key("observed", form=_OBSERVED),
         "settings",
+        *sparse("settings_sources", "time"),
     )
 
     name: str
@@ -144,6 +145,12 @@ class RuntimeFacts:
     predicted: Mapping[str, Peaks] = field(default_factory=dict)
     observed: Mapping[str, Peaks] = field(default_factory=dict)
     settings: RuntimeSettings | None = None
+    settings_sources: Mapping[str, Annotated[str, one_of(OBSERVED)]] = field(
+        default_factory=dict
+    )
+    """The settings, as ``scope.key``, that follow from what a run was seen to do."""
+    time: TimeRatio | None = None
+    """Where runs were timed in turn."""
 
 
 _OR_NULL = Form(
