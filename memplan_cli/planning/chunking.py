@@ -49,7 +49,7 @@ def in_pieces(
         )
     tell("chunking")
     graph = Graph.of(program, Facts(source.constants, source.opset), scope.pinned)
-    terms = terms_of(program, scope, settings)
+    terms = terms_of(program, scope, settings).resident
     found = search(graph, terms, budget)
     allowed = int(budget * found.before) if isinstance(budget, float) else budget
     return Chunking(

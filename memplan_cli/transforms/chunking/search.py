@@ -90,15 +90,14 @@ class Found:
 
 
 def search(graph: Graph, terms: Terms, budget: float) -> Found:
-    """Return a program whose live peak, outputs counted, fits a budget, or comes near it.
+    """Return a program whose live peak fits a budget, or comes near it.
 
     Args:
         graph: The program as it is.
         terms: What is planned, what is pinned, what may share bytes.
         budget: Bytes, or a share of the peak as it is where that is no whole number.
     """
-    searcher = _Search(graph, terms.resident, 0)
-    searcher.results = frozenset(terms.results)
+    searcher = _Search(graph, terms, 0)
     bound = lower_bound(graph, frozenset(terms.sizes), terms.aliasing)
     first = state = searcher.state(())
     before = first.peak if first is not None else 0
@@ -181,7 +180,7 @@ class _Trial(NamedTuple):
 class _Search:
     def __init__(self, graph: Graph, terms: Terms, budget: int) -> None:
         self.graph, self.terms, self.budget = graph, terms, budget
-        self.results: Collection[VarId] = ()
+        self.results: Collection[VarId] = frozenset(graph.program.body.outputs)
         """What the graph gives, whole: no seed of a region."""
         self._regions: dict[tuple[VarId, int], tuple[Region, ...]] = {}
         self._patterns: dict[tuple[object, ...], tuple[int, int]] = {}
