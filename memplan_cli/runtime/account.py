@@ -35,6 +35,7 @@ from memplan_cli.runtime.steer import (
     held_under,
     held_without_weights,
     in_one_region,
+    sources_of,
     with_best_arena,
 )
 
@@ -307,6 +308,7 @@ class _Proof:
             predicted={"original": self.before.predicted, "optimized": predicted},
             observed={"original": self.original.seen.peaks, "optimized": run.seen.peaks},
             settings=run.settings,
+            settings_sources=sources_of(run.settings) if run.seen.workspace else {},
         )
 
     def by_default(self, run: Run) -> tuple[str, ...]:

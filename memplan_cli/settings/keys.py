@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 METRICS = (
     "planned",
     "live_peak",
+    "resident",
     "foldable",
     "total",
     "naive",

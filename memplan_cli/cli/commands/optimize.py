@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 def _why_not(plan: Plan) -> str:
     """Return why a plan was not written."""
     recompute, chunked = plan.report.recompute, plan.report.chunked
-    best = plan.report.memory.live_peak or 0
+    best = plan.report.memory.resident or 0
     if not chunked.met and chunked.budget is not None:
         needs = (
             f", and {chunked.bound_node} needs {format_size(chunked.bound)} whole"

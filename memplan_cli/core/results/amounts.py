@@ -24,7 +24,7 @@ class Memory:
         "outputs",
         "naive",
         "live_peak",
-        *optional("foldable"),
+        *optional("resident", "foldable"),
         "planned",
         "total",
         "order_bound",
@@ -41,6 +41,7 @@ class Memory:
     order_bound: int | None = None
     order_proved: bool = False
     foldable: int | None = None
+    resident: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,6 +143,19 @@ class Peaks:
     process: ProcessBytes | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class TimeRatio:
+    """Time of a run of the written model over that of the original, both in turn.
+
+    ``low`` and ``high`` are the quartiles of the rounds' ratios.
+    """
+
+    median: float
+    low: float
+    high: float
+    rounds: int
+
+
 _MAY_BE_INFINITE = Form(
     kind=float | None, read=lambda number: math.inf if number is None else number
 )

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _HALF, _WIDE = frozenset({"float16", "bfloat16"}), "float32"
 
-_SIZES = ("inputs", "outputs", "naive", "live_peak", "planned", "total")
+_SIZES = ("inputs", "outputs", "naive", "live_peak", "resident", "planned", "total")
 """What a row of a binding says of its memory."""
 
 
@@ -123,6 +123,7 @@ _EXPRESSIONS = {
     "outputs": "outputs",
     "naive": "naive",
     "live_peak": "lower bound",
+    "resident": "resident",
     "planned": "planned",
     "total": "total",
 }
