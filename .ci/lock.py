@@ -13,8 +13,11 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 ROOT = Path(__file__).parents[1]
 LOCKS = ROOT / ".ci" / "locks"

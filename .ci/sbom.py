@@ -26,7 +26,9 @@ def installed(python: Path, report: Path, *words: str) -> dict[str, str]:
     subprocess.run([*pip, "--report", str(report), *words], check=True, cwd=ROOT)
     found = json.loads(report.read_text(encoding="utf-8"))["install"]
     return {
-        one["metadata"]["name"].lower(): one["download_info"]["archive_info"]["hashes"]["sha256"]
+        one["metadata"]["name"].lower(): one["download_info"]["archive_info"]["hashes"][
+            "sha256"
+        ]
         for one in found
     }
 
