@@ -10,6 +10,7 @@ installed, besides what `cyclonedx-py` writes: version, licences, what needs wha
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import venv
@@ -19,11 +20,14 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 VERSION = "1.6"
 
+ALONE = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+"""The environment of a process that sees what is installed and nothing else."""
+
 
 def installed(python: Path, report: Path, *words: str) -> dict[str, str]:
     """Install with the pip of this environment; return each package's SHA-256 by its name."""
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
-    subprocess.run([*pip, "--report", str(report), *words], check=True, cwd=ROOT)
+    subprocess.run([*pip, "--report", str(report), *words], check=True, cwd=ROOT, env=ALONE)
     found = json.loads(report.read_text(encoding="utf-8"))["install"]
     return {
         one["metadata"]["name"].lower(): one["download_info"]["archive_info"]["hashes"][
@@ -87,13 +91,13 @@ def main(folder: Path, dist: Path) -> int:
     hashes |= installed(python, folder / "own.json", "--no-deps", str(wheel))
     sample = ROOT / "sample_models" / "train_mlp.onnx"
     plan = [str(folder / "bin" / "memplan"), "report", str(sample), "--quiet"]
-    subprocess.run(plan, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(plan, check=True, stdout=subprocess.DEVNULL, env=ALONE)
     words = [
         str(Path(sys.executable).parent / "cyclonedx-py"), "environment", str(python),
         "--pyproject", str(ROOT / "pyproject.toml"), "--output-reproducible",
         "--spec-version", VERSION, "--output-format", "JSON", "--output-file", "-",
     ]  # fmt: skip
-    made = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+    made = subprocess.run(words, check=True, capture_output=True, text=True, env=ALONE).stdout
     text = json.dumps(hashed(json.loads(made), hashes), indent=1) + "\n"
     check(text)
     out = dist / f"{wheel.name.split('-py3')[0]}.cdx.json"
