@@ -28,6 +28,7 @@ from memplan_cli import workflows
 
 from .cases import asked, cell, publish, run_all
 from .hostile_commands import CASES as COMMANDS
+from .hostile_inputs import CASES as INPUTS
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "sample_models"
@@ -65,6 +66,8 @@ class Outcome:
             found.append(f"exit code {self.code}")
         if "Traceback" in self.message:
             found.append("a traceback")
+        if "memplan failed:" in self.message:
+            found.append("a fault of memplan's own")
         lines = self.message.splitlines()  # progress may stand above the message
         if self.code == 2 and not any(at.startswith(("Error:", "Usage:")) for at in lines):
             found.append("no message")
@@ -278,6 +281,7 @@ CASES: dict[str, Make] = {
     "a CSV with a negative size": _text("p.csv", "id,lower,upper,size\na,0,1,-4\n", "pack"),
     "a CSV with text for a number": _text("p.csv", "id,lower,upper,size\na,0,one,4\n", "pack"),
     **COMMANDS,
+    **INPUTS,
 }  # fmt: skip
 
 

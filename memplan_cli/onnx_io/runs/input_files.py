@@ -8,6 +8,7 @@ compared with what is there, and limited.
 from __future__ import annotations
 
 import json
+import os
 import re
 import zipfile
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ from memplan_cli.core.untrusted_files import refuse_endless
 from memplan_cli.errors import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -32,6 +33,9 @@ LARGEST = 1 << 32
 """Bytes of all inputs together: more is an archive made to fill a disk, or a mistake."""
 
 _LARGEST_JSON = 1 << 26
+_LARGEST_TENSOR = (1 << 31) - 1
+"""Bytes of a protobuf message; none that is larger can be parsed."""
+
 _FORMATS = "inputs come as .npz, as a folder of input_*.pb, or as .json"
 
 Array = Any
@@ -59,6 +63,16 @@ class Found:
     load: Callable[[], Sequence[Array]] | None
     is_sequence: bool = False
     is_literal: bool = False
+
+    @property
+    def bytes(self) -> int:
+        """Return how many the data has by what is said of it, where its type is numpy's."""
+        if self.load is None or self.shape is None or self.dtype in ("", "str"):
+            return 0
+        try:
+            return count_of(self.shape) * np.dtype(self.dtype).itemsize
+        except TypeError:
+            return 0  # a type of another package: its tensors are in memory already
 
 
 def read_file(path: Path, wanted: Sequence[ValueInfoProto]) -> Iterator[Found]:
@@ -144,10 +158,7 @@ def _header(file: Any, size: int, where: str) -> tuple[tuple[int, ...], str]:  #
         raise SettingsError(f"{where} is {dtype}, which no input of a model can be")
     if any(dim < 0 for dim in shape):
         raise SettingsError(f"{where} has a negative dim")
-    count = 1
-    for dim in shape:
-        count *= int(dim)
-    said, there = count * dtype.itemsize, size - file.tell()
+    said, there = count_of(shape) * dtype.itemsize, size - file.tell()
     within_limit(where, max(said, there))
     if said != there:
         raise SettingsError(f"{where} says {said} bytes of data and has {there}")
@@ -170,7 +181,7 @@ def _folder(path: Path, wanted: Sequence[ValueInfoProto]) -> Iterator[Found]:
     by_name = {value.name: value for value in wanted}
     for number, file in numbered:
         refuse_endless(file, SettingsError)
-        data = _bytes_of(file, LARGEST)
+        data = _bytes_of(file, _LARGEST_TENSOR)
         name = TensorProto.FromString(data).name
         at = wanted[number] if number < len(wanted) else None
         value = by_name.get(name, at)
@@ -200,10 +211,22 @@ def _array(tensor: TensorProto, where: str) -> NDArray[Any]:
     if tensor.data_location == TensorProto.EXTERNAL or tensor.external_data:
         raise SettingsError(f"{where} keeps its data in another file, which is not read")
     try:
-        helper.tensor_dtype_to_np_dtype(tensor.data_type)
+        element = helper.tensor_dtype_to_np_dtype(tensor.data_type)
     except KeyError as error:
         raise SettingsError(f"{where} holds no tensor") from error
+    if any(dim < 0 for dim in tensor.dims):
+        raise SettingsError(f"{where} has a negative dim")
+    within_limit(where, count_of(tensor.dims) * element.itemsize)
+    if sum(bool(getattr(tensor, name)) for name in _DATA) > 1:
+        raise SettingsError(f"{where} has its data twice")
     return np.asarray(numpy_helper.to_array(tensor))
+
+
+_DATA = (
+    *("raw_data", "float_data", "int32_data", "int64_data"),
+    *("double_data", "uint64_data", "string_data"),
+)
+"""Where a tensor may have its values; in one of them."""
 
 
 def _name_of(array: NDArray[Any]) -> str:
@@ -211,7 +234,7 @@ def _name_of(array: NDArray[Any]) -> str:
 
 
 def _json(path: Path, wanted: Sequence[ValueInfoProto]) -> Iterator[Found]:
-    document = json.loads(_bytes_of(path, _LARGEST_JSON))
+    document = json.loads(_bytes_of(path, _LARGEST_JSON), object_pairs_hook=_once)
     entries = document.get("inputs", document) if isinstance(document, dict) else None
     names = {value.name for value in wanted}
     if isinstance(document, dict) and "inputs" in names and "shape" in document["inputs"]:
@@ -225,9 +248,23 @@ def _json(path: Path, wanted: Sequence[ValueInfoProto]) -> Iterator[Found]:
         yield _entry(name, entry, where)
 
 
+def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON in which nothing is said twice."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise SettingsError(f"{twice[:100]!r} is there twice in one object of JSON")
+    return found
+
+
 _KEYS = frozenset({"shape", "dtype", "value", "low", "high", "gen"})
 
 _ALIASES = {"float": "float32", "double": "float64", "string": "str", "boolean": "bool"}
+
+
+_DRAWN = 8
+"""Bytes of a value as it is drawn, before it takes its input's type."""
 
 
 def _entry(name: str, entry: Mapping[str, Any], where: str) -> Found:
@@ -250,6 +287,7 @@ def _entry(name: str, entry: Mapping[str, Any], where: str) -> Found:
         return Found(name, where, shape, dtype, None)
     if shape is None:
         raise SettingsError(f"{where} has no shape to draw values for")
+    within_limit(where, count_of(shape) * _DRAWN)
     return Found(name, where, shape, dtype, _Draw(name, shape, draw))
 
 
@@ -260,11 +298,12 @@ def _valued(said: Found, data: Array) -> Found:
         raise SettingsError(f"{where}: its value is no number, text, or even list of them")
     if shape is None:
         return replace(said, shape=data.shape or None, load=lambda: (data,))
-    if data.ndim and data.size != _count(shape):
+    if data.ndim and data.size != count_of(shape):
         raise SettingsError(
             f"{where} has {data.size} values for shape {list(shape)}", hint="say all or one"
         )
     whole = shape
+    within_limit(where, count_of(whole) * data.itemsize)
     return replace(
         said, load=lambda: (data.reshape(whole) if data.ndim else np.full(whole, data),)
     )
@@ -296,7 +335,8 @@ def _drawn(
     if kind == "normal" and len(numbers) <= 1:
         scale = np.float32(numbers[0] if numbers else 1)
         return lambda g, shape: g.standard_normal(shape, dtype=np.float32) * scale
-    constant = {"zeros": 0, "ones": 1}.get(kind, numbers[0] if kind == "const" else None)
+    said = numbers[0] if kind == "const" and len(numbers) == 1 else None
+    constant = {"zeros": 0, "ones": 1}.get(kind, said)
     if constant is None:
         raise SettingsError(
             f"{where}: {str(entry['gen'])[:60]!r} draws nothing",
@@ -321,12 +361,13 @@ def _shape(said: object, where: str) -> tuple[int, ...] | None:
         return None
     match said:
         case list() if all(type(dim) is int and 0 <= dim < 2**63 for dim in said):
-            within_limit(where, _count(said))
+            within_limit(where, count_of(said))
             return tuple(said)
     raise SettingsError(f"{where}: a shape is a list of numbers, as in [1, 3, 224, 224]")
 
 
-def _count(shape: Sequence[int]) -> int:
+def count_of(shape: Iterable[int]) -> int:
+    """Return how many elements a shape has."""
     count = 1
     for dim in shape:
         count *= dim
@@ -336,6 +377,8 @@ def _count(shape: Sequence[int]) -> int:
 def _bytes_of(path: Path, largest: int) -> bytes:
     try:
         with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size > largest:  # perhaps a sparse file of terabytes
+                raise SettingsError(f"{path} has more than {largest} bytes")
             return _all_of(file, path, largest)
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
