@@ -29,6 +29,8 @@ from memplan_cli import workflows
 from .cases import asked, cell, publish, run_all
 from .hostile_commands import CASES as COMMANDS
 from .hostile_inputs import CASES as INPUTS
+from .hostile_proofs import CASES as PROOFS
+from .hostile_proofs import LOAD
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "sample_models"
@@ -282,6 +284,7 @@ CASES: dict[str, Make] = {
     "a CSV with text for a number": _text("p.csv", "id,lower,upper,size\na,0,one,4\n", "pack"),
     **COMMANDS,
     **INPUTS,
+    **PROOFS,
 }  # fmt: skip
 
 
@@ -292,8 +295,9 @@ def _limit() -> None:
 
 def started_anew(words: list[str]) -> subprocess.CompletedProcess[bytes]:
     """Run memplan in a Python of its own, within the limits."""
+    module = ["memplan_cli"] if words[0] != LOAD else ["tests.benchmarks.hostile_load"]
     return subprocess.run(
-        [sys.executable, "-m", "memplan_cli", *words],
+        [sys.executable, "-m", *module, *words[words[0] == LOAD :]],
         capture_output=True, timeout=PATIENCE, check=False, cwd=ROOT, preexec_fn=_limit,
     )  # fmt: skip
 
@@ -306,7 +310,7 @@ def run(make: Make, command: Command = started_anew) -> Outcome:
         before = _files(folder)
         started = time.perf_counter()
         try:
-            done = command(words)
+            done = (started_anew if words[0] == LOAD else command)(words)
             code, message = done.returncode, done.stderr.decode("utf-8", "replace")
             printed = done.stdout.decode("utf-8", "replace")
         except subprocess.TimeoutExpired:

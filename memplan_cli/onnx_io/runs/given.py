@@ -20,7 +20,7 @@ from memplan_cli.core.bindings import Feed
 from memplan_cli.core.selection import nearest
 from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.interface import fed_inputs, tensor_type
-from memplan_cli.onnx_io.runs.input_files import Found, read_file, within_limit
+from memplan_cli.onnx_io.runs.input_files import Found, array_of, read_file, within_limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -140,8 +140,8 @@ def not_taken(inputs: Inputs, model: ModelProto) -> tuple[str, ...]:
 
 def _values(values: Mapping[str, object]) -> Iterator[Found]:
     for name, value in values.items():
-        array = np.asarray(value)
         where = f"input {name[:100]!r}"
+        array = array_of(value, where)
         if array.dtype.hasobject and not all(isinstance(item, str) for item in array.flat):
             raise SettingsError(f"{where} is no number, text, or even list of them")
         dtype = array.dtype.name if isinstance(value, np.ndarray | np.generic) else ""
@@ -265,15 +265,15 @@ def _typed(array: NDArray[Any], wanted: np.dtype[Any], where: str) -> NDArray[An
 
 
 def _refuse_untextual(text: str, where: str) -> None:
-    """Refuse half a character, which no run could encode, and what an array would cut off.
+    """Refuse half a character, which no run could encode.
 
     Raises:
         SettingsError: naming the text.
     """
-    if text.endswith("\0") or any("\ud800" <= letter <= "\udfff" for letter in text):
+    if any("\ud800" <= letter <= "\udfff" for letter in text):
         raise SettingsError(
             f"{where}: {text[:60]!r} is no text that a run can be given",
-            hint="text is Unicode without surrogates, and does not end in a zero",
+            hint="text is Unicode without surrogates",
         )
 
 

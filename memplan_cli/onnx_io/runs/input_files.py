@@ -8,7 +8,6 @@ compared with what is there, and limited.
 from __future__ import annotations
 
 import json
-import os
 import re
 import zipfile
 from dataclasses import dataclass, replace
@@ -85,7 +84,7 @@ def read_file(path: Path, wanted: Sequence[ValueInfoProto]) -> Iterator[Found]:
     Raises:
         SettingsError: it cannot be read, or is not what it should be.
     """
-    refuse_endless(path, SettingsError)
+    refuse_endless(path, SettingsError, 2 * LARGEST)
     if not path.exists():
         raise SettingsError(f"there is no file {path}", hint=_FORMATS)
     read = _folder if path.is_dir() else _READERS.get(path.suffix.lower())
@@ -180,7 +179,7 @@ def _folder(path: Path, wanted: Sequence[ValueInfoProto]) -> Iterator[Found]:
         )
     by_name = {value.name: value for value in wanted}
     for number, file in numbered:
-        refuse_endless(file, SettingsError)
+        refuse_endless(file, SettingsError, _LARGEST_TENSOR)
         data = _bytes_of(file, _LARGEST_TENSOR)
         name = TensorProto.FromString(data).name
         at = wanted[number] if number < len(wanted) else None
@@ -279,7 +278,7 @@ def _entry(name: str, entry: Mapping[str, Any], where: str) -> Found:
     shape = _shape(entry.get("shape"), where)
     if "value" in entry:
         literal = Found(name, where, shape, dtype, None, is_literal=True)
-        return _valued(literal, np.asarray(entry["value"]))
+        return _valued(literal, array_of(entry["value"], where))
     draw = _drawn(entry, where)
     if draw is None:
         if shape is None:
@@ -289,6 +288,23 @@ def _entry(name: str, entry: Mapping[str, Any], where: str) -> Found:
         raise SettingsError(f"{where} has no shape to draw values for")
     within_limit(where, count_of(shape) * _DRAWN)
     return Found(name, where, shape, dtype, _Draw(name, shape, draw))
+
+
+def array_of(value: object, where: str) -> Array:
+    """Return a number, a text, or lists of either, as an array of nothing else.
+
+    Raises:
+        SettingsError: numpy would change a text: it cuts off zeros at its end.
+    """
+    array = np.asarray(value)
+    if array.dtype.kind == "U" and not isinstance(value, np.ndarray | np.generic):
+        said = value if isinstance(value, str) else list(value)  # type: ignore[call-overload]
+        if array.tolist() != said:
+            raise SettingsError(
+                f"{where}: its value is no text that a run can be given",
+                hint="texts do not end in a zero, and do not stand beside numbers",
+            )
+    return array
 
 
 def _valued(said: Found, data: Array) -> Found:
@@ -377,8 +393,6 @@ def count_of(shape: Iterable[int]) -> int:
 def _bytes_of(path: Path, largest: int) -> bytes:
     try:
         with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size > largest:  # perhaps a sparse file of terabytes
-                raise SettingsError(f"{path} has more than {largest} bytes")
             return _all_of(file, path, largest)
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
