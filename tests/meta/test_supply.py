@@ -66,7 +66,7 @@ def test_locks_have_what_is_asked_for_within_its_bounds(name: str) -> None:
             continue
         wish = Requirement(line)
         found = versions[wish.name.lower()]
-        assert all(wish.specifier.contains(Version(one)) for one in found), line
+        assert any(wish.specifier.contains(Version(one)) for one in found), line
 
 
 def test_environments_with_memplan_in_them_agree_on_versions() -> None:
