@@ -28,7 +28,7 @@ TABLE = ROOT / "docs" / "measurements" / "kills.md"
 MOMENTS = 20
 SIGNALS = ("SIGTERM", "SIGHUP", "SIGINT", "SIGKILL")
 
-_MARK = "MEMPLAN_KILLED"
+MARK = "MEMPLAN_KILLED"
 """A variable by which every process that a command started is known."""
 
 _SETTLE = 2.0
@@ -103,7 +103,7 @@ CASES = {f"{name}: {sent}": (command, sent) for name, command in COMMANDS.items(
 
 def marked(mark: str) -> list[int]:
     """Return the processes that a command of this mark started, itself included."""
-    wanted = f"{_MARK}={mark}".encode()
+    wanted = f"{MARK}={mark}".encode()
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
@@ -143,7 +143,7 @@ def _at(  # noqa: PLR0913, PLR0917 - one moment of `killed`
     known: tuple[str, ...], found: Killed,
 ) -> None:  # fmt: skip
     mark = os.urandom(6).hex()
-    process = place.start(*command.words, env=place.environment(**{_MARK: mark}))
+    process = place.start(*command.words, env=place.environment(**{MARK: mark}))
     time.sleep(moment)
     hears = _hears(process.pid)
     sent = time.perf_counter()
