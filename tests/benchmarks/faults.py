@@ -26,7 +26,7 @@ from onnx import TensorProto, helper
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.planning.checking.plan_file import read_plan
 
-from . import faulty_runtimes
+from . import faulty_inputs, faulty_runtimes
 from .cases import asked, cell, publish, run_all
 from .fault_place import ROOT, SAMPLE, Ending, Place, judged
 
@@ -272,6 +272,36 @@ def interrupt_while_the_runtime_runs(place: Place) -> Ending:
     )  # fmt: skip
 
 
+def full_temporary_folder_for_inputs(place: Place) -> Ending:
+    words = faulty_inputs.given(place, 100_000)
+    ending = _in_a_mount(place, "size=64k", _memplan(*words), temporary=True)
+    wrong = [*_left(ending), *place.rubbish(*faulty_inputs.GIVEN)]
+    return judged(ending, 2, "no room for the inputs", wrong)
+
+
+def full_disk_for_a_certificate(place: Place) -> Ending:
+    command = _memplan("optimize", LARGE, "-o", "out.onnx", "--no-validate", "-q",
+                       "--certificate", "disk/c.json")  # fmt: skip
+    ending = _in_a_mount(place, "size=4k,nr_inodes=1", command)
+    return judged(
+        ending, 2, "No space left on device", [*_left(ending), *place.rubbish("disk")]
+    )
+
+
+def interrupt_while_a_certificate_is_checked(place: Place) -> Ending:
+    words = faulty_inputs.long_certificate(place)
+    made = ("out.onnx", "out.json", "c.json")
+    return _interrupted(place, words, lambda process: _worked(process) > 1.0, *made)
+
+
+def interrupt_while_inputs_are_read(place: Place) -> Ending:
+    words = faulty_inputs.given(place, 1 << 24)
+    stored = place.temporary.rglob
+    return _interrupted(
+        place, words, lambda _: any(stored("memplan-inputs-*/*.npy")), *faulty_inputs.GIVEN
+    )
+
+
 FAULTS: Mapping[str, Callable[[Place], Ending]] = {
     "the disk is full": full_disk,
     "the disk is full when the weights go along": full_disk_for_weights,
@@ -292,6 +322,12 @@ FAULTS: Mapping[str, Callable[[Place], Ending]] = {
     "SIGKILL while the runtime hangs": faulty_runtimes.kill_while_the_runtime_hangs,
     "the runtime refuses the written model": faulty_runtimes.runtime_raises,
     "the runtime cannot be imported": faulty_runtimes.no_runtime,
+    "the folder for temporary files is full of inputs": full_temporary_folder_for_inputs,
+    "the disk is full when a certificate goes along": full_disk_for_a_certificate,
+    "the inputs are not all there yet": faulty_inputs.inputs_that_go,
+    "Ctrl-C while inputs are read": interrupt_while_inputs_are_read,
+    "Ctrl-C while a certificate is checked": interrupt_while_a_certificate_is_checked,
+    "a certificate of an earlier plan": faulty_inputs.certificate_of_another_moment,
 }
 
 

@@ -26,7 +26,7 @@ from onnx import TensorProto, helper
 
 from memplan_cli import workflows
 
-from .cases import asked, cell, publish, run_all
+from .cases import asked, cell, publish, side_by_side
 from .hostile_commands import CASES as COMMANDS
 from .hostile_inputs import CASES as INPUTS
 from .hostile_proofs import CASES as PROOFS
@@ -332,9 +332,13 @@ def _files(folder: Path) -> set[Path]:
     return {path for path in found if "__pycache__" not in path.parts}
 
 
+def _outcome(name: str) -> Outcome:
+    return run(CASES[name])
+
+
 def main() -> int:
     words = asked(__doc__)
-    rows = run_all(CASES, run, words)
+    rows = side_by_side(CASES, _outcome, words)
     lines = [
         "# Hostile inputs",
         "",

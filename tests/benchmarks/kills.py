@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .cases import asked, publish, run_all
+from .cases import asked, publish, side_by_side
 from .fault_place import ROOT, Place
 from .faults import with_weights
 
@@ -165,7 +165,11 @@ def _at(  # noqa: PLR0913, PLR0917 - one moment of `killed`
         os.kill(survivor, signal.SIGKILL)
     # Between the last rename and the end of the process everything is written.
     done = bool(command.writes) and all(
-        (place.folder / name).exists() for name in command.writes
+        any(
+            name not in known or path.parent != place.folder
+            for path in place.folder.rglob(name)
+        )
+        for name in command.writes
     )
     finished = code == 0 or number == signal.SIGKILL or done
     expected = (*known, *command.writes) if finished else known
@@ -191,9 +195,13 @@ def _codes(number: signal.Signals) -> tuple[int, ...]:
     return (-number, 0) if number == signal.SIGKILL else (128 + number, 0)
 
 
+def _case(name: str) -> Killed:
+    return killed(*CASES[name])
+
+
 def main() -> int:
     words = asked(__doc__)
-    endings = run_all(CASES, lambda case: killed(*case), words)
+    endings = side_by_side(CASES, _case, words)
     lines = [
         "# Kills",
         "",

@@ -186,7 +186,7 @@ def page(found: dict[str, Seen], gib: float) -> list[str]:
         "",
         f"`python -m tests.benchmarks.large`: {gib:g} GiB of weights, random numbers in a file beside the",
         "model, in a stack of MatMuls; two cores that others used too, 2026-11-22. All processes of a",
-        f"command are looked at every {SECONDS * 1000:.0f} ms; sizes are proportional set sizes, in MiB, and",
+        f"command are looked at every {SECONDS * 1000:.0f} ms, and seldomer where the machine is busy; sizes are proportional set sizes, in MiB, and",
         "pages of the mapped file count. The unit is one process with a session of the model under the",
         "runtime's defaults, which runs it twice. `sessions at once` is the most processes of more than",
         f"{SESSION // MIB} MiB that were there together. Asked for: no more than the unit and 200 MiB.",
@@ -195,7 +195,7 @@ def page(found: dict[str, Seen], gib: float) -> list[str]:
         "|---|---:|---:|---:|---:|---:|---|",
     ]
     for name, seen in found.items():
-        each = sorted(seen.processes.items(), key=lambda pair: pair[0])
+        each = seen.processes.items()  # as they came
         sizes = ", ".join(f"{seen.names[p]} {size // MIB}" for p, size in each)
         beyond = (seen.highest - unit.highest) // MIB
         lines.append(

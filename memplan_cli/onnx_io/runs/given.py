@@ -67,7 +67,7 @@ class Storage:
 
 def _no_room(error: OSError) -> SettingsError:
     return SettingsError(
-        f"no room for the inputs in {tempfile.gettempdir()}: {error.strerror}",
+        f"no room for the inputs in {tempfile.gettempdir()}: {error.strerror or error}",
         hint="set TMPDIR to a folder on a larger disk",
     )
 
