@@ -19,6 +19,7 @@ import tempfile
 import warnings
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -280,6 +281,8 @@ def main() -> int:
     if asked.inside:
         fuzz(asked.inside[0], asked.seconds, Path(asked.inside[1]))
         return 0
+    if find_spec("atheris") is None:
+        parser.error("atheris is not installed: `make fuzz` installs it")
     known = read_table(TABLE.read_text(encoding="utf-8")) if asked.write_table else {}
     failed = False
     for name in [asked.only] if asked.only else TARGETS:
