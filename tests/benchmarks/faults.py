@@ -235,7 +235,9 @@ def _interrupted(
     limit = time.perf_counter() + 300
     while process.poll() is None and not ready(process.pid) and time.perf_counter() < limit:
         time.sleep(0.02)
-    before += _worked(process.pid) if process.poll() is None else 0.0
+    if process.poll() is not None:
+        return Ending("before it could be interrupted", wrong=("nothing was interrupted",))
+    before += _worked(process.pid)
     sent = time.perf_counter()
     os.killpg(process.pid, signal.SIGINT)
     _, said = process.communicate(timeout=300)
@@ -268,7 +270,7 @@ def interrupt_while_planning(place: Place) -> Ending:
 def interrupt_while_the_runtime_runs(place: Place) -> Ending:
     return _interrupted(
         place, ("optimize", "model.onnx", "-o", "out.onnx"),
-        lambda _: any(place.temporary.glob("memplan-*/job.json")),
+        lambda _: any(place.temporary.rglob("job.json")),
     )  # fmt: skip
 
 
