@@ -230,7 +230,7 @@ CASES: Mapping[str, Callable[[Path], list[str]]] = {
     "inputs: a member of 2**40 bytes that has 4": _lying(1 << 40, _header(f"({1 << 36}, 4)")),
     "inputs: a member that says less than it has": _lying(20, _GOOD),
     "inputs: a member with a path out of the folder": _npz(("../../pwned.npy", _GOOD)),
-    "inputs: a member at an absolute path": _npz(("/tmp/pwned.npy", _GOOD)),  # noqa: S108
+    "inputs: a member at an absolute path": _npz(("/etc/pwned.npy", _GOOD)),
     "inputs: a member whose name steers the terminal": _npz(("\x1b[2J\n::error::.npy", _GOOD)),
     "inputs: a member that is there twice": _npz(("x.npy", _GOOD), ("x", _GOOD)),
     "inputs: a member that needs a password": _given(
