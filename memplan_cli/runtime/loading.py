@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import onnxruntime as ort
 
 from memplan_cli.core.results.observations import CPU, RuntimeSettings
+from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.recorded import Recorded, recorded_settings
 from memplan_cli.onnx_io.scan import scanned_metadata
 from memplan_cli.runtime.workers.session import (
@@ -125,7 +126,21 @@ def load_session(path: Path, options: Any = None, **others: Any) -> PlannedSessi
     elif settings.arena and provider == CPU:
         _use_arena(settings.arena)
         options.add_session_config_entry("session.use_env_allocators", "1")
-    return PlannedSession(path, options, recorded, **others)
+    session = PlannedSession(path, options, recorded, **others)
+    _refuse_unknown(session, path)
+    return session
+
+
+def _refuse_unknown(session: PlannedSession, path: Path) -> None:
+    """Refuse buffers of inputs and outputs that the model does not have.
+
+    Raises:
+        ModelError: naming one.
+    """
+    known = {value.name for value in (*session.get_inputs(), *session.get_outputs())}
+    for name in (*session.donated, *session.donated.values()):
+        if name not in known:
+            raise ModelError(f"{path} binds {name[:80]!r}, which is no input or output of it")
 
 
 def _first(providers: Any) -> str:  # noqa: ANN401 - names, or pairs with options

@@ -61,6 +61,10 @@ _ENDLESS = 1 << 62
 """Bytes that no arena holds: the last attempt is never one too many."""
 
 
+MOST_RUNS = 1 + 2 + (1 + len(_GROWTH) + 1) + 1
+"""Processes of one search: workspace, an order seen twice, arenas, and the choice measured."""
+
+
 @dataclass(frozen=True, slots=True)
 class Recommendation:
     """Settings, and what they do.

@@ -7,11 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.progress import silent
 from memplan_cli.settings.settings import Settings
 from memplan_cli.workflows.files.binding import assumed_in, binding_of, refuse_run
 from memplan_cli.workflows.files.model_file import bind_whole, read_model
 
 if TYPE_CHECKING:
+    from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.observations import RuntimeSettings
     from memplan_cli.runtime.steer import Recommendation
     from memplan_cli.workflows.compare import Check
@@ -19,13 +21,19 @@ if TYPE_CHECKING:
     from memplan_cli.workflows.request import FilePath
 
 
-def settings(model: FilePath, given: Settings, check: Check | None = None) -> Recommendation:
+def settings(
+    model: FilePath,
+    given: Settings,
+    check: Check | None = None,
+    progress: Progress | None = None,
+) -> Recommendation:
     """Return the runtime options that make a model, as it is, need least memory.
 
     Args:
         model: Its weights must be there: the runtime loads it to tell what it would run.
         given: What binds dims and inputs in it counts.
         check: Confirm by a run on its provider, or search by measuring; None predicts only.
+        progress: Told of each process of a search.
 
     Raises:
         MemplanError: the model does not load, or has no dim of a name.
@@ -50,7 +58,7 @@ def settings(model: FilePath, given: Settings, check: Check | None = None) -> Re
         found = _confirmed(file, bound, check)
     else:
         trial = Trial(provider=check.provider, timeout=check.timeout) if check else None
-        found = best_settings(model, binding_of(bound), trial)
+        found = best_settings(model, binding_of(bound), trial, progress or silent)
     return replace(found, notes=(*found.notes, *assumed_in(bound)))
 
 

@@ -73,5 +73,5 @@ def settings(  # noqa: PLR0913 - one parameter an option, as click wants it
     if measure or tune:
         search: Search = "measured" if tune else "foreseen"
         check = workflows.Check(provider=provider, timeout=timeout, search=search)
-    found = workflows.settings(model, binding, check)
+    found = workflows.settings(model, binding, check, output.progress)
     deliver(SETTINGS[form](found, str(model)), out, output)

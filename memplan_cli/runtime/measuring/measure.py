@@ -27,10 +27,14 @@ from memplan_cli.runtime.workers.session_job import SessionJob
 from memplan_cli.runtime.workers.worker import Outcome, run_job
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from memplan_cli.core.bindings import Feeds, FeedSpec
     from memplan_cli.core.results.observations import Peaks
+
+
+def _unheard() -> None:
+    """Let a process begin without a word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,7 @@ class Trial:
         timeout: seconds for the whole process.
         seed: of the inputs.
         specs: how to draw the inputs; None reads it from the model.
+        begins: called before each process.
     """
 
     provider: str = "auto"
@@ -56,6 +61,7 @@ class Trial:
     seed: int = 0
     specs: tuple[FeedSpec, ...] | None = None
     feeds: Feeds = field(default_factory=dict)
+    begins: Callable[[], None] = field(default=_unheard, compare=False)
 
 
 def measure(model: Path, settings: RuntimeSettings, trial: Trial | None = None) -> Peaks:
@@ -141,6 +147,7 @@ def _run(
     session = _session(model, settings, trial)
     runs = {"runs": trial.runs, "timing_runs": trial.timing_runs}
     job = {"session": to_json(session), **runs, **more}
+    trial.begins()
     return run_job("measure", job, timeout=trial.timeout)
 
 
