@@ -1,0 +1,81 @@
+"""A session's runs in a simulated process: its arena, and the pages of files that are read."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.program import Origin, walk
+from memplan_cli.runtime.process.parts import ARENA, ARENA_TABLES
+from memplan_cli.runtime.process.space import Space
+from memplan_cli.runtime.simulation.bfc import Arena
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from memplan_cli.core.program import Program, VarId
+    from memplan_cli.onnx_io.weights.stored import StoredWeight
+    from memplan_cli.runtime.process.space import Block
+
+_TABLE = 32
+"""The arena keeps a handle of 8 bytes for every 256 of a region."""
+
+_ROW = 128 << 10
+"""Bytes that the system maps around one row that is read (Linux 6.18, ext4)."""
+
+_INDEX = 8
+"""Bytes of the index of a row."""
+
+
+@dataclass(slots=True)
+class ResidentArena(Arena):
+    """An arena that takes its regions from a process; what it gives out is written."""
+
+    space: Space = field(default_factory=Space)
+    _starts: list[int] = field(default_factory=list)
+    _regions: list[Block] = field(default_factory=list)
+
+    def allocate(self, size: int) -> int | None:
+        """Return the address of a chunk, all of which is written."""
+        address = Arena.allocate(self, size)
+        if address is not None:
+            at = bisect_right(self._starts, address) - 1
+            self.space.touch(self._regions[at], address - self._starts[at], size)
+        return address
+
+    def _extend(self, wanted: int) -> None:
+        start, held = self._next, self.held
+        Arena._extend(self, wanted)  # noqa: SLF001 - its own base, whose slots forbid super()
+        size = self.held - held
+        self._starts.append(start)
+        self._regions.append(self.space.reserve(ARENA, size))
+        self.space.take(ARENA_TABLES, size // _TABLE, 16)
+
+
+def mapped_bytes(
+    program: Program, sizes: Mapping[VarId, int], known: Mapping[str, StoredWeight]
+) -> int:
+    """Return the bytes of weights in files beside the model that runs read from there.
+
+    Of a table whose rows are looked up, only what lies around them is.
+    """
+    found: dict[VarId, int] = {}
+    for _, op in walk(program.body):
+        for place, var in enumerate(op.inputs):
+            if not var or program.vars[var].origin is not Origin.WEIGHT:
+                continue
+            weight = known.get(program.vars[var].name)
+            if weight is None or weight.inside:
+                continue
+            size = weight.packed if weight.packed else _unpacked(op, var, weight.size, program)
+            if op.type == "Gather" and place == 0:
+                size = min(size, sizes.get(op.inputs[1], size) // _INDEX * _ROW)
+            found[var] = max(found.get(var, 0), size)
+    return sum(found.values())
+
+
+def _unpacked(op: object, var: VarId, size: int, program: Program) -> int:
+    from memplan_cli.runtime.process.packing import packed_bytes
+
+    return 0 if packed_bytes(op, var, program) else size  # type: ignore[arg-type]
