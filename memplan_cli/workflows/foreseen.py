@@ -109,7 +109,10 @@ class _Proving:
 
         return sorted(
             candidates,
-            key=lambda c: foreseen_cost(self.original, before, _written(c, Path())),
+            # The weights are those of the file that is rewritten, wherever they lie.
+            key=lambda c: foreseen_cost(
+                self.original, before, _written(c, c.rewriting.file.path)
+            ),
         )
 
     def proved(self, candidate: Candidate, files: RewrittenFiles, turn: int) -> Plan:

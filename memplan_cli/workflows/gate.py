@@ -25,10 +25,11 @@ from memplan_cli.reporting.findings.gate import (
     worth_recording,
 )
 from memplan_cli.reporting.findings.hints import path_word
-from memplan_cli.reporting.findings.snapshot import snapshot_of
+from memplan_cli.reporting.findings.snapshot import process_metrics, snapshot_of
 from memplan_cli.settings.sources import layers, read_overrides
 from memplan_cli.workflows.files.file_names import matched
 from memplan_cli.workflows.files.output_files import refuse_targets
+from memplan_cli.workflows.process import predicted_process
 from memplan_cli.workflows.report import planned_or_stale, say_assumed, warn
 from memplan_cli.workflows.request import Request
 
@@ -96,8 +97,8 @@ def gate(
     recorded = {place: dict(entries) for place, entries in earlier.items()}
     for case in cases:
         known = earlier[case.place]
-        snapshot = _snapshot(case, request)
         rules = case.terms.in_force(case.key, compared=bool(known))
+        snapshot = _snapshot(case, request, rules)
         verdict = _verdict(snapshot, known.get(case.key), rules, terms)
         if verdict.recorded:
             recorded[case.place][case.key] = snapshot
@@ -247,7 +248,7 @@ def _verdict(
     return replace(fresh, rules=rules, difference=seen, recorded=True)
 
 
-def _snapshot(case: _Case, request: Request) -> Snapshot:
+def _snapshot(case: _Case, request: Request, rules: Rules) -> Snapshot:
     """Return the numbers of a case.
 
     Raises:
@@ -260,7 +261,14 @@ def _snapshot(case: _Case, request: Request) -> Snapshot:
         )
     warn(case.model, plan.report.warnings, request)
     say_assumed(case.model, plan, request)
-    return snapshot_of(plan, case.key, installed_runtime())
+    snapshot = snapshot_of(plan, case.key, installed_runtime())
+    wanted = [name for name in rules.metrics if name.startswith("process.")]
+    if case.model.suffix == ".json" or all(name in snapshot.metrics for name in wanted):
+        return snapshot
+    # What a model takes is predicted: it is loaded, and not run.
+    found = predicted_process(case.model, request.load(case.model))
+    known = {n: size for n, size in process_metrics(found).items() if size is not None}
+    return replace(snapshot, metrics={**snapshot.metrics, **known})
 
 
 def installed_runtime() -> str:

@@ -56,13 +56,18 @@ def report(  # noqa: PLR0913 - one parameter an option, as click wants it
     from memplan_cli.reporting import render
     from memplan_cli.reporting.plans.html import Beside
     from memplan_cli.workflows.files.output_files import refuse_targets
+    from memplan_cli.workflows.process import report_with_prediction
     from memplan_cli.workflows.report import in_files_order, reject_unused_settings
 
     path = path or workflows.newest_plan(Path.cwd())
     reject_unused_settings((path,), (*settings.given, *(["dim"] if profiles else [])))
     refuse_targets({"-o": out}, (path,))
     chosen = None if path.suffix == ".json" else settings.load(path)
-    plan = workflows.report(path, chosen, output.progress, profiles=profiles)
+    if form == "json" and chosen and not profiles:
+        # A reader of JSON wants all numbers; these take a session, which runs nothing.
+        plan = report_with_prediction(path, chosen, output.progress)
+    else:
+        plan = workflows.report(path, chosen, output.progress, profiles=profiles)
     beside = None
     if form == "html" and chosen and plan.report.chosen_order != "file":
         kept = in_files_order(path, chosen, profiles)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,7 @@ from memplan_cli.onnx_io.load import graphs, load_as_written
 from memplan_cli.onnx_io.weights.on_pages import packed_blobs
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from onnx import ModelProto, TensorProto

@@ -24,7 +24,6 @@ from memplan_cli.runtime.simulation.ledger import Ledger, UnknownBytesError
 from memplan_cli.runtime.simulation.predict import model_of
 
 if TYPE_CHECKING:
-    from collections import Counter
     from collections.abc import Mapping
 
     from memplan_cli.core.results.observations import RuntimeSettings
@@ -77,6 +76,18 @@ def foresee_process(
     file = space.file.total()
     process = ProcessBytes(load, space.highest, space.anonymous, file)
     return ForeseenProcess(process, _parts(at_load, space))
+
+
+def process_of(
+    stored: StoredModel,
+    executed: Executed,
+    settings: RuntimeSettings,
+    provider: str = CPU,
+    workspace: Mapping[str, int] | None = None,
+) -> ProcessBytes | None:
+    """Return the numbers of `foresee_process` alone."""
+    found = foresee_process(stored, executed, settings, provider, workspace)
+    return found.process if found else None
 
 
 def _run(

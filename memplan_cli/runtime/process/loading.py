@@ -133,7 +133,11 @@ class Loading:
 
     def _fold(self, name: str, size: int) -> None:
         """Compute a constant: what it is computed from is read from beside the file."""
-        read = [self.known[each] for each in self.stored.operands.get(name, ()) if each in self.known]
+        read = [
+            self.known[each]
+            for each in self.stored.operands.get(name, ())
+            if each in self.known
+        ]
         copies = [
             self.space.take(FOLDED, weight.size)
             for weight in read

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import Origin, walk
+from memplan_cli.core.symbolic.sizes import size_of
 
 if TYPE_CHECKING:
     from memplan_cli.core.program import Op, Program, VarId
@@ -32,7 +33,7 @@ def panels(rows: int, columns: int) -> int:
 
 
 def _matrix(op: Op, dims: Dims) -> int:
-    if len(dims) != 2:  # noqa: PLR2004 - stacks of matrices are read as they are
+    if len(dims) != 2:
         return 0
     rows, columns = dims
     return panels(columns, rows) if op.attributes.get("transB") else panels(rows, columns)
@@ -40,7 +41,7 @@ def _matrix(op: Op, dims: Dims) -> int:
 
 def _recurrent(_: Op, dims: Dims) -> int:
     """Weights of recurrent layers have dims ``directions, gates * hidden, inputs``."""
-    if len(dims) != 3:  # noqa: PLR2004 - as above
+    if len(dims) != 3:
         return 0
     directions, columns, rows = dims
     return directions * panels(rows, columns)
@@ -91,7 +92,9 @@ def packed_bytes(op: Op, operand: VarId, program: Program) -> int:
     dims = tuple(dim for dim in var.shape if isinstance(dim, int))
     if len(dims) != len(var.shape):
         return 0
-    return sum(rules[place](op, dims) for place in rules if op.inputs[place : place + 1] == (operand,))
+    return sum(
+        rules[place](op, dims) for place in rules if op.inputs[place : place + 1] == (operand,)
+    )
 
 
 def unknown_kernels(program: Program) -> tuple[str, ...]:
@@ -105,8 +108,6 @@ def unknown_kernels(program: Program) -> tuple[str, ...]:
 
 
 def _is_large(program: Program, operand: VarId) -> bool:
-    from memplan_cli.core.symbolic.sizes import size_of
-
     var = program.vars[operand]
     size = size_of(var.shape, var.dtype) if var.origin is Origin.WEIGHT else None
     return size is not None and not size.symbols and size.coefficient >= _LARGE

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.observations import ProcessBytes  # noqa: TC001 - a type to read by
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 PARSE = "parsed file"
 INSIDE = "weights of the model file, on the heap"

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import Origin, walk
+from memplan_cli.runtime.process.packing import packed_bytes
 from memplan_cli.runtime.process.parts import ARENA, ARENA_TABLES
 from memplan_cli.runtime.process.space import Space
-from memplan_cli.runtime.simulation.bfc import Arena
+from memplan_cli.runtime.simulation.bfc import CHUNK, Arena
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,11 +19,15 @@ if TYPE_CHECKING:
     from memplan_cli.onnx_io.weights.stored import StoredWeight
     from memplan_cli.runtime.process.space import Block
 
+_MAPPINGS = 1 << 46
+"""Addresses of mappings begin below, far above those of the heap."""
+
 _TABLE = 32
 """The arena keeps a handle of 8 bytes for every 256 of a region."""
 
-_ROW = 128 << 10
-"""Bytes that the system maps around one row that is read (Linux 6.18, ext4)."""
+_ROW = 64 << 10
+"""Bytes that the system maps around one row that is read; more where its cache has them in
+larger pieces, which nobody can foretell (Linux 6.18, ext4)."""
 
 _INDEX = 8
 """Bytes of the index of a row."""
@@ -34,23 +39,29 @@ class ResidentArena(Arena):
 
     space: Space = field(default_factory=Space)
     _starts: list[int] = field(default_factory=list)
-    _regions: list[Block] = field(default_factory=list)
+    _regions: dict[int, Block] = field(default_factory=dict)
+    _lowest: int = _MAPPINGS
 
     def allocate(self, size: int) -> int | None:
         """Return the address of a chunk, all of which is written."""
         address = Arena.allocate(self, size)
         if address is not None:
-            at = bisect_right(self._starts, address) - 1
-            self.space.touch(self._regions[at], address - self._starts[at], size)
+            start = self._starts[bisect_right(self._starts, address) - 1]
+            self.space.touch(self._regions[start], address - start, size)
         return address
 
-    def _extend(self, wanted: int) -> None:
-        start, held = self._next, self.held
-        Arena._extend(self, wanted)  # noqa: SLF001 - its own base, whose slots forbid super()
-        size = self.held - held
-        self._starts.append(start)
-        self._regions.append(self.space.reserve(ARENA, size))
+    def _region(self, size: int) -> int:
+        """Take a region: of two free chunks of a size the one at the lower address is taken."""
+        block = self.space.reserve(ARENA, size)
         self.space.take(ARENA_TABLES, size // _TABLE, 16)
+        start = block.address
+        if start is None:
+            # The system makes each mapping below the one before.
+            self._lowest -= size + CHUNK
+            start = self._lowest
+        insort(self._starts, start)
+        self._regions[start] = block
+        return start
 
 
 def mapped_bytes(
@@ -68,14 +79,10 @@ def mapped_bytes(
             weight = known.get(program.vars[var].name)
             if weight is None or weight.inside:
                 continue
-            size = weight.packed if weight.packed else _unpacked(op, var, weight.size, program)
+            size = weight.packed or weight.size
+            if not weight.packed and packed_bytes(op, var, program):
+                continue
             if op.type == "Gather" and place == 0:
                 size = min(size, sizes.get(op.inputs[1], size) // _INDEX * _ROW)
             found[var] = max(found.get(var, 0), size)
     return sum(found.values())
-
-
-def _unpacked(op: object, var: VarId, size: int, program: Program) -> int:
-    from memplan_cli.runtime.process.packing import packed_bytes
-
-    return 0 if packed_bytes(op, var, program) else size  # type: ignore[arg-type]
