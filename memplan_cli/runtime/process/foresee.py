@@ -17,6 +17,7 @@ from memplan_cli.runtime.process.parts import (
 )
 from memplan_cli.runtime.process.running import ResidentArena, mapped_bytes
 from memplan_cli.runtime.process.space import Space
+from memplan_cli.runtime.process.workspace import workspace_by_rule
 from memplan_cli.runtime.simulation.bfc import ArenaRules
 from memplan_cli.runtime.simulation.control_flow import CONTROL_FLOW
 from memplan_cli.runtime.simulation.frame import Runner
@@ -57,7 +58,7 @@ def foresee_process(
         executed: the graph that the session runs.
         settings: of the session.
         provider: where it runs.
-        workspace: what kernels ask for besides, by node, where a run has shown it.
+        workspace: what kernels ask for besides, by node, as a run has shown it; None: by rules.
     """
     plain = provider == CPU and settings.session.get("enable_cpu_mem_arena", True)
     if not plain or unknown_kernels(executed.program):
@@ -70,7 +71,8 @@ def foresee_process(
     space.add(GRAPH, _RUN_NODE * stored.nodes)
     space.map(WEIGHT_FILES, mapped_bytes(executed.program, loading.sizes, loading.known))
     try:
-        _run(space, executed, settings, provider, workspace or {})
+        scratch = workspace_by_rule(executed) if workspace is None else workspace
+        _run(space, executed, settings, provider, scratch)
     except UnknownBytesError:
         return None
     file = space.file.total()
