@@ -72,7 +72,9 @@ class WarmWorkers:
         """Return a ``worker._spawn`` that forks what it can, and else does as ``cold``."""
 
         def spawn(arguments: list[str], log: Path, timeout: float) -> int:
-            if arguments[:2] != WORKER or self.environment != _read_at_import():
+            # What a process takes is counted from what it had, and a fork has nothing yet.
+            fresh = "resident" in arguments
+            if fresh or arguments[:2] != WORKER or self.environment != _read_at_import():
                 return cold(arguments, log, timeout)
             return self._ask(
                 Request("job", arguments[2:], str(Path.cwd()), str(log), str(log), timeout)

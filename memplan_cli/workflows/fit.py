@@ -174,7 +174,7 @@ class _Search:
         _check_symbols(loaded.program, limit.unknown, settings)
         planned = make_plan(loaded.program, settings, _SOURCE, progress=progress)
         _refuse_unknown(planned.plan)
-        process, notes = process_search(path, limit, settings)
+        process, notes = process_search(path, limit.of, limit.unknown, settings)
         return cls(
             planned.program,
             replace(settings, order="keep"),

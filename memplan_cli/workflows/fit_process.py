@@ -10,14 +10,13 @@ from memplan_cli.errors import RuntimeUnavailableError, UnknownSizeError
 from memplan_cli.planning.fit import Confirmation
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from memplan_cli.onnx_io.weights.stored import StoredModel
     from memplan_cli.planning.fit import Point, Question
     from memplan_cli.runtime.simulation.predict import Executed
     from memplan_cli.settings.settings import Settings
-    from memplan_cli.workflows.fit import MemoryLimit
 
 _MOST_RUNS = 12
 """Values that are run at most until one fits."""
@@ -43,26 +42,32 @@ class ProcessSearch:
 
 
 def process_search(
-    path: Path, limit: MemoryLimit, settings: Settings
+    path: Path, of: str, unknown: Sequence[str], settings: Settings
 ) -> tuple[ProcessSearch | None, tuple[str, ...]]:
     """Return what predicts the process of a model; None, and why, where nothing can.
+
+    Args:
+        path: the model.
+        of: ``process`` where nothing else will do, ``tensors``, or ``auto``.
+        unknown: the dims that are looked for.
+        settings: they give numbers to the others.
 
     Raises:
         RuntimeUnavailableError: it was asked for, and the model does not load.
         UnknownSizeError: it was asked for, and it cannot be told.
     """
-    if limit.of == "tensors":
+    if of == "tensors":
         return None, ()
     try:
         found = _search(path, settings)
     except (RuntimeUnavailableError, ImportError) as error:
-        if limit.of == "process":
+        if of == "process":
             raise
         return None, (f"{_LEFT_OUT}: {error}",)
-    if found.highest(dict.fromkeys(limit.unknown, 1)) is not None:
+    if found.highest(dict.fromkeys(unknown, 1)) is not None:
         return found, ()
     why = "data decides sizes, or a kernel packs weights in a way that was not measured"
-    if limit.of == "process":
+    if of == "process":
         raise UnknownSizeError(
             f"the process of {path} cannot be predicted: {why}",
             hint="--of tensors goes by what the plan needs",

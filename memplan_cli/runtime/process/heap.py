@@ -2,7 +2,7 @@
 
 A large request gets a mapping of its own, which goes back to the system when it is freed;
 from then on requests up to that size come from the heap, which shrinks at its end only.
-What was freed below something that lives stays resident: a large part of what loading
+What was freed below a block in use stays resident: a large part of what loading
 leaves behind.
 """
 
@@ -19,8 +19,8 @@ _HEADER = 8
 _SMALLEST = 32
 _PAD = 128 << 10
 _LARGEST_THRESHOLD = 32 << 20
-_SLIVER = 1024
-"""Bytes of what is cut off around a tensor that some small object takes at once."""
+_SLIVER = 56
+"""Bytes below which some small object takes what is cut off around a tensor at once."""
 _CONSOLIDATE = 64 << 10
 _THRESHOLD = 1_052_672
 """From which a request is mapped when the runtime is imported: Python has freed mappings."""
