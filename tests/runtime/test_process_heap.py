@@ -60,7 +60,8 @@ def test_what_lies_below_something_that_lives_stays_resident() -> None:
     assert space.anonymous == before
     assert space.anonymous_parts()[SLACK] >= 990_000
     space.give(high)
-    assert space.heap.top < 2 * 96
+    # What was cut off for alignment is some small object's now, and stays where it is.
+    assert space.heap.top < 1_000_000 + 512
 
 
 def test_a_page_counts_once_however_often_it_is_written() -> None:
