@@ -64,7 +64,7 @@ def with_batch(model: Path, symbol: str) -> None:
         if tensor.name in shapes:
             dims = numpy_helper.to_array(tensor).copy()
             if dims.size and dims[0] == 1:
-                dims[0] = 0  # as the input has it
+                dims[0] = -1
                 tensor.CopyFrom(numpy_helper.from_array(dims, tensor.name))
     del loaded.graph.value_info[:]
     onnx.save(loaded, str(model))
