@@ -34,10 +34,11 @@ from memplan_cli.workflows.report import planned_or_stale, say_assumed, warn
 from memplan_cli.workflows.request import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from memplan_cli.reporting.findings.gate import Verdict
     from memplan_cli.reporting.findings.snapshot import Snapshot
+    from memplan_cli.settings.settings import Settings
     from memplan_cli.workflows.request import FilePath
 
 
@@ -262,12 +263,24 @@ def _snapshot(case: _Case, request: Request, rules: Rules) -> Snapshot:
     warn(case.model, plan.report.warnings, request)
     say_assumed(case.model, plan, request)
     snapshot = snapshot_of(plan, case.key, installed_runtime())
+    return with_process(snapshot, case.model, rules, lambda: request.load(case.model))
+
+
+def with_process(
+    snapshot: Snapshot, model: Path, rules: Rules, settings: Callable[[], Settings]
+) -> Snapshot:
+    """Return a snapshot with the process, where rules ask for it and no plan has observed it.
+
+    What a model takes is predicted: it is loaded, and not run.
+
+    Raises:
+        RuntimeUnavailableError: weights are missing, or the model does not load.
+    """
     wanted = [name for name in rules.metrics if name.startswith("process.")]
-    if case.model.suffix == ".json" or all(name in snapshot.metrics for name in wanted):
+    if model.suffix == ".json" or all(name in snapshot.metrics for name in wanted):
         return snapshot
-    # What a model takes is predicted: it is loaded, and not run.
-    found = predicted_process(case.model, request.load(case.model))
-    known = {n: size for n, size in process_metrics(found).items() if size is not None}
+    found = process_metrics(predicted_process(model, settings()))
+    known = {name: size for name, size in found.items() if size is not None}
     return replace(snapshot, metrics={**snapshot.metrics, **known})
 
 
