@@ -41,8 +41,8 @@ MODELS: Mapping[str, tuple[str, int, Mapping[str, int]]] = {
     "inception_v3": ("batch", 350, {}),
     "mobilenetv3_large": ("batch", 200, {}),
     "wiring_darts_v2_imagenet": ("batch", 250, {}),
-    "swin_tiny": ("batch", 400, {}),
-    "whisper_tiny_encoder": ("batch", 600, {}),
+    "wiring_darts_cell": ("batch", 100, {}),
+    "wiring_amoeba_cell": ("batch", 80, {}),
 }
 """What is looked for, in how many MiB, with which other dims."""
 
