@@ -39,8 +39,12 @@ METRICS = (
     "observed.first_run_peak",
     "observed.steady_peak",
     "observed.held",
+    "process.load",
+    "process.run",
+    "process.private",
 )
-"""What a gate can look at; predicted and observed are those of the written model."""
+"""What a gate can look at; predicted and observed are those of the written model. The process
+is the observed one where a plan has it, else it is predicted without running anything."""
 
 
 Reader = Callable[[Value], object]

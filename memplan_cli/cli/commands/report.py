@@ -60,6 +60,7 @@ def report(  # noqa: PLR0913 - one parameter an option, as click wants it
     from memplan_cli.reporting import render
     from memplan_cli.reporting.plans.html import Beside
     from memplan_cli.workflows.files.output_files import refuse_targets
+    from memplan_cli.workflows.process import report_with_prediction
     from memplan_cli.workflows.report import in_files_order, reject_unused_settings
 
     path = path or workflows.newest_plan(Path.cwd())
@@ -71,7 +72,11 @@ def report(  # noqa: PLR0913 - one parameter an option, as click wants it
     reject_unused_settings((path,), asked)
     refuse_targets({"-o": out}, (path,))
     chosen = None if path.suffix == ".json" else settings.load(path)
-    plan = workflows.report(path, chosen, output.progress, profiles=profiles)
+    if form == "json" and chosen and not profiles:
+        # A reader of JSON wants all numbers; these take a session, which runs nothing.
+        plan = report_with_prediction(path, chosen, output.progress)
+    else:
+        plan = workflows.report(path, chosen, output.progress, profiles=profiles)
     if dry_run and chosen is not None:
         from memplan_cli.workflows.dry_run import with_dry_run
 

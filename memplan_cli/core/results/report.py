@@ -19,6 +19,7 @@ from memplan_cli.core.results.figures import CERTAINTY, OBSERVED
 from memplan_cli.core.results.folded import ConstantTensor, Folded
 from memplan_cli.core.results.observations import (
     Peaks,
+    ProcessBytes,
     RuntimeSettings,
     TimeRatio,
     Together,
@@ -99,18 +100,20 @@ class _Prediction:
         "first_run_peak",
         "steady_peak",
         *optional("held_without_weights"),
+        *sparse("process"),
         *past("held", "scratch", "weights", "milliseconds"),
     )
 
     first_run_peak: int | None
     steady_peak: int | None
     held_without_weights: int | None = None
+    process: ProcessBytes | None = None
 
 
 def _predictions(peaks: Mapping[str, Peaks]) -> Mapping[str, _Prediction] | None:
     return _by_side(
         {
-            side: _Prediction(each.first_run_peak, each.steady_peak, each.held)
+            side: _Prediction(each.first_run_peak, each.steady_peak, each.held, each.process)
             for side, each in peaks.items()
         }
     )
@@ -118,7 +121,12 @@ def _predictions(peaks: Mapping[str, Peaks]) -> Mapping[str, _Prediction] | None
 
 def _predicted(found: Mapping[str, _Prediction] | None) -> Mapping[str, Peaks]:
     return {
-        side: Peaks(each.first_run_peak, each.steady_peak, each.held_without_weights)
+        side: Peaks(
+            each.first_run_peak,
+            each.steady_peak,
+            each.held_without_weights,
+            process=each.process,
+        )
         for side, each in (found or {}).items()
     }
 

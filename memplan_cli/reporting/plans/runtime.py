@@ -79,21 +79,25 @@ def _predicted(peaks: Peaks) -> Mapping[str, int | None]:
         "first run peak": peaks.first_run_peak,
         "steady peak": peaks.steady_peak,
         "reserved, no weights": peaks.held,
+        **_process(peaks),
     }
 
 
 def _observed(peaks: Peaks) -> Mapping[str, int | None]:
     known = peaks.held is not None and peaks.weights is not None
     aside = (peaks.held or 0) - (peaks.weights or 0)
-    process = peaks.process
-    sizes = {} if process is None else to_json(process)
     return {
         "first run peak": peaks.first_run_peak,
         "steady peak": peaks.steady_peak,
         "reserved": peaks.held,
         "reserved, no weights": aside if known else None,
-        **{f"process, {name}": size for name, size in sizes.items()},
+        **_process(peaks),
     }
+
+
+def _process(peaks: Peaks) -> Mapping[str, int | None]:
+    sizes = {} if peaks.process is None else to_json(peaks.process)
+    return {f"process, {name}": size for name, size in sizes.items()}
 
 
 def settings(runtime: RuntimeFacts | None) -> Iterator[doc.Block]:
