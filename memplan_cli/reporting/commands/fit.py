@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from memplan_cli.planning.fit import Fit, Need
 
 
-def _fit(fit: Fit) -> doc.Document:
+def document(fit: Fit) -> doc.Document:
     """Return the answer, what it needs, and what the next value would need."""
     fixed = "".join(f", {name}={value}" for name, value in fit.dims.items())
     overhead = format_size(fit.overhead)
@@ -91,6 +91,6 @@ def _terms(need: Need) -> str:
 
 
 FIT: Mapping[str, Callable[[Fit], str]] = {
-    **renderers(_fit, "text"),
+    **renderers(document, "text"),
     "json": lambda fit: json.dumps(to_json(fit)),
 }

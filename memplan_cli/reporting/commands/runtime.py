@@ -27,7 +27,7 @@ _RESERVED = (
 )
 
 
-def _diagnosis(found: Diagnosis) -> doc.Document:
+def diagnosis(found: Diagnosis) -> doc.Document:
     """Return versions, the providers that really work, and what to do about the rest."""
     states = tuple(
         f"{probe.provider}: works"
@@ -54,12 +54,12 @@ def _looked_at(facts: tuple[tuple[str, str], ...]) -> Iterator[doc.Block]:
 
 
 DOCTOR: Mapping[str, Callable[[Diagnosis], str]] = {
-    **renderers(_diagnosis, "text"),
+    **renderers(diagnosis, "text"),
     "json": lambda found: json_text(to_json(found)),
 }
 
 
-def _settings(found: Recommendation, model: str) -> doc.Document:
+def recommended(found: Recommendation, model: str) -> doc.Document:
     """Return the session as Python, what it needs as comments on top."""
     comments = [f"predicted: {_peaks(found.predicted, 'reserved, no weights')}"]
     if found.observed:
@@ -107,14 +107,14 @@ def _native(
 
 
 SETTINGS: Mapping[str, Callable[[Recommendation, str], str]] = {
-    "text": lambda found, model: drawn(_settings(found, model), "text"),
+    "text": lambda found, model: drawn(recommended(found, model), "text"),
     "json": _settings_json,
     "c": _native(c_snippet),
     "cpp": _native(cpp_snippet),
 }
 
 
-def _simulation(found: Simulated) -> doc.Document:
+def simulation(found: Simulated) -> doc.Document:
     """Return a row for each allocator, the static plan first."""
     rows = [("static plan, level 2", _known(found.planned), "")]
     rows += [
@@ -136,6 +136,6 @@ def _simulation_json(found: Simulated) -> str:
 
 
 SIMULATE: Mapping[str, Callable[[Simulated], str]] = {
-    **renderers(_simulation, "text"),
+    **renderers(simulation, "text"),
     "json": _simulation_json,
 }

@@ -25,7 +25,8 @@ _SHOWN = 12
 _FIGURES = ("weights", "inputs", "outputs", "naive", "live_peak", "planned", "total")
 
 
-def _document(written: WrittenStep) -> doc.Document:
+def document(written: WrittenStep) -> doc.Document:
+    """Return what is trained, what is not and why, and the memory to expect."""
     step = written.step
     nodes, count = len(step.model.graph.node), len(step.parameters)
     trained = f"{count} parameter{'' if count == 1 else 's'} trained"
@@ -95,7 +96,7 @@ def _memory(written: WrittenStep) -> Iterator[doc.Block]:
 
 def _json(written: WrittenStep) -> str:
     step = written.step
-    document = {
+    content = {
         "schema": "memplan.train-step/1",
         "path": written.path,
         "nodes": len(step.model.graph.node),
@@ -108,10 +109,10 @@ def _json(written: WrittenStep) -> str:
         "memory": to_json(written.memory),
         "symbolic": dict(written.symbolic),
     }
-    return json.dumps(document)
+    return json.dumps(content)
 
 
 TRAIN_STEP: Mapping[str, Callable[[WrittenStep], str]] = {
-    **renderers(_document, "text"),
+    **renderers(document, "text"),
     "json": _json,
 }

@@ -20,7 +20,7 @@ _MOST_DIFFERENCES = 20
 """Outputs that are named where a validation fails; JSON has all."""
 
 
-def _proof(proof: Proof) -> doc.Document:
+def document(proof: Proof) -> doc.Document:
     """Return the verdict, what differs, what else was noticed, and the memory measured."""
     found = proof.validation
     lines = doc.Items((*_checks(found), *found.notes))
@@ -80,6 +80,6 @@ def _proof_json(proof: Proof) -> str:
 
 
 VALIDATE: Mapping[str, Callable[[Proof], str]] = {
-    **renderers(_proof, "text"),
+    **renderers(document, "text"),
     "json": _proof_json,
 }

@@ -12,3 +12,8 @@ if TYPE_CHECKING:
 def json_text(content: Json) -> str:
     """Return JSON for people and programs alike."""
     return json.dumps(content, indent=2, ensure_ascii=True) + "\n"
+
+
+def json_line(content: Json) -> str:
+    """Return JSON on one line, for programs that read it line by line."""
+    return json.dumps(content)
