@@ -8,7 +8,7 @@ from memplan_cli.core.quantities import format_size
 from memplan_cli.core.serialization import to_json
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.media import drawn, renderers
-from memplan_cli.reporting.media.json_text import json_text
+from memplan_cli.reporting.media.json_text import result_json
 from memplan_cli.reporting.native_snippet import c_snippet, cpp_snippet
 from memplan_cli.reporting.snippet import settings_snippet
 
@@ -55,7 +55,7 @@ def _looked_at(facts: tuple[tuple[str, str], ...]) -> Iterator[doc.Block]:
 
 DOCTOR: Mapping[str, Callable[[Diagnosis], str]] = {
     **renderers(diagnosis, "text"),
-    "json": lambda found: json_text(to_json(found)),
+    "json": lambda found: result_json("doctor", to_json(found)),
 }
 
 
@@ -91,7 +91,7 @@ def _settings_json(found: Recommendation, model: str) -> str:
         "observed": to_json(found.observed),
         "notes": list(found.notes),
     }
-    return json_text(content)
+    return result_json("settings", content)
 
 
 def _native(
@@ -132,7 +132,7 @@ def simulation(found: Simulated) -> doc.Document:
 def _simulation_json(found: Simulated) -> str:
     names = ("allocator", "held", "live", "requests")
     runs = [{name: getattr(run, name) for name in names} for run in found.simulations]
-    return json_text({"planned": found.planned, "simulations": runs})
+    return result_json("simulate", {"planned": found.planned, "simulations": runs})
 
 
 SIMULATE: Mapping[str, Callable[[Simulated], str]] = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from math import prod
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ from memplan_cli.core.results.figures import DEFINITIONS
 from memplan_cli.core.serialization import to_json
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.media import renderers
+from memplan_cli.reporting.media.json_text import result_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -97,7 +97,6 @@ def _memory(written: WrittenStep) -> Iterator[doc.Block]:
 def _json(written: WrittenStep) -> str:
     step = written.step
     content = {
-        "schema": "memplan.train-step/1",
         "path": written.path,
         "nodes": len(step.model.graph.node),
         "parameters": [parameter.name for parameter in step.parameters],
@@ -109,7 +108,7 @@ def _json(written: WrittenStep) -> str:
         "memory": to_json(written.memory),
         "symbolic": dict(written.symbolic),
     }
-    return json.dumps(content)
+    return result_line("train-step", content)
 
 
 TRAIN_STEP: Mapping[str, Callable[[WrittenStep], str]] = {
