@@ -179,16 +179,76 @@ def test_partial(): pass
 def test_process_too_large(): pass
 """
 
+KEYWORD_TESTS = """
+import pathlib
+import pytest
+
+@pytest.mark.limit_onnx_memory(process="1MiB", model="net.onnx")
+def test_process_alone_too_large(): pass
+
+@pytest.mark.limit_onnx_memory("1MiB", process="1GiB", model="net.onnx")
+def test_process_fits_too(): pass
+
+@pytest.mark.limit_onnx_memory("1KiB", process="1GiB", model="net.onnx")
+def test_the_limit_holds_beside_the_process(): pass
+
+@pytest.mark.limit_onnx_memory("1MiB", level=0)
+def test_level(onnx_memory): assert onnx_memory("net.onnx").level == 0
+
+@pytest.mark.limit_onnx_memory("1MiB", config="own.yaml", model="net.onnx")
+def test_config(onnx_memory): assert onnx_memory("net.onnx").level == 1
+
+@pytest.mark.limit_onnx_memory("1MiB", inputs="in.npz", model="open.onnx")
+def test_inputs(onnx_memory):
+    assert onnx_memory("open.onnx").bindings["n"].value == 3
+
+@pytest.mark.limit_onnx_memory("1MiB", inputs=["in.npz"], level=1, model="open.onnx")
+@pytest.mark.limit_onnx_memory(100)
+def test_options_of_the_mark_that_names_the_model_count(): pass
+
+@pytest.mark.limit_onnx_memory("1MiB", modle="net.onnx")
+def test_wrong_keyword(): pathlib.Path("ran").touch()
+
+@pytest.mark.limit_onnx_memory("1MiB", levels=1)
+def test_wrong_keyword_by_the_fixture(onnx_memory): pathlib.Path("ran").touch()
+
+@pytest.mark.limit_onnx_memory(model="net.onnx")
+def test_no_limit_at_all(): pass
+
+@pytest.mark.limit_onnx_memory("1MiB", "net.onnx")
+def test_two_in_place(): pass
+
+@pytest.mark.limit_onnx_memory("1MiB", level=7, model="net.onnx")
+def test_level_that_is_none(): pass
+
+@pytest.mark.limit_onnx_memory("much", model="net.onnx")
+def test_size_that_is_none(): pass
+
+@pytest.mark.limit_onnx_memory("1MiB", config="none.yaml", model="net.onnx")
+def test_config_that_is_not_there(): pass
+
+@pytest.mark.limit_onnx_memory("1MiB", inputs="none.npz", model="open.onnx")
+def test_inputs_that_are_not_there(): pass
+
+@pytest.mark.limit_onnx_memory("1MiB", dims=3, model="open.onnx")
+def test_dims_that_are_no_table(): pass
+
+@pytest.mark.limit_onnx_memory("1MiB", model=3)
+def test_model_that_is_no_path(): pass
+
+@pytest.mark.limit_onnx_memory("1MiB")
+def test_model_that_is_not_there(onnx_memory): onnx_memory("none.onnx")
+"""
+
 GAP = "g (float[64] x) => (int64[1,?] y) { t = Relu(x) \n f = NonZero(t) \n y = Neg(f) }"
 OPEN = "g (float[n,64] x) => (float[n,64] y) { t = Exp(x) \n y = Log(t) }"
 
 
-def test_the_pytest_plugin_limits_models(tmp_path: Path) -> None:
-    write(tmp_path / "net.onnx", GOOD)
-    write(tmp_path / "open.onnx", OPEN)
-    write(tmp_path / "part.onnx", GAP)
-    (tmp_path / "memplan.yaml").write_text("allow_partial: true\nrun: false\n")
-    (tmp_path / "test_models.py").write_text(PLUGIN_TESTS)
+def run_plugin(
+    folder: Path, tests: str
+) -> tuple[subprocess.CompletedProcess[str], dict[str, str]]:
+    """Return what pytest says of tests with the plugin, and each one's outcome."""
+    (folder / "test_models.py").write_text(tests)
     command = [
         sys.executable,
         "-m",
@@ -200,7 +260,7 @@ def test_the_pytest_plugin_limits_models(tmp_path: Path) -> None:
     ]
     done = subprocess.run(
         [*command, "--strict-markers", "--rootdir", ".", "-p", "no:cacheprovider"],
-        cwd=tmp_path,
+        cwd=folder,
         env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
@@ -208,6 +268,15 @@ def test_the_pytest_plugin_limits_models(tmp_path: Path) -> None:
     )
     words = (line.split() for line in done.stdout.splitlines())
     found = {line[1].partition("::")[2]: line[0] for line in words if len(line) > 1}
+    return done, found
+
+
+def test_the_pytest_plugin_limits_models(tmp_path: Path) -> None:
+    write(tmp_path / "net.onnx", GOOD)
+    write(tmp_path / "open.onnx", OPEN)
+    write(tmp_path / "part.onnx", GAP)
+    (tmp_path / "memplan.yaml").write_text("allow_partial: true\nrun: false\n")
+    done, found = run_plugin(tmp_path, PLUGIN_TESTS)
     assert {name: found.get(name) for name in found if name.startswith("test_")} == {
         "test_fits": "PASSED",
         "test_too_large": "FAILED",
@@ -236,3 +305,36 @@ def test_the_pytest_plugin_limits_models(tmp_path: Path) -> None:
     classes = {name: word for name, word in found.items() if name.startswith("TestClass")}
     assert set(classes.values()) == {"FAILED"}
     assert len(classes) == 2
+
+
+def test_a_mark_takes_settings_and_limits_of_the_process(tmp_path: Path) -> None:
+    import numpy as np
+
+    write(tmp_path / "net.onnx", GOOD)
+    write(tmp_path / "open.onnx", OPEN)
+    (tmp_path / "own.yaml").write_text("level: 1\n")
+    np.savez(tmp_path / "in.npz", x=np.zeros((3, 64), np.float32))
+    done, found = run_plugin(tmp_path, KEYWORD_TESTS)
+    passed = {name for name, word in found.items() if word == "PASSED"}
+    assert passed == {"test_process_fits_too", "test_level", "test_config", "test_inputs"}, (
+        done.stdout + done.stderr
+    )
+    wrong = {name for name in found if name.startswith("test_")} - passed
+    assert len(wrong) == KEYWORD_TESTS.count("def test_") - len(passed)
+    for said in (
+        "process.run is",
+        "planned is",
+        "there is no keyword 'modle'",
+        "did you mean",
+        "there is no keyword 'levels'",
+        "there is no limit; the mark is",
+        "expected 0, 1 or 2, not 7",
+        "none.yaml",
+        "none.npz",
+        "model is a path, and not 3",
+        "there is no file none.onnx",
+    ):
+        assert said in done.stdout, said
+    assert not (tmp_path / "ran").exists(), "a mark is judged before its test runs"
+    assert "Traceback" not in done.stdout
+    assert "memplan_cli/" not in done.stdout, "no traceback through our own files"
