@@ -30,35 +30,135 @@ def env(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
 
 
-def action_step(inputs: dict[str, str]) -> tuple[str, dict[str, str]]:
-    """Return the action's script and its variables, as a runner would make them."""
+GATE = "Check the memory"
+
+
+def action_step(
+    name: str, inputs: dict[str, str], **github: str
+) -> tuple[str, dict[str, str]]:
+    """Return a step's script and its variables, as a runner would make them."""
     action = yaml.safe_load((ROOT / "action.yml").read_text())
     values = {name: facts.get("default", "") for name, facts in action["inputs"].items()}
     assert set(inputs) <= set(values), "the action has no such input"
     values.update(inputs)
-    step = action["runs"]["steps"][-1]
+    known = {f"inputs.{name}": value for name, value in values.items()}
+    known |= {f"github.{name}": value for name, value in github.items()}
+    (step,) = [step for step in action["runs"]["steps"] if step["name"] == name]
     variables = {
-        name: values[text.removeprefix("${{ inputs.").removesuffix(" }}")]
-        for name, text in step["env"].items()
+        variable: known[text.removeprefix("${{ ").removesuffix(" }}")]
+        for variable, text in step["env"].items()
     }
     assert "${{" not in step["run"], "an input in the script could run"
     return step["run"], variables
 
 
-def run_action(
-    folder: Path, env: dict[str, str], inputs: dict[str, str]
-) -> tuple[subprocess.CompletedProcess[str], str]:
-    script, variables = action_step(inputs)
-    summary = folder / "summary.md"
-    done = subprocess.run(
+def run_step(
+    folder: Path, env: dict[str, str], script: str, variables: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
+    runner = {
+        "GITHUB_STEP_SUMMARY": str(folder / "summary.md"),
+        "GITHUB_REPOSITORY": "owner/name",
+        "RUNNER_TEMP": str(folder),
+    }
+    return subprocess.run(
         ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script],
         cwd=folder,
-        env={**env, **variables, "GITHUB_STEP_SUMMARY": str(summary)},
+        env={**env, **runner, **variables},
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+def run_action(
+    folder: Path, env: dict[str, str], inputs: dict[str, str]
+) -> tuple[subprocess.CompletedProcess[str], str]:
+    done = run_step(folder, env, *action_step(GATE, inputs))
+    summary = folder / "summary.md"
     return done, summary.read_text() if summary.exists() else ""
+
+
+def logging_shim(folder: Path, name: str, answer: str = "") -> Path:
+    """Put a command in front of others that writes its words down, each quoted."""
+    log = folder / f"{name}.log"
+    shim = folder / "tools" / name
+    shim.write_text(f'#!/bin/bash\nprintf "%q " "$@" >> {log}; echo >> {log}\n{answer}\n')
+    shim.chmod(0o755)
+    return log
+
+
+@pytest.mark.parametrize(
+    ("package", "installed"), [("", "/the/action"), ("memplan==1", "memplan==1")]
+)
+def test_the_action_installs_its_own_checkout_unless_told_otherwise(
+    tmp_path: Path, env: dict[str, str], package: str, installed: str
+) -> None:
+    log = logging_shim(tmp_path, "python")
+    script, variables = action_step(
+        "Install memplan", {"package": package}, action_path="/the/action"
+    )
+    assert run_step(tmp_path, env, script, variables).returncode == 0
+    assert log.read_text().split() == ["-m", "pip", "install", "--quiet", installed]
+
+
+@pytest.mark.parametrize(
+    ("known", "method", "place"),
+    [
+        ("", "POST", "repos/owner/name/issues/7/comments"),
+        ("11\n12", "PATCH", "repos/owner/name/issues/comments/11"),
+    ],
+)
+def test_the_action_keeps_one_comment_on_a_pull_request(
+    tmp_path: Path, env: dict[str, str], known: str, method: str, place: str
+) -> None:
+    write(tmp_path / "net.onnx", GOOD)
+    listing = f'if [ "$2" = "--paginate" ]; then printf "{known}"; fi'
+    log = logging_shim(tmp_path, "gh", listing)
+    done, summary = run_action(
+        tmp_path, env, {"models": "net.onnx", "max-memory": "1KiB", "comment": "true"}
+    )
+    assert done.returncode == 1
+    github = {"token": "none", "event.pull_request.number": "7"}
+    script, variables = action_step("Comment on the pull request", {}, **github)
+    assert run_step(tmp_path, env, script, variables).returncode == 0
+    comment = tmp_path / "memplan-comment.md"
+    assert comment.read_text() == f"<!-- memplan -->\n{summary}"
+    listed, written = log.read_text().splitlines()
+    assert listed.startswith("api --paginate repos/owner/name/issues/7/comments")
+    assert written.split() == [
+        "api",
+        "--silent",
+        "-X",
+        method,
+        place,
+        "-F",
+        f"body=@{comment}",
+    ]
+
+
+def test_without_a_verdict_or_the_wish_there_is_no_comment(
+    tmp_path: Path, env: dict[str, str]
+) -> None:
+    write(tmp_path / "net.onnx", GOOD)
+    log = logging_shim(tmp_path, "gh")
+    quiet, _ = run_action(tmp_path, env, {"models": "net.onnx", "max-memory": "1MiB"})
+    assert quiet.returncode == 0
+    broken = {"models": "none.onnx", "max-memory": "1MiB", "comment": "true"}
+    assert run_action(tmp_path, env, broken)[0].returncode == 2
+    github = {"token": "none", "event.pull_request.number": "7"}
+    script, variables = action_step("Comment on the pull request", {}, **github)
+    assert run_step(tmp_path, env, script, variables).returncode == 0
+    assert not log.exists()
+
+
+def test_what_follows_the_gate_runs_although_it_failed() -> None:
+    steps = yaml.safe_load((ROOT / "action.yml").read_text())["runs"]["steps"]
+    after = steps[[step["name"] for step in steps].index(GATE) + 1 :]
+    assert [step["name"] for step in after] == ["Comment on the pull request", "Upload SARIF"]
+    assert all(step["if"].startswith("always() && inputs.") for step in after)
+    upload = after[-1]
+    assert upload["uses"].startswith("github/codeql-action/upload-sarif@")
+    assert upload["with"]["sarif_file"] == "${{ inputs.sarif }}"
 
 
 def test_the_action_annotates_summarises_and_fails(
