@@ -27,7 +27,7 @@ def assume_two(told: Told) -> None:
     """Say all figures but those of the edges at another number."""
     told.report["bindings"]["batch"]["value"] = 2
     memory, report = told.memory, told.report
-    for name in ("naive", "live_peak", "planned"):
+    for name in ("naive", "live_peak", "resident", "planned"):
         memory[name] *= 2
     memory["total"] += memory["planned"] // 2
     report["levels"] = {level: 2 * size for level, size in report["levels"].items()}
