@@ -17,7 +17,7 @@ import onnxruntime as ort
 import pytest
 
 from memplan_cli.analysis.phase import find_phases
-from memplan_cli.analysis.storage import live_peak, result_sizes
+from memplan_cli.analysis.storage import result_sizes
 from memplan_cli.core.program import Op, Program, intermediates
 from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.onnx_io.load import load_model
