@@ -196,9 +196,10 @@ def main(arguments: list[str]) -> None:
         found.append(each)
         if each.observed:
             print(f"| {' | '.join(each.cells())} |", flush=True)
-    text = page(found)
     if asked.of == "parts":
         text = "\n".join(line for each in found for line in attribution(each))
+    else:
+        text = page(found)
     if not asked.no_page and not asked.models:
         written(asked.of, text)
     print(text)
