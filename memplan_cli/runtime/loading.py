@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 import onnxruntime as ort
 
 from memplan_cli.core.results.observations import CPU, RuntimeSettings
+from memplan_cli.onnx_io.caches.note import recorded_caches
 from memplan_cli.onnx_io.recorded import Recorded, recorded_settings
 from memplan_cli.onnx_io.scan import scanned_metadata
+from memplan_cli.runtime.decoding import Decoder
 from memplan_cli.runtime.workers.session import (
     apply_options,
     provider_options,
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from memplan_cli.core.results.caches import Caches
     from memplan_cli.core.results.observations import Setting
 
 _registered: list[Mapping[str, Setting]] = []
@@ -37,7 +40,10 @@ class PlannedSession(ort.InferenceSession):  # type: ignore[misc]
     Attributes:
         settings: what was applied.
         donated: ``{output: input}``: outputs that may lie where an input was.
+        caches: what the file says of decoder caches in place, if it has any.
     """
+
+    caches: Caches | None = None
 
     def __init__(
         self,
@@ -89,6 +95,18 @@ class PlannedSession(ort.InferenceSession):  # type: ignore[misc]
         return binding
 
 
+    def decoder(self, **dims: int) -> Decoder:
+        """Return a decoder that keeps the caches of this model in buffers of its own.
+
+        Args:
+            dims: numbers of dims that the caches have and no other input.
+
+        Raises:
+            ModelError: the file has no caches in place.
+        """
+        return Decoder(self, self.caches, dims)
+
+
 def load_session(path: Path, options: Any = None, **others: Any) -> PlannedSession:  # noqa: ANN401
     """Create a session on a file with the settings in its metadata.
 
@@ -103,7 +121,8 @@ def load_session(path: Path, options: Any = None, **others: Any) -> PlannedSessi
     Raises:
         ModelError: the file cannot be read, or its settings are none of memplan's.
     """
-    recorded = recorded_settings(scanned_metadata(path)) or Recorded(CPU, RuntimeSettings())
+    metadata = scanned_metadata(path)
+    recorded = recorded_settings(metadata) or Recorded(CPU, RuntimeSettings())
     settings = recorded.settings
     options = ort.SessionOptions() if options is None else options
     apply_options(options, settings)
@@ -119,7 +138,9 @@ def load_session(path: Path, options: Any = None, **others: Any) -> PlannedSessi
     elif settings.arena and provider == CPU:
         _use_arena(settings.arena)
         options.add_session_config_entry("session.use_env_allocators", "1")
-    return PlannedSession(path, options, recorded, **others)
+    session = PlannedSession(path, options, recorded, **others)
+    session.caches = recorded_caches(metadata)
+    return session
 
 
 def _first(providers: Any) -> str:  # noqa: ANN401 - names, or pairs with options

@@ -63,6 +63,11 @@ def optimize(  # noqa: PLR0913 - what the command takes, by name
         )
     targets.refuse(model)
     file = read_model(model)
+    if settings.kv_cache == "in-place":
+        from memplan_cli.workflows.caches import optimize_in_place
+
+        _refuse_profiles(profiles)
+        return optimize_in_place(file, settings, targets, check, progress or silent)
     settings = bind(file.model, settings)
     if profiles:
         planned = plan_profiles(file, settings, profiles, progress)
@@ -77,3 +82,12 @@ def optimize(  # noqa: PLR0913 - what the command takes, by name
         settings = planned.settings
     written = Rewriting(file, planned, settings, targets)
     return write_proved(written, check, progress) if check else write_unproved(written)
+
+
+def _refuse_profiles(profiles: Profiles | None) -> None:
+    if profiles:
+        raise SettingsError(
+            "--kv-cache in-place is planned for the step that fills a cache, and --dim has "
+            "several numbers",
+            hint="give each dim one number",
+        )

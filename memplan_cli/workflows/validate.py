@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.checking.check import Agreement
     from memplan_cli.core.bindings import Binding
+    from memplan_cli.core.results.caches import Caches
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.results.report import Report, RuntimeFacts
     from memplan_cli.workflows.request import FilePath
@@ -63,6 +64,7 @@ def validate(
     Raises:
         MemplanError: a file is not what it should be, or the original cannot run.
     """
+    from memplan_cli.onnx_io.caches.note import recorded_caches
     from memplan_cli.onnx_io.interface import free_dims
     from memplan_cli.onnx_io.load import load_model
     from memplan_cli.onnx_io.metadata import donated_pairs, is_offline, read_notes
@@ -79,6 +81,9 @@ def validate(
         if agreement.disagreements:
             return Proof(_refused(agreement, check.provider))
         agreed = (agreement.described(),)
+    caches = recorded_caches({entry.key: entry.value for entry in model.metadata_props})
+    if caches is not None:
+        return Proof(_decoded((original, planned), caches, plan, check, extras, agreed))
     binding = _bound(ModelFile.of(planned, model), plan, inputs or Inputs())
     first, second = bindings_inside(plan, dict.fromkeys(free_dims(model), 1))
     binding = binding.at(first)
@@ -94,6 +99,31 @@ def validate(
     return Proof(
         verdict, _measured(planned, plan, found, (original, check, binding, donation))
     )
+
+
+def _decoded(
+    models: tuple[Path, Path],
+    caches: Caches,
+    plan: Plan | None,
+    check: Check,
+    extras: Collection[Extra],
+    agreed: tuple[str, ...],
+) -> Validation:
+    """Decode with both models, the written one with its caches in place, and compare.
+
+    Raises:
+        SettingsError: more is asked for than a decode loop can tell.
+    """
+    from memplan_cli.workflows.caches import validate_decoding
+
+    if extras:
+        raise SettingsError(
+            f"--{extras[0] if isinstance(extras, tuple | list) else sorted(extras)[0]} runs a "
+            "model on inputs of its own, and one with caches in place is decoded",
+            hint="leave it out",
+        )
+    verdict = validate_decoding(models, caches, plan, check)
+    return replace(verdict, notes=(*verdict.notes, *agreed))
 
 
 def _measured(

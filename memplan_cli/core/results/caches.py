@@ -50,7 +50,7 @@ class Caches:
         "length",
         "buffers",
         *sparse("tokens", "kept"),
-        *sparse("bytes", "steps"),
+        *sparse("bytes", "before", "planned_at", "steps"),
     )
 
     capacity: Natural = 0
@@ -61,6 +61,10 @@ class Caches:
     kept: tuple[KeptCache, ...] = ()
     bytes: Natural = 0
     """Of all buffers that grow, once, where their sizes are known."""
+    before: tuple[Natural, Natural, Natural] | None = None
+    """Bytes of inputs, outputs and plan of the original's step that fills the capacity."""
+    planned_at: Natural = 0
+    """The position at which the step was planned."""
     steps: tuple[Natural, ...] = ()
     """New entries in each step in which outputs were compared with the original's."""
 

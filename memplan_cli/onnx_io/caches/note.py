@@ -14,6 +14,8 @@ from memplan_cli.onnx_io.metadata import PREFIX
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from onnx import ModelProto, TensorProto
+
 CACHES = f"{PREFIX}caches"
 """The key of the entry, whose value is JSON."""
 
@@ -21,6 +23,20 @@ CACHES = f"{PREFIX}caches"
 def caches_note(caches: Caches) -> Mapping[str, str]:
     """Return the metadata that says how the caches of a model are bound."""
     return {CACHES: json.dumps(to_json(caches), separators=(",", ":"))}
+
+
+def position_value(caches: Caches) -> Mapping[str, TensorProto]:
+    """Return the position at which a step was planned, as a value that decides sizes."""
+    from onnx import helper
+
+    if not caches.position:
+        return {}
+    return {caches.position: helper.make_tensor(caches.position, 7, [1], [caches.planned_at])}
+
+
+def has_caches(model: ModelProto) -> bool:
+    """Whether the caches of a file's model were made buffers."""
+    return any(entry.key == CACHES for entry in model.metadata_props)
 
 
 def recorded_caches(metadata: Mapping[str, str]) -> Caches | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self
 
+from memplan_cli.errors import SettingsError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -90,10 +92,28 @@ def plan_model(
     """
     from memplan_cli.workflows.files.assuming import settle
 
+    refuse_caches(settings)
     if progress:
         progress("reading")
     found = settle(file.lazy, file.path, settings)
     return plan_settled(file, found, progress, allocate)
+
+
+def refuse_caches(settings: Settings) -> None:
+    """Refuse caches in place where a model is planned as it is.
+
+    Raises:
+        SettingsError: they are asked for, or a capacity that nothing has.
+    """
+    if settings.kv_cache != "keep":
+        raise SettingsError(
+            "--kv-cache in-place makes another model, which only `memplan optimize` does",
+            hint="look at the file that it writes",
+        )
+    if settings.capacity is not None:
+        raise SettingsError(
+            "--capacity is that of caches in place", hint="add --kv-cache in-place"
+        )
 
 
 def plan_settled(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from memplan_cli.core.files import Content
+    from memplan_cli.core.results.caches import Caches
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.planning.planner import Planned
     from memplan_cli.settings.settings import Settings
@@ -108,6 +109,8 @@ class Rewriting:
     """What the model is compared with, where it was not planned as it is."""
     notes: Mapping[str, str] = field(default_factory=dict)
     """Further metadata for the written model."""
+    caches: Caches | None = None
+    """Where caches are in place: their pairs are safe in any order of the nodes."""
 
     @property
     def compared_with(self) -> Path:
@@ -120,7 +123,7 @@ class Rewriting:
         report = self.planned.plan.report
         # Copies would be merged, and a pair is safe only in the order of the file.
         copied = report.recompute.nodes > 0 or bool(report.chunked.regions)
-        moved = copied or bool(report.donated.pairs)
+        moved = copied or (bool(report.donated.pairs) and self.caches is None)
         return self.original is not None or moved
 
 
