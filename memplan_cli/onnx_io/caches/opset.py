@@ -42,7 +42,8 @@ def converted(model: ModelProto) -> ModelProto:
             f"ONNX's conversion from opset {own} to {LEAST} renames outputs of the model",
             hint=f"export the model with opset {LEAST}",
         )
-    found.ir_version = max(model.ir_version, helper.find_min_ir_version_for(found.opset_import))
+    standard = [each for each in found.opset_import if each.domain in STANDARD]
+    found.ir_version = max(model.ir_version, helper.find_min_ir_version_for(standard))
     del found.metadata_props[:]
     found.metadata_props.extend(model.metadata_props)
     return found
