@@ -72,7 +72,6 @@ def refuse_combined(settings: Settings, targets: Targets | None = None) -> None:
         "--target": settings.target != "portable",
         "--chunk": settings.chunk != "none",
         "--recompute": settings.recompute != "none",
-        "--fold-constants": settings.fold_constants,
         "--donate": bool(settings.donate),
         "--expose": settings.expose,
         "--bounds": bool(settings.bounds),
