@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 WORDS = 11
 
@@ -60,7 +62,9 @@ class _Graph:
         self.weights.append(numpy_helper.from_array(array, name))
         return name
 
-    def given(self, name: str, dims: Sequence[int | str], kind: int = TensorProto.FLOAT) -> str:
+    def given(
+        self, name: str, dims: Sequence[int | str], kind: int = TensorProto.FLOAT
+    ) -> str:
         self.inputs.append(helper.make_tensor_value_info(name, kind, dims))
         return name
 
@@ -76,7 +80,7 @@ class _Graph:
         self.outputs.append(helper.make_tensor_value_info(name, kind, dims))
 
 
-def decoder(like: Shape = Shape()) -> onnx.ModelProto:  # noqa: B008 - frozen
+def decoder(like: Shape = Shape()) -> onnx.ModelProto:
     """Build a decoder; its caches' names say nothing."""
     g = _Graph()
     wide = like.heads * like.groups * like.size
@@ -119,7 +123,7 @@ def _cached(g: _Graph, new: str, name: str, like: Shape, *, keys: bool) -> tuple
     kind = TensorProto.FLOAT16 if half else TensorProto.FLOAT
     if like.layout == "rows":
         g.given(past, ["batch", past, h, d], kind)
-        joined = _joined(g, past, new, 1, name, ["batch", f"{past}+new", h, d], like)
+        joined = _joined(g, (past, new), 1, (name, ["batch", f"{past}+new", h, d]), like)
         return g("Transpose", joined, perm=[0, 2, 1, 3]), past
     if like.layout == "moved":
         g.given(past, ["batch", past, h, d], kind)
@@ -133,19 +137,22 @@ def _cached(g: _Graph, new: str, name: str, like: Shape, *, keys: bool) -> tuple
     if like.layout == "columns" and keys:
         g.given(past, ["batch", h, d, past], kind)
         new = g("Transpose", swapped, perm=[0, 1, 3, 2])
-        joined = _joined(g, past, new, 3, name, ["batch", h, d, f"{past}+new"], like)
+        joined = _joined(g, (past, new), 3, (name, ["batch", h, d, f"{past}+new"]), like)
         return g("Transpose", joined, perm=[0, 1, 3, 2]), past
     g.given(past, ["batch", h, past, d], kind)
-    joined = _joined(g, past, swapped, -2, name, ["batch", h, f"{past}+new", d], like)
+    joined = _joined(g, (past, swapped), -2, (name, ["batch", h, f"{past}+new", d]), like)
     return joined, past
 
 
 def _joined(
-    g: _Graph, past: str, new: str, axis: int, name: str, dims: list[int | str], like: Shape
+    g: _Graph, pair: tuple[str, str], axis: int, made: tuple[str, list[int | str]], like: Shape
 ) -> str:
+    (past, new), (name, dims) = pair, made
     if like.means == "cast":
         joined = g("Concat", g("Cast", past, to=TensorProto.FLOAT), new, axis=axis)
-        g.made(f"{name}_now", g("Cast", joined, to=TensorProto.FLOAT16), dims, TensorProto.FLOAT16)
+        g.made(
+            f"{name}_now", g("Cast", joined, to=TensorProto.FLOAT16), dims, TensorProto.FLOAT16
+        )
         return joined
     joined = g("Concat", past, new, axis=axis)
     if like.identity:
@@ -256,7 +263,7 @@ def _fused(g: _Graph, qkv: tuple[str, str, str], layer: int, like: Shape) -> str
 def _crossed(g: _Graph, hidden: str, layer: int, like: Shape) -> str:
     """Attend to keys and values that were computed once and are handed on."""
     many, d = like.heads * like.groups, like.size
-    dims = ["batch", many, "heard", d]
+    dims: list[int | str] = ["batch", many, "heard", d]
     pair = []
     for name in (f"c{layer}", f"d{layer}"):
         pair.append(g.given(f"{name}_past", dims))

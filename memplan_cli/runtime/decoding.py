@@ -65,7 +65,9 @@ class Decoder:
         outputs = {caches.length, *(each.output for each in caches.buffers)}
         strange = sorted((names - self._given.keys()) | (outputs - set(self._made)))
         if strange:
-            raise ModelError(f"the model's metadata names caches that it has not: {strange[0]!r}")
+            raise ModelError(
+                f"the model's metadata names caches that it has not: {strange[0]!r}"
+            )
         self.inputs = tuple(name for name in self._given if name not in names)
         """What `prefill` takes, beside the constant caches that it may set."""
         self.outputs = tuple(name for name in self._made if name not in outputs)
@@ -232,7 +234,9 @@ class Decoder:
                 if isinstance(dim, str):
                     dims.setdefault(dim, size)
         # Nobody says it: the batch of nearly every decoder that has no other input with it.
-        found = (dims.get(d, 1) if not isinstance(d, int) else d for d in self._given[name].shape)
+        found = (
+            dims.get(d, 1) if not isinstance(d, int) else d for d in self._given[name].shape
+        )
         return tuple(found)
 
     def _value(self, name: str, array: Any) -> Any:  # noqa: ANN401

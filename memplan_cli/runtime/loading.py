@@ -94,7 +94,6 @@ class PlannedSession(ort.InferenceSession):  # type: ignore[misc]
                 binding.bind_output(output.name, device)
         return binding
 
-
     def decoder(self, **dims: int) -> Decoder:
         """Return a decoder that keeps the caches of this model in buffers of its own.
 

@@ -17,8 +17,6 @@ from memplan_cli.workflows.files.model_file import ModelFile, plan_model, plan_s
 from memplan_cli.workflows.files.rewriting import Rewriting, RewrittenFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them
 
     from memplan_cli.core.bindings import Provenance
@@ -129,7 +127,9 @@ class _Work:
         model = converted(file.model)
         search = find_caches(model, _excluded(model, settings))
         _refuse_none(search)
-        return cls(file, settings, bind(file.model, settings), settings.capacity, model, search)
+        return cls(
+            file, settings, bind(file.model, settings), settings.capacity, model, search
+        )
 
     def attempts(self) -> list[_Attempt]:
         """Return the graphs to try, the cheapest first."""
@@ -172,7 +172,9 @@ class _Work:
         settled = settle(file.lazy, file.path, replace(settings, run=False))
         planned = plan_settled(file, settled, progress)
         caches = self._described(planned.plan, caches, first)
-        notes = caches_note(replace(caches, bytes=0, kept=(), steps=(), before=None, planned_at=0))
+        notes = caches_note(
+            replace(caches, bytes=0, kept=(), steps=(), before=None, planned_at=0)
+        )
         report = replace(planned.plan.report, caches=caches)
         said = {key: value for key, value in planned.plan.settings.items() if key != "run"}
         own = graph_digest(self.file.model)
@@ -235,7 +237,12 @@ class _Work:
         return memory.inputs, memory.outputs, memory.planned
 
     def _past_dims(self, past: int) -> dict[str, int]:
-        from memplan_cli.onnx_io.interface import fed_inputs, names_taken, tensor_dims, tensor_type
+        from memplan_cli.onnx_io.interface import (
+            fed_inputs,
+            names_taken,
+            tensor_dims,
+            tensor_type,
+        )
 
         model = self.file.model
         taken = names_taken(model)
@@ -288,7 +295,11 @@ def _proved(
             if found.passed:
                 progress("writing")
                 plan = _with_settings(plan, settings, how.provider)
-                done = finished(replace(rewriting, planned=replace(rewriting.planned, plan=plan)), files, plan)
+                done = finished(
+                    replace(rewriting, planned=replace(rewriting.planned, plan=plan)),
+                    files,
+                    plan,
+                )
                 files.forget()
                 return done
             failed = failed or plan
@@ -312,7 +323,9 @@ def validate_decoding(
 
     original, written = models
     recorded = recorded_settings(scanned_metadata(written))
-    settings = RuntimeSettings() if recorded is None else replace(recorded.settings, io_binding={})
+    settings = (
+        RuntimeSettings() if recorded is None else replace(recorded.settings, io_binding={})
+    )
     as_it_stands = UNOPTIMISED.session.items() <= settings.session.items()
     said = {} if plan is None else plan.report.bindings
     given = {name: dim.value for name, dim in said.items() if dim.source != "assumed"}
@@ -410,7 +423,7 @@ def _refuse_none(search: Search) -> None:
     )
 
 
-def _excluded(model: ModelProto, settings: Settings) -> Iterator[str] | tuple[str, ...]:
+def _excluded(model: ModelProto, settings: Settings) -> tuple[str, ...]:
     """Return the inputs and outputs that settings exclude from reuse."""
     from fnmatch import fnmatchcase
 

@@ -42,7 +42,10 @@ def load(path: FilePath, sess_options: Any = None, **kwargs: Any) -> Any:  # noq
 
 
 def Decoder(  # noqa: N802 - what it returns is one
-    path: FilePath, sess_options: Any = None, dims: Mapping[str, int] | None = None, **kwargs: Any  # noqa: ANN401
+    path: FilePath,
+    sess_options: Any = None,  # noqa: ANN401 - ONNX Runtime has no types
+    dims: Mapping[str, int] | None = None,
+    **kwargs: Any,  # noqa: ANN401
 ) -> decoding.Decoder:
     """Load a model with caches in place as what runs prefill and steps, with arrays.
 

@@ -13,6 +13,7 @@ from memplan_cli.core.results.validation import Proof
 from memplan_cli.errors import ModelError, PlanError, SettingsError
 from memplan_cli.reporting.findings.hints import path_word
 from memplan_cli.settings.settings import Settings
+from memplan_cli.workflows.caches import validate_decoding
 from memplan_cli.workflows.compare import (
     DEFAULT_CHECK,
     Check,
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
     from memplan_cli.checking.check import Agreement
     from memplan_cli.core.bindings import Binding
-    from memplan_cli.core.results.caches import Caches
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.results.report import Report, RuntimeFacts
     from memplan_cli.workflows.request import FilePath
@@ -83,7 +83,9 @@ def validate(
         agreed = (agreement.described(),)
     caches = recorded_caches({entry.key: entry.value for entry in model.metadata_props})
     if caches is not None:
-        return Proof(_decoded((original, planned), caches, plan, check, extras, agreed))
+        _refuse_extras(extras)
+        verdict = validate_decoding((original, planned), caches, plan, check)
+        return Proof(replace(verdict, notes=(*verdict.notes, *agreed)))
     binding = _bound(ModelFile.of(planned, model), plan, inputs or Inputs())
     first, second = bindings_inside(plan, dict.fromkeys(free_dims(model), 1))
     binding = binding.at(first)
@@ -101,29 +103,18 @@ def validate(
     )
 
 
-def _decoded(
-    models: tuple[Path, Path],
-    caches: Caches,
-    plan: Plan | None,
-    check: Check,
-    extras: Collection[Extra],
-    agreed: tuple[str, ...],
-) -> Validation:
-    """Decode with both models, the written one with its caches in place, and compare.
+def _refuse_extras(extras: Collection[Extra]) -> None:
+    """Refuse what a decode loop cannot tell.
 
     Raises:
-        SettingsError: more is asked for than a decode loop can tell.
+        SettingsError: naming the first.
     """
-    from memplan_cli.workflows.caches import validate_decoding
-
-    if extras:
+    for extra in extras:
         raise SettingsError(
-            f"--{extras[0] if isinstance(extras, tuple | list) else sorted(extras)[0]} runs a "
-            "model on inputs of its own, and one with caches in place is decoded",
+            f"--{extra} runs a model on inputs of its own, and one with caches in place is "
+            "decoded",
             hint="leave it out",
         )
-    verdict = validate_decoding(models, caches, plan, check)
-    return replace(verdict, notes=(*verdict.notes, *agreed))
 
 
 def _measured(

@@ -87,7 +87,9 @@ def test_the_decoder_of_a_file_gives_what_a_loop_gives(tmp_path: Path) -> None:
     assert found.model is not None
     decoding = memplan_cli.Decoder(found.model)
     rng = np.random.default_rng(1)
-    heard = {n: rng.standard_normal((1, 2, 5, 4), dtype=np.float32) for n in ("c0_past", "d0_past")}
+    heard = {
+        n: rng.standard_normal((1, 2, 5, 4), dtype=np.float32) for n in ("c0_past", "d0_past")
+    }
     ids = np.array([[1, 2, 3]])
     with pytest.raises(SettingsError, match="'c0_past' is missing"):
         decoding.prefill({"ids": ids})
@@ -174,8 +176,12 @@ def test_beams_reordered_in_the_graph_are_refused(tmp_path: Path) -> None:
     graph = model.graph
     graph.input.append(helper.make_tensor_value_info("beams", TensorProto.INT64, ["batch"]))
     for name in ("a0", "b0"):
-        node = helper.make_node("Gather", [f"{name}_past", "beams"], [f"{name}_chosen"], axis=0)
-        concat = next(n for n in graph.node if n.op_type == "Concat" and f"{name}_past" in n.input)
+        node = helper.make_node(
+            "Gather", [f"{name}_past", "beams"], [f"{name}_chosen"], axis=0
+        )
+        concat = next(
+            n for n in graph.node if n.op_type == "Concat" and f"{name}_past" in n.input
+        )
         concat.input[0] = f"{name}_chosen"
         graph.node.insert(0, node)
     assert "a Gather reorders its rows (beams)" in refused(tmp_path, model)
@@ -233,11 +239,16 @@ def test_a_model_without_a_cache_is_refused(tmp_path: Path) -> None:
         (("--kv-cache", "in-place"), "add --capacity N"),
         (("--capacity", "8"), "add --kv-cache in-place"),
         (("--kv-cache", "in-place", "--capacity", "0"), "above zero|from 1"),
-        (("--kv-cache", "in-place", "--capacity", "8", "--chunk", "auto"), "cannot be combined"),
+        (
+            ("--kv-cache", "in-place", "--capacity", "8", "--chunk", "auto"),
+            "cannot be combined",
+        ),
         (("--kv-cache", "in-place", "--capacity", "8", "--dim", "batch=1,2"), "one number"),
     ],
 )
-def test_wrong_options_are_one_message(tmp_path: Path, options: tuple[str, ...], said: str) -> None:
+def test_wrong_options_are_one_message(
+    tmp_path: Path, options: tuple[str, ...], said: str
+) -> None:
     import re
 
     path = saved(tmp_path, decoder())

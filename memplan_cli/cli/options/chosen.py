@@ -25,7 +25,13 @@ from memplan_cli.cli.options.words import (
     parse_values,
 )
 from memplan_cli.core.bindings import Inputs
-from memplan_cli.settings.choices import CacheChoice, ChunkChoice, OrderChoice, PhaseChoice, RecomputeChoice
+from memplan_cli.settings.choices import (
+    CacheChoice,
+    ChunkChoice,
+    OrderChoice,
+    PhaseChoice,
+    RecomputeChoice,
+)
 from memplan_cli.workflows.request import Request
 
 if TYPE_CHECKING:

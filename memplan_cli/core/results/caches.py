@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
 from memplan_cli.core.deserialization import one_of
 from memplan_cli.core.results.placements import Natural  # noqa: TC001 - a type to read by
 from memplan_cli.core.serialization import Keys, sparse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 FORMS = ("concat", "cast", "operator", "shared", "constant")
 """How a graph extends a cache: a Concat; one between Casts; an operator with past and present;

@@ -73,7 +73,7 @@ def find_caches(model: ModelProto, excluded: Collection[str] = ()) -> Search:
     """
     graph = model.graph
     index = Index.of(graph)
-    looked = [each for value in graph.output for each in _looked_at(value.name, graph, index)]
+    looked = [each for value in graph.output for each in _looked_at(value.name, index)]
     found = [each for each in looked if isinstance(each, Found)]
     kept = [each for each in looked if isinstance(each, KeptCache)]
     extended = Counter(each.input for each in found)
@@ -91,9 +91,7 @@ def find_caches(model: ModelProto, excluded: Collection[str] = ()) -> Search:
     return Search(tuple(good), tuple(kept))
 
 
-def _looked_at(
-    output: str, graph: GraphProto, index: Index
-) -> Iterator[Found | KeptCache]:
+def _looked_at(output: str, index: Index) -> Iterator[Found | KeptCache]:
     root, after = index.traced(output)
     if root in index.ranks:
         if after and not index.rounds(after) and _is_plain(index, after, root):
@@ -103,9 +101,9 @@ def _looked_at(
     if node is None:
         return
     if node.op_type == "Concat" and node.domain in STANDARD:
-        yield from _concatenated(output, node, after, graph, index)
-    elif (slots := OPERATORS.get(_kind(node))) is not None:
-        yield from _of_operator(output, root, slots, after, graph, index)
+        yield from _concatenated(output, node, after, index)
+    elif _kind(node) in OPERATORS:
+        yield from _of_operator(output, root, after, index)
     elif node.op_type in (*_REORDERS, *_WINDOWS) and node.domain in STANDARD:
         yield from _rearranged(output, node, index)
     else:
@@ -113,7 +111,7 @@ def _looked_at(
 
 
 def _concatenated(
-    output: str, node: NodeProto, after: tuple[int, ...], graph: GraphProto, index: Index
+    output: str, node: NodeProto, after: tuple[int, ...], index: Index
 ) -> Iterator[Found | KeptCache]:
     """Yield the cache that a Concat extends, or why that cannot be in place."""
     root, before = index.traced(node.input[0])
@@ -131,21 +129,16 @@ def _concatenated(
         return
     form = "cast" if index.rounds((*before, *after)) else "concat"
     cache = Found(root, output, moved[axis % rank], form, at, before, after)
-    yield _judged(cache, graph)
+    yield _judged(cache, index.graph)
 
 
 def _of_operator(
-    output: str,
-    root: str,
-    slots: tuple[tuple[int, int, int], ...],
-    after: tuple[int, ...],
-    graph: GraphProto,
-    index: Index,
+    output: str, root: str, after: tuple[int, ...], index: Index
 ) -> Iterator[Found | KeptCache]:
     """Yield the cache that an operator extends by itself."""
     at = index.producer[root]
     node = index.nodes[at]
-    for taken, given, axis in slots:
+    for taken, given, axis in OPERATORS[_kind(node)]:
         if len(node.output) <= given or node.output[given] != root:
             continue
         if len(node.input) <= taken or not node.input[taken]:
@@ -161,7 +154,7 @@ def _of_operator(
         shared = _kind(node) in SHARED and not before and not after
         form = "shared" if shared else "operator"
         cache = Found(past, output, moved[axis], form, at, before, after)
-        yield _judged(cache, graph)
+        yield _judged(cache, index.graph)
 
 
 def _judged(cache: Found, graph: GraphProto) -> Found | KeptCache:

@@ -24,6 +24,7 @@ PASSING = ("Identity", "Transpose", "Cast")
 class Index:
     """Where the values of a graph come from."""
 
+    graph: GraphProto
     nodes: Sequence[NodeProto]
     producer: Mapping[str, int]
     ranks: Mapping[str, int]
@@ -36,6 +37,7 @@ class Index:
         nodes = list(graph.node)
         weights = {tensor.name for tensor in graph.initializer}
         return cls(
+            graph,
             nodes,
             {name: at for at, node in enumerate(nodes) for name in node.output if name},
             {
@@ -90,7 +92,9 @@ def attribute(node: NodeProto, name: str) -> tuple[int, ...]:
 def _constants(graph: GraphProto) -> Iterator[tuple[str, tuple[int | float, ...]]]:
     from onnx import numpy_helper
 
-    made = ((node.output[0], _value(node)) for node in graph.node if node.op_type == "Constant")
+    made = (
+        (node.output[0], _value(node)) for node in graph.node if node.op_type == "Constant"
+    )
     given = ((tensor.name, tensor) for tensor in graph.initializer)
     for name, tensor in chain(given, made):
         if tensor is None or tensor.data_location == tensor.EXTERNAL:

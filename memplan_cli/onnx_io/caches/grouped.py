@@ -26,6 +26,9 @@ _HEADS = 1
 
 _SWAP = (0, 1, 3, 2)
 
+_NUMBERS = ("Identity", "Add", "Unsqueeze", "Gather", "Squeeze", "Slice", "Cast")
+"""What makes one number of a shape; where they make more, a rank does not fit."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Repeat:
@@ -101,9 +104,7 @@ def _expanded(
     return _Repeat(unsqueeze.output[0], times[0], heads, size, moves, product, scale)
 
 
-def _scaled(
-    name: str, index: Index, readers: dict[str, list[NodeProto]]
-) -> NodeProto | None:
+def _scaled(name: str, index: Index, readers: dict[str, list[NodeProto]]) -> NodeProto | None:
     """Return the one reader of a product if that is a scale.
 
     The runtime makes one operator of both, which rounds otherwise than the two: they stay
@@ -217,18 +218,19 @@ def _elements(index: Index, name: str) -> tuple[int | None, ...]:
     if name in index.constants:
         return tuple(int(value) for value in index.constants[name])
     node = index.made_by(name)
+    kind = "" if node is None else node.op_type
     if node is None:
-        return ()
-    if node.op_type == "Concat":
+        found: tuple[int | None, ...] = ()
+    elif kind == "Concat":
         parts = [_elements(index, part) for part in node.input]
-        return tuple(e for part in parts for e in part) if all(parts) else ()
-    if node.op_type == "Shape" and (span := attribute(node, "end")):
-        return (None,) * (span[0] - (attribute(node, "start") or (0,))[0])
-    if node.op_type == "Where":
-        return _elements(index, node.input[2])
-    if node.op_type in ("Identity", "Add", "Unsqueeze", "Gather", "Squeeze", "Slice", "Cast"):
-        # One number of a shape is what these are used for; another count fails to fit a rank.
-        return (None,)
-    if node.op_type == "Reshape" and index.constants.get(node.input[1], ()) in ((-1,), (1,)):
-        return (None,)
-    return ()
+        found = tuple(e for part in parts for e in part) if all(parts) else ()
+    elif kind == "Shape" and (span := attribute(node, "end")):
+        found = (None,) * (span[0] - (attribute(node, "start") or (0,))[0])
+    elif kind == "Where":
+        found = _elements(index, node.input[2])
+    elif kind in _NUMBERS:
+        found = (None,)
+    else:
+        one = kind == "Reshape" and index.constants.get(node.input[1], ()) in ((-1,), (1,))
+        found = (None,) if one else ()
+    return found

@@ -123,11 +123,16 @@ class _Rewriting:
 
     def scattered(self, cache: Found, new: str) -> str:
         """Write new entries into the buffer; return the length that is valid after it."""
-        grown = self.made("Shape", [new], f"{cache.output}.new", start=cache.axis, end=cache.axis + 1)
+        grown = self.made(
+            "Shape", [new], f"{cache.output}.new", start=cache.axis, end=cache.axis + 1
+        )
         length = self.made("Add", [self.position, grown], f"{cache.output}.length")
         at = self.made(
             "Expand",
-            [self.position, self.made("Shape", [cache.input], f"{cache.input}.rows", start=0, end=1)],
+            [
+                self.position,
+                self.made("Shape", [cache.input], f"{cache.input}.rows", start=0, end=1),
+            ],
             f"{cache.input}.position",
         )
         self.node("TensorScatter", [cache.input, new, at], cache.output, axis=cache.axis)
@@ -196,8 +201,7 @@ class _Rewriting:
         if node.input[0] not in self.sized:
             return node
         buffer, axis, length = self.sized[node.input[0]]
-        rank = self.index.ranks[buffer] if buffer in self.index.ranks else 0
-        rank = rank or _rank(self.graph, buffer)
+        rank = _rank(self.graph, buffer)
         first, last = _span(node, rank)
         output = node.output[0]
         if not first <= axis < last:

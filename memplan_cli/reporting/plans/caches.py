@@ -44,9 +44,7 @@ def caches(report: Report, most: int) -> Iterator[doc.Block]:
         doc.Name(found.length),
         "; memplan.Decoder keeps all of it",
     )
-    table = doc.first_rows(
-        ("input", "output", ""), rows[:most], len(rows) - most, "caches"
-    )
+    table = doc.first_rows(("input", "output", ""), rows[:most], len(rows) - most, "caches")
     blocks = [doc.Paragraph(line), doc.Paragraph(binding), *_before(report), table]
     yield from doc.section("Caches in place", *blocks)
 

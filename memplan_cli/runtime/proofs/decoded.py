@@ -140,7 +140,10 @@ def decode_written(model: Path, caches: Caches, first: Decoded, how: Loop) -> Co
     outcome = run_job("decode", job, timeout=how.timeout)
     found = outcome.result
     return Compared(
-        differences(found), outcome.reason, _process(found), found.get("milliseconds")  # type: ignore[arg-type]
+        differences(found),
+        outcome.reason,
+        _process(found),
+        found.get("milliseconds"),  # type: ignore[arg-type]
     )
 
 

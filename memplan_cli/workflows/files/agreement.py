@@ -55,7 +55,9 @@ def read_as_planned(model: ModelProto, plan: Plan) -> Loaded:
     known = known_dims(model, shapes.values())
     dims = {name: value for name, value in dims_of(plan).items() if name in known}
     try:
-        return read_checked(model, Bindings(dims, shapes, values=position_value(plan.report.caches)))
+        return read_checked(
+            model, Bindings(dims, shapes, values=position_value(plan.report.caches))
+        )
     except SettingsError as error:
         raise PlanError(f"the plan's settings are not those of the model: {error}") from error
 

@@ -15,10 +15,15 @@ import numpy as np
 
 from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.results.caches import Caches, step_dims
-from memplan_cli.core.results.observations import Difference
 from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import RuntimeUnavailableError
-from memplan_cli.onnx_io.interface import fed_inputs, free_dims, names_taken, tensor_dims, tensor_type
+from memplan_cli.onnx_io.interface import (
+    fed_inputs,
+    free_dims,
+    names_taken,
+    tensor_dims,
+    tensor_type,
+)
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.runs.feeds import Feeder
 from memplan_cli.runtime.decoding import Decoder
@@ -34,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
     from memplan_cli.core.bindings import FeedSpec
+    from memplan_cli.core.results.observations import Difference
     from memplan_cli.runtime.workers.worker import Json
 
 _MOST = 400
