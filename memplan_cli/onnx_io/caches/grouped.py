@@ -24,6 +24,10 @@ _RANK = 4
 _HEADS = 1
 """The axis of heads in a cache."""
 
+_APART = 2
+"""Heads from which each has a product of its own: of one, the runtime makes a product of all
+queries, which rounds otherwise."""
+
 _SWAP = (0, 1, 3, 2)
 
 _NUMBERS = ("Identity", "Add", "Unsqueeze", "Gather", "Squeeze", "Slice", "Cast")
@@ -91,6 +95,8 @@ def _expanded(
     if expand is None or reshape is None:
         return None
     heads, size = dims
+    if heads < _APART:
+        return None
     times = _elements(index, expand.input[1])[2:3]
     joined = _elements(index, reshape.input[1])
     if not times or times[0] is None or times[0] < 2 or len(joined) != _RANK:
