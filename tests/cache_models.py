@@ -35,6 +35,9 @@ class Shape:
     opset: int = 20
     crossed: bool = False
     identity: bool = False
+    words: int = WORDS
+    whole: bool = False
+    """Whether layers have norms and a feed-forward part, as published ones have."""
 
 
 @dataclass
@@ -53,7 +56,9 @@ class _Graph:
         return name
 
     def weight(self, *shape: int) -> str:
-        drawn = self.rng.standard_normal(shape, dtype=np.float32) * 0.5
+        drawn = self.rng.standard_normal(shape, dtype=np.float32) * np.float32(
+            min(0.5, shape[0] ** -0.5)
+        )
         return self.constant(drawn)
 
     def constant(self, values: object) -> str:
@@ -86,14 +91,26 @@ def decoder(like: Shape = Shape()) -> onnx.ModelProto:
     wide = like.heads * like.groups * like.size
     ids = g.given("ids", ["batch", "new"], TensorProto.INT64)
     mask = g.given("mask", ["batch", 1, "new", "total"]) if like.mask == "input" else ""
-    hidden = g("Gather", g.weight(WORDS, wide), ids)
+    hidden = g("Gather", g.weight(like.words, wide), ids)
     for layer in range(like.layers):
-        hidden = g("Add", hidden, _layer(g, hidden, mask, layer, like))
-    logits = g("MatMul", hidden, g.weight(wide, WORDS))
-    g.made("logits", logits, ["batch", "new", WORDS], TensorProto.FLOAT)
+        read = _normed(g, hidden, wide) if like.whole else hidden
+        hidden = g("Add", hidden, _layer(g, read, mask, layer, like))
+        hidden = _fed_forward(g, hidden, wide) if like.whole else hidden
+    logits = g("MatMul", hidden, g.weight(wide, like.words))
+    g.made("logits", logits, ["batch", "new", like.words], TensorProto.FLOAT)
     graph = helper.make_graph(g.nodes, "decoder", g.inputs, g.outputs, g.weights)
     opsets = [helper.make_opsetid("", like.opset), helper.make_opsetid("com.microsoft", 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def _normed(g: _Graph, hidden: str, wide: int) -> str:
+    ones, zeros = np.ones(wide, np.float32), np.zeros(wide, np.float32)
+    return g("LayerNormalization", hidden, g.constant(ones), g.constant(zeros), axis=-1)
+
+
+def _fed_forward(g: _Graph, hidden: str, wide: int) -> str:
+    inner = g("Gelu", g("MatMul", _normed(g, hidden, wide), g.weight(wide, 4 * wide)))
+    return g("Add", hidden, g("MatMul", inner, g.weight(4 * wide, wide)))
 
 
 def _layer(g: _Graph, hidden: str, mask: str, layer: int, like: Shape) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan_cli.onnx_io.caches.graph import STANDARD, Index, attribute
-from memplan_cli.onnx_io.caches.rewrite import INT64, in_order, living, names_in
+from memplan_cli.onnx_io.caches.rewrite import INT64, in_order, names_in, put_in
 from memplan_cli.onnx_io.load import reads
 
 if TYPE_CHECKING:
@@ -148,6 +148,7 @@ def _rewritten(model: ModelProto, found: Sequence[_Repeat]) -> ModelProto:
 
     graph = model.graph
     taken = names_in(graph)
+    read = {name for node in graph.node for name in reads(node)}
     nodes = {node.output[0]: node for node in graph.node}
     added: list[NodeProto] = []
 
@@ -192,10 +193,7 @@ def _rewritten(model: ModelProto, found: Sequence[_Repeat]) -> ModelProto:
         added.append(
             helper.make_node("Reshape", [multiplied, target], [output], f"{output}/Reshape")
         )
-    ordered = in_order([*graph.node, *added])
-    alive = living(ordered, {value.name for value in graph.output})
-    del graph.node[:]
-    graph.node.extend(alive)
+    put_in(graph, in_order([*graph.node, *added]), read)
     return model
 
 

@@ -16,7 +16,7 @@ from memplan_cli.onnx_io.caches.graph import STANDARD, Index, attribute
 from memplan_cli.onnx_io.load import reads, subgraphs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from onnx import GraphProto, ModelProto, NodeProto
 
@@ -70,6 +70,7 @@ class _Rewriting:
         self.whole: set[tuple[int, str]] = set()
         """Nodes that take a buffer whole, by index, and its name."""
         self.added: set[str] = set()
+        self.read = {name for node in graph.node for name in reads(node)}
         self.zero, self.one = self.constant("cache_zero", [0]), self.constant("cache_one", [1])
 
     def fresh(self, name: str) -> str:
@@ -185,14 +186,7 @@ class _Rewriting:
         graph.input.append(helper.make_tensor_value_info(self.position, INT64, [1]))
         graph.output.append(helper.make_tensor_value_info(self.length, INT64, [1]))
         ordered = in_order([*nodes, *self.own])
-        alive = living(ordered, {value.name for value in graph.output})
-        del graph.node[:]
-        graph.node.extend(alive)
-        read = {name for node in alive for name in reads(node)}
-        for at in reversed(range(len(graph.initializer))):
-            name = graph.initializer[at].name
-            if name in self.added and name not in read:
-                del graph.initializer[at]
+        put_in(graph, ordered, self.read | self.added)
 
     def _sizes(self, node: NodeProto) -> NodeProto:
         """Return a Shape of a cache as what says it without its values, other nodes as they are."""
@@ -317,6 +311,25 @@ def in_order(nodes: Sequence[NodeProto]) -> list[NodeProto]:
             if name in producer:
                 after[producer[name]].add(at)
     return [nodes[at] for at in nearest_order(after)]
+
+
+def put_in(graph: GraphProto, nodes: Sequence[NodeProto], read: Collection[str]) -> None:
+    """Make nodes those of a graph, but for what nobody needs.
+
+    Args:
+        graph: Its inputs and outputs are final.
+        nodes: In their order.
+        read: What was read before; initializers among it that no node reads now go.
+    """
+    alive = living(nodes, {value.name for value in graph.output})
+    del graph.node[:]
+    graph.node.extend(alive)
+    used = {name for node in alive for name in reads(node)}
+    used |= {value.name for value in (*graph.input, *graph.output)}
+    for at in reversed(range(len(graph.initializer))):
+        name = graph.initializer[at].name
+        if name in read and name not in used:
+            del graph.initializer[at]
 
 
 def living(nodes: Sequence[NodeProto], wanted: Iterable[str]) -> list[NodeProto]:

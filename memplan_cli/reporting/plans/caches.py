@@ -17,7 +17,7 @@ _FORMS = {
     "cast": "a TensorScatter writes into it, in the cache's type",
     "operator": "a TensorScatter writes what its operator adds",
     "shared": "its operator writes into it",
-    "constant": "is handed on as it is",
+    "constant": "passed through as it is",
 }
 
 
