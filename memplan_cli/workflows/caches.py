@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.bindings import Inputs
+from memplan_cli.core.program import VarId
 from memplan_cli.core.results.observations import UNOPTIMISED, RuntimeSettings, Validation
+from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.errors import ModelError, RuntimeUnavailableError, SettingsError
 from memplan_cli.workflows.candidates import Optimized, finished, warned, write_unproved
 from memplan_cli.workflows.files.binding import bind, binding_of
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them
 
     from memplan_cli.core.bindings import Provenance
+    from memplan_cli.core.program import Program
     from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.caches import Caches
     from memplan_cli.core.results.plan import Plan
@@ -171,7 +174,7 @@ class _Work:
         settings = _assuming(bind(attempt.model, settings), self.bound)
         settled = settle(file.lazy, file.path, replace(settings, run=False))
         planned = plan_settled(file, settled, progress)
-        caches = self._described(planned.plan, caches, first)
+        caches = self._described(planned.program, caches, first)
         notes = caches_note(
             replace(caches, bytes=0, kept=(), steps=(), before=None, planned_at=0)
         )
@@ -200,13 +203,13 @@ class _Work:
             donate=donate,
         )
 
-    def _described(self, plan: Plan, caches: Caches, first: Decoded | None) -> Caches:
+    def _described(self, program: Program, caches: Caches, first: Decoded | None) -> Caches:
         """Return what is said of the caches, with the bytes that they take now and before."""
         if first is not None:
             caches = replace(caches, tokens=first.tokens, steps=first.steps)
         return replace(
             caches,
-            bytes=plan.report.donated.bytes,
+            bytes=sum(_bytes(program, each.output) for each in caches.buffers),
             before=self._before(first),
             planned_at=self._past(first),
         )
@@ -252,6 +255,13 @@ class _Work:
             for value in fed_inputs(model)
             if value.name in axes
         }
+
+
+def _bytes(program: Program, name: str) -> int:
+    """Return the bytes of a tensor, 0 where they are not known as a number."""
+    var = program.vars[VarId(name)]
+    size = size_of(var.shape, var.dtype)
+    return 0 if size is None or size.symbols else size.coefficient
 
 
 def _assuming(settings: Settings, said: Settings) -> Settings:

@@ -62,7 +62,7 @@ class Caches:
     tokens: tuple[tuple[str, Natural], ...] = ()
     kept: tuple[KeptCache, ...] = ()
     bytes: Natural = 0
-    """Of all buffers that grow, once, where their sizes are known."""
+    """Of all buffers, each once, where their sizes are known."""
     before: tuple[Natural, Natural, Natural] | None = None
     """Bytes of inputs, outputs and plan of the original's step that fills the capacity."""
     planned_at: Natural = 0

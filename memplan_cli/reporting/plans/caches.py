@@ -54,7 +54,7 @@ def _before(report: Report) -> Iterator[doc.Paragraph]:
     before, memory = report.caches.before, report.memory
     if before is None or memory.inputs is None or memory.planned is None:
         return
-    now = memory.inputs, (memory.outputs or 0) - report.donated.bytes, memory.planned
+    now = memory.inputs, (memory.outputs or 0) - report.caches.bytes, memory.planned
     yield doc.Paragraph(
         f"the step that fills them: {_sum(before)} before, {_sum(now)} now "
         "(inputs + outputs + planned)"
