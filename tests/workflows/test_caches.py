@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx
 import pytest
+from jsonschema import Draft202012Validator
 from onnx import TensorProto, helper
 
 import memplan_cli
@@ -278,3 +279,14 @@ def test_a_capacity_smaller_than_a_prefill_is_used_up_to_its_end(tmp_path: Path)
 def test_metadata_that_is_none_of_ours_is_refused(text: str) -> None:
     with pytest.raises(ModelError, match="caches"):
         recorded_caches({CACHES: text})
+
+
+def test_plan_and_report_are_as_their_schemas_say(tmp_path: Path) -> None:
+    from memplan_cli.reporting.schemas import schema_text
+
+    path = saved(tmp_path, decoder(Shape(crossed=True)))
+    found = workflows.optimize(path, IN_PLACE)
+    assert found.plan_file is not None
+    plan = json.loads(found.plan_file.read_text())
+    Draft202012Validator(json.loads(schema_text("plan"))).validate(plan)
+    Draft202012Validator(json.loads(schema_text("report"))).validate(plan["report"])
