@@ -82,7 +82,22 @@ _FOLDS = "tests/analysis/test_constants.py tests/transforms/test_folding.py test
 _CHUNKING = "memplan_cli/transforms/chunking"
 _CUT = "tests/transforms/test_chunk_rewrite.py"
 
+_CACHES = "memplan_cli/onnx_io/caches"
+_IN_PLACE = "tests/workflows/test_caches.py"
+_DECODED = "tests/runtime/test_decoding.py"
+
 MUTATIONS = (
+    Mutation("a cache that several outputs extend is kept", f"{_CACHES}/find.py",
+             "extended[each.input] > 1", "False", _IN_PLACE),
+    Mutation("a cache that is excluded is kept", f"{_CACHES}/find.py",
+             "{each.input, each.output} & set(excluded)", "False", _IN_PLACE),
+    Mutation("who reads a cache reads what is valid", f"{_CACHES}/rewrite.py",
+             "self.renamed[cache.output] = valid", "pass", _DECODED),
+    Mutation("the length of a cache is a position", f"{_CACHES}/rewrite.py",
+             "parts = [length]", "parts = [self.one]", _DECODED),
+    Mutation("a step says how many entries are valid", "memplan_cli/runtime/decoding.py",
+             "found[self.caches.length].numpy()[0]", "found[self.caches.length].numpy()[0] + 1",
+             _DECODED),
     Mutation("a tile reads the halo behind it", f"{_CHUNKING}/axes/windows.py",
              "self.reach - self.stride - self.pads[0]", "0",
              "tests/transforms/test_chunk_axes.py"),
