@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.program import Program
     from memplan_cli.core.results.observations import Peaks
+    from memplan_cli.runtime.measuring.examine import Examined
     from memplan_cli.runtime.proofs.original import Original
 
 _WORTH = 0.98
@@ -212,6 +213,8 @@ class _Proof:
     choice: Recommendation | None = None
     """What the last run was made with."""
     runs: int = 0
+    read: tuple[Examined, Executed] | None = None
+    """The graph of a run that was read."""
     only_as_written: bool = False
     """Whether it gives the original's bits as it stands alone."""
 
@@ -340,8 +343,10 @@ class _Proof:
         """Return the graph of a run; of a file that ran as it stands, the file's own."""
         if run.seen is None or run.seen.graph is None:
             return self._file()
-        dims, path = self.original.dims, self.written.path
-        return executed_of(run.seen, run.settings, dims, path)
+        if self.read is None or self.read[0] is not run.seen:
+            dims, path = self.original.dims, self.written.path
+            self.read = run.seen, executed_of(run.seen, run.settings, dims, path)
+        return self.read[1]
 
 
 def _held(run: Run) -> int:
