@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from memplan_cli.settings.choices import (
         CacheChoice,
         ChunkChoice,
+        ExternalWeightsChoice,
         Kind,
         Level,
         OrderChoice,
@@ -90,6 +91,8 @@ class Settings:
     """Globs, input to output: the output may reuse the memory of the input it replaces."""
     target: TargetChoice = "portable"
     """The file as it is, in a better order; or the runtime's own optimised graph, ordered."""
+    external_weights: ExternalWeightsChoice = "auto"
+    """Whether weights leave a portable file where that lowers the peak of loading it."""
     alignment: int | None = None
     """Bytes, a power of two; None: 64, or less where 64 would cost more than it packs."""
     time_limit: float | None = None

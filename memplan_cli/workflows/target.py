@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.results.fallbacks import WEIGHTS_UNPACKED, Fallback
+from memplan_cli.core.results.fallbacks import CANDIDATE_DIFFERED, WEIGHTS_UNPACKED, Fallback
 from memplan_cli.core.results.observations import CPU, PROVIDERS
 from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.errors import SettingsError
@@ -91,7 +91,7 @@ def _proved(
     from memplan_cli.runtime.graph.offline import Packing
 
     file, provider = graphs.file, graphs.provider
-    packing = Packing.IN_FILE if provider == CPU else Packing.AT_LOAD
+    packing = Packing.IN_COLUMNS if provider == CPU else Packing.AT_LOAD
     plain = replace(graphs.settings, target="portable")
     with graphs.begun(packing) as dumping:
         portable = Rewriting(file, plan_model(file, plain, progress), plain, graphs.targets)
@@ -99,6 +99,11 @@ def _proved(
         dumps = dumping.result()
     prove = partial(_best, portable=portable, check=check, ahead=ahead, progress=progress)
     done = prove(graphs.planned(dumps))
+    if any(dump.cut for dump in dumps) and _lost(done):
+        progress("writing huge weights whole: cut, the file gives other outputs")
+        with graphs.begun(Packing.IN_FILE) as dumping:
+            dumps = dumping.result()
+        done = prove(graphs.planned(dumps))
     if done.model is not None or packing is Packing.AT_LOAD or not _broke(done):
         return done
     progress("packing weights at load: the file with packed ones does not run")
@@ -132,6 +137,12 @@ def _with_fallback(rewriting: Rewriting, failed: Optimized) -> Rewriting:
     return replace(rewriting, planned=planned)
 
 
+def _lost(done: Optimized) -> bool:
+    """Whether no graph of the runtime's, or not the best one, gave the original's outputs."""
+    codes = {fallback.code for fallback in done.plan.report.fallbacks}
+    return done.model is None or CANDIDATE_DIFFERED in codes
+
+
 def _broke(done: Optimized) -> bool:
     """Whether a written model did not run, which says nothing of its outputs."""
     found = done.plan.report.validation
@@ -158,7 +169,8 @@ class _Graphs:
         folder = self.folder / packing.name
         folder.mkdir()
         paths = [folder / name for name in names]
-        return Dumping(self.file.path, paths, self.provider, packing)
+        dims = self.settings.dims
+        return Dumping(self.file.path, paths, self.provider, packing, dims)
 
     def planned(self, dumps: Sequence[Dump]) -> list[Rewriting]:
         """Plan what was dumped."""

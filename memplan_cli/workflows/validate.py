@@ -9,7 +9,13 @@ from shlex import quote
 from typing import TYPE_CHECKING, Literal
 
 from memplan_cli.core.bindings import Inputs
-from memplan_cli.core.results.observations import CPU, PROVIDERS, Validation
+from memplan_cli.core.results.observations import (
+    CPU,
+    PROVIDERS,
+    RuntimeSettings,
+    Together,
+    Validation,
+)
 from memplan_cli.core.results.validation import Proof
 from memplan_cli.errors import ModelError, PlanError, SettingsError
 from memplan_cli.reporting.findings.hints import path_word
@@ -36,7 +42,7 @@ if TYPE_CHECKING:
     from memplan_cli.checking.check import Agreement
     from memplan_cli.core.bindings import Binding
     from memplan_cli.core.results.plan import Plan
-    from memplan_cli.core.results.report import Report
+    from memplan_cli.core.results.report import Report, RuntimeFacts
     from memplan_cli.workflows.request import FilePath
 
 Extra = Literal["replay", "measure"]
@@ -61,7 +67,7 @@ def validate(
         original: The model it was made from; None: what its name says.
         check: Where to run, and what counts as equal.
         extras: ``replay`` runs it op by op inside the plan's arenas, ``measure`` measures
-            both models' memory in the runtime.
+            both models' memory in the runtime, of the check's number of processes at once too.
         inputs: Real inputs, of the sizes that the plan was made for; the others are drawn.
 
     Raises:
@@ -100,6 +106,7 @@ def validate(
         if plan is not None and "measure" in extras:
             models = _models(original, planned, plan, donation)
             found, facts = accounted(models, check, binding, at_first)
+            facts = facts and _with_processes(facts, models, check, binding)
         else:
             found = at_first()
         if second != first and found.verdict.passed:
@@ -129,6 +136,20 @@ def _models(original: Path, planned: Path, plan: Plan, donation: Donation) -> Mo
     """Return what runs; what optimisation would undo or make unsafe runs as it is written."""
     moved = donation.pairs or plan.report.recompute.nodes or plan.report.chunked.regions
     return Models(original, planned, donation.offline or bool(moved), donation.offline)
+
+
+def _with_processes(
+    facts: RuntimeFacts, models: Models, check: Check, binding: Binding
+) -> RuntimeFacts:
+    """Return facts with what several processes take together, where they are asked for."""
+    if not check.processes or facts.settings is None:
+        return facts
+    from memplan_cli.runtime.measuring.measure import Trial, together
+
+    trial = Trial(check.provider, binding.dims, feeds=binding.feeds, timeout=check.timeout)
+    before = together(models.original, RuntimeSettings(), trial, check.processes)
+    after = together(models.written, facts.settings, trial, check.processes)
+    return replace(facts, processes=Together(check.processes, before, after))
 
 
 def _refused(agreement: Agreement, provider: str) -> Validation:

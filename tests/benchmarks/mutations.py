@@ -184,7 +184,7 @@ MUTATIONS = (
     Mutation("what is pinned lives for the whole run", STORAGE,
              "ranges.update(dict.fromkeys(alone, whole_run))", "pass", _CORE + " tests/planning/test_scope.py"),
     Mutation("what is pinned shares nothing", STORAGE,
-             "if var not in alone} if alone else sizes", "} if alone else sizes",
+             "if var not in apart} if apart else sizes", "} if alone else sizes",
              _CORE + " tests/planning/test_scope.py"),
     Mutation("the checker sees overlaps", PROBLEM,
              "if place < len(live) and live[place] < top:", "if False:", "tests/core/test_problem.py tests/planning/test_plan_file.py"),

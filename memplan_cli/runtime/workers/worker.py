@@ -49,6 +49,8 @@ JOBS: Mapping[str, str] = {
     "inplace": "memplan_cli.runtime.workers.jobs.inplace",
     "shapes": "memplan_cli.runtime.workers.jobs.shapes",
     "observed": "memplan_cli.runtime.workers.jobs.observed",
+    "together": "memplan_cli.runtime.workers.jobs.together",
+    "resident": "memplan_cli.runtime.workers.jobs.resident",
     "trial": "memplan_cli.runtime.workers.jobs.trial",
 }
 """Each module has ``run(job) -> result``; it is imported in the child only."""
