@@ -49,7 +49,7 @@ def in_pieces(
             "--chunk auto needs sizes that are numbers", hint="bind the dims with --dim"
         )
     tell("chunking")
-    graph = Graph.of(program, Facts(source.constants, source.opset), scope.pinned)
+    graph = Graph.of(program, Facts(source.constants, source.opset, source.block), scope.pinned)
     terms = Terms(scope.sizes, frozenset(scope.pinned), aliasing_of(settings.level))
     found = search(graph, terms, budget)
     allowed = int(budget * found.before) if isinstance(budget, float) else budget
@@ -91,7 +91,6 @@ def _budget(settings: Settings) -> int | float:
     others = {
         "--recompute": settings.recompute != "none",
         "--fold-constants": settings.fold_constants,
-        "--target": settings.target != "portable",
         "--donate": bool(settings.donate),
     }
     for option, is_given in others.items():

@@ -25,7 +25,7 @@ from memplan_cli.workflows.candidates import (
     write_unproved,
 )
 from memplan_cli.workflows.fallbacks import fell_back
-from memplan_cli.workflows.files.model_file import ModelFile, plan_model, source_of
+from memplan_cli.workflows.files.model_file import ModelFile, knowing, plan_model, source_of
 from memplan_cli.workflows.files.own_weights import (
     FUSED,
     UNFUSED,
@@ -185,7 +185,9 @@ class _Graphs:
         runtime = Runtime(
             runtime_aliasing(provider), partial(settled, dims=dims, provider=provider)
         )
-        planned = make_plan(program, self.settings, source_of(self.file), runtime=runtime)
+        source = replace(source_of(self.file), block=dump.block)
+        source = knowing(file.model, source, self.settings)
+        planned = make_plan(program, self.settings, source, runtime=runtime)
         return Rewriting(
             file,
             planned,

@@ -7,7 +7,7 @@ the level that changes layouts, to the hardware it was made on; its metadata say
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -70,10 +70,14 @@ class Packing(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """A graph that the runtime wrote, and the types that it infers in it."""
+    """A graph that the runtime wrote, and the types that it infers in it.
+
+    ``block`` is how many channels lie beside each other where it lays them out in blocks.
+    """
 
     path: Path
     shapes: RuntimeShapes = field(repr=False)
+    block: int = 0
 
 
 def optimise_offline(
@@ -107,10 +111,12 @@ def optimise_offline(
         "unfused": str(out[1]) if len(out) > 1 else None,
     }
     outcome = run_job("offline", {"dump": asked})
-    types: Any = outcome.require(f"{model} does not load")["types"]
+    result = outcome.require(f"{model} does not load")
+    types: Any = result["types"]
+    block = int(str(result["block"]))
     original = load_model(model)
     return tuple(
-        _tidied(path, original, shapes_of(types[path.name]), provider)
+        replace(_tidied(path, original, shapes_of(types[path.name]), provider), block=block)
         for path in out
         if path.name in types
     )

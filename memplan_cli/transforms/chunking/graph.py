@@ -10,9 +10,10 @@ from memplan_cli.core.program import Origin
 from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.transforms.chunking.axes.table import splits
 from memplan_cli.transforms.chunking.axes.terms import Facts, Node, Role, node_of
+from memplan_cli.transforms.chunking.axes.windows import NCHWC, ROWS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from memplan_cli.analysis.dataflow import Dataflow
     from memplan_cli.core.program import Op, Program, VarId
@@ -25,6 +26,7 @@ class Graph:
 
     Attributes:
         kept: Vars that stay one tensor: excluded ones, the loss.
+        blocked: Vars whose channels lie in blocks behind the columns, whatever their dims say.
     """
 
     program: Program
@@ -33,6 +35,7 @@ class Graph:
     kept: frozenset[VarId]
     results: frozenset[VarId]
     weights: frozenset[VarId]
+    blocked: frozenset[VarId]
     _nodes: dict[int, Node | None] = field(default_factory=dict, repr=False)
     _splits: dict[int, tuple[Split, ...]] = field(default_factory=dict, repr=False)
 
@@ -42,7 +45,8 @@ class Graph:
         weights = {v.id for v in program.vars.values() if v.origin is Origin.WEIGHT}
         results = frozenset(program.body.outputs)
         flow = dataflow(program.body)
-        return cls(program, flow, facts, frozenset(kept), results, frozenset(weights))
+        blocked = frozenset(_blocked(flow.ops))
+        return cls(program, flow, facts, frozenset(kept), results, frozenset(weights), blocked)
 
     @property
     def ops(self) -> tuple[Op, ...]:
@@ -61,8 +65,27 @@ class Graph:
             node = self.node(at)
             stays = any(var in self.kept for var in self.ops[at].outputs)
             found = () if node is None or stays else splits(node)
-            self._splits[at] = tuple(each for each in found if self._leaves_weights(at, each))
+            self._splits[at] = tuple(
+                each
+                for each in found
+                if self._leaves_weights(at, each) and self._keeps_blocks(at, each)
+            )
         return self._splits[at]
+
+    def _keeps_blocks(self, at: int, split: Split) -> bool:
+        """Whether only samples and rows are cut of what has its channels in blocks."""
+        op, block = self.ops[at], self.facts.block
+        pairs = (
+            *zip(op.inputs, split.inputs, strict=True),
+            *zip(op.outputs, split.outputs, strict=True),
+        )
+        cut = [
+            (var, part.axis) for var, part in pairs if part is not None and var in self.blocked
+        ]
+        return all(
+            axis == 0 or (axis == ROWS and block > 0 and self.dims(var)[1] % block == 0)
+            for var, axis in cut
+        )
 
     def _leaves_weights(self, at: int, split: Split) -> bool:
         """Whether weights are read whole: masks may be sliced, matrices are never copied."""
@@ -90,6 +113,17 @@ class Graph:
     def readers(self, var: VarId) -> tuple[int, ...]:
         """Return the ops that read a var, subgraphs' captures included."""
         return tuple(self.flow.readers.get(var, ()))
+
+
+def _blocked(ops: Iterable[Op]) -> set[VarId]:
+    """Return the vars in blocks of channels: operators of one element keep what they are given."""
+    found: set[VarId] = set()
+    for op in ops:
+        if op.domain == NCHWC:
+            found.update(() if op.type == "ReorderOutput" else op.outputs)
+        elif not found.isdisjoint(op.inputs):
+            found.update(op.outputs)
+    return found
 
 
 def outside(graph: Graph, ops: Mapping[int, Split]) -> tuple[list[VarId], list[VarId]]:

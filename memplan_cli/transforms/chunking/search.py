@@ -37,7 +37,7 @@ LAUNCH = 20_000
 _SEEDS = 3
 """Tensors of the fullest step that regions are grown from."""
 
-_COUNTS = (2, 4, 8, 16, 32, 64, 128, 256)
+_COUNTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 
 _LEAST_GAIN = 0.9
 """Twice the pieces have to lower a step to so much of it, or no more are tried."""

@@ -10,6 +10,7 @@ from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.results.observations import RuntimeSettings
 from memplan_cli.onnx_io.load import graphs, load_model
 from memplan_cli.runtime.graph.fusions import FUSIONS, without
+from memplan_cli.runtime.workers.blocks import BLOCKED, block_size
 from memplan_cli.runtime.workers.session import make_session
 from memplan_cli.runtime.workers.session_graph import OUTSIDE, types_of
 
@@ -45,7 +46,12 @@ def run(job: Json) -> Json:
     if costly and asked.unfused is not None:
         settings = asked.settings.updated(without(costly))
         found[asked.unfused.name] = _dumped(asked, asked.unfused, settings)
-    return {"types": found}
+    return {"types": found, "block": block_size() if _has_blocks(asked.fused) else 0}
+
+
+def _has_blocks(path: Path) -> bool:
+    """Whether a graph has convolutions over blocks of channels."""
+    return any(n.domain == BLOCKED for g in graphs(load_model(path).graph) for n in g.node)
 
 
 def _dumped(asked: OfflineDump, out: Path, settings: RuntimeSettings) -> object:
