@@ -166,8 +166,11 @@ def _normalised(draw: Draw, kind: str) -> Case:
         )
     if kind.startswith("Global"):
         return Case(kind, (x,))
-    attributes = {"num_groups": 2} if kind == "GroupNormalization" else {}
-    return Case(kind, (x, *per_channel[:2]), attributes)
+    if kind == "InstanceNormalization":
+        return Case(kind, (x, *per_channel[:2]))
+    x = draw.whole(n, 12, h, w)
+    own = draw.floats(12), draw.floats(12)
+    return Case(kind, (x, *own), {"num_groups": draw.one_of(3, 4, 6)})
 
 
 def _reduce(draw: Draw, kind: str) -> Case:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from memplan_cli.analysis.dataflow import dataflow
 from memplan_cli.core.program import Origin
@@ -13,11 +14,15 @@ from memplan_cli.transforms.chunking.axes.terms import Facts, Node, Role, node_o
 from memplan_cli.transforms.chunking.axes.windows import NCHWC, ROWS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+
+    import numpy as np
 
     from memplan_cli.analysis.dataflow import Dataflow
     from memplan_cli.core.program import Op, Program, VarId
     from memplan_cli.transforms.chunking.axes.terms import Split
+
+    Array = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(frozen=True)
@@ -106,9 +111,36 @@ class Graph:
         size = size_of(facts.shape, facts.dtype)
         return 0 if size is None or size.symbols else size.coefficient
 
+    @cached_property
+    def _spans(self) -> tuple[Mapping[VarId, int], Array, Array, Array]:
+        """The vars that ops make: which comes where, who makes them, who reads last, bytes."""
+        import numpy as np
+
+        vars_ = {var: at for at, var in enumerate(self.flow.producer)}
+        starts = np.array([self.flow.producer[var] for var in vars_], np.int64)
+        stops = np.array([self._last(var) for var in vars_], np.int64)
+        sizes = np.array([self.bytes(var) for var in vars_], np.int64)
+        return vars_, starts, stops, sizes
+
+    def _last(self, var: VarId) -> int:
+        return len(self.ops) if var in self.results else max(self.readers(var), default=-1)
+
+    def passing(self, first: int, last: int, counted: Collection[VarId]) -> int:
+        """Return the bytes made before some ops and read behind them, but for some vars."""
+        places, starts, stops, sizes = self._spans
+        there = (starts < first) & (stops > last)
+        known = [places[var] for var in counted if var in places]
+        return int(sizes[there].sum()) - int(sizes[known][there[known]].sum())
+
     def dims(self, var: VarId) -> tuple[int, ...]:
         """Return the shape of a var whose dims are numbers."""
         return tuple(dim for dim in self.program.vars[var].shape or () if isinstance(dim, int))
+
+    def above(self, at: int) -> Iterator[int]:
+        """Yield the ops that make what an op reads."""
+        for var in self.flow.reads[at]:
+            if var in self.flow.producer:
+                yield self.flow.producer[var]
 
     def readers(self, var: VarId) -> tuple[int, ...]:
         """Return the ops that read a var, subgraphs' captures included."""
@@ -126,10 +158,13 @@ def _blocked(ops: Iterable[Op]) -> set[VarId]:
     return found
 
 
-def outside(graph: Graph, ops: Mapping[int, Split]) -> tuple[list[VarId], list[VarId]]:
+def outside(
+    graph: Graph, ops: Mapping[int, Split], copied: Collection[int] = ()
+) -> tuple[list[VarId], list[VarId]]:
     """Return what ops read from others, and what they make for others, in order.
 
-    Weights are left out: they are there anyway.
+    Weights are left out: they are there anyway. Copied ops make nothing for others, who read
+    what the op itself has made.
     """
     made = {var for at in ops for var in graph.ops[at].outputs if var}
     order = sorted(ops)
@@ -138,6 +173,7 @@ def outside(graph: Graph, ops: Mapping[int, Split]) -> tuple[list[VarId], list[V
     results = [
         var
         for at in order
+        if at not in copied
         for var in graph.ops[at].outputs
         if var and (var in graph.results or any(r not in ops for r in graph.readers(var)))
     ]

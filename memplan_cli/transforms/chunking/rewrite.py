@@ -81,17 +81,26 @@ def chunked(graph: Graph, chosen: Sequence[tuple[Region, int]]) -> Chunked | Non
 def _order(graph: Graph, regions: Sequence[Region]) -> list[int] | None:
     """Return ops, then regions, by number in an order in which all is made before it is read."""
     ops = range(len(graph.ops))
-    place = {at: number for number, r in enumerate(regions, start=len(ops)) for at in r.splits}
+    place = {
+        at: number
+        for number, region in enumerate(regions, start=len(ops))
+        for at in region.splits
+        if at not in region.copied
+    }
     after: list[set[int]] = [set() for _ in range(len(ops) + len(regions))]
     for at in ops:
-        for var in graph.flow.reads[at]:
-            above = graph.flow.producer.get(var)
-            if above is not None:
-                one, other = place.get(above, above), place.get(at, at)
-                if one != other:
-                    after[one].add(other)
+        for above in graph.above(at):
+            one, other = place.get(above, above), place.get(at, at)
+            if one != other:
+                after[one].add(other)
+    for number, region in enumerate(regions, start=len(ops)):
+        for at in region.copied:
+            own = (place.get(above, above) for above in graph.above(at))
+            for above in own:
+                if above != number:
+                    after[above].add(number)
     # A region goes where its first op stood, or as soon after as what it reads is there.
-    ranks = [*ops, *(min(region.splits) for region in regions)]
+    ranks = [*ops, *(min(set(region.splits) - region.copied) for region in regions)]
     steps = nearest_order([sorted(later) for later in after], ranks.__getitem__)
     if len(steps) < len(after):
         return None
