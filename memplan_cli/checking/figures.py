@@ -233,10 +233,12 @@ def _ladders(subject: Subject, placed: Placed) -> Iterator[str]:
         ("order_bound", memory.order_bound),
         ("live_peak", memory.live_peak),
         ("planned", memory.planned),
-        ("naive", memory.naive),
     ]
+    asked = subject.plan.settings.get("alignment")
+    padding = len(placed.rows) * (asked - 1) if type(asked) is int and asked > 1 else 0
+    most = None if memory.naive is None else memory.naive + padding
     levels = [(f"the bytes of level {level}", report.levels[level]) for level in "210"]
-    for ladder in (steps, [*levels, ("naive", memory.naive)]):
+    for ladder in ([*steps, ("naive", most)], [*levels, ("naive", most)]):
         known = [(name, size) for name, size in ladder if size is not None]
         for (low, less), (high, more) in pairwise(known):
             if less > more:

@@ -144,7 +144,7 @@ def _decided(program: Program, settings: Settings, source: Source, means: _Means
             *settings_notes(program, settings),
             *weights_notes(program),
             *chosen.candidate.warnings,
-            *plan_notes(chosen.candidate, chosen.allocation, settings),
+            *plan_notes(chosen.candidate, chosen.allocation),
         ),
         fallbacks=()
         if refusal

@@ -14,7 +14,10 @@ from memplan_cli.onnx_io.writing.write import rewrite
 from memplan_cli.planning.choosing.allocation import aliasing_of
 from memplan_cli.planning.choosing.candidate import Question
 from memplan_cli.planning.choosing.candidates import transformed
+from memplan_cli.planning.decided import Source
+from memplan_cli.planning.planner import make_plan
 from memplan_cli.planning.scope import find_scope
+from memplan_cli.reporting.findings.train_step import WrittenStep
 from memplan_cli.settings.settings import Settings
 from memplan_cli.shapes.reading import read_program
 from memplan_cli.training.forward.initial import first_archive
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.files import Content
     from memplan_cli.core.progress import Progress
+    from memplan_cli.core.results.report import Report
     from memplan_cli.training.train_step import Recipe, TrainStep
 
 
@@ -60,7 +64,7 @@ def train_step(
     files: StepFiles,
     recomputation: Recomputation | None = None,
     progress: Progress | None = None,
-) -> TrainStep:
+) -> WrittenStep:
     """Make a training step of a model file and write it; nothing is written on failure.
 
     Trained weights are not read unless their first values are asked for; what stays as it
@@ -77,11 +81,21 @@ def train_step(
     wanted = recomputation or Recomputation()
     if wanted.checkpoints or wanted.budget is not None:
         step = recompute_step(step, wanted.checkpoints, wanted.budget)
+    if progress:
+        progress("planning")
+    report = _planned(step, files.target)
     contents = _contents(model, step, files)
     weights = locations(external_tensors(step.model))
     with OutputFiles(weights, files.source.parent, files.target.parent) as written:
         written.write(contents)
-    return step
+    return WrittenStep(str(files.target), step, report.memory, report.symbolic)
+
+
+def _planned(step: TrainStep, target: Path) -> Report:
+    """Return what the step takes as it is written: its own order, at level 2."""
+    program = read_program(step.model).program
+    source = Source(str(target), "", "", recorded_phases=recorded_phases(step.model))
+    return make_plan(program, Settings(order="keep", loss=step.loss), source).plan.report
 
 
 def _contents(model: ModelProto, step: TrainStep, files: StepFiles) -> Mapping[Path, Content]:

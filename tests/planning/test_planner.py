@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 
 import pytest
 
 from builders import parse, plan_of_text, read
+from memplan_cli.planning.checking.plan_file import plan_from_json
 from memplan_cli.planning.decided import Source
 from memplan_cli.planning.planner import make_plan
 from memplan_cli.settings.settings import MemParam, Settings
@@ -243,16 +245,14 @@ def test_what_training_takes_is_estimated_of_flat_forward_models_of_known_sizes_
         assert not plan_of_text(text).report.training_estimate
 
 
-def test_an_alignment_that_is_not_kept_is_a_warning() -> None:
+def test_an_alignment_that_was_asked_for_is_kept_whatever_it_costs() -> None:
     text = "g (float[8] x) => (float[8] z) { a = Exp(x) b = Softmax(x) z = Add(b, a) }"
-    (coarse,) = plan_of_text(text, Settings(alignment=4096)).report.warnings
-    assert coarse == (
-        "offsets are multiples of 1 bytes, not of 4096: "
-        "aligned so, level 2 would need more than level 1"
-    )
-    (pools,) = plan_of_text(text, Settings(alignment=32, level=1)).report.warnings
-    assert pools.endswith("not of 32: at level 1 each slot is an allocation of its own")
-    assert plan_of_text(text, Settings(alignment=32)).report.warnings == ()
+    for level in (0, 1, 2):
+        made = plan_of_text(text, Settings(alignment=4096, level=level))
+        assert [arena.alignment for arena in made.arenas] == [4096]
+        assert made.report.memory.planned == 8192, "64 bytes apart"
+        assert made.report.warnings == ()
+        assert plan_from_json(json.loads(made.dumps())).digest == made.digest
 
 
 def test_a_plan_for_a_provider_is_of_that_providers_graph() -> None:
