@@ -13,7 +13,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     Array = np.ndarray[Any, Any]
@@ -97,8 +97,9 @@ def _heads(add: Writer, x: str, length: int, heads: int, width: int) -> str:
     return add("Transpose", parted, perm=(0, 2, 1, 3))
 
 
-def _attention(add: Writer, q: str, k: str, v: str, mask: str, width: int) -> str:
+def _attention(add: Writer, given: Sequence[str], mask: str, width: int) -> str:
     """Write attention over heads [1, heads, length, width]; results lie side by side."""
+    q, k, v = given
     scores = add("MatMul", q, add("Transpose", k, perm=(0, 1, 3, 2)))
     scores = add("Div", scores, add.number(width**0.5))
     scores = add("Add", scores, mask) if mask else scores
@@ -120,10 +121,10 @@ def _self_attention(
 ) -> str:
     hidden, heads = sizes
     width = hidden // heads
-    q, k, v = (
+    given = [
         _heads(add, _linear(add, x, hidden, hidden), length, heads, width) for _ in range(3)
-    )
-    flat = add("Reshape", _attention(add, q, k, v, mask, width), add.shape(1, length, hidden))
+    ]
+    flat = add("Reshape", _attention(add, given, mask, width), add.shape(1, length, hidden))
     return _linear(add, flat, hidden, hidden)
 
 
@@ -198,7 +199,7 @@ def _llama_attention(add: Writer, x: str, length: int, rotation: tuple[str, str]
         )
         for each in (k, v)
     ]
-    mixed = _attention(add, q, *repeated, "causal", width)
+    mixed = _attention(add, [q, *repeated], "causal", width)
     flat = add("Reshape", mixed, add.shape(1, length, hidden))
     return [add("MatMul", flat, add.matrix(hidden, hidden)), k, v]
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-BLOCKED = "com.microsoft.nchwc"
-"""The domain of ONNX Runtime's operators over blocks of channels."""
+from memplan_cli.onnx_io.runs.blocks import model_in_blocks
 
 _CHANNELS = 64
 """A multiple of any block."""
@@ -16,17 +15,10 @@ def block_size() -> int:
     """
     import numpy as np
     import onnxruntime
-    from onnx import TensorProto, helper
 
     dims = 1, _CHANNELS, 1, 2
-    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, dims)
-    made = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-    node = helper.make_node("ReorderInput", ["x"], ["y"], domain=BLOCKED)
-    graph = helper.make_graph([node], "blocks", [given], [made])
-    opsets = [helper.make_opsetid("", 13), helper.make_opsetid(BLOCKED, 1)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
     session = onnxruntime.InferenceSession(
-        model.SerializeToString(), providers=["CPUExecutionProvider"]
+        model_in_blocks(dims).SerializeToString(), providers=["CPUExecutionProvider"]
     )
     numbers = np.arange(2 * _CHANNELS, dtype=np.float32).reshape(dims)
     found = np.asarray(session.run(None, {"x": numbers})[0]).ravel()

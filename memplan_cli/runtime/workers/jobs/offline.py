@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.results.observations import RuntimeSettings
 from memplan_cli.onnx_io.load import graphs, load_model
+from memplan_cli.onnx_io.runs.blocks import BLOCKED
 from memplan_cli.runtime.graph.fusions import FUSIONS, without
-from memplan_cli.runtime.workers.blocks import BLOCKED, block_size
+from memplan_cli.runtime.workers.blocks import block_size
 from memplan_cli.runtime.workers.session import make_session
 from memplan_cli.runtime.workers.session_graph import OUTSIDE, types_of
 
