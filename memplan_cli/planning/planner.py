@@ -122,7 +122,9 @@ def _decided(program: Program, settings: Settings, source: Source, means: _Means
             chunking = Chunking(program)
             phases, scope, estimate = _looked_at(program, settings, source)
         if settings.chunk == "auto":
-            chunking = in_pieces(program, scope, settings, source, tell)
+            aliasing = means.runtime.aliasing if means.runtime else aliasing_of(settings.level)
+            terms = Terms(scope.sizes, frozenset(scope.pinned), aliasing)
+            chunking = in_pieces(program, terms, settings, source, tell)
         chunking, chosen = _cheaper(chunking, program, settings, source, means)
         phases, scope, _ = _looked_at(chunking.program, settings, source)
         if chunking.facts.regions:

@@ -25,6 +25,7 @@ from memplan_cli import Settings, workflows
 from memplan_cli.core.results.observations import RuntimeSettings
 from memplan_cli.runtime.graph.executed import executed_graph
 from memplan_cli.runtime.simulation.predict import predict
+from memplan_cli.workflows.compare import Check
 
 from .chunking_models import GENERATED
 from .models import SHARED
@@ -145,7 +146,7 @@ def row(folder: Path, name: str, case: Case) -> list[str]:
         fill(str(SHARED / f"{name}.onnx"), str(path))
     began = time.perf_counter()
     asked = Settings(chunk="auto", budget=case.asked, target="cpu")
-    plan = workflows.optimize(path, asked).plan
+    plan = workflows.optimize(path, asked, check=Check(timeout=3600)).plan
     seconds = time.perf_counter() - began
     alone = predict(executed_graph(path, OPTIMISED, {}), OPTIMISED).first_run_peak
     return [name, str(case), *told(plan, alone), f"{seconds:.0f}"]
