@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.chunks import ChunkedRegion, Chunks
 from memplan_cli.errors import SettingsError
+from memplan_cli.planning.terms import terms_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,9 +15,9 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Program, VarId
     from memplan_cli.core.progress import Progress
     from memplan_cli.planning.decided import Source
+    from memplan_cli.planning.scope import Scope
     from memplan_cli.settings.settings import Settings
     from memplan_cli.transforms.chunking.search import Choice, Found
-    from memplan_cli.transforms.terms import Terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class Chunking:
 
 
 def in_pieces(
-    program: Program, terms: Terms, settings: Settings, source: Source, tell: Progress
+    program: Program, scope: Scope, settings: Settings, source: Source, tell: Progress
 ) -> Chunking:
     """Compute regions in pieces until the live peak fits the budget.
 
@@ -41,14 +42,14 @@ def in_pieces(
     from memplan_cli.transforms.chunking.search import search
 
     budget = _budget(settings)
-    if settings.bounds or any(size.symbols for size in terms.sizes.values()):
+    if settings.bounds or any(size.symbols for size in scope.sizes.values()):
         raise SettingsError(
             "--chunk auto needs sizes that are numbers", hint="bind the dims with --dim"
         )
     tell("chunking")
-    graph = Graph.of(
-        program, Facts(source.constants, source.opset, source.block), terms.pinned
-    )
+    facts = Facts(source.constants, source.opset, source.block)
+    graph = Graph.of(program, facts, scope.pinned)
+    terms = terms_of(program, scope, settings).resident
     found = search(graph, terms, budget)
     allowed = int(budget * found.before) if isinstance(budget, float) else budget
     return Chunking(

@@ -35,6 +35,7 @@ from memplan_cli.runtime.steer import (
     held_under,
     held_without_weights,
     in_one_region,
+    sources_of,
     with_best_arena,
 )
 
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.program import Program
     from memplan_cli.core.results.observations import Peaks
+    from memplan_cli.runtime.measuring.examine import Examined
     from memplan_cli.runtime.proofs.original import Original
 
 _WORTH = 0.98
@@ -212,6 +214,8 @@ class _Proof:
     choice: Recommendation | None = None
     """What the last run was made with."""
     runs: int = 0
+    read: tuple[Examined, Executed] | None = None
+    """The graph of a run that was read."""
     only_as_written: bool = False
     """Whether it gives the original's bits as it stands alone."""
 
@@ -304,6 +308,7 @@ class _Proof:
             predicted={"original": self.before.predicted, "optimized": predicted},
             observed={"original": self.original.seen.peaks, "optimized": run.seen.peaks},
             settings=run.settings,
+            settings_sources=sources_of(run.settings) if run.seen.workspace else {},
         )
 
     def by_default(self, run: Run) -> tuple[str, ...]:
@@ -340,8 +345,10 @@ class _Proof:
         """Return the graph of a run; of a file that ran as it stands, the file's own."""
         if run.seen is None or run.seen.graph is None:
             return self._file()
-        dims, path = self.original.dims, self.written.path
-        return executed_of(run.seen, run.settings, dims, path)
+        if self.read is None or self.read[0] is not run.seen:
+            dims, path = self.original.dims, self.written.path
+            self.read = run.seen, executed_of(run.seen, run.settings, dims, path)
+        return self.read[1]
 
 
 def _held(run: Run) -> int:

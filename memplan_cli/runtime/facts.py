@@ -26,7 +26,13 @@ from memplan_cli.runtime.graph.fusions import costly_fusions, without
 from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN, offline_program
 from memplan_cli.runtime.installed import runtime_version
 from memplan_cli.runtime.measuring.measure import Trial, load_cost, measure
-from memplan_cli.runtime.measuring.timing import Timed, is_slower, second_look
+from memplan_cli.runtime.measuring.timing import (
+    Timed,
+    is_slower,
+    second_look,
+    slower_note,
+    time_ratio,
+)
 from memplan_cli.runtime.probe import version_warning
 from memplan_cli.runtime.proofs.compare import Comparison, compare
 from memplan_cli.runtime.simulation.predict import Executed, predict
@@ -111,6 +117,13 @@ def runtime_account(pair: Pair, progress: Callable[[str], None] | None = None) -
     )
     options = [replace(o, observed=peaks) for o, peaks in zip(options, times, strict=True)]
     best = better_of(options, partial(is_slower, before=observed))
+    ratio = time_ratio(
+        Timed(pair.original, DEFAULTS, observed),
+        Timed(pair.written, best.settings, best.measured),
+        trial,
+    )
+    note = slower_note(ratio)
+    warnings += (note,) if note else ()
     facts = RuntimeFacts(
         name="onnxruntime",
         version=required_version(),
@@ -118,6 +131,8 @@ def runtime_account(pair: Pair, progress: Callable[[str], None] | None = None) -
         predicted={"original": predicted, "optimized": best.predicted},
         observed={"original": observed, "optimized": best.measured},
         settings=best.settings,
+        settings_sources=best.sources,
+        time=ratio,
     )
     return Account(facts, warnings)
 
@@ -159,6 +174,26 @@ def best_settings(
     provider = resolve_provider(trial.provider)
     bound = replace(trial, dims=binding.dims, feeds=binding.feeds)
     return replace(_measured_best(model, bound, provider), provider=provider)
+
+
+def settings_as_written(
+    model: Path, binding: Binding, trial: Trial | None = None, provider: str = CPU
+) -> Recommendation:
+    """Return the settings for a file that has to run as it stands, in its own order.
+
+    Optimisation would merge what was copied, and undo what was cut or fused offline.
+
+    Raises:
+        RuntimeUnavailableError: weights or the provider are missing, or the model does not
+            run.
+    """
+    if trial is None:
+        executed = Executed(offline_program(model, binding.dims, provider), binding.dims)
+        return recommend_unmeasured(executed, RUN_AS_WRITTEN, provider)
+    provider = resolve_provider(trial.provider)
+    executed = Executed(offline_program(model, binding.dims, provider), binding.dims)
+    bound = replace(trial, dims=binding.dims, feeds=binding.feeds)
+    return replace(recommend(model, executed, RUN_AS_WRITTEN, bound), provider=provider)
 
 
 def _measured_best(model: Path, trial: Trial, provider: str) -> Recommendation:

@@ -15,6 +15,7 @@ from memplan_cli.core.quantities import parse_increase, parse_size
 from memplan_cli.errors import SettingsError
 from memplan_cli.settings.choices import (
     ChunkChoice,
+    ExternalWeightsChoice,
     Level,
     OrderChoice,
     PhaseChoice,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 METRICS = (
     "planned",
     "live_peak",
+    "resident",
     "foldable",
     "total",
     "naive",
@@ -202,6 +204,7 @@ KEYS: Mapping[str, Reader] = {
     "phase": one_of(*get_args(PhaseChoice)),
     "order": one_of(*get_args(OrderChoice)),
     "fold_constants": boolean,
+    "external_weights": one_of(*get_args(ExternalWeightsChoice)),
     "recompute": one_of(*get_args(RecomputeChoice)),
     "chunk": one_of(*get_args(ChunkChoice)),
     "checkpoints": names,

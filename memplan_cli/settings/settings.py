@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Shape
     from memplan_cli.settings.choices import (
         ChunkChoice,
+        ExternalWeightsChoice,
         Kind,
         Level,
         OrderChoice,
@@ -85,6 +86,8 @@ class Settings:
     """Globs, input to output: the output may reuse the memory of the input it replaces."""
     target: TargetChoice = "portable"
     """The file as it is, in a better order; or the runtime's own optimised graph, ordered."""
+    external_weights: ExternalWeightsChoice = "auto"
+    """Whether weights leave a portable file where that lowers the peak of loading it."""
     alignment: int | None = None
     """Bytes, a power of two; None: 64, or less where 64 would cost more than it packs."""
     time_limit: float | None = None

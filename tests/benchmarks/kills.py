@@ -168,7 +168,7 @@ def _at(  # noqa: PLR0913, PLR0917 - one moment of `killed`
         os.kill(survivor, signal.SIGKILL)
     # Between the last rename and the end of the process everything is written.
     done = bool(command.writes) and all(
-        (place.folder / name).exists() for name in command.writes
+        any(place.folder.rglob(name)) for name in command.writes
     )
     finished = code == 0 or number == signal.SIGKILL or done
     expected = (*known, *command.writes) if finished else known

@@ -113,7 +113,7 @@ _SETTINGS = (
     click.option(
         "--budget",
         metavar="SIZE|N%",
-        help="Live-peak target of --recompute auto or --chunk auto.",
+        help="Most bytes of intermediates and outputs, for --recompute auto or --chunk auto.",
     ),
     click.option(
         "--donate",

@@ -167,7 +167,15 @@ def metrics_of(report: Report) -> dict[str, int]:
     """Return every metric that is known; predicted and observed of the written model."""
     found: dict[str, int | None] = {
         name: getattr(report.memory, name)
-        for name in ("planned", "live_peak", "foldable", "total", "naive", "weights")
+        for name in (
+            "planned",
+            "live_peak",
+            "resident",
+            "foldable",
+            "total",
+            "naive",
+            "weights",
+        )
     }
     if report.runtime is not None:
         for kind in ("predicted", "observed"):

@@ -129,6 +129,7 @@ class _Writer:
             and var not in program.body.outputs
         }
         stays = [not op.outputs or not dead.issuperset(op.outputs) for op in self.ops]
+        dead -= {var for op in compress(self.ops, stays) for var in op.outputs}
         ops = tuple(compress(self.ops, stays))
         count = [0, *accumulate(map(int, stays))]
         vars_ = {var: facts for var, facts in self._vars.items() if var not in dead}

@@ -79,8 +79,11 @@ def plan_model(
     settings: Settings,
     progress: Callable[[str], None] | None = None,
     allocate: Allocator | None = None,
+    before: Callable[[ModelFile, Settings], None] | None = None,
 ) -> Planned:
     """Plan a model that was read, with an allocator of the caller's if there is one.
+
+    ``before`` is called when every size is found, and what it starts goes on meanwhile.
 
     What comes back has the settings that it was planned under: all that runs the model goes
     by these.
@@ -93,6 +96,8 @@ def plan_model(
     if progress:
         progress("reading")
     found = settle(file.lazy, file.path, settings)
+    if before:
+        before(file, found.settings)
     return plan_settled(file, found, progress, allocate)
 
 
