@@ -195,6 +195,7 @@ class RewrittenFiles(OutputFiles):
             ModelError: a value cannot be computed, or a file is in the way.
         """
         from memplan_cli.onnx_io.metadata import FOLDED
+        from memplan_cli.onnx_io.writing.chunked import chunked_model
         from memplan_cli.workflows.files.folding import fold_beside
 
         planned, out = self._rewriting.planned, self._targets.model
@@ -204,7 +205,10 @@ class RewrittenFiles(OutputFiles):
         count = len(planned.plan.report.folded.tensors)
         where = "".join(f" in {path.name}" for path in folded.created)
         notes = {**notes, FOLDED: f"{count} constants{where}"}
-        return self._written(folded.model, folded.program, notes)
+        model, program = folded.model, folded.program
+        if planned.plan.report.chunked.regions:
+            model, program = chunked_model(model, program, planned.constants)
+        return self._written(model, program, notes)
 
     def _in_pieces(self, notes: Mapping[str, str]) -> Iterable[bytes]:
         """Return the written model with its regions in pieces."""
