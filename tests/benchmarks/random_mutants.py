@@ -1,0 +1,273 @@
+"""Edit the code at random and see that a test fails: mutants that nobody picked.
+
+    python -m tests.benchmarks.random_mutants [--seed 1] [--count 1100] [--room ROOM]
+
+A sample keeps its mutants while their functions stay: each has a number from the seed and its
+own text, and the least of each room are taken. What was run is kept in out/random_mutants and
+not run again; --again runs the survivors once more. Mutants judged to be equivalent are in
+equivalent_mutants.json, each with its reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import sys
+from collections import Counter, defaultdict
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .cases import cell
+from .mutants_made import Mutant, mutants
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from .mutants_covered import Covered
+    from .mutants_run import Ending, Job
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "out" / "random_mutants"
+PAGE = ROOT / "docs" / "measurements" / "random_mutants.md"
+EQUIVALENT = Path(__file__).parent / "equivalent_mutants.json"
+ROOMS = (
+    "core",
+    "analysis",
+    "packing",
+    "transforms",
+    "planning",
+    "training",
+    "shapes",
+    "checking",
+)
+LEAST = 100
+"""Mutants of a room at least, however small it is."""
+NO_TEST = "no test"
+
+
+@dataclass(frozen=True)
+class Row:
+    """What became of a mutant, as the file of results keeps it."""
+
+    key: str
+    verdict: str
+    by: str
+    seconds: float
+
+
+def all_mutants(rooms: Iterable[str]) -> Iterator[Mutant]:
+    """Yield every mutant of these rooms."""
+    for room in rooms:
+        for path in sorted((ROOT / "memplan_cli" / room).rglob("*.py")):
+            yield from mutants(path.read_text(), path.relative_to(ROOT).as_posix())
+
+
+def sampled(every: Iterable[Mutant], seed: int, count: int) -> list[Mutant]:
+    """Return the sample of a seed: rooms in proportion, none with less than its least."""
+    rooms: defaultdict[str, list[Mutant]] = defaultdict(list)
+    for mutant in every:
+        rooms[mutant.room].append(mutant)
+    total = sum(len(own) for own in rooms.values())
+    chosen: list[Mutant] = []
+    for own in rooms.values():
+        share = max(min(LEAST, count // len(rooms)), round(count * len(own) / total))
+        chosen += sorted(own, key=lambda each: _drawn(seed, each))[:share]
+    return chosen
+
+
+def _drawn(seed: int, mutant: Mutant) -> str:
+    return sha256(f"{seed}|{mutant.key}".encode()).hexdigest()
+
+
+def importers() -> Mapping[str, frozenset[str]]:
+    """Return, by file of the package, the files that import it, late imports included."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for path in (ROOT / "memplan_cli").rglob("*.py"):
+        file = path.relative_to(ROOT).as_posix()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
+                "memplan_cli"
+            ):
+                base = str(node.module).replace(".", "/")
+                for name in (base, *(f"{base}/{each.name}" for each in node.names)):
+                    for real in (f"{name}.py", f"{name}/__init__.py"):
+                        found[real].add(file)
+    return {name: frozenset(by) for name, by in found.items()}
+
+
+def job_of(
+    mutant: Mutant, covered: Covered, most: float, also: Sequence[str]
+) -> tuple[Job, bool]:
+    """Return the tests of a mutant, and whether a live function can take its code."""
+    from .mutants_run import Job
+
+    entry, file = mutant.entry, mutant.file
+    tests = covered.of_lines(file, mutant.lines)
+    warm = entry is not None and not mutant.is_compiled and "" not in tests
+    if not warm and (entry is None or mutant.is_compiled or tests == {""}):
+        tests = covered.near(file)
+    first = covered.first(tests, mutant.room, most)
+    named = [test for test in covered.seconds if any(test.startswith(each) for each in also)]
+    return Job(
+        mutant, [*named, *(each for each in first if each not in named)], covered.seconds
+    ), warm
+
+
+def run(chosen: Sequence[Mutant], most: float, also: Sequence[str]) -> None:
+    """Run what has no result yet: first all that a warm process can, then the others."""
+    from .mutants_covered import Covered
+    from .mutants_run import Ending, preload, run_cold, run_warm
+
+    covered = Covered(FOLDER, importers())
+    warm, cold = list["Job"](), list["Job"]()
+    for mutant in chosen:
+        job, is_warm = job_of(mutant, covered, most, also)
+        if not job.tests:
+            _keep(mutant, Ending("survived", NO_TEST, 0.0))
+        else:
+            (warm if is_warm else cold).append(job)
+    print(f"{len(warm)} in warm processes, {len(cold)} in cold ones", flush=True)
+    base = FOLDER / "base"
+    if warm:
+        files = dict.fromkeys(test.split("::")[0] for job in warm for test in job.tests)
+        run_warm(warm, tuple(files), base, _keep)
+    ends = kept()
+    cold += [job for job in warm if ends[job.mutant.key].verdict == "cold"]
+    sound = {row.by for row in ends.values() if row.verdict == "killed"}
+    preload()
+    for job in cold:
+        _keep(job.mutant, run_cold(job, base, sound))
+
+
+def _keep(mutant: Mutant, ending: Ending) -> None:
+    row = Row(mutant.key, ending.verdict, ending.by, ending.seconds)
+    with (FOLDER / "results.jsonl").open("a") as file:
+        file.write(json.dumps(asdict(row)) + "\n")
+
+
+def kept() -> dict[str, Row]:
+    """Return the last result of each mutant that was run."""
+    path = FOLDER / "results.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return {row.key: row for row in (Row(**json.loads(line)) for line in lines)}
+
+
+def equivalents() -> dict[str, str]:
+    """Return the mutants that no test could find, with the reason of each."""
+    found: dict[str, str] = json.loads(EQUIVALENT.read_text()) if EQUIVALENT.exists() else {}
+    return found
+
+
+def page(every: Mapping[str, int], chosen: Sequence[Mutant], rows: Mapping[str, Row],
+         judged: Mapping[str, str], seed: int) -> list[str]:  # fmt: skip
+    """Return the lines of the page: scores by room, by operator, and what survived."""
+    lines = [
+        "# Random mutants",
+        "",
+        (
+            f"Made by `make random-mutants` (`--seed {seed}`): {len(chosen)} mutants of"
+            f" {sum(every.values())}, drawn by the seed, each room in proportion and none with less"
+        ),
+        f"than {LEAST}. A mutant is one edit of the syntax tree: a comparison, an operator, a",
+        "condition, a number, a boolean, an argument, an entry of a table, a filter of a",
+        "comprehension, a bound of a slice, or a statement that is left out. Strings, messages,",
+        "annotations, decorators and aliases of types are not edited. The fast tests of the",
+        "rooms, those that run the line first, must fail or hang. The score is what was killed,",
+        "of what is not equivalent.",
+        "",
+        "| room | mutants | sampled | killed | of these by time-out | equivalent | survived | score |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    survivors: list[Mutant] = []
+    total: Counter[str] = Counter()
+    for room in every:
+        own = [mutant for mutant in chosen if mutant.room == room and mutant.key in rows]
+        ends = Counter(rows[mutant.key].verdict for mutant in own)
+        left = [mutant for mutant in own if rows[mutant.key].verdict == "survived"]
+        alike = sum(mutant.key in judged for mutant in left)
+        survivors += [mutant for mutant in left if mutant.key not in judged]
+        counts = Counter(
+            mutants=every[room], sampled=len(own), killed=ends["killed"] + ends["time-out"],
+            slow=ends["time-out"], equivalent=alike, survived=len(left) - alike,
+        )  # fmt: skip
+        total += counts
+        lines.append(_score(room, counts))
+    lines += [_score("all", total), "", "## By operator", ""]
+    lines += ["| operator | sampled | survived |", "|---|---:|---:|"]
+    operators = Counter(mutant.operator for mutant in chosen)
+    lost = Counter(mutant.operator for mutant in survivors)
+    lines += [f"| {name} | {operators[name]} | {lost[name]} |" for name in sorted(operators)]
+    lines += ["", "## Survivors", "", "| file | function | edit |", "|---|---|---|"]
+    for mutant in sorted(survivors, key=lambda each: each.key):
+        where = mutant.file.removeprefix("memplan_cli/")
+        edit = cell(mutant.text, 160).replace("`", "'")
+        lines.append(
+            f"| {where} | `{mutant.place or '(module)'}` | {mutant.operator}: `{edit}` |"
+        )
+    return lines
+
+
+def _score(name: str, counts: Counter[str]) -> str:
+    of = counts["killed"] + counts["survived"]
+    score = f"{100 * counts['killed'] / of:.1f} %" if of else ""
+    names = ("mutants", "sampled", "killed", "slow", "equivalent", "survived")
+    return f"| {name} | {' | '.join(str(counts[each]) for each in names)} | {score} |"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--count", type=int, default=1100)
+    parser.add_argument("--room", choices=ROOMS, help="Mutants of this room only; no page.")
+    parser.add_argument(
+        "--only", default="", help="Mutants with this text in their key; no page."
+    )
+    parser.add_argument("--again", action="store_true", help="Run the survivors once more.")
+    parser.add_argument(
+        "--collect", action="store_true", help="Find out anew which tests run what."
+    )
+    parser.add_argument("--tests", nargs="*", default=(), help="Tests to run first.")
+    parser.add_argument(
+        "--seconds", type=float, default=25.0, help="Tests of a mutant take at most."
+    )
+    words = parser.parse_args()
+    os.nice(10)
+    os.chdir(ROOT)
+    if words.collect or not (FOLDER / "seconds.json").exists():
+        process = os.fork()
+        if not process:
+            from .mutants_covered import collect
+
+            collect(FOLDER, [f"tests/{room}" for room in ROOMS])
+            os._exit(0)
+        os.waitpid(process, 0)
+    every = list(all_mutants(ROOMS))
+    chosen = sampled(every, words.seed, words.count)
+    judged, done = equivalents(), kept()
+    wanted = [
+        mutant
+        for mutant in chosen
+        if (words.room or mutant.room) == mutant.room
+        and words.only in mutant.key
+        and mutant.key not in judged
+        and (
+            mutant.key not in done or (words.again and done[mutant.key].verdict == "survived")
+        )
+    ]
+    if wanted:
+        run(wanted, words.seconds, words.tests)
+    counts = Counter(mutant.room for mutant in every)
+    rows = kept() | {key: Row(key, "survived", "judged", 0.0) for key in judged}
+    lines = page(dict(counts), chosen, rows, judged, words.seed)
+    print("\n".join(lines))
+    if not words.room and not words.only and all(mutant.key in rows for mutant in chosen):
+        PAGE.write_text("\n".join(lines) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
