@@ -6,12 +6,17 @@ import json
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from warm_workers import start as _start_workers
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from subprocess import CompletedProcess
+
+    from warm_workers import Spawn, WarmWorkers
 
 ROOT = Path(__file__).parents[2]
 ARGUMENTS = ("-o", "addopts=", "--import-mode=importlib", "-s", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:faulthandler",
@@ -34,6 +39,31 @@ class Steady:
             suppress_health_check=list(HealthCheck),
         )
         settings.load_profile("steady")
+        import warm_workers
+
+        warm_workers.start = _Later  # type: ignore[assignment]
+
+
+class _Later:
+    """Starts a server of workers when a test first needs one: most mutants need none."""
+
+    def __init__(self) -> None:
+        self._workers: WarmWorkers | None = None
+
+    def _started(self) -> WarmWorkers:
+        if self._workers is None:
+            self._workers = _start_workers()
+        return self._workers
+
+    def spawning(self, cold: Spawn) -> Spawn:
+        return lambda *given: self._started().spawning(cold)(*given)  # noqa: PLW0108 - it is to start later
+
+    def command(self, *given: Any, **named: Any) -> CompletedProcess[bytes]:  # noqa: ANN401
+        return self._started().command(*given, **named)
+
+    def close(self) -> None:
+        if self._workers is not None:
+            self._workers.close()
 
 
 @dataclass
@@ -118,15 +148,19 @@ class Covered:
         return found - {""}
 
     def first(self, tests: Iterable[str], room: str, most: float) -> list[str]:
-        """Return tests in turns of their files, quick ones first, within so many seconds."""
-        files: defaultdict[str, list[str]] = defaultdict(list)
+        """Return tests in turns of their files, quick ones first, within so many seconds.
+
+        Files of the room's own tests come first, those with the most of the tests before
+        others.
+        """
+        own: defaultdict[str, list[str]] = defaultdict(list)
         for test in sorted(set(tests) & set(self.seconds), key=lambda t: (self.seconds[t], t)):
-            files[test.split("::")[0]].append(test)
-        order = sorted(files, key=lambda file: (f"/{room}/" not in file, file))
+            own[test.split("::")[0]].append(test)
+        order = sorted(own, key=lambda file: (f"/{room}/" not in file, -len(own[file]), file))
         turns = sorted(
             (turn, rank, test)
             for rank, file in enumerate(order)
-            for turn, test in enumerate(files[file])
+            for turn, test in enumerate(own[file])
         )
         chosen, spent = list[str](), 0.0
         for _, _, test in turns:

@@ -1,6 +1,6 @@
 """Edit the code at random and see that a test fails: mutants that nobody picked.
 
-    python -m tests.benchmarks.random_mutants [--seed 1] [--count 1100] [--room ROOM]
+    python -m tests.benchmarks.random_mutants [--seed 1] [--count 1000] [--room ROOM]
 
 A sample keeps its mutants while their functions stay: each has a number from the seed and its
 own text, and the least of each room are taken. What was run is kept in out/random_mutants and
@@ -44,8 +44,10 @@ ROOMS = (
     "shapes",
     "checking",
 )
-LEAST = 100
+LEAST = 80
 """Mutants of a room at least, however small it is."""
+COLD_FILES = 8
+"""Files of tests that a cold process collects at most."""
 NO_TEST = "no test"
 
 
@@ -99,48 +101,59 @@ def importers() -> Mapping[str, frozenset[str]]:
     return {name: frozenset(by) for name, by in found.items()}
 
 
-def job_of(
-    mutant: Mutant, covered: Covered, most: float, also: Sequence[str]
-) -> tuple[Job, bool]:
-    """Return the tests of a mutant, and whether a live function can take its code."""
+def job_of(mutant: Mutant, covered: Covered, most: float, also: Sequence[str]) -> Job:
+    """Return the tests of a mutant: those of its lines; for what imports run, those nearby."""
     from .mutants_run import Job
 
-    entry, file = mutant.entry, mutant.file
-    tests = covered.of_lines(file, mutant.lines)
-    warm = entry is not None and not mutant.is_compiled and "" not in tests
-    if not warm and (entry is None or mutant.is_compiled or tests == {""}):
-        tests = covered.near(file)
+    tests = covered.of_lines(mutant.file, mutant.lines)
+    if not is_live(mutant) or tests == {""}:
+        tests = covered.near(mutant.file)
     first = covered.first(tests, mutant.room, most)
     named = [test for test in covered.seconds if any(test.startswith(each) for each in also)]
-    return Job(
-        mutant, [*named, *(each for each in first if each not in named)], covered.seconds
-    ), warm
+    chosen = [*named, *(each for each in first if each not in named)]
+    return Job(mutant, chosen, covered.seconds)
+
+
+def is_live(mutant: Mutant) -> bool:
+    """Whether a function that is there already can take the mutant's code."""
+    return mutant.entry is not None and not mutant.is_compiled
 
 
 def run(chosen: Sequence[Mutant], most: float, also: Sequence[str]) -> None:
-    """Run what has no result yet: first all that a warm process can, then the others."""
+    """Run what has no result yet: first all that a warm process can, then the others.
+
+    A function that imports run may have left its results before it was given its new code:
+    where no test fails then, a process that imports anew has the last word.
+    """
     from .mutants_covered import Covered
-    from .mutants_run import Ending, preload, run_cold, run_warm
+    from .mutants_run import Ending, few_files, preload, run_cold, run_warm
 
     covered = Covered(FOLDER, importers())
-    warm, cold = list["Job"](), list["Job"]()
+    warm, cold, again = list["Job"](), list["Job"](), set[str]()
     for mutant in chosen:
-        job, is_warm = job_of(mutant, covered, most, also)
+        job = job_of(mutant, covered, most, also)
+        at_import = "" in covered.of_lines(mutant.file, mutant.lines)
         if not job.tests:
             _keep(mutant, Ending("survived", NO_TEST, 0.0))
+        elif is_live(mutant):
+            warm.append(job)
+            again |= {mutant.key} if at_import else set()
         else:
-            (warm if is_warm else cold).append(job)
+            cold.append(job)
     print(f"{len(warm)} in warm processes, {len(cold)} in cold ones", flush=True)
     base = FOLDER / "base"
     if warm:
         files = dict.fromkeys(test.split("::")[0] for job in warm for test in job.tests)
         run_warm(warm, tuple(files), base, _keep)
     ends = kept()
-    cold += [job for job in warm if ends[job.mutant.key].verdict == "cold"]
+    for job in warm:
+        verdict = ends[job.mutant.key].verdict
+        if verdict == "cold" or (verdict == "survived" and job.mutant.key in again):
+            cold.append(job)
     sound = {row.by for row in ends.values() if row.verdict == "killed"}
     preload()
     for job in cold:
-        _keep(job.mutant, run_cold(job, base, sound))
+        _keep(job.mutant, run_cold(few_files(job, COLD_FILES), base, sound))
 
 
 def _keep(mutant: Mutant, ending: Ending) -> None:
@@ -221,7 +234,7 @@ def _score(name: str, counts: Counter[str]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--count", type=int, default=1100)
+    parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--room", choices=ROOMS, help="Mutants of this room only; no page.")
     parser.add_argument(
         "--only", default="", help="Mutants with this text in their key; no page."
@@ -232,10 +245,10 @@ def main() -> int:
     )
     parser.add_argument("--tests", nargs="*", default=(), help="Tests to run first.")
     parser.add_argument(
-        "--seconds", type=float, default=25.0, help="Tests of a mutant take at most."
+        "--seconds", type=float, default=8.0, help="Tests of a mutant take at most."
     )
     words = parser.parse_args()
-    os.nice(10)
+    os.nice(15)
     os.chdir(ROOT)
     if words.collect or not (FOLDER / "seconds.json").exists():
         process = os.fork()
