@@ -100,12 +100,14 @@ def _believed(job: Job, mutated: Run, usual: Run, sound: set[str]) -> Ending:
         ending = mutated(job)
         if ending.verdict != "killed" or ending.by in sound:
             return ending
-        alone = [ending.by] if ending.by in job.tests else job.tests[:1]
+        alone = [ending.by] if "::" in ending.by else job.tests[:1]
         if usual(replace(job, tests=alone)).verdict == "survived":
             sound.add(ending.by)
             return ending
         print(f"fails without a mutant: {ending.by}", file=sys.stderr)
         job = replace(job, tests=[test for test in job.tests if test not in alone])
+        if "::" in ending.by and ending.by.split("::")[0] in job.tests:
+            return replace(ending, verdict="survived")
 
 
 def _in_cold(job: Job, base: Path, code: CodeType | None) -> Work:
@@ -123,6 +125,17 @@ def _in_cold(job: Job, base: Path, code: CodeType | None) -> Work:
         os._exit(int(end not in {0, 5}))
 
     return work
+
+
+def wanted(tests: Sequence[str], items: Mapping[str, pytest.Item]) -> list[pytest.Item]:
+    """Return tests by their names, once each; the name of a file stands for all of its tests."""
+    found: dict[str, pytest.Item] = {}
+    for test in tests:
+        if test in items:
+            found[test] = items[test]
+        elif test.endswith(".py"):
+            found |= {name: item for name, item in items.items() if name.startswith(f"{test}::")}
+    return list(found.values())
 
 
 def few_files(job: Job, most: int) -> Job:
@@ -230,7 +243,7 @@ class _Loop(Steady):
     def _work(self, job: Job, tell: Tell, codes: Mapping[FunctionType, CodeType]) -> None:
         for function, code in codes.items():
             function.__code__ = code
-        items = [self.items[test] for test in job.tests if test in self.items]
+        items = wanted(job.tests, self.items)
         for index, item in enumerate(items):
             tell(item.nodeid)
             _alarm(job.limit(item.nodeid))
@@ -248,8 +261,7 @@ class _Chosen(Steady):
         self.job, self.tell = job, tell
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        known = {item.nodeid: item for item in items}
-        items[:] = [known[test] for test in self.job.tests if test in known]
+        items[:] = wanted(self.job.tests, {item.nodeid: item for item in items})
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:

@@ -109,9 +109,8 @@ def job_of(mutant: Mutant, covered: Covered, most: float, also: Sequence[str]) -
     if not is_live(mutant) or tests == {""}:
         tests = covered.near(mutant.file)
     first = covered.first(tests, mutant.room, most)
-    named = [test for test in covered.seconds if any(test.startswith(each) for each in also)]
-    chosen = [*named, *(each for each in first if each not in named)]
-    return Job(mutant, chosen, covered.seconds)
+    own = [file for file in also if f"/{mutant.room}/" in file]
+    return Job(mutant, [*own, *first], covered.seconds)
 
 
 def is_live(mutant: Mutant) -> bool:
@@ -243,7 +242,7 @@ def main() -> int:
     parser.add_argument(
         "--collect", action="store_true", help="Find out anew which tests run what."
     )
-    parser.add_argument("--tests", nargs="*", default=(), help="Tests to run first.")
+    parser.add_argument("--tests", nargs="*", default=(), help="Files of tests to run first, for mutants of their rooms.")
     parser.add_argument(
         "--seconds", type=float, default=8.0, help="Tests of a mutant take at most."
     )
