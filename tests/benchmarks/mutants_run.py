@@ -134,7 +134,9 @@ def wanted(tests: Sequence[str], items: Mapping[str, pytest.Item]) -> list[pytes
         if test in items:
             found[test] = items[test]
         elif test.endswith(".py"):
-            found |= {name: item for name, item in items.items() if name.startswith(f"{test}::")}
+            found |= {
+                name: item for name, item in items.items() if name.startswith(f"{test}::")
+            }
     return list(found.values())
 
 

@@ -109,7 +109,7 @@ def job_of(mutant: Mutant, covered: Covered, most: float, also: Sequence[str]) -
     if not is_live(mutant) or tests == {""}:
         tests = covered.near(mutant.file)
     first = covered.first(tests, mutant.room, most)
-    own = [file for file in also if f"/{mutant.room}/" in file]
+    own = [file for file in also if f"/{mutant.room}/" in file or "/golden/" in file]
     return Job(mutant, [*own, *first], covered.seconds)
 
 
@@ -242,7 +242,12 @@ def main() -> int:
     parser.add_argument(
         "--collect", action="store_true", help="Find out anew which tests run what."
     )
-    parser.add_argument("--tests", nargs="*", default=(), help="Files of tests to run first, for mutants of their rooms.")
+    parser.add_argument(
+        "--tests",
+        nargs="*",
+        default=(),
+        help="Files of tests to run first, for mutants of their rooms.",
+    )
     parser.add_argument(
         "--seconds", type=float, default=8.0, help="Tests of a mutant take at most."
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import fields, replace
 from pathlib import Path
@@ -18,6 +17,9 @@ from memplan_cli.core.results.in_numbers import in_numbers
 from memplan_cli.core.results.observations import RuntimeSettings
 from memplan_cli.core.results.timeline import main_arena
 from memplan_cli.core.temporary import clear_files
+from memplan_cli.errors import PlanError
+
+OPEN = Path("/proc/self/fd")
 
 DYNAMIC = """g (float[batch,8] x) => (float[batch,8] z)
 <float[8,8] w = {1, 2}> {
@@ -52,9 +54,7 @@ def test_a_plan_in_numbers_is_one_arena_in_which_nothing_overlaps() -> None:
     found = in_numbers(plan)
     (arena,) = found.arenas
     own = [tensor for tensor in found.tensors if tensor.alias_of is None]
-    buffers = tuple(
-        Buffer(BufferId(t.id), t.bytes, LiveRange(t.first, t.last)) for t in own
-    )
+    buffers = tuple(Buffer(BufferId(t.id), t.bytes, LiveRange(t.first, t.last)) for t in own)
     offsets = {BufferId(t.id): t.offset for t in own}
     assert violations(Problem(buffers, 1), Layout(offsets, arena.height)) == ()
     assert arena.height == found.report.memory.planned
@@ -67,19 +67,19 @@ def test_a_certificate_of_the_most_bytes_is_read(
     path = tmp_path / "a.json"
     path.write_text('{"no": "certificate"}')
     monkeypatch.setattr(certificate, "MOST_BYTES", path.stat().st_size)
-    with pytest.raises(certificate.PlanError) as found:
+    with pytest.raises(PlanError) as found:
         certificate.read_certificate(path)
     assert "too large" not in str(found.value)
     monkeypatch.setattr(certificate, "MOST_BYTES", path.stat().st_size - 1)
-    with pytest.raises(certificate.PlanError, match="is too large"):
+    with pytest.raises(PlanError, match="is too large"):
         certificate.read_certificate(path)
 
 
-@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="no list of open files")
+@pytest.mark.skipif(not OPEN.is_dir(), reason="no list of open files")
 def test_files_that_are_cleared_are_closed(tmp_path: Path) -> None:
     for at in range(5):
         (tmp_path / f"a{at}.left").write_text("")
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(OPEN.iterdir()))
     clear_files(tmp_path, re.compile(r"a\d\.left"))
     assert list(tmp_path.iterdir()) == []
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(list(OPEN.iterdir())) == before

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-def needs(bytes_of: Callable[[int], int], asked: list[int]) -> Callable[[Mapping[str, int]], Need]:
+def needs(
+    bytes_of: Callable[[int], int], asked: list[int]
+) -> Callable[[Mapping[str, int]], Need]:
     def need(dims: Mapping[str, int]) -> Need:
         asked.append(dims["n"])
         return Need(0, 0, 0, bytes_of(dims["n"]) + dims.get("m", 0))
@@ -107,7 +109,13 @@ def test_a_run_takes_its_arena_its_inputs_and_the_overhead() -> None:
     assert run.total(10) == 100
     assert fit(run).passed
     assert not fit(run, 99).passed
-    assert fit(run).run == {"dims": {"n": 4}, "provider": "cpu", "held": 60, "inputs": 30, "total": 100}
+    assert fit(run).run == {
+        "dims": {"n": 4},
+        "provider": "cpu",
+        "held": 60,
+        "inputs": 30,
+        "total": 100,
+    }
 
 
 def test_what_is_beyond_holds_the_overhead_too() -> None:

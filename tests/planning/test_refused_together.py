@@ -48,7 +48,11 @@ def test_an_option_that_others_rule_out_is_refused(
 
 
 @pytest.mark.parametrize(
-    "settings", [Settings(chunk="auto", budget=0.5), Settings(chunk="auto", budget=0.5, bounds={"n": (1, 4)})]
+    "settings",
+    [
+        Settings(chunk="auto", budget=0.5),
+        Settings(chunk="auto", budget=0.5, bounds={"n": (1, 4)}),
+    ],
 )
 def test_pieces_need_sizes_that_are_numbers(settings: Settings) -> None:
     with pytest.raises(SettingsError, match="needs sizes that are numbers"):
