@@ -26,12 +26,14 @@ from memplan_cli.packing.pieces import reduce
 from memplan_cli.packing.reconstruction.series_parallel import Reconstruction
 from memplan_cli.packing.repair.ejection_chain import lowered
 from memplan_cli.packing.search.exact import Searcher, shrink
+from memplan_cli.transforms.chunking.axes.table import RULES, splits
 from memplan_cli.transforms.ordering.order import best_order
 from memplan_cli.transforms.rematerialization.auto import auto
 from packing_problems import heaviest, start_of
 from programs import random_program
 from transforms.chunk_models import convolutions, transformer, two_readers
 from transforms.recompute_programs import terms
+from transforms.test_chunk_axes import drawn
 from transforms.test_chunk_search import searched
 from transforms.test_recompute_properties import some_program
 
@@ -143,11 +145,24 @@ def cut(make: Callable[[], Any], shares: Iterable[float]) -> list[object]:
     return rows
 
 
+def split(kind: str) -> list[object]:
+    """Return the axes along which an operator may be cut, for some shapes and attributes."""
+    rows: list[object] = []
+    for seed in range(10):
+        _, node = drawn(kind, seed)
+        each = [
+            (part.extent, part.inputs, part.outputs, part.role.value) for part in splits(node)
+        ]
+        rows.append(f"{len(each)} {digest(each)}")
+    return rows
+
+
 SEARCHES: dict[str, Callable[[], list[object]]] = {
     **{f"placed {name}": lambda name=name: placed(name) for name in PROBLEMS},  # type: ignore[misc]
     **{f"parts {name}": lambda name=name: parts_of(name) for name in PROBLEMS},  # type: ignore[misc]
     **{f"ordered {seed}": lambda seed=seed: ordered(seed) for seed in range(12)},  # type: ignore[misc]
     **{f"recomputed {seed}": lambda seed=seed: recomputed(seed) for seed in range(8)},  # type: ignore[misc]
+    **{f"splits {kind}": lambda kind=kind: split(kind) for kind in sorted(RULES)},  # type: ignore[misc]
     "cut transformer": lambda: cut(lambda: transformer(layers=2), (0.9, 0.6, 0.3)),
     "cut convolutions": lambda: cut(convolutions, (0.9, 0.5, 0.3)),
     "cut two readers": lambda: cut(two_readers, (0.8, 0.5)),
