@@ -87,25 +87,30 @@ class _Collecting(Steady):
 
 
 def collect(folder: Path, paths: Sequence[str]) -> None:
-    """Run tests once under coverage; store the lines of each, and its seconds."""
+    """Run tests once under coverage; store the lines of each, and its seconds.
+
+    What other tests were found to run stays; the lines of a changed file do not.
+    """
     from coverage import Coverage  # type: ignore[import-not-found]
 
     folder.mkdir(parents=True, exist_ok=True)
-    data = folder / "coverage.sqlite"
-    data.unlink(missing_ok=True)
+    data, times = folder / "coverage.sqlite", folder / "seconds.json"
     cover = Coverage(
         data_file=str(data),
         config_file=False,
         source=[str(ROOT / "memplan_cli")],
         messages=False,
     )
+    if data.exists():
+        cover.load()
     cover.start()
     plugin = _Collecting(cover.switch_context)
     pytest.main([*ARGUMENTS, *paths], plugins=[plugin])
     cover.stop()
     cover.save()
     passed = {test: took for test, took in plugin.seconds.items() if test not in plugin.failed}
-    (folder / "seconds.json").write_text(json.dumps(passed))
+    known = json.loads(times.read_text()) if times.exists() else {}
+    times.write_text(json.dumps(known | passed))
     print(f"{len(passed)} tests, {sum(passed.values()):.0f} seconds; failed: {plugin.failed}")
 
 
@@ -147,23 +152,27 @@ class Covered:
             found.update(test for tests in self._lines(each).values() for test in tests)
         return found - {""}
 
-    def first(self, tests: Iterable[str], room: str, most: float) -> list[str]:
-        """Return tests in turns of their files, quick ones first, within so many seconds.
+    def first(self, tests: Iterable[str], file: str, most: float) -> list[str]:
+        """Return tests in the order in which they are to be run, within so many seconds.
 
-        Files of the room's own tests come first, those with the most of the tests before
-        others.
+        Files of tests that are called like the file, then those of its room, then others;
+        quick tests first. Of the files called like it all tests come before the others',
+        whose files take turns.
         """
         own: defaultdict[str, list[str]] = defaultdict(list)
         for test in sorted(set(tests) & set(self.seconds), key=lambda t: (self.seconds[t], t)):
             own[test.split("::")[0]].append(test)
-        order = sorted(own, key=lambda file: (f"/{room}/" not in file, -len(own[file]), file))
+        parts = Path(file).with_suffix("").parts
+        room = parts[1]
+        alike = {name for name in own if parts[-1].strip("_") in Path(name).stem}
+        order = sorted(own, key=lambda name: (f"/{room}/" not in name, -len(own[name]), name))
         turns = sorted(
-            (turn, rank, test)
-            for rank, file in enumerate(order)
-            for turn, test in enumerate(own[file])
+            (name not in alike, 0 if name in alike else turn, rank, test)
+            for rank, name in enumerate(order)
+            for turn, test in enumerate(own[name])
         )
         chosen, spent = list[str](), 0.0
-        for _, _, test in turns:
+        for *_, test in turns:
             if spent + self.seconds[test] <= most or not chosen:
                 chosen.append(test)
                 spent += self.seconds[test]

@@ -148,14 +148,18 @@ def _sites(
             yield from _sites(child, below, inner)
 
 
-def _is_left_out(node: ast.AST, parent: ast.AST, names: tuple[str, ...]) -> bool:
+def _is_left_out(  # noqa: PLR0911 - one return a kind of node
+    node: ast.AST, parent: ast.AST, names: tuple[str, ...]
+) -> bool:
     """Whether nothing of a node is code that a test could need."""
     if isinstance(node, ast.JoinedStr | ast.Import | ast.ImportFrom | ast.Assert | ast.Global):
         return True
-    if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-        return True
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-        return True
+    if isinstance(node, ast.keyword):  # of zip(): an assertion
+        return node.arg == "strict"
+    if isinstance(node, ast.If):
+        return "TYPE_CHECKING" in ast.unparse(node.test)
+    if isinstance(node, ast.Expr):
+        return isinstance(node.value, ast.Constant)
     if isinstance(node, ast.FunctionDef):
         return any(ast.unparse(each) == "overload" for each in node.decorator_list)
     if isinstance(node, ast.Assign) and isinstance(parent, ast.Module) and not names:
@@ -274,7 +278,7 @@ def _without(site: _Site) -> Iterator[Change]:
         yield "statement", ast.Pass(), dropped
     elif isinstance(node, ast.Call):
         for index, keyword in enumerate(node.keywords):
-            if keyword.arg == "strict":  # of zip(): an assertion
+            if keyword.arg == "strict":
                 continue
             call = deepcopy(node)
             del call.keywords[index]

@@ -106,8 +106,6 @@ def _believed(job: Job, mutated: Run, usual: Run, sound: set[str]) -> Ending:
             return ending
         print(f"fails without a mutant: {ending.by}", file=sys.stderr)
         job = replace(job, tests=[test for test in job.tests if test not in alone])
-        if "::" in ending.by and ending.by.split("::")[0] in job.tests:
-            return replace(ending, verdict="survived")
 
 
 def _in_cold(job: Job, base: Path, code: CodeType | None) -> Work:

@@ -108,9 +108,10 @@ def job_of(mutant: Mutant, covered: Covered, most: float, also: Sequence[str]) -
     tests = covered.of_lines(mutant.file, mutant.lines)
     if not is_live(mutant) or tests == {""}:
         tests = covered.near(mutant.file)
-    first = covered.first(tests, mutant.room, most)
-    own = [file for file in also if f"/{mutant.room}/" in file or "/golden/" in file]
-    return Job(mutant, [*own, *first], covered.seconds)
+    first = covered.first(tests, mutant.file, most)
+    named = {test for test in tests if test.split("::")[0] in also}
+    chosen = dict.fromkeys([*covered.first(named, mutant.file, most), *first])
+    return Job(mutant, tuple(chosen), covered.seconds)
 
 
 def is_live(mutant: Mutant) -> bool:
@@ -230,6 +231,20 @@ def _score(name: str, counts: Counter[str]) -> str:
     return f"| {name} | {' | '.join(str(counts[each]) for each in names)} | {score} |"
 
 
+def _collect(paths: Sequence[str] | None) -> None:
+    """Run tests under coverage in a process of their own; all of them anew without names."""
+    process = os.fork()
+    if not process:
+        from .mutants_covered import collect
+
+        if not paths:
+            (FOLDER / "coverage.sqlite").unlink(missing_ok=True)
+            (FOLDER / "seconds.json").unlink(missing_ok=True)
+        collect(FOLDER, paths or [f"tests/{room}" for room in ROOMS])
+        os._exit(0)
+    os.waitpid(process, 0)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
@@ -246,7 +261,7 @@ def main() -> int:
         "--tests",
         nargs="*",
         default=(),
-        help="Files of tests to run first, for mutants of their rooms.",
+        help="Files of tests to run first.",
     )
     parser.add_argument(
         "--seconds", type=float, default=8.0, help="Tests of a mutant take at most."
@@ -254,14 +269,8 @@ def main() -> int:
     words = parser.parse_args()
     os.nice(15)
     os.chdir(ROOT)
-    if words.collect or not (FOLDER / "seconds.json").exists():
-        process = os.fork()
-        if not process:
-            from .mutants_covered import collect
-
-            collect(FOLDER, [f"tests/{room}" for room in ROOMS])
-            os._exit(0)
-        os.waitpid(process, 0)
+    if words.collect is not None or not (FOLDER / "seconds.json").exists():
+        _collect(words.collect)
     every = list(all_mutants(ROOMS))
     chosen = sampled(every, words.seed, words.count)
     judged, done = equivalents(), kept()
