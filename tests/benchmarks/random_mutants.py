@@ -255,7 +255,9 @@ def main() -> int:
     )
     parser.add_argument("--again", action="store_true", help="Run the survivors once more.")
     parser.add_argument(
-        "--collect", action="store_true", help="Find out anew which tests run what."
+        "--collect",
+        nargs="*",
+        help="Find out which lines these tests run; all if none is named.",
     )
     parser.add_argument(
         "--tests",
@@ -285,6 +287,13 @@ def main() -> int:
         )
     ]
     if wanted:
+        # Rooms take turns: what was run when somebody stops it is a sample of all.
+        at = {mutant.key: rank for rank, mutant in enumerate(wanted)}
+        first = {
+            room: at[next(m.key for m in wanted if m.room == room)]
+            for room in {m.room for m in wanted}
+        }
+        wanted.sort(key=lambda mutant: at[mutant.key] - first[mutant.room])
         run(wanted, words.seconds, words.tests)
     counts = Counter(mutant.room for mutant in every)
     rows = kept() | {key: Row(key, "survived", "judged", 0.0) for key in judged}
