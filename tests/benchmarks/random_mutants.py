@@ -192,19 +192,20 @@ def page(every: Mapping[str, int], chosen: Sequence[Mutant], rows: Mapping[str, 
         "rooms, those that run the line first, must fail or hang. The score is what was killed,",
         "of what is not equivalent.",
         "",
-        "| room | mutants | sampled | killed | of these by time-out | equivalent | survived | score |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|",
+        "| room | mutants | sampled | run | killed | by time-out | equivalent | survived | score |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     survivors: list[Mutant] = []
     total: Counter[str] = Counter()
     for room in every:
-        own = [mutant for mutant in chosen if mutant.room == room and mutant.key in rows]
+        sample = [mutant for mutant in chosen if mutant.room == room]
+        own = [mutant for mutant in sample if mutant.key in rows]
         ends = Counter(rows[mutant.key].verdict for mutant in own)
         left = [mutant for mutant in own if rows[mutant.key].verdict == "survived"]
         alike = sum(mutant.key in judged for mutant in left)
         survivors += [mutant for mutant in left if mutant.key not in judged]
         counts = Counter(
-            mutants=every[room], sampled=len(own), killed=ends["killed"] + ends["time-out"],
+            mutants=every[room], sampled=len(sample), run=len(own), killed=ends["killed"] + ends["time-out"],
             slow=ends["time-out"], equivalent=alike, survived=len(left) - alike,
         )  # fmt: skip
         total += counts
@@ -227,7 +228,7 @@ def page(every: Mapping[str, int], chosen: Sequence[Mutant], rows: Mapping[str, 
 def _score(name: str, counts: Counter[str]) -> str:
     of = counts["killed"] + counts["survived"]
     score = f"{100 * counts['killed'] / of:.1f} %" if of else ""
-    names = ("mutants", "sampled", "killed", "slow", "equivalent", "survived")
+    names = ("mutants", "sampled", "run", "killed", "slow", "equivalent", "survived")
     return f"| {name} | {' | '.join(str(counts[each]) for each in names)} | {score} |"
 
 
@@ -299,7 +300,7 @@ def main() -> int:
     rows = kept() | {key: Row(key, "survived", "judged", 0.0) for key in judged}
     lines = page(dict(counts), chosen, rows, judged, words.seed)
     print("\n".join(lines))
-    if not words.room and not words.only and all(mutant.key in rows for mutant in chosen):
+    if not words.room and not words.only:
         PAGE.write_text("\n".join(lines) + "\n")
     return 0
 

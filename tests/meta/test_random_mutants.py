@@ -91,7 +91,7 @@ def test_a_score_leaves_out_what_was_judged_to_be_equivalent() -> None:
         third.key: Row(third.key, "survived", "", 1.0),
     }
     lines = page({"core": 9}, [one, other, third], rows, {other.key: "a reason"}, 1)
-    assert "| core | 9 | 3 | 1 | 0 | 1 | 1 | 50.0 % |" in lines
+    assert "| core | 9 | 3 | 3 | 1 | 0 | 1 | 1 | 50.0 % |" in lines
     assert [line for line in lines if line.startswith("| core/made_up.py")] == [
         f"| core/made_up.py | `(module)` | {third.operator}: `{third.text}` |"
     ]
