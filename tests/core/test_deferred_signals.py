@@ -6,12 +6,24 @@ import os
 import signal
 import sys
 from threading import Thread
+from typing import TYPE_CHECKING
 
 import pytest
 
 from memplan_cli.core.interrupts import deferred
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+
+
+@pytest.fixture(autouse=True)
+def _as_python_starts() -> Iterator[None]:
+    """A process in the background may have been told to ignore interrupts."""
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, former)
 
 
 def test_an_interrupt_waits_until_the_block_is_left() -> None:
