@@ -63,7 +63,9 @@ _STEPS = "tests/e2e/test_donated.py::test_an_unsafe_pair_is_caught tests/e2e/tes
 
 _BRANCHES = "tests/analysis/test_branches.py tests/analysis/test_branch_properties.py"
 BLOCKS = "memplan_cli/planning/checking/blocks.py"
-FUSIONS = "memplan_cli/checking/certificates/fusions.py"
+CERTIFICATES = "memplan_cli/checking/certificates"
+FUSIONS = f"{CERTIFICATES}/fusions.py"
+_CERTIFIED = "tests/checking/test_forged_certificates.py tests/checking/test_certificates.py"
 
 CONTRADICTIONS = "memplan_cli/shapes/contradictions.py"
 _GIVEN = "tests/onnx_io/test_given_inputs.py"
@@ -438,6 +440,17 @@ MUTATIONS = (
     Mutation("an early fusion takes no more at its step", FUSIONS,
              '    refuse_unless(step <= room, f"{what}: its step takes more")\n', "",
              "tests/checking/test_fusions.py"),
+    Mutation("a move of a shown search runs what is ready", f"{CERTIFICATES}/states.py",
+             "self._is_ready(group, now.left), f", "True, f", _CERTIFIED),
+    Mutation("a move of a shown search stays below the bound", f"{CERTIFICATES}/states.py",
+             "                step < self._bound, f", "                True, f", _CERTIFIED),
+    Mutation("what a shown search runs for free leaves no more", f"{CERTIFICATES}/states.py",
+             "at < len(move.nodes) or change <= 0,", "True,", _CERTIFIED),
+    Mutation("a state of a shown search has all its moves", f"{CERTIFICATES}/states.py",
+             "step >= self._bound or (late, group) in given,", "True,", _CERTIFIED),
+    Mutation("nothing outside lies between the ops of a region", f"{_CHUNKING}/region.py",
+             "if _fits(graph, ops, at, split) and _is_convex(graph, ops, at):",
+             "if _fits(graph, ops, at, split):", "tests/transforms/test_chunk_regions.py"),
     Mutation("a late fusion frees nothing", FUSIONS,
              '    refuse_unless(is_late(one), f"{what}: it frees something")\n', "",
              "tests/checking/test_fusions.py"),
