@@ -442,8 +442,6 @@ MUTATIONS = (
              "tests/checking/test_fusions.py"),
     Mutation("a move of a shown search runs what is ready", f"{CERTIFICATES}/states.py",
              "self._is_ready(group, now.left), f", "True, f", _CERTIFIED),
-    Mutation("a move of a shown search stays below the bound", f"{CERTIFICATES}/states.py",
-             "                step < self._bound, f", "                True, f", _CERTIFIED),
     Mutation("what a shown search runs for free leaves no more", f"{CERTIFICATES}/states.py",
              "at < len(move.nodes) or change <= 0,", "True,", _CERTIFIED),
     Mutation("a state of a shown search has all its moves", f"{CERTIFICATES}/states.py",
