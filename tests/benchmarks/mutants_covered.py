@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from warm_workers import Spawn, WarmWorkers
 
 ROOT = Path(__file__).parents[2]
-ARGUMENTS = ("-o", "addopts=", "--import-mode=importlib", "-s", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:faulthandler",
+ARGUMENTS = ("-o", "addopts=",
+    "--assert=plain", "--import-mode=importlib", "-s", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:faulthandler",
              "-p", "no:terminal", "-m", "not slow and not bench and not cuda")  # fmt: skip
 
 

@@ -106,6 +106,8 @@ def _believed(job: Job, mutated: Run, usual: Run, sound: set[str]) -> Ending:
             return ending
         print(f"fails without a mutant: {ending.by}", file=sys.stderr)
         job = replace(job, tests=[test for test in job.tests if test not in alone])
+        if not job.tests:
+            return replace(ending, verdict="survived", by="no test that passes without it")
 
 
 def _in_cold(job: Job, base: Path, code: CodeType | None) -> Work:
