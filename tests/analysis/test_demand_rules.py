@@ -53,3 +53,17 @@ def test_batches_of_products_broadcast() -> None:
 def test_what_is_joined_agrees_in_all_other_dims() -> None:
     text = "g (float[a,b,c] x, float[d,e,c] w) => (y) { y = Concat<axis = -2>(x, w) }"
     assert asked(text) == {("alike", (("a",), ("d",)))}
+
+
+@pytest.mark.parametrize(
+    "kind", ["Add", "Sub", "Mul", "Div", "Pow", "Mod", "Min", "Max", "Sum", "Mean"]
+)
+def test_operands_of_an_elementwise_op_broadcast(kind: str) -> None:
+    text = f"g (float[a,8] x, float[b,8] w) => (y) {{ y = {kind}(x, w) }}"
+    assert asked(text) == {("broadcast", (("a",), ("b",)))}
+
+
+@pytest.mark.parametrize("kind", ["Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"])
+def test_operands_of_a_comparison_broadcast(kind: str) -> None:
+    text = f"g (float[a,8] x, float[b,8] w, float[c,8] v) => (y) {{ k = {kind}(x, w) y = Where(k, x, v) }}"
+    assert ("broadcast", (("a",), ("b",))) in asked(text)

@@ -14,6 +14,7 @@ import argparse
 import ast
 import json
 import os
+import re
 import sys
 from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass
@@ -110,6 +111,9 @@ def job_of(mutant: Mutant, covered: Covered, most: float, also: Sequence[str]) -
         tests = covered.near(mutant.file)
     first = covered.first(tests, mutant.file, most)
     named = {test for test in tests if test.split("::")[0] in also}
+    if mutant.operator == "entry":  # tests of an entry of a table often have its name
+        words = [word for word in re.findall(r"'(\w+)'", mutant.text) if len(word) > 2]
+        named |= {test for test in covered.seconds for word in words if f"[{word}" in test}
     chosen = dict.fromkeys([*covered.first(named, mutant.file, most), *first])
     return Job(mutant, tuple(chosen), covered.seconds)
 
@@ -269,6 +273,7 @@ def main() -> int:
     parser.add_argument(
         "--seconds", type=float, default=8.0, help="Tests of a mutant take at most."
     )
+    parser.add_argument("--page", action="store_true", help="Run nothing, write the page.")
     words = parser.parse_args()
     os.nice(15)
     os.chdir(ROOT)
@@ -287,7 +292,7 @@ def main() -> int:
             mutant.key not in done or (words.again and done[mutant.key].verdict == "survived")
         )
     ]
-    if wanted:
+    if wanted and not words.page:
         # Rooms take turns: what was run when somebody stops it is a sample of all.
         at = {mutant.key: rank for rank, mutant in enumerate(wanted)}
         first = {

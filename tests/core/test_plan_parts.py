@@ -12,10 +12,12 @@ from builders import block, op, plan_of_text
 from core.test_timeline import plan_named
 from memplan_cli import Settings
 from memplan_cli.core.problem import Buffer, BufferId, Layout, LiveRange, Problem, violations
-from memplan_cli.core.results import certificate
+from memplan_cli.core.results import certificate, fallbacks
 from memplan_cli.core.results.in_numbers import in_numbers
-from memplan_cli.core.results.observations import RuntimeSettings
+from memplan_cli.core.results.observations import Peaks, RuntimeSettings
+from memplan_cli.core.results.report import RuntimeFacts
 from memplan_cli.core.results.timeline import main_arena
+from memplan_cli.core.serialization import to_json
 from memplan_cli.core.temporary import clear_files
 from memplan_cli.errors import PlanError
 
@@ -83,3 +85,22 @@ def test_files_that_are_cleared_are_closed(tmp_path: Path) -> None:
     clear_files(tmp_path, re.compile(r"a\d\.left"))
     assert list(tmp_path.iterdir()) == []
     assert len(list(OPEN.iterdir())) == before
+
+
+def test_each_code_of_a_fallback_says_something() -> None:
+    told = vars(fallbacks).items()
+    codes = {
+        v for name, v in told if name.isupper() and name != "CODES" and isinstance(v, str)
+    }
+    assert set(fallbacks.CODES) == codes
+    assert all(len(sentence) > 20 for sentence in fallbacks.CODES.values())
+
+
+@pytest.mark.parametrize(
+    "sides", [(), ("original",), ("optimized",), ("original", "optimized")]
+)
+def test_what_was_observed_of_one_side_is_written_of_that_side(sides: tuple[str, ...]) -> None:
+    peaks = {side: Peaks(10, 20, 30) for side in sides}
+    data = to_json(RuntimeFacts("onnxruntime", "1", "cpu", observed=peaks, predicted=peaks))
+    assert sorted(data["observed"] or {}) == sorted(sides)
+    assert sorted(data["predicted"] or {}) == sorted(sides)
