@@ -58,12 +58,15 @@ def _warm() -> Iterator[WarmWorkers | None]:
 
 
 @pytest.fixture(autouse=True)
-def _few_imports(_warm: WarmWorkers | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def _few_imports(_warm: WarmWorkers | None) -> Iterator[None]:
     """Jobs of the runtime in processes of their own, without an import for each."""
-    if _warm is not None:
-        from memplan_cli.runtime.workers import worker
+    if _warm is None:
+        yield
+        return
+    from memplan_cli.runtime.workers.warm import using
 
-        monkeypatch.setattr(worker, "_spawn", _warm.spawning(worker._spawn))
+    with using(_warm.server):
+        yield
 
 
 @pytest.fixture(scope="session")

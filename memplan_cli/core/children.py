@@ -7,13 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Protocol, Self
 
 from memplan_cli.core.interrupts import deferred
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import BinaryIO
+    from typing import IO
 
 PARENT = "MEMPLAN_PARENT"
 """The variable that tells a child the process whose end is its own."""
@@ -24,31 +25,115 @@ _PR_SET_PDEATHSIG = 1
 _LOOK = 1.0
 """Seconds between two looks for the parent, where the system sends no signal."""
 
+_MOMENT = 1.0
+"""Seconds that a process may take to be gone when all that it had open is closed."""
+
+
+class Ending(Protocol):
+    """A process that was started and will end."""
+
+    def wait(self, timeout: float) -> int:
+        """Return the exit code; after so many seconds raise ``subprocess.TimeoutExpired``."""
+
+    def end(self) -> None:
+        """Kill it if it is there still; it is gone then."""
+
+
+class Child:
+    """A child process, whose end is heard of at once."""
+
+    def __init__(self, process: subprocess.Popen[bytes], ended: int | None) -> None:
+        """Keep a process, and a pipe that is closed when it ends, where there are any."""
+        self.process = process
+        self._ended = ended
+
+    @classmethod
+    def start(
+        cls,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        stdin: int | IO[bytes] = subprocess.DEVNULL,
+        stdout: int | IO[bytes] = subprocess.DEVNULL,
+        stderr: int | IO[bytes] = subprocess.STDOUT,
+    ) -> Self:
+        """Start a command that can tell by its environment who its parent is."""
+        # Popen looks for an end every 50 ms; the end of a pipe is heard of when it comes.
+        read, write = os.pipe() if sys.platform != "win32" else (None, None)
+        try:
+            process = subprocess.Popen(  # noqa: S603 - our own module, our own arguments
+                command,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                env={**environment, PARENT: str(os.getpid())},
+                pass_fds=() if write is None else (write,),
+            )
+        except BaseException:
+            if read is not None:
+                os.close(read)
+            raise
+        finally:
+            if write is not None:
+                os.close(write)
+        return cls(process, read)
+
+    def wait(self, timeout: float) -> int:
+        """Return the exit code.
+
+        Raises:
+            TimeoutExpired: it takes longer.
+        """
+        until = time.monotonic() + timeout
+        if self._ended is not None:
+            if not readable(self._ended, timeout):
+                raise subprocess.TimeoutExpired(self.process.args, timeout)
+            self._close()
+        return self.process.wait(max(until - time.monotonic(), _MOMENT))
+
+    def end(self) -> None:
+        """Kill the process if it is there still; it is gone then."""
+        with deferred():
+            self._close()
+            if self.process.poll() is None:
+                self.process.kill()
+                self.process.wait()
+
+    def _close(self) -> None:
+        if self._ended is not None:
+            os.close(self._ended)
+            self._ended = None
+
+
+def readable(file: int, timeout: float) -> bool:
+    """Wait for something to read, or for the end of what there is; return whether it came."""
+    import select
+
+    until = time.monotonic() + timeout
+    poll = select.poll()
+    poll.register(file, select.POLLIN)
+    while not poll.poll(max(1000 * (until - time.monotonic()), 0)):
+        if time.monotonic() >= until:
+            return False
+    return True
+
 
 def run_child(
-    command: Sequence[str], sink: BinaryIO, environment: Mapping[str, str], timeout: float
+    command: Sequence[str], sink: IO[bytes], environment: Mapping[str, str], timeout: float
 ) -> int:
     """Run a command that reads nothing, and return its exit code.
 
     Raises:
         TimeoutExpired: it took longer; it is gone.
     """
-    process: subprocess.Popen[bytes] | None = None
+    child: Child | None = None
     try:
         with deferred():  # nothing may come between a start and the name of what was started
-            process = subprocess.Popen(  # noqa: S603 - our own module, our own arguments
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=sink,
-                stderr=subprocess.STDOUT,
-                env={**environment, PARENT: str(os.getpid())},
-            )
-        return process.wait(timeout)
+            child = Child.start(command, environment, stdout=sink)
+        return child.wait(timeout)
     finally:
-        with deferred():
-            if process is not None and process.poll() is None:
-                process.kill()
-                process.wait()
+        if child is not None:
+            child.end()
 
 
 def end_with_parent(parent: int | None = None) -> None:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.chunks import ChunkedRegion, Chunks
 from memplan_cli.errors import SettingsError
-from memplan_cli.planning.choosing.allocation import aliasing_of
-from memplan_cli.transforms.terms import Terms
+from memplan_cli.planning.terms import terms_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,7 +49,7 @@ def in_pieces(
         )
     tell("chunking")
     graph = Graph.of(program, Facts(source.constants, source.opset), scope.pinned)
-    terms = Terms(scope.sizes, frozenset(scope.pinned), aliasing_of(settings.level))
+    terms = terms_of(program, scope, settings).resident
     found = search(graph, terms, budget)
     allowed = int(budget * found.before) if isinstance(budget, float) else budget
     return Chunking(

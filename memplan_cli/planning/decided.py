@@ -56,7 +56,6 @@ class Decided:
     """At the level asked for, in the order of the file."""
     warnings: tuple[str, ...] = ()
     fallbacks: tuple[Fallback, ...] = ()
-    estimate: Mapping[str, int] = field(default_factory=dict)
     folded: Folded = field(default_factory=Folded)
     chunked: Chunks = field(default_factory=Chunks)
     constants: Mapping[VarId, tuple[int, ...]] = field(default_factory=dict)

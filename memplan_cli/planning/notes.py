@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.program import Origin, walk
+from memplan_cli.core.program import Origin, intermediates, walk
 from memplan_cli.core.quantities import format_size
 from memplan_cli.core.results.fallbacks import (
     ORDER_KEPT,
@@ -45,7 +45,29 @@ def settings_notes(program: Program, settings: Settings) -> Iterator[str]:
         SettingsError: a dim has both a number and bounds.
     """
     yield from _bounds_notes(program, settings)
+    yield from _idle_exclusions(program, settings)
     yield from _hidden_notes(program, settings)
+
+
+def _idle_exclusions(program: Program, settings: Settings) -> Iterator[str]:
+    """Say which patterns mean only what is never planned: exclusion changes nothing there."""
+    if not settings.excluded:
+        return
+    planned = frozenset(intermediates(program))
+    results = frozenset(program.body.outputs)
+    for pattern in dict.fromkeys(settings.excluded):
+        meant = select(program, (pattern,)).keys()
+        if meant & planned:
+            continue
+        first = next(iter(meant))
+        var = program.vars[first]
+        kind = "a graph output" if first in results else f"a graph {var.origin.value}"
+        what = {Origin.WEIGHT: "a weight"}.get(var.origin, kind)
+        more = f" and {len(meant) - 1} like it" if len(meant) > 1 else ""
+        yield (
+            f"excluding {pattern!r} changes nothing: {first!r}{more} is {what}, which never "
+            "shares its memory"
+        )
 
 
 def weights_notes(program: Program) -> Iterator[str]:
@@ -80,9 +102,15 @@ def _hidden_notes(program: Program, settings: Settings) -> Iterator[str]:
         return
     if not settings.excluded:
         yield "nothing is excluded, so there is nothing to expose"
-    for identity in select(program, settings.excluded):
+    planned = frozenset(intermediates(program))
+    exposed = [var for var in select(program, settings.excluded) if var in planned]
+    for identity in exposed:
         if program.vars[identity].block:
             yield f"{identity!r} is inside a subgraph and cannot be exposed as an output"
+    count = sum(1 for identity in exposed if not program.vars[identity].block)
+    if count:
+        what = "1 exposed tensor" if count == 1 else f"{count} exposed tensors"
+        yield f"{what} of the written model's outputs: in `planned` here, not in `outputs`"
 
 
 def _bounds_notes(program: Program, settings: Settings) -> Iterator[str]:
@@ -104,12 +132,9 @@ def _bounds_notes(program: Program, settings: Settings) -> Iterator[str]:
             yield f"no free dim is called {name!r}: its bounds do nothing"
 
 
-def plan_notes(
-    candidate: Candidate, allocation: Allocation, settings: Settings
-) -> Iterator[str]:
+def plan_notes(candidate: Candidate, allocation: Allocation) -> Iterator[str]:
     """Yield what a reader must know of a plan that keeps less than was asked for."""
     yield from _over_budget(candidate, allocation)
-    yield from _lost_alignment(allocation, settings)
 
 
 def fallbacks(
@@ -145,14 +170,3 @@ def _over_budget(candidate: Candidate, allocation: Allocation) -> Iterator[str]:
             f"the live bytes keep the budget of {recompute.budget} bytes, and the plan takes "
             f"{planned}: offsets are aligned, and slots are reused whole"
         )
-
-
-def _lost_alignment(allocation: Allocation, settings: Settings) -> Iterator[str]:
-    """Say where offsets are not aligned as asked, and why."""
-    asked = settings.alignment
-    kept = min((arena.problem.alignment for arena in allocation.arenas), default=asked)
-    if asked is not None and kept is not None and kept < asked:
-        why = "aligned so, level 2 would need more than level 1"
-        if settings.level < 2:
-            why = f"at level {settings.level} each slot is an allocation of its own"
-        yield f"offsets are multiples of {kept} bytes, not of {asked}: {why}"

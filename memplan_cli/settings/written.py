@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from memplan_cli.errors import SettingsError
@@ -10,14 +10,22 @@ from memplan_cli.errors import SettingsError
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where something was written; without a line, only what it was written in."""
+    """Where something was written; without a line, only what it was written in.
+
+    ``key`` is the dotted key whose value stands there.
+    """
 
     source: str
     line: int = 0
     column: int = 0
+    key: str = ""
 
     def __str__(self) -> str:
         return f"{self.source}:{self.line}:{self.column}" if self.line else self.source
+
+    def within(self, key: str) -> Place:
+        """Return the same place as that of the value of a key in the table that is here."""
+        return replace(self, key=f"{self.key}.{key}" if self.key else key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +48,13 @@ class Value:
 
 
 def wrong(at: Place, message: str, hint: str = "") -> SettingsError:
-    """Return the refusal of what was written there."""
-    return SettingsError(f"{at}: {message}", hint=hint)
+    """Return the refusal of what was written there; a file's key stands beside its line."""
+    where = f"{at}: {at.key}" if at.line and at.key else at
+    return SettingsError(f"{where}: {message}", hint=hint)
 
 
 def entries(value: Value) -> tuple[Entry, ...]:
-    """Return the entries of a table, each key once."""
+    """Return the entries of a table, each key once, their values under their keys."""
     if value.kind != "table":
         raise wrong(value.at, f"expected a table of keys, not {described(value)}")
     found = cast("tuple[Entry, ...]", value.content)
@@ -54,14 +63,20 @@ def entries(value: Value) -> tuple[Entry, ...]:
         if entry.key in first:
             raise wrong(entry.at, f"{entry.key!r} was already set at {first[entry.key]}")
         first[entry.key] = entry.at
-    return found
+    return tuple(_keyed(entry, value.at) for entry in found)
+
+
+def _keyed(entry: Entry, table: Place) -> Entry:
+    inner = replace(entry.value.at, key=table.key).within(entry.key)
+    return replace(entry, value=replace(entry.value, at=inner))
 
 
 def items(value: Value) -> tuple[Value, ...]:
     """Return the items of a list."""
     if value.kind != "list":
         raise wrong(value.at, f"expected a list, not {described(value)}")
-    return cast("tuple[Value, ...]", value.content)
+    found = cast("tuple[Value, ...]", value.content)
+    return tuple(replace(item, at=replace(item.at, key=value.at.key)) for item in found)
 
 
 def described(value: Value) -> str:

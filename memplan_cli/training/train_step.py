@@ -22,6 +22,7 @@ from memplan_cli.training.forward.parameters import (
     candidates,
     choose,
     float_inputs,
+    left_out,
 )
 from memplan_cli.training.forward.prepare import prepare
 from memplan_cli.training.forward.tensors import live_nodes, names_in, rename
@@ -79,7 +80,9 @@ class TrainStep:
 
     ``parameters`` are trained, ``running`` are updated without gradients; both have inputs
     and outputs. ``state`` lists the optimiser's inputs with the shape of their parameter;
-    they start at zero. ``gradients`` maps parameters to tensors of the step.
+    they start at zero. ``gradients`` maps parameters to tensors of the step. ``fixed`` says
+    of each other float weight of rank 1 or more that is read why it stays as it is; ``shared``
+    has the parameters that several nodes read, with how many.
     """
 
     model: ModelProto
@@ -88,6 +91,8 @@ class TrainStep:
     running: tuple[Parameter, ...]
     state: Mapping[str, Parameter]
     gradients: Mapping[str, str]
+    fixed: Mapping[str, str] = field(default_factory=dict)
+    shared: Mapping[str, int] = field(default_factory=dict)
 
 
 def make_train_step(model: ModelProto, recipe: Recipe) -> TrainStep:
@@ -104,6 +109,7 @@ def make_train_step(model: ModelProto, recipe: Recipe) -> TrainStep:
     if isinstance(loss, LossFunction):
         loss = add_loss(ready, loss)
     chosen = choose(ready.graph, recipe.train, recipe.freeze)
+    readers = Counter(name for node in ready.graph.node for name in set(node.input))
     running = _running_statistics(ready, loss, recipe.statistics, chosen)
     names, results = [p.name for p in chosen], [o for _, o in running]
     made = differentiate(ready, loss, names, results, {**RULES, **recipe.rules})
@@ -116,8 +122,16 @@ def make_train_step(model: ModelProto, recipe: Recipe) -> TrainStep:
         ends = _gradients_only(plan, made)
     else:
         ends = _with_update(plan, made, recipe.optimizer)
+    fixed = left_out(ready.graph, recipe.train, recipe.freeze)
+    fixed |= {p.name: _NOT_REACHED for p in chosen if p.name not in made.gradients}
+    updated = {parameter.origin for parameter in (*reached, *kept)}
+    fixed = {name: why for name, why in fixed.items() if name not in updated and readers[name]}
+    shared = {p.name: readers[p.name] for p in reached if readers[p.name] > 1}
     step = assemble(ready, plan, made, ends)
-    return TrainStep(step, loss, reached, kept, ends.state, ends.gradients)
+    return TrainStep(step, loss, reached, kept, ends.state, ends.gradients, fixed, shared)
+
+
+_NOT_REACHED = "the loss does not depend on it"
 
 
 def _check_reached(

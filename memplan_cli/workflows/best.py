@@ -15,23 +15,33 @@ from memplan_cli.workflows.candidates import Candidate, Optimized
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from memplan_cli.workflows.ahead import Ahead
     from memplan_cli.workflows.compare import Check, Search
     from memplan_cli.workflows.files.rewriting import Rewriting
 
 
 def write_proved(
-    rewriting: Rewriting, check: Check, progress: Callable[[str], None] | None
+    rewriting: Rewriting,
+    check: Check,
+    progress: Callable[[str], None] | None,
+    ahead: Ahead,
 ) -> Optimized:
     """Write the model and its plan if it gives the original's outputs; account both.
+
+    Args:
+        rewriting: what is written.
+        check: how both models are compared.
+        progress: told what is being done.
+        ahead: has the original, if it was begun already.
 
     Raises:
         RuntimeUnavailableError: the original cannot run here, so nothing can be shown.
         ModelError: a file cannot be written.
     """
-    return best_candidate([Candidate(rewriting, check, progress or silent)])
+    return best_candidate([Candidate(rewriting, check, progress or silent)], ahead)
 
 
-def best_candidate(candidates: Sequence[Candidate]) -> Optimized:
+def best_candidate(candidates: Sequence[Candidate], ahead: Ahead) -> Optimized:
     """Write the rewriting that needs least, if one gives the original's outputs.
 
     Raises:
@@ -41,22 +51,22 @@ def best_candidate(candidates: Sequence[Candidate]) -> Optimized:
     within = [c for c in candidates if c.rewriting.planned.plan.report.budget_met]
     if not within:
         return Optimized(candidates[0].rewriting.planned.plan, None, None)
-    return _SEARCHES[within[0].check.search](within)
+    return _SEARCHES[within[0].check.search](within, ahead)
 
 
-def _foreseen(candidates: Sequence[Candidate]) -> Optimized:
+def _foreseen(candidates: Sequence[Candidate], ahead: Ahead) -> Optimized:
     from memplan_cli.workflows.foreseen import best_foreseen
 
-    return best_foreseen(candidates)
+    return best_foreseen(candidates, ahead)
 
 
-def _measured(candidates: Sequence[Candidate]) -> Optimized:
+def _measured(candidates: Sequence[Candidate], _: Ahead) -> Optimized:
     from memplan_cli.workflows.measured import best_measured
 
     return best_measured(candidates)
 
 
-_SEARCHES: Mapping[Search, Callable[[Sequence[Candidate]], Optimized]] = {
+_SEARCHES: Mapping[Search, Callable[[Sequence[Candidate], Ahead], Optimized]] = {
     "foreseen": _foreseen,
     "measured": _measured,
 }

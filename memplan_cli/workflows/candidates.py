@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.results.amounts import BoundDim
 from memplan_cli.workflows.compare import Compared, compare_models, compare_under
-from memplan_cli.workflows.files.binding import binding_of
+from memplan_cli.workflows.files.binding import binding_of, run_at
 from memplan_cli.workflows.files.rewriting import Rewriting, RewrittenFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from pathlib import Path
 
     from memplan_cli.core.results.observations import Validation
@@ -88,16 +87,6 @@ def finished(rewriting: Rewriting, files: RewrittenFiles, plan: Plan) -> Optimiz
     )
 
 
-def run_at(rewriting: Rewriting) -> Mapping[str, BoundDim]:
-    """Return the number of each dim in the first run: what nobody said is assumed."""
-    settings = rewriting.settings
-    said, assumed = settings.inputs.provenance, settings.inputs.assumed or {}
-    return {
-        **{name: BoundDim(value, "assumed") for name, value in assumed.items()},
-        **{n: BoundDim(v, said.get(n, "given")) for n, v in settings.dims.items()},
-    }
-
-
 def by_name(text: str, rewriting: Rewriting, path: Path) -> str:
     """Name both models without their folders, the trial file as the one that it becomes.
 
@@ -143,6 +132,6 @@ def donated(rewriting: Rewriting, path: Path, verdict: Validation, check: Check)
 def with_verdict(rewriting: Rewriting, verdict: Validation) -> Plan:
     """Return the plan with a verdict in its report, and the dims of the run."""
     plan = rewriting.planned.plan
-    bindings = {**plan.report.bindings, **run_at(rewriting)}
+    bindings = {**plan.report.bindings, **run_at(rewriting.settings)}
     report = replace(plan.report, validation=verdict, bindings=dict(sorted(bindings.items())))
     return plan.with_report(report)

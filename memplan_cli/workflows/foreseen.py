@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.errors import RuntimeUnavailableError
@@ -16,24 +14,24 @@ from memplan_cli.workflows.candidates import (
     donated,
     finished,
     passed,
-    run_at,
     warned,
     with_verdict,
 )
 from memplan_cli.workflows.fallbacks import chosen_among
-from memplan_cli.workflows.files.binding import binding_of
 from memplan_cli.workflows.files.rewriting import RewrittenFiles
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.runtime.account import Before, Proved, Written
     from memplan_cli.runtime.proofs.original import Original
+    from memplan_cli.workflows.ahead import Ahead
     from memplan_cli.workflows.candidates import Candidate
 
 
-def best_foreseen(candidates: Sequence[Candidate]) -> Optimized:
+def best_foreseen(candidates: Sequence[Candidate], ahead: Ahead) -> Optimized:
     """Prove the rewriting that is foreseen to need least; write it, or the next that passes.
 
     Raises:
@@ -41,12 +39,11 @@ def best_foreseen(candidates: Sequence[Candidate]) -> Optimized:
         ModelError: a file cannot be written.
     """
     with ExitStack() as stack:
-        name = stack.enter_context(tempfile.TemporaryDirectory(prefix="memplan-proof-"))
-        proving = _proving(candidates[0], Path(name))
+        proving = _proving(candidates[0], ahead)
         tried: list[Plan] = []
         for candidate in proving.ranked(candidates):
             files = stack.enter_context(RewrittenFiles(candidate.rewriting))
-            plan = proving.proved(candidate, files, len(tried))
+            plan = proving.proved(candidate, files, ahead.folder())
             if passed(plan):
                 candidate.tell("writing")
                 plan = chosen_among(plan, tried)
@@ -57,37 +54,20 @@ def best_foreseen(candidates: Sequence[Candidate]) -> Optimized:
         return Optimized(tried[0], None, None)
 
 
-def _proving(candidate: Candidate, folder: Path) -> _Proving:
+def _proving(candidate: Candidate, ahead: Ahead) -> _Proving:
     """Run the original that all candidates have."""
-    from memplan_cli.onnx_io.load import load_model
     from memplan_cli.runtime.account import account_before
-    from memplan_cli.runtime.proofs.original import Asked, run_original
-    from memplan_cli.runtime.workers.bits import Tolerance
 
     rewriting, check = candidate.rewriting, candidate.check
     candidate.tell("running the original")
-    binding = binding_of(rewriting.settings)
-    asked = Asked(
-        check.provider,
-        binding.dims,
-        binding.feeds,
-        check.timeout,
-        Tolerance(check.rtol, check.atol),
-        check.depth,
-        binding.assumed,
-    )
-    # A dump may have lost dims that the inputs have.
-    model = rewriting.file.model if rewriting.original is None else None
-    dims = {name: dim.value for name, dim in run_at(rewriting).items()}
-    path = rewriting.compared_with
-    original = run_original(path, model or load_model(path), asked, dims, folder)
+    original = ahead.original(rewriting, check)
     if check.depth == "outputs":
-        return _Proving(original, folder)
+        return _Proving(original)
     try:
-        return _Proving(original, folder, account_before(original))
+        return _Proving(original, account_before(original))
     except RuntimeUnavailableError as error:
         return _Proving(
-            original, folder, failure=by_name(f"{error}", rewriting, rewriting.targets.model)
+            original, failure=by_name(f"{error}", rewriting, rewriting.targets.model)
         )
 
 
@@ -96,7 +76,6 @@ class _Proving:
     """The original, as it ran; without ``before`` outputs alone are looked at."""
 
     original: Original
-    folder: Path
     before: Before | None = None
     failure: str = ""
 
@@ -109,16 +88,17 @@ class _Proving:
 
         return sorted(
             candidates,
-            key=lambda c: foreseen_cost(self.original, before, _written(c, Path())),
+            # The weights are those of the file that is rewritten, wherever they lie.
+            key=lambda c: foreseen_cost(
+                self.original, before, _written(c, c.rewriting.file.path)
+            ),
         )
 
-    def proved(self, candidate: Candidate, files: RewrittenFiles, turn: int) -> Plan:
+    def proved(self, candidate: Candidate, files: RewrittenFiles, folder: Path) -> Plan:
         """Return the plan with what running the written model says of it."""
         from memplan_cli.core.files import staged
 
         rewriting, check = candidate.rewriting, candidate.check
-        folder = self.folder / f"{turn}"
-        folder.mkdir()
         with staged(rewriting.targets.model, files.data) as path:
             found = self._found(candidate, path, folder)
             verdict = donated(rewriting, path, found.verdict, check)

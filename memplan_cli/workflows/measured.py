@@ -17,11 +17,11 @@ from memplan_cli.workflows.candidates import (
     donated,
     finished,
     passed,
-    run_at,
     warned,
     with_verdict,
 )
 from memplan_cli.workflows.fallbacks import chosen_among
+from memplan_cli.workflows.files.binding import run_at
 from memplan_cli.workflows.files.rewriting import RewrittenFiles
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _pair(
         rewriting.compared_with,
         path,
         check.provider,
-        {name: dim.value for name, dim in run_at(rewriting).items()},
+        {name: dim.value for name, dim in run_at(rewriting.settings).items()},
         rewriting.settings.inputs.feeds or {},
         as_written=found.as_written or rewriting.only_as_written,
         timeout=check.timeout,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.progress import Progress, silent
 from memplan_cli.errors import SettingsError
+from memplan_cli.runtime.workers.warm import warm_workers
 from memplan_cli.settings.settings import Settings
+from memplan_cli.workflows.ahead import Ahead
 from memplan_cli.workflows.best import write_proved
 from memplan_cli.workflows.candidates import Optimized, write_unproved
 from memplan_cli.workflows.compare import DEFAULT_CHECK, Check
@@ -62,18 +65,40 @@ def optimize(  # noqa: PLR0913 - what the command takes, by name
             hint="leave --target or --certificate out",
         )
     targets.refuse(model)
-    file = read_model(model)
-    settings = bind(file.model, settings)
-    if profiles:
-        planned = plan_profiles(file, settings, profiles, progress)
-        settings = at_largest(replace(settings, inputs=planned.settings.inputs), profiles)
-    elif settings.target != "portable":
-        from memplan_cli.workflows.target import optimize_for_target
+    with ExitStack() as stack:
+        ahead = None
+        if check:
+            stack.enter_context(warm_workers())
+            ahead = stack.enter_context(Ahead(check))
+        file = read_model(model)
+        if settings.kv_cache == "in-place":
+            from memplan_cli.workflows.caches import optimize_in_place
 
-        settings = bind_whole(file, settings)
-        return optimize_for_target(file, settings, targets, check, progress or silent)
-    else:
-        planned = plan_model(file, settings, progress)
-        settings = planned.settings
-    written = Rewriting(file, planned, settings, targets)
-    return write_proved(written, check, progress) if check else write_unproved(written)
+            _refuse_profiles(profiles)
+            return optimize_in_place(file, settings, targets, check, progress or silent)
+        settings = bind(file.model, settings)
+        if profiles:
+            planned = plan_profiles(file, settings, profiles, progress)
+            settings = at_largest(replace(settings, inputs=planned.settings.inputs), profiles)
+        elif settings.target != "portable":
+            from memplan_cli.workflows.target import optimize_for_target
+
+            settings = bind_whole(file, settings)
+            return optimize_for_target(file, settings, targets, check, progress or silent)
+        else:
+            begin = ahead.begin if ahead else None
+            planned = plan_model(file, settings, progress, before=begin)
+            settings = planned.settings
+        written = Rewriting(file, planned, settings, targets)
+        if check and ahead:
+            return write_proved(written, check, progress, ahead)
+        return write_unproved(written)
+
+
+def _refuse_profiles(profiles: Profiles | None) -> None:
+    if profiles:
+        raise SettingsError(
+            "--kv-cache in-place is planned for the step that fills a cache, and --dim has "
+            "several numbers",
+            hint="give each dim one number",
+        )

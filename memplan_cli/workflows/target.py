@@ -13,10 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.results.fallbacks import WEIGHTS_UNPACKED, Fallback
+from memplan_cli.core.results.fallbacks import CANDIDATE_DIFFERED, WEIGHTS_UNPACKED, Fallback
 from memplan_cli.core.results.observations import CPU, PROVIDERS
 from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.errors import SettingsError
+from memplan_cli.workflows.ahead import Ahead
 from memplan_cli.workflows.best import best_candidate
 from memplan_cli.workflows.candidates import (
     Candidate,
@@ -38,7 +39,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from memplan_cli.analysis.aliasing import Aliasing
-    from memplan_cli.runtime.graph.offline import Dump, Packing
+    from memplan_cli.core.program import Program
+    from memplan_cli.runtime.graph.offline import Dump, Dumping, Packing
     from memplan_cli.settings.settings import Settings
     from memplan_cli.workflows.compare import Check
 
@@ -75,31 +77,55 @@ def optimize_for_target(
         progress("optimizing the graph for the runtime")
         graphs = _Graphs(file, settings, targets, Path(folder), provider)
         if check is None:
-            return write_unproved(graphs.planned(Packing.AT_LOAD, (FUSED,))[0])
+            with graphs.begun(Packing.AT_LOAD, (FUSED,)) as dumping:
+                return write_unproved(graphs.planned(dumping.result())[0])
         check = replace(check, provider=settings.target)
-        plain = replace(settings, target="portable")
-        portable = Rewriting(file, plan_model(file, plain, progress), plain, targets)
-        packing = Packing.IN_FILE if provider == CPU else Packing.AT_LOAD
-        done = _best(graphs.planned(packing), portable, check, provider, progress)
-        if done.model is not None or packing is Packing.AT_LOAD or not _broke(done):
-            return done
-        progress("packing weights at load: the file with packed ones does not run")
-        unpacked = [_with_fallback(r, done) for r in graphs.planned(Packing.AT_LOAD)]
-        return _best(unpacked, portable, check, provider, progress)
+        with Ahead(check) as ahead:
+            return _proved(graphs, check, ahead, progress)
+
+
+def _proved(
+    graphs: _Graphs, check: Check, ahead: Ahead, progress: Callable[[str], None]
+) -> Optimized:
+    """Prove the best graph, with weights packed in the file where that can be had and runs."""
+    from memplan_cli.runtime.graph.offline import Packing
+
+    file, provider = graphs.file, graphs.provider
+    packing = Packing.IN_COLUMNS if provider == CPU else Packing.AT_LOAD
+    plain = replace(graphs.settings, target="portable")
+    with graphs.begun(packing) as dumping:
+        portable = Rewriting(file, plan_model(file, plain, progress), plain, graphs.targets)
+        ahead.begin(file, graphs.settings)  # when the dump is there
+        dumps = dumping.result()
+    prove = partial(_best, portable=portable, check=check, ahead=ahead, progress=progress)
+    done = prove(graphs.planned(dumps))
+    if any(dump.cut for dump in dumps) and _lost(done):
+        progress("writing huge weights whole: cut, the file gives other outputs")
+        with graphs.begun(Packing.IN_FILE) as dumping:
+            dumps = dumping.result()
+        done = prove(graphs.planned(dumps))
+    if done.model is not None or packing is Packing.AT_LOAD or not _broke(done):
+        return done
+    progress("packing weights at load: the file with packed ones does not run")
+    with graphs.begun(Packing.AT_LOAD) as dumping:
+        dumps = dumping.result()
+    return prove([_with_fallback(rewriting, done) for rewriting in graphs.planned(dumps)])
 
 
 def _best(
     fused: Sequence[Rewriting],
     portable: Rewriting,
     check: Check,
-    provider: str,
+    ahead: Ahead,
     progress: Callable[[str], None],
 ) -> Optimized:
     """Prove the best of the runtime's graphs and of the graph as it is."""
     graphs = list(fused)
-    if _may_need_less(portable, graphs[0], provider):
+    if _may_need_less(portable, graphs[0], PROVIDERS[check.provider]):
         graphs.append(portable)
-    return best_candidate([Candidate(rewriting, check, progress) for rewriting in graphs])
+    return best_candidate(
+        [Candidate(rewriting, check, progress) for rewriting in graphs], ahead
+    )
 
 
 def _with_fallback(rewriting: Rewriting, failed: Optimized) -> Rewriting:
@@ -109,6 +135,12 @@ def _with_fallback(rewriting: Rewriting, failed: Optimized) -> Rewriting:
     lost = Fallback(WEIGHTS_UNPACKED, "weights are not packed into the file", why)
     planned = replace(rewriting.planned, plan=fell_back(rewriting.planned.plan, lost))
     return replace(rewriting, planned=planned)
+
+
+def _lost(done: Optimized) -> bool:
+    """Whether no graph of the runtime's, or not the best one, gave the original's outputs."""
+    codes = {fallback.code for fallback in done.plan.report.fallbacks}
+    return done.model is None or CANDIDATE_DIFFERED in codes
 
 
 def _broke(done: Optimized) -> bool:
@@ -127,11 +159,9 @@ class _Graphs:
     folder: Path
     provider: str
 
-    def planned(
-        self, packing: Packing, kinds: Sequence[str] = (FUSED, UNFUSED)
-    ) -> list[Rewriting]:
-        """Dump and plan the runtime's graph, and that without its costly fusions."""
-        from memplan_cli.runtime.graph.offline import optimise_offline
+    def begun(self, packing: Packing, kinds: Sequence[str] = (FUSED, UNFUSED)) -> Dumping:
+        """Start to dump the runtime's graph, and that without its costly fusions."""
+        from memplan_cli.runtime.graph.offline import Dumping
 
         taken = self.file.data_files
         names = [dump_name(self.targets.model, taken, kind) for kind in kinds]
@@ -139,49 +169,65 @@ class _Graphs:
         folder = self.folder / packing.name
         folder.mkdir()
         paths = [folder / name for name in names]
-        dumps = optimise_offline(self.file.path, paths, self.provider, packing)
+        dims = self.settings.dims
+        return Dumping(self.file.path, paths, self.provider, packing, dims)
+
+    def planned(self, dumps: Sequence[Dump]) -> list[Rewriting]:
+        """Plan what was dumped."""
         refuse_foreign_weights(
             self.targets.model, [f"{dump.path.name}.data" for dump in dumps]
         )
         return [self._ordered(dump) for dump in dumps]
 
     def _ordered(self, dump: Dump) -> Rewriting:
-        """Plan the dump, and the dump with readers for what nobody reads; return the better."""
+        """Plan the dump, or the dump with readers for what nobody reads, if that may need less."""
         from memplan_cli.onnx_io.load import load_model
         from memplan_cli.onnx_io.runs.runnable import unread_outputs, with_readers
         from memplan_cli.onnx_io.writing.verify import graph_differences
 
         path = dump.path
-        model = load_model(path)
-        plain = self._plan(dump, ModelFile.of(path, model))
-        vars_ = plain.planned.program.vars.values()
-        sizes = {v.name: size_of(v.shape, v.dtype) for v in vars_ if not v.block}
+        file = ModelFile.of(path, load_model(path))
+        program = self._program(dump, path)
+        sizes = {
+            v.name: size_of(v.shape, v.dtype) for v in program.vars.values() if not v.block
+        }
         worth = [
             name
-            for name in unread_outputs(model)
+            for name in unread_outputs(file.model)
             if (size := sizes.get(name)) is not None and size.coefficient > _READERS_COST
         ]
         if not worth:
-            return plain
+            return self._plan(file, program)
         copy = path.with_name(f"{path.stem}.read{path.suffix}")
-        copy.write_bytes(with_readers(model, worth).SerializeToString())
-        read = self._plan(dump, ModelFile.of(copy, load_model(copy)))
-        changed = graph_differences(model, read.file.model)
-        if changed or not _may_need_less(read, plain, self.provider):
-            return plain
+        copy.write_bytes(with_readers(file.model, worth).SerializeToString())
+        read, as_read = ModelFile.of(copy, load_model(copy)), self._program(dump, copy)
+        before, after = (self._peak(each) for each in (program, as_read))
+        # What is freed at once leaves room that only another order may use.
+        costs = _READERS_COST * len(worth)
+        worse = before is not None and after is not None and after > before + costs
+        if worse or graph_differences(file.model, read.model):
+            return self._plan(file, program)
         note = f"{len(worth)} outputs that nobody reads are read by a Shape node, which frees them"
-        planned = replace(read.planned, plan=warned(read.planned.plan, note))
-        return replace(read, planned=planned)
+        found = self._plan(read, as_read)
+        planned = replace(found.planned, plan=warned(found.planned.plan, note))
+        return replace(found, planned=planned)
 
-    def _plan(self, dump: Dump, file: ModelFile) -> Rewriting:
+    def _program(self, dump: Dump, path: Path) -> Program:
+        from memplan_cli.runtime.graph.offline import offline_program
+
+        return offline_program(path, self.settings.dims, self.provider, dump.shapes)
+
+    def _peak(self, program: Program) -> int | None:
+        return _peak_as_it_stands(program, self.settings, self.provider)
+
+    def _plan(self, file: ModelFile, program: Program) -> Rewriting:
         from memplan_cli.planning.choosing.candidate import Runtime
         from memplan_cli.planning.planner import make_plan
         from memplan_cli.runtime.facts import required_version
-        from memplan_cli.runtime.graph.offline import offline_metadata, offline_program
+        from memplan_cli.runtime.graph.offline import offline_metadata
         from memplan_cli.runtime.graph.settle import settled
 
         dims, provider = self.settings.dims, self.provider
-        program = offline_program(file.path, dims, provider, dump.shapes)
         runtime = Runtime(
             runtime_aliasing(provider), partial(settled, dims=dims, provider=provider)
         )
@@ -207,14 +253,16 @@ def runtime_aliasing(provider: str) -> Aliasing:
 
 def _may_need_less(one: Rewriting, other: Rewriting, provider: str) -> bool:
     """Whether running one rewriting as it stands is not predicted to need as much or more."""
-    first, second = (_predicted_peak(rewriting, provider) for rewriting in (one, other))
+    first, second = (
+        _peak_as_it_stands(rewriting.planned.program, rewriting.settings, provider)
+        for rewriting in (one, other)
+    )
     return first is None or second is None or first < second
 
 
-def _predicted_peak(rewriting: Rewriting, provider: str) -> int | None:
+def _peak_as_it_stands(program: Program, settings: Settings, provider: str) -> int | None:
     """Return the first run's peak in bytes, of a file that is run in its own order."""
     from memplan_cli.runtime.graph.offline import FREED_AT_ONCE
     from memplan_cli.runtime.simulation.predict import Executed, predict
 
-    executed = Executed(rewriting.planned.program, rewriting.settings.dims)
-    return predict(executed, FREED_AT_ONCE, provider).first_run_peak
+    return predict(Executed(program, settings.dims), FREED_AT_ONCE, provider).first_run_peak

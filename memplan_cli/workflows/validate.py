@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Literal
 
 from memplan_cli.core.bindings import Inputs
-from memplan_cli.core.results.observations import CPU, PROVIDERS, Validation
+from memplan_cli.core.results.observations import (
+    CPU,
+    PROVIDERS,
+    RuntimeSettings,
+    Together,
+    Validation,
+)
 from memplan_cli.core.results.validation import Proof
 from memplan_cli.errors import ModelError, PlanError, SettingsError
 from memplan_cli.reporting.findings.hints import path_word
+from memplan_cli.runtime.workers.warm import warm_workers
 from memplan_cli.settings.settings import Settings
+from memplan_cli.workflows.accounted import Models, accounted
+from memplan_cli.workflows.caches import validate_decoding
 from memplan_cli.workflows.compare import (
     DEFAULT_CHECK,
     Check,
@@ -27,7 +37,7 @@ from memplan_cli.workflows.files.file_names import original_of, plan_beside
 from memplan_cli.workflows.files.model_file import ModelFile, bind_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Collection, Mapping
 
     from memplan_cli.checking.check import Agreement
     from memplan_cli.core.bindings import Binding
@@ -57,12 +67,13 @@ def validate(
         original: The model it was made from; None: what its name says.
         check: Where to run, and what counts as equal.
         extras: ``replay`` runs it op by op inside the plan's arenas, ``measure`` measures
-            both models' memory in the runtime.
+            both models' memory in the runtime, of the check's number of processes at once too.
         inputs: Real inputs, of the sizes that the plan was made for; the others are drawn.
 
     Raises:
         MemplanError: a file is not what it should be, or the original cannot run.
     """
+    from memplan_cli.onnx_io.caches.note import recorded_caches
     from memplan_cli.onnx_io.interface import free_dims
     from memplan_cli.onnx_io.load import load_model
     from memplan_cli.onnx_io.metadata import donated_pairs, is_offline, read_notes
@@ -79,42 +90,66 @@ def validate(
         if agreement.disagreements:
             return Proof(_refused(agreement, check.provider))
         agreed = (agreement.described(),)
+    caches = recorded_caches({entry.key: entry.value for entry in model.metadata_props})
+    if caches is not None:
+        _refuse_extras(extras)
+        verdict = validate_decoding((original, planned), caches, plan, check)
+        return Proof(replace(verdict, notes=(*verdict.notes, *agreed)))
     binding = _bound(ModelFile.of(planned, model), plan, inputs or Inputs())
     first, second = bindings_inside(plan, dict.fromkeys(free_dims(model), 1))
     binding = binding.at(first)
-    how = _as_it_stands if is_offline(model) else compare_models
-    found = _compared(original, planned, how, check, (binding, binding.at(second)))
     donation = Donation(donated_pairs(model), offline=is_offline(model))
-    verdict = with_donation(found.verdict, (original, planned), donation, check, binding)
-    verdict = replace(verdict, notes=(*verdict.notes, *agreed))
-    if plan is not None and "replay" in extras:
-        verdict = _replayed(verdict, planned, plan, check, binding)
-    if plan is None or "measure" not in extras:
-        return Proof(verdict)
-    return Proof(
-        verdict, _measured(planned, plan, found, (original, check, binding, donation))
-    )
+    compare = _as_it_stands if donation.offline else compare_models
+    facts = None
+    with warm_workers():
+        at_first = partial(compare, original, planned, check, binding)
+        if plan is not None and "measure" in extras:
+            models = _models(original, planned, plan, donation)
+            found, facts = accounted(models, check, binding, at_first)
+            facts = facts and _with_processes(facts, models, check, binding)
+        else:
+            found = at_first()
+        if second != first and found.verdict.passed:
+            found = _of_both(found, compare(original, planned, check, binding.at(second)))
+        verdict = with_donation(found.verdict, (original, planned), donation, check, binding)
+        verdict = replace(verdict, notes=(*verdict.notes, *agreed))
+        if plan is not None and "replay" in extras:
+            verdict = _replayed(verdict, planned, plan, check, binding)
+    return Proof(verdict, facts and with_binding(facts, donation.pairs))
 
 
-def _measured(
-    planned: Path, plan: Plan, found: Compared, run: tuple[Path, Check, Binding, Donation]
+def _refuse_extras(extras: Collection[Extra]) -> None:
+    """Refuse what a decode loop cannot tell.
+
+    Raises:
+        SettingsError: naming the first.
+    """
+    for extra in extras:
+        raise SettingsError(
+            f"--{extra} runs a model on inputs of its own, and one with caches in place is "
+            "decoded",
+            hint="leave it out",
+        )
+
+
+def _models(original: Path, planned: Path, plan: Plan, donation: Donation) -> Models:
+    """Return what runs; what optimisation would undo or make unsafe runs as it is written."""
+    moved = donation.pairs or plan.report.recompute.nodes or plan.report.chunked.regions
+    return Models(original, planned, donation.offline or bool(moved), donation.offline)
+
+
+def _with_processes(
+    facts: RuntimeFacts, models: Models, check: Check, binding: Binding
 ) -> RuntimeFacts:
-    """Measure both models; what optimisation would undo or make unsafe runs as it is written."""
-    from memplan_cli.runtime.facts import Pair, runtime_account
+    """Return facts with what several processes take together, where they are asked for."""
+    if not check.processes or facts.settings is None:
+        return facts
+    from memplan_cli.runtime.measuring.measure import Trial, together
 
-    original, check, binding, donation = run
-    report = plan.report
-    moved = donation.pairs or report.recompute.nodes or report.chunked.regions
-    pair = Pair(
-        original,
-        planned,
-        check.provider,
-        binding.dims,
-        binding.feeds,
-        as_written=found.as_written or donation.offline or bool(moved),
-        timeout=check.timeout,
-    )
-    return with_binding(runtime_account(pair).facts, donation.pairs)
+    trial = Trial(check.provider, binding.dims, feeds=binding.feeds, timeout=check.timeout)
+    before = together(models.original, RuntimeSettings(), trial, check.processes)
+    after = together(models.written, facts.settings, trial, check.processes)
+    return replace(facts, processes=Together(check.processes, before, after))
 
 
 def _refused(agreement: Agreement, provider: str) -> Validation:
@@ -163,23 +198,9 @@ def _named_by(planned: Path) -> Path:
     return original
 
 
-def _compared(
-    original: Path,
-    planned: Path,
-    how: Callable[[Path, Path, Check, Binding], Compared],
-    check: Check,
-    bindings: tuple[Binding, Binding],
-) -> Compared:
-    """Compare at the first binding, and at the second where it is another one.
-
-    Returns what says most: a failure, or that both had to run as they are written.
-    """
-    first, second = bindings
-    found = how(original, planned, check, first)
-    if second == first or not found.verdict.passed:
-        return found
-    again = how(original, planned, check, second)
-    return again if again.as_written or not again.verdict.passed else found
+def _of_both(first: Compared, second: Compared) -> Compared:
+    """Return what says most: a failure, or that both had to run as they are written."""
+    return second if second.as_written or not second.verdict.passed else first
 
 
 def _as_it_stands(original: Path, planned: Path, check: Check, binding: Binding) -> Compared:

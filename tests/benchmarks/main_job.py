@@ -1,21 +1,28 @@
 """What `optimize` costs beside running the two models, as whole processes.
 
-    python -m tests.benchmarks.main_job [MODEL...]    measure, and write the page
-    python -m tests.benchmarks.main_job table         the page again from what was measured
+    python -m tests.benchmarks.main_job                    measure all, and write the page
+    python -m tests.benchmarks.main_job --only MODEL...    these, beside what was measured
+    python -m tests.benchmarks.main_job --rest             those that have no figures
+    python -m tests.benchmarks.main_job --table            the page again
 
 For each shared model that runs in 20 s: one process that creates the original's session and
-runs it twice, and the command in its ways, in turn, the median of three rounds. Weights are
-seeded. The number of the runtime's processes is counted in a run of its own.
+runs it twice, and the command in its ways, in turn; the median of three rounds, of fewer
+where they take long. Weights are seeded. Modules are compiled beforehand, as those of an
+installed package are. On a quiet machine all models together take a quarter of an hour.
 """
 
 from __future__ import annotations
 
+import argparse
+import compileall
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -37,13 +44,22 @@ MODELS = ROOT.parent / "shared" / "models"
 TOO_LARGE = {"llama_1b_dyn", "sd15_unet", "train_gpt2_small_adam"}
 """Their weights, optimiser states or runs are beyond two cores and 20 seconds."""
 
+LONG = {"lstm_unrolled_512x2", "train_lstm_unrolled_128x2"}
+"""Many thousand nodes, whose planning takes longest: they come last."""
+
 OUT = ROOT / "out" / "main_job"
 PAGE = ROOT / "docs" / "measurements" / "main_job.md"
 BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
 
+PUBLISHED = ROOT / "docs" / "measurements" / "runtime.md"
+"""The savings with settings that were searched by measuring each."""
+
 ROUNDS = 3
 SLOWEST = 20.0
 """Seconds that the unit may take."""
+
+ENOUGH = 12.0
+"""Seconds of one model after which no further round begins."""
 
 WAYS: dict[str, tuple[str, ...]] = {
     "optimize": (),
@@ -68,11 +84,11 @@ for _ in range(2):
 COUNTED = """
 import sys
 from memplan_cli.runtime.workers import worker
-real, started = worker.run_script, []
+real, started = worker.start_script, []
 def counted(arguments, *words, **more):
     started.append(arguments[-1])
     return real(arguments, *words, **more)
-worker.run_script = counted
+worker.start_script = counted
 from memplan_cli.__main__ import main
 try:
     main()
@@ -80,21 +96,33 @@ finally:
     print(len(started), *started, file=open(__file__ + ".started", "w"))
 """
 
+COUNTED_WAYS = ("optimize", "--target cpu")
+"""Those whose processes and savings are kept."""
+
 Json = dict[str, Any]
 
 
-def filled(name: str) -> Path:
+def sources() -> dict[str, Path]:
+    """Return the shared models by name, the long ones last."""
+    found = {path.stem: path for path in sorted(MODELS.glob("*.onnx"))}
+    found |= {path.stem: path for path in sorted(MODELS.glob("messy/*.onnx"))}
+    names = sorted(found.keys() - TOO_LARGE, key=lambda name: (name in LONG, name))
+    return {name: found[name] for name in names}
+
+
+def filled(name: str, source: Path) -> Path:
     model = OUT / name / f"{name}.onnx"
     if not model.exists():
         model.parent.mkdir(parents=True, exist_ok=True)
         fill = [sys.executable, str(MODELS / "fill_weights.py")]
-        source = str(MODELS / f"{name}.onnx")
-        subprocess.run([*fill, source, str(model)], check=True, stdout=subprocess.DEVNULL)
+        words = [*fill, str(source), str(model)]
+        subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
     return model
 
 
 def seconds(words: list[str]) -> float:
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
     began = time.perf_counter()
     done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -107,43 +135,49 @@ def assumed(model: Path) -> Mapping[str, int]:
     return binding_of(bind_whole(read_model(model), Settings())).dims
 
 
-def command(model: Path, *options: str) -> list[str]:
+def command(model: Path, way: str) -> list[str]:
     words = ["optimize", str(model), "-o", str(model.with_name("net.memplan.onnx")), "-q"]
-    return [sys.executable, "-m", "memplan_cli", *words, *options]
+    words += WAYS[way]
+    if way not in COUNTED_WAYS:
+        return [sys.executable, "-m", "memplan_cli", *words]
+    script = model.with_name("counted.py")
+    script.write_text(COUNTED)
+    return [sys.executable, str(script), *words]
 
 
-def measured(name: str) -> Json:
-    model = filled(name)
-    feed = model.with_name("feed.npz")
-    drawn: Json = {**draw_all(feed_specs(load_model(model), assumed(model)))}
+def measured(name: str, source: Path) -> Json:
+    model = filled(name, source)
+    feed, dims = model.with_name("feed.npz"), assumed(model)
+    drawn: Json = {**draw_all(feed_specs(load_model(model), dims))}
     np.savez(feed, **drawn)
     unit = [sys.executable, "-c", UNIT, str(model), str(feed)]
     first = seconds(unit)
     if first > SLOWEST:
         raise RuntimeError(f"the unit takes {first:.0f} s")
+    row: Json = {"name": name, "dims": dict(dims)}
     times: dict[str, list[float]] = {"unit": []}
-    for _ in range(ROUNDS):
+    began = time.perf_counter()
+    for number in range(ROUNDS):
+        if number and time.perf_counter() - began > ENOUGH:
+            break
         times["unit"].append(seconds(unit))
-        for way, options in WAYS.items():
-            times.setdefault(way, []).append(seconds(command(model, *options)))
-    row: Json = {"name": name, "times": {way: median(each) for way, each in times.items()}}
-    for way in ("optimize", "--target cpu"):
-        row[way] = counted(model, WAYS[way])
+        for way in WAYS:
+            times.setdefault(way, []).append(seconds(command(model, way)))
+            if way in COUNTED_WAYS:
+                row[way] = saved(model)
+    row["rounds"] = len(times["unit"])
+    row["times"] = {way: median(each) for way, each in times.items()}
     return row
 
 
-def counted(model: Path, options: tuple[str, ...]) -> Json:
-    """Return how many processes of the runtime a command starts, and what it saves."""
-    script = model.with_name("counted.py")
-    script.write_text(COUNTED)
-    words = [sys.executable, str(script), *command(model, *options)[3:]]
-    seconds(words)
+def saved(model: Path) -> Json:
+    """Return how many processes of the runtime a command started, and what it saves."""
     plan = json.loads(model.with_name("net.memplan.json").read_text())
     runtime = plan["report"]["runtime"]
     seen = runtime["observed"]
     before, after = seen["original"], seen["optimized"]
     predicted = runtime["predicted"]["optimized"]["first_run_peak"]
-    started = Path(f"{script}.started").read_text().split()
+    started = model.with_name("counted.py.started").read_text().split()
     return {
         "processes": int(started[0]),
         "first run": ratio(after["first_run_peak"], before["first_run_peak"]),
@@ -191,10 +225,48 @@ def table(rows: list[Json]) -> list[str]:
     return [*found, f"| {' | '.join(cells)} |"]
 
 
+def published() -> dict[tuple[str, str], dict[str, float]]:
+    """Return what `runtime.md` has, by way and column, of each model."""
+    found: dict[tuple[str, str], dict[str, float]] = {}
+    tables = re.findall(r"(?:^\|.*\n)+", PUBLISHED.read_text(), re.MULTILINE)
+    places = [
+        (tables[0], {5: ("--target cpu", "first run"), 6: ("--target cpu", "held")}),
+        (tables[0], {7: ("--target cpu", "held-w")}),
+        (tables[1], {3: ("optimize", "first run")}),
+    ]
+    for rows, columns in places:
+        for line in rows.splitlines()[2:]:
+            cells = [cell.strip() for cell in line.strip("|").split("|")]
+            for place, key in columns.items():
+                with suppress(ValueError):
+                    found.setdefault(key, {})[cells[0]] = float(cells[place])
+    return found
+
+
+def compared(rows: list[Json]) -> list[str]:
+    """Return the geometric means beside those published, over the models that both have."""
+    lines = [
+        "| way | figure | models | here | `runtime.md` | here / there |",
+        "|" + "---|" * 6,
+    ]
+    for (way, figure), there in published().items():
+        both = [
+            (row[way][figure], there[row["name"]])
+            for row in rows
+            if not row["dims"] and row["name"] in there and row[way][figure]
+        ]
+        if not both:
+            continue
+        here, before = (geometric(list(side)) for side in zip(*both, strict=True))
+        cells = [way, figure, str(len(both)), text(here), text(before)]
+        lines.append(f"| {' | '.join([*cells, f'{(here or 0) / (before or 1):.4f}'])} |")
+    return lines
+
+
 def write_page() -> None:
     rows = [json.loads(file.read_text()) for file in sorted(OUT.glob("*.json"))]
-    good = [row for row in rows if "times" in row]
-    lines = table(good) if good else []
+    good = [row for row in rows if "times" in row and "dims" in row]
+    lines = [*table(good), "", *compared(good)] if good else []
     lines += ["", *(f"- {row['name']}: {row['error']}" for row in rows if "error" in row)]
     page = PAGE.read_text()
     head, rest = page.split(BEGIN)
@@ -202,19 +274,26 @@ def write_page() -> None:
     PAGE.write_text(f"{head}{BEGIN}\n" + "\n".join(lines).rstrip() + f"\n{END}{tail}")
 
 
-def main(names: list[str]) -> None:
+def main(words: list[str]) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--only", nargs="+", choices=sources())
+    parser.add_argument("--rest", action="store_true")
+    parser.add_argument("--table", action="store_true")
+    asked = parser.parse_args(words)
     OUT.mkdir(parents=True, exist_ok=True)
-    if names != ["table"]:
-        every = sorted(
-            path.stem for path in MODELS.glob("*.onnx") if path.stem not in TOO_LARGE
-        )
-        for name in names or every:
-            try:
-                row = measured(name)
-            except (RuntimeError, subprocess.CalledProcessError) as error:
-                row = {"name": name, "error": str(error)}
-            (OUT / f"{name}.json").write_text(json.dumps(row, indent=1) + "\n")
-            print(json.dumps(row), flush=True)
+    compileall.compile_dir(ROOT / "memplan_cli", quiet=1)
+    for name, source in sources().items():
+        file = OUT / f"{name}.json"
+        if asked.table or name not in (asked.only or sources()):
+            continue
+        if asked.rest and file.exists():
+            continue
+        try:
+            row = measured(name, source)
+        except (RuntimeError, subprocess.CalledProcessError) as error:
+            row = {"name": name, "error": str(error)}
+        file.write_text(json.dumps(row, indent=1) + "\n")
+        print(json.dumps(row), flush=True)
     write_page()
 
 

@@ -6,17 +6,13 @@ import json
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from warm_workers import start as _start_workers
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from subprocess import CompletedProcess
 
-    from warm_workers import Spawn, WarmWorkers
 
 ROOT = Path(__file__).parents[2]
 ARGUMENTS = ("-o", "addopts=",
@@ -42,29 +38,16 @@ class Steady:
         settings.load_profile("steady")
         import warm_workers
 
-        warm_workers.start = _Later  # type: ignore[assignment]
+        warm_workers.start = _NoWorkers  # type: ignore[assignment]
 
 
-class _Later:
-    """Starts a server of workers when a test first needs one: most mutants need none."""
+class _NoWorkers:
+    """Stands for a server of workers: a job that a test needs starts anew, and most need none."""
 
-    def __init__(self) -> None:
-        self._workers: WarmWorkers | None = None
-
-    def _started(self) -> WarmWorkers:
-        if self._workers is None:
-            self._workers = _start_workers()
-        return self._workers
-
-    def spawning(self, cold: Spawn) -> Spawn:
-        return lambda *given: self._started().spawning(cold)(*given)  # noqa: PLW0108 - it is to start later
-
-    def command(self, *given: Any, **named: Any) -> CompletedProcess[bytes]:  # noqa: ANN401
-        return self._started().command(*given, **named)
+    server = None
 
     def close(self) -> None:
-        if self._workers is not None:
-            self._workers.close()
+        pass
 
 
 @dataclass

@@ -85,7 +85,22 @@ _FOLDS = "tests/analysis/test_constants.py tests/transforms/test_folding.py test
 _CHUNKING = "memplan_cli/transforms/chunking"
 _CUT = "tests/transforms/test_chunk_rewrite.py"
 
+_CACHES = "memplan_cli/onnx_io/caches"
+_IN_PLACE = "tests/workflows/test_caches.py"
+_DECODED = "tests/runtime/test_decoding.py"
+
 MUTATIONS = (
+    Mutation("a cache that several outputs extend is kept", f"{_CACHES}/find.py",
+             "extended[each.input] > 1", "False", _IN_PLACE),
+    Mutation("a cache that is excluded is kept", f"{_CACHES}/find.py",
+             "{each.input, each.output} & set(excluded)", "False", _IN_PLACE),
+    Mutation("who reads a cache reads what is valid", f"{_CACHES}/rewrite.py",
+             "self.renamed[cache.output] = valid", "pass", _DECODED),
+    Mutation("the length of a cache is a position", f"{_CACHES}/rewrite.py",
+             "parts = [length]", "parts = [self.one]", _DECODED),
+    Mutation("a step says how many entries are valid", "memplan_cli/runtime/decoding.py",
+             "found[self.caches.length].numpy()[0]", "found[self.caches.length].numpy()[0] + 1",
+             _DECODED),
     Mutation("a tile reads the halo behind it", f"{_CHUNKING}/axes/windows.py",
              "self.reach - self.stride - self.pads[0]", "0",
              "tests/transforms/test_chunk_axes.py"),
@@ -172,7 +187,7 @@ MUTATIONS = (
     Mutation("what is pinned lives for the whole run", STORAGE,
              "ranges.update(dict.fromkeys(alone, whole_run))", "pass", _CORE + " tests/planning/test_scope.py"),
     Mutation("what is pinned shares nothing", STORAGE,
-             "if var not in alone} if alone else sizes", "} if alone else sizes",
+             "if var not in apart} if apart else sizes", "} if alone else sizes",
              _CORE + " tests/planning/test_scope.py"),
     Mutation("the checker sees overlaps", PROBLEM,
              "if place < len(live) and live[place] < top:", "if False:", "tests/core/test_problem.py tests/planning/test_plan_file.py"),
@@ -330,8 +345,8 @@ MUTATIONS = (
              "if half[: len(_START)] != _START[: len(half)]:", "if False:", "tests/workflows/test_sweep.py"),
     Mutation("functions that call themselves are refused", "memplan_cli/onnx_io/functions.py",
              "if endless is not None:", "if False:", "tests/onnx_io tests/shapes"),
-    Mutation("the runtime sends nothing home", "memplan_cli/runtime/workers/worker.py",
-             "**_QUIET, ", "", "tests/runtime/test_worker.py"),
+    Mutation("the runtime sends nothing home", "memplan_cli/runtime/workers/warm.py",
+             "**QUIET, ", "", "tests/runtime/test_worker.py"),
     Mutation("initializers are compared", SAME,
              "if not _same_weights(old, new):", "if False:", "tests/onnx_io tests/shapes"),
     Mutation("random ops never run twice", f"{RECOMPUTING}/values.py",

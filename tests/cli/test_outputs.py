@@ -208,11 +208,17 @@ def test_a_training_step_is_told_in_json_too() -> None:
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
     assert found.pop("nodes") > 2
+    assert found.pop("memory")["live_peak"] > 0
     assert found == {
         "schema": "memplan.train-step/1",
         "path": "s.onnx",
         "parameters": ["W"],
         "loss": "y",
+        "running": [],
+        "state": [],
+        "tied": {},
+        "not_trained": {},
+        "symbolic": {},
     }
 
 

@@ -22,12 +22,12 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The kinds of the processes that were started."""
     found: list[str] = []
 
-    def counted(arguments: list[str], *words: object, **more: object) -> worker.Outcome:
+    def counted(arguments: list[str], *words: object, **more: object) -> worker.Job:
         found.append(arguments[-1])
         return script(arguments, *words, **more)  # type: ignore[arg-type]
 
-    script = worker.run_script
-    monkeypatch.setattr(worker, "run_script", counted)
+    script = worker.start_script
+    monkeypatch.setattr(worker, "start_script", counted)
     return found
 
 

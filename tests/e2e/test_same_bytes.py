@@ -32,17 +32,10 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 
 EQUALLY_FAST = """
-import warm_workers
 from memplan_cli.runtime import account
-from memplan_cli.runtime.workers import worker
 account.is_far_slower = lambda *_: False
-workers = warm_workers.start()
-worker._spawn = workers.spawning(worker._spawn)
 from memplan_cli.__main__ import main
-try:
-    main()
-finally:
-    workers.close()
+main()
 """
 """The command where no time decides what is written: two runs never take the same."""
 

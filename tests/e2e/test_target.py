@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from memplan_cli.runtime.proofs.original import Original
-    from memplan_cli.runtime.workers.worker import Outcome
     from memplan_cli.settings.choices import TargetChoice
 
 CPU = Settings(target="cpu")
@@ -190,13 +189,13 @@ def test_all_graphs_are_held_against_one_run_and_only_the_winner_runs(
     samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs: list[str] = []
-    real = worker.run_script
+    real = worker.start_script
 
-    def counted(arguments: list[str], *words: Any, **more: Any) -> Outcome:  # noqa: ANN401
+    def counted(arguments: list[str], *words: Any, **more: Any) -> worker.Job:  # noqa: ANN401
         jobs.append(arguments[-1])
         return real(arguments, *words, **more)
 
-    monkeypatch.setattr(worker, "run_script", counted)
+    monkeypatch.setattr(worker, "start_script", counted)
     monkeypatch.setattr(targeting, "_may_need_less", lambda *_: True)
     model = samples / "branchy_cnn.onnx"
     workflows.optimize(model, CPU, out=tmp_path / "net.onnx", check=Check(provider="cpu"))

@@ -62,6 +62,12 @@ def test_slots_are_stacked_and_aligned() -> None:
     assert (dict(layout.offsets), layout.height) == ({"a": 0, "b": 8}, 16)
 
 
+def test_slots_of_wider_elements_lie_below() -> None:
+    bytes_first = buffer("a", (0, 2), 5, "int8"), buffer("b", (1, 2), 8, "float32")
+    layout = level1(Problem(bytes_first))
+    assert (dict(layout.offsets), layout.height) == ({"b": 0, "a": 8}, 13)
+
+
 def test_thirty_thousand_buffers_are_matched_in_seconds() -> None:
     problem = Problem(
         tuple(

@@ -13,6 +13,7 @@ from memplan_cli.core.problem import Layout, Problem
 from memplan_cli.core.program import VarId
 from memplan_cli.core.symbolic.sizes import Size
 from memplan_cli.errors import InvalidLayoutError
+from memplan_cli.packing.heuristics.naive import naive
 from memplan_cli.packing.pools.pool import Matching, pool_levels
 from memplan_cli.planning.choosing import levels
 from memplan_cli.planning.choosing.allocation import Needs, allocate_apart
@@ -70,21 +71,36 @@ def test_the_default_alignment_is_kept_where_it_costs_nothing() -> None:
     assert all(offset % 64 == 0 for offset in arena.layout.offsets.values())
 
 
-def test_an_alignment_that_was_asked_for_is_kept_or_the_pool_is_the_answer() -> None:
-    (arena,) = allocate(needs(CHAIN, alignment=64, a=1, b=2, c=3, d=4), 2).arenas
-    assert arena.slots, "slots are memory of their own: no offset to align"
-    assert arena.layout.height == arena.bound == 7
-    (arena,) = allocate(needs(CHAIN, alignment=4, a=4, b=8, c=4, d=8), 2).arenas
-    assert arena.problem.alignment == 4
-    assert not arena.slots
+def test_an_alignment_that_was_asked_for_is_kept_at_every_level() -> None:
+    tiny = needs(CHAIN, alignment=64, a=1, b=2, c=3, d=4)
+    assert heights(tiny) == (256, 128, 128), "padded, it takes more than 10 bytes apart"
+    for placed in allocated_at_each_level(tiny):
+        (arena,) = placed.arenas
+        assert arena.problem.alignment == 64
+        assert not any(offset % 64 for offset in arena.layout.offsets.values())
 
 
-def test_a_fall_back_to_the_pool_shares_no_bytes_between_views() -> None:
+def test_the_default_alignment_is_never_below_the_widest_element() -> None:
+    made = program(CHAIN, sizes={"a": 24, "b": 24, "c": 3, "d": 3})
+    wide = {id_: var._replace(dtype="int64") for id_, var in made.vars.items() if id_ in "ab"}
+    wanted = Needs(replace(made, vars={**made.vars, **wide}), var_sizes(made))
+    for placed in allocated_at_each_level(wanted):
+        (arena,) = placed.arenas
+        assert not any(arena.layout.offsets[placed.buffers[VarId(n)]] % 8 for n in "ab")
+
+
+def test_a_fall_back_to_the_pool_shares_no_bytes_between_views(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def wasteful(problem: Problem, **_: object) -> Layout:
+        found = naive(problem)
+        return replace(found, height=found.height + 4096)
+
     top = block(
         "x", "z", op("a <- x"), op("b <- a", kind="Reshape"), op("c <- b"), op("z <- c")
     )
-    wanted = needs(top, alignment=4096, a=8, b=8, c=8)
-    placed = allocate(wanted, 2)
+    monkeypatch.setattr(levels, "portfolio", wasteful)
+    placed = allocate(needs(top, a=8, b=8, c=8), 2)
     assert placed.arenas[0].slots
     assert set(placed.buffers.values()) == set(placed.arenas[0].layout.offsets)
 

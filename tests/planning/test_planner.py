@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 
 import pytest
 
 from builders import parse, plan_of_text, read
+from memplan_cli.planning.checking.plan_file import plan_from_json
 from memplan_cli.planning.decided import Source
 from memplan_cli.planning.planner import make_plan
 from memplan_cli.settings.settings import MemParam, Settings
@@ -230,29 +232,14 @@ def test_a_budget_that_live_bytes_keep_and_the_plan_does_not_is_a_warning() -> N
     assert roomy.report.warnings == ()
 
 
-def test_what_training_takes_is_estimated_of_flat_forward_models_of_known_sizes_only() -> None:
-    flat = "g (float[4] x) => (float[4] z) { a = Exp(x) z = Exp(a) }"
-    assert plan_of_text(flat).report.training_estimate == {"raw": 16, "optimized": 16}
-    body = "<body = b (int64 i, bool on, float[4] v) => (bool go, float[4] w) "
-    body += "{ go = Identity(on) w = Exp(v) }>"
-    nested = f"g (float[4] x, int64 n, bool c) => (float[4] z) {{ z = Loop (n, c, x) {body} }}"
-    words = (
-        "g (string[2] x) => (string[2] z) { a = StringConcat(x, x) z = StringConcat(a, x) }"
-    )
-    for text in (nested, flat.replace("4", "batch"), words):
-        assert not plan_of_text(text).report.training_estimate
-
-
-def test_an_alignment_that_is_not_kept_is_a_warning() -> None:
+def test_an_alignment_that_was_asked_for_is_kept_whatever_it_costs() -> None:
     text = "g (float[8] x) => (float[8] z) { a = Exp(x) b = Softmax(x) z = Add(b, a) }"
-    (coarse,) = plan_of_text(text, Settings(alignment=4096)).report.warnings
-    assert coarse == (
-        "offsets are multiples of 1 bytes, not of 4096: "
-        "aligned so, level 2 would need more than level 1"
-    )
-    (pools,) = plan_of_text(text, Settings(alignment=32, level=1)).report.warnings
-    assert pools.endswith("not of 32: at level 1 each slot is an allocation of its own")
-    assert plan_of_text(text, Settings(alignment=32)).report.warnings == ()
+    for level in (0, 1, 2):
+        made = plan_of_text(text, Settings(alignment=4096, level=level))
+        assert [arena.alignment for arena in made.arenas] == [4096]
+        assert made.report.memory.planned == 8192, "64 bytes apart"
+        assert made.report.warnings == ()
+        assert plan_from_json(json.loads(made.dumps())).digest == made.digest
 
 
 def test_a_plan_for_a_provider_is_of_that_providers_graph() -> None:
@@ -260,5 +247,3 @@ def test_a_plan_for_a_provider_is_of_that_providers_graph() -> None:
     assert portable.target == "portable"
     report = plan_of_text(CHAIN, Settings(target="cpu")).report
     assert report.target == "cpu"
-    assert portable.training_estimate
-    assert not report.training_estimate, "what was fused is trained by nobody"

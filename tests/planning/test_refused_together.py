@@ -23,7 +23,6 @@ TEXT = "g (float[8,8] x) => (float[8,8] z) { a = Exp(x) b = Neg(a) z = MatMul(b,
             {"recompute": "auto", "budget": 0.5, "order": "keep"},
             "chooses the order too", "leave out --order keep",
         ),
-        ({"donate": {"z": "x"}, "order": "keep"}, "--donate moves nodes", "leave out --order keep"),
         ({"chunk": "auto"}, "--chunk auto needs a budget", "--budget"),
         (
             {"chunk": "auto", "budget": 0.5, "recompute": "auto"},

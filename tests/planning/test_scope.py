@@ -40,13 +40,24 @@ def test_an_exclusion_that_matches_nothing_is_an_error() -> None:
 def test_exposing_what_is_not_excluded_is_no_silent_wish() -> None:
     idle = plan_of_text(CHAIN, Settings(expose=True)).report
     assert idle.warnings == ("nothing is excluded, so there is nothing to expose",)
-    assert plan_of_text(CHAIN, Settings(expose=True, exclude=("b",))).report.warnings == ()
+    (told,) = plan_of_text(CHAIN, Settings(expose=True, exclude=("b",))).report.warnings
+    assert told.startswith("1 exposed tensor of the written model's outputs: in `planned`")
 
 
-def test_excluding_an_input_or_output_changes_nothing() -> None:
-    assert plan_of_text(CHAIN, Settings(exclude=("x", "z"))).report.memory == (
-        plan_of_text(CHAIN).report.memory
+def test_excluding_an_input_or_output_changes_nothing_and_says_so() -> None:
+    report = plan_of_text(CHAIN, Settings(exclude=("x", "z", "b"))).report
+    assert report.warnings == (
+        "excluding 'x' changes nothing: 'x' is a graph input, which never shares its memory",
+        "excluding 'z' changes nothing: 'z' is a graph output, which never shares its memory",
     )
+    idle = plan_of_text(CHAIN, Settings(exclude=("[xz]",))).report
+    assert idle.memory == plan_of_text(CHAIN).report.memory
+    assert len(idle.warnings) == 1
+
+
+def test_excluding_a_weight_changes_nothing_and_says_so() -> None:
+    (told,) = plan_of_text(STEP, Settings(exclude=("two",))).report.warnings
+    assert told.endswith("'two' is a weight, which never shares its memory")
 
 
 def test_gradients_keep_their_memory_only_where_that_is_asked_for() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from memplan_cli.errors import SettingsError, UnknownSizeError
 from memplan_cli.runtime.simulation.dynamic import ALLOCATORS, best_fit, simulate
 from memplan_cli.runtime.simulation.predict import Executed
-from memplan_cli.runtime.simulation.requests import Request
+from memplan_cli.runtime.simulation.trace import Request
 from memplan_cli.shapes.reading import read_program
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21]>\n'

@@ -13,7 +13,8 @@ from memplan_cli.reporting.snippet import settings_snippet
 from memplan_cli.runtime.simulation.bfc import ArenaRules
 from memplan_cli.runtime.simulation.predict import Executed, predict
 from memplan_cli.runtime.simulation.region import best_arena, one_chunk
-from memplan_cli.runtime.simulation.requests import Request, held_after, most_in_use
+from memplan_cli.runtime.simulation.requests import held_after, most_in_use
+from memplan_cli.runtime.simulation.trace import Request
 from memplan_cli.runtime.steer import (
     Recommendation,
     as_recorded,

@@ -40,10 +40,16 @@ def test_a_prototxt_may_give_repeated_names_as_a_list() -> None:
             "mem_param {\n optimise_train: true }",
             "f:2:2: unknown key 'mem_param.optimise_train'",
         ),
-        ("mem_param { optimize_train: 1 }", "f:1:29: expected true or false, not 1"),
+        (
+            "mem_param { optimize_train: 1 }",
+            "f:1:29: mem_param.optimize_train: expected true or false, not 1",
+        ),
         ("mem_param { optimize_train: yes }", "f:1:29: expected true, false or a quoted name"),
         ("mem_param { exclude_blob: fc1 }", "f:1:27: expected true, false or a quoted name"),
-        ("mem_param { exclude_blob: '' }", "f:1:27: expected a name, not ''"),
+        (
+            "mem_param { exclude_blob: '' }",
+            "f:1:27: mem_param.exclude_blob: expected a name, not ''",
+        ),
         (
             "mem_param { optimize_train: true optimize_train: true }",
             "f:1:34: 'optimize_train'",

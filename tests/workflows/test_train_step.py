@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from builders import parse
 from memplan_cli import Settings, workflows
 from memplan_cli.errors import PlanError, SettingsError
 from memplan_cli.onnx_io.load import load_model
+from memplan_cli.reporting.commands.train_step import TRAIN_STEP
 from memplan_cli.training.verbs import LossFunction, Optimizer, Recipe
 from memplan_cli.workflows.train_step import Recomputation, StepFiles, train_step
 
@@ -18,7 +20,7 @@ RECIPE = Recipe(LossFunction("mse", "labels", ""), Optimizer("sgd"))
 
 
 def peak(path: Path) -> int:
-    found = workflows.plan(path, Settings(order="keep")).report.memory.live_peak
+    found = workflows.plan(path, Settings(order="keep")).report.memory.resident
     assert found is not None
     return found
 
@@ -51,3 +53,30 @@ def test_a_checkpoint_that_is_no_forward_tensor_is_refused(tmp_path: Path) -> No
     files = StepFiles(SAMPLE, tmp_path / "e.onnx")
     with pytest.raises(SettingsError, match="stem_rulu"):
         train_step(RECIPE, files, Recomputation(("stem_rulu",)))
+
+
+_NUMBERS = "{" + ", ".join(["1"] * 16) + "}"
+
+TIED = f"""g (float[2,4] x) => (float y)
+    <float[4,4] W = {_NUMBERS}, float[4,4] U = {_NUMBERS}, float[4,4] rest = {_NUMBERS},
+     float[1] low = {{0}}> {{
+        h = MatMul(x, W)  flat = Transpose<perm=[1,0]>(W)  k = MatMul(h, flat)
+        l = MatMul(k, U)  c = Max(l, low)  aside = MatMul(x, rest)
+        y = ReduceMean<keepdims=0>(c) }}"""
+
+
+def test_a_step_says_what_it_leaves_and_why_and_what_is_tied(tmp_path: Path) -> None:
+    (tmp_path / "tied.onnx").write_bytes(parse(TIED).SerializeToString())
+    files = StepFiles(tmp_path / "tied.onnx", tmp_path / "step.onnx")
+    written = train_step(Recipe("y", Optimizer("adam"), freeze=("U",)), files)
+    assert [weight.name for weight in written.step.parameters] == ["W"]
+    assert dict(written.step.shared) == {"W": 2}
+    assert dict(written.step.fixed) == {
+        "U": "frozen",
+        "rest": "the loss does not depend on it",
+        "low": "no operator learns what is read there",
+    }
+    assert written.memory.live_peak == peak(files.target)
+    text = TRAIN_STEP["text"](written)
+    assert "tied: 2 nodes read it, 2 tensors of state" in text
+    assert "16 elements" in text

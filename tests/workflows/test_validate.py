@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
 from memplan_cli import Settings, optimize
 from memplan_cli.core.bindings import Binding
-from memplan_cli.core.results.observations import CPU, Validation
+from memplan_cli.core.results.observations import CPU, Together, Validation
 from memplan_cli.core.results.report import RuntimeFacts
 from memplan_cli.errors import PlanError
-from memplan_cli.runtime import facts
-from memplan_cli.runtime.facts import Account, Pair
+from memplan_cli.runtime.workers import worker
 from memplan_cli.workflows import validate
+from memplan_cli.workflows.accounted import Models
 from memplan_cli.workflows.compare import Check, Compared
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    from memplan_cli.settings.choices import TargetChoice
 
 SAME = Validation("passed", CPU, 0.0, bit_identical=True)
 
@@ -36,13 +38,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
         words["all"] = [*words.get("all", []), binding.dims]  # type: ignore[misc] # a list
         return Compared(SAME, as_written=bool(words["as_written"]))
 
-    def account(pair: Pair) -> Account:
-        words["pair"] = pair
-        return Account(RuntimeFacts("onnxruntime", "1", CPU, {}, {}), ())
+    def account(models: Models, _: Check, binding: Binding, *__: object) -> tuple[Any, Any]:
+        words["models"] = models
+        return compare(binding), RuntimeFacts("onnxruntime", "1", CPU, {}, {})
 
     proving = import_module("memplan_cli.workflows.validate")
     monkeypatch.setattr(proving, "compare_models", compare)
-    monkeypatch.setattr(facts, "runtime_account", account)
+    monkeypatch.setattr(proving, "accounted", account)
     return words
 
 
@@ -80,9 +82,6 @@ def test_both_models_run_inside_the_bounds_of_the_plan(
     optimize(original, Settings(bounds={"batch": bounds}), out=out, check=None)
     validate(out, original, Check(), ["measure"])
     assert asked["all"] == ran
-    pair = asked["pair"]
-    assert isinstance(pair, Pair)
-    assert pair.dims == ran[0]
 
 
 def test_a_plan_for_bounds_is_replayed_inside_of_them(samples: Path, tmp_path: Path) -> None:
@@ -114,12 +113,62 @@ def test_the_plan_of_another_model_says_no_dims(
     assert "dims" not in asked, "nothing ran"
 
 
-@pytest.mark.parametrize("as_written", [True, False])
-def test_what_was_compared_as_written_is_measured_as_written(
-    samples: Path, tmp_path: Path, asked: dict[str, object], *, as_written: bool
+@pytest.mark.parametrize("target", ["portable", "cpu"])
+def test_what_optimization_would_undo_is_measured_as_written(
+    samples: Path, tmp_path: Path, asked: dict[str, object], target: TargetChoice
 ) -> None:
-    asked["as_written"] = as_written
-    validate(*written(samples, tmp_path, {"batch": 2}), Check(), ["measure"])
-    pair = asked["pair"]
-    assert isinstance(pair, Pair)
-    assert (pair.as_written, pair.dims) == (as_written, {"batch": 2})
+    original, out = samples / "branchy_cnn.onnx", tmp_path / "net.onnx"
+    optimize(original, Settings(target=target), out=out, check=None)
+    validate(out, original, Check(), ["measure"])
+    models = asked["models"]
+    assert isinstance(models, Models)
+    assert models.as_written == (target == "cpu")
+
+
+def test_what_is_measured_is_compared_in_the_same_runs(
+    samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs: list[str] = []
+    real = worker.start_script
+
+    def counted(arguments: list[str], *words: Any, **more: Any) -> worker.Job:  # noqa: ANN401
+        jobs.append(arguments[-1])
+        return real(arguments, *words, **more)
+
+    monkeypatch.setattr(worker, "start_script", counted)
+    original, out = samples / "branchy_cnn.onnx", tmp_path / "net.onnx"
+    before = optimize(original, Settings(), out=out, check=Check("cpu")).plan.report.runtime
+    jobs.clear()
+    found = validate(out, original, Check("cpu"), ["measure"])
+    assert found.passed
+    assert jobs == ["examine", "examine"]
+    assert found.runtime is not None
+    assert before is not None
+    assert found.runtime.settings == before.settings
+    for now, then in zip(
+        found.runtime.observed.values(), before.observed.values(), strict=True
+    ):
+        assert (now.first_run_peak, now.held) == (then.first_run_peak, then.held)
+
+
+def test_several_processes_are_measured_where_they_are_asked_for(
+    tmp_path: Path, samples: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = samples / "branchy_cnn.onnx"
+    done = optimize(original, out=tmp_path / "out.onnx", check=None)
+    assert done.model is not None
+    asked: list[tuple[str, int]] = []
+
+    def together(model: Path, settings: object, trial: object, processes: int) -> int:
+        del settings, trial
+        asked.append((model.name, processes))
+        return 1000 - len(asked)
+
+    measuring = import_module("memplan_cli.runtime.measuring.measure")
+    monkeypatch.setattr(measuring, "together", together)
+    check = Check(provider="cpu", processes=2)
+    extras: tuple[Literal["measure"]] = ("measure",)
+    proof = validate(done.model, original, check, extras)
+    assert proof.runtime is not None
+    assert proof.runtime.processes == Together(2, 999, 998)
+    assert asked == [("branchy_cnn.onnx", 2), ("out.onnx", 2)]

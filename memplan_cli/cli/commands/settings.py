@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @provider_option
 @timeout_option
 @result_option
-@format_option("text", "json")
+@format_option("text", "json", "c", "cpp")
 @output_options
 def settings(  # noqa: PLR0913 - one parameter an option, as click wants it
     model: Path,
@@ -50,8 +50,8 @@ def settings(  # noqa: PLR0913 - one parameter an option, as click wants it
 ) -> None:
     """Give the runtime options that make MODEL, as it is, need least memory.
 
-    The same outputs, by another execution order, reuse and arena; as Python to paste, or
-    as JSON.
+    The same outputs, by another execution order, reuse and arena; as Python to paste, as C
+    or C++, or as JSON. A file that has to run as it stands keeps what holds it so.
 
     \b
     memplan settings model.onnx --measure -o settings.py
@@ -73,5 +73,5 @@ def settings(  # noqa: PLR0913 - one parameter an option, as click wants it
     if measure or tune:
         search: Search = "measured" if tune else "foreseen"
         check = workflows.Check(provider=provider, timeout=timeout, search=search)
-    found = workflows.settings(model, binding, check)
+    found = workflows.settings(model, binding, check, output.progress)
     deliver(SETTINGS[form](found, str(model)), out, output)

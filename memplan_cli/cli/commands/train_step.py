@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import click
@@ -12,17 +11,14 @@ from memplan_cli.cli.common import (
     format_option,
     model_argument,
     output_options,
-    printable,
     say,
 )
 from memplan_cli.cli.options.outputs import TargetFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from memplan_cli.cli.common import Output
-    from memplan_cli.training.train_step import TrainStep
 
 
 @click.command("train-step")
@@ -67,7 +63,9 @@ if TYPE_CHECKING:
     help="Activation to keep; the rest is recomputed.",
 )
 @click.option(
-    "--budget", metavar="SIZE|N%", help="Recompute activations until the live peak fits."
+    "--budget",
+    metavar="SIZE|N%",
+    help="Recompute activations until intermediates and outputs fit.",
 )
 @click.option(
     "--state", type=TargetFile(), help="Write the initial value of each in.* (.npz)."
@@ -108,6 +106,7 @@ def train_step(  # noqa: PLR0913 - one parameter an option, as click wants it
     _require(bool(loss_fn) or not (labels or result), "--labels and --output with --loss-fn")
     _require(bool(optimizer) or weight_decay is None, "--weight-decay with --optimizer")
     _require(not checkpoints or not budget, "either --checkpoint or --budget")
+    from memplan_cli.reporting.commands.train_step import TRAIN_STEP
     from memplan_cli.settings.keys import budget as read_budget
     from memplan_cli.settings.written import Place, Value
     from memplan_cli.training.verbs import LossFunction, Optimizer, Recipe, Statistics
@@ -122,27 +121,8 @@ def train_step(  # noqa: PLR0913 - one parameter an option, as click wants it
         Statistics.RUNNING if running else Statistics.BATCH,
     )
     files = StepFiles(model, out, state)
-    step = train_step(recipe, files, Recomputation(checkpoints, allowed), output.progress)
-    say(_RENDERERS[form](step, out))
-
-
-def _text(step: TrainStep, out: Path) -> str:
-    trained = f"{len(step.parameters)} parameters trained"
-    return printable(f"{out}: {len(step.model.graph.node)} nodes, {trained}, loss {step.loss}")
-
-
-def _json(step: TrainStep, out: Path) -> str:
-    document = {
-        "schema": "memplan.train-step/1",
-        "path": str(out),
-        "nodes": len(step.model.graph.node),
-        "parameters": [parameter.name for parameter in step.parameters],
-        "loss": step.loss,
-    }
-    return json.dumps(document)
-
-
-_RENDERERS: Mapping[str, Callable[[TrainStep, Path], str]] = {"text": _text, "json": _json}
+    made = train_step(recipe, files, Recomputation(checkpoints, allowed), output.progress)
+    say(TRAIN_STEP[form](made))
 
 
 def _require(given: bool, words: str) -> None:  # noqa: FBT001 - the test itself, no mode

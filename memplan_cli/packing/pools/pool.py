@@ -18,6 +18,7 @@ from heapq import heappop, heappush
 from itertools import accumulate
 
 from memplan_cli.core.problem import Buffer, Layout, Problem, align
+from memplan_cli.core.symbolic.sizes import BITS
 from memplan_cli.packing.pools.bound import by_kind, spans_of
 from memplan_cli.packing.pools.slots import best_slots
 
@@ -38,6 +39,11 @@ def same_shape(buffer: Buffer) -> Hashable:
 def same_dtype(buffer: Buffer) -> Hashable:
     """Return the kind of level 1: anything of the same type that is not larger may follow."""
     return buffer.dtype
+
+
+def element_bytes(buffer: Buffer) -> int:
+    """Return the bytes of one element, which an offset in memory is a multiple of."""
+    return max(BITS.get(buffer.dtype, 8) // 8, 1)
 
 
 KINDS: Mapping[int, Kind] = {0: same_shape, 1: same_dtype}
@@ -69,10 +75,18 @@ class Matching:
         return sum(self.sizes(alignment))
 
     def layout(self, alignment: int) -> Layout:
-        """Return the layout that stacks the slots; its height is the sum of their sizes."""
-        *bases, top = accumulate(self.sizes(alignment), initial=0)
+        """Return the layout that stacks the slots; its height is the sum of their sizes.
+
+        Slots of wider elements lie below: each then starts at a multiple of its own
+        elements, for nothing, whatever the alignment.
+        """
+        sizes = self.sizes(alignment)
+        widths = dict(zip(self.slots, map(element_bytes, self.births), strict=True))
+        stacked = sorted(range(len(sizes)), key=lambda slot: (-widths[slot], slot))
+        *bases, top = accumulate([sizes[slot] for slot in stacked], initial=0)
+        base_of = dict(zip(stacked, bases, strict=True))
         ids = [buffer.id for buffer in self.births]
-        offsets = [bases[slot] for slot in self.slots]
+        offsets = [base_of[slot] for slot in self.slots]
         return Layout(dict(zip(ids, offsets, strict=True)), height=top)
 
 

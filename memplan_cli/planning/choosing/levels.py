@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.problem import Buffer, BufferId, Problem, lower_bound, slot_violations
 from memplan_cli.packing import portfolio
 from memplan_cli.packing.pools.bound import slot_bound
-from memplan_cli.packing.pools.pool import KINDS, pool_levels
+from memplan_cli.packing.pools.pool import KINDS, element_bytes, pool_levels
 from memplan_cli.packing.portfolio import DEFAULT_WORK
 from memplan_cli.planning.choosing.allocation import (
     Allocation,
@@ -83,11 +83,14 @@ _Pool = tuple[str, Problem, "Matching"]
 
 
 def _pools(needs: Needs) -> tuple[Allocation, Allocation]:
-    """Return the allocations of levels 0 and 1, which allocate the same buffers."""
+    """Return the allocations of levels 0 and 1, which allocate the same buffers.
+
+    Each slot is an allocation of its own, padded only to an alignment that was asked for.
+    """
     storage = _, units = needs.storage(0)
     levels: tuple[list[_Pool], list[_Pool]] = ([], [])
     for unit, buffers in sorted(units.items()):
-        problem = Problem(buffers)
+        problem = Problem(buffers, needs.alignment or 1)
         for pools, matching in zip(levels, pool_levels(problem), strict=True):
             pools.append((unit, problem, matching))
     low, middle = (_reused(storage, pools, KINDS[level]) for level, pools in enumerate(levels))
@@ -135,7 +138,11 @@ class _Limit:
         for var, size in self.needs.sizes.items():
             buffer = Buffer(BufferId(var), size.coefficient, self.needs.live[var])
             units.setdefault(size.unit if size.symbols else "1", []).append(buffer)
-        return {unit: lower_bound(Problem(tuple(buffers))) for unit, buffers in units.items()}
+        padded = self.needs.alignment or 1
+        return {
+            unit: lower_bound(Problem(tuple(buffers), padded))
+            for unit, buffers in units.items()
+        }
 
     def allows(self, unit: str, height: int) -> bool:
         """Whether level 1 takes as much for a unit, or more."""
@@ -168,18 +175,20 @@ def _arena(unaligned: Problem, unit: str, needs: Needs, limit: _Limit, work: int
     """Pack one arena; with no alignment asked for, a coarse one must not cost memory.
 
     Padding every tensor of a model of a few small ones can take more than reuse saves:
-    there the alignment is halved until the arena is no taller than the limit.
+    there the alignment is halved until the arena is no taller than the limit, and never
+    below the widest element, which could not be read at other addresses everywhere.
     """
     alignment = needs.alignment or DEFAULT_ALIGNMENT
+    least = needs.alignment or max(map(element_bytes, unaligned.buffers), default=1)
     while True:
         problem = Problem(unaligned.buffers, alignment)
         bound = lower_bound(problem)
         # A bound above the limit cannot be packed below it: do not try.
-        if alignment == 1 or needs.alignment or limit.allows(unit, bound):
+        if alignment <= least or limit.allows(unit, bound):
             start = monotonic()
             layout = _packed(problem, bound, needs, work)
             late = needs.time_limit is not None and monotonic() - start >= needs.time_limit
-            if alignment == 1 or needs.alignment or limit.allows(unit, layout.height):
+            if alignment <= least or limit.allows(unit, layout.height):
                 timed_out = late and not layout.proved
                 return checked(Arena(unit, problem, layout, bound, timed_out=timed_out))
         alignment //= 2

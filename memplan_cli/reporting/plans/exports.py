@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.problem import align
+from memplan_cli.core.symbolic.sizes import BITS
 from memplan_cli.errors import PlanError
 from memplan_cli.reporting.escape import c_identifier, c_string, csv_row, terminal
 from memplan_cli.reporting.findings.hints import how_to_know
@@ -74,10 +75,11 @@ def c_header(plan: Plan) -> str:
     """Return a header for C99 and C++: the arena's size and each tensor's place.
 
     Raises:
-        PlanError: sizes depend on symbols.
+        PlanError: sizes depend on symbols, or an element would lie off its own address.
     """
     found = fixed_arena(plan)
-    height, alignment = (found[0].height, found[0].alignment) if found else (0, 1)
+    height = found[0].height if found else 0
+    alignment = max(_element_alignment(plan), found[0].alignment if found else 1)
     return "".join(
         (
             "/* Written by memplan; do not edit.\n",
@@ -102,6 +104,25 @@ def c_header(plan: Plan) -> str:
     )
 
 
+def _element_alignment(plan: Plan) -> int:
+    """Return the bytes of the widest element, once every tensor lies on its own.
+
+    Raises:
+        PlanError: one does not; many microcontrollers fault on reading it.
+    """
+    widest = 1
+    for tensor in plan.tensors:
+        width = max(BITS.get(tensor.dtype, 8) // 8, 1)
+        if tensor.offset % width:
+            raise PlanError(
+                f"{tensor.id!r} of {tensor.dtype} lies at byte {tensor.offset}, which is no "
+                f"multiple of {width}",
+                hint=f"plan with --alignment {max(16, width)}",
+            )
+        widest = max(widest, width)
+    return widest
+
+
 def _indices(plan: Plan) -> list[str]:
     """Return a macro with its index for every tensor, names made unique."""
     used: set[str] = set()
@@ -122,9 +143,11 @@ def tflm(plan: Plan) -> str:
     of ``tensors``; -1 leaves a tensor to the runtime.
 
     Raises:
-        PlanError: sizes depend on symbols, or an offset does not fit 32 bits.
+        PlanError: sizes depend on symbols, an offset does not fit 32 bits, or an element
+            would lie off its own address.
     """
     fixed_arena(plan)
+    _element_alignment(plan)
     if any(tensor.offset > _INT32_MAX for tensor in plan.tensors):
         raise PlanError("an offset is beyond the 32 bits of TFLite Micro's format")
     placed = {tensor.id for tensor in plan.tensors}

@@ -7,9 +7,9 @@ the level that changes layouts, to the hardware it was made on; its metadata say
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from memplan_cli.core.results.observations import CPU, RuntimeSettings
 from memplan_cli.core.serialization import to_json
@@ -26,7 +26,7 @@ from memplan_cli.runtime.graph.executed import (
 )
 from memplan_cli.runtime.installed import hardware
 from memplan_cli.runtime.proofs.compare import require_weights
-from memplan_cli.runtime.workers.worker import run_job
+from memplan_cli.runtime.workers.worker import start_job
 from memplan_cli.shapes.bindings import Bindings
 from memplan_cli.shapes.reading import read_checked
 
@@ -62,10 +62,12 @@ _PACKED = "session.save_external_prepacked_constant_initializers"
 class Packing(Enum):
     """Where weights are put into the form that the kernels want."""
 
-    AT_LOAD = "0"
+    AT_LOAD = "at load"
     """In the arena, by each session."""
-    IN_FILE = "1"
+    IN_FILE = "in the file"
     """Beforehand: the file gets up to twice as large, and is mapped."""
+    IN_COLUMNS = "in the file, in columns"
+    """The same, and operands that are huge in pieces: a session packs before it looks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,75 @@ class Dump:
 
     path: Path
     shapes: RuntimeShapes = field(repr=False)
+    cut: int = 0
+    """Products whose huge operand is in pieces."""
+
+
+class Dumping:
+    """A dump under way, that ends with the block in which it is used."""
+
+    def __init__(
+        self,
+        model: Path,
+        out: Sequence[Path],
+        provider: str = CPU,
+        packing: Packing = Packing.AT_LOAD,
+        dims: Mapping[str, int] | None = None,
+    ) -> None:
+        """Start to write the graph at the runtime's highest level for a provider.
+
+        Where it has fusions that cost workspace, the one without them goes to the second
+        file, if there is one to go to. Both come from one process.
+
+        On CPU only the highest level has the blocked layouts: a lower one makes convolutional
+        nets up to three times slower.
+
+        Raises:
+            RuntimeUnavailableError: weights are missing.
+        """
+        require_weights(model)
+        highest = RuntimeSettings(
+            session={"graph_optimization_level": "ORT_ENABLE_ALL"},
+            session_config={_PACKED: "0" if packing is Packing.AT_LOAD else "1"},
+        )
+        asked = {
+            "model": str(model),
+            "provider": provider,
+            "settings": to_json(highest),
+            "fused": str(out[0]),
+            "unfused": str(out[1]) if len(out) > 1 else None,
+            "dims": dict(dims or {}),
+            "cut": packing is Packing.IN_COLUMNS,
+        }
+        self._model, self._out, self._provider = model, tuple(out), provider
+        self._job = start_job("offline", {"dump": asked})
+
+    def __enter__(self) -> Self:
+        """Use it in a block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End it if it is under way still."""
+        self._job.end()
+
+    def result(self) -> tuple[Dump, ...]:
+        """Return what was written, weights beside it on pages of their own.
+
+        The runtime crashes on packed ones that are not aligned, and writes them so.
+
+        Raises:
+            RuntimeUnavailableError: the model does not load.
+        """
+        outcome = self._job.outcome()
+        written: Any = outcome.require(f"{self._model} does not load")["graphs"]
+        original, provider = load_model(self._model), self._provider
+        return tuple(
+            replace(
+                _tidied(path, original, shapes_of(found["types"]), provider), cut=found["cut"]
+            )
+            for path in self._out
+            if (found := written.get(path.name))
+        )
 
 
 def optimise_offline(
@@ -81,39 +152,15 @@ def optimise_offline(
     out: Sequence[Path],
     provider: str = CPU,
     packing: Packing = Packing.AT_LOAD,
+    dims: Mapping[str, int] | None = None,
 ) -> tuple[Dump, ...]:
     """Write the graph at the runtime's highest level for a provider, weights beside it.
-
-    Where it has fusions that cost workspace, the one without them goes to the second file,
-    if there is one to go to. Both come from one process. The weights lie on pages of their
-    own, whatever the runtime wrote: it crashes on packed ones that are not aligned.
-
-    On CPU only the highest level has the blocked layouts: a lower one makes convolutional
-    nets up to three times slower.
 
     Raises:
         RuntimeUnavailableError: weights are missing, or the model does not load.
     """
-    require_weights(model)
-    highest = RuntimeSettings(
-        session={"graph_optimization_level": "ORT_ENABLE_ALL"},
-        session_config={_PACKED: packing.value},
-    )
-    asked = {
-        "model": str(model),
-        "provider": provider,
-        "settings": to_json(highest),
-        "fused": str(out[0]),
-        "unfused": str(out[1]) if len(out) > 1 else None,
-    }
-    outcome = run_job("offline", {"dump": asked})
-    types: Any = outcome.require(f"{model} does not load")["types"]
-    original = load_model(model)
-    return tuple(
-        _tidied(path, original, shapes_of(types[path.name]), provider)
-        for path in out
-        if path.name in types
-    )
+    with Dumping(model, out, provider, packing, dims) as dumping:
+        return dumping.result()
 
 
 def _tidied(dump: Path, original: ModelProto, shapes: RuntimeShapes, provider: str) -> Dump:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from memplan_cli.core.program import Program
-    from memplan_cli.runtime.simulation.requests import Request
+    from memplan_cli.runtime.simulation.trace import Request
 
 _WORK = 80_000
 """Requests simulated in one search: a second or two."""

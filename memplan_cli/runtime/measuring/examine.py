@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.results.observations import CPU, Peaks, ProcessBytes
 from memplan_cli.core.serialization import to_json
 from memplan_cli.runtime.graph.executed import shapes_of
 from memplan_cli.runtime.workers.bits import differences
-from memplan_cli.runtime.workers.worker import run_job
+from memplan_cli.runtime.workers.worker import start_job
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -61,6 +61,41 @@ class Examined:
         return tuple(each for look in self.looks for each in look.differences)
 
 
+class Examining:
+    """An examination under way, that ends with the block in which it is used."""
+
+    def __init__(
+        self, asked: Examination, timeout: float, then: Examination | None = None
+    ) -> None:
+        """Start a process that examines a model, and ``then`` another one."""
+        self._asked, self._then = asked, then
+        job = {"examination": to_json(asked), "then": to_json(then) if then else None}
+        self._job = start_job("examine", job, timeout=timeout)
+
+    def __enter__(self) -> Self:
+        """Use it in a block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End it if it is under way still."""
+        self.end()
+
+    def end(self) -> None:
+        """End the process if it is there still."""
+        self._job.end()
+
+    def result(self) -> tuple[Outcome, Examined | None]:
+        """Return what became of the process, and what was seen where it ended well."""
+        outcome = self._job.outcome()
+        if not outcome.ok:
+            return outcome, None
+        found = _read(outcome.result, self._asked)
+        if self._then is not None:
+            then: Any = outcome.result["then"]
+            found = replace(found, then=_read(then, self._then))
+        return outcome, found
+
+
 def examine(
     asked: Examination, timeout: float, then: Examination | None = None
 ) -> tuple[Outcome, Examined | None]:
@@ -69,14 +104,8 @@ def examine(
     Returns:
         What became of the process, and what was seen where it ended well.
     """
-    job = {"examination": to_json(asked), "then": to_json(then) if then else None}
-    outcome = run_job("examine", job, timeout=timeout)
-    if not outcome.ok:
-        return outcome, None
-    found = _read(outcome.result, asked)
-    if then is not None:
-        found = replace(found, then=_read(outcome.result["then"], then))  # type: ignore[arg-type]
-    return outcome, found
+    with Examining(asked, timeout, then) as under_way:
+        return under_way.result()
 
 
 def _read(result: Json, asked: Examination) -> Examined:

@@ -7,7 +7,7 @@ optimises it is what settings are foreseen on.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
 from memplan_cli.core.bindings import given_text
 from memplan_cli.core.results.observations import RuntimeSettings
@@ -15,7 +15,7 @@ from memplan_cli.core.symbolic.dims import binding_text
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.onnx_io.runs.feeds import feed_specs
 from memplan_cli.onnx_io.runs.runnable import random_ops
-from memplan_cli.runtime.measuring.examine import examine
+from memplan_cli.runtime.measuring.examine import Examining, examine
 from memplan_cli.runtime.proofs.compare import require_weights, second_dims
 from memplan_cli.runtime.workers.bits import Tolerance
 from memplan_cli.runtime.workers.examination import Examination, Look
@@ -103,62 +103,105 @@ class Original:
         return SessionJob(model, self.provider, self.looks[0].specs, exact)
 
 
+class Running:
+    """An original that runs while something else is done, until the block is left."""
+
+    def __init__(
+        self,
+        path: Path,
+        model: ModelProto,
+        asked: Asked,
+        dims: Mapping[str, int],
+        folder: Path,
+    ) -> None:
+        """Start an original under the defaults, its outputs and its graph in a folder.
+
+        Args:
+            path: the file.
+            model: what is in it.
+            asked: how to run it.
+            dims: what each dim of the inputs is at the first inputs.
+            folder: is there as long as the result is used.
+
+        Raises:
+            RuntimeUnavailableError: weights or the provider are missing.
+        """
+        require_weights(path, model=model)
+        self.path, self.asked, self.dims = path, asked, dims
+        self._random = random_ops(model)
+        self._nodes = tuple(node.name for node in model.graph.node)
+        self._provider = provider = resolve_provider(asked.provider)
+        looks = _looks(model, asked, folder)
+        defaults = RuntimeSettings().updated(deterministic(provider))
+        self._examination = Examination(
+            SessionJob(path, provider, looks[0].specs, defaults),
+            looks,
+            runs=asked.runs,
+            compared=COMPARED,
+            graph=folder / "original.onnx" if asked.depth == "full" else None,
+        )
+        self._under_way = Examining(self._examination, asked.timeout)
+
+    def __enter__(self) -> Self:
+        """Use it in a block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End it if it runs still."""
+        self.end()
+
+    def end(self) -> None:
+        """End it if it runs still."""
+        self._under_way.end()
+
+    def result(self) -> Original:
+        """Wait for it.
+
+        Raises:
+            RuntimeUnavailableError: it does not run.
+        """
+        asked, looks = self.asked, self._examination.looks
+        outcome, seen = self._under_way.result()
+        if seen is None and len(looks) > 1:
+            # Other dims may be what it cannot bear: what was asked for comes first.
+            looks = looks[:1]
+            outcome, seen = examine(replace(self._examination, looks=looks), asked.timeout)
+        if seen is None:
+            at = binding_text(dict(sorted(asked.dims.items()))) or "its dims"
+            outcome.require(f"{self.path} does not run at {at}{given_text(asked.feeds)}")
+            raise RuntimeUnavailableError(f"{self.path} does not run")
+        notes = []
+        if len(seen.looks) > 1 and seen.looks[1].failure:
+            other = binding_text(
+                dict(sorted((second_dims(asked.dims, asked.assumed) or {}).items()))
+            )
+            failure = seen.looks[1].failure
+            notes = [f"one shape only: the original does not run at {other} ({failure})"]
+            looks = looks[:1]
+        return Original(
+            path=self.path,
+            provider=self._provider,
+            asked=asked,
+            dims=self.dims,
+            looks=looks,
+            seen=seen,
+            repeats=not seen.differences,
+            random=self._random,
+            nodes=self._nodes,
+            notes=tuple(notes),
+        )
+
+
 def run_original(
     path: Path, model: ModelProto, asked: Asked, dims: Mapping[str, int], folder: Path
 ) -> Original:
     """Run an original once under the defaults, its outputs and its graph in a folder.
 
-    Args:
-        path: the file.
-        model: what is in it.
-        asked: how to run it.
-        dims: what each dim of the inputs is at the first inputs.
-        folder: is there as long as the result is used.
-
     Raises:
         RuntimeUnavailableError: weights or the provider are missing, or it does not run.
     """
-    require_weights(path, model=model)
-    provider = resolve_provider(asked.provider)
-    looks = _looks(model, asked, folder)
-    defaults = RuntimeSettings().updated(deterministic(provider))
-    examination = Examination(
-        SessionJob(path, provider, looks[0].specs, defaults),
-        looks,
-        runs=asked.runs,
-        compared=COMPARED,
-        graph=folder / "original.onnx" if asked.depth == "full" else None,
-    )
-    outcome, seen = examine(examination, asked.timeout)
-    if seen is None and len(looks) > 1:
-        # Other dims may be what it cannot bear: what was asked for comes first.
-        looks = looks[:1]
-        examination = replace(examination, looks=looks)
-        outcome, seen = examine(examination, asked.timeout)
-    if seen is None:
-        at = binding_text(dict(sorted(asked.dims.items()))) or "its dims"
-        outcome.require(f"{path} does not run at {at}{given_text(asked.feeds)}")
-        raise RuntimeUnavailableError(f"{path} does not run")
-    notes = []
-    if len(seen.looks) > 1 and seen.looks[1].failure:
-        other = binding_text(
-            dict(sorted((second_dims(asked.dims, asked.assumed) or {}).items()))
-        )
-        failure = seen.looks[1].failure
-        notes = [f"one shape only: the original does not run at {other} ({failure})"]
-        looks = looks[:1]
-    return Original(
-        path=path,
-        provider=provider,
-        asked=asked,
-        dims=dims,
-        looks=looks,
-        seen=seen,
-        repeats=not seen.differences,
-        random=random_ops(model),
-        nodes=tuple(node.name for node in model.graph.node),
-        notes=tuple(notes),
-    )
+    with Running(path, model, asked, dims, folder) as running:
+        return running.result()
 
 
 def _looks(model: ModelProto, asked: Asked, folder: Path) -> tuple[Look, ...]:

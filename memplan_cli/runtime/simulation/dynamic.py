@@ -12,18 +12,20 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.binding_options import binding_options, input_shapes
 from memplan_cli.core.results.observations import CPU, RuntimeSettings
 from memplan_cli.errors import SettingsError, UnknownSizeError
-from memplan_cli.runtime.simulation.bfc import CHUNK, Arena, ArenaRules
+from memplan_cli.runtime.simulation.bfc import ArenaRules
 from memplan_cli.runtime.simulation.ledger import UnknownBytesError
 from memplan_cli.runtime.simulation.predict import Executed, model_of, predict
 from memplan_cli.runtime.simulation.requests import (
-    Request,
     held_after,
     most_in_use,
     requests_of,
 )
+from memplan_cli.runtime.simulation.trace import Trace, height_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from memplan_cli.runtime.simulation.trace import Request
 
 _IN_FILE_ORDER = RuntimeSettings(
     session={
@@ -32,8 +34,6 @@ _IN_FILE_ORDER = RuntimeSettings(
         "enable_mem_reuse": False,
     }
 )
-
-_ENDLESS = 1 << 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +72,7 @@ class Simulated:
 
 def best_fit(requests: Sequence[Request]) -> int:
     """One region without an end, the tightest gap first, free neighbours joined."""
-    arena = Arena(ArenaRules(initial=_ENDLESS, max_dead_bytes=1))
-    top = 0
-    given: dict[int, int | None] = {}
-    for request in requests:
-        if request.size < 0:
-            arena.free(given.pop(request.ticket))
-            continue
-        start = arena.allocate(request.size)
-        given[request.ticket] = start
-        if start is not None:
-            top = max(top, start + -(-request.size // CHUNK) * CHUNK)
-    return top
+    return height_of(Trace.of(requests))
 
 
 def bfc(requests: Sequence[Request]) -> int:

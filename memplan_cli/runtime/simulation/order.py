@@ -23,6 +23,8 @@ _EAGER = frozenset({"Shape", "Size"})
 
 def reads(op: Op) -> tuple[VarId, ...]:
     """Return what an op reads from its own block: its inputs, then its subgraphs' captures."""
+    if not op.bodies:
+        return op.inputs
     implicit = dict.fromkeys(var for body in op.bodies for var in captures(body))
     return (*op.inputs, *implicit)
 

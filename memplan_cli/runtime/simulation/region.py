@@ -18,13 +18,14 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from memplan_cli.runtime.simulation.bfc import CHUNK, ArenaRules
-from memplan_cli.runtime.simulation.requests import held_after, most_in_use
+from memplan_cli.runtime.simulation.requests import most_in_use
+from memplan_cli.runtime.simulation.trace import ENDLESS, Trace, held_by
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from memplan_cli.core.results.observations import Setting
-    from memplan_cli.runtime.simulation.requests import Request
+    from memplan_cli.runtime.simulation.trace import Request
 
 _WORK = 1_500_000
 """Requests simulated in one search: about three seconds."""
@@ -99,23 +100,28 @@ def rounded(size: float) -> int:
 def best_arena(requests: Sequence[Request]) -> ArenaChoice:
     """Return the arena settings under which these requests hold least."""
     # Splitting every chunk wins nearly always, but not always.
-    exact = [_choice(requests, arena) for arena in (EXACT, EXACT_UNSPLIT)]
+    trace = Trace.of(requests)
+    exact = [_choice(trace, arena) for arena in (EXACT, EXACT_UNSPLIT)]
     best = min(exact, key=lambda choice: choice.held)
     lowest = most_in_use(requests)
     trials = max(4, min(_MOST_TRIALS, _WORK // max(len(requests), 1)))
     for size in _sizes(lowest, max(best.held, lowest), trials):
         if size >= min(best.held, _LARGEST):
             break
-        best = min(best, _choice(requests, one_chunk(size)), key=lambda choice: choice.held)
-    several = _several(requests, lowest, best.held)
+        found = _choice(trace, one_chunk(size), best.held)
+        best = min(best, found, key=lambda choice: choice.held)
+    several = _several(requests, trace, lowest, best.held)
     return several if several is not None else best
 
 
-def _choice(requests: Sequence[Request], arena: Mapping[str, Setting]) -> ArenaChoice:
-    return ArenaChoice(arena, held_after(requests, ArenaRules.from_settings(arena)))
+def _choice(trace: Trace, arena: Mapping[str, Setting], most: int = ENDLESS) -> ArenaChoice:
+    """Return what an arena holds, or more than ``most`` where it holds more."""
+    return ArenaChoice(arena, held_by(trace, ArenaRules.from_settings(arena), most=most))
 
 
-def _several(requests: Sequence[Request], lowest: int, highest: int) -> ArenaChoice | None:
+def _several(
+    requests: Sequence[Request], trace: Trace, lowest: int, highest: int
+) -> ArenaChoice | None:
     """Return two or three regions that hold less than ``highest``, where there are any.
 
     Totals are tried from the least that can do upwards, so the first that holds is the
@@ -126,8 +132,9 @@ def _several(requests: Sequence[Request], lowest: int, highest: int) -> ArenaCho
     total = lowest
     while total < highest:
         for first, later in _cuts(firsts, total):
-            found = _choice(requests, regions(first, later))
-            if found.held <= total + 2 * CHUNK and found.held < highest:
+            most = min(total + 2 * CHUNK, highest - 1)
+            found = _choice(trace, regions(first, later), most)
+            if found.held <= most:
                 return found
             left -= 1
             if not left:

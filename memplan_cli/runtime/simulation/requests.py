@@ -5,24 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from memplan_cli.runtime.simulation.bfc import CHUNK, Arena, ArenaRules
+from memplan_cli.runtime.simulation.bfc import CHUNK
 from memplan_cli.runtime.simulation.control_flow import CONTROL_FLOW
 from memplan_cli.runtime.simulation.frame import Runner
 from memplan_cli.runtime.simulation.ledger import Ledger
+from memplan_cli.runtime.simulation.trace import Request, Trace, held_by
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from memplan_cli.core.program import Op
+    from memplan_cli.runtime.simulation.bfc import ArenaRules
     from memplan_cli.runtime.simulation.frame import Model
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """``size`` bytes for ticket ``ticket``; a size of -1 gives the ticket back."""
-
-    ticket: int
-    size: int
 
 
 @dataclass(slots=True)
@@ -62,15 +56,7 @@ def requests_of(model: Model, scratch: Mapping[str, int]) -> tuple[Request, ...]
 
 def held_after(requests: Sequence[Request], rules: ArenaRules, runs: int = 2) -> int:
     """Return what an arena holds after some runs of the same requests."""
-    arena = Arena(rules)
-    for _ in range(runs):
-        given: dict[int, int | None] = {}
-        for request in requests:
-            if request.size < 0:
-                arena.free(given.pop(request.ticket))
-            else:
-                given[request.ticket] = arena.allocate(request.size)
-    return arena.held
+    return held_by(Trace.of(requests), rules, runs)
 
 
 def most_in_use(requests: Sequence[Request], chunk: int = CHUNK) -> int:

@@ -75,10 +75,10 @@ class _Walk:
 
     def count(self, order: Order) -> None:
         """Count each read; what the block does not own, or gives, is never down to zero."""
-        for op in order:
-            self.uses.update(var for var in reads(op) if var)
-            self.uses.update(var for var in op.outputs if var)
-        self.uses.update(self.block.outputs)
+        named = [
+            var for op in order for vars_ in (reads(op), op.outputs) for var in vars_ if var
+        ]
+        self.uses.update((*named, *self.block.outputs))
         written = {var for op in order for var in op.outputs}
         for var in list(self.uses):
             if var not in written:

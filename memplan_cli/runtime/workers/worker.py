@@ -9,21 +9,28 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
-from memplan_cli.core.children import end_with_parent, run_child
-from memplan_cli.core.results.observations import DEFAULT_TIMEOUT
+from memplan_cli.core.children import Child, end_with_parent
+from memplan_cli.core.interrupts import deferred
+from memplan_cli.core.results.observations import CUDA, DEFAULT_TIMEOUT
 from memplan_cli.errors import MemplanError, RuntimeTimeoutError, RuntimeUnavailableError
+from memplan_cli.runtime.workers.warm import ServerGoneError, forked, worker_environment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from memplan_cli.core.children import Ending
+
+WORKER = ["-m", "memplan_cli.runtime.workers.worker"]
 
 Json = dict[str, object]
 
@@ -32,6 +39,7 @@ JOBS: Mapping[str, str] = {
     "examine": "memplan_cli.runtime.workers.jobs.examine",
     "outputs": "memplan_cli.runtime.workers.jobs.outputs",
     "donated": "memplan_cli.runtime.workers.jobs.donated",
+    "decode": "memplan_cli.runtime.workers.jobs.decode",
     "measure": "memplan_cli.runtime.workers.jobs.measure",
     "loading": "memplan_cli.runtime.workers.jobs.loading",
     "dump": "memplan_cli.runtime.workers.jobs.dump",
@@ -41,17 +49,14 @@ JOBS: Mapping[str, str] = {
     "inplace": "memplan_cli.runtime.workers.jobs.inplace",
     "shapes": "memplan_cli.runtime.workers.jobs.shapes",
     "observed": "memplan_cli.runtime.workers.jobs.observed",
+    "together": "memplan_cli.runtime.workers.jobs.together",
+    "resident": "memplan_cli.runtime.workers.jobs.resident",
     "trial": "memplan_cli.runtime.workers.jobs.trial",
 }
 """Each module has ``run(job) -> result``; it is imported in the child only."""
 
 _TAIL = 1200
 """Characters of a log or an error that are passed on, the last or the first."""
-
-_QUIET: Mapping[str, str] = {"ORT_DISABLE_TELEMETRY": "1"}
-"""ONNX Runtime 1.31's wheels send events to their maker and leave files in the folder for
-temporary ones, unless this is set when the library is loaded (its Privacy.md). Nothing of
-a user's model shall leave the machine because memplan ran it; who sets it is heard."""
 
 _NO_ROOM = 74
 """EX_IOERR of sysexits.h: a child that cannot even write down why it failed."""
@@ -96,11 +101,118 @@ class Outcome:
         )
 
 
+class Job:
+    """A job in a process of its own, that ends with the block in which it is used."""
+
+    def __init__(
+        self, arguments: list[str], job: Mapping[str, object], timeout: float
+    ) -> None:
+        """Start Python with these arguments and a folder that has ``job.json``.
+
+        Raises:
+            RuntimeUnavailableError: there is no room for the job's temporary files.
+        """
+        self._arguments, self._timeout = arguments, timeout
+        self._found: Outcome | None = None
+        self._process: Ending | None = None
+        # Two sessions at the same time would take the memory of both.
+        if _latest.job is not None:
+            _latest.job.outcome()
+        text = json.dumps(job)
+        # A driver of a device is nothing that a fork could share.
+        self._forks = arguments[:-1] == WORKER and CUDA not in text
+        self._room = tempfile.TemporaryDirectory(prefix="memplan-")
+        self._folder = Path(self._room.name)
+        try:
+            try:
+                (self._folder / "job.json").write_text(text, encoding="utf-8")
+            except OSError as error:
+                raise RuntimeUnavailableError(
+                    f"no room for temporary files in {self._folder.parent}: {error.strerror}",
+                    hint="set TMPDIR to a folder on a larger disk",
+                ) from error
+            self._until = time.monotonic() + timeout
+            self._start()
+        except BaseException:
+            self.end()
+            raise
+        _latest.job = self
+
+    def __enter__(self) -> Self:
+        """Use it in a block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End it if it is there still."""
+        self.end()
+
+    def outcome(self) -> Outcome:
+        """Wait for the job and return what became of it."""
+        if self._found is None:
+            self._found = self._waited()
+            self.end()
+        return self._found
+
+    def end(self) -> None:
+        """End the process if it is there still, and remove what it has left."""
+        if _latest.job is self:
+            _latest.job = None
+        if self._process is not None:
+            self._process.end()
+        self._room.cleanup()
+
+    def _start(self) -> None:
+        log, words = self._folder / "log", [*self._arguments, str(self._folder)]
+        # What a worker leaves in the folder for temporary files when it is killed goes with it.
+        environment = {**worker_environment(), "TMPDIR": str(self._folder)}
+        with deferred():  # nothing may come between a start and the name of what was started
+            if self._forks:
+                self._process = forked(words[len(WORKER) :], log, environment)
+            if self._process is None:
+                with log.open("wb") as sink:
+                    command = [sys.executable, *words]
+                    self._process = Child.start(command, environment, stdout=sink)
+
+    def _waited(self) -> Outcome:
+        assert self._process is not None  # noqa: S101 - it was started
+        try:
+            code = self._process.wait(max(self._until - time.monotonic(), 0))
+        except ServerGoneError:
+            self._forks, self._process = False, None
+            self._start()
+            return self._waited()
+        except subprocess.TimeoutExpired:
+            return Outcome("timeout", {}, f"no answer within {self._timeout:g} s")
+        return _outcome(self._folder / "result.json", self._folder / "log", code)
+
+
+class _Latest(threading.local):
+    """The job that this thread has started and not heard of."""
+
+    def __init__(self) -> None:
+        self.job: Job | None = None
+
+
+_latest = _Latest()
+
+
 def run_job(
     kind: str, job: Mapping[str, object], *, timeout: float = DEFAULT_TIMEOUT
 ) -> Outcome:
     """Run one job in a child process and wait for it at most ``timeout`` seconds."""
-    return run_script(["-m", "memplan_cli.runtime.workers.worker", kind], job, timeout=timeout)
+    with start_job(kind, job, timeout=timeout) as started:
+        return started.outcome()
+
+
+def start_job(
+    kind: str, job: Mapping[str, object], *, timeout: float = DEFAULT_TIMEOUT
+) -> Job:
+    """Start one job in a child process; another one that was started ends before.
+
+    Raises:
+        RuntimeUnavailableError: there is no room for the job's temporary files.
+    """
+    return start_script([*WORKER, kind], job, timeout=timeout)
 
 
 def run_script(arguments: list[str], job: Mapping[str, object], *, timeout: float) -> Outcome:
@@ -109,30 +221,17 @@ def run_script(arguments: list[str], job: Mapping[str, object], *, timeout: floa
     Raises:
         RuntimeUnavailableError: there is no room for the job's temporary files.
     """
-    with tempfile.TemporaryDirectory(prefix="memplan-") as name:
-        folder = Path(name)
-        try:
-            (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
-        except OSError as error:
-            raise RuntimeUnavailableError(
-                f"no room for temporary files in {folder.parent}: {error.strerror}",
-                hint="set TMPDIR to a folder on a larger disk",
-            ) from error
-        log = folder / "log"
-        try:
-            code = _spawn([*arguments, name], log, timeout)
-        except subprocess.TimeoutExpired:
-            return Outcome("timeout", {}, f"no answer within {timeout:g} s")
-        return _outcome(folder / "result.json", log, code)
+    with start_script(arguments, job, timeout=timeout) as started:
+        return started.outcome()
 
 
-def _spawn(arguments: list[str], log: Path, timeout: float) -> int:
-    root = str(Path(__file__).resolve().parents[3])
-    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
-    # What a worker leaves in the folder for temporary files when it is killed goes with it.
-    places = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "TMPDIR": str(log.parent)}
-    with log.open("wb") as sink:
-        return run_child([sys.executable, *arguments], sink, {**_QUIET, **places}, timeout)
+def start_script(arguments: list[str], job: Mapping[str, object], *, timeout: float) -> Job:
+    """Start Python with these arguments and a folder.
+
+    Raises:
+        RuntimeUnavailableError: there is no room for the job's temporary files.
+    """
+    return Job(arguments, job, timeout)
 
 
 def _outcome(result: Path, log: Path, code: int) -> Outcome:

@@ -136,6 +136,25 @@ def choose(
     return tuple(parameter for name, parameter in named.items() if name in chosen)
 
 
+def left_out(
+    graph: GraphProto, train: Sequence[str] = (), freeze: Sequence[str] = ()
+) -> dict[str, str]:
+    """Return the weights of rank 1 or more that `choose` leaves out, and why."""
+    known = {name: weight for name, weight in candidates(graph).items() if weight.sizes}
+    named = {**known, **float_inputs(graph)}
+    frozen = {name for glob in freeze for name in _matching(glob, named)}
+    if train:
+        chosen = {name for glob in train for name in _matching(glob, named)}
+        why = "--train does not name it"
+    else:
+        chosen, why = _learned(graph, known), "no operator learns what is read there"
+    return {
+        name: "frozen" if name in frozen else why
+        for name in known
+        if name in frozen or name not in chosen
+    }
+
+
 def _learned(graph: GraphProto, known: Mapping[str, Parameter]) -> set[str]:
     origin: dict[str, tuple[str, ...]] = {
         name: (name,) for name, p in known.items() if p.sizes

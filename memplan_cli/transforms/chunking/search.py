@@ -24,7 +24,7 @@ from memplan_cli.transforms.chunking.region import Region, regions_of
 from memplan_cli.transforms.chunking.rewrite import Chunked, chunked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from memplan_cli.core.program import Op, Program, VarId
     from memplan_cli.core.symbolic.sizes import Size
@@ -90,7 +90,7 @@ class Found:
 
 
 def search(graph: Graph, terms: Terms, budget: float) -> Found:
-    """Return a program whose live peak fits a budget, or comes as near as was found.
+    """Return a program whose live peak fits a budget, or comes near it.
 
     Args:
         graph: The program as it is.
@@ -180,6 +180,8 @@ class _Trial(NamedTuple):
 class _Search:
     def __init__(self, graph: Graph, terms: Terms, budget: int) -> None:
         self.graph, self.terms, self.budget = graph, terms, budget
+        self.results: Collection[VarId] = frozenset(graph.program.body.outputs)
+        """What the graph gives, whole: no seed of a region."""
         self._regions: dict[tuple[VarId, int], tuple[Region, ...]] = {}
         self._patterns: dict[tuple[object, ...], tuple[int, int]] = {}
         """How many pieces regions of the same ops and axes were put in, and what that left."""
@@ -244,7 +246,7 @@ class _Search:
         inside = {at for choice in state.choices for at in choice.region.splits}
         for var in state.largest:
             at = self.graph.flow.producer.get(var)
-            if at is not None and at not in inside:
+            if at is not None and at not in inside and var not in self.results:
                 yield var
 
     def _known(self, region: Region) -> tuple[int, int]:

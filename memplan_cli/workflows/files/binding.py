@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.bindings import Binding, Feed
+from memplan_cli.core.results.amounts import BoundDim
 from memplan_cli.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -65,6 +66,15 @@ def binding_of(settings: Settings) -> Binding:
     said = {name for name, source in inputs.provenance.items() if source == "assumed"}
     dims = {**free, **settings.dims}
     return Binding(dims, inputs.feeds or {}, frozenset(free.keys() | (said & dims.keys())))
+
+
+def run_at(settings: Settings) -> Mapping[str, BoundDim]:
+    """Return the number of each dim in the first run: what nobody said is assumed."""
+    said, assumed = settings.inputs.provenance, settings.inputs.assumed or {}
+    return {
+        **{name: BoundDim(value, "assumed") for name, value in assumed.items()},
+        **{n: BoundDim(v, said.get(n, "given")) for n, v in settings.dims.items()},
+    }
 
 
 def refuse_run(settings: Settings, what: str) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self
 
+from memplan_cli.errors import SettingsError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -79,8 +81,11 @@ def plan_model(
     settings: Settings,
     progress: Callable[[str], None] | None = None,
     allocate: Allocator | None = None,
+    before: Callable[[ModelFile, Settings], None] | None = None,
 ) -> Planned:
     """Plan a model that was read, with an allocator of the caller's if there is one.
+
+    ``before`` is called when every size is found, and what it starts goes on meanwhile.
 
     What comes back has the settings that it was planned under: all that runs the model goes
     by these.
@@ -90,10 +95,30 @@ def plan_model(
     """
     from memplan_cli.workflows.files.assuming import settle
 
+    refuse_caches(settings)
     if progress:
         progress("reading")
     found = settle(file.lazy, file.path, settings)
+    if before:
+        before(file, found.settings)
     return plan_settled(file, found, progress, allocate)
+
+
+def refuse_caches(settings: Settings) -> None:
+    """Refuse caches in place where a model is planned as it is.
+
+    Raises:
+        SettingsError: they are asked for, or a capacity that nothing has.
+    """
+    if settings.kv_cache != "keep":
+        raise SettingsError(
+            "--kv-cache in-place makes another model, which only `memplan optimize` does",
+            hint="look at the file that it writes",
+        )
+    if settings.capacity is not None:
+        raise SettingsError(
+            "--capacity is that of caches in place", hint="add --kv-cache in-place"
+        )
 
 
 def plan_settled(

@@ -1,0 +1,84 @@
+"""A written model and its original, each run once: the verdict, and what the runtime took."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memplan_cli.workflows.compare import Compared
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from memplan_cli.core.bindings import Binding
+    from memplan_cli.core.results.report import RuntimeFacts
+    from memplan_cli.workflows.compare import Check
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """A written model and its original.
+
+    Attributes:
+        original: the file that it was made from.
+        written: its file.
+        as_written: whether the runtime's optimisation must not touch it.
+        offline: whether it holds the runtime's own graph.
+    """
+
+    original: Path
+    written: Path
+    as_written: bool = False
+    offline: bool = False
+
+
+def accounted(
+    models: Models, check: Check, binding: Binding, otherwise: Callable[[], Compared]
+) -> tuple[Compared, RuntimeFacts | None]:
+    """Run both models once; compare their outputs and account their memory.
+
+    Settings of the written model are foreseen as `optimize` foresees them. Facts are None
+    where the outputs differ.
+
+    Args:
+        models: what is run.
+        check: where, and what counts as equal.
+        binding: numbers of dims, and inputs that were given.
+        otherwise: compares in runs of their own, where the original's do not repeat
+            themselves, or where the written model does not run.
+
+    Raises:
+        RuntimeUnavailableError: weights or the provider are missing, or the original does
+            not run.
+    """
+    from memplan_cli.onnx_io.load import load_model
+    from memplan_cli.runtime.account import Written, account_before, prove
+    from memplan_cli.runtime.graph.offline import offline_program
+    from memplan_cli.runtime.proofs.original import Asked, run_original
+    from memplan_cli.runtime.workers.bits import Tolerance
+
+    asked = Asked(
+        check.provider,
+        binding.dims,
+        binding.feeds,
+        check.timeout,
+        Tolerance(check.rtol, check.atol),
+        assumed=binding.assumed,
+    )
+    with tempfile.TemporaryDirectory(prefix="memplan-proof-") as name:
+        folder, path = Path(name), models.original
+        original = run_original(path, load_model(path), asked, binding.dims, folder)
+        program = offline_program(models.written, binding.dims, original.provider)
+        written = Written(models.written, program, models.as_written, models.offline)
+        if not original.repeats:
+            other = otherwise()
+            if not other.verdict.passed:
+                return other, None
+            as_written = models.as_written or other.as_written
+            written = replace(written, as_written=as_written, verdict=other.verdict)
+        found = prove(original, account_before(original), written, folder)
+    if found.facts is None and found.verdict.max_abs_diff is None:
+        return otherwise(), None
+    return Compared(found.verdict, found.as_written), found.facts

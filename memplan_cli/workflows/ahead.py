@@ -1,0 +1,102 @@
+"""The original of a proof, run while the plan is being made.
+
+It has to run in any case, and what it is run at is known when the model has been read: a
+second core does the one while the first does the other.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from memplan_cli.errors import RuntimeUnavailableError
+from memplan_cli.workflows.files.binding import binding_of, run_at
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from memplan_cli.runtime.proofs.original import Asked, Original, Running
+    from memplan_cli.settings.settings import Settings
+    from memplan_cli.workflows.compare import Check
+    from memplan_cli.workflows.files.model_file import ModelFile
+    from memplan_cli.workflows.files.rewriting import Rewriting
+
+
+class Ahead:
+    """The original that a check wants, started as soon as it is known how to run it."""
+
+    def __init__(self, check: Check) -> None:
+        """Start nothing yet."""
+        self._check = check
+        self._room = tempfile.TemporaryDirectory(prefix="memplan-proof-")
+        self._running: Running | None = None
+
+    def __enter__(self) -> Self:
+        """Use it in a block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End what runs still, and remove its files."""
+        self._end()
+        self._room.cleanup()
+
+    def folder(self) -> Path:
+        """Return a new folder that lasts as long as the block."""
+        return Path(tempfile.mkdtemp(dir=self._room.name))
+
+    def begin(self, file: ModelFile, settings: Settings) -> None:
+        """Start a model at the numbers of settings; what cannot run is found out later."""
+        if self._check.search != "foreseen" or self._running is not None:
+            return
+        from memplan_cli.runtime.proofs.original import Running
+
+        asked, dims = _asked(self._check, settings)
+        with suppress(RuntimeUnavailableError):
+            self._running = Running(file.path, file.model, asked, dims, self.folder())
+
+    def original(self, rewriting: Rewriting, check: Check) -> Original:
+        """Return the original of a rewriting, run now if it was not begun as asked.
+
+        Raises:
+            RuntimeUnavailableError: it cannot run here.
+        """
+        from memplan_cli.onnx_io.load import load_model
+        from memplan_cli.runtime.proofs.original import Running
+
+        asked, dims = _asked(check, rewriting.settings)
+        path, running = rewriting.compared_with, self._running
+        if running is None or (running.path, running.asked, running.dims) != (
+            path,
+            asked,
+            dims,
+        ):
+            self._end()
+            # A dump may have lost dims that the inputs have.
+            model = rewriting.file.model if rewriting.original is None else load_model(path)
+            self._running = running = Running(path, model, asked, dims, self.folder())
+        return running.result()
+
+    def _end(self) -> None:
+        if self._running is not None:
+            self._running.end()
+
+
+def _asked(check: Check, settings: Settings) -> tuple[Asked, Mapping[str, int]]:
+    """Return how an original is run, and what each dim is then."""
+    from memplan_cli.runtime.proofs.original import Asked
+    from memplan_cli.runtime.workers.bits import Tolerance
+    from memplan_cli.runtime.workers.session import resolve_provider
+
+    binding = binding_of(settings)
+    asked = Asked(
+        resolve_provider(check.provider),
+        binding.dims,
+        binding.feeds,
+        check.timeout,
+        Tolerance(check.rtol, check.atol),
+        check.depth,
+        binding.assumed,
+    )
+    return asked, {name: dim.value for name, dim in run_at(settings).items()}

@@ -1,0 +1,216 @@
+"""Jobs are forked from one process, and nothing that happens to one of them matters to it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import astuple
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from memplan_cli.core.results.observations import CPU
+from memplan_cli.onnx_io.load import load_model
+from memplan_cli.onnx_io.runs.feeds import feed_specs
+from memplan_cli.runtime.measuring.examine import examine
+from memplan_cli.runtime.workers import warm, worker
+from memplan_cli.runtime.workers.examination import Examination, Look
+from memplan_cli.runtime.workers.request import Request
+from memplan_cli.runtime.workers.session_job import SessionJob
+from memplan_cli.runtime.workers.warm import Server, ServerGoneError, worker_environment
+from memplan_cli.runtime.workers.worker import run_job, start_job
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from memplan_cli.core.results.observations import ProcessBytes
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="no process is forked here")
+
+SERVER = """
+import os, sys, time
+from pathlib import Path
+from memplan_cli.runtime.workers import server
+def runs(words):
+    note = Path(words[0])
+    note.with_suffix(".draft").write_text(f"{os.getpid()} {os.getppid()}")
+    note.with_suffix(".draft").rename(note)
+    exec(words[1])
+server.serve({**server.KINDS, "python": runs})
+"""
+
+PARENT = """
+import os, sys, time
+from memplan_cli.core.interrupts import raise_on_signals
+from memplan_cli.runtime.workers.request import Request
+from memplan_cli.runtime.workers.session_job import SessionJob
+from memplan_cli.runtime.workers.warm import Server, worker_environment
+raise_on_signals()
+server = Server.start(["-c", sys.argv[1]], worker_environment())
+sleeps = Request("python", sys.argv[2:], "/", os.devnull, os.devnull, dict(os.environ))
+try:
+    server.fork(sleeps).wait(60)
+finally:
+    server.close()
+"""
+
+
+@pytest.fixture
+def _warm() -> None:
+    """Leave the server of other tests alone."""
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    started = Server.start(["-c", SERVER], worker_environment())
+    yield started
+    started.close()
+
+
+def asked(note: Path, code: str) -> Request:
+    log = str(note.with_suffix(".log"))
+    return Request("python", [str(note), code], str(note.parent), log, log, dict(os.environ))
+
+
+def processes(note: Path) -> tuple[int, ...]:
+    """Return the forked process and the server, when they are there."""
+    for _ in range(1000):
+        if note.exists():
+            return tuple(map(int, note.read_text().split()))
+        time.sleep(0.02)
+    raise AssertionError("nothing was started")
+
+
+def gone(process: int) -> bool:
+    for _ in range(500):
+        try:
+            stat = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return True
+        if stat == "Z":
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_jobs_are_forked_from_one_process(server: Server, tmp_path: Path) -> None:
+    found = []
+    for name in "ab":
+        assert server.fork(asked(tmp_path / name, "sys.exit(3)")).wait(60) == 3
+        found.append(processes(tmp_path / name))
+    assert found[0][1] == found[1][1] == server.process
+    assert found[0][0] != found[1][0]
+
+
+@pytest.mark.parametrize(("code", "ended"), [("os.abort()", -6), ("1 / 0", 1)])
+def test_a_job_that_crashes_leaves_the_server_there(
+    code: str, ended: int, server: Server, tmp_path: Path
+) -> None:
+    assert server.fork(asked(tmp_path / "first", code)).wait(60) == ended
+    assert server.fork(asked(tmp_path / "second", "pass")).wait(60) == 0
+
+
+def test_a_job_that_hangs_is_ended_after_its_time(server: Server, tmp_path: Path) -> None:
+    job = server.fork(asked(tmp_path / "hangs", "time.sleep(60)"))
+    process, _ = processes(tmp_path / "hangs")
+    with pytest.raises(subprocess.TimeoutExpired):
+        job.wait(0.1)
+    job.end()
+    assert gone(process)
+    assert server.fork(asked(tmp_path / "next", "pass")).wait(60) == 0
+
+
+def test_a_job_that_is_given_up_before_the_server_is_there_is_not_started(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warm, "_GOING", 60.0)  # a busy machine imports slowly
+    job = server.fork(asked(tmp_path / "never", "time.sleep(60)"))
+    job.end()
+    assert server.fork(asked(tmp_path / "next", "pass")).wait(60) == 0
+    assert not (tmp_path / "never").exists()
+
+
+def test_a_job_goes_with_its_server(server: Server, tmp_path: Path) -> None:
+    job = server.fork(asked(tmp_path / "sleeps", "time.sleep(60)"))
+    process, parent = processes(tmp_path / "sleeps")
+    os.kill(parent, signal.SIGKILL)
+    with pytest.raises(ServerGoneError):
+        job.wait(60)
+    assert gone(process)
+
+
+@pytest.mark.parametrize(
+    "sent", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
+)
+def test_a_server_and_its_job_go_with_the_parent(sent: signal.Signals, tmp_path: Path) -> None:
+    note = tmp_path / "note"
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT, SERVER, str(note), "time.sleep(60)"],
+        stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no thread runs here
+    ) as parent:
+        found = processes(note)
+        parent.send_signal(sent)
+    assert all(gone(process) for process in found)
+
+
+def test_a_job_starts_anew_where_the_server_has_gone() -> None:
+    with warm.warm_workers():
+        assert run_job("probe", {"provider": CPU}).ok
+        with start_job("probe", {"provider": CPU}) as job:
+            assert warm.running is not None
+            os.kill(warm.running.process, signal.SIGKILL)
+            assert job.outcome().ok
+        assert run_job("probe", {"provider": CPU}).ok
+
+
+def test_a_library_that_would_read_another_variable_is_loaded_anew(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert server.takes(worker_environment())
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert not server.takes(worker_environment())
+
+
+def test_two_jobs_never_run_at_the_same_time() -> None:
+    probe = {"provider": CPU}
+    with warm.warm_workers(), start_job("probe", probe) as first, start_job("probe", probe):
+        assert first._found is not None
+
+
+def process_bytes(model: Path, folder: Path) -> ProcessBytes:
+    session = SessionJob(model, CPU, feed_specs(load_model(model), {}))
+    folder.mkdir()
+    _, seen = examine(Examination(session, (Look(session.specs, folder),)), 60)
+    assert seen is not None
+    assert seen.peaks.process is not None
+    return seen.peaks.process
+
+
+def test_a_forked_job_takes_what_one_takes_that_starts_anew(
+    samples: Path, tmp_path: Path
+) -> None:
+    """What the import has touched before is no session's, in either."""
+    model = samples / "branchy_cnn.onnx"
+    anew = process_bytes(model, tmp_path / "anew")
+    with warm.warm_workers():
+        forked = process_bytes(model, tmp_path / "forked")
+    for one, other in zip(astuple(anew), astuple(forked), strict=True):
+        assert abs(one - other) <= max(0.02 * one, 1 << 20)
+
+
+def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    with warm.warm_workers():
+        running = warm.running
+        assert running is not None
+        with start_job("probe", {"provider": CPU}):
+            assert list(tmp_path.iterdir())
+    assert gone(running.process)
+    assert not list(tmp_path.iterdir())
+    assert worker.run_job("probe", {"provider": CPU}).ok
