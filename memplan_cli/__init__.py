@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     )
     from memplan_cli.workflows.candidates import Optimized
     from memplan_cli.workflows.compare import Check
-    from memplan_cli.workflows.load import load
+    from memplan_cli.workflows.load import Decoder, load
 
 _MODULES = {
     "Check": "memplan_cli.workflows.compare",
+    "Decoder": "memplan_cli.workflows.load",
     "MemParam": "memplan_cli.settings.settings",
     "MemplanError": "memplan_cli.errors",
     "Optimized": "memplan_cli.workflows.candidates",
@@ -56,6 +57,7 @@ _MODULES = {
 
 __all__ = [
     "Check",
+    "Decoder",
     "MemParam",
     "MemplanError",
     "Optimized",
