@@ -14,6 +14,7 @@ import pytest
 
 import memplan
 import memplan_cli
+from memplan_cli import workflows
 from memplan_cli.cli import COMMANDS
 from memplan_cli.core.results.plan import Plan
 from memplan_cli.errors import MemplanError, ModelError, PlanError, SettingsError
@@ -134,6 +135,10 @@ def test_every_result_shows_itself_and_nothing_of_it_can_be_changed() -> None:
     with pytest.raises((FrozenInstanceError, AttributeError)):
         plan.report = plan.report  # type: ignore[misc] # the point
     assert isinstance(plan, Plan)
+    plain = workflows.plan(MODEL)
+    assert plan == plain
+    assert plain == plan
+    assert plan != plan.with_report(memplan.plan(MODEL, level=1).report)
     assert pickle.loads(pickle.dumps(plan)) == plan  # noqa: S301 - our own
 
 

@@ -57,6 +57,16 @@ class Shown:
         found = attrgetter(attribute)(self) if attribute else self
         return _drawn(made_by, found)
 
+    def __eq__(self, other: object) -> bool:
+        """Whether the data is the same, shown or not."""
+        kind = type(self).__mro__[2]
+        if not isinstance(other, kind):
+            return NotImplemented
+        return bool(_copy(kind, self) == _copy(kind, other))
+
+    def __hash__(self) -> int:
+        return hash(_copy(type(self).__mro__[2], self))
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Say how a copy is made: classes that are made when they are asked for have no name."""
         return shown, (_copy(type(self).__mro__[2], self),)
