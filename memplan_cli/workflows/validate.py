@@ -20,6 +20,7 @@ from memplan_cli.reporting.findings.hints import path_word
 from memplan_cli.runtime.workers.warm import warm_workers
 from memplan_cli.settings.settings import Settings
 from memplan_cli.workflows.accounted import Models, accounted, with_processes, with_time
+from memplan_cli.workflows.caches import validate_decoding
 from memplan_cli.workflows.compare import (
     DEFAULT_CHECK,
     Check,
@@ -70,6 +71,7 @@ def validate(
     Raises:
         MemplanError: a file is not what it should be, or the original cannot run.
     """
+    from memplan_cli.onnx_io.caches.note import recorded_caches
     from memplan_cli.onnx_io.interface import free_dims
     from memplan_cli.onnx_io.load import load_model
     from memplan_cli.onnx_io.metadata import donated_pairs, is_offline, read_notes
@@ -86,6 +88,11 @@ def validate(
         if agreement.disagreements:
             return Proof(_refused(agreement, check.provider))
         agreed = (agreement.described(),)
+    caches = recorded_caches({entry.key: entry.value for entry in model.metadata_props})
+    if caches is not None:
+        _refuse_extras(extras)
+        verdict = validate_decoding((original, planned), caches, plan, check)
+        return Proof(replace(verdict, notes=(*verdict.notes, *agreed)))
     binding = _bound(ModelFile.of(planned, model), plan, inputs or Inputs())
     first, second = bindings_inside(plan, dict.fromkeys(free_dims(model), 1))
     binding = binding.at(first)
@@ -109,6 +116,20 @@ def validate(
         if plan is not None and "replay" in extras:
             verdict = _replayed(verdict, planned, plan, check, binding)
     return Proof(verdict, facts and with_binding(facts, donation.pairs))
+
+
+def _refuse_extras(extras: Collection[Extra]) -> None:
+    """Refuse what a decode loop cannot tell.
+
+    Raises:
+        SettingsError: naming the first.
+    """
+    for extra in extras:
+        raise SettingsError(
+            f"--{extra} runs a model on inputs of its own, and one with caches in place is "
+            "decoded",
+            hint="leave it out",
+        )
 
 
 def _models(original: Path, planned: Path, plan: Plan, donation: Donation) -> Models:
