@@ -18,7 +18,7 @@ from pathlib import Path
 from .models import ROOT, SAMPLES, SHARED, bindings
 
 PAGE = ROOT / "docs" / "measurements" / "dry_run.md"
-SECONDS = 60
+SECONDS = 120
 LOSS = ("--loss-fn", "mse")
 FIRST, LAST = "<!-- rows -->\n", "<!-- end of rows -->"
 HEAD = """| model | dry run: no reuse, MB | planned | the step's plan: no reuse | planned | equal | \
