@@ -28,7 +28,9 @@ def _mlp(make: Maker, x: str, _: str) -> str:
 
 
 def _norm(make: Maker, x: str, _: str) -> str:
-    return make.node("LayerNormalization", x, make.weight(HIDDEN), make.weight(HIDDEN), axis=-1)
+    return make.node(
+        "LayerNormalization", x, make.weight(HIDDEN), make.weight(HIDDEN), axis=-1
+    )
 
 
 def _centred(make: Maker, x: str, _: str) -> str:
@@ -87,7 +89,9 @@ def _heads(make: Maker, x: str, _: str) -> str:
     four = make.constant(np.array((SAMPLES, ROWS, 4, HIDDEN // 4), np.int64))
     turned = make.node("Transpose", make.node("Reshape", x, four), perm=(0, 2, 1, 3))
     back = make.node("Transpose", make.node("Softmax", turned), perm=(0, 2, 1, 3))
-    return make.node("Reshape", back, make.constant(np.array((SAMPLES, ROWS, HIDDEN), np.int64)))
+    return make.node(
+        "Reshape", back, make.constant(np.array((SAMPLES, ROWS, HIDDEN), np.int64))
+    )
 
 
 def _gathered(make: Maker, x: str, _: str) -> str:
@@ -107,6 +111,8 @@ def mixed(seed: int, steps: int) -> onnx.ModelProto:
     """Return a graph of random steps, each of which reads one or two of the last tensors."""
     make, made = Maker(seed), ["x"]
     for _ in range(steps):
-        one, other = (made[-int(make.rng.integers(1, min(len(made), 3) + 1))] for _ in range(2))
+        one, other = (
+            made[-int(make.rng.integers(1, min(len(made), 3) + 1))] for _ in range(2)
+        )
         made.append(STEPS[int(make.rng.integers(len(STEPS)))](make, one, other))
     return make.model({"x": (SAMPLES, ROWS, HIDDEN)}, made[-1], 23)

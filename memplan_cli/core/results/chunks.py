@@ -9,7 +9,6 @@ from memplan_cli.core.quantities import format_size
 from memplan_cli.core.results.placements import Natural  # noqa: TC001 - a type to read by
 from memplan_cli.core.serialization import Keys, optional
 
-
 _MOST_NAMES = 4
 """Tensors of a bound that are named in words."""
 
