@@ -63,6 +63,9 @@ _STEPS = "tests/e2e/test_donated.py::test_an_unsafe_pair_is_caught tests/e2e/tes
 
 _BRANCHES = "tests/analysis/test_branches.py tests/analysis/test_branch_properties.py"
 BLOCKS = "memplan_cli/planning/checking/blocks.py"
+CERTIFICATES = "memplan_cli/checking/certificates"
+FUSIONS = f"{CERTIFICATES}/fusions.py"
+_CERTIFIED = "tests/checking/test_forged_certificates.py tests/checking/test_certificates.py"
 
 CONTRADICTIONS = "memplan_cli/shapes/contradictions.py"
 _GIVEN = "tests/onnx_io/test_given_inputs.py"
@@ -442,6 +445,40 @@ MUTATIONS = (
              "else min(one, other)", "else max(one, other)", "tests/runtime/test_timing.py"),
     Mutation("what is slower is rejected", "memplan_cli/runtime/facts.py",
              "    if is_slower(after, before):\n        return None\n", "", "tests/runtime/test_unoptimised_settings.py"),
+    Mutation("a cast is no view", ALIASING,
+             'VIEWS: frozenset[str] = frozenset({"Flatten",', 'VIEWS: frozenset[str] = frozenset({"Cast", "Flatten",',
+             "tests/analysis/test_tables_of_operators.py"),
+    Mutation("an attribute that is not told has the standard's default", "memplan_cli/training/rules/activation.py",
+             'call.attribute("lambd", 0.5)', 'call.attribute("lambd", 0.0)', "tests/training/test_defaults.py"),
+    Mutation("a slot of a level 0 file has one shape", "memplan_cli/planning/checking/numbers.py",
+             "            same = same and first.shape == tensor.shape\n", "            pass\n",
+             "tests/planning/test_slot_files.py"),
+    Mutation("an order above its bound is not proved", "memplan_cli/planning/decided.py",
+             "return bound is not None and self.allocation.live_peak <= bound", "return True",
+             "tests/planning/test_unproved_orders.py"),
+    Mutation("an early fusion leaves no more behind", FUSIONS,
+             '    refuse_unless(tasks.taken(node) <= freed, f"{what}: it leaves more behind")\n', "",
+             "tests/checking/test_fusions.py"),
+    Mutation("a group replaces nothing that what joined it reads", FUSIONS,
+             "    other.replaces -= one.touches\n", "", "tests/checking/test_fusions.py"),
+    Mutation("an early fusion takes no more at its step", FUSIONS,
+             '    refuse_unless(step <= room, f"{what}: its step takes more")\n', "",
+             "tests/checking/test_fusions.py"),
+    Mutation("a move of a shown search runs what is ready", f"{CERTIFICATES}/states.py",
+             "self._is_ready(group, now.left), f", "True, f", _CERTIFIED),
+    Mutation("what a shown search runs for free leaves no more", f"{CERTIFICATES}/states.py",
+             "at < len(move.nodes) or change <= 0,", "True,", _CERTIFIED),
+    Mutation("a state of a shown search has all its moves", f"{CERTIFICATES}/states.py",
+             "step >= self._bound or (late, group) in given,", "True,", _CERTIFIED),
+    Mutation("nothing outside lies between the ops of a region", f"{_CHUNKING}/region.py",
+             "if _fits(graph, ops, at, split) and _is_convex(graph, ops, at):",
+             "if _fits(graph, ops, at, split):", "tests/transforms/test_chunk_regions.py"),
+    Mutation("a late fusion frees nothing", FUSIONS,
+             '    refuse_unless(is_late(one), f"{what}: it frees something")\n', "",
+             "tests/checking/test_fusions.py"),
+    Mutation("for what is fused late, nobody else waits", FUSIONS,
+             '    refuse_unless(one.succs == {into}, f"{what}: others wait for it too")\n', "",
+             "tests/checking/test_fusions.py"),
 )  # fmt: skip
 
 

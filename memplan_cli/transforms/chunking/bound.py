@@ -107,7 +107,7 @@ class _Needs:
                     yield own.axis
 
     def _shared(self, op: Op) -> int:
-        """Return the bytes that what an op makes may take over from an input."""
+        """Return the bytes that an input that may hold what an op makes."""
         if not self.aliasing.views or not op.outputs:
             return 0
         graph, made = self.graph, op.outputs[0]
