@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.results.chunks import ChunkedRegion, Chunks
+from memplan_cli.core.results.chunks import ChunkedRegion, Chunks, WholeTensor
 from memplan_cli.errors import SettingsError
 from memplan_cli.planning.terms import terms_of
 
@@ -63,6 +63,9 @@ def in_pieces(
             met=found.peak <= allowed,
             bound=found.bound.bytes,
             bound_node=found.bound.op,
+            bound_tensors=tuple(
+                WholeTensor(var, graph.bytes(var)) for var in found.bound.tensors
+            ),
         ),
     )
 

@@ -34,7 +34,9 @@ class Maker:
         self.weights.append(numpy_helper.from_array(values, name))
         return name
 
-    def model(self, given: dict[str, tuple[int, ...]], result: str) -> onnx.ModelProto:
+    def model(
+        self, given: dict[str, tuple[int, ...]], result: str, opset: int = 20
+    ) -> onnx.ModelProto:
         inputs = [
             helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, dims)
             for name, dims in given.items()
@@ -42,7 +44,7 @@ class Maker:
         output = helper.make_tensor_value_info(result, onnx.TensorProto.FLOAT, None)
         graph = helper.make_graph(self.nodes, "chunks", inputs, [output], self.weights)
         made = helper.make_model(
-            graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10
+            graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10
         )
         return onnx.shape_inference.infer_shapes(made, data_prop=True)
 
@@ -85,6 +87,19 @@ def transformer(length: int = 256, layers: int = 2) -> onnx.ModelProto:
     for _ in range(layers):
         x = attention_layer(make, x, length)
     return make.model({"x": (1, length, 32)}, x)
+
+
+def causal(length: int = 256, opset: int = 23, heads: int = 2) -> onnx.ModelProto:
+    """Return attention as the operator with a causal mask of its own, keys for two heads each."""
+    make, hidden, shared = Maker(), 16 * heads, 16 * (heads // 2)
+    normal = make.node("LayerNormalization", "x", make.weight(hidden), make.weight(hidden))
+    q = make.node("MatMul", normal, make.weight(hidden, hidden))
+    k, v = (make.node("MatMul", normal, make.weight(hidden, shared)) for _ in range(2))
+    numbers = {"q_num_heads": heads, "kv_num_heads": heads // 2, "is_causal": 1}
+    mixed = make.node("Attention", q, k, v, **numbers)
+    wide = make.node("Sigmoid", make.node("MatMul", mixed, make.weight(hidden, 8 * hidden)))
+    x = make.node("MatMul", wide, make.weight(8 * hidden, hidden))
+    return make.model({"x": (1, length, hidden)}, x, opset)
 
 
 def convolutions(size: int = 64, layers: int = 4) -> onnx.ModelProto:

@@ -17,11 +17,11 @@ from memplan_cli.core.symbolic.sizes import Size, size_of
 from memplan_cli.onnx_io.weights.small import small_constants, standard_opset
 from memplan_cli.onnx_io.writing.chunked import chunked_model
 from memplan_cli.shapes.reading import read_program
-from memplan_cli.transforms.chunking.axes.terms import Facts
+from memplan_cli.transforms.chunking.axes.terms import Facts, Role
 from memplan_cli.transforms.chunking.graph import Graph
 from memplan_cli.transforms.chunking.region import regions_of
 from memplan_cli.transforms.chunking.rewrite import chunked
-from transforms.chunk_models import convolutions, transformer, two_readers
+from transforms.chunk_models import causal, convolutions, transformer, two_readers
 
 if TYPE_CHECKING:
     from memplan_cli.transforms.chunking.region import Region
@@ -85,6 +85,42 @@ def test_attention_in_pieces_gives_the_same_bits(axis: int, count: int) -> None:
     assert read_program(written).program.body == program.body
 
 
+@pytest.mark.parametrize(("opset", "count"), [(23, 2), (23, 64), (24, 5)])
+def test_rows_of_causal_attention_keep_their_places(opset: int, count: int) -> None:
+    model = causal(opset=opset)
+    graph = graph_of(model)
+    (mixed,) = (op.outputs[0] for op in graph.ops if op.type == "Attention")
+    region = last_region(graph, mixed, 1)
+    found = chunked(graph, [(region, count)])
+    assert found is not None
+    written, program = chunked_model(model, found.program, found.constants)
+    onnx.checker.check_model(written, full_check=True)
+    assert read_program(written).program.body == program.body
+    assert [x.tobytes() for x in run(written)] == [x.tobytes() for x in run(model)]
+    pieces = [node for node in written.graph.node if node.op_type == "Attention"]
+    assert len(pieces) == count
+    assert all(node.input[3] for node in pieces)
+
+
+@pytest.mark.parametrize(("place", "dims"), [(3, (256, 256)), (4, (1, 2, 8, 16))])
+def test_causal_attention_with_a_mask_or_a_cache_keeps_its_rows_whole(
+    place: int, dims: tuple[int, ...]
+) -> None:
+    model = causal(heads=4)
+    node = next(node for node in model.graph.node if node.op_type == "Attention")
+    node.input.extend([""] * (place - len(node.input)))
+    for name in ("more", "more2")[: 1 if place == 3 else 2]:
+        node.input.append(name)
+        value = onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, dims)
+        model.graph.input.append(value)
+    if place == 4:
+        node.output.extend(["key", "value"])
+    graph = graph_of(onnx.shape_inference.infer_shapes(model, data_prop=True))
+    at = next(at for at, op in enumerate(graph.ops) if op.type == "Attention")
+    assert graph.splits(at)
+    assert Role.QUERIES not in {split.role for split in graph.splits(at)}
+
+
 def test_single_rows_are_never_made() -> None:
     graph = graph_of(transformer())
     region = last_region(graph, largest(graph), 2)
@@ -135,6 +171,25 @@ def test_names_of_what_remains_stay() -> None:
     assert found.program.body.outputs == graph.program.body.outputs
 
 
+def test_a_copied_op_keeps_the_result_that_nobody_reads() -> None:
+    """The op stays for its other result, and so does the name of this one."""
+    model = transformer(length=128, layers=2)
+    for node in model.graph.node:
+        if node.op_type == "LayerNormalization":
+            node.output.append(f"{node.name}_mean")
+    model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    graph = graph_of(model)
+    mixed = [op.outputs[0] for op in graph.ops if op.type == "Softmax"][-1]
+    region = next(each for each in regions_of(graph, mixed, 2) if each.copied)
+    means = {graph.ops[at].outputs[1] for at in region.copied}
+    found = chunked(graph, [(region, 8)])
+    assert found is not None
+    assert means <= set(found.program.vars)
+    written, program = chunked_model(model, found.program, found.constants)
+    assert read_program(written).program.body == program.body
+    assert [x.tobytes() for x in run(written)] == [x.tobytes() for x in run(model)]
+
+
 def test_several_regions_are_written_together() -> None:
     model = transformer(layers=3)
     graph = graph_of(model)
@@ -147,7 +202,12 @@ def test_several_regions_are_written_together() -> None:
     assert peak(found.program) < peak(graph.program) / 2
 
 
-MODELS = (transformer(length=24, layers=1), convolutions(size=16, layers=3), two_readers())
+MODELS = (
+    transformer(length=24, layers=1),
+    causal(length=24),
+    convolutions(size=16, layers=3),
+    two_readers(),
+)
 
 
 @settings(max_examples=60)

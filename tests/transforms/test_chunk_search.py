@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from memplan_cli.analysis.storage import live_peak
+from memplan_cli.analysis.aliasing import SHARE_SAFELY
+from memplan_cli.analysis.storage import live_peak, result_sizes
 from memplan_cli.core.program import VarId
 from memplan_cli.onnx_io.writing.chunked import chunked_model
 from memplan_cli.shapes.reading import read_program
+from memplan_cli.transforms.chunking.bound import lower_bound
 from memplan_cli.transforms.chunking.region import regions_of
 from memplan_cli.transforms.chunking.rewrite import chunked
 from memplan_cli.transforms.chunking.search import Found, search
 from memplan_cli.transforms.terms import Terms
-from transforms.chunk_models import Maker, convolutions, transformer
+from transforms.chunk_models import Maker, convolutions, transformer, two_readers
 from transforms.test_chunk_rewrite import graph_of, run, sizes_of
 
 if TYPE_CHECKING:
@@ -67,6 +69,36 @@ def test_an_op_that_mixes_every_axis_is_the_bound() -> None:
     found = searched(make.model({"x": (1, 3, 32, 32)}, x), 0.1)
     assert found.bound.op == f"n_{mixed}"
     assert found.bound.bytes == 2 * 8 * 32 * 32 * 4 <= found.peak
+
+
+def mixed_thrice(make: Maker) -> list[str]:
+    """Add three tensors that are made only whole."""
+    found = []
+    for _ in range(3):
+        x = make.node("Conv", "x", make.weight(8, 3, 3, 3), pads=(1, 1, 1, 1))
+        found.append(make.node("LayerNormalization", x, make.weight(8, 32, 32), axis=1))
+    return found
+
+
+def test_what_is_made_only_whole_is_whole_for_an_op_in_pieces() -> None:
+    make = Maker()
+    most = make.node("Max", *mixed_thrice(make))
+    x = make.node("Conv", most, make.weight(3, 8, 3, 3), pads=(1, 1, 1, 1))
+    graph = graph_of(make.model({"x": (1, 3, 32, 32)}, x))
+    bound = lower_bound(graph, sizes_of(graph.program), SHARE_SAFELY)
+    assert bound.op == f"n_{most}"
+    assert bound.bytes == 3 * 8 * 32 * 32 * 4
+    assert len(bound.tensors) == 3
+
+
+def test_what_the_graph_gives_is_a_bound() -> None:
+    model = two_readers()
+    graph = graph_of(model)
+    terms = Terms(sizes_of(graph.program), results=result_sizes(graph.program)).resident
+    bound = lower_bound(graph, terms.sizes, SHARE_SAFELY)
+    assert bound.op == ""
+    assert bound.bytes == 3 * 32 * 32 * 4
+    assert bound.tensors == graph.program.body.outputs
 
 
 def test_normalisation_by_groups_is_cut_as_exporters_write_it() -> None:

@@ -59,6 +59,33 @@ def test_what_the_runtime_takes_falls_as_the_plan_says(tmp_path: Path) -> None:
     assert after.first_run_peak < before.first_run_peak
 
 
+def test_regions_are_told_by_why_and_by_every_form_of_the_report(tmp_path: Path) -> None:
+    path = saved(tmp_path, transformer(length=128, layers=2))
+    asked = "--chunk", "auto", "--budget", "50%"
+    story = json.loads(memplan("why", path, *asked, "--format", "json").stdout)
+    report = json.loads(memplan("report", path, *asked, "--format", "json").stdout)
+    assert story["chunked"]["regions"] == report["chunked"]["regions"]
+    region = story["chunked"]["regions"][0]
+    assert region["pieces"] > 1
+    assert region["after"] < region["before"]
+    for command, form in (("why", "text"), ("why", "markdown"), ("report", "html")):
+        text = memplan(command, path, *asked, "--format", form).stdout
+        assert "In pieces" in text
+        assert region["tensor"] in text
+        assert "saved" in text
+    gone = memplan("why", path, *asked, "--tensor", region["tensor"])
+    assert gone.exit_code == 2
+    assert f"{region['pieces']} pieces along axis {region['axis']}" in gone.output.replace(
+        "\n", " "
+    )
+
+
+def test_what_is_not_in_pieces_has_no_regions_in_why(tmp_path: Path) -> None:
+    path = saved(tmp_path, transformer(length=16, layers=1))
+    assert "chunked" not in json.loads(memplan("why", path, "--format", "json").stdout)
+    assert "In pieces" not in memplan("why", path).stdout
+
+
 def test_a_budget_that_cannot_be_met_writes_nothing(tmp_path: Path) -> None:
     make = Maker()
     x = make.node("Conv", "x", make.weight(8, 3, 3, 3), pads=(1, 1, 1, 1))
@@ -67,7 +94,8 @@ def test_a_budget_that_cannot_be_met_writes_nothing(tmp_path: Path) -> None:
     path = saved(tmp_path, make.model({"x": (1, 3, 32, 32)}, x))
     found = memplan("optimize", path, "--chunk", "auto", "--budget", "1KiB")
     assert found.exit_code == 1
-    assert f"n_{mixed} needs 64.00 KiB whole" in found.output
+    assert f"n_{mixed} needs 64.00 KiB whole (" in found.output.replace("\n", " ")
+    assert f"{mixed} 32.00 KiB" in found.output.replace("\n", " ")
     assert sorted(each.name for each in tmp_path.iterdir()) == ["net.onnx"]
 
 

@@ -38,11 +38,7 @@ def _why_not(plan: Plan) -> str:
     recompute, chunked = plan.report.recompute, plan.report.chunked
     best = plan.report.memory.resident or 0
     if not chunked.met and chunked.budget is not None:
-        needs = (
-            f", and {chunked.bound_node} needs {format_size(chunked.bound)} whole"
-            if chunked.bound
-            else ""
-        )
+        needs = f", and {chunked.needs}" if chunked.needs else ""
         return (
             f"the budget of {format_size(chunked.budget)} cannot be met: the best found takes "
             f"{format_size(best)}{needs}"

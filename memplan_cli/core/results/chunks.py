@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+from memplan_cli.core.quantities import format_size
 from memplan_cli.core.results.placements import Natural  # noqa: TC001 - a type to read by
 from memplan_cli.core.serialization import Keys, optional
+
+_MOST_NAMES = 4
+"""Tensors of a bound that are named in words."""
 
 
 class ChunkedRegion(NamedTuple):
@@ -26,18 +30,26 @@ class ChunkedRegion(NamedTuple):
     flops_increase: float
 
 
+class WholeTensor(NamedTuple):
+    """A tensor that has to be there whole, and its bytes."""
+
+    tensor: str
+    bytes: Natural
+
+
 @dataclass(frozen=True, slots=True)
 class Chunks:
     """What is computed in pieces, and whether that was enough for the budget.
 
-    ``bound`` is what no choice of regions gets below: what ``bound_node`` needs whole.
+    ``bound`` is what no choice of regions gets below: the bytes of ``bound_tensors``, less what
+    share memory, which ``bound_node`` needs whole; without a node, what the graph gives.
     """
 
     json_keys: ClassVar[Keys] = (
         "regions",
         "nodes",
         "flops_increase",
-        *optional("budget", "met", "bound", "bound_node"),
+        *optional("budget", "met", "bound", "bound_node", "bound_tensors"),
     )
 
     regions: tuple[ChunkedRegion, ...] = ()
@@ -48,3 +60,18 @@ class Chunks:
     met: bool = True
     bound: int | None = None
     bound_node: str = ""
+    bound_tensors: tuple[WholeTensor, ...] = ()
+
+    @property
+    def needs(self) -> str:
+        """What makes the bound, in words; nothing where nobody knows one."""
+        if not self.bound:
+            return ""
+        most = self.bound_tensors[:_MOST_NAMES]
+        names = ", ".join(f"{each.tensor} {format_size(each.bytes)}" for each in most)
+        left = len(self.bound_tensors) - len(most)
+        rest = f" and {left} more" if left else ""
+        told = f" ({names}{rest})" if names else ""
+        if not self.bound_node:
+            return f"the outputs need {format_size(self.bound)} whole{told}"
+        return f"{self.bound_node} needs {format_size(self.bound)} whole{told}"

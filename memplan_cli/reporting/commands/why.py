@@ -11,6 +11,7 @@ from memplan_cli.reporting.escape import per_unit
 from memplan_cli.reporting.findings.snapshot import known_share
 from memplan_cli.reporting.media import renderers
 from memplan_cli.reporting.media.json_text import result_json
+from memplan_cli.reporting.plans.chunks import pieces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -78,6 +79,7 @@ def peak(story: PeakStory) -> doc.Document:
             doc.Table(doc.columns(*_HEADS), rows, caption),
             doc.Paragraph(_advice(story)),
             doc.Paragraph(_PEAK_WITHOUT, "soft"),
+            *pieces(story.chunked, _MOST_ROWS),
         ),
     )
 

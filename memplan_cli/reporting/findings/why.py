@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from itertools import accumulate
 from typing import TYPE_CHECKING, ClassVar
 
+from memplan_cli.core.results.chunks import Chunks
 from memplan_cli.core.results.in_numbers import in_numbers
 from memplan_cli.core.results.timeline import (
     curve,
@@ -16,7 +17,7 @@ from memplan_cli.core.results.timeline import (
     occupancies,
     peak_tick,
 )
-from memplan_cli.core.serialization import Key, Keys
+from memplan_cli.core.serialization import Key, Keys, Presence
 from memplan_cli.errors import PlanError, SettingsError
 from memplan_cli.planning.print_log import reuses
 
@@ -66,6 +67,7 @@ class PeakStory:
         "partial",
         Key("tensors", "rows"),
         "lowers_most",
+        Key("chunked", presence=Presence.SPARSE),
     )
 
     step: int
@@ -75,6 +77,8 @@ class PeakStory:
     rows: tuple[AtPeak, ...]
     coverage: float = 1.0
     """Share of the intermediates whose size is known; what has none is not in the rows."""
+    chunked: Chunks = field(default_factory=Chunks)
+    """The regions in pieces, without which the peak would be another."""
 
     @property
     def best(self) -> AtPeak | None:
@@ -159,6 +163,7 @@ def why_peak(plan: Plan) -> PeakStory:
         unit=arena.unit,
         rows=tuple(sorted(rows, key=lambda row: (-row.bytes, row.tensor))),
         coverage=plan.report.coverage,
+        chunked=plan.report.chunked,
     )
 
 
@@ -196,6 +201,14 @@ def _unknown(plan: Plan, name: str) -> SettingsError:
     if name in refused:
         return SettingsError(f"{name!r} is not planned: {refused[name]}")
     known = (*plan.by_id, *(other for other in refused if other not in plan.by_id))
+    regions = (each for each in plan.report.chunked.regions if each.tensor == name)
+    region = next(regions, None)
+    if region is not None:
+        return SettingsError(
+            f"{name!r} is never whole: its region is computed in {region.pieces} pieces along "
+            f"axis {region.axis}",
+            hint=f"pieces are tensors of their own: --tensor {name}__chunk1",
+        )
     close = [other for other in known if other.endswith(f"/{name}")][:3]
     close = close or get_close_matches(name, known, n=3)
     hint = (

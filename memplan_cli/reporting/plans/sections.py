@@ -20,6 +20,7 @@ from memplan_cli.reporting.findings.assumed import assumed_of, named_dims
 from memplan_cli.reporting.findings.hints import command_with_numbers
 from memplan_cli.reporting.plans import constants, runtime
 from memplan_cli.reporting.plans.caches import caches
+from memplan_cli.reporting.plans.chunks import pieces
 from memplan_cli.reporting.plans.memory import (
     certainty_lines,
     headline,
@@ -62,7 +63,7 @@ def plan_document(plan: Plan, most: int) -> doc.Document:
         *left_at_32_bits(plan, most),
         *_bindings(report),
         *_recomputation(report),
-        *_pieces(report, most),
+        *pieces(report.chunked, most),
         *caches(report, most),
         *_donation(report, most),
         *_orders(report),
@@ -263,40 +264,6 @@ def _recomputation(report: Report) -> Iterator[doc.Block]:
     yield from doc.section(
         "Recomputation", doc.Paragraph(line), doc.first_rows(heads, rows, 0, "points")
     )
-
-
-def _pieces(report: Report, most: int) -> Iterator[doc.Block]:
-    """Yield what is computed in pieces, what each region saves, and what that costs."""
-    found = report.chunked
-    if not found.regions and found.budget is None:
-        return
-    count = len(found.regions)
-    line = (
-        f"{count} {'region' if count == 1 else 'regions'} in pieces, {found.nodes} nodes more, "
-        f"{100 * found.flops_increase:.1f}% more work"
-    )
-    if found.budget is not None:
-        met = "met" if found.met else "not met"
-        line += f"; the budget of {format_size(found.budget)} is {met}"
-    if found.bound:
-        line += f"; {found.bound_node} needs {format_size(found.bound)} whole"
-    rows: list[tuple[doc.Prose, ...]] = [
-        (
-            doc.Name(each.tensor),
-            str(each.axis),
-            str(each.pieces),
-            str(each.nodes),
-            format_size(each.before),
-            format_size(each.after),
-            f"{100 * each.flops_increase:.2f}%",
-        )
-        for each in found.regions[:most]
-    ]
-    heads = (
-        "around", ">axis", ">pieces", ">nodes", ">peak before", ">peak in it", ">more work",
-    )  # fmt: skip
-    table = doc.first_rows(heads, rows, count - len(rows), "regions")
-    yield from doc.section("In pieces", doc.Paragraph(line), table)
 
 
 def _donation(report: Report, most: int) -> Iterator[doc.Block]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from memplan_cli.core.program import Attribute
-    from memplan_cli.transforms.chunking.axes.terms import Dims, Edit, Part, Range
+    from memplan_cli.transforms.chunking.axes.terms import Causal, Dims, Edit, Part, Range
     from memplan_cli.transforms.chunking.graph import Graph
     from memplan_cli.transforms.chunking.ranges import Piece
     from memplan_cli.transforms.chunking.region import Region
@@ -35,6 +35,10 @@ INSERTED = -1
 
 _SLICES_BY_INPUT = 10
 """The opset since which Slice is told by inputs where it begins and ends."""
+
+
+_MOST_TOLD = 8
+"""Values of a new constant that its name tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +166,7 @@ class _Writer:
             parts = tuple(self._as_rows(part) for part in parts)
             whole = self._row_var(var)
             self.ops.append(Op(name, "Concat", parts, (whole,), (), "", INSERTED, told))
-            self._reshape(whole, var)
+            self.reshape(whole, var)
         else:
             self.ops.append(Op(name, "Concat", parts, (var,), (), "", INSERTED, told))
 
@@ -173,12 +177,12 @@ class _Writer:
             return
         rows, taken = self._as_rows(var), self._row_var(name)
         self.ops.append(self._slice_op(rows, taken, axis, places))
-        self._reshape(taken, name)
+        self.reshape(taken, name)
 
     def _as_rows(self, var: VarId) -> VarId:
         """Write a view in which rows are an axis, of a var whose channels lie in blocks."""
         rows = self._row_var(var)
-        self._reshape(var, rows)
+        self.reshape(var, rows)
         return rows
 
     def _row_var(self, var: VarId) -> VarId:
@@ -187,7 +191,8 @@ class _Writer:
         block = self.graph.facts.block
         return self.made(var, "_rows", (samples, channels // block, rows, columns * block))
 
-    def _reshape(self, var: VarId, name: VarId) -> None:
+    def reshape(self, var: VarId, name: VarId) -> None:
+        """Write the op that gives a var the shape of another."""
         shape = self.constant(self._dims(name))
         self.ops.append(Op(f"{name}/view", "Reshape", (var, shape), (name,), (), "", INSERTED))
 
@@ -209,15 +214,19 @@ class _Writer:
     def constant(self, values: Dims) -> VarId:
         """Return a weight of these numbers."""
         if values not in self._constants:
-            name = self._new("chunk_" + "_".join(map(str, values)))
+            told = "_".join(map(str, values))
+            if len(values) > _MOST_TOLD:
+                told = f"{values[0]}_to_{values[-1]}"
+            name = self._new(f"chunk_{told}")
             facts = Var(name, "int64", (len(values),), Origin.WEIGHT, name)
             self._vars[name] = facts
             self._constants[values] = name
         return self._constants[values]
 
-    def made(self, var: VarId, suffix: str, dims: Dims) -> VarId:
-        """Return a new var of a piece of another."""
+    def made(self, var: VarId, suffix: str, dims: Dims, dtype: str | None = None) -> VarId:
+        """Return a new var of a piece of another, or of what goes with it."""
         facts = self._vars[var]
+        facts = facts._replace(dtype=dtype or facts.dtype)
         name = self._new(f"{var}{suffix}")
         own = f"{facts.name}{name[len(var) :]}"
         self._vars[name] = facts._replace(id=name, shape=dims, origin=Origin.OP, name=own)
@@ -253,6 +262,9 @@ class _PieceWriter:
             ]
             for position, values in changed.constants.items():
                 inputs[position] = self.writer.constant(values)
+            for position, mask in changed.masks.items():
+                inputs += [VarId("")] * (position + 1 - len(inputs))
+                inputs[position] = self._mask(op.outputs[0], mask)
             outputs = [
                 self._make(var, part, turn)
                 for var, part in zip(op.outputs, split.outputs, strict=True)
@@ -272,6 +284,17 @@ class _PieceWriter:
                 start, stop = self._made[op.outputs[0]][1]
                 places = changed.beyond[0], changed.beyond[0] + stop - start
                 self.writer.slice(outputs[0], own, cut.axis, places, op.outputs[0])
+
+    def _mask(self, beside: VarId, mask: Causal) -> VarId:
+        """Write the ops that compare the places of rows and keys, and return what they make."""
+        writer, rows = self.writer, tuple(range(*mask.rows))
+        column = writer.made(beside, f"{self.suffix}_rows", (len(rows), 1), "int64")
+        writer.reshape(writer.constant(rows), column)
+        made = writer.made(beside, f"{self.suffix}_mask", (len(rows), mask.keys), "bool")
+        read = column, writer.constant(tuple(range(mask.keys)))
+        op = Op(f"{made}/mask", "GreaterOrEqual", read, (made,), (), "", INSERTED)
+        writer.ops.append(op)
+        return made
 
     def part_of(self, var: VarId, wanted: Range) -> VarId:
         """Return a range of a var of the region: what is made, or a slice of it."""

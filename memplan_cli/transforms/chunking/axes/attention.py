@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan_cli.transforms.chunking.axes.terms import Edit, Part, Role
+from memplan_cli.transforms.chunking.axes.terms import Causal, Edit, Part, Role
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,10 +59,16 @@ def _heads_of(node: Node) -> tuple[int, int]:
 
 
 def _queries(node: Node) -> tuple[Split, ...]:
-    """Split along the query rows: a causal mask of the operator's own counts from the first."""
-    if node.integer("is_causal", 0):
+    """Split along the query rows; a causal mask of the operator's own counts from the first.
+
+    A piece is given that mask as one of its rows, where it takes the place of no other, no keys
+    of earlier runs shift it, and nobody reads the masked scores.
+    """
+    query, is_causal = node.shape(0) or (), node.integer("is_causal", 0)
+    if is_causal and any(map(node.shape, (_MASK, _PAST_KEY, _PAST_VALUE, _LENGTHS))):
         return ()
-    query = node.shape(0) or ()
+    if is_causal and any(node.outputs[_SCORES:]):
+        return ()
     rows = len(query) - 2
     reads = {0: Part(rows), _MASK: _of_mask(node, 2, 1)}
     makes = {0: Part(rows), _SCORES: Part(2)}
@@ -74,6 +80,14 @@ def _of_mask(node: Node, axis: int, scale: int) -> Part | None:
     mask = node.shape(_MASK)
     at = axis - (4 - len(mask)) if mask else -1
     return Part(at, scale) if mask and at >= 0 and mask[at] > 1 else None
+
+
+def _piece(node: Node, split: Split, piece: Range) -> Edit:
+    """Say what a piece's sizes and mask are."""
+    if split.role is Role.QUERIES and node.integer("is_causal", 0):
+        keys = (node.shape(1) or ())[-2]
+        return Edit({"is_causal": 0}, masks={_MASK: Causal(piece, keys)})
+    return _fewer_heads(node, split, piece)
 
 
 def _fewer_heads(node: Node, split: Split, piece: Range) -> Edit:
@@ -88,4 +102,4 @@ def _fewer_heads(node: Node, split: Split, piece: Range) -> Edit:
 
 RULES: Mapping[str, Rule] = {"Attention": _attention}
 
-EDITS: Mapping[str, Editor] = {"Attention": _fewer_heads}
+EDITS: Mapping[str, Editor] = {"Attention": _piece}

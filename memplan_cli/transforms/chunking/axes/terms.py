@@ -145,12 +145,26 @@ Rule = Callable[[Node], tuple[Split, ...]]
 """The splits of an operator; none where it does not know enough."""
 
 
+class Causal(NamedTuple):
+    """A mask of query rows by keys: each row sees the keys up to its own place.
+
+    Attributes:
+        rows: The places of the rows.
+        keys: How many keys there are.
+    """
+
+    rows: Range
+    keys: int
+
+
 class Edit(NamedTuple):
     """What a piece of an op has instead of the op's own attributes and constants."""
 
     attributes: Mapping[str, Attribute] = {}
     constants: Mapping[int, Dims] = {}
     """By input position."""
+    masks: Mapping[int, Causal] = {}
+    """By input position, of inputs that the op itself leaves out."""
     beyond: tuple[int, int] = (0, 0)
     """What a piece makes of its first output before and after its own range, to be cut off."""
 
