@@ -29,7 +29,7 @@ def first_lines(before: Peaks | None, after: Peaks | None) -> list[str]:
         sides = {"original": before, "optimized": after}
         runtime = RuntimeFacts("onnxruntime", "1", CPU, dict(sides), sides)
         plan = plan.with_report(replace(plan.report, runtime=runtime))
-    return render(plan, "text").splitlines()[1:4]
+    return render(plan, "text", detail="details").splitlines()[1:5]
 
 
 def test_the_process_comes_first_then_the_arena_then_the_plan() -> None:
@@ -37,7 +37,7 @@ def test_the_process_comes_first_then_the_arena_then_the_plan() -> None:
         observed(200_000_000, 300_000_000, 5120), observed(50_000_000, 150_000_000, 3072)
     )
     assert (
-        lines[0] == "process: load 200.0 -> 50.0 MB (-75.0%), run 300.0 -> 150.0 MB (-50.0%)"
+        lines[0] == "process, observed: load 200.0 -> 50.0 MB (-75.0%), run 300.0 -> 150.0 MB (-50.0%)"
     )
     assert lines[1] == "arena, weights left out: 4.00 KiB -> 2.00 KiB (-50.0%)"
     assert lines[2].startswith("plan: ")
@@ -46,7 +46,7 @@ def test_the_process_comes_first_then_the_arena_then_the_plan() -> None:
 @pytest.mark.parametrize("after", [200_000_000, 199_000_000, 230_000_000])
 def test_where_nothing_is_won_the_headline_says_so(after: int) -> None:
     (line, *_) = first_lines(observed(200_000_000, 200_000_000, 9), observed(after, after, 9))
-    assert line.startswith("process: nothing won: load 200.0 -> ")
+    assert line.startswith("process, observed: nothing won: load 200.0 -> ")
 
 
 def test_what_was_not_measured_is_not_said() -> None:

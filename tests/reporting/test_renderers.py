@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
@@ -22,7 +23,8 @@ from memplan_cli.core.results.report import read_report
 from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import PlanError, SettingsError
 from memplan_cli.planning.checking.plan_file import read_plan
-from memplan_cli.reporting import RENDERERS, render
+from memplan_cli.reporting import RENDERERS as FORMATS
+from memplan_cli.reporting import render
 from memplan_cli.reporting.media import text
 from memplan_cli.reporting.media.bars import bars, sampled
 from memplan_cli.reporting.media.text import Screen
@@ -37,6 +39,7 @@ PLANS = {
     path.name.removesuffix(".memplan.json"): path
     for path in sorted((GOLDEN / "plans").glob("*.json"))
 }
+RENDERERS = {**FORMATS, "text": partial(render, form="text", detail="definitions")}
 FIXED_ONLY = ("c-header", "tflm", "minimalloc")
 
 

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from memplan_cli.cli.common import format_option, output_options
+from memplan_cli.cli.common import detail_options, format_option, output_options
 from memplan_cli.cli.options.chosen import Chosen, settings_options
 from memplan_cli.cli.options.outputs import deliver, result_option
 from memplan_cli.cli.options.profiles import several_dims
 
 if TYPE_CHECKING:
     from memplan_cli.cli.common import Output
+    from memplan_cli.reporting.plans.answer import Detail
     from memplan_cli.workflows.profiles import Profiles
 
 FORMATS = (
@@ -31,6 +32,7 @@ FORMATS = (
 @click.option(
     "--print-log", is_flag=True, help="Print one line for each tensor that reuses memory."
 )
+@detail_options
 @click.option(
     "--dry-run", is_flag=True, help="Plan a training step of the model too; nothing is run."
 )
@@ -43,6 +45,7 @@ def report(  # noqa: PLR0913 - one parameter an option, as click wants it
     profiles: Profiles,
     settings: Chosen,
     print_log: bool,
+    detail: Detail,
     dry_run: bool,
     form: str,
     out: Path | None,
@@ -57,12 +60,13 @@ def report(  # noqa: PLR0913 - one parameter an option, as click wants it
     memplan report model.onnx --format html -o report.html
     """
     from memplan_cli import workflows
-    from memplan_cli.reporting import render
+    from memplan_cli.reporting import check_detail, render
     from memplan_cli.reporting.plans.html import Beside
     from memplan_cli.workflows.files.output_files import refuse_targets
     from memplan_cli.workflows.process import report_with_prediction
     from memplan_cli.workflows.report import in_files_order, reject_unused_settings
 
+    check_detail(detail, form)
     path = path or workflows.newest_plan(Path.cwd())
     asked = (
         *settings.given,
@@ -86,5 +90,5 @@ def report(  # noqa: PLR0913 - one parameter an option, as click wants it
         kept = in_files_order(path, chosen, profiles)
         beside = Beside("in the order of the file", kept)
     color = output.color and out is None
-    text = render(plan, form, color=color, print_log=print_log, beside=beside)
+    text = render(plan, form, color=color, print_log=print_log, beside=beside, detail=detail)
     deliver(text, out, output)
