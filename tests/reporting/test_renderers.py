@@ -183,7 +183,7 @@ def test_what_was_asked_for_is_told_with_its_price() -> None:
         assert (
             "3 nodes recomputed, 4.2% more FLOPs; the budget of 117.19 KiB is not met" in got
         )
-        assert "1 outputs reuse the buffer of the input they replace, 16.00 KiB less" in got
+        assert "1 output reuses the buffer of the input it replaces, 16.00 KiB less" in got
         assert "its producer reads w2 after writing" in got
         assert "Recomputation" not in RENDERERS[form](plan_named("branchy"))
 

@@ -251,7 +251,8 @@ def left_at_32_bits(plan: Plan, most: int) -> Iterator[doc.Block]:
         unit = units[tensor.arena]
         whole[unit] = whole.get(unit, 0) + tensor.bytes
     taken = " + ".join(f"{format_size(size)}{unit}" for unit, size in whole.items())
-    line = f"{counted(len(wide), 'tensor')} ({taken} without reuse) at {_WIDE} beside 16-bit floats"
+    stay = f"{'stays' if len(wide) == 1 else 'stay'} {_WIDE} beside 16-bit floats"
+    line = f"{counted(len(wide), 'tensor')}, {taken} without reuse, {stay}"
     rows = (
         (
             doc.Name(tensor.id),
@@ -362,8 +363,10 @@ def donated_line(report: Report) -> str:
     # Over symbols what it saves is in the expression of the total alone.
     less = "" if report.symbolic else f", {format_size(found.bytes)} less in total"
     pairs = counted(len(found.pairs), "output")
-    reuse = "reuses" if len(found.pairs) == 1 else "reuse"
-    return f"{pairs} {reuse} the buffer of the input they replace{less}{refused}"
+    one = len(found.pairs) == 1
+    words = "reuses the buffer of the input it replaces"
+    words = words if one else "reuse the buffer of the input they replace"
+    return f"{pairs} {words}{less}{refused}"
 
 
 def _donated_code(report: Report) -> tuple[str, ...]:
