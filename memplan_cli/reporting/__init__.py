@@ -81,7 +81,7 @@ RENDERERS: Mapping[str, Renderer] = {
     "svg": _of("svg"),
     "csv": _of("exports", "tensors_csv"),
     "chrome-trace": _of("chrome_trace"),
-    "c-header": _of("exports", "c_header"),
+    "c-header": _of("c_header", "c_header"),
     "tflm": _of("exports", "tflm"),
     "minimalloc": _of("exports", "minimalloc"),
 }
