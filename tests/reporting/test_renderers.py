@@ -29,6 +29,8 @@ from memplan_cli.reporting.media import text
 from memplan_cli.reporting.media.bars import bars, sampled
 from memplan_cli.reporting.media.text import Screen
 from memplan_cli.reporting.plans import html
+from memplan_cli.reporting.plans.c_header import c_header
+from memplan_cli.reporting.plans.exports import Interface, Port
 from memplan_cli.reporting.plans.sections import plan_document
 
 if TYPE_CHECKING:
@@ -162,6 +164,51 @@ def test_the_c_header_compiles_without_a_warning_and_says_the_offsets(
     done = subprocess.run([tmp_path / "main"], capture_output=True, text=True, check=True)
     offsets = [*(tensor.offset for tensor in plan.tensors), plan.arenas[0].height]
     assert [int(line) for line in done.stdout.split()] == offsets
+
+
+_PRINTS = """#include <stdio.h>
+#include "plan.h"
+int main(void) { int i;
+  for (i = 0; i < MEMPLAN_STEP_COUNT; ++i) printf("%s ", MEMPLAN_STEPS[i].name);
+  for (i = 0; i < MEMPLAN_TENSOR_COUNT; ++i) printf("%ld ", (long)MEMPLAN_TENSORS[i].alias_of);
+  for (i = 0; i < MEMPLAN_INPUT_COUNT; ++i)
+    printf("%s %s ", MEMPLAN_INPUTS[i].name, MEMPLAN_INPUTS[i].shape);
+  for (i = 0; i < MEMPLAN_OUTPUT_COUNT; ++i)
+    printf("%s %s %lu ", MEMPLAN_OUTPUTS[i].name, MEMPLAN_OUTPUTS[i].dtype,
+           (unsigned long)MEMPLAN_OUTPUTS[i].bytes);
+  return 0; }
+"""
+
+
+@pytest.mark.parametrize(
+    ("compiler", "standard", "file"), [("cc", "c99", "main.c"), ("c++", "c++11", "main.cc")]
+)
+def test_the_c_header_says_the_steps_the_aliases_and_what_goes_in_and_out(
+    tmp_path: Path, compiler: str, standard: str, file: str
+) -> None:
+    if shutil.which(compiler) is None:
+        pytest.skip(f"there is no {compiler} here")
+    plan = plan_named("branchy")
+    interface = Interface(
+        (Port("image", "float32", (1, 3, 32, 32), 12288),),
+        (Port("prob", "float32", (1, "n"), None), Port("odd", "string", None, None)),
+    )
+    (tmp_path / "plan.h").write_text(c_header(plan, interface), encoding="utf-8")
+    (tmp_path / file).write_text(_PRINTS)
+    flags = [f"-std={standard}", "-Wall", "-Wextra", "-pedantic", "-Werror"]
+    subprocess.run([compiler, *flags, file, "-o", "main"], cwd=tmp_path, check=True)
+    said = subprocess.run([tmp_path / "main"], capture_output=True, text=True, check=True)
+    at = [tensor.id for tensor in plan.tensors]
+    aliases = [at.index(t.alias_of) if t.alias_of else -1 for t in plan.tensors]
+    assert said.stdout.split() == [
+        *plan.order[0].nodes,
+        *map(str, aliases),
+        *("image", "1x3x32x32", "prob", "float32", "0", "odd", "string", "0"),
+    ]
+
+
+def test_a_plan_file_without_its_model_says_what_the_header_lacks() -> None:
+    assert "holds no graph inputs and outputs" in RENDERERS["c-header"](plan_named("branchy"))
 
 
 def test_names_that_look_alike_in_c_have_macros_of_their_own() -> None:

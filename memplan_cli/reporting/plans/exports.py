@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.problem import Problem
     from memplan_cli.core.results.placements import ArenaFacts
     from memplan_cli.core.results.plan import Plan
-    from memplan_cli.core.symbolic.dims import Dim
+    from memplan_cli.core.program import Dim
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,11 +129,9 @@ def _matched(plan: Plan, tensors: Sequence[TfliteTensor]) -> dict[int, Placement
     """
     names = {tensor.id: tensor for tensor in plan.tensors}
     found = {
-        at: names[name]
+        at: names[known[0]]
         for at, tensor in enumerate(tensors)
-        if tensor.live is not None
-        for name in (tensor.name.removesuffix(":0"),)
-        if name in names
+        if tensor.live is not None and (known := [n for n in _spellings(tensor) if n in names])
     }
     if not found:
         free = [tensor.name for tensor in tensors if tensor.live is not None]
@@ -145,6 +143,12 @@ def _matched(plan: Plan, tensors: Sequence[TfliteTensor]) -> dict[int, Placement
             hint="convert the model so that names are kept",
         )
     return found
+
+
+def _spellings(tensor: TfliteTensor) -> tuple[str, ...]:
+    """Return what a tensor may be called in ONNX: of fused ones a converter joins the names."""
+    name = tensor.name.removesuffix(":0")
+    return (name, *reversed(name.split(";")))
 
 
 def _check(tensors: Sequence[TfliteTensor], places: Mapping[int, Placement]) -> None:
