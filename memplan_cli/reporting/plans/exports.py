@@ -14,9 +14,9 @@ from memplan_cli.reporting.findings.hints import how_to_know
 
 if TYPE_CHECKING:
     from memplan_cli.core.problem import Problem
+    from memplan_cli.core.program import Dim
     from memplan_cli.core.results.placements import ArenaFacts
     from memplan_cli.core.results.plan import Plan
-    from memplan_cli.core.program import Dim
 
 
 @dataclass(frozen=True, slots=True)
