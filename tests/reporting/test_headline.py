@@ -120,3 +120,11 @@ def test_a_chart_of_part_of_the_sizes_says_so() -> None:
 def test_a_format_of_one_length_refuses_another(form: str) -> None:
     with pytest.raises(SettingsError, match="no details to ask for"):
         render(plan_of_text(TEXT), form, detail="details")
+
+
+def test_a_partial_plan_claims_no_least_order() -> None:
+    plan = plan_of_text(TEXT)
+    report = replace(plan.report, coverage=0.5, partial=True)
+    shown = render(plan.with_report(report), "text")
+    assert "proved: nothing of sizes that are not known" in shown
+    assert "needs less" not in shown

@@ -72,7 +72,9 @@ def _proved(report: Report) -> Iterator[str]:
             yield f"outputs bit for bit the original's {where}"
         else:
             yield f"outputs within the tolerance {where}"
-    if memory.order_proved:
+    if report.partial:
+        yield "nothing of sizes that are not known"
+    elif memory.order_proved:
         yield "no order of these nodes needs less (fusion may)"
     elif memory.live_peak is not None and memory.live_peak == memory.planned:
         yield "no plan of this order is smaller"
@@ -89,7 +91,7 @@ def _next_step(plan: Plan) -> Iterator[doc.Block]:
         yield _command(f"memplan optimize {model} --order keep")
     elif budget is not None and not report.recompute.met and report.chunked.budget is None:
         yield _command(f"memplan optimize {model} --chunk auto --budget {budget}")
-    elif report.memory.planned is None:
+    elif report.memory.planned is None or report.partial:
         hint = how_to_know(plan)
         if hint:
             yield _said(hint)
