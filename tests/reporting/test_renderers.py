@@ -365,3 +365,9 @@ def test_a_bar_shows_the_highest_of_each_stretch() -> None:
     assert bars([1, 16, 8], rows=2) == [" █", "▁██"]
     assert bars([0, 0], rows=2) == []
     assert bars([1, 10**12], rows=1) == ["▁█"], "what is not zero shows"
+
+
+def test_the_picture_names_what_has_room() -> None:
+    shown = RENDERERS["svg"](plan_named("branchy"))
+    assert '<text class="n"' in shown
+    assert ">b0_conv</text>" in shown
