@@ -19,6 +19,7 @@ from memplan_cli.reporting.escape import per_unit
 from memplan_cli.reporting.findings.assumed import assumed_of, named_dims
 from memplan_cli.reporting.findings.hints import command_with_numbers
 from memplan_cli.reporting.plans import constants, runtime
+from memplan_cli.reporting.plans.caches import caches
 from memplan_cli.reporting.plans.memory import (
     certainty_lines,
     headline,
@@ -70,6 +71,7 @@ def details(plan: Plan, most: int) -> Iterator[doc.Block]:
     yield from _bindings(report)
     yield from _recomputation(report)
     yield from _pieces(report, most)
+    yield from caches(report, most)
     yield from _donation(report, most)
     yield from _orders(report)
     yield from runtime.evidence(report.runtime)
@@ -84,7 +86,8 @@ def said_besides(plan: Plan) -> Iterator[doc.Block]:
     """Yield what no reader of the first lines may miss: dims, what was asked for, warnings."""
     report = plan.report
     yield from _of_dims(report)
-    for section in (_recomputation(report), _pieces(report, 0), _donation(report, 0)):
+    asked = _recomputation(report), _pieces(report, 0), caches(report, 0), _donation(report, 0)
+    for section in asked:
         yield from (block for block in section if isinstance(block, doc.Paragraph))
     yield from _bindings(report)
     yield from _remarks(report)
