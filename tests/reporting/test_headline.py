@@ -95,10 +95,8 @@ def test_each_row_of_the_levels_says_its_order() -> None:
     )
 
 
-@pytest.mark.parametrize("phase", ["test"])
-def test_a_model_left_as_it_is_gives_one_reason_and_no_false_ones(phase: str) -> None:
-    block = MemParam(**{f"optimize_{phase}": False})
-    plan = plan_of_text(TEXT, Settings(mem_param=block))
+def test_a_model_left_as_it_is_gives_one_reason_and_no_false_ones() -> None:
+    plan = plan_of_text(TEXT, Settings(mem_param=MemParam(optimize_test=False)))
     shown = render(plan, "text", detail="definitions", print_log=True)
     log, _, report = shown.partition("Memory of")
     assert {line.partition("not reused: ")[2] for line in log.splitlines() if line} == {
@@ -124,7 +122,7 @@ def test_a_format_of_one_length_refuses_another(form: str) -> None:
 
 def test_a_partial_plan_claims_no_least_order() -> None:
     plan = plan_of_text(TEXT)
-    report = replace(plan.report, coverage=0.5, partial=True)
+    report = replace(plan.report, coverage=0.5)
     shown = render(plan.with_report(report), "text")
     assert "proved: nothing of sizes that are not known" in shown
     assert "needs less" not in shown

@@ -34,6 +34,8 @@ from memplan_cli.reporting.plans.exports import Interface, Port
 from memplan_cli.reporting.plans.sections import plan_document
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from memplan_cli.core.results.plan import Plan
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "renderers"
@@ -41,7 +43,10 @@ PLANS = {
     path.name.removesuffix(".memplan.json"): path
     for path in sorted((GOLDEN / "plans").glob("*.json"))
 }
-RENDERERS = {**FORMATS, "text": partial(render, form="text", detail="definitions")}
+RENDERERS: dict[str, Callable[[Plan], str]] = {
+    **FORMATS,
+    "text": partial(render, form="text", detail="definitions"),
+}
 FIXED_ONLY = ("c-header", "tflm", "minimalloc")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-import flatbuffers
+import flatbuffers  # type: ignore[import-untyped]
 
 NEG, EXP = 59, 47
 FLOAT32 = 0

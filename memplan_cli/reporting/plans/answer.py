@@ -1,4 +1,4 @@
-"""The report as text: the answer in the first lines, its details and definitions on demand."""
+"""The report as text: the answer in the first lines, details and definitions for those who ask."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ typedef struct {
   int32_t alias_of;
 } memplan_tensor;
 
-/* A node runs at step first; one with subgraphs ends at step last, its body between them. */
+/* A node runs at step first; one with subgraphs ends at step last, its subgraph between them. */
 typedef struct {
   const char *name;
   uint32_t first;

@@ -131,7 +131,8 @@ def _matched(plan: Plan, tensors: Sequence[TfliteTensor]) -> dict[int, Placement
     found = {
         at: names[known[0]]
         for at, tensor in enumerate(tensors)
-        if tensor.live is not None and (known := [n for n in _spellings(tensor) if n in names])
+        if tensor.live is not None
+        and (known := [n for n in _possible_names(tensor) if n in names])
     }
     if not found:
         free = [tensor.name for tensor in tensors if tensor.live is not None]
@@ -145,7 +146,7 @@ def _matched(plan: Plan, tensors: Sequence[TfliteTensor]) -> dict[int, Placement
     return found
 
 
-def _spellings(tensor: TfliteTensor) -> tuple[str, ...]:
+def _possible_names(tensor: TfliteTensor) -> tuple[str, ...]:
     """Return what a tensor may be called in ONNX: of fused ones a converter joins the names."""
     name = tensor.name.removesuffix(":0")
     return (name, *reversed(name.split(";")))
