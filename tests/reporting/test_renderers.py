@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
@@ -29,6 +28,7 @@ from memplan_cli.reporting.media import text
 from memplan_cli.reporting.media.bars import bars, sampled
 from memplan_cli.reporting.media.text import Screen
 from memplan_cli.reporting.plans import html
+from memplan_cli.reporting.plans.answer import text_document
 from memplan_cli.reporting.plans.c_header import c_header
 from memplan_cli.reporting.plans.exports import Interface, Port
 from memplan_cli.reporting.plans.sections import plan_document
@@ -45,7 +45,7 @@ PLANS = {
 }
 RENDERERS: dict[str, Callable[[Plan], str]] = {
     **FORMATS,
-    "text": partial(render, form="text", detail="definitions"),
+    "text": lambda plan: text.draw(text_document(plan, 12, "definitions"), Screen()),
 }
 FIXED_ONLY = ("c-header", "tflm", "minimalloc")
 
