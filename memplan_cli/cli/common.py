@@ -148,6 +148,26 @@ def format_option(*formats: str) -> Callable[[Command], Command]:
     )
 
 
+def detail_options(command: Command) -> Command:
+    """Add ``--verbose`` and ``--explain``, and pass how much to say as ``detail``."""
+
+    @wraps(command)
+    def run(*args: object, verbose: bool, explain: bool, **options: object) -> Any:  # noqa: ANN401 - as the command
+        shown = "details" if verbose else "answer"
+        return command(*args, detail="definitions" if explain else shown, **options)
+
+    for option in (
+        click.option(
+            "--explain", is_flag=True, help="Print the details, and what each number means."
+        ),
+        click.option(
+            "--verbose", "-v", is_flag=True, help="Print the tables below the first lines too."
+        ),
+    ):
+        run = option(run)
+    return run  # type: ignore[return-value]
+
+
 dim_option = click.option(
     "--dim", "dims", multiple=True, metavar="NAME=N", help="Set a symbolic dimension."
 )

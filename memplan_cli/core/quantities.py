@@ -117,6 +117,11 @@ def format_share(part: int, whole: int) -> str:
     return f"{100 * part / whole:.1f}%" if whole else "-"
 
 
+def counted(count: int, thing: str) -> str:
+    """Return how many of a thing there are: ``1 node``, ``7 nodes``."""
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
+
+
 def _unit_hint(number: str, unit: str) -> str:
     if unit.lower() in _PREFIXES:
         prefix = unit.upper()

@@ -39,10 +39,10 @@ class Reuse:
 def print_log(plan: Plan) -> Iterator[str]:
     """Yield the log's lines, in the order of the plan, refusals where they happened."""
     count = 0
-    for reuse in reuses(plan.tensors):
+    for reuse in reuses(plan.tensors, plan.report.level):
         name = _described(reuse.tensor)
         if reuse.donor is None:
-            yield f"-: {name} not reused: {reuse.reason}"
+            yield f"-: {name} not reused: {why_not(plan, reuse)}"
             continue
         tensor = reuse.tensor
         where = (
@@ -58,13 +58,29 @@ def print_log(plan: Plan) -> Iterator[str]:
             yield f"-: {refusal.name} not reused: {refusal.reason}"
 
 
-def refusals(tensors: Sequence[Placement]) -> Iterator[tuple[Placement, str]]:
+_LEFT_ALONE = "the model is left as it is"
+
+
+def is_left_alone(plan: Plan) -> bool:
+    """Whether the settings say that a model of this phase is left as it is."""
+    block = plan.settings.get("mem_param")
+    key = f"optimize_{plan.report.phase}"
+    return isinstance(block, dict) and block.get(key) is False
+
+
+def why_not(plan: Plan, reuse: Reuse) -> str:
+    """Return why a tensor of a plan has nobody's memory; empty where it has."""
+    alone = reuse.donor is None and is_left_alone(plan)
+    return _LEFT_ALONE if alone else reuse.reason
+
+
+def refusals(tensors: Sequence[Placement], level: int = 1) -> Iterator[tuple[Placement, str]]:
     """Yield each tensor that reuses no memory, by its start, and why.
 
     The same as `reuses` says, in a third of the time: to know that nobody lay there before,
     it is enough to know which addresses are taken, and soon all below the top are.
     """
-    pools = _pools(tensors)
+    pools = _pools(tensors, level)
     taken: dict[int, _Taken] = {}
     for tensor in _by_start(tensors):
         if tensor.slot is not None:
@@ -75,9 +91,9 @@ def refusals(tensors: Sequence[Placement]) -> Iterator[tuple[Placement, str]]:
             yield tensor, _why_nobody(tensor)
 
 
-def reuses(tensors: Sequence[Placement]) -> Iterator[Reuse]:
+def reuses(tensors: Sequence[Placement], level: int = 1) -> Iterator[Reuse]:
     """Yield each tensor, by its start, with its donor or the reason it has none."""
-    pools = _pools(tensors)
+    pools = _pools(tensors, level)
     maps: dict[int, _Map] = {}
     for tensor in _by_start(tensors):
         if tensor.slot is None:
@@ -86,12 +102,12 @@ def reuses(tensors: Sequence[Placement]) -> Iterator[Reuse]:
             yield pools[tensor.arena].take(tensor)
 
 
-def _pools(tensors: Sequence[Placement]) -> dict[int, _Pool]:
+def _pools(tensors: Sequence[Placement], level: int) -> dict[int, _Pool]:
     """Return the pool of each arena that has one, with the size of each of its slots."""
     found: dict[int, _Pool] = {}
     for arena, slot, size in cells(tensors, "arena", "slot", "bytes"):
         if slot is not None:
-            sizes = found.setdefault(arena, _Pool()).sizes
+            sizes = found.setdefault(arena, _Pool(level)).sizes
             if sizes.get(slot, -1) < size:
                 sizes[slot] = size
     return found
@@ -120,9 +136,10 @@ def _described(tensor: Placement) -> str:
 
 
 class _Pool:
-    """The slots of one pool, and who holds each."""
+    """The slots of one pool of a level, and who holds each."""
 
-    def __init__(self) -> None:
+    def __init__(self, level: int) -> None:
+        self._level = level
         self.sizes: dict[int, int] = {}
         self._holders: dict[int, Placement] = {}
         self._free: dict[int, Placement] = {}
@@ -150,7 +167,9 @@ class _Pool:
             return f"no free slot holds {tensor.dtype}"
         if all(self.sizes[slot] < tensor.bytes for slot in slots):
             return f"no free slot of {tensor.dtype} is as large as {tensor.bytes} bytes"
-        return f"free slots of {tensor.dtype} are of another shape or kept for later tensors"
+        if self._level == 0 and all(self._free[s].shape != tensor.shape for s in slots):
+            return f"no free slot of {tensor.dtype} has its shape"
+        return f"free slots of {tensor.dtype} that would do are kept for later tensors"
 
 
 class _Map:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.reporting.media import Medium
     from memplan_cli.reporting.media.text import Screen
+    from memplan_cli.reporting.plans.answer import Detail
     from memplan_cli.reporting.plans.html import Beside
 
 Renderer = Callable[["Plan"], str]
@@ -50,11 +51,11 @@ def _medium(medium: Medium) -> Renderer:
     return draw
 
 
-def _text(plan: Plan, screen: Screen | None = None) -> str:
+def _text(plan: Plan, screen: Screen | None = None, detail: Detail = "answer") -> str:
     from memplan_cli.reporting.media.text import Screen, draw
-    from memplan_cli.reporting.plans.sections import plan_document
+    from memplan_cli.reporting.plans.answer import text_document
 
-    return draw(plan_document(plan, _MOST_IN_TEXT), screen or Screen())
+    return draw(text_document(plan, _MOST_IN_TEXT, detail), screen or Screen())
 
 
 def _markdown_logged(plan: Plan) -> str:
@@ -80,7 +81,7 @@ RENDERERS: Mapping[str, Renderer] = {
     "svg": _of("svg"),
     "csv": _of("exports", "tensors_csv"),
     "chrome-trace": _of("chrome_trace"),
-    "c-header": _of("exports", "c_header"),
+    "c-header": _of("c_header", "c_header"),
     "tflm": _of("exports", "tflm"),
     "minimalloc": _of("exports", "minimalloc"),
 }
@@ -92,13 +93,14 @@ _LOGGED: Mapping[str, Renderer] = {
 }
 
 
-def render(
+def render(  # noqa: PLR0913 - one parameter an option
     plan: Plan,
     form: str,
     *,
     color: bool = False,
     print_log: bool = False,
     beside: Beside | None = None,
+    detail: Detail = "answer",
 ) -> str:
     """Return a plan in one of the formats, as the command line shows it.
 
@@ -108,14 +110,17 @@ def render(
         color: Whether text may hold colours: it goes to a terminal, and is as wide as it.
         print_log: Whether to add a line for each tensor that reuses memory, and why not.
         beside: Another plan, whose live bytes the page lays over this one's.
+        detail: How much a text says: the first lines, the tables, what numbers mean.
 
     Raises:
-        SettingsError: there is no such format, or it has no place for the log.
+        SettingsError: there is no such format, or it has no place for the log or has but
+            one length.
     """
     table = _LOGGED if print_log else RENDERERS
     what = "--print-log goes with" if print_log else "the formats are"
     if form not in table:
         raise SettingsError(f"{form!r}: {what} {', '.join(table)}")
+    check_detail(detail, form)
     if form == "html":
         from memplan_cli.reporting.plans.html import render as page
 
@@ -125,8 +130,21 @@ def render(
     from memplan_cli.reporting.media.text import Screen
 
     log = "".join(f"{terminal(line)}\n" for line in log_lines(plan)) if print_log else ""
-    shown = _text(plan, Screen(_width(), color))
+    shown = _text(plan, Screen(_width(), color), detail)
     return f"{log}\n{shown}" if log else shown
+
+
+def check_detail(detail: Detail, form: str) -> None:
+    """Refuse a length for a format that has but one.
+
+    Raises:
+        SettingsError: the format is not text.
+    """
+    if detail != "answer" and form != "text":
+        raise SettingsError(
+            f"--format {form} has no details to ask for: it always has them all",
+            hint="leave --verbose and --explain out",
+        )
 
 
 def _width() -> int:

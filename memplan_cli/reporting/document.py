@@ -6,7 +6,7 @@ hold plain strings: each medium escapes what it shows, and quotes every `Name`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -37,6 +37,11 @@ class Paragraph:
 
     text: Prose
     tone: Literal["plain", "verdict", "soft"] = "plain"
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning(Paragraph):
+    """What words above it mean, for those who ask for definitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +106,11 @@ class Items:
     lines: tuple[Prose, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Meanings(Items):
+    """What several words above it mean, a line for each."""
+
+
 SHELL = "sh"
 """The language of commands."""
 
@@ -130,6 +140,18 @@ class Document:
 
     title: Prose
     blocks: tuple[Block, ...]
+
+
+def without_definitions(document: Document) -> Document:
+    """Return a document without what its numbers and words mean."""
+    blocks = (
+        replace(block, rows=tuple(replace(row, definition="") for row in block.rows))
+        if isinstance(block, Figures)
+        else block
+        for block in document.blocks
+        if not isinstance(block, Meaning | Meanings)
+    )
+    return replace(document, blocks=tuple(blocks))
 
 
 def parts(prose: Prose) -> tuple[str | Name, ...]:

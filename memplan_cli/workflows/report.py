@@ -6,7 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.program import Origin
+from memplan_cli.core.symbolic.dims import bind_dim
+from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.errors import PlanError, SettingsError
+from memplan_cli.reporting.plans.exports import Interface, Port
 from memplan_cli.settings.settings import Settings
 from memplan_cli.workflows.candidates import warned
 from memplan_cli.workflows.files.file_names import PLAN_SUFFIX
@@ -17,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from memplan_cli.core.problem import Allocator
+    from memplan_cli.core.program import VarId
     from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.workflows.profiles import Profiles
@@ -47,6 +52,29 @@ def plan(
     """
     file = read_model(Path(model))
     return plan_model(file, settings or Settings(), progress, allocate).plan
+
+
+def interface_of(model: FilePath, settings: Settings) -> Interface:
+    """Return what goes into a model and what comes out, dims bound as in its plan.
+
+    Raises:
+        MemplanError: the model or a setting is wrong.
+    """
+    from memplan_cli.workflows.files.assuming import settle_in_numbers
+
+    path = Path(model)
+    found = settle_in_numbers(read_model(path).lazy, path, settings)
+    program, dims = found.loaded.program, found.settings.dims
+
+    def port(identity: VarId) -> Port:
+        var = program.vars[identity]
+        shape = None if var.shape is None else tuple(bind_dim(d, dims) for d in var.shape)
+        size = size_of(shape, var.dtype)
+        known = None if size is None or size.symbols else size.coefficient
+        return Port(var.name or str(identity), var.dtype, shape, known)
+
+    inputs = (v for v in program.body.inputs if program.vars[v].origin is Origin.INPUT)
+    return Interface(tuple(map(port, inputs)), tuple(map(port, program.body.outputs)))
 
 
 def report(

@@ -59,7 +59,7 @@ def test_optimize_writes_model_and_plan_and_prints_the_report(model: Path) -> No
     assert result.exit_code == 0, result.output
     assert files(model.parent) == {"net.onnx", "net.memplan.onnx", "net.memplan.json"}
     assert model.read_bytes() == before
-    assert "naive" in result.stdout
+    assert "without reuse" in result.stdout
     assert "net.memplan.onnx" in result.stderr
 
 

@@ -25,7 +25,9 @@ def test_a_pipe_gets_no_colours_and_a_hundred_columns(tmp_path: Path) -> None:
     write(tmp_path / "a.onnx", GOOD)
     done = memplan("report", tmp_path / "a.onnx")
     assert "\x1b" not in done.stdout
-    assert max(map(len, done.stdout.splitlines())) <= 100
+    lines = done.stdout.splitlines()
+    # A command to copy is never broken.
+    assert max(len(line) for line in lines if not line.startswith("next: ")) <= 100
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -28,7 +28,8 @@ def test_the_report_of_a_sample_model_is_the_one_in_the_repository(
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("COLUMNS", "100")
     made = plan(Path("sample_models") / f"{model}.onnx", Settings(level=level))  # type: ignore[arg-type]
-    text = render(made, form, print_log=form == "text")
+    told = {"print_log": True, "detail": "details"} if form == "text" else {}
+    text = render(made, form, **told)  # type: ignore[arg-type]
     path = REPORTS / f"{model}.level{level}.{'json' if form == 'json' else 'txt'}"
     if update_golden:
         path.parent.mkdir(exist_ok=True)

@@ -145,7 +145,7 @@ def test_what_is_donated_counts_once_in_the_expression_of_the_total(tmp_path: Pa
     apart = workflows.report(path, Settings()).report
     given_away = workflows.report(path, Settings(donate={"x": "y"})).report
     assert given_away.donated.pairs == (("x", "y"),)
-    assert donated_line(given_away) == "1 outputs reuse the buffer of the input they replace"
+    assert donated_line(given_away) == "1 output reuses the buffer of the input it replaces"
     saved = {"batch": 3}
     less = unit_value(apart.symbolic["total"], saved) - 3 * 32
     assert unit_value(given_away.symbolic["total"], saved) == less

@@ -16,7 +16,7 @@ from memplan_cli.settings.settings import Settings
 CHAIN = """g (float[2,3] x, float[3,3] k, float[3,2] l, float[2,3] m) => (float[3,3] z) {
     a = MatMul(x, k) b = MatMul(a, l) c = MatMul(b, m) d = MatMul(c, k) e = Transpose(d)
     z = MatMul(e, d) }"""
-KEPT = "free slots of float32 are of another shape or kept for later tensors"
+SHAPE = "no free slot of float32 has its shape"
 LINE = re.compile(
     r"^\d+: [^ ]+\[[\d,]*\] => [^ ]+\[[\d,]*\], (slot \d+, pool \d+|arena \d+ @\d+)$"
     r"|^-: [^ ]+(\[[\d,]*\])? not reused: .+$"
@@ -34,7 +34,7 @@ def test_level_0_says_who_took_the_slot_of_which_twin() -> None:
         "-: b[2,2] not reused: no slot is free",
         "0: c[2,3] => a[2,3], slot 0, pool 1",
         "-: d[2,3] not reused: no free slot of float32 is as large as 24 bytes",
-        "-: e[3,2] not reused: " + KEPT,
+        "-: e[3,2] not reused: " + SHAPE,
     ]
 
 

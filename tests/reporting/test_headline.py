@@ -1,4 +1,4 @@
-"""The first lines say what somebody pays for: the process, then the arena, then the plan."""
+"""The first lines answer: the process, the plan, what was proved, what to do next."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import pytest
 from builders import plan_of_text
 from memplan_cli.core.results.observations import CPU, Peaks, ProcessBytes
 from memplan_cli.core.results.report import RuntimeFacts
+from memplan_cli.errors import SettingsError
 from memplan_cli.reporting import render
+from memplan_cli.settings.settings import MemParam, Settings
 
 if TYPE_CHECKING:
     from memplan_cli.core.results.plan import Plan
@@ -29,32 +31,98 @@ def first_lines(before: Peaks | None, after: Peaks | None) -> list[str]:
         sides = {"original": before, "optimized": after}
         runtime = RuntimeFacts("onnxruntime", "1", CPU, dict(sides), sides)
         plan = plan.with_report(replace(plan.report, runtime=runtime))
-    return render(plan, "text").splitlines()[1:4]
+    return render(plan, "text", detail="details").splitlines()[1:5]
 
 
-def test_the_process_comes_first_then_the_arena_then_the_plan() -> None:
+def test_the_process_comes_first_then_the_plan_its_proof_and_the_next_step() -> None:
     lines = first_lines(
         observed(200_000_000, 300_000_000, 5120), observed(50_000_000, 150_000_000, 3072)
     )
-    assert (
-        lines[0] == "process: load 200.0 -> 50.0 MB (-75.0%), run 300.0 -> 150.0 MB (-50.0%)"
+    assert lines[0] == (
+        "process, observed: load 200.0 -> 50.0 MB (-75.0%), run 300.0 -> 150.0 MB (-50.0%)"
     )
-    assert lines[1] == "arena, weights left out: 4.00 KiB -> 2.00 KiB (-50.0%)"
-    assert lines[2].startswith("plan: ")
+    assert lines[1].startswith("plan: ")
+    assert lines[2].startswith("proved: ")
+    assert lines[3].startswith("next: ")
 
 
 @pytest.mark.parametrize("after", [200_000_000, 199_000_000, 230_000_000])
 def test_where_nothing_is_won_the_headline_says_so(after: int) -> None:
     (line, *_) = first_lines(observed(200_000_000, 200_000_000, 9), observed(after, after, 9))
-    assert line.startswith("process: nothing won: load 200.0 -> ")
+    assert line.startswith("process, observed: nothing won: load 200.0 -> ")
 
 
 def test_what_was_not_measured_is_not_said() -> None:
     before, after = observed(1, 1, 4096), observed(1, 1, 2048)
     lines = first_lines(replace(before, process=None), replace(after, process=None))
-    assert lines[0].startswith("arena")
+    assert lines[0].startswith("plan: ")
     assert first_lines(None, None)[0].startswith("plan: ")
 
 
 def test_no_share_of_what_nobody_runs_stands_in_the_headline() -> None:
     assert "%" not in first_lines(None, None)[0]
+
+
+def test_a_prediction_stands_where_nothing_was_observed_and_says_so() -> None:
+    plan = plan_of_text(TEXT)
+    sides = {"original": observed(10_000_000, 20_000_000, 1), "optimized": observed(1, 1, 1)}
+    report = replace(plan.report, runtime=RuntimeFacts("onnxruntime", "1", CPU, sides))
+    lines = render(plan.with_report(report), "text").splitlines()
+    assert lines[1].startswith("process, predicted: load 10.0 -> 0.0 MB")
+
+
+def test_the_answer_is_five_lines_and_the_options_for_more() -> None:
+    lines = render(plan_of_text(TEXT), "text").splitlines()
+    assert [line.partition(":")[0] for line in lines[1:4]] == ["plan", "proved", "next"]
+    assert lines[-1].startswith("-v shows the details, --explain also")
+    assert len(lines) == 6
+
+
+def test_definitions_are_shown_to_those_who_ask() -> None:
+    plan = plan_of_text(TEXT)
+    details = render(plan, "text", detail="details")
+    explained = render(plan, "text", detail="definitions")
+    assert "level 2 *" in details
+    assert "byte offsets in one arena" not in details
+    assert "exact: whatever the data" not in details
+    assert "byte offsets in one arena" in explained
+    assert "exact: whatever the data" in explained
+
+
+def test_each_row_of_the_levels_says_its_order() -> None:
+    assert "all rows in the planned order" in render(
+        plan_of_text(TEXT), "text", detail="details"
+    )
+
+
+def test_a_model_left_as_it_is_gives_one_reason_and_no_false_ones() -> None:
+    plan = plan_of_text(TEXT, Settings(mem_param=MemParam(optimize_test=False)))
+    shown = render(plan, "text", detail="definitions", print_log=True)
+    log, _, report = shown.partition("Memory of")
+    assert {line.partition("not reused: ")[2] for line in log.splitlines() if line} == {
+        "the model is left as it is"
+    }
+    assert "Not reused, and why" not in report
+    assert "next: set mem_param.optimize_test to true" in report
+
+
+def test_a_chart_of_part_of_the_sizes_says_so() -> None:
+    plan = plan_of_text(TEXT)
+    part = plan.with_report(replace(plan.report, coverage=0.5))
+    shown = render(part, "text", detail="details")
+    assert "only the 50.0% of the intermediates whose size is known" in shown
+    assert "At the peak of what has a known size: " in shown
+
+
+@pytest.mark.parametrize("form", ["json", "markdown", "html", "svg", "csv"])
+def test_a_format_of_one_length_refuses_another(form: str) -> None:
+    with pytest.raises(SettingsError, match="no details to ask for"):
+        render(plan_of_text(TEXT), form, detail="details")
+
+
+def test_a_partial_plan_claims_no_least_order() -> None:
+    plan = plan_of_text(TEXT)
+    report = replace(plan.report, coverage=0.5)
+    shown = render(plan.with_report(report), "text")
+    assert "proved: nothing of sizes that are not known" in shown
+    assert "needs less" not in shown

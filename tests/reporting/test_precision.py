@@ -36,7 +36,7 @@ def shown(text: str, folder: Path, **dims: int) -> str:
     onnx.save(onnx.parser.parse_model(text), path)
     plan = workflows.plan(path, Settings(dims=dims))
     blocks = tuple(left_at_32_bits(plan, 9))
-    assert ("Not at 16 bits" in render(plan, "text")) == bool(blocks)
+    assert ("Not at 16 bits" in render(plan, "text", detail="details")) == bool(blocks)
     lines = []
     for block in blocks:
         if isinstance(block, Paragraph):

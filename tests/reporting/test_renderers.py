@@ -22,20 +22,30 @@ from memplan_cli.core.results.report import read_report
 from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import PlanError, SettingsError
 from memplan_cli.planning.checking.plan_file import read_plan
-from memplan_cli.reporting import RENDERERS, render
+from memplan_cli.reporting import RENDERERS as FORMATS
+from memplan_cli.reporting import render
 from memplan_cli.reporting.media import text
 from memplan_cli.reporting.media.bars import bars, sampled
 from memplan_cli.reporting.media.text import Screen
 from memplan_cli.reporting.plans import html
+from memplan_cli.reporting.plans.answer import text_document
+from memplan_cli.reporting.plans.c_header import c_header
+from memplan_cli.reporting.plans.exports import Interface, Port
 from memplan_cli.reporting.plans.sections import plan_document
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from memplan_cli.core.results.plan import Plan
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "renderers"
 PLANS = {
     path.name.removesuffix(".memplan.json"): path
     for path in sorted((GOLDEN / "plans").glob("*.json"))
+}
+RENDERERS: dict[str, Callable[[Plan], str]] = {
+    **FORMATS,
+    "text": lambda plan: text.draw(text_document(plan, 12, "definitions"), Screen()),
 }
 FIXED_ONLY = ("c-header", "tflm", "minimalloc")
 
@@ -161,6 +171,51 @@ def test_the_c_header_compiles_without_a_warning_and_says_the_offsets(
     assert [int(line) for line in done.stdout.split()] == offsets
 
 
+_PRINTS = """#include <stdio.h>
+#include "plan.h"
+int main(void) { int i;
+  for (i = 0; i < MEMPLAN_STEP_COUNT; ++i) printf("%s ", MEMPLAN_STEPS[i].name);
+  for (i = 0; i < MEMPLAN_TENSOR_COUNT; ++i) printf("%ld ", (long)MEMPLAN_TENSORS[i].alias_of);
+  for (i = 0; i < MEMPLAN_INPUT_COUNT; ++i)
+    printf("%s %s ", MEMPLAN_INPUTS[i].name, MEMPLAN_INPUTS[i].shape);
+  for (i = 0; i < MEMPLAN_OUTPUT_COUNT; ++i)
+    printf("%s %s %lu ", MEMPLAN_OUTPUTS[i].name, MEMPLAN_OUTPUTS[i].dtype,
+           (unsigned long)MEMPLAN_OUTPUTS[i].bytes);
+  return 0; }
+"""
+
+
+@pytest.mark.parametrize(
+    ("compiler", "standard", "file"), [("cc", "c99", "main.c"), ("c++", "c++11", "main.cc")]
+)
+def test_the_c_header_says_the_steps_the_aliases_and_what_goes_in_and_out(
+    tmp_path: Path, compiler: str, standard: str, file: str
+) -> None:
+    if shutil.which(compiler) is None:
+        pytest.skip(f"there is no {compiler} here")
+    plan = plan_named("branchy")
+    interface = Interface(
+        (Port("image", "float32", (1, 3, 32, 32), 12288),),
+        (Port("prob", "float32", (1, "n"), None), Port("odd", "string", None, None)),
+    )
+    (tmp_path / "plan.h").write_text(c_header(plan, interface), encoding="utf-8")
+    (tmp_path / file).write_text(_PRINTS)
+    flags = [f"-std={standard}", "-Wall", "-Wextra", "-pedantic", "-Werror"]
+    subprocess.run([compiler, *flags, file, "-o", "main"], cwd=tmp_path, check=True)
+    said = subprocess.run([tmp_path / "main"], capture_output=True, text=True, check=True)
+    at = [tensor.id for tensor in plan.tensors]
+    aliases = [at.index(t.alias_of) if t.alias_of else -1 for t in plan.tensors]
+    assert said.stdout.split() == [
+        *plan.order[0].nodes,
+        *map(str, aliases),
+        *("image", "1x3x32x32", "prob", "float32", "0", "odd", "string", "0"),
+    ]
+
+
+def test_a_plan_file_without_its_model_says_what_the_header_lacks() -> None:
+    assert "holds no graph inputs and outputs" in RENDERERS["c-header"](plan_named("branchy"))
+
+
 def test_names_that_look_alike_in_c_have_macros_of_their_own() -> None:
     plan = plan_named("nested")
     names = ["a.b", "a/b", "a b", *(tensor.name for tensor in plan.tensors[3:])]
@@ -180,7 +235,7 @@ def test_what_was_asked_for_is_told_with_its_price() -> None:
         assert (
             "3 nodes recomputed, 4.2% more FLOPs; the budget of 117.19 KiB is not met" in got
         )
-        assert "1 outputs reuse the buffer of the input they replace, 16.00 KiB less" in got
+        assert "1 output reuses the buffer of the input it replaces, 16.00 KiB less" in got
         assert "its producer reads w2 after writing" in got
         assert "Recomputation" not in RENDERERS[form](plan_named("branchy"))
 
@@ -315,3 +370,9 @@ def test_a_bar_shows_the_highest_of_each_stretch() -> None:
     assert bars([1, 16, 8], rows=2) == [" █", "▁██"]
     assert bars([0, 0], rows=2) == []
     assert bars([1, 10**12], rows=1) == ["▁█"], "what is not zero shows"
+
+
+def test_the_picture_names_what_has_room() -> None:
+    shown = RENDERERS["svg"](plan_named("branchy"))
+    assert '<text class="n"' in shown
+    assert ">b0_conv</text>" in shown

@@ -55,7 +55,7 @@ def test_the_report_says_what_of_the_peak_is_foldable_and_the_option_that_folds_
     assert [(t.name, t.op, t.bytes, t.left) for t in report.foldable] == [
         ("head", "Transpose", HEAD, "")
     ]
-    text = memplan("report", SAMPLE).output
+    text = memplan("report", SAMPLE, "-v").output
     assert "32.00 KiB of the lower bound hang on initializers and constants alone" in text
     assert "--fold-constants" in text
 

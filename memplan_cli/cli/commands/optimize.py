@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, get_args
 import click
 
 from memplan_cli.cli.common import (
+    detail_options,
     format_option,
     output_options,
     provider_option,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from memplan_cli.cli.common import Output
     from memplan_cli.cli.options.validation import Validation
     from memplan_cli.core.results.plan import Plan
+    from memplan_cli.reporting.plans.answer import Detail
     from memplan_cli.workflows.profiles import Profiles
 
 
@@ -93,6 +95,7 @@ def _why_not(plan: Plan) -> str:
 @click.option(
     "--print-log", is_flag=True, help="Print one line for each tensor that reuses memory."
 )
+@detail_options
 @format_option("text", "json")
 @output_options
 def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
@@ -110,6 +113,7 @@ def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
     provider: str,
     timeout: float,
     print_log: bool,
+    detail: Detail,
     form: str,
     output: Output,
 ) -> None:
@@ -121,9 +125,10 @@ def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
     memplan optimize model.onnx --level 1 --exclude fc1
     """
     from memplan_cli import workflows
-    from memplan_cli.reporting import render
+    from memplan_cli.reporting import check_detail, render
 
     refuse_nameless(model, out)
+    check_detail(detail, form)
     own = settings.load(model)
     if not own.run:
         validation = replace(validation, depth=None)
@@ -154,7 +159,8 @@ def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
         check=validation.check(provider, timeout),
         progress=output.progress,
     )
-    say(render(done.plan, form, color=output.color, print_log=print_log))
+    shown = render(done.plan, form, color=output.color, print_log=print_log, detail=detail)
+    say(shown)
     if done.model is None:
         output.reason(f"memplan: {_why_not(done.plan)}: nothing was written")
         raise SystemExit(1)

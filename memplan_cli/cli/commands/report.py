@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from memplan_cli.cli.common import format_option, output_options
+from memplan_cli.cli.common import detail_options, format_option, output_options
 from memplan_cli.cli.options.chosen import Chosen, settings_options
 from memplan_cli.cli.options.outputs import deliver, result_option
 from memplan_cli.cli.options.profiles import several_dims
 from memplan_cli.cli.options.stdin import SourceFile
+from memplan_cli.errors import SettingsError
 
 if TYPE_CHECKING:
     from memplan_cli.cli.common import Output
+    from memplan_cli.reporting.plans.answer import Detail
     from memplan_cli.workflows.profiles import Profiles
 
 FORMATS = (
@@ -31,6 +33,12 @@ FORMATS = (
     "--print-log", is_flag=True, help="Print one line for each tensor that reuses memory."
 )
 @click.option(
+    "--tflite",
+    type=click.Path(path_type=Path),
+    help="Model of the same tensors whose indices --format tflm counts.",
+)
+@detail_options
+@click.option(
     "--dry-run", is_flag=True, help="Plan a training step of the model too; nothing is run."
 )
 @format_option(*FORMATS)
@@ -42,7 +50,9 @@ def report(  # noqa: PLR0913 - one parameter an option, as click wants it
     profiles: Profiles,
     settings: Chosen,
     print_log: bool,
+    detail: Detail,
     dry_run: bool,
+    tflite: Path | None,
     form: str,
     out: Path | None,
     output: Output,
@@ -56,12 +66,23 @@ def report(  # noqa: PLR0913 - one parameter an option, as click wants it
     memplan report model.onnx --format html -o report.html
     """
     from memplan_cli import workflows
-    from memplan_cli.reporting import render
+    from memplan_cli.reporting import check_detail, render
+    from memplan_cli.reporting.plans.c_header import c_header
     from memplan_cli.reporting.plans.html import Beside
+    from memplan_cli.reporting.plans.tflite import read_bytes, tflm_of_file
     from memplan_cli.workflows.files.output_files import refuse_targets
     from memplan_cli.workflows.process import report_with_prediction
-    from memplan_cli.workflows.report import in_files_order, reject_unused_settings
+    from memplan_cli.workflows.report import (
+        in_files_order,
+        interface_of,
+        reject_unused_settings,
+    )
 
+    check_detail(detail, form)
+    if tflite is not None and form != "tflm":
+        raise SettingsError(
+            f"--tflite is for --format tflm, not {form}", hint="leave --tflite out"
+        )
     path = path or workflows.newest_plan(Path.cwd())
     asked = (
         *settings.given,
@@ -69,7 +90,7 @@ def report(  # noqa: PLR0913 - one parameter an option, as click wants it
         *(["dry-run"] if dry_run else []),
     )
     reject_unused_settings((path,), asked)
-    refuse_targets({"-o": out}, (path,))
+    refuse_targets({"-o": out}, (path, *([tflite] if tflite else [])))
     chosen = None if path.suffix == ".json" else settings.load(path)
     if form == "json" and chosen and not profiles:
         # A reader of JSON wants all numbers; these take a session, which runs nothing.
@@ -85,5 +106,12 @@ def report(  # noqa: PLR0913 - one parameter an option, as click wants it
         kept = in_files_order(path, chosen, profiles)
         beside = Beside("in the order of the file", kept)
     color = output.color and out is None
-    text = render(plan, form, color=color, print_log=print_log, beside=beside)
+    if form == "c-header" and chosen and not print_log:
+        text = c_header(plan, interface_of(path, chosen))
+    elif tflite is not None:
+        text = tflm_of_file(plan, read_bytes(tflite))
+    else:
+        text = render(
+            plan, form, color=color, print_log=print_log, beside=beside, detail=detail
+        )
     deliver(text, out, output)

@@ -24,7 +24,7 @@ from memplan_cli.errors import PlanError, SettingsError
 from memplan_cli.packing.pools.bound import slot_bound
 from memplan_cli.packing.pools.pool import KINDS
 from memplan_cli.planning.maxima import live_peak_text
-from memplan_cli.planning.print_log import refusals
+from memplan_cli.planning.print_log import is_left_alone, refusals
 from memplan_cli.planning.totals import expression, number
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def _arenas(plan: Plan) -> Iterator[Claim]:
     bounds = _least_heights(plan)
     for arena, (problem, _) in zip(plan.arenas, plan.problems, strict=True):
         said, bound = arena.lower_bound, bounds[arena.id]
-        if said < bound and not _is_left_alone(plan):
+        if said < bound and not is_left_alone(plan):
             bound = lower_bound(problem)  # of slots too, as files said before `slot_bound`
         yield f"lower_bound of arena {arena.id}", said, bound
     if plan.report.slot_bound is not None:
@@ -155,7 +155,7 @@ def _arenas(plan: Plan) -> Iterator[Claim]:
 
 def _least_heights(plan: Plan) -> dict[int, int]:
     """Return what no layout of each arena at the plan's level can go below."""
-    if _is_left_alone(plan):
+    if is_left_alone(plan):
         return {arena.id: 0 for arena in plan.arenas}
     if plan.report.level == 2:
         pairs = zip(plan.arenas, plan.problems, strict=True)
@@ -172,13 +172,6 @@ def _least_heights(plan: Plan) -> dict[int, int]:
         )
         for arena in plan.arenas
     }
-
-
-def _is_left_alone(plan: Plan) -> bool:
-    """Whether the settings say that a model of this phase is left as it is."""
-    block = plan.settings.get("mem_param")
-    key = f"optimize_{plan.report.phase}"
-    return isinstance(block, dict) and block.get(key) is False
 
 
 def _totals(plan: Plan) -> Iterator[Claim]:
@@ -218,7 +211,7 @@ def _totals(plan: Plan) -> Iterator[Claim]:
         yield "whether the budget is met", report.recompute.met, memory.resident <= budget
     if memory.live_peak is not None and memory.order_proved:
         yield "order_bound of a proved order", memory.order_bound, memory.live_peak
-    if _is_left_alone(plan):
+    if is_left_alone(plan):
         yield "planned of a model left as it is", planned, naive
 
 

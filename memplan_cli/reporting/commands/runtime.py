@@ -27,6 +27,12 @@ _RESERVED = (
 )
 
 
+_UNFUSED = (
+    "ort: the runtime's own arena on this graph as it is in the file; at its default level the "
+    "runtime fuses nodes first, and may need less: `memplan settings --measure` observes that"
+)
+
+
 def diagnosis(found: Diagnosis) -> doc.Document:
     """Return versions, the providers that really work, and what to do about the rest."""
     states = tuple(
@@ -126,7 +132,10 @@ def simulation(found: Simulated) -> doc.Document:
         for run in found.simulations
     ]
     table = doc.Table(doc.columns("allocator", ">reserved", "fragmentation"), tuple(rows))
-    return doc.Document("", (table, doc.Paragraph(_RESERVED, "soft")))
+    words = [_RESERVED]
+    if any(run.allocator == "ort" for run in found.simulations):
+        words.append(_UNFUSED)
+    return doc.Document("", (table, *(doc.Paragraph(line, "soft") for line in words)))
 
 
 def _simulation_json(found: Simulated) -> str:

@@ -19,7 +19,7 @@ from memplan_cli.core.results.timeline import (
 )
 from memplan_cli.core.serialization import Key, Keys, Presence
 from memplan_cli.errors import PlanError, SettingsError
-from memplan_cli.planning.print_log import reuses
+from memplan_cli.planning.print_log import reuses, why_not
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -179,7 +179,8 @@ def why_tensor(plan: Plan, name: str) -> TensorStory:
         raise _unknown(plan, name)
     nodes = nodes_at(plan)
     (item,) = (h for h in occupancies(plan) if place in h.members)
-    (found,) = (reuse for reuse in reuses(plan.tensors) if reuse.tensor == place)
+    reused = reuses(plan.tensors, plan.report.level)
+    (found,) = (reuse for reuse in reused if reuse.tensor == place)
     longest = max(item.members, key=lambda tensor: (tensor.last, tensor.id))
     peak = peak_tick(curve(plan, main_arena(plan)))
     return TensorStory(
@@ -190,7 +191,7 @@ def why_tensor(plan: Plan, name: str) -> TensorStory:
         shares=tuple(tensor.id for tensor in item.members if tensor != place),
         held_by=longest.id,
         before=found.donor.id if found.donor else None,
-        reason=found.reason,
+        reason=why_not(plan, found),
         after=tuple(_followers(plan, item)[:MOST_FOLLOWERS]),
         at_peak=place.first <= peak < place.last,
     )

@@ -139,13 +139,14 @@ def _figures(rows: Sequence[doc.Figure]) -> RenderableType:
         return _stacked(rows)
     savings = any(row.saved for row in rows)
     sure = any(row.certainty for row in rows)
-    heads = ["", ">", *([">saved"] * savings), *([""] * sure), ""]
+    defined = any(row.definition for row in rows)
+    heads = ["", ">", *([">saved"] * savings), *([""] * sure), *([""] * defined)]
     grid = _grid(doc.columns(*heads))
     for row in rows:
         style = "bold green" if row.chosen else ""
         name = f"{row.name} *" if row.chosen else row.name
         numbers = [name, terminal(row.value), *([row.saved] * savings)]
-        words = [*([row.certainty] * sure), row.definition]
+        words = [*([row.certainty] * sure), *([row.definition] * defined)]
         cells = [Text(cell, style=style) for cell in numbers]
         grid.add_row(*cells, *(Text(word, style="dim") for word in words))
     return grid
@@ -160,7 +161,7 @@ def _stacked(rows: Sequence[doc.Figure]) -> RenderableType:
         lines.append(terminal(row.value))
         if row.certainty:
             lines.append(f"  {row.certainty}", style="dim")
-        lines.append(f"\n    {row.definition}\n", style="dim")
+        lines.append(f"\n    {row.definition}\n" if row.definition else "\n", style="dim")
     lines.right_crop(1)
     return lines
 

@@ -1,20 +1,41 @@
-"""Plans as tables for other programs: CSV, MiniMalloc's CSV, a C header, TFLite Micro's words."""
+"""Plans as tables for other programs: CSV, MiniMalloc's CSV, TFLite Micro's words."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.problem import align
 from memplan_cli.core.symbolic.sizes import BITS
 from memplan_cli.errors import PlanError
-from memplan_cli.reporting.escape import c_identifier, c_string, csv_row, terminal
+from memplan_cli.reporting.escape import csv_row, terminal
 from memplan_cli.reporting.findings.hints import how_to_know
 
 if TYPE_CHECKING:
     from memplan_cli.core.problem import Problem
+    from memplan_cli.core.program import Dim
     from memplan_cli.core.results.placements import ArenaFacts
     from memplan_cli.core.results.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A graph input or output; of its shape and bytes, what is known."""
+
+    name: str
+    dtype: str
+    shape: tuple[Dim, ...] | None
+    bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """What goes into a model and what comes out, in the model's own order."""
+
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+
 
 _TFLM_VERSION = 0
 _TFLM_SUBGRAPH = 0
@@ -71,40 +92,7 @@ def fixed_arena(plan: Plan) -> tuple[ArenaFacts, Problem] | None:
     return next(((arena, problem) for arena, (problem, _) in pairs), None)
 
 
-def c_header(plan: Plan) -> str:
-    """Return a header for C99 and C++: the arena's size and each tensor's place.
-
-    Raises:
-        PlanError: sizes depend on symbols, or an element would lie off its own address.
-    """
-    found = fixed_arena(plan)
-    height = found[0].height if found else 0
-    alignment = max(_element_alignment(plan), found[0].alignment if found else 1)
-    return "".join(
-        (
-            "/* Written by memplan; do not edit.\n",
-            f"   model sha256 {plan.report.model.sha256 or 'unknown'} */\n",
-            "#ifndef MEMPLAN_PLAN_H\n#define MEMPLAN_PLAN_H\n\n#include <stdint.h>\n\n",
-            f"#define MEMPLAN_ARENA_BYTES UINT64_C({height})\n",
-            f"#define MEMPLAN_ARENA_ALIGNMENT UINT64_C({alignment})\n",
-            f"#define MEMPLAN_TENSOR_COUNT {len(plan.tensors)}\n\n",
-            "/* Bytes [offset, offset + bytes) belong to the tensor at steps [first, last). */\n",
-            "typedef struct {\n  const char *name;\n  uint64_t offset;\n  uint64_t bytes;\n",
-            "  uint32_t first;\n  uint32_t last;\n} memplan_tensor;\n\n",
-            *_indices(plan),
-            "\nstatic const memplan_tensor MEMPLAN_TENSORS[] = {\n",
-            *(
-                f"  {{{c_string(t.id)}, UINT64_C({t.offset}), UINT64_C({t.bytes}),"
-                f" {t.first}u, {t.last}u}},\n"
-                for t in plan.tensors
-            ),
-            # C has no empty arrays: one entry of zeros stands behind the last tensor.
-            "  {0, 0, 0, 0u, 0u}\n};\n\n#endif\n",
-        )
-    )
-
-
-def _element_alignment(plan: Plan) -> int:
+def element_alignment(plan: Plan) -> int:
     """Return the bytes of the widest element, once every tensor lies on its own.
 
     Raises:
@@ -123,17 +111,16 @@ def _element_alignment(plan: Plan) -> int:
     return widest
 
 
-def _indices(plan: Plan) -> list[str]:
-    """Return a macro with its index for every tensor, names made unique."""
-    used: set[str] = set()
-    lines = []
-    for index, tensor in enumerate(plan.tensors):
-        name = c_identifier(tensor.id)
-        if name in used:
-            name = f"{name}__{index}"
-        used.add(name)
-        lines.append(f"#define MEMPLAN_INDEX_{name} {index}\n")
-    return lines
+def check_tflm(plan: Plan) -> None:
+    """Refuse a plan that TFLite Micro's words cannot say.
+
+    Raises:
+        PlanError: as of `tflm`.
+    """
+    fixed_arena(plan)
+    element_alignment(plan)
+    if any(tensor.offset > _INT32_MAX for tensor in plan.tensors):
+        raise PlanError("an offset is beyond the 32 bits of TFLite Micro's format")
 
 
 def tflm(plan: Plan) -> str:
@@ -146,10 +133,7 @@ def tflm(plan: Plan) -> str:
         PlanError: sizes depend on symbols, an offset does not fit 32 bits, or an element
             would lie off its own address.
     """
-    fixed_arena(plan)
-    _element_alignment(plan)
-    if any(tensor.offset > _INT32_MAX for tensor in plan.tensors):
-        raise PlanError("an offset is beyond the 32 bits of TFLite Micro's format")
+    check_tflm(plan)
     placed = {tensor.id for tensor in plan.tensors}
     left = [r.name for r in plan.report.unplanned if r.name not in placed]
     names = [*(tensor.id for tensor in plan.tensors), *left]

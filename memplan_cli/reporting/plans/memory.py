@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.quantities import format_share, format_size
+from memplan_cli.core.quantities import counted, format_share, format_size
 from memplan_cli.core.results.figures import (
     CERTAINTY,
     DEFINITIONS,
@@ -45,14 +45,14 @@ _TRAINING: Mapping[str, tuple[str, str]] = {
 def headline(report: Report) -> str:
     """Return the one line that says what was planned."""
     model = report.model
-    nodes = f"{model.nodes} nodes"
+    nodes = counted(model.nodes, "node")
     if model.blocks > 1:
         nodes += f" in {model.blocks} blocks"
     if report.target != "portable":
         nodes += f" of the graph that the runtime optimised for {report.target}"
     return (
         f"{report.phase} phase, level {report.level}, {nodes}, "
-        f"{model.intermediates} intermediates, {report.reuses} reuses"
+        f"{counted(model.intermediates, 'intermediate')}, {counted(report.reuses, 'reuse')}"
     )
 
 
@@ -75,14 +75,13 @@ def verdict(report: Report) -> str:
 
 
 def paid(report: Report) -> Iterator[str]:
-    """Yield what was measured before and after, the process first: what somebody pays for."""
-    runtime = report.runtime
-    sides = runtime.observed if runtime is not None else {}
+    """Yield the process and the arena, before and after: what somebody pays for."""
+    if line := process_line(report):
+        yield line
+    sides = report.runtime.observed if report.runtime is not None else {}
     before, after = sides.get("original"), sides.get("optimized")
     if before is None or after is None:
         return
-    if before.process is not None and after.process is not None:
-        yield _process_line(before.process, after.process)
     held = before.held, after.held, before.weights, after.weights
     if None not in held:
         old, new = ((each.held or 0) - (each.weights or 0) for each in (before, after))
@@ -90,11 +89,23 @@ def paid(report: Report) -> Iterator[str]:
         yield f"arena, weights left out: {format_size(old)} -> {format_size(new)} ({change})"
 
 
+def process_line(report: Report) -> str:
+    """Return the process before and after, observed or else predicted; empty if neither."""
+    runtime = report.runtime
+    if runtime is None:
+        return ""
+    for source, sides in (("observed", runtime.observed), ("predicted", runtime.predicted)):
+        before, after = (sides.get(side) for side in ("original", "optimized"))
+        if before and after and before.process and after.process:
+            return _process_line(source, before.process, after.process)
+    return ""
+
+
 _NOTHING = 0.01
 """Share of a process below which nothing was won: measurements differ by as much."""
 
 
-def _process_line(before: ProcessBytes, after: ProcessBytes) -> str:
+def _process_line(source: str, before: ProcessBytes, after: ProcessBytes) -> str:
     """Return the process at its highest, while loading and in the first runs."""
     pairs = {"load": (before.load, after.load), "run": (before.run, after.run)}
     words = ", ".join(
@@ -102,7 +113,7 @@ def _process_line(before: ProcessBytes, after: ProcessBytes) -> str:
         for name, (old, new) in pairs.items()
     )
     won = any(new < (1 - _NOTHING) * old for old, new in pairs.values())
-    return f"process: {words}" if won else f"process: nothing won: {words}"
+    return f"process, {source}: {'' if won else 'nothing won: '}{words}"
 
 
 def _change(old: int, new: int) -> str:
@@ -129,7 +140,7 @@ def memory_figures(report: Report) -> tuple[doc.Figure, ...]:
         figure = _figure(report, "slot bound", report.slot_bound, _SLOT_BOUND, memory.naive)
         figures.append(replace(figure, certainty=_sure(report, "live_peak", figure.value)))
     if memory.order_bound is not None and not memory.order_proved:
-        meaning = DEFINITIONS["order_bound"]
+        meaning = f"{DEFINITIONS['order_bound']} of these nodes (fusion may go lower)"
         figures.append(
             _figure(report, "order bound", memory.order_bound, meaning, memory.naive)
         )
@@ -142,10 +153,21 @@ def memory_figures(report: Report) -> tuple[doc.Figure, ...]:
     return tuple(figures)
 
 
+def whose_order(report: Report) -> str:
+    """Return in which order of nodes each row of the figures is."""
+    line = f"all rows in the planned order ({report.chosen_order.replace('_', ' ')})"
+    if report.original_planned is not None:
+        line += ", 'file order' in that of the "
+        line += "file" if report.target == "portable" else "runtime's own graph"
+    if report.chosen_order == "file":
+        return line
+    return f"{line}; another level, if planned for, may have another order"
+
+
 def _lower_bound(report: Report) -> doc.Figure:
     memory, meaning = report.memory, DEFINITIONS["live_peak"]
     if memory.order_proved:
-        meaning += "; no order needs less"
+        meaning += "; no order of these nodes needs less (fusion may)"
     if memory.live_peak is None and "live_peak" in report.symbolic:
         meaning += "; dims from 1 on"
         figure = doc.Figure("lower bound", report.symbolic["live_peak"], meaning)

@@ -54,11 +54,11 @@ def evidence(runtime: RuntimeFacts | None) -> Iterator[doc.Block]:
     ]
     title = f"Predicted and observed: {runtime.name} {runtime.version}, {runtime.provider}"
     meanings = tuple(f"{name}: {_MEASURES[name]}" for name, *_ in rows)
-    if line := time_line(runtime):
-        meanings += (line,)
     if rows:
         table = doc.Table(doc.columns(*_HEADS), tuple(rows))
-        yield from doc.section(title, table, doc.Items(meanings), _together(runtime))
+        line = time_line(runtime)
+        time = doc.Items((line,)) if line else None
+        yield from doc.section(title, table, doc.Meanings(meanings), time, _together(runtime))
 
 
 def _together(runtime: RuntimeFacts) -> doc.Block | None:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.compact.columns import cells
 from memplan_cli.core.program import VarId, var_id
-from memplan_cli.core.quantities import format_share, format_size
+from memplan_cli.core.quantities import counted, format_share, format_size
 from memplan_cli.core.results.figures import DEFINITIONS
 from memplan_cli.core.results.in_numbers import in_numbers
 from memplan_cli.core.results.observations import CPU
 from memplan_cli.core.results.timeline import curve, main_arena, nodes_at, peak_tick
 from memplan_cli.core.symbolic.dims import binding_text
-from memplan_cli.planning.print_log import print_log, refusals
+from memplan_cli.planning.print_log import is_left_alone, print_log, refusals
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import per_unit
 from memplan_cli.reporting.findings.assumed import assumed_of, named_dims
@@ -28,6 +28,7 @@ from memplan_cli.reporting.plans.memory import (
     paid,
     total_figures,
     verdict,
+    whose_order,
 )
 from memplan_cli.reporting.snippet import binding_lines
 
@@ -46,35 +47,68 @@ _SIZES = ("inputs", "outputs", "naive", "live_peak", "resident", "planned", "tot
 
 def plan_document(plan: Plan, most: int) -> doc.Document:
     """Return the report of a plan; of long tables, the first ``most`` rows."""
-    report, plan = plan.report, in_numbers(plan)
-    blocks = (
+    report = plan.report
+    first = (
         *(doc.Paragraph(line, "verdict") for line in paid(report)),
         doc.Paragraph(verdict(report), "plain" if report.saved is None else "verdict"),
-        doc.Paragraph(headline(report), "soft"),
-        *(doc.Paragraph(line, "soft") for line in binding_lines_of(report)),
-        *_other_numbers(report),
-        *_memory(report),
-        *_for_all_dims(report),
-        *_live_bytes(plan),
-        *_peak(plan, most),
-        *constants.foldable(report, most),
-        *constants.folded(report, most),
-        *constants.moved(report),
-        *left_at_32_bits(plan, most),
-        *_bindings(report),
-        *_recomputation(report),
-        *pieces(report.chunked, most),
-        *caches(report, most),
-        *_donation(report, most),
-        *_orders(report),
-        *runtime.evidence(report.runtime),
-        *runtime.settings(report.runtime),
-        *runtime.validation(report),
-        *_not_reused(plan, most),
-        *doc.section("Fallbacks", doc.Items(_fallbacks(report)) if report.fallbacks else None),
-        *doc.section("Warnings", doc.Items(report.warnings) if report.warnings else None),
     )
-    return doc.Document(("Memory of ", doc.Name(report.model.path or "model")), blocks)
+    title = ("Memory of ", doc.Name(report.model.path or "model"))
+    return doc.Document(title, (*first, *details(plan, most)))
+
+
+def details(plan: Plan, most: int) -> Iterator[doc.Block]:
+    """Yield everything below the first lines, section by section."""
+    report, given, plan = plan.report, plan, in_numbers(plan)
+    yield doc.Paragraph(headline(report), "soft")
+    yield from _of_dims(report)
+    yield from _memory(report)
+    yield from _for_all_dims(report)
+    yield from _live_bytes(plan)
+    yield from _peak(plan, most)
+    yield from constants.foldable(report, most)
+    yield from constants.folded(report, most)
+    yield from constants.moved(report)
+    yield from left_at_32_bits(plan, most)
+    yield from _bindings(report)
+    yield from _recomputation(report)
+    yield from pieces(report.chunked, most)
+    yield from caches(report, most)
+    yield from _donation(report, most)
+    yield from _orders(report)
+    yield from runtime.evidence(report.runtime)
+    yield from runtime.settings(report.runtime)
+    yield from runtime.validation(report)
+    if not is_left_alone(given):
+        yield from _not_reused(plan, most)
+    yield from _remarks(report)
+
+
+def said_besides(plan: Plan) -> Iterator[doc.Block]:
+    """Yield what no reader of the first lines may miss: dims, what was asked for, warnings."""
+    report = plan.report
+    yield from _of_dims(report)
+    asked = (
+        _recomputation(report),
+        pieces(report.chunked, 0),
+        caches(report, 0),
+        _donation(report, 0),
+    )
+    for section in asked:
+        yield from (block for block in section if isinstance(block, doc.Paragraph))
+    yield from _bindings(report)
+    yield from _remarks(report)
+
+
+def _of_dims(report: Report) -> Iterator[doc.Block]:
+    yield from (doc.Paragraph(line, "soft") for line in binding_lines_of(report))
+    yield from _other_numbers(report)
+
+
+def _remarks(report: Report) -> Iterator[doc.Block]:
+    yield from doc.section(
+        "Fallbacks", doc.Items(_fallbacks(report)) if report.fallbacks else None
+    )
+    yield from doc.section("Warnings", doc.Items(report.warnings) if report.warnings else None)
 
 
 def _fallbacks(report: Report) -> tuple[str, ...]:
@@ -141,9 +175,10 @@ def logged(plan: Plan) -> Iterator[doc.Block]:
 def _memory(report: Report) -> Iterator[doc.Block]:
     words = certainty_lines(report)
     yield from doc.section("Intermediates", doc.Figures(memory_figures(report)))
+    yield doc.Paragraph(whose_order(report), "soft")
     yield from doc.section("Whole model", doc.Figures(total_figures(report)))
     if words:
-        yield doc.Paragraph("; ".join(words), "soft")
+        yield doc.Meaning("; ".join(words), "soft")
 
 
 def _live_bytes(plan: Plan) -> Iterator[doc.Block]:
@@ -154,8 +189,20 @@ def _live_bytes(plan: Plan) -> Iterator[doc.Block]:
         return
     end, peak = points[-1][0], peak_tick(points)
     unit = "" if arena.unit == "1" else f" x {arena.unit}"
-    caption = f"highest {format_size(most)}{unit} at step {peak} of {end}"
+    caption = f"highest {format_size(most)}{unit} at step {peak} of {end}{_left_out(plan)}"
     yield from doc.section("Live bytes over time", doc.Chart(points, end, peak, caption))
+
+
+def _left_out(plan: Plan) -> str:
+    """Return what a curve of one arena does not count; empty where that is nothing."""
+    others = len(plan.arenas) - 1
+    words = []
+    if plan.report.coverage < 1:
+        share = f"{100 * plan.report.coverage:.1f}%"
+        words.append(f"only the {share} of the intermediates whose size is known")
+    if others > 0:
+        words.append(f"without {counted(others, 'arena')} of other units")
+    return f"; {', '.join(words)}" if words else ""
 
 
 def _peak(plan: Plan, most: int) -> Iterator[doc.Block]:
@@ -180,7 +227,8 @@ def _peak(plan: Plan, most: int) -> Iterator[doc.Block]:
         for name, size in shown.items()
     )
     heads = ("tensor", ">bytes", ">share", "made by", "last read by")
-    title = (f"At the peak: step {peak.step}, ", doc.Name(peak.node))
+    known = "" if plan.report.coverage == 1 else " of what has a known size"
+    title = (f"At the peak{known}: step {peak.step}, ", doc.Name(peak.node))
     yield from doc.section(
         title, doc.first_rows(heads, rows, len(peak.tensors) - most, "tensors")
     )
@@ -212,7 +260,8 @@ def left_at_32_bits(plan: Plan, most: int) -> Iterator[doc.Block]:
         unit = units[tensor.arena]
         whole[unit] = whole.get(unit, 0) + tensor.bytes
     taken = " + ".join(f"{format_size(size)}{unit}" for unit, size in whole.items())
-    line = f"{len(wide)} tensors, {taken} without reuse, stay {_WIDE} beside 16-bit floats"
+    stay = f"{'stays' if len(wide) == 1 else 'stay'} {_WIDE} beside 16-bit floats"
+    line = f"{counted(len(wide), 'tensor')}, {taken} without reuse, {stay}"
     rows = (
         (
             doc.Name(tensor.id),
@@ -248,13 +297,14 @@ def _recomputation(report: Report) -> Iterator[doc.Block]:
     found = report.recompute
     if not found.nodes and found.budget is None:
         return
-    line = f"{found.nodes} nodes recomputed, {100 * found.flops_increase:.1f}% more FLOPs"
+    line = f"{counted(found.nodes, 'node')} recomputed, {100 * found.flops_increase:.1f}% more FLOPs"
     if found.budget is not None:
         met = "met" if found.met else "not met"
         line += f"; the budget of {format_size(found.budget)} is {met}"
     if found.bound is not None:
         line += (
-            f"; no order needs less than {format_size(found.bound)}, whatever is recomputed"
+            f"; no order of these nodes needs less than {format_size(found.bound)}, whatever is "
+            "recomputed (fusion may)"
         )
     rows = (
         (format_size(point.peak), f"{100 * point.extra:.1f}%", str(point.nodes))
@@ -287,9 +337,11 @@ def donated_line(report: Report) -> str:
     refused = f"; {len(found.refused)} may not" if found.refused else ""
     # Over symbols what it saves is in the expression of the total alone.
     less = "" if report.symbolic else f", {format_size(found.bytes)} less in total"
-    return (
-        f"{len(found.pairs)} outputs reuse the buffer of the input they replace{less}{refused}"
-    )
+    pairs = counted(len(found.pairs), "output")
+    one = len(found.pairs) == 1
+    words = "reuses the buffer of the input it replaces"
+    words = words if one else "reuse the buffer of the input they replace"
+    return f"{pairs} {words}{less}{refused}"
 
 
 def _donated_code(report: Report) -> tuple[str, ...]:

@@ -20,11 +20,14 @@ if TYPE_CHECKING:
 _LEFT, _TOP, _WIDTH, _MAP, _GAP, _CURVE = 84, 56, 1080, 420, 40, 120
 _HEIGHT = _TOP + _MAP + _GAP + _CURVE + 40
 
+_LETTER, _LINE, _SHORTEST = 6.6, 13, 4
+"""Points of a letter and a line of a name on a rectangle, and the fewest letters of one."""
+
 _STYLE = (
     "text{font:13px system-ui,sans-serif;fill:#222}.s{fill:#667}.t{font-weight:600;font-size:16px}"
     ".f{fill:#f6f7f9;stroke:#c8ccd4}.c{fill:#4c78a8;fill-opacity:.35;stroke:#4c78a8}"
-    ".p{stroke:#d6336c;stroke-dasharray:4 3}rect.b{stroke:#fff;stroke-width:.5}"
-    "@media(prefers-color-scheme:dark){svg{background:#15171c}text{fill:#e6e8ee}.s{fill:#99a}"
+    ".n{font-size:11px;fill:#15171c;pointer-events:none}.p{stroke:#d6336c;stroke-dasharray:4 3}rect.b{stroke:#fff;stroke-width:.5}"
+    "@media(prefers-color-scheme:dark){svg{background:#15171c}text{fill:#e6e8ee}text.n{fill:#15171c}.s{fill:#99a}"
     ".f{fill:#1c1f26;stroke:#3a3f4b}rect.b{stroke:#15171c}}"
 )
 
@@ -98,7 +101,20 @@ def _rectangle(item: Occupancy, number: int, scale: _Scale) -> str:
         f'<rect class="b" x="{scale.x(item.first)}" y="{scale.y(tensor.offset + item.bytes)}" '
         f'width="{scale.wide(item.last - item.first)}" height="{scale.tall(item.bytes)}" '
         f'fill="hsl({hue(number)} 55% 60%)"><title>{xml(about)}</title></rect>\n'
+        f"{_name(item, scale)}"
     )
+
+
+def _name(item: Occupancy, scale: _Scale) -> str:
+    """Return the name on a rectangle, cut to its width; nothing where none has room."""
+    wide = float(scale.wide(item.last - item.first))
+    room = int((wide - 6) / _LETTER)
+    if room < _SHORTEST or float(scale.tall(item.bytes)) < _LINE:
+        return ""
+    middle = float(scale.y(item.tensor.offset)) - float(scale.tall(item.bytes)) / 2 + 4
+    name = xml(shortened(item.tensor.id, room))
+    x = float(scale.x(item.first)) + 3
+    return f'<text class="n" x="{x:.2f}" y="{middle:.2f}">{name}</text>\n'
 
 
 def _labels(arena: ArenaFacts) -> Iterator[str]:

@@ -17,6 +17,7 @@ from memplan_cli.analysis.cost import total_cost
 from memplan_cli.core.progress import Detail, silent
 from memplan_cli.transforms.ordering.order import DEFAULT_WORK, best_order
 from memplan_cli.transforms.rematerialization.bound import Bound, number
+from memplan_cli.transforms.rematerialization.prune import pruned
 from memplan_cli.transforms.rematerialization.solve import Solver, Trial
 from memplan_cli.transforms.rematerialization.tidy import tidy
 
@@ -110,6 +111,7 @@ def auto(
         # A search that aims at what cannot be reached takes much for little.
         search.fit(max(budget, search.held.below(chosen.peak), search.floor))
         chosen = search.best(budget)
+    chosen = search.prune(chosen, chosen.peak if budget is None else budget)
     return Recomputation(
         chosen.copied.program,
         {v: size for v, size in chosen.copied.sizes.items() if v not in terms.results},
@@ -144,6 +146,12 @@ class _Search:
     def best(self, budget: int) -> Trial:
         """Return what keeps the budget with the least work, or comes nearest to it."""
         return min(self._trials, key=lambda trial: trial.rank(budget))
+
+    def prune(self, trial: Trial, budget: int) -> Trial:
+        """Return a trial without the copies that it does not need; it is one more trial."""
+        fewer = pruned(trial, self._program, self._terms, budget)
+        self._trials.append(fewer)
+        return fewer
 
     def point(self, trial: Trial) -> Point:
         """Return where a program is on the curve."""

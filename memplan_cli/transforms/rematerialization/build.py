@@ -88,7 +88,7 @@ class _Builder:
                 made.setdefault(value, set()).add(time)
         names = self._without_firsts()
         copies = self._name_copies(names)
-        ops = tuple(_renamed(op, names) for op, _ in self._ops)
+        ops = tuple(with_names(op, names) for op, _ in self._ops)
         return Copied(
             replace(program, body=replace(program.body, ops=ops), vars=self._vars),
             self._sizes,
@@ -191,7 +191,7 @@ class _Builder:
         """Drop ops that only copies replaced; return the new names of those copies' vars."""
         read: dict[VarId, int] = dict.fromkeys(self._values.program.body.outputs, 1)
         for op, _ in self._ops:
-            for var in _mentions(op):
+            for var in mentions(op):
                 read[var] = read.get(var, 0) + 1
         first: dict[VarId, Op] = {}
         for op, _ in self._ops:
@@ -207,7 +207,7 @@ class _Builder:
             if heir is None or any(map(read.get, outputs)):
                 kept.append((op, place))
                 continue
-            for var in _mentions(op):
+            for var in mentions(op):
                 read[var] -= 1
             heirs[next(filter(None, heir.outputs))] = op
             names.update(
@@ -227,7 +227,8 @@ class _Builder:
         return names
 
 
-def _mentions(op: Op) -> tuple[VarId, ...]:
+def mentions(op: Op) -> tuple[VarId, ...]:
+    """Return the vars that an op reads, subgraphs included."""
     if not op.bodies:
         return tuple(dict.fromkeys(filter(None, op.inputs)))
     inner = (v for body in op.bodies for v in (*body.outputs, *_mentioned_in(body)))
@@ -235,16 +236,16 @@ def _mentions(op: Op) -> tuple[VarId, ...]:
 
 
 def _mentioned_in(block: Block) -> tuple[VarId, ...]:
-    return tuple(var for op in block.ops for var in _mentions(op))
+    return tuple(var for op in block.ops for var in mentions(op))
 
 
 def _rewired(op: Op, renamed: Mapping[VarId, VarId]) -> Op:
     if all(old == new for old, new in renamed.items()):
         return op
-    return _renamed(op, renamed)
+    return with_names(op, renamed)
 
 
-def _renamed(op: Op, names: Mapping[VarId, VarId]) -> Op:
+def with_names(op: Op, names: Mapping[VarId, VarId]) -> Op:
     """Return an op, subgraphs included, that says another name for some vars."""
     if not op.bodies and not any(var in names for var in op.inputs):
         return op
@@ -258,5 +259,5 @@ def _renamed_block(block: Block, names: Mapping[VarId, VarId]) -> Block:
     return replace(
         block,
         outputs=tuple(names.get(var, var) for var in block.outputs),
-        ops=tuple(_renamed(op, names) for op in block.ops),
+        ops=tuple(with_names(op, names) for op in block.ops),
     )
