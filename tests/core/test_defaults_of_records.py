@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from memplan_cli.core.bindings import Feed, FeedSpec
+from memplan_cli.core.results.caches import step_dims
 from memplan_cli.core.results.certificate import read_certificate
 from memplan_cli.core.results.chunks import Chunks
 from memplan_cli.core.results.report import Donated
+from memplan_cli.core.symbolic.polynomials import multiplied
 from memplan_cli.core.symbolic.sizes import BITS
 from memplan_cli.errors import PlanError
 
@@ -48,6 +50,24 @@ def test_integers_of_an_input_are_truth_values_unless_told() -> None:
 def test_a_feed_is_a_tensor_without_files_unless_told() -> None:
     feed = Feed((2, 3))
     assert (feed.files, feed.container) == ((), "tensor")
+
+
+def test_what_keeps_the_files_of_a_feed_tells_no_feeds_apart() -> None:
+    one, other = (Feed((2,), storage=[name]) for name in "ab")
+    assert one == other
+    assert "storage" not in repr(one)
+
+
+def test_numbers_of_a_step_follow_their_rules() -> None:
+    rules = {rule: rule for rule in ("new", "total", "past", "one", "five")}
+    numbers = {"new": 3, "total": 10, "past": 7, "one": 1, "five": 5}
+    assert step_dims(rules, 7, 3) == numbers
+
+
+def test_a_product_has_each_factor_once() -> None:
+    assert multiplied([{("n",): 1}]) == {("n",): 1}
+    assert multiplied([{("n",): 1}, {("m",): 2, (): 3}]) == {("m", "n"): 2, ("n",): 3}
+    assert multiplied([{("n",): 1}], 4) == {("n",): 4}
 
 
 def test_a_file_of_64_mebibytes_is_no_certificate_too_large(tmp_path: Path) -> None:
