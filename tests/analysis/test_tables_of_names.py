@@ -39,7 +39,9 @@ def flops(kind: str, domain: str = "", inputs: int = 1) -> int:
     """Return the FLOPs of an op whose tensors all have the shape [3, 3]."""
     names = [VarId(f"t{at}") for at in range(inputs + 1)]
     table = {name: Var(name, "float32", (3, 3), Origin.OP) for name in names}
-    return op_cost(Op("", kind, tuple(names[:-1]), tuple(names[-1:]), domain=domain), table).flops
+    return op_cost(
+        Op("", kind, tuple(names[:-1]), tuple(names[-1:]), domain=domain), table
+    ).flops
 
 
 @pytest.mark.parametrize(("kind", "times"), NUMBERS, ids=[kind for kind, _ in NUMBERS])

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memplan_cli.core.problem import Problem
 from memplan_cli.packing import compiled, lowering
 from memplan_cli.packing.bottleneck import fill
 from memplan_cli.packing.budget import Found
@@ -21,6 +20,8 @@ from packing_problems import problems
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from memplan_cli.core.problem import Problem
 
 
 def lowest(piece: Piece, offsets: list[int], index: int) -> int:
@@ -62,7 +63,9 @@ def test_each_buffer_is_filled_in_at_its_lowest_place(
         assert found.tolist() == expected
         assert sorted(stacked.tolist()) == list(range(count))
         assert found[stacked].tolist() == sorted(expected)
-        assert height == max(at + units for at, units in zip(expected, piece.size, strict=True))
+        assert height == max(
+            at + units for at, units in zip(expected, piece.size, strict=True)
+        )
 
 
 def test_buffers_that_start_together_stay_in_their_order() -> None:

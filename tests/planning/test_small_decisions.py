@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,9 @@ from hypothesis import strategies as st
 
 from builders import block, ids, op, plan_of_text, program, var_sizes
 from memplan_cli.analysis.aliasing import Aliasing
+from memplan_cli.errors import PlanError
+from memplan_cli.planning import account
+from memplan_cli.planning.checking.plan_file import checked_plan
 from memplan_cli.planning.choosing import tied_orders
 from memplan_cli.planning.choosing.allocation import Needs
 from memplan_cli.planning.choosing.levels import allocate, heights_by_level
@@ -21,7 +25,10 @@ from memplan_cli.settings.settings import Settings
 from memplan_cli.transforms.terms import Ordering
 
 if TYPE_CHECKING:
+    from random import Random
+
     from memplan_cli.core.program import Program
+    from memplan_cli.settings.choices import Level
 
 CHAIN = block("x", "z", op("a <- x"), op("b <- a"), op("c <- b"), op("d <- c"), op("z <- d"))
 TEXT = """g (float[2,3] x, float[3,3] k, float[3,2] l, float[2,3] m) => (float[3,3] z) {
@@ -58,7 +65,7 @@ def test_sums_of_differences_are_compared_term_by_term(
 @pytest.mark.parametrize("level", [0, 1, 2])
 @given(chance=st.randoms(use_true_random=False))
 def test_the_log_is_that_of_the_ticks_whatever_the_order_of_the_rows(
-    level: Any, chance: Any
+    level: Level, chance: Random
 ) -> None:
     plan = plan_of_text(TEXT, Settings(level=level, order="keep"))
     rows = list(plan.tensors)
@@ -109,10 +116,37 @@ def test_what_is_proved_or_has_a_limit_of_seconds_is_searched_once(
 
 
 def test_three_of_what_no_total_has_are_named() -> None:
-    from memplan_cli.planning import account
-
     names = [SimpleNamespace(name=f"s{at}", dtype="str") for at in range(5)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(account, "uncounted", lambda _: names)
         (line,) = account._not_counted(program(CHAIN))
     assert line.endswith("'s0' (str), 's1' (str), 's2' (str) and 2 more")
+
+
+def test_a_plan_of_slots_may_need_more_than_the_arena_that_it_is_compared_with() -> None:
+    text = """g (float[8] x) => (float[8] z) {
+        a = Exp(x) b = Identity(a) c = Identity(b) z = Add(a, c) }"""
+    plan = plan_of_text(text, Settings(level=1))
+    low, high = plan.report.levels["2"], plan.report.levels["1"]
+    assert low is not None
+    assert high is not None
+    assert low < high
+    assert checked_plan(json.loads(plan.dumps())) == plan
+
+
+def test_a_file_lists_no_foldable_tensors_without_their_bytes() -> None:
+    text = """g (float[8] x) => (float[8] z) <float[8] w = {1, 2, 3, 4, 5, 6, 7, 8}> {
+        c = Exp(w) a = Exp(x) z = Add(a, c) }"""
+    data = json.loads(plan_of_text(text).dumps())
+    assert data["report"]["foldable"]
+    assert data["report"]["memory"]["foldable"] == 32
+    data["report"]["memory"]["foldable"] = None
+    with pytest.raises(PlanError, match="foldable is said to be None"):
+        checked_plan(data)
+
+
+def test_what_donations_save_is_0_where_it_is_no_number() -> None:
+    text = "g (float[batch,8] s) => (float[batch,8] t) { t = Relu(s) }"
+    donated = plan_of_text(text, Settings(donate={"s": "t"})).report.donated
+    assert donated.pairs == (("s", "t"),)
+    assert donated.bytes == 0
