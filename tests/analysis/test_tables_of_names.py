@@ -110,3 +110,25 @@ def test_operators_with_a_body_may_repeat_it() -> None:
         if attribute.type == graph and name == "body"
     }
     assert bodies == REPEATING
+
+
+@pytest.mark.parametrize(
+    ("kind", "inputs", "times"),
+    [("Gemm", 2, 54), ("Gemm", 3, 63), ("Conv", 2, 54), ("ConvInteger", 2, 54)],
+)
+def test_every_layer_costs_what_its_weights_meet(kind: str, inputs: int, times: int) -> None:
+    assert flops(kind, inputs=inputs) == times
+
+
+PICKING = ("Compress", "Gather", "GatherElements", "GatherND", "Slice", "Split")
+
+
+@pytest.mark.parametrize("kind", [*PICKING, "Neg"])
+def test_what_picks_reads_no_more_than_it_gives(kind: str) -> None:
+    names = VarId("x"), VarId("y")
+    table = {
+        name: Var(name, "float32", (length,), Origin.OP)
+        for name, length in zip(names, (100, 5), strict=True)
+    }
+    moved = op_cost(Op("", kind, names[:1], names[1:]), table).moved
+    assert moved == (40 if kind in PICKING else 420)
