@@ -50,3 +50,17 @@ def test_a_scalar_of_a_graph_that_does_not_train_is_a_loss_by_its_name_only() ->
 def test_a_scalar_is_a_loss_if_somebody_says_so() -> None:
     found = find_phases(parse(FORWARD.format(out="mean")), loss="mean")
     assert (found.kind, found.loss) == ("test", "mean")
+
+
+def test_a_gradient_of_an_activation_makes_the_activation_no_parameter() -> None:
+    """``da`` has the shape of the activations, and needs what the loss computes."""
+    phases = find_phases(training_step(f"{RESULTS}, float[8,6] da"))
+    assert set(phases.parameters) == {"w1", "w2"}
+    assert set(phases.gradients) == {"p", "q"}
+
+
+def test_a_gradient_of_two_parts_is_their_sum() -> None:
+    """A parameter that is read twice has two gradients, which are added."""
+    update = UPDATE.replace("Mul(p, rate)", "Mul(g, rate)")
+    program = training_step(RESULTS, update=f"more = MatMul(xt, dh) g = Add(p, more) {update}")
+    assert set(find_phases(program).gradients) == {"g", "q"}

@@ -16,6 +16,7 @@ import json
 import os
 import re
 import sys
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass
 from hashlib import sha256
@@ -50,6 +51,8 @@ LEAST = 80
 COLD_FILES = 8
 """Files of tests that a cold process collects at most."""
 NO_TEST = "no test"
+TIMES = (2, 4, 8, 16)
+"""Seconds by which the page counts survivors."""
 
 
 @dataclass(frozen=True)
@@ -195,8 +198,8 @@ def page(every: Mapping[str, int], chosen: Sequence[Mutant], rows: Mapping[str, 
         "annotations, decorators and aliases of types are not edited. The fast tests of the",
         "rooms, those that run the line first, must fail or hang. The score is what was killed,",
         "of what is not equivalent. A survivor met the quickest of its tests only, as many as",
-        "`--seconds` allows (3 to 8 for what is below, under coverage): `--again --seconds 60` runs",
-        "survivors on more. What was not run yet is run by the same command, which resumes.",
+        "`--seconds` allows: `--again --seconds 60` runs survivors on more. What was not run yet",
+        "is run by the same command, which resumes.",
         "",
         "| room | mutants | sampled | run | killed | by time-out | equivalent | survived | score |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
@@ -221,6 +224,7 @@ def page(every: Mapping[str, int], chosen: Sequence[Mutant], rows: Mapping[str, 
     operators = Counter(mutant.operator for mutant in chosen)
     lost = Counter(mutant.operator for mutant in survivors)
     lines += [f"| {name} | {operators[name]} | {lost[name]} |" for name in sorted(operators)]
+    lines += ["", *_times(every, survivors, rows)]
     lines += ["", "## Survivors", "", "| file | function | edit |", "|---|---|---|"]
     for mutant in sorted(survivors, key=lambda each: each.key):
         where = mutant.file.removeprefix("memplan_cli/")
@@ -228,6 +232,30 @@ def page(every: Mapping[str, int], chosen: Sequence[Mutant], rows: Mapping[str, 
         lines.append(
             f"| {where} | `{mutant.place or '(module)'}` | {mutant.operator}: `{edit}` |"
         )
+    return lines
+
+
+def _times(
+    rooms: Iterable[str], survivors: Sequence[Mutant], rows: Mapping[str, Row]
+) -> list[str]:
+    """Return a table of how long tests looked for the survivors of each room."""
+    heads = ["none", *(f"below {limit} s" for limit in TIMES), f"{TIMES[-1]} s and more"]
+    lines = [
+        "## How long survivors were looked for",
+        "",
+        "Survivors by the seconds that their last run took, the start of a process included;",
+        "of `none`, no test is known to run the line.",
+        "",
+        f"| room | {' | '.join(heads)} |",
+        f"|---|{'---:|' * len(heads)}",
+    ]
+    for room in rooms:
+        own = [rows[mutant.key] for mutant in survivors if mutant.room == room]
+        places = Counter(
+            0 if row.by == NO_TEST else 1 + bisect_right(TIMES, row.seconds) for row in own
+        )
+        counts = " | ".join(str(places[at]) for at in range(len(heads)))
+        lines.append(f"| {room} | {counts} |")
     return lines
 
 

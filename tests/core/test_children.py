@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from memplan_cli.core.children import run_child
+from memplan_cli.core.children import Child, readable, run_child
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
@@ -28,7 +28,7 @@ time.sleep(60)
 STARTS = """
 import sys
 from memplan_cli.core.interrupts import raise_on_signals
-from memplan_cli.core.children import run_child
+from memplan_cli.core.children import Child, readable, run_child
 import os
 raise_on_signals()
 with open(os.devnull, "wb") as sink:
@@ -87,3 +87,14 @@ def test_a_child_reads_nothing_and_writes_into_the_sink(tmp_path: Path) -> None:
     with (tmp_path / "log").open("wb") as sink:
         assert run_child([sys.executable, "-c", code], sink, os.environ, 60) == 3
     assert (tmp_path / "log").read_text() == "''\n"
+
+
+def test_a_child_that_runs_holds_the_pipe_by_which_its_end_is_heard() -> None:
+    child = Child.start([sys.executable, "-c", "import time; time.sleep(30)"], os.environ)
+    try:
+        assert child._ended is not None
+        assert not readable(child._ended, 0.3)
+        child.process.kill()
+        assert child.wait(30) == -signal.SIGKILL
+    finally:
+        child.end()

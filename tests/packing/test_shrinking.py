@@ -1,0 +1,111 @@
+"""Which heights the search is asked for, against a search that knows what fits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memplan_cli.core.problem import BufferId
+from memplan_cli.packing.budget import Budget, Found
+from memplan_cli.packing.pieces import Piece, Placement
+from memplan_cli.packing.search.exact import Answer, Searcher, reach, shrink
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+WORK = 1_000_000
+
+
+@dataclass
+class Told:
+    """Fits whatever is not below the least height, and notes what it was asked for."""
+
+    least: int
+    below: Answer = Answer.NO
+    takes: int = 1
+    piece: Piece = field(
+        default_factory=lambda: Piece((BufferId("a"),), (0,), (1,), (1,), (1,))
+    )
+    asked: list[int] = field(default_factory=list)
+
+    def fit(self, capacity: int, budget: Budget) -> tuple[Answer, Placement]:
+        self.asked.append(capacity)
+        budget.charge(min(self.takes, budget.work))
+        if capacity >= self.least:
+            return Answer.YES, (capacity - 1,)
+        return self.below, ()
+
+
+def start(height: int, bound: int) -> Found:
+    return Found((height - 1,), height, bound)
+
+
+def shrunk(told: Told, best: Found, *, enough: int = 0, work: int = WORK) -> Found:
+    return shrink(cast("Searcher", told), best, Budget(work, enough=enough))
+
+
+def are_sensible(asked: Sequence[int], best: Found, told: Told) -> bool:
+    """Whether each height asked for is below what was found and not below the bound."""
+    height, bound = best.height, best.bound
+    for capacity in asked:
+        if not bound <= capacity < height:
+            return False
+        if capacity >= told.least:
+            height = capacity
+        elif told.below is Answer.NO:
+            bound = capacity + 1
+    return True
+
+
+@given(bound=st.integers(1, 5000), gap=st.integers(0, 5000), data=st.data())
+@pytest.mark.parametrize("below", [Answer.NO, Answer.UNKNOWN])
+def test_the_least_height_is_found_by_halving(
+    below: Answer, bound: int, gap: int, data: st.DataObject
+) -> None:
+    told = Told(data.draw(st.integers(bound, bound + gap)), below)
+    best = start(bound + gap, bound)
+    found = shrunk(told, best)
+    assert found.height == told.least
+    assert are_sensible(told.asked, best, told)
+    # What is within a thousandth of the height is asked for one by one.
+    assert len(told.asked) <= 16 + (bound + gap) // 1000
+    if below is Answer.NO and gap:
+        assert found.bound <= told.least
+
+
+def test_what_is_ruled_out_raises_the_bound_by_no_more_than_that() -> None:
+    assert reach(cast("Searcher", Told(60)), start(100, 40), Budget(WORK)).bound == 41
+
+
+def test_what_is_enough_is_asked_for_first_and_then_nothing() -> None:
+    told = Told(30)
+    assert shrunk(told, start(100, 10), enough=50).height == 50
+    assert told.asked == [50]
+
+
+def test_the_bound_is_asked_for_before_what_lies_between() -> None:
+    told = Told(10)
+    assert shrunk(told, start(100, 10)).height == 10
+    assert told.asked == [10]
+
+
+@pytest.mark.parametrize(("height", "enough", "work"), [(10, 0, 9), (50, 50, 9), (50, 0, 0)])
+def test_nothing_is_asked_for_where_nothing_is_to_gain_or_no_work_is_left(
+    height: int, enough: int, work: int
+) -> None:
+    told, best = Told(10), start(height, 10)
+    assert shrunk(told, best, enough=enough, work=work) == best
+    assert told.asked == []
+
+
+def test_a_budget_that_is_spent_ends_it() -> None:
+    told = Told(10, Answer.UNKNOWN, takes=WORK)
+    budget = Budget(WORK)
+    found = shrink(cast("Searcher", told), start(10_000, 9), budget)
+    assert budget.is_over()
+    assert found.bound == 9
+    assert len(told.asked) < 20
