@@ -60,6 +60,7 @@ def report(  # noqa: PLR0913 - one parameter an option, as click wants it
     from memplan_cli.reporting import render
     from memplan_cli.reporting.plans.html import Beside
     from memplan_cli.workflows.files.output_files import refuse_targets
+    from memplan_cli.workflows.graph_facts import facts_for
     from memplan_cli.workflows.process import report_with_prediction
     from memplan_cli.workflows.report import in_files_order, reject_unused_settings
 
@@ -86,5 +87,6 @@ def report(  # noqa: PLR0913 - one parameter an option, as click wants it
         kept = in_files_order(path, chosen, profiles)
         beside = Beside("in the order of the file", kept)
     color = output.color and out is None
-    text = render(plan, form, color=color, print_log=print_log, beside=beside)
+    facts = facts_for(path, plan) if form == "html" else None
+    text = render(plan, form, color=color, print_log=print_log, beside=beside, facts=facts)
     deliver(text, out, output)

@@ -18,6 +18,7 @@ from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import per_unit
 from memplan_cli.reporting.findings.assumed import assumed_of, named_dims
 from memplan_cli.reporting.findings.hints import command_with_numbers
+from memplan_cli.reporting.findings.snapshot import known_share
 from memplan_cli.reporting.plans import constants, runtime
 from memplan_cli.reporting.plans.memory import (
     certainty_lines,
@@ -150,9 +151,19 @@ def _live_bytes(plan: Plan) -> Iterator[doc.Block]:
     if arena is None or not most:
         return
     end, peak = points[-1][0], peak_tick(points)
-    unit = "" if arena.unit == "1" else f" x {arena.unit}"
-    caption = f"highest {format_size(most)}{unit} at step {peak} of {end}"
+    caption = f"highest {format_size(most)}{per_unit(arena.unit)} at step {peak} of {end}"
+    if len(plan.arenas) > 1:
+        # Several arenas are left only where a symbol has no number to add them up with.
+        what = "fixed sizes" if arena.unit == "1" else f"multiples of {arena.unit}"
+        caption += f"; only {what}: one of {len(plan.arenas)} arenas"
+    known = known_only(plan.report)
+    caption += f"; {known}" if known else ""
     yield from doc.section("Live bytes over time", doc.Chart(points, end, peak, caption))
+
+
+def known_only(report: Report) -> str:
+    """Return in words that a picture leaves out what has no size; empty where nothing is."""
+    return f"counts only what is known: {known_share(report.coverage)}" if report.partial else ""
 
 
 def _peak(plan: Plan, most: int) -> Iterator[doc.Block]:
