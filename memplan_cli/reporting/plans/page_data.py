@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 _LARGE = 400_000
 """Characters of data from which on they are packed: a page must open in seconds."""
 
-FIGURES = {"naive": "naive", "planned": "planned", "lower bound": "live_peak", "total": "total"}
-"""What the cards show, and the number of the report's memory that it is."""
+FIGURES = {"naive": "naive", "planned": "planned", "total": "total"}
+"""Cards that follow the symbols, and the expression of each; the lower bound is the map's."""
 
 
 def embedded(data: Json) -> str:

@@ -65,10 +65,14 @@ const otherCurve = () => {
 };
 
 // --- a field and a slider for each symbol ---
+const lowerBound = () => {
+  const curve = curveOf(boxes, (box) => box.units * factors[box.arena]);
+  return curve.bytes.length ? curve.bytes[highest(curve)] : 0;
+};
 const figures = () => {
   const naive = data.figures.naive ? evaluate(data.figures.naive, values) : null;
-  for (const [name, sum] of Object.entries(data.figures)) {
-    const card = document.querySelector(`[data-figure="${name}"]`), value = evaluate(sum, values);
+  for (const [name, sum] of [...Object.entries(data.figures), ["lower bound", null]]) {
+    const card = document.querySelector(`[data-figure="${name}"]`), value = sum ? evaluate(sum, values) : lowerBound();
     card.querySelector("strong").textContent = Number.isFinite(value) ? bytes(value) : "no size";
     const saved = card.querySelector(".saved");
     if (saved) saved.textContent = naive ? ` (${(100 * (1 - value / naive)).toFixed(1)}% saved)` : "";
