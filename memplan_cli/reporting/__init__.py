@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.reporting.media import Medium
     from memplan_cli.reporting.media.text import Screen
-    from memplan_cli.reporting.plans.graph_facts import GraphFacts
     from memplan_cli.reporting.plans.html import Beside
 
 Renderer = Callable[["Plan"], str]
@@ -100,7 +99,6 @@ def render(
     color: bool = False,
     print_log: bool = False,
     beside: Beside | None = None,
-    facts: GraphFacts | None = None,
 ) -> str:
     """Return a plan in one of the formats, as the command line shows it.
 
@@ -109,8 +107,7 @@ def render(
         form: A key of `RENDERERS`.
         color: Whether text may hold colours: it goes to a terminal, and is as wide as it.
         print_log: Whether to add a line for each tensor that reuses memory, and why not.
-        beside: Another plan, whose live bytes the page lays over this one's.
-        facts: What the page tells of nodes and tensors besides: types, categories.
+        beside: What the page tells besides: another plan's live bytes, the model's types.
 
     Raises:
         SettingsError: there is no such format, or it has no place for the log.
@@ -122,7 +119,7 @@ def render(
     if form == "html":
         from memplan_cli.reporting.plans.html import render as page
 
-        return page(plan, beside, facts)
+        return page(plan, beside)
     if form != "text":
         return table[form](plan)
     from memplan_cli.reporting.media.text import Screen

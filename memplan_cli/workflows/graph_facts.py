@@ -38,9 +38,9 @@ def facts_for(path: FilePath, plan: Plan) -> GraphFacts | None:
         plan: What is to be shown.
     """
     from memplan_cli.analysis.phase import find_phases
-    from memplan_cli.shapes.bindings import Bindings
     from memplan_cli.onnx_io.load import file_digest, load_model
     from memplan_cli.onnx_io.metadata import recorded_phases
+    from memplan_cli.shapes.bindings import Bindings
     from memplan_cli.workflows.files.reading import read_as_inferred
 
     path = Path(path)
@@ -51,9 +51,7 @@ def facts_for(path: FilePath, plan: Plan) -> GraphFacts | None:
         model = load_model(source)
         bindings = Bindings({name: dim.value for name, dim in plan.report.bindings.items()})
         program = read_as_inferred(model, bindings).program
-        phases = find_phases(
-            program, loss=plan.report.loss, recorded=recorded_phases(model)
-        )
+        phases = find_phases(program, loss=plan.report.loss, recorded=recorded_phases(model))
     except (MemplanError, OSError):
         # What the page shows without it is less, and right.
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -82,11 +83,10 @@ def report(  # noqa: PLR0913 - one parameter an option, as click wants it
         from memplan_cli.workflows.dry_run import with_dry_run
 
         plan = with_dry_run(plan, path, chosen, output.progress)
-    beside = None
-    if form == "html" and chosen and plan.report.chosen_order != "file":
+    beside = Beside(facts=facts_for(path, plan)) if form == "html" else None
+    if beside and chosen and plan.report.chosen_order != "file":
         kept = in_files_order(path, chosen, profiles)
-        beside = Beside("in the order of the file", kept)
+        beside = replace(beside, label="in the order of the file", plan=kept)
     color = output.color and out is None
-    facts = facts_for(path, plan) if form == "html" else None
-    text = render(plan, form, color=color, print_log=print_log, beside=beside, facts=facts)
+    text = render(plan, form, color=color, print_log=print_log, beside=beside)
     deliver(text, out, output)

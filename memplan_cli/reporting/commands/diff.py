@@ -30,7 +30,8 @@ def document(found: Difference) -> doc.Document:
     changed = doc.section("What changed the peak", changes(found, _MOST_CHANGES))
     blocks = (
         doc.Table(
-            doc.columns("", ">before", ">after", ">change"), tuple(map(metric_cells, found.metrics))
+            doc.columns("", ">before", ">after", ">change"),
+            tuple(map(metric_cells, found.metrics)),
         ),
         *(changed if found.changes else (unchanged,)),
         *doc.section("Notes", doc.Items(found.notes) if found.notes else None),

@@ -78,7 +78,7 @@ def _sentence(metric: MetricChange) -> str:
     if not change:
         return f"{metric.name} is the same: {format_size(old)}"
     word = "grew" if change > 0 else "shrank"
-    share = f", {format_share(change, old)}" if old else ""
+    share = f", {'+' if change > 0 else ''}{format_share(change, old)}" if old else ""
     return (
         f"{metric.name} {word} from {format_size(old)} to {format_size(old + change)} "
         f"({format_change(change)}{share})"
@@ -93,7 +93,8 @@ def _metric_row(metric: MetricChange) -> str:
     name, *cells = metric_cells(metric)
     kinds = ("n", "n", f"n {_tone(metric.change)}".strip())
     row = "".join(
-        f'<td class="{kind}">{html(cell)}</td>' for kind, cell in zip(kinds, cells, strict=True)
+        f'<td class="{kind}">{html(cell)}</td>'
+        for kind, cell in zip(kinds, cells, strict=True)
     )
     return f'<tr><th scope="row">{html(name)}</th>{row}</tr>'
 
@@ -145,7 +146,7 @@ def _kind(tensor: Placement, other: Mapping[str, int], tones: tuple[int, int]) -
     return tones[0] if tensor.bytes >= size else tones[1]
 
 
-def _columns(tensors: Iterable[Placement]) -> dict[str, Json]:
+def _columns(tensors: Iterable[Placement]) -> Json:
     rows = list(tensors)
     positions = {tensor.id: at for at, tensor in enumerate(rows)}
     return {

@@ -14,7 +14,6 @@ from memplan_cli.core.symbolic.polynomials import call_in, names_in
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from memplan_cli.core.serialization import Json
     from memplan_cli.core.symbolic.polynomials import Polynomial
 
 
@@ -23,17 +22,17 @@ def symbols_in(texts: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(frozenset[str]().union(*(names_in(parse_dim(t)) for t in texts))))
 
 
-def evaluable(text: str, places: Mapping[str, int]) -> Json | None:
+def evaluable(text: str, places: Mapping[str, int]) -> list[object] | None:
     """Return an expression for the script; None where a name in it is no symbol there."""
     terms = parse_dim(text)
     return _sum(terms, places) if names_in(terms) <= places.keys() else None
 
 
-def _sum(terms: Polynomial, places: Mapping[str, int]) -> Json:
+def _sum(terms: Polynomial, places: Mapping[str, int]) -> list[object]:
     return [[value, [_atom(atom, places) for atom in atoms]] for atoms, value in terms.items()]
 
 
-def _atom(atom: str, places: Mapping[str, int]) -> Json:
+def _atom(atom: str, places: Mapping[str, int]) -> object:
     call = call_in(atom)
     if call is None:
         return places[atom]

@@ -7,14 +7,13 @@ model, categories follow from the names that exporters give, and types are not t
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.timeline import nodes_at
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from memplan_cli.core.results.placements import Placement
     from memplan_cli.core.results.plan import Plan
@@ -23,7 +22,7 @@ ACTIVATIONS, GRADIENTS, UPDATE = "activations", "gradients", "optimizer"
 CACHE, CHUNKS, WEIGHTS = "cache", "chunks", "weights"
 STATE, INPUTS = "optimizer state", "inputs"
 
-_PIECE = re.compile(r"__chunk(\d+)_*$")
+_PIECE = re.compile(r"__chunk\d+(?=_|$).*")
 _JOIN = re.compile(r"__chunks(?=$|_)")
 _COPY = re.compile(r"__recompute\d*$")
 _CACHE = re.compile(r"(?i)(^|[./_])(past|present|kv|cache)([./_\d]|_?key|_?value|s?$)")
@@ -83,19 +82,21 @@ def category(tensor: Placement, facts: GraphFacts) -> str:
 def regions(plan: Plan) -> tuple[Region, ...]:
     """Return the regions that are computed in pieces, in order of time.
 
-    Pieces are counted from one in each region, so a count that falls begins the next.
+    A region's pieces, in any order, are followed by what joins them: a piece behind a join
+    begins the next region.
     """
-    found: list[tuple[int, int, list[str]]] = []
-    before = 0
+    spans: list[tuple[int, int]] = []
+    is_open = False
     for tick, node in sorted(nodes_at(plan).items()):
-        piece = _PIECE.search(node)
-        if piece and (not found or int(piece[1]) < before):
-            found.append((tick, tick, []))
-        if found and (piece or _JOIN.search(node)):
-            found[-1] = found[-1][0], tick, found[-1][2]
-        if piece:
-            before = int(piece[1])
-    return tuple(Region(_label(plan, at, *span[:2]), *span[:2]) for at, span in enumerate(found))
+        if _JOIN.search(node):
+            spans[-1:] = [(first, tick) for first, _ in spans[-1:]]
+            is_open = False
+        elif _PIECE.search(node):
+            if not is_open:
+                spans.append((tick, tick))
+            spans[-1] = spans[-1][0], tick
+            is_open = True
+    return tuple(Region(_label(plan, at, *span), *span) for at, span in enumerate(spans))
 
 
 def region_of(tensor: Placement, found: Sequence[Region]) -> int:

@@ -48,19 +48,25 @@ _COLUMNS: Mapping[str, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """Another plan whose live bytes are laid over: the file's order, or another model."""
+    """What a page tells besides its plan.
 
-    label: str
-    plan: Plan
+    Attributes:
+        label: what the other plan is called.
+        plan: another plan whose live bytes are laid over, in the file's order for example.
+        facts: what the model says of nodes and tensors: types, categories.
+    """
+
+    label: str = ""
+    plan: Plan | None = None
+    facts: GraphFacts | None = None
 
 
-def render(
-    plan: Plan, beside: Beside | None = None, facts: GraphFacts | None = None
-) -> str:
-    """Return the page of a plan, with what its model says of nodes and tensors if known."""
+def render(plan: Plan, beside: Beside | None = None) -> str:
+    """Return the page of a plan, with what is known besides."""
+    beside = beside or Beside()
     report = plan.report
     head, sections = draw(plan_document(plan, _MOST_ROWS))
-    data = page_data(plan, facts, beside.plan if beside else None)
+    data = page_data(plan, beside.facts, beside.plan)
     symbolic = any(arena.unit != "1" for arena in plan.arenas)
     columns = {key: c for key, c in _COLUMNS.items() if symbolic or key != "size"}
     parts = {
@@ -94,7 +100,13 @@ def assembled(
     css = (page / "page.css").read_text("utf-8")
     code = "".join((page / f"{name}.js").read_text("utf-8") for name in scripts)
     js = f'"use strict";\n(async () => {{\n{code}}})();\n'
-    filled = {**parts, "css": css, "js": js, "policy": _policy(css, js), "data": embedded(data)}
+    filled = {
+        **parts,
+        "css": css,
+        "js": js,
+        "policy": _policy(css, js),
+        "data": embedded(data),
+    }
     # One pass: what is put in is never looked at again for placeholders.
     text = (page / template).read_text("utf-8")
     return re.sub(r"\{(\w+)\}", lambda match: filled[match[1]], text)
@@ -111,8 +123,8 @@ def _digest(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _other_key(beside: Beside | None) -> str:
-    if beside is None:
+def _other_key(beside: Beside) -> str:
+    if beside.plan is None:
         return ""
     return f'<span class="key then"></span>{html(beside.label)} '
 

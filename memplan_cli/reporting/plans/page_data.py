@@ -41,7 +41,9 @@ def embedded(data: Json) -> str:
     if len(text) < _LARGE:
         return f'<script type="application/json" id="data">{text}</script>'
     packed = base64.b64encode(zlib.compress(json.dumps(data, separators=(",", ":")).encode()))
-    return f'<script type="text/plain" id="data" data-packed="deflate">{packed.decode()}</script>'
+    return (
+        f'<script type="text/plain" id="data" data-packed="deflate">{packed.decode()}</script>'
+    )
 
 
 def page_data(plan: Plan, facts: GraphFacts | None, beside: Plan | None = None) -> Json:
@@ -109,7 +111,7 @@ def _numbered(words: Iterable[str]) -> dict[str, int]:
     return {word: at for at, word in enumerate(dict.fromkeys(words))}
 
 
-def _tensors(plan: Plan, facts: GraphFacts, pieces: Sequence[Region]) -> dict[str, Json]:
+def _tensors(plan: Plan, facts: GraphFacts, pieces: Sequence[Region]) -> Json:
     """Return the tensors column by column: a third of the bytes of one object each."""
     positions = {tensor.id: index for index, tensor in enumerate(plan.tensors)}
     arenas = {arena.id: index for index, arena in enumerate(plan.arenas)}
@@ -141,7 +143,7 @@ def _tensors(plan: Plan, facts: GraphFacts, pieces: Sequence[Region]) -> dict[st
     }
 
 
-def _curves(plan: Plan, names: Mapping[str, int]) -> Json:
+def _curves(plan: Plan, names: Mapping[str, int]) -> list[Json]:
     """Return the live bytes of each arena of another plan, in multiples of its unit."""
     return [
         {

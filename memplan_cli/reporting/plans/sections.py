@@ -163,7 +163,9 @@ def _live_bytes(plan: Plan) -> Iterator[doc.Block]:
 
 def known_only(report: Report) -> str:
     """Return in words that a picture leaves out what has no size; empty where nothing is."""
-    return f"counts only what is known: {known_share(report.coverage)}" if report.partial else ""
+    return (
+        f"counts only what is known: {known_share(report.coverage)}" if report.partial else ""
+    )
 
 
 def _peak(plan: Plan, most: int) -> Iterator[doc.Block]:
