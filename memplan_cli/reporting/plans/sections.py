@@ -190,7 +190,8 @@ def _peak(plan: Plan, most: int) -> Iterator[doc.Block]:
         for name, size in shown.items()
     )
     heads = ("tensor", ">bytes", ">share", "made by", "last read by")
-    title = (f"At the peak: step {peak.step}, ", doc.Name(peak.node))
+    known = " of the sizes that are known" if plan.report.partial else ""
+    title = (f"At the peak{known}: step {peak.step}, ", doc.Name(peak.node))
     yield from doc.section(
         title, doc.first_rows(heads, rows, len(peak.tensors) - most, "tensors")
     )
