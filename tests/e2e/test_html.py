@@ -23,7 +23,7 @@ from memplan_cli.reporting.plans import html
 from memplan_cli.reporting.plans.graph_facts import GraphFacts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from memplan_cli.core.results.plan import Plan
 
@@ -93,9 +93,15 @@ def several_units() -> Plan:
         for at, t in enumerate(plan.tensors)
     )
     text = "4096*(past + 1)*batch + 4096*batch + 4096"
+    long = " + ".join(f"{n}*(sequence_length_{n} + past_{n})*batch" for n in range(20))
     report = replace(
         plan.report,
-        symbolic={"planned": text, "naive": f"{text} + 1*batch", "total": f"{text} + 20800"},
+        symbolic={
+            "planned": text,
+            "naive": f"{text} + 1*batch",
+            "total": f"{text} + 20800",
+            "outputs": long,
+        },
         bindings={"batch": BoundDim(2, "given"), "past": BoundDim(3, "assumed")},
     )
     return replace(plan, tensors=tensors, arenas=arenas, report=report)
@@ -300,13 +306,12 @@ def difference() -> str:
     return diff_page.render(before, after, found)
 
 
-@pytest.fixture
-def page_of() -> dict[str, str]:
-    return {
-        "symbolic": html.render(several_units()),
-        "plain": html.render(plan_named("branchy")),
-        "diff": difference(),
-    }
+PAGES: Mapping[str, Callable[[], str]] = {
+    "symbolic": lambda: html.render(several_units()),
+    "plain": lambda: html.render(plan_named("branchy")),
+    "hostile": lambda: html.render(plan_named("hostile")),
+    "diff": difference,
+}
 
 
 def sized(browser: Browser, width: int) -> None:
@@ -318,19 +323,14 @@ def sized(browser: Browser, width: int) -> None:
 
 @WIDTHS
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("kind", ["symbolic", "plain", "diff"])
+@pytest.mark.parametrize("kind", PAGES)
 def test_nothing_is_clipped_or_squeezed_at_any_width(
-    browser: Browser,
-    tmp_path: Path,
-    page_of: dict[str, str],
-    kind: str,
-    theme: str,
-    width: int,
+    browser: Browser, tmp_path: Path, kind: str, theme: str, width: int
 ) -> None:
     feature = {"name": "prefers-color-scheme", "value": theme}
     browser.call("Emulation.setEmulatedMedia", features=[feature])
     sized(browser, width)
-    shown(browser, tmp_path, page_of[kind])
+    shown(browser, tmp_path, PAGES[kind]())
     assert browser.complaints() == []
     assert browser.run("document.documentElement.scrollWidth") <= width
     # Text that runs one letter a line is far taller than it is wide.
