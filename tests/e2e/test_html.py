@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import random
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from browser import CHROMIUM, Browser
+from large_plans import large
 from memplan_cli.core.results.amounts import BoundDim
 from memplan_cli.core.results.placements import ArenaFacts, BlockOrder, Placement
 from memplan_cli.planning.checking.plan_file import read_plan
@@ -56,30 +56,6 @@ def staircase(count: int) -> Plan:
     )  # fmt: skip
     order = (BlockOrder("", tuple(f"node_{n}" for n in range(count + 9))),)
     arena = ArenaFacts(0, "1", 40960, 40960, 64)
-    return replace(plan_named("branchy"), tensors=tensors, arenas=(arena,), order=order)
-
-
-SHORT = ("wave", "net", "block", "attention", "mlp", "norm", "proj", "conv", "gate", "mix")
-
-
-def large(count: int) -> Plan:
-    """A plan of many tensors whose names, shapes and sizes are as varied as real ones."""
-    chance = random.Random(7)
-
-    def path(n: int) -> str:
-        parts = [f"{chance.choice(SHORT)}_{chance.randrange(40)}" for _ in range(4)]
-        return f"/{'/'.join(parts)}/output_{n}"
-
-    names = [path(n) for n in range(count)]
-    tensors = tuple(
-        Placement(
-            name, "", chance.choice(["float32", "int64"]), (chance.randrange(9), n), 64 * n, 0,
-            chance.randrange(1 << 30), None, n, n + chance.randrange(1, 60),
-        )
-        for n, name in enumerate(names)
-    )  # fmt: skip
-    order = (BlockOrder("", tuple(f"{name}/Node" for name in names)),)
-    arena = ArenaFacts(0, "1", 1 << 31, 1 << 31, 64)
     return replace(plan_named("branchy"), tensors=tensors, arenas=(arena,), order=order)
 
 

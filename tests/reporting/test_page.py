@@ -35,6 +35,8 @@ from memplan_cli.reporting.plans.graph_facts import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from memplan_cli.core.results.plan import Plan
 
 PLANS = Path(__file__).parents[1] / "golden" / "renderers" / "plans"
@@ -58,7 +60,7 @@ def data_of(page: str) -> dict[str, Any]:
     return dict(json.loads(text))
 
 
-FUNCTIONS = {
+FUNCTIONS: dict[str, Callable[..., int]] = {
     "floor": lambda a, b: a // b,
     "ceiling": lambda a, b: -(-a // b),
     "mod": lambda a, b: a % b,
@@ -238,10 +240,11 @@ def difference(before: Plan, after: Plan) -> str:
 
 def doubled(plan: Plan) -> Plan:
     memory = plan.report.memory
-    sizes = {name: 2 * (getattr(memory, name) or 0) for name in ("planned", "naive", "total")}
+    planned, naive, total = memory.planned or 0, memory.naive or 0, memory.total or 0
+    more = replace(memory, planned=2 * planned, naive=2 * naive, total=2 * total)
     arena = replace(plan.arenas[0], height=2 * plan.arenas[0].height)
     tensors = tuple(t._replace(bytes=2 * t.bytes, offset=2 * t.offset) for t in plan.tensors)
-    report = replace(plan.report, memory=replace(memory, **sizes))
+    report = replace(plan.report, memory=more)
     return replace(plan, arenas=(arena,), tensors=tensors, report=report)
 
 
