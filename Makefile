@@ -12,7 +12,7 @@ TOOLS  := $(OUT)/tools
 export ORT_DISABLE_TELEMETRY := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo docs test test-slow test-cuda test-suite test-commands test-oldest lock audit dist hostile faults field fuzz mutations lint types bench zoo same-results golden samples clean
+.PHONY: help install demo docs test test-slow test-cuda test-suite test-commands test-oldest lock audit dist hostile faults field fuzz mutations random-mutants lint types bench zoo same-results golden samples clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -116,6 +116,10 @@ fuzz: $(READY) ## Fuzz every reader of untrusted bytes for SECONDS (60) each
 
 mutations: $(READY) ## Remove each rule in turn and see that a test fails
 	$(BIN)/python -m tests.benchmarks.mutations
+
+random-mutants: $(READY) ## Edit the code at random and see that a test fails (MUTANTS="--seed 2 --count 500")
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check coverage
+	PYTHONPATH=tests $(BIN)/python -m tests.benchmarks.random_mutants $(MUTANTS)
 
 golden: $(READY) ## Write the golden reports again; review them as a diff
 	$(BIN)/python -m pytest tests/golden --update-golden

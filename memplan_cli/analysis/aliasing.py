@@ -52,7 +52,7 @@ IN_PLACE: Mapping[str, tuple[int, ...]] = {
     # A row is reduced before any element of it is written.
     **dict.fromkeys(("LogSoftmax", "Softmax"), _FIRST),
     # The result starts as a copy of the first input, then some elements change.
-    **dict.fromkeys(("ScatterElements", "ScatterND", "Trilu"), _FIRST),
+    **dict.fromkeys(("ScatterElements", "ScatterND", "TensorScatter", "Trilu"), _FIRST),
     # A change of type with elements as wide as before; the sizes are compared anyway.
     "Cast": _FIRST,
 }  # fmt: skip

@@ -34,6 +34,8 @@ class Source:
     """Values of small constants, where regions may be put in pieces."""
     opset: int = 0
     """The version of the standard operators."""
+    block: int = 0
+    """Channels of a block, where the runtime's graph has some in blocks."""
     inputs: tuple[InputShape, ...] = ()
 
 

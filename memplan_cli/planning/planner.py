@@ -121,17 +121,8 @@ def _decided(program: Program, settings: Settings, source: Source, means: _Means
             phases, scope = _looked_at(program, settings, source)
         if settings.chunk == "auto":
             chunking = in_pieces(program, scope, settings, source, tell)
-            phases, scope = _looked_at(chunking.program, settings, source)
-        question = Question(
-            chunking.program,
-            terms_of(chunking.program, scope, settings),
-            phases,
-            settings,
-            means.runtime,
-            means.progress,
-        )
-        limits = Limits.of(settings, scope.pinned, means.allocator)
-        chosen = _chosen(question, scope, limits)
+        chunking, chosen = _cheaper(chunking, program, settings, source, means)
+        phases, scope = _looked_at(chunking.program, settings, source)
         if chunking.facts.regions:
             chosen = chosen._replace(before=_as_given(program, settings, source))
     give_back(len(program.vars))
@@ -160,6 +151,42 @@ def _decided(program: Program, settings: Settings, source: Source, means: _Means
         chunked=chunking.facts,
         constants=chunking.constants,
     )
+
+
+def _cheaper(
+    chunking: Chunking, program: Program, settings: Settings, source: Source, means: _Means
+) -> tuple[Chunking, _Chosen]:
+    """Return what is put in pieces, and the candidate: a budget is met by what adds less work.
+
+    Where ops may be recomputed too, what pieces leave above the budget is recomputed.
+    """
+    if settings.chunk == "auto":
+        settings = replace(settings, budget=chunking.facts.budget)
+    chosen = _planned_as(chunking.program, settings, source, means)
+    if not chunking.facts.regions or settings.recompute != "auto":
+        return chunking, chosen
+    alone = _planned_as(program, settings, source, means)
+    budget = chunking.facts.budget or 0
+    added = chunking.facts.flops_increase
+    if _cost(alone, budget, 0.0) < _cost(chosen, budget, added):
+        return Chunking(program), alone
+    return chunking, chosen
+
+
+def _cost(chosen: _Chosen, budget: int, added: float) -> tuple[int, float]:
+    """Return the bytes above a budget, then the work that was added."""
+    above = max(chosen.allocation.live_peak - budget, 0)
+    return above, added + chosen.candidate.recompute.flops_increase
+
+
+def _planned_as(
+    program: Program, settings: Settings, source: Source, means: _Means
+) -> _Chosen:
+    """Return the best candidate of a program."""
+    phases, scope = _looked_at(program, settings, source)
+    terms = terms_of(program, scope, settings)
+    question = Question(program, terms, phases, settings, means.runtime, means.progress)
+    return _chosen(question, scope, Limits.of(settings, scope.pinned, means.allocator))
 
 
 def _as_given(program: Program, settings: Settings, source: Source) -> Allocation:

@@ -34,6 +34,7 @@ from memplan_cli.runtime.steer import (
     DEFAULTS,
     Recommendation,
     foreseen,
+    has_several_regions,
     held_under,
     held_without_weights,
     in_one_region,
@@ -298,8 +299,9 @@ class _Proof:
         better = with_best_arena(executed, run.settings, self.original.provider, workspace)
         if better is None or (better.predicted.held or 0) >= _WORTH * held:
             return run, ""
-        if better.settings.arena == run.settings.arena:
-            # When a kernel asks for its workspace is not known to the step: one region bears it.
+        if better.settings.arena == run.settings.arena or has_several_regions(better):
+            # When a kernel asks for its workspace is not known to the step, and two sessions of
+            # one graph need not run its nodes in one order: one region bears both.
             better = in_one_region(better)
         before, again = self.choice, self._run(better)
         if not self._is_same(run, again) or _held(again) >= held:

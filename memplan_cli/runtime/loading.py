@@ -13,8 +13,10 @@ import onnxruntime as ort
 
 from memplan_cli.core.results.observations import CPU, RuntimeSettings
 from memplan_cli.errors import ModelError
+from memplan_cli.onnx_io.caches.note import recorded_caches
 from memplan_cli.onnx_io.recorded import Recorded, recorded_settings
 from memplan_cli.onnx_io.scan import scanned_metadata
+from memplan_cli.runtime.decoding import Decoder
 from memplan_cli.runtime.workers.session import (
     apply_options,
     provider_options,
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from memplan_cli.core.results.caches import Caches
     from memplan_cli.core.results.observations import Setting
 
 _registered: list[Mapping[str, Setting]] = []
@@ -38,7 +41,10 @@ class PlannedSession(ort.InferenceSession):  # type: ignore[misc]
     Attributes:
         settings: what was applied.
         donated: ``{output: input}``: outputs that may lie where an input was.
+        caches: what the file says of decoder caches in place, if it has any.
     """
+
+    caches: Caches | None = None
 
     def __init__(
         self,
@@ -95,6 +101,17 @@ class PlannedSession(ort.InferenceSession):  # type: ignore[misc]
                 binding.bind_output(output.name, device)
         return binding
 
+    def decoder(self, **dims: int) -> Decoder:
+        """Return a decoder that keeps the caches of this model in buffers of its own.
+
+        Args:
+            dims: numbers of dims that the caches have and no other input.
+
+        Raises:
+            ModelError: the file has no caches in place.
+        """
+        return Decoder(self, self.caches, dims)
+
 
 def load_session(path: Path, options: Any = None, **others: Any) -> PlannedSession:  # noqa: ANN401
     """Create a session on a file with the settings in its metadata.
@@ -110,7 +127,8 @@ def load_session(path: Path, options: Any = None, **others: Any) -> PlannedSessi
     Raises:
         ModelError: the file cannot be read, or its settings are none of memplan's.
     """
-    recorded = recorded_settings(scanned_metadata(path)) or Recorded(CPU, RuntimeSettings())
+    metadata = scanned_metadata(path)
+    recorded = recorded_settings(metadata) or Recorded(CPU, RuntimeSettings())
     settings = recorded.settings
     options = ort.SessionOptions() if options is None else options
     apply_options(options, settings)
@@ -127,6 +145,7 @@ def load_session(path: Path, options: Any = None, **others: Any) -> PlannedSessi
         _use_arena(settings.arena)
         options.add_session_config_entry("session.use_env_allocators", "1")
     session = PlannedSession(path, options, recorded, **others)
+    session.caches = recorded_caches(metadata)
     _refuse_unknown(session, path)
     return session
 

@@ -233,6 +233,12 @@ def with_best_arena(
     return Recommendation(best.settings, predicted, provider=provider)
 
 
+def has_several_regions(choice: Recommendation) -> bool:
+    """Whether an arena grows from a first region by others that are cut to fit exactly."""
+    first = int(choice.settings.arena.get("initial_chunk_size_bytes", 0))
+    return 0 < first < (choice.predicted.held or 0)
+
+
 def in_one_region(choice: Recommendation) -> Recommendation:
     """Return settings whose arena begins with one region, somewhat larger than foreseen."""
     size = rounded((choice.predicted.held or 0) * _GROWTH[1])

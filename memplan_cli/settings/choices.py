@@ -12,6 +12,7 @@ PhaseChoice = Literal["auto", "train", "test"]
 OrderChoice = Literal["keep", "auto"]
 TargetChoice = Literal["portable", "cpu", "cuda"]
 ChunkChoice = Literal["none", "auto"]
+CacheChoice = Literal["keep", "in-place"]
 ExternalWeightsChoice = Literal["auto", "keep"]
 RecomputeChoice = Literal["none", "checkpoints", "auto"]
 

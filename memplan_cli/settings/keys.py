@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar, cast, get_args
 from memplan_cli.core.quantities import parse_increase, parse_size
 from memplan_cli.errors import SettingsError
 from memplan_cli.settings.choices import (
+    CacheChoice,
     ChunkChoice,
     ExternalWeightsChoice,
     Level,
@@ -211,6 +212,8 @@ KEYS: Mapping[str, Reader] = {
     "external_weights": one_of(*get_args(ExternalWeightsChoice)),
     "recompute": one_of(*get_args(RecomputeChoice)),
     "chunk": one_of(*get_args(ChunkChoice)),
+    "kv_cache": one_of(*get_args(CacheChoice)),
+    "capacity": positive,
     "checkpoints": names,
     "budget": budget,
     "donate": pairs,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.program import Shape
     from memplan_cli.settings.choices import (
+        CacheChoice,
         ChunkChoice,
         ExternalWeightsChoice,
         Kind,
@@ -80,6 +81,10 @@ class Settings:
     """Tensors that end the segments of ``recompute: checkpoints``."""
     chunk: ChunkChoice = "none"
     """Whether long activations are computed in pieces to meet the budget."""
+    kv_cache: CacheChoice = "keep"
+    """Whether decoder caches become buffers that a step updates in place."""
+    capacity: int | None = None
+    """Entries that such a buffer holds."""
     budget: int | float | None = None
     """Live-peak target of ``recompute: auto`` or ``chunk: auto``: bytes, or a share of the peak before."""
     donate: Mapping[str, str] = field(default_factory=dict)

@@ -37,6 +37,7 @@ from memplan_cli.planning.planner import make_plan
 from memplan_cli.planning.totals import input_bytes, output_bytes, summed
 from memplan_cli.settings.settings import Settings
 from memplan_cli.workflows.files.binding import refuse_run
+from memplan_cli.workflows.files.model_file import refuse_caches
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -88,6 +89,7 @@ def fit(
     settings, model = settings or Settings(), Path(model)
     refuse_run(settings, "--confirm" if limit.provider is not None else "")
     _refuse_decided(limit.unknown, settings)
+    refuse_caches(settings)
     if settings.chunk != "none":
         raise SettingsError(
             "fit looks at a model as it is, and --chunk cuts it for one size",

@@ -26,7 +26,7 @@ from memplan_cli.workflows.candidates import (
     write_unproved,
 )
 from memplan_cli.workflows.fallbacks import fell_back
-from memplan_cli.workflows.files.model_file import ModelFile, plan_model, source_of
+from memplan_cli.workflows.files.model_file import ModelFile, knowing, plan_model, source_of
 from memplan_cli.workflows.files.own_weights import (
     FUSED,
     UNFUSED,
@@ -197,7 +197,7 @@ class _Graphs:
             if (size := sizes.get(name)) is not None and size.coefficient > _READERS_COST
         ]
         if not worth:
-            return self._plan(file, program)
+            return self._plan(dump, file, program)
         copy = path.with_name(f"{path.stem}.read{path.suffix}")
         copy.write_bytes(with_readers(file.model, worth).SerializeToString())
         read, as_read = ModelFile.of(copy, load_model(copy)), self._program(dump, copy)
@@ -206,9 +206,9 @@ class _Graphs:
         costs = _READERS_COST * len(worth)
         worse = before is not None and after is not None and after > before + costs
         if worse or graph_differences(file.model, read.model):
-            return self._plan(file, program)
+            return self._plan(dump, file, program)
         note = f"{len(worth)} outputs that nobody reads are read by a Shape node, which frees them"
-        found = self._plan(read, as_read)
+        found = self._plan(dump, read, as_read)
         planned = replace(found.planned, plan=warned(found.planned.plan, note))
         return replace(found, planned=planned)
 
@@ -220,7 +220,7 @@ class _Graphs:
     def _peak(self, program: Program) -> int | None:
         return _peak_as_it_stands(program, self.settings, self.provider)
 
-    def _plan(self, file: ModelFile, program: Program) -> Rewriting:
+    def _plan(self, dump: Dump, file: ModelFile, program: Program) -> Rewriting:
         from memplan_cli.planning.choosing.candidate import Runtime
         from memplan_cli.planning.planner import make_plan
         from memplan_cli.runtime.facts import required_version
@@ -231,7 +231,9 @@ class _Graphs:
         runtime = Runtime(
             runtime_aliasing(provider), partial(settled, dims=dims, provider=provider)
         )
-        planned = make_plan(program, self.settings, source_of(self.file), runtime=runtime)
+        source = replace(source_of(self.file), block=dump.block)
+        source = knowing(file.model, source, self.settings)
+        planned = make_plan(program, self.settings, source, runtime=runtime)
         return Rewriting(
             file,
             planned,

@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 from memplan_cli.core.binding_options import InputShape  # noqa: TC001 - a type to read by
 from memplan_cli.core.deserialization import Check, MisfitError, from_json, one_of
 from memplan_cli.core.results.amounts import BoundDim, ExternalWeights, Memory, Profile
+from memplan_cli.core.results.caches import Caches
 from memplan_cli.core.results.chunks import Chunks
 from memplan_cli.core.results.fallbacks import Fallback  # noqa: TC001 - a type to read by
 from memplan_cli.core.results.figures import CERTAINTY, OBSERVED
@@ -202,7 +203,7 @@ class Report:
         "peak",
         *sparse("foldable", "folded", "external_weights"),
         "recompute",
-        *sparse("chunked"),
+        *sparse("chunked", "caches"),
         *optional("donated"),
         *sparse("target", "profiles"),
         *optional("training_estimate", form=_OR_NULL),
@@ -247,6 +248,8 @@ class Report:
     external_weights: ExternalWeights = field(default_factory=ExternalWeights)
     recompute: Recompute = field(default_factory=Recompute)
     chunked: Chunks = field(default_factory=Chunks)
+    caches: Caches = field(default_factory=Caches)
+    """Caches that are updated in place; none where the capacity is 0."""
     donated: Donated = field(default_factory=Donated)
     bindings: Mapping[str, BoundDim] = field(default_factory=dict)
     """The numbers that dims of the inputs have, and who said them."""

@@ -20,6 +20,7 @@ from memplan_cli.reporting.findings.assumed import assumed_of, named_dims
 from memplan_cli.reporting.findings.hints import command_with_numbers
 from memplan_cli.reporting.findings.snapshot import known_share
 from memplan_cli.reporting.plans import constants, runtime
+from memplan_cli.reporting.plans.caches import caches
 from memplan_cli.reporting.plans.memory import (
     certainty_lines,
     headline,
@@ -63,6 +64,7 @@ def plan_document(plan: Plan, most: int) -> doc.Document:
         *_bindings(report),
         *_recomputation(report),
         *_pieces(report, most),
+        *caches(report, most),
         *_donation(report, most),
         *_orders(report),
         *runtime.evidence(report.runtime),

@@ -72,10 +72,14 @@ class Packing(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """A graph that the runtime wrote, and the types that it infers in it."""
+    """A graph that the runtime wrote, and the types that it infers in it.
+
+    ``block`` is how many channels lie beside each other where it lays them out in blocks.
+    """
 
     path: Path
     shapes: RuntimeShapes = field(repr=False)
+    block: int = 0
     cut: int = 0
     """Products whose huge operand is in pieces."""
 
@@ -136,11 +140,15 @@ class Dumping:
             RuntimeUnavailableError: the model does not load.
         """
         outcome = self._job.outcome()
-        written: Any = outcome.require(f"{self._model} does not load")["graphs"]
+        result = outcome.require(f"{self._model} does not load")
+        written: Any = result["graphs"]
+        block = int(str(result["block"]))
         original, provider = load_model(self._model), self._provider
         return tuple(
             replace(
-                _tidied(path, original, shapes_of(found["types"]), provider), cut=found["cut"]
+                _tidied(path, original, shapes_of(found["types"]), provider),
+                cut=found["cut"],
+                block=block,
             )
             for path in self._out
             if (found := written.get(path.name))

@@ -39,6 +39,7 @@ JOBS: Mapping[str, str] = {
     "examine": "memplan_cli.runtime.workers.jobs.examine",
     "outputs": "memplan_cli.runtime.workers.jobs.outputs",
     "donated": "memplan_cli.runtime.workers.jobs.donated",
+    "decode": "memplan_cli.runtime.workers.jobs.decode",
     "measure": "memplan_cli.runtime.workers.jobs.measure",
     "loading": "memplan_cli.runtime.workers.jobs.loading",
     "dump": "memplan_cli.runtime.workers.jobs.dump",

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.files import Content
     from memplan_cli.core.program import Program
+    from memplan_cli.core.results.caches import Caches
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.planning.planner import Planned
     from memplan_cli.settings.settings import Settings
@@ -112,6 +113,8 @@ class Rewriting:
     """What the model is compared with, where it was not planned as it is."""
     notes: Mapping[str, str] = field(default_factory=dict)
     """Further metadata for the written model."""
+    caches: Caches | None = None
+    """Where caches are in place: their pairs are safe in any order of the nodes."""
 
     @property
     def compared_with(self) -> Path:
@@ -124,7 +127,7 @@ class Rewriting:
         report = self.planned.plan.report
         # Copies would be merged, and a pair is safe only in the order of the file.
         copied = report.recompute.nodes > 0 or bool(report.chunked.regions)
-        moved = copied or bool(report.donated.pairs)
+        moved = copied or (bool(report.donated.pairs) and self.caches is None)
         return self.original is not None or moved
 
 
@@ -192,6 +195,7 @@ class RewrittenFiles(OutputFiles):
             ModelError: a value cannot be computed, or a file is in the way.
         """
         from memplan_cli.onnx_io.metadata import FOLDED
+        from memplan_cli.onnx_io.writing.chunked import chunked_model
         from memplan_cli.workflows.files.folding import fold_beside
 
         planned, out = self._rewriting.planned, self._targets.model
@@ -201,7 +205,10 @@ class RewrittenFiles(OutputFiles):
         count = len(planned.plan.report.folded.tensors)
         where = "".join(f" in {path.name}" for path in folded.created)
         notes = {**notes, FOLDED: f"{count} constants{where}"}
-        return self._written(folded.model, folded.program, notes)
+        model, program = folded.model, folded.program
+        if planned.plan.report.chunked.regions:
+            model, program = chunked_model(model, program, planned.constants)
+        return self._written(model, program, notes)
 
     def _in_pieces(self, notes: Mapping[str, str]) -> Iterable[bytes]:
         """Return the written model with its regions in pieces."""

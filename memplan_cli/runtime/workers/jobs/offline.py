@@ -13,9 +13,11 @@ from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.results.observations import UNOPTIMISED, RuntimeSettings
 from memplan_cli.core.symbolic.sizes import BITS
 from memplan_cli.onnx_io.load import graphs, load_model
+from memplan_cli.onnx_io.runs.blocks import BLOCKED
 from memplan_cli.onnx_io.weights.on_pages import drop_packed
 from memplan_cli.onnx_io.writing.columns import cut_columns
 from memplan_cli.runtime.graph.fusions import FUSIONS, without
+from memplan_cli.runtime.workers.blocks import block_size
 from memplan_cli.runtime.workers.session import make_session
 from memplan_cli.runtime.workers.session_graph import OUTSIDE, types_of
 
@@ -59,7 +61,12 @@ def run(job: Json) -> Json:
     if costly and asked.unfused is not None:
         settings = asked.settings.updated(without(costly))
         found[asked.unfused.name] = _dumped(asked, asked.unfused, settings)
-    return {"graphs": found}
+    return {"graphs": found, "block": block_size() if _has_blocks(asked.fused) else 0}
+
+
+def _has_blocks(path: Path) -> bool:
+    """Whether a graph has convolutions over blocks of channels."""
+    return any(n.domain == BLOCKED for g in graphs(load_model(path).graph) for n in g.node)
 
 
 def _dumped(asked: OfflineDump, out: Path, settings: RuntimeSettings) -> object:
