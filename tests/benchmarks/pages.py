@@ -1,4 +1,4 @@
-"""Seconds and bytes of pages: `python -m tests.benchmarks.pages`, with `tests` on the path.
+"""Seconds and bytes of pages: `python -m tests.benchmarks.pages`, with `tests` and `tests/e2e` on the path.
 
 Plans of many tensors whose names differ as those of exporters do; each page is opened in
 Chromium several times, and the median counts from navigation until everything is drawn.
@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from statistics import median
 
-from e2e.browser import Browser
+from browser import Browser
 from large_plans import large
 from memplan_cli.reporting.plans import html
 
@@ -48,7 +48,7 @@ def main() -> int:
     lines = [
         "# Pages",
         "",
-        "Made by `PYTHONPATH=tests python -m tests.benchmarks.pages`: pages of plans with many tensors,",
+        "Made by `PYTHONPATH=tests:tests/e2e python -m tests.benchmarks.pages`: pages of plans with many tensors,",
         f"names of five levels, all different; opened {TIMES} times in headless Chromium, from",
         "navigation until the map, the table and the groups are drawn.",
         "",
