@@ -110,7 +110,7 @@ def _rectangle(item: Occupancy, number: int, scale: _Scale) -> str:
 
 
 def _names(items: Sequence[Occupancy], scale: _Scale) -> Iterator[str]:
-    """Yield the name of each tensor whose box has room for some of it."""
+    """Yield the name of each tensor whose rectangle has room for some of it."""
     for item in items:
         wide = float(scale.wide(item.last - item.first))
         if wide < _SHORTEST_NAME or float(scale.tall(item.bytes)) < _LINE:
