@@ -109,7 +109,7 @@ def render(  # noqa: PLR0913 - one parameter an option
         form: A key of `RENDERERS`.
         color: Whether text may hold colours: it goes to a terminal, and is as wide as it.
         print_log: Whether to add a line for each tensor that reuses memory, and why not.
-        beside: Another plan, whose live bytes the page lays over this one's.
+        beside: What the page tells besides: another plan's live bytes, the model's types.
         detail: How much a text says: the first lines, the tables, what numbers mean.
 
     Raises:

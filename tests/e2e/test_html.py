@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,12 +12,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from browser import CHROMIUM, Browser
+from large_plans import large
+from memplan_cli.core.results.amounts import BoundDim
 from memplan_cli.core.results.placements import ArenaFacts, BlockOrder, Placement
 from memplan_cli.planning.checking.plan_file import read_plan
+from memplan_cli.reporting.commands import diff_page
+from memplan_cli.reporting.findings.diff import compare
+from memplan_cli.reporting.findings.snapshot import snapshot_of
 from memplan_cli.reporting.plans import html
+from memplan_cli.reporting.plans.graph_facts import GraphFacts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from memplan_cli.core.results.plan import Plan
 
@@ -50,6 +57,30 @@ def staircase(count: int) -> Plan:
     order = (BlockOrder("", tuple(f"node_{n}" for n in range(count + 9))),)
     arena = ArenaFacts(0, "1", 40960, 40960, 64)
     return replace(plan_named("branchy"), tensors=tensors, arenas=(arena,), order=order)
+
+
+def several_units() -> Plan:
+    """A symbolic plan of several arenas, one of an expression in two symbols."""
+    plan = plan_named("dynamic")
+    units = ("batch", "(past + 1)*batch", "1")
+    arenas = tuple(ArenaFacts(at, unit, 4096, 4096, 1) for at, unit in enumerate(units))
+    tensors = tuple(
+        t._replace(arena=at % 3, offset=0, bytes=4096, first=at, last=at + 1, alias_of=None)
+        for at, t in enumerate(plan.tensors)
+    )
+    text = "4096*(past + 1)*batch + 4096*batch + 4096"
+    long = " + ".join(f"{n}*(sequence_length_{n} + past_{n})*batch" for n in range(20))
+    report = replace(
+        plan.report,
+        symbolic={
+            "planned": text,
+            "naive": f"{text} + 1*batch",
+            "total": f"{text} + 20800",
+            "outputs": long,
+        },
+        bindings={"batch": BoundDim(2, "given"), "past": BoundDim(3, "assumed")},
+    )
+    return replace(plan, tensors=tensors, arenas=arenas, report=report)
 
 
 def shown(browser: Browser, tmp_path: Path, page: str) -> Browser:
@@ -226,3 +257,199 @@ def test_twenty_thousand_tensors_are_usable(browser: Browser, tmp_path: Path) ->
     # A share of a second on a quiet machine; this one may be very busy.
     assert seconds < 30
     assert names_in_table(browser)[0].startswith("layer_19")
+
+
+def test_fifty_thousand_tensors_open_in_three_seconds_and_four_megabytes(
+    browser: Browser, tmp_path: Path
+) -> None:
+    page = html.render(large(50_000))
+    assert len(page.encode()) < 4_000_000
+    start = time.monotonic()
+    shown(browser, tmp_path, page)
+    seconds = browser.run("performance.now() / 1000")
+    assert browser.complaints() == []
+    assert browser.run("document.body.dataset.ready") == "yes"
+    # One second on a quiet machine, three are asked for; this one may be very busy.
+    assert min(seconds, time.monotonic() - start) < 30
+
+
+WIDTHS = pytest.mark.parametrize("width", [1400, 400])
+
+
+def difference() -> str:
+    before, after = plan_named("branchy"), plan_named("train_level1")
+    found = compare(snapshot_of(before, "old.onnx"), snapshot_of(after, "new.onnx"))
+    return diff_page.render(before, after, found)
+
+
+PAGES: Mapping[str, Callable[[], str]] = {
+    "symbolic": lambda: html.render(several_units()),
+    "plain": lambda: html.render(plan_named("branchy")),
+    "hostile": lambda: html.render(plan_named("hostile")),
+    "diff": difference,
+}
+
+
+def sized(browser: Browser, width: int) -> None:
+    browser.call(
+        "Emulation.setDeviceMetricsOverride",
+        width=width, height=1000, deviceScaleFactor=1, mobile=width < 600,
+    )  # fmt: skip
+
+
+@WIDTHS
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("kind", PAGES)
+def test_nothing_is_clipped_or_squeezed_at_any_width(
+    browser: Browser, tmp_path: Path, kind: str, theme: str, width: int
+) -> None:
+    feature = {"name": "prefers-color-scheme", "value": theme}
+    browser.call("Emulation.setEmulatedMedia", features=[feature])
+    sized(browser, width)
+    shown(browser, tmp_path, PAGES[kind]())
+    assert browser.complaints() == []
+    assert browser.run("document.documentElement.scrollWidth") <= width
+    # Text that runs one letter a line is far taller than it is wide.
+    thin = browser.run(
+        "[...document.querySelectorAll('td, th, p, label, li')].filter(cell => {"
+        " const box = cell.getBoundingClientRect(), text = cell.innerText.trim();"
+        " return text.length > 4 && box.width && box.width < 36; })"
+        ".map(cell => cell.innerText)"
+    )
+    assert thin == []
+    # A code block shows all of its expression.
+    clipped = browser.run(
+        "[...document.querySelectorAll('code, pre')]"
+        ".filter(code => code.scrollWidth > code.clientWidth + 1 && code.clientWidth)"
+        ".map(code => code.innerText)"
+    )
+    assert clipped == []
+    browser.call("Emulation.clearDeviceMetricsOverride")
+    browser.call("Emulation.setEmulatedMedia", features=[])
+
+
+def enter(browser: Browser, symbol: int, value: object) -> None:
+    browser.run(
+        f"(() => {{ const field = document.querySelector('#fields [data-symbol=\"{symbol}\"]');"
+        f" field.value = {json.dumps(value)}; field.dispatchEvent(new Event('input')); }})()"
+    )
+    browser.run("new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
+
+
+def card(browser: Browser, name: str) -> str:
+    return str(
+        browser.run(f"document.querySelector('[data-figure=\"{name}\"] strong').innerText")
+    )
+
+
+def test_a_field_for_each_symbol_redraws_the_map_and_its_figures(
+    browser: Browser, tmp_path: Path
+) -> None:
+    shown(browser, tmp_path, html.render(several_units()))
+    labels = browser.run(
+        "[...document.querySelectorAll('#fields label span')].map(l => l.innerText)"
+    )
+    assert labels == ["batch", "past"]
+    before = picture(browser)
+    enter(browser, 1, 7)
+    assert picture(browser) != before
+    assert card(browser, "planned") == "76.00 KiB"
+    assert card(browser, "lower bound") == "64.00 KiB", "one tensor is live at a time"
+    assert "64.00 KiB at step" in browser.run("document.getElementById('peak').innerText")
+    slider = "document.querySelector('#fields [type=range][data-symbol=\"1\"]').value"
+    assert browser.run(slider) == "7"
+    assert browser.complaints() == []
+
+
+@pytest.mark.parametrize("value", ["", "-1", "1.5"])
+def test_a_value_that_is_no_length_changes_nothing_and_is_named(
+    browser: Browser, tmp_path: Path, value: str
+) -> None:
+    shown(browser, tmp_path, html.render(several_units()))
+    before = card(browser, "planned")
+    enter(browser, 0, value)
+    assert "batch must be a whole number" in browser.run(
+        "document.getElementById('wrong').innerText"
+    )
+    assert card(browser, "planned") == before
+    enter(browser, 0, 2)
+    assert browser.run("document.getElementById('wrong').innerText") == ""
+
+
+def test_the_menu_names_the_arena_that_is_drawn(browser: Browser, tmp_path: Path) -> None:
+    shown(browser, tmp_path, html.render(several_units()))
+    chosen = "document.getElementById('arena').selectedOptions[0].innerText"
+    assert browser.run(chosen) == "all, one after the other"
+    whole = picture(browser)
+    select(browser, "arena", "1")
+    assert browser.run(chosen) == "multiples of (past + 1)*batch"
+    assert picture(browser) != whole
+    # A row of another arena brings its own arena, and the menu follows.
+    browser.run("document.querySelector('#rows tr[data-tensor=\"0\"]').click()")
+    assert browser.run(chosen) == "multiples of batch"
+
+
+def select(browser: Browser, name: str, value: str) -> None:
+    browser.run(
+        f"(() => {{ const menu = document.getElementById('{name}'); menu.value = '{value}';"
+        " menu.dispatchEvent(new Event('change')); })()"
+    )
+    browser.run("new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
+
+
+def test_colours_and_groups_go_by_type_module_and_category(
+    browser: Browser, tmp_path: Path
+) -> None:
+    plan = plan_named("branchy")
+    types = {
+        node: node.rpartition("/")[2] or "Op" for block in plan.order for node in block.nodes
+    }
+    page = html.render(plan, html.Beside(facts=GraphFacts(types)))
+    shown(browser, tmp_path, page)
+    for way in ("type", "module", "category"):
+        select(browser, "colour", way)
+        assert browser.run("document.querySelectorAll('#legend li').length") > 0
+        select(browser, "by", way)
+        groups = browser.run(
+            "[...document.querySelectorAll('#sums button')].map(b => b.innerText)"
+        )
+        assert groups
+    browser.run("document.querySelector('#sums button').click()")
+    assert browser.run("document.getElementById('found').innerText").endswith("of 20 tensors")
+    browser.run("document.getElementById('ungroup').click()")
+    assert browser.run("document.getElementById('found').innerText") == "20 tensors"
+    assert browser.complaints() == []
+
+
+def test_a_story_names_every_tensor_that_shares_the_bytes(
+    browser: Browser, tmp_path: Path
+) -> None:
+    plan = plan_named("branchy")
+    base = next(t for t in plan.tensors if t.alias_of is None)
+    more = tuple(base._replace(name=f"view_{n}", alias_of=base.id) for n in range(9))
+    shown(browser, tmp_path, html.render(replace(plan, tensors=(*plan.tensors, *more))))
+    browser.run("document.querySelector('#search').value = 'view_8'")
+    browser.run("document.querySelector('#search').dispatchEvent(new Event('input'))")
+    browser.run("document.querySelector('#rows tr[data-tensor]').click()")
+    told = browser.run("document.getElementById('about').innerText")
+    assert all(f"view_{n}" in told for n in range(9))
+    copied = browser.run(
+        "(async () => { let text = '';"
+        " navigator.clipboard.writeText = async (said) => { text = said; };"
+        " document.getElementById('copy').click();"
+        " await new Promise(done => setTimeout(done, 50)); return text; })()"
+    )
+    assert "view_8" in copied
+    assert "at the peak" in copied
+    assert browser.run("document.getElementById('copied').innerText") == "copied"
+
+
+def test_a_difference_tells_both_sides_of_a_tensor(browser: Browser, tmp_path: Path) -> None:
+    shown(browser, tmp_path, difference())
+    assert browser.complaints() == []
+    box = browser.run(
+        "(() => { const r = document.getElementById('before').getBoundingClientRect();"
+        " return [r.left + 76 + (r.width - 84) * 0.3, r.top + r.height * 0.9]; })()"
+    )
+    browser.mouse("mouseMoved", *box)
+    assert "not there after" in browser.run("document.getElementById('about').innerText")

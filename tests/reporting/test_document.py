@@ -106,7 +106,19 @@ def test_no_name_is_more_than_a_name_in_any_medium(name: str) -> None:
             assert [c for c in draw(document) if not c.isprintable() and c != "\n"] == []
     _, sections = html.draw(Document("", (Heading(Name(name)), *blocks)))
     tags = set(re.findall(r"<(\w+)", sections))
-    assert tags <= {"section", "h2", "table", "thead", "tbody", "tr", "th", "td", "ul", "li"}
+    assert tags <= {
+        "div",
+        "section",
+        "h2",
+        "table",
+        "thead",
+        "tbody",
+        "tr",
+        "th",
+        "td",
+        "ul",
+        "li",
+    }
 
 
 def test_lines_of_text_are_never_broken_where_they_are_searched() -> None:

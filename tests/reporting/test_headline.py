@@ -110,8 +110,8 @@ def test_a_chart_of_part_of_the_sizes_says_so() -> None:
     plan = plan_of_text(TEXT)
     part = plan.with_report(replace(plan.report, coverage=0.5))
     shown = render(part, "text", detail="details")
-    assert "only the 50.0% of the intermediates whose size is known" in shown
-    assert "At the peak of what has a known size: " in shown
+    assert "counts only what is known" in shown
+    assert "At the peak of the sizes that are known: " in shown
 
 
 @pytest.mark.parametrize("form", ["json", "markdown", "html", "svg", "csv"])

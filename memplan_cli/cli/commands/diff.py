@@ -27,20 +27,20 @@ FORMATS = ("text", "json", "markdown", "html")
 def diff(before: Path, after: Path, *, settings: Chosen, form: str, output: Output) -> None:
     """Say what changed from A to B, models or plans, and which tensors did it.
 
-    With --format html: the page of B, with A's live bytes laid over.
+    With --format html: a page of both maps at one scale, and tables of what changed.
 
     \b
     memplan diff old.onnx new.onnx
     memplan diff old.memplan.json new.memplan.json --format markdown
     """
     from memplan_cli.reporting.commands.diff import RENDERERS
-    from memplan_cli.reporting.plans.html import Beside, render
+    from memplan_cli.reporting.commands.diff_page import render
     from memplan_cli.workflows.diff import diff
     from memplan_cli.workflows.report import reject_unused_settings
 
     reject_unused_settings((before, after), settings.given)
     changed = diff(before, after, settings.request(output))
     if form == "html":
-        say(render(changed.after, Beside(str(before), changed.before)))
+        say(render(changed.before, changed.after, changed.difference))
         return
     say(RENDERERS[form](changed.difference))

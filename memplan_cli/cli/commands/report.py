@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,6 +72,7 @@ def report(  # noqa: PLR0913 - one parameter an option, as click wants it
     from memplan_cli.reporting.plans.html import Beside
     from memplan_cli.reporting.plans.tflite import read_bytes, tflm_of_file
     from memplan_cli.workflows.files.output_files import refuse_targets
+    from memplan_cli.workflows.graph_facts import facts_for
     from memplan_cli.workflows.process import report_with_prediction
     from memplan_cli.workflows.report import (
         in_files_order,
@@ -101,10 +103,10 @@ def report(  # noqa: PLR0913 - one parameter an option, as click wants it
         from memplan_cli.workflows.dry_run import with_dry_run
 
         plan = with_dry_run(plan, path, chosen, output.progress)
-    beside = None
-    if form == "html" and chosen and plan.report.chosen_order != "file":
+    beside = Beside(facts=facts_for(path, plan)) if form == "html" else None
+    if beside and chosen and plan.report.chosen_order != "file":
         kept = in_files_order(path, chosen, profiles)
-        beside = Beside("in the order of the file", kept)
+        beside = replace(beside, label="in the order of the file", plan=kept)
     color = output.color and out is None
     if form == "c-header" and chosen and not print_log:
         text = c_header(plan, interface_of(path, chosen))

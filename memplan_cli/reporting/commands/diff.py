@@ -30,7 +30,8 @@ def document(found: Difference) -> doc.Document:
     changed = doc.section("What changed the peak", changes(found, _MOST_CHANGES))
     blocks = (
         doc.Table(
-            doc.columns("", ">before", ">after", ">change"), tuple(map(_cells, found.metrics))
+            doc.columns("", ">before", ">after", ">change"),
+            tuple(map(metric_cells, found.metrics)),
         ),
         *(changed if found.changes else (unchanged,)),
         *doc.section("Notes", doc.Items(found.notes) if found.notes else None),
@@ -61,7 +62,8 @@ def change_line(change: Change) -> str:
     return f"{format_change(change.effect)} {name}: {reason}"
 
 
-def _cells(metric: MetricChange) -> tuple[str, str, str, str]:
+def metric_cells(metric: MetricChange) -> tuple[str, str, str, str]:
+    """Return a number's name, what it was, what it is, and the change, where it is known."""
     before, after = (
         "unknown" if size is None else format_size(size)
         for size in (metric.before, metric.after)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from memplan_cli.reporting import document as doc
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 
 _POINTS = 250
 """Points of a chart: a curve of more steps shows the highest of each stretch."""
+
+_LONG = 22
+"""Characters of a value from which on it stands below its name."""
 
 _WIDE = (doc.Table, doc.Code)
 """Blocks that need a page's whole width."""
@@ -45,7 +49,9 @@ def _block(block: doc.Block) -> str:  # noqa: PLR0911 - one a kind of block
             kind = "" if tone == "plain" else f' class="{tone}"'
             return f"<p{kind}>{said(text)}</p>"
         case doc.Figures(rows):
-            return f"<table><tbody>{''.join(map(_figure, rows))}</tbody></table>"
+            return (
+                f'<table class="figures"><tbody>{"".join(map(_figure, rows))}</tbody></table>'
+            )
         case doc.Chart():
             return _chart(block)
         case doc.Items(lines):
@@ -65,11 +71,25 @@ def said(prose: doc.Prose) -> str:
     )
 
 
+def broken(value: str) -> str:
+    """Return a number or an expression, which may break behind each operator."""
+    return re.sub(r"(\*|\+ |, )", r"\1<wbr>", html(value))
+
+
 def _figure(row: doc.Figure) -> str:
     chosen = ' class="chosen"' if row.chosen else ""
+    is_long = len(row.value) > _LONG
+    # An expression takes the row's whole width: beside its name both were unreadable.
+    across = ' colspan="3"' if is_long else ""
+    name = (
+        f'<th scope="row"{across}>{html(row.name)}'
+        f'<small class="soft">{html(row.definition)}</small>'
+    )
+    sure = f"<small>{html(row.certainty)}</small>" if row.certainty else ""
+    if is_long:
+        return f"<tr{chosen}>{name}<code>{broken(row.value)}</code>{sure}</th></tr>"
     return (
-        f'<tr{chosen}><td>{html(row.name)}<small class="soft">{html(row.definition)}</small></td>'
-        f'<td class="n">{html(row.value)}<small>{html(row.certainty)}</small></td>'
+        f'<tr{chosen}>{name}</th><td class="n">{broken(row.value)}{sure}</td>'
         f'<td class="n">{html(row.saved)}</td></tr>'
     )
 
@@ -80,7 +100,10 @@ def _table(table: doc.Table) -> str:
     head = "".join(_cells("th", titles, [f' scope="col"{kind}' for kind in kinds]))
     body = "".join(f"<tr>{''.join(_cells('td', row, kinds))}</tr>" for row in table.rows)
     caption = f'<p class="soft">{html(table.caption)}</p>' if table.caption else ""
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{caption}"
+    return (
+        '<div class="scroll"><table class="rows">'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{caption}"
+    )
 
 
 def _cells(tag: str, cells: Iterable[doc.Prose], kinds: Iterable[str]) -> Iterator[str]:

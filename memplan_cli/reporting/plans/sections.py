@@ -18,6 +18,7 @@ from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import per_unit
 from memplan_cli.reporting.findings.assumed import assumed_of, named_dims
 from memplan_cli.reporting.findings.hints import command_with_numbers
+from memplan_cli.reporting.findings.snapshot import known_share
 from memplan_cli.reporting.plans import constants, runtime
 from memplan_cli.reporting.plans.caches import caches
 from memplan_cli.reporting.plans.chunks import pieces
@@ -188,21 +189,21 @@ def _live_bytes(plan: Plan) -> Iterator[doc.Block]:
     if arena is None or not most:
         return
     end, peak = points[-1][0], peak_tick(points)
-    unit = "" if arena.unit == "1" else f" x {arena.unit}"
-    caption = f"highest {format_size(most)}{unit} at step {peak} of {end}{_left_out(plan)}"
+    caption = f"highest {format_size(most)}{per_unit(arena.unit)} at step {peak} of {end}"
+    if len(plan.arenas) > 1:
+        # Several arenas are left only where a symbol has no number to add them up with.
+        what = "fixed sizes" if arena.unit == "1" else f"multiples of {arena.unit}"
+        caption += f"; only {what}: one of {len(plan.arenas)} arenas"
+    known = known_only(plan.report)
+    caption += f"; {known}" if known else ""
     yield from doc.section("Live bytes over time", doc.Chart(points, end, peak, caption))
 
 
-def _left_out(plan: Plan) -> str:
-    """Return what a curve of one arena does not count; empty where that is nothing."""
-    others = len(plan.arenas) - 1
-    words = []
-    if plan.report.coverage < 1:
-        share = f"{100 * plan.report.coverage:.1f}%"
-        words.append(f"only the {share} of the intermediates whose size is known")
-    if others > 0:
-        words.append(f"without {counted(others, 'arena')} of other units")
-    return f"; {', '.join(words)}" if words else ""
+def known_only(report: Report) -> str:
+    """Return in words that a picture leaves out what has no size; empty where nothing is."""
+    return (
+        f"counts only what is known: {known_share(report.coverage)}" if report.partial else ""
+    )
 
 
 def _peak(plan: Plan, most: int) -> Iterator[doc.Block]:
@@ -227,7 +228,7 @@ def _peak(plan: Plan, most: int) -> Iterator[doc.Block]:
         for name, size in shown.items()
     )
     heads = ("tensor", ">bytes", ">share", "made by", "last read by")
-    known = "" if plan.report.coverage == 1 else " of what has a known size"
+    known = " of the sizes that are known" if plan.report.partial else ""
     title = (f"At the peak{known}: step {peak.step}, ", doc.Name(peak.node))
     yield from doc.section(
         title, doc.first_rows(heads, rows, len(peak.tensors) - most, "tensors")

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.quantities import format_size
+from memplan_cli.core.results.in_numbers import in_numbers
 from memplan_cli.core.results.timeline import curve, main_arena, occupancies, peak_tick
 from memplan_cli.reporting.escape import shortened, xml
 from memplan_cli.reporting.plans.memory import verdict
+from memplan_cli.reporting.plans.sections import known_only
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from memplan_cli.core.results.placements import ArenaFacts
     from memplan_cli.core.results.plan import Plan
@@ -20,14 +22,14 @@ if TYPE_CHECKING:
 _LEFT, _TOP, _WIDTH, _MAP, _GAP, _CURVE = 84, 56, 1080, 420, 40, 120
 _HEIGHT = _TOP + _MAP + _GAP + _CURVE + 40
 
-_LETTER, _LINE, _SHORTEST = 6.6, 13, 4
-"""Points of a letter and a line of a name on a rectangle, and the fewest letters of one."""
+_LINE, _LETTER, _SHORTEST_NAME = 14, 7.2, 44
+"""Points that a line, a letter and a name of a few letters take."""
 
 _STYLE = (
     "text{font:13px system-ui,sans-serif;fill:#222}.s{fill:#667}.t{font-weight:600;font-size:16px}"
     ".f{fill:#f6f7f9;stroke:#c8ccd4}.c{fill:#4c78a8;fill-opacity:.35;stroke:#4c78a8}"
-    ".n{font-size:11px;fill:#15171c;pointer-events:none}.p{stroke:#d6336c;stroke-dasharray:4 3}rect.b{stroke:#fff;stroke-width:.5}"
-    "@media(prefers-color-scheme:dark){svg{background:#15171c}text{fill:#e6e8ee}text.n{fill:#15171c}.s{fill:#99a}"
+    ".n{fill:#111}.p{stroke:#d6336c;stroke-dasharray:4 3}rect.b{stroke:#fff;stroke-width:.5}"
+    "@media(prefers-color-scheme:dark){svg{background:#15171c}text{fill:#e6e8ee}.s{fill:#99a}"
     ".f{fill:#1c1f26;stroke:#3a3f4b}rect.b{stroke:#15171c}}"
 )
 
@@ -71,6 +73,7 @@ def _parts(plan: Plan) -> Iterator[str]:
         f'<text class="t" x="{_LEFT}" y="22">{xml(shortened(name, 110))}</text>\n'
         f'<text class="s" x="{_LEFT}" y="42">{xml(verdict(plan.report))}</text>\n'
     )
+    plan = in_numbers(plan)
     arena = main_arena(plan)
     if arena is None or not arena.height:
         yield f'<text x="{_LEFT}" y="80">nothing is planned</text>\n</svg>\n'
@@ -82,8 +85,10 @@ def _parts(plan: Plan) -> Iterator[str]:
     scale = _Scale(max(item.last for item in items), arena.height)
     yield _frame(_TOP, _MAP)
     yield from (_rectangle(item, number, scale) for number, item in enumerate(items))
+    yield from _names(items, scale)
     yield from _labels(arena)
     yield from _curve(points, scale, arena)
+    yield from _left_out(plan)
     yield "</svg>\n"
 
 
@@ -101,20 +106,28 @@ def _rectangle(item: Occupancy, number: int, scale: _Scale) -> str:
         f'<rect class="b" x="{scale.x(item.first)}" y="{scale.y(tensor.offset + item.bytes)}" '
         f'width="{scale.wide(item.last - item.first)}" height="{scale.tall(item.bytes)}" '
         f'fill="hsl({hue(number)} 55% 60%)"><title>{xml(about)}</title></rect>\n'
-        f"{_name(item, scale)}"
     )
 
 
-def _name(item: Occupancy, scale: _Scale) -> str:
-    """Return the name on a rectangle, cut to its width; nothing where none has room."""
-    wide = float(scale.wide(item.last - item.first))
-    room = int((wide - 6) / _LETTER)
-    if room < _SHORTEST or float(scale.tall(item.bytes)) < _LINE:
-        return ""
-    middle = float(scale.y(item.tensor.offset)) - float(scale.tall(item.bytes)) / 2 + 4
-    name = xml(shortened(item.tensor.id, room))
-    x = float(scale.x(item.first)) + 3
-    return f'<text class="n" x="{x:.2f}" y="{middle:.2f}">{name}</text>\n'
+def _names(items: Sequence[Occupancy], scale: _Scale) -> Iterator[str]:
+    """Yield the name of each tensor whose rectangle has room for some of it."""
+    for item in items:
+        wide = float(scale.wide(item.last - item.first))
+        if wide < _SHORTEST_NAME or float(scale.tall(item.bytes)) < _LINE:
+            continue
+        name = shortened(item.tensor.id, int((wide - 8) / _LETTER))
+        x = float(scale.x(item.first)) + 4
+        y = float(scale.y(item.tensor.offset)) - float(scale.tall(item.bytes)) / 2 + 4
+        yield f'<text class="n" x="{x:.2f}" y="{y:.2f}">{xml(name)}</text>\n'
+
+
+def _left_out(plan: Plan) -> Iterator[str]:
+    """Yield what the picture does not count: sizes not known, arenas that are not drawn."""
+    words = [known_only(plan.report)] if plan.report.partial else []
+    if len(plan.arenas) > 1:
+        words.append(f"one of {len(plan.arenas)} arenas: a symbol has no number")
+    if words:
+        yield f'<text class="s" x="{_LEFT}" y="{_HEIGHT - 4}">{xml("; ".join(words))}</text>\n'
 
 
 def _labels(arena: ArenaFacts) -> Iterator[str]:

@@ -1,0 +1,159 @@
+"""The page of `memplan diff`: two maps, one over the other, and a table of what changed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.quantities import format_change, format_share, format_size
+from memplan_cli.core.results.in_numbers import in_numbers
+from memplan_cli.core.results.timeline import main_arena, nodes_at
+from memplan_cli.reporting.commands.diff import metric_cells
+from memplan_cli.reporting.escape import html, per_unit, terminal
+from memplan_cli.reporting.plans.html import assembled
+from memplan_cli.reporting.plans.sections import known_only
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from memplan_cli.core.results.placements import Placement
+    from memplan_cli.core.results.plan import Plan
+    from memplan_cli.core.serialization import Json
+    from memplan_cli.reporting.findings.diff import Difference, MetricChange
+
+_MOST_CHANGES = 500
+"""Rows of the table of tensors."""
+
+_SAME, _MORE, _LESS = 0, 1, 2
+_TOTALS = ("planned", "live_peak", "total", "naive")
+"""The number that the first line is about: the first of these that both sides know."""
+
+
+def render(before: Plan, after: Plan, found: Difference) -> str:
+    """Return the page of what changed from one plan to another."""
+    sides = [in_numbers(plan) for plan in (before, after)]
+    tables = [_bytes_by_name(plan) for plan in sides]
+    data = {
+        "sides": [
+            _side(sides[0], tables[1], (_LESS, _MORE)),
+            _side(sides[1], tables[0], (_MORE, _LESS)),
+        ]
+    }
+    labels = [html(each.model) for each in (found.before, found.after)]
+    parts = {
+        "title": " &rarr; ".join(labels),
+        "verdict": _verdict(found),
+        "metrics": "".join(map(_metric_row, found.metrics)),
+        "changes": "".join(_change_rows(found)),
+        "more": html(_rest(found)),
+        "notes": "".join(f"<li>{html(note)}</li>" for note in found.notes),
+        "before": labels[0] + html(_about(sides[0])),
+        "after": labels[1] + html(_about(sides[1])),
+        "footer": html(f"memplan {after.version}"),
+    }
+    return assembled("diff.html", ("base", "diff"), parts, data)
+
+
+def _about(plan: Plan) -> str:
+    """Return what a map leaves out: sizes that are not known, arenas without a number."""
+    arena, known = main_arena(plan), known_only(plan.report)
+    words = [known] if known else []
+    if arena is None:
+        words.append("nothing is planned")
+    elif arena.unit != "1":
+        words.append(f"sizes{per_unit(arena.unit)}: one of {len(plan.arenas)} arenas")
+    return f" ({'; '.join(words)})" if words else ""
+
+
+def _verdict(found: Difference) -> str:
+    metrics = {metric.name: metric for metric in found.metrics}
+    for name in _TOTALS:
+        metric = metrics.get(name)
+        if metric is not None and metric.change is not None:
+            return f'<p class="{_tone(metric.change) or "soft"}">{html(_sentence(metric))}</p>'
+    return '<p class="soft">no total is known of both: their sizes depend on dims</p>'
+
+
+def _sentence(metric: MetricChange) -> str:
+    old, change = metric.before or 0, metric.change or 0
+    if not change:
+        return f"{metric.name} is the same: {format_size(old)}"
+    word = "grew" if change > 0 else "shrank"
+    share = f", {'+' if change > 0 else ''}{format_share(change, old)}" if old else ""
+    return (
+        f"{metric.name} {word} from {format_size(old)} to {format_size(old + change)} "
+        f"({format_change(change)}{share})"
+    )
+
+
+def _tone(change: int | None) -> str:
+    return "" if not change else "grew" if change > 0 else "shrank"
+
+
+def _metric_row(metric: MetricChange) -> str:
+    name, *cells = metric_cells(metric)
+    kinds = ("n", "n", f"n {_tone(metric.change)}".strip())
+    row = "".join(
+        f'<td class="{kind}">{html(cell)}</td>'
+        for kind, cell in zip(kinds, cells, strict=True)
+    )
+    return f'<tr><th scope="row">{html(name)}</th>{row}</tr>'
+
+
+def _change_rows(found: Difference) -> Iterator[str]:
+    for each in found.changes[:_MOST_CHANGES]:
+        yield (
+            f'<tr><td class="n {_tone(each.effect)}">{html(format_change(each.effect))}</td>'
+            f"<td>{html(each.tensor)}</td><td>{html(each.kind.value)}</td>"
+            f"<td>{html(each.reason)}</td></tr>"
+        )
+
+
+def _rest(found: Difference) -> str:
+    if not found.changes:
+        return "no tensor at the peak changed"
+    rest = found.changes[_MOST_CHANGES:]
+    effect = format_change(sum(each.effect for each in rest))
+    return f"{effect}: {len(rest)} more tensors" if rest else ""
+
+
+def _bytes_by_name(plan: Plan) -> dict[str, int]:
+    return {tensor.id: tensor.bytes for tensor in plan.tensors}
+
+
+def _side(plan: Plan, other: Mapping[str, int], tones: tuple[int, int]) -> Json:
+    """Return one map: the main arena's tensors, and how each differs from the other side's.
+
+    ``tones`` are for what is larger on this side, or only here, and for what is smaller.
+    """
+    arena = main_arena(plan)
+    tensors = tuple(t for t in plan.tensors if arena and t.arena == arena.id)
+    ticks = max((tensor.last for tensor in plan.tensors), default=0)
+    labels = nodes_at(plan)
+    return {
+        "height": arena.height if arena else 0,
+        "ticks": ticks,
+        "nodes": [terminal(labels.get(tick, "")) for tick in range(ticks)],
+        **_columns(tensors),
+        "kind": [_kind(t, other, tones) for t in tensors],
+        "was": [other.get(t.id) for t in tensors],
+    }
+
+
+def _kind(tensor: Placement, other: Mapping[str, int], tones: tuple[int, int]) -> int:
+    size = other.get(tensor.id, 0)
+    if size == tensor.bytes and tensor.id in other:
+        return _SAME
+    return tones[0] if tensor.bytes >= size else tones[1]
+
+
+def _columns(tensors: Iterable[Placement]) -> Json:
+    rows = list(tensors)
+    positions = {tensor.id: at for at, tensor in enumerate(rows)}
+    return {
+        "name": [terminal(t.id) for t in rows],
+        "bytes": [t.bytes for t in rows],
+        "offset": [t.offset for t in rows],
+        "first": [t.first for t in rows],
+        "last": [t.last for t in rows],
+        "alias": [positions[t.alias_of] if t.alias_of else -1 for t in rows],
+    }

@@ -1,0 +1,282 @@
+"""The pages without a browser: data, expressions, tones, what is left out."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import zlib
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memplan_cli.core.results.amounts import BoundDim
+from memplan_cli.core.results.placements import ArenaFacts, BlockOrder, Placement
+from memplan_cli.core.symbolic.dims import canonical_dim
+from memplan_cli.core.symbolic.sizes import unit_value
+from memplan_cli.planning.checking.plan_file import read_plan
+from memplan_cli.reporting import RENDERERS, render
+from memplan_cli.reporting.commands import diff_page
+from memplan_cli.reporting.findings.diff import compare
+from memplan_cli.reporting.findings.snapshot import snapshot_of
+from memplan_cli.reporting.media.html import broken
+from memplan_cli.reporting.plans import html
+from memplan_cli.reporting.plans.evaluable import evaluable, symbols_in
+from memplan_cli.reporting.plans.graph_facts import (
+    GraphFacts,
+    category,
+    region_of,
+    regions,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from memplan_cli.core.results.plan import Plan
+
+PLANS = Path(__file__).parents[1] / "golden" / "renderers" / "plans"
+
+
+def plan_named(name: str) -> Plan:
+    return read_plan(PLANS / f"{name}.memplan.json")
+
+
+def tensor(name: str, first: int = 0, last: int = 1, **more: Any) -> Placement:  # noqa: ANN401
+    facts = {"bytes": 64, "arena": 0, "offset": 0, "slot": None, **more}
+    return Placement(name, "", "float32", (16,), first=first, last=last, **facts)
+
+
+def data_of(page: str) -> dict[str, Any]:
+    kind, text = re.findall(r'(?s)<script type="([^"]*)" id="data"[^>]*>(.*?)</script>', page)[
+        0
+    ]
+    if kind == "text/plain":
+        text = zlib.decompress(base64.b64decode(text)).decode()
+    return dict(json.loads(text))
+
+
+FUNCTIONS: dict[str, Callable[..., int]] = {
+    "floor": lambda a, b: a // b,
+    "ceiling": lambda a, b: -(-a // b),
+    "mod": lambda a, b: a % b,
+    "min": min,
+    "max": max,
+}
+
+
+def value_of(terms: Any, values: list[int]) -> int:  # noqa: ANN401 - what JSON is
+    """What the page's script works out."""
+    found = 0
+    for number, atoms in terms:
+        part = number
+        for atom in atoms:
+            if isinstance(atom, int):
+                part *= values[atom]
+            else:
+                part *= FUNCTIONS[atom[0]](*(value_of(each, values) for each in atom[1]))
+        found += part
+    return found
+
+
+SYMBOLS = ("batch", "seq", "past.len")
+DIMS = st.recursive(
+    st.sampled_from([*SYMBOLS, "1", "3", "16"]),
+    lambda inner: st.one_of(
+        st.tuples(inner, st.sampled_from("+*"), inner).map(
+            lambda t: f"({t[0]} {t[1]} {t[2]})"
+        ),
+        st.tuples(inner, st.integers(1, 5)).map(lambda t: f"floor({t[0]}/{t[1]})"),
+        st.tuples(st.sampled_from(["min", "max"]), inner, inner).map(
+            lambda t: f"{t[0]}({t[1]}, {t[2]})"
+        ),
+    ),
+    max_leaves=6,
+)
+
+
+@given(DIMS, st.lists(st.integers(0, 50), min_size=3, max_size=3))
+def test_the_script_works_out_what_python_does(dim: str, values: list[int]) -> None:
+    unit = str(canonical_dim(dim))
+    places = {name: at for at, name in enumerate(SYMBOLS)}
+    terms = json.loads(json.dumps(evaluable(unit, places)))
+    numbers = dict(zip(SYMBOLS, values, strict=True))
+    assert value_of(terms, values) == unit_value(unit, numbers)
+
+
+def test_an_expression_of_another_symbol_is_not_evaluated() -> None:
+    assert evaluable("batch*seq", {"batch": 0}) is None
+    assert symbols_in(["1", "(s15 + 1)*s25", "floor((W + 1)/2)"]) == ("W", "s15", "s25")
+
+
+def test_a_symbolic_page_has_a_field_for_each_symbol_and_bytes_for_each_arena() -> None:
+    plan = plan_named("dynamic")
+    bound = {"batch": BoundDim(8, "given")}
+    data = data_of(html.render(replace(plan, report=replace(plan.report, bindings=bound))))
+    assert data["symbols"] == [{"name": "batch", "value": 8, "source": "given"}]
+    assert [value_of(unit, [8]) for unit in data["units"]] == [8]
+    assert value_of(data["figures"]["planned"], [8]) == 8 * 32768
+    free = data_of(html.render(plan))["symbols"][0]
+    assert free["source"] == "not known", "nobody said a number: the page must not pretend"
+
+
+def test_a_page_without_symbols_hides_their_fields() -> None:
+    page = html.render(plan_named("branchy"))
+    assert re.search(r'<section id="values"[^>]* hidden>', page)
+    assert 'data-key="size"' not in page
+
+
+def test_a_long_expression_has_its_own_line_and_breaks_at_operators() -> None:
+    plan = plan_named("dynamic")
+    text = "528*(s15 + 1)*s25 + 16*(s48 + s69) + 2048*s25"
+    report = replace(plan.report, symbolic={**plan.report.symbolic, "planned": text})
+    page = html.render(replace(plan, report=report))
+    assert f"<code>{broken(text)}</code>" in page
+    assert re.sub("<wbr>", "", broken(text)) == text
+    assert broken("a<b*c") == "a&lt;b*<wbr>c"
+
+
+def test_a_chart_of_known_sizes_alone_says_so_in_every_medium() -> None:
+    plan = plan_named("branchy")
+    plan = replace(plan, report=replace(plan.report, coverage=0.5))
+    for form in ("text", "markdown", "html", "svg"):
+        whole = render(plan, form, detail="details" if form == "text" else "answer")
+        words = " ".join(whole.split())
+        assert "counts only what is known" in words, form
+        assert form == "svg" or "At the peak of the sizes that are known" in words
+    assert "counts only what is known" not in RENDERERS["html"](plan_named("branchy"))
+
+
+class _Outline(HTMLParser):
+    """Headings, and controls without a name for those who do not see the page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.headings: list[str] = []
+        self.unnamed: list[str] = []
+        self.inside: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in ("h1", "h2", "h3"):
+            self.headings.append(tag)
+        names = {name for name, _ in attrs}
+        if tag in ("input", "select", "canvas") and not names & {"aria-label"}:
+            self.unnamed += [] if "label" in self.inside else [tag]
+        if tag == "label":
+            self.inside.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "label":
+            self.inside.pop()
+
+
+@pytest.mark.parametrize("name", ["branchy", "dynamic", "train_level1"])
+def test_every_control_has_a_name_and_headings_skip_no_level(name: str) -> None:
+    plan = plan_named(name)
+    for page in (html.render(plan), difference(plan, plan)):
+        outline = _Outline()
+        outline.feed(page)
+        assert outline.unnamed == []
+        assert outline.headings[0] == "h1"
+        assert "h3" not in outline.headings[:2]
+
+
+def in_pieces(order: tuple[str, ...], tensors: tuple[Placement, ...]) -> Plan:
+    arena = ArenaFacts(0, "1", 4096, 4096, 1)
+    return replace(
+        plan_named("branchy"), order=(BlockOrder("", order),), arenas=(arena,), tensors=tensors
+    )
+
+
+def test_the_pieces_of_a_region_are_one_region_in_whatever_order_they_run() -> None:
+    order = (
+        "a", "m__chunk2", "s__chunk2", "m__chunk1_slice", "m__chunk1", "s__chunks",
+        "b", "t__chunk1", "t__chunk2", "t__chunks",
+    )  # fmt: skip
+    made = tuple(tensor(f"{name}_y", at, at + 1) for at, name in enumerate(order))
+    pieces = (tensor("x__chunk2", 1, 2), tensor("x__chunk1", 4, 5), tensor("v__chunk2", 8, 9))
+    plan = in_pieces(order, (*made, *pieces))
+    found = regions(plan)
+    assert [(each.first, each.last) for each in found] == [(1, 5), (7, 9)]
+    assert [region_of(each, found) for each in pieces] == [0, 0, 1]
+    assert region_of(tensor("whole", 1, 2), found) == -1
+
+
+def test_tensors_have_categories_from_the_model_or_from_their_names() -> None:
+    none, facts = GraphFacts(), GraphFacts({"n": "Add"}, {"g": "gradients", "u": "optimizer"})
+    assert category(tensor("x__chunk1_slice"), none) == "chunks"
+    assert category(tensor("g__recompute"), facts) == "activations"
+    assert [category(tensor(name), facts) for name in "gux"] == [
+        "gradients", "optimizer", "activations",
+    ]  # fmt: skip
+    assert category(tensor("fc.w_grad"), none) == "gradients"
+    for name in ("past_key_values.0.key", "present.1.value", "kv_cache", "layer/cache"):
+        assert category(tensor(name), none) == "cache", name
+    for name in ("gradual", "represented", "cached_positions_x", "pastel"):
+        assert category(tensor(name), none) == "activations", name
+
+
+def test_copies_and_pieces_have_the_type_of_their_node() -> None:
+    facts = GraphFacts({"m": "MatMul", "if/x": "Relu"})
+    assert facts.type_of("m__chunk3") == facts.type_of("m__recompute2") == "MatMul"
+    assert facts.type_of("m__chunks") == "Concat"
+    assert facts.type_of("if/x") == "Relu"
+    assert facts.type_of("other") == ""
+
+
+def test_what_shares_bytes_is_one_group_with_all_its_names() -> None:
+    tensors = (tensor("a"), tensor("b", 1, 2, alias_of="a"), tensor("c", 2, 3, alias_of="a"))
+    data = data_of(html.render(in_pieces(("n", "o", "p"), tensors)))
+    assert data["tensors"]["alias"] == [-1, 0, 0]
+
+
+def difference(before: Plan, after: Plan) -> str:
+    found = compare(snapshot_of(before, "old.onnx"), snapshot_of(after, "new.onnx"))
+    return diff_page.render(before, after, found)
+
+
+def doubled(plan: Plan) -> Plan:
+    memory = plan.report.memory
+    planned, naive, total = memory.planned or 0, memory.naive or 0, memory.total or 0
+    more = replace(memory, planned=2 * planned, naive=2 * naive, total=2 * total)
+    arena = replace(plan.arenas[0], height=2 * plan.arenas[0].height)
+    tensors = tuple(t._replace(bytes=2 * t.bytes, offset=2 * t.offset) for t in plan.tensors)
+    report = replace(plan.report, memory=more)
+    return replace(plan, arenas=(arena,), tensors=tensors, report=report)
+
+
+def test_a_model_that_doubled_opens_in_red_and_one_that_halved_in_green() -> None:
+    plan = plan_named("branchy")
+    worse, better = difference(plan, doubled(plan)), difference(doubled(plan), plan)
+    assert '<div id="verdict"><p class="grew">planned grew from' in worse
+    assert "+100.0%" in worse
+    assert '<div id="verdict"><p class="shrank">planned shrank from' in better
+    assert {*data_of(worse)["sides"][0]["kind"], *data_of(worse)["sides"][1]["kind"]} == {1}
+    assert {*data_of(better)["sides"][0]["kind"], *data_of(better)["sides"][1]["kind"]} == {2}
+
+
+def test_what_is_gone_is_green_what_is_new_is_red_and_the_rest_has_no_tone() -> None:
+    plan = plan_named("branchy")
+    fewer = replace(plan, tensors=tuple(t for t in plan.tensors if t.alias_of is None)[1:])
+    gone = next(t for t in plan.tensors if t.alias_of is None)
+    before = data_of(difference(plan, fewer))["sides"][0]
+    assert before["kind"][before["name"].index(gone.id)] == 2
+    after = data_of(difference(fewer, plan))["sides"][1]
+    assert after["kind"][after["name"].index(gone.id)] == 1
+    assert set(data_of(difference(plan, plan))["sides"][0]["kind"]) == {0}
+
+
+def test_a_difference_of_hostile_names_has_no_element_of_theirs() -> None:
+    page = difference(plan_named("branchy"), plan_named("hostile"))
+    for mark in ("<script>alert", "<img", "<b>", "onerror=alert(1)>"):
+        assert mark not in page
+
+
+def test_a_difference_without_totals_says_so() -> None:
+    page = difference(plan_named("dynamic"), plan_named("dynamic"))
+    assert "no total is known of both" in page
+    assert "sizes x batch" in page
