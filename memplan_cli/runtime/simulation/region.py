@@ -40,6 +40,9 @@ _LARGEST_SIZES = 10
 _STEP = 1.015
 """From one total to the next when several regions are tried."""
 
+_FINE_STEP = 1.005
+"""From one first region to the next when it has to do for many runs."""
+
 _LARGEST = 2**31 - CHUNK
 """``initial_chunk_size_bytes`` is a C int."""
 
@@ -95,6 +98,30 @@ def regions(first: int, later: int) -> dict[str, Setting]:
 def rounded(size: float) -> int:
     """Return the bytes of whole arena chunks that ``size`` bytes take."""
     return -(-int(size) // CHUNK) * CHUNK
+
+
+def region_for_all(traces: Sequence[Trace], lowest: int) -> int | None:
+    """Return a first region in which each of several runs finds room, none grows it.
+
+    Whoever runs them in whatever sequence finds that region whole again each time, so it is
+    all that is ever held. None where no region can be that large.
+
+    Args:
+        traces: the requests of each run.
+        lowest: the most bytes that any of them has in use.
+    """
+    left, size = list(traces), max(rounded(lowest), CHUNK)
+    while size <= _LARGEST:
+        rules = ArenaRules.from_settings(one_chunk(size))
+        failing = next(
+            (at for at, trace in enumerate(left) if held_by(trace, rules, 1, size) > size), None
+        )
+        if failing is None:
+            return size
+        # What found no room before is the first to find none again.
+        left.insert(0, left.pop(failing))
+        size = max(rounded(size * _FINE_STEP), size + CHUNK)
+    return None
 
 
 def best_arena(requests: Sequence[Request]) -> ArenaChoice:

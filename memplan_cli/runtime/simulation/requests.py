@@ -54,6 +54,24 @@ def requests_of(model: Model, scratch: Mapping[str, int]) -> tuple[Request, ...]
     return tuple(recorder.found)
 
 
+def requests_twice(
+    model: Model, scratch: Mapping[str, int]
+) -> tuple[tuple[Request, ...], tuple[Request, ...]]:
+    """Return the requests of the first run at some sizes, and of every later one.
+
+    They differ where a memory pattern is traced in the first and used from then on.
+
+    Raises:
+        UnknownBytesError: a size depends on data.
+    """
+    first, later = _Recorder(scratch=scratch), _Recorder(scratch=scratch)
+    runner = Runner(model, first, CONTROL_FLOW)
+    runner.run()
+    runner.ledger = later
+    runner.run()
+    return tuple(first.found), tuple(later.found)
+
+
 def held_after(requests: Sequence[Request], rules: ArenaRules, runs: int = 2) -> int:
     """Return what an arena holds after some runs of the same requests."""
     return held_by(Trace.of(requests), rules, runs)

@@ -49,6 +49,8 @@ JOBS: Mapping[str, str] = {
     "shapes": "memplan_cli.runtime.workers.jobs.shapes",
     "observed": "memplan_cli.runtime.workers.jobs.observed",
     "trial": "memplan_cli.runtime.workers.jobs.trial",
+    "many_sizes": "memplan_cli.runtime.workers.jobs.many_sizes",
+    "soak": "memplan_cli.runtime.workers.jobs.soak",
 }
 """Each module has ``run(job) -> result``; it is imported in the child only."""
 
