@@ -120,7 +120,8 @@ def _candidates(served: Served, seed: int) -> Iterator[Candidate]:
             together = settings.updated(reuse)
             yield Candidate(name + suffix, together, _highest(own, together, seed))
         size = region_for_all(
-            [load.first for load in loads.values()], max(load.live for load in loads.values())
+            [trace for load in loads.values() for trace in (load.first, load.early)],
+            max(load.live for load in loads.values()),
         )
         if size is not None:
             region = RuntimeSettings(arena=one_chunk(size), session_config=_OWN_INITIALIZERS)

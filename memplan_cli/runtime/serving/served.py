@@ -21,7 +21,7 @@ from memplan_cli.runtime.graph.executed import (
 from memplan_cli.runtime.measuring.measure import Trial, workspace_of
 from memplan_cli.runtime.measuring.observed import observe_many
 from memplan_cli.runtime.simulation.predict import model_of, needs_run
-from memplan_cli.runtime.simulation.requests import most_in_use, requests_twice
+from memplan_cli.runtime.simulation.requests import early_requests, most_in_use, requests_twice
 from memplan_cli.runtime.simulation.trace import Trace
 
 if TYPE_CHECKING:
@@ -82,10 +82,17 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one request asks of the arena: the first of its size, and each later one."""
+    """What one request asks of the arena.
+
+    Attributes:
+        first, later: the first of its size, and every one after it.
+        early: the first, if kernels take their workspace before their outputs.
+        live: the most bytes in use at once.
+    """
 
     first: Trace
     later: Trace
+    early: Trace
     live: int
 
 
@@ -117,7 +124,8 @@ class Served:
         first, later = requests_twice(model, self.workspace)
         trace = Trace.of(first)
         same = first == later
-        return Load(trace, trace if same else Trace.of(later), most_in_use(first))
+        early = Trace.of(early_requests(model, self.workspace)) if self.workspace else trace
+        return Load(trace, trace if same else Trace.of(later), early, most_in_use(first))
 
 
 def foreseen_service(service: Service) -> Served:

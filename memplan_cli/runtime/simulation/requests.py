@@ -43,6 +43,39 @@ class _Recorder(Ledger):
             self.found += (Request(self._count, workspace), Request(self._count, -1))
 
 
+@dataclass(slots=True)
+class _EarlyRecorder(_Recorder):
+    """The same, of kernels that ask for their workspace before their outputs."""
+
+    mark: int = 0
+
+    def free(self, ticket: int) -> None:
+        _Recorder.free(self, ticket)
+        self.mark = len(self.found)
+
+    def sample(self, op: Op) -> None:
+        Ledger.sample(self, op)
+        workspace = self.scratch.get(op.name, 0)
+        if workspace:
+            self._count += 1
+            self.found.insert(self.mark, Request(self._count, workspace))
+            self.found.append(Request(self._count, -1))
+        self.mark = len(self.found)
+
+
+def early_requests(model: Model, scratch: Mapping[str, int]) -> tuple[Request, ...]:
+    """Return the requests of one run whose kernels take their workspace before their outputs.
+
+    Kernels do either (1.31.1), and nothing says which does what.
+
+    Raises:
+        UnknownBytesError: a size depends on data.
+    """
+    recorder = _EarlyRecorder(scratch=scratch)
+    Runner(model, recorder, CONTROL_FLOW).run()
+    return tuple(recorder.found)
+
+
 def requests_of(model: Model, scratch: Mapping[str, int]) -> tuple[Request, ...]:
     """Return the requests of one run; ``scratch`` is each op's workspace, by name.
 

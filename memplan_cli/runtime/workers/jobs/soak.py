@@ -101,12 +101,16 @@ class _Meter:
             self._session.run(None, {"x": np.ones(4, np.float32)})
 
     def readings(self) -> list[int]:
-        """Return all readings in bytes; none where there is nothing to read."""
+        """Return all readings in bytes, weights left out; none where there is nothing to read.
+
+        What is in use between requests are weights: they lie beside the arena's regions, and
+        are counted with them.
+        """
         if self._session is None:
             return []
         profile = Path(self._session.end_profiling())
         recording = read_profile(json.loads(profile.read_text(encoding="utf-8")))
-        return [event.held for run in recording.runs for event in run]
+        return [event.held - event.requested_before for run in recording.runs for event in run]
 
 
 def _digest(outputs: Sequence[Any]) -> str:
