@@ -8,7 +8,7 @@ is bounded by the region for every sequence.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.observations import RuntimeSettings
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.simulation.trace import Trace
 
 DEFAULTS = "defaults"
+NO_ARENA = "no arena"
+SHRUNK = "exact growth, shrunk after each run"
 ONE_REGION = "one region for the largest request"
 
 _SHRINKING = {"memory.enable_memory_arena_shrinkage": "cpu:0"}
@@ -40,10 +42,10 @@ _EXACT = _NO_PATTERN.updated(
 
 HAND_MADE: Mapping[str, RuntimeSettings] = {
     DEFAULTS: RuntimeSettings(),
-    "no arena": _NO_PATTERN.updated(RuntimeSettings(session={"enable_cpu_mem_arena": False})),
+    NO_ARENA: _NO_PATTERN.updated(RuntimeSettings(session={"enable_cpu_mem_arena": False})),
     "pattern off": _NO_PATTERN,
     "exact growth": _EXACT,
-    "exact growth, shrunk after each run": _EXACT.updated(
+    SHRUNK: _EXACT.updated(
         RuntimeSettings(run_config=_SHRINKING)
     ),
 }
@@ -91,6 +93,21 @@ class ServingSettings:
     looked_at: int
     sizes: int
     workspace: bool
+
+    def in_region(self, size: int) -> ServingSettings:
+        """Return the same with a first region of ``size`` bytes."""
+        arena = RuntimeSettings(arena=one_chunk(size))
+        settings = self.chosen.settings.updated(arena)
+        return self._with(replace(self.chosen, settings=settings, highest=size, bound=size))
+
+    def unbounded(self) -> ServingSettings:
+        """Return the candidate of the lowest height, none of whose regions is a bound."""
+        free = [one for one in self.candidates if one.bound is None and one.settings.arena]
+        return self._with(min(free, key=lambda one: one.highest))
+
+    def _with(self, chosen: Candidate) -> ServingSettings:
+        kept = (chosen if one.name == chosen.name else one for one in self.candidates)
+        return replace(self, chosen=chosen, candidates=tuple(kept))
 
     @property
     def exhaustive(self) -> bool:

@@ -10,12 +10,17 @@ from typing import TYPE_CHECKING, Any
 from memplan_cli.core.results.observations import CPU, RuntimeSettings
 from memplan_cli.core.serialization import to_json
 from memplan_cli.runtime.proofs.compare import require_weights
+from memplan_cli.runtime.serving.choice import DEFAULTS, HAND_MADE, NO_ARENA, SHRUNK
+from memplan_cli.runtime.serving.sequences import requests
+from memplan_cli.runtime.simulation.region import rounded
 from memplan_cli.runtime.workers.session_job import SessionJob
 from memplan_cli.runtime.workers.worker import run_job
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from memplan_cli.core.symbolic.bounds import Bounds
+    from memplan_cli.runtime.serving.choice import ServingSettings
     from memplan_cli.runtime.serving.sequences import Point
     from memplan_cli.runtime.serving.served import Service
 
@@ -24,6 +29,16 @@ _SAMPLES = 200
 
 _COMPARED = 16
 """Requests whose outputs are compared between configurations."""
+
+CHOSEN = "chosen"
+"""What the settings chosen are called among configurations."""
+
+_CONFIRMING, _CONFIRMING_SECONDS = 24, 60.0
+_CORNERS = 8
+"""Requests that show that the region chosen has room, and seconds after which none is begun."""
+
+_ROOM = (1.0, 1.03, 1.08, 1.15, 1.3)
+"""Regions to try in turn, as multiples of the one predicted."""
 
 _ONE_THREAD = RuntimeSettings(session={"intra_op_num_threads": 1, "inter_op_num_threads": 1})
 
@@ -77,6 +92,79 @@ class Requests:
 
     order: tuple[Point, ...]
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Soak:
+    """Many requests, served under the defaults, the settings chosen, and some made by hand.
+
+    Attributes:
+        model: the file.
+        bounds: of the dims of requests.
+        sequence, seed, asked: in which order they came, from which seed, how many were wanted.
+        serving: the settings chosen, and what they are predicted to hold.
+        courses: how each configuration served them; the defaults first.
+        notes: what has to be said about them.
+    """
+
+    model: str
+    bounds: Bounds
+    sequence: str
+    seed: int
+    asked: int
+    serving: ServingSettings
+    courses: tuple[Course, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def unequal(self) -> tuple[str, ...]:
+        """Return the configurations whose outputs are not those of the defaults."""
+        return unequal(self.courses)
+
+    @property
+    def held(self) -> int | None:
+        """Return the most that the arena was seen to hold under the settings chosen."""
+        return next((one.held for one in self.courses if one.name == CHOSEN), None)
+
+    @property
+    def exceeded(self) -> bool:
+        """Whether that is above the bound."""
+        bound = self.serving.chosen.bound
+        return bound is not None and self.held is not None and self.held > bound
+
+    @property
+    def passed(self) -> bool:
+        """Whether outputs are the same and the bound was kept."""
+        return not self.unequal and not self.exceeded
+
+
+def configurations(serving: ServingSettings) -> dict[str, RuntimeSettings]:
+    """Return what is compared: the defaults, the settings chosen, the usual ones by hand."""
+    return {
+        DEFAULTS: HAND_MADE[DEFAULTS],
+        CHOSEN: serving.chosen.settings,
+        **{name: HAND_MADE[name] for name in (NO_ARENA, SHRUNK)},
+    }
+
+
+def confirmed(service: Service, serving: ServingSettings) -> ServingSettings:
+    """Return the settings with a region in which requests at the corners were seen to fit.
+
+    The order in which a kernel asks for workspace and outputs is not known before a run, and
+    it decides about a hole more or less.
+    """
+    size = serving.chosen.bound
+    if size is None:
+        return serving
+    corners = service.box.corners()[-_CORNERS:]
+    drawn = requests(service.box, "alternating", _CONFIRMING, 0)
+    wanted = Requests((*corners, *drawn, *reversed(corners)), _CONFIRMING_SECONDS)
+    for factor in _ROOM:
+        fitted = serving.in_region(rounded(size * factor))
+        (course,) = serve(service, wanted, {CHOSEN: fitted.chosen.settings})
+        if course.held is None or course.held <= (fitted.chosen.bound or 0):
+            return fitted
+    return serving.unbounded()
 
 
 def serve(

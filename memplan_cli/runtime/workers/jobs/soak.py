@@ -6,6 +6,7 @@ import hashlib
 import json
 import tempfile
 import time
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from memplan_cli.runtime.workers.session_job import SessionJob
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from memplan_cli.core.bindings import FeedSpec
     from memplan_cli.runtime.workers.worker import Json
 
 
@@ -37,6 +39,7 @@ def run(job: Json) -> Json:
     task, given = SessionJob.of(job), dict[str, Any](job)
     sizes = [SessionJob.of({"session": {**given["session"], "specs": s}}).specs for s in given["sizes"]]
     session, options = task.session(), run_options(task.settings)
+    _warm_up(sizes, task.seed)
     start = baseline()
     compared = set(given["compared"])
     until = time.monotonic() + float(given["seconds"])
@@ -74,6 +77,12 @@ def run(job: Json) -> Json:
         "highest": highest,
         "held": held,
     }
+
+
+def _warm_up(sizes: Sequence[Sequence[FeedSpec]], seed: int) -> None:
+    """Draw and digest the largest inputs once: that takes memory which is not the session's."""
+    largest = max(sizes, key=lambda specs: sum(prod(spec.shape) for spec in specs))
+    _digest(list(draw_all(largest, seed=seed).values()))
 
 
 class _Meter:

@@ -1,0 +1,169 @@
+"""Requests of changing size: settings for all of them, and many of them served."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.progress import silent
+from memplan_cli.core.results.observations import DEFAULT_TIMEOUT
+from memplan_cli.core.selection import nearest
+from memplan_cli.errors import SettingsError
+from memplan_cli.workflows.files.binding import assumed_in, bind, binding_of, refuse_run
+from memplan_cli.workflows.files.model_file import bind_whole, read_model
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from memplan_cli.runtime.serving.choice import ServingSettings
+    from memplan_cli.runtime.serving.served import Service
+    from memplan_cli.runtime.serving.soak import Soak
+    from memplan_cli.settings.settings import Settings
+    from memplan_cli.workflows.files.model_file import ModelFile
+    from memplan_cli.workflows.request import FilePath
+
+
+@dataclass(frozen=True, slots=True)
+class SoakTerms:
+    """What requests are made.
+
+    Attributes:
+        requests: how many, under each configuration.
+        sequence: the order of their sizes, one of `SEQUENCES`.
+        seed: of sizes and inputs.
+        seconds: after so many of the first configuration no further request is begun.
+        timeout: seconds for each process.
+    """
+
+    requests: int = 1000
+    sequence: str = "random"
+    seed: int = 0
+    seconds: float = DEFAULT_TIMEOUT / 2
+    timeout: float = DEFAULT_TIMEOUT
+
+
+@dataclass(frozen=True, slots=True)
+class RangeSettings:
+    """Settings for all sizes within bounds, and what has to be said about them."""
+
+    serving: ServingSettings
+    bounds: dict[str, tuple[int, int]]
+    notes: tuple[str, ...] = ()
+
+
+def range_settings(
+    model: FilePath, given: Settings, timeout: float | None = None
+) -> RangeSettings:
+    """Return the runtime options under which a process stays lowest within bounds of dims.
+
+    Args:
+        model: Its weights must be there: the runtime loads it to tell what it would run.
+        given: Bounds, and what binds the other dims.
+        timeout: Seconds for each run that confirms them; None predicts only.
+
+    Raises:
+        MemplanError: the model does not load, or has no dim of a name.
+    """
+    from memplan_cli.runtime.serving.choice import choose
+    from memplan_cli.runtime.serving.served import foreseen_service
+
+    refuse_run(given, "--measure" if timeout is not None else "")
+    service, notes = _service(Path(model), given, timeout or DEFAULT_TIMEOUT)
+    if timeout is not None:
+        found = _measured(service)
+    else:
+        found = choose(foreseen_service(service), service.box.count)
+        notes = (*notes, "predicted, not measured: kernels' workspace is not included")
+    return RangeSettings(found, dict(service.box.bounds), (*notes, *_looked_at(found)))
+
+
+def soak(
+    model: FilePath,
+    given: Settings,
+    terms: SoakTerms | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Soak:
+    """Serve many requests of changing size under the defaults and under settings for them.
+
+    Raises:
+        MemplanError: the model does not run here, or has no dim of a name.
+    """
+    from memplan_cli.runtime.serving.sequences import requests
+    from memplan_cli.runtime.serving.soak import Requests, Soak, configurations, serve
+
+    terms, tell = terms or SoakTerms(), progress or silent
+    refuse_run(given, "soak")
+    service, notes = _service(Path(model), given, terms.timeout)
+    tell("choosing settings")
+    serving = _measured(service)
+    order = requests(service.box, terms.sequence, terms.requests, terms.seed)
+    tell("serving requests")
+    courses = serve(service, Requests(order, terms.seconds), configurations(serving))
+    return Soak(
+        model=str(model),
+        bounds=service.box.bounds,
+        sequence=terms.sequence,
+        seed=terms.seed,
+        asked=terms.requests,
+        serving=serving,
+        courses=courses,
+        notes=(*notes, *_looked_at(serving)),
+    )
+
+
+def _measured(service: Service) -> ServingSettings:
+    from memplan_cli.runtime.serving.choice import choose
+    from memplan_cli.runtime.serving.served import observed_service
+    from memplan_cli.runtime.serving.soak import confirmed
+
+    return confirmed(service, choose(observed_service(service), service.box.count))
+
+
+def _looked_at(found: ServingSettings) -> tuple[str, ...]:
+    """Say what the bound was found by, where that is not every size."""
+    if found.exhaustive:
+        return ()
+    seen = f"{found.looked_at} of {found.sizes} sizes were simulated, the corners among them"
+    return (f"{seen}: the bound is of these",)
+
+
+def _service(path: Path, given: Settings, timeout: float) -> tuple[Service, tuple[str, ...]]:
+    """Return what is served, and what was assumed of dims without bounds."""
+    from memplan_cli.runtime.serving.sequences import Box
+    from memplan_cli.runtime.serving.served import Service
+
+    file = read_model(path)
+    _refuse_bounds(file, given)
+    bind(file.model, given)
+    most = {name: high for name, (_, high) in given.bounds.items()}
+    rest = bind_whole(file, replace(given, dims={**given.dims, **most}, bounds={}))
+    binding = binding_of(rest)
+    dims = {name: value for name, value in binding.dims.items() if name not in given.bounds}
+    service = Service(path, Box(given.bounds), replace(binding, dims=dims), timeout)
+    return service, assumed_in(rest)
+
+
+def _refuse_bounds(file: ModelFile, given: Settings) -> None:
+    """Refuse bounds that no request could have.
+
+    Raises:
+        SettingsError: naming the dim.
+    """
+    from memplan_cli.onnx_io.interface import free_dims
+
+    names = tuple(free_dims(file.model))
+    if not given.bounds:
+        some = " ".join(f"--bounds {name}=A..B" for name in names)
+        raise SettingsError(
+            "no size of requests changes without bounds",
+            hint=some or "the model has no free dim: one size is all it takes",
+        )
+    for name in given.bounds:
+        if name in given.dims:
+            raise SettingsError(f"dim {name!r} has both a number and bounds")
+        if name not in names:
+            there = f"its inputs' dims are {', '.join(names)}" if names else "it has no free dim"
+            raise SettingsError(
+                f"no dim is called {name!r}: {there}", hint=nearest(name, names)
+            )
