@@ -9,6 +9,7 @@ is bounded by the region for every sequence.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.observations import RuntimeSettings
@@ -122,7 +123,7 @@ def choose(served: Served, sizes: int, seed: int = 0) -> ServingSettings:
     chosen = min(bounded or found, key=lambda one: one.bound or one.highest)
     live = max(load.live for load in served.loads(chosen.settings).values())
     return ServingSettings(
-        chosen, found, live, len(served.points), sizes, served.measured
+        chosen, found, live, served.count, sizes, served.measured
     )
 
 
@@ -136,13 +137,12 @@ def _candidates(served: Served, seed: int) -> Iterator[Candidate]:
             own = served.loads(settings) if name == DEFAULTS else loads
             together = settings.updated(reuse)
             yield Candidate(name + suffix, together, _highest(own, together, seed))
-        size = region_for_all(
-            [trace for load in loads.values() for trace in (load.first, load.early)],
-            max(load.live for load in loads.values()),
-        )
+        plain = _NO_PATTERN.updated(reuse)
+        lowest = max(load.live for load in loads.values())
+        size = region_for_all(partial(served.every, plain), lowest)
         if size is not None:
             region = RuntimeSettings(arena=one_chunk(size), session_config=_OWN_INITIALIZERS)
-            together = _NO_PATTERN.updated(region).updated(reuse)
+            together = plain.updated(region)
             yield Candidate(ONE_REGION + suffix, together, size, size)
 
 

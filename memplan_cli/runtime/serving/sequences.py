@@ -55,7 +55,7 @@ class Box:
         """Return all sizes where they are no more than ``most``, else corners and drawn ones."""
         if self.count <= most:
             ranges = (range(low, high + 1) for low, high in map(self.bounds.get, self.names))  # type: ignore[misc]
-            return tuple(product(*ranges))
+            return tuple(dict.fromkeys((self.largest, *product(*ranges))))
         generator = random.Random(seed)
         found = dict.fromkeys(_first(self.corners(), most, self.largest))
         while len(found) < most:

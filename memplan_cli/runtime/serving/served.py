@@ -20,25 +20,29 @@ from memplan_cli.runtime.graph.executed import (
 )
 from memplan_cli.runtime.measuring.measure import Trial, workspace_of
 from memplan_cli.runtime.measuring.observed import observe_many
+from memplan_cli.runtime.serving.formulas import Formulas, fitted
 from memplan_cli.runtime.simulation.predict import model_of, needs_run
-from memplan_cli.runtime.simulation.requests import early_requests, most_in_use, requests_twice
-from memplan_cli.runtime.simulation.trace import Trace
+from memplan_cli.runtime.simulation.requests import most_in_use, requests_twice
+from memplan_cli.runtime.simulation.tensor_bytes import tensor_bytes
+from memplan_cli.runtime.simulation.trace import Request, Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from memplan_cli.core.bindings import Binding, FeedSpec
+    from memplan_cli.core.program import VarId
     from memplan_cli.runtime.serving.sequences import Box, Point
-    from memplan_cli.runtime.simulation.predict import Executed
+    from memplan_cli.runtime.serving.formulas import Formulas, fitted
+from memplan_cli.runtime.simulation.predict import Executed
 
-_WORK = 60_000
+_WORK = 1_000_000
 """Ops simulated for all sizes together, in each variant: some seconds."""
 
-_FEWEST, _MOST = 16, 4000
-"""Sizes to look at, where there are as many."""
+_FIRST = 24
+"""Sizes at which tensors' bytes are worked out one by one, or a model is run for them."""
 
-_MOST_RUN = 16
-"""Sizes at which a model is run where its sizes are not known without."""
+_AT_ONCE = 256
+"""Sizes whose bytes lie in memory together."""
 
 PLAIN = RuntimeSettings(session={"enable_mem_pattern": False})
 
@@ -86,13 +90,11 @@ class Load:
 
     Attributes:
         first, later: the first of its size, and every one after it.
-        early: the first, if kernels take their workspace before their outputs.
         live: the most bytes in use at once.
     """
 
     first: Trace
     later: Trace
-    early: Trace
     live: int
 
 
@@ -101,31 +103,63 @@ class Served:
     """The sizes that were looked at, and the executed graph at each of them.
 
     Attributes:
-        executed: by size.
+        executed: by size; few sizes, the largest first.
+        others: further sizes, whose tensors' bytes follow from those of the first.
+        formulas: of these bytes; None where there are no further sizes.
         workspace: bytes of each kernel's workspace at the largest size, taken for all sizes.
         measured: whether a run said what the workspace is.
     """
 
     executed: Mapping[Point, Executed]
+    others: tuple[Point, ...] = ()
+    formulas: Formulas | None = None
     workspace: Mapping[str, int] = field(default_factory=dict)
     measured: bool = False
 
     @property
-    def points(self) -> tuple[Point, ...]:
-        """Return the sizes."""
-        return tuple(self.executed)
+    def count(self) -> int:
+        """Return how many sizes were looked at."""
+        return len({*self.executed, *self.others})
 
     def loads(self, settings: RuntimeSettings) -> dict[Point, Load]:
-        """Return what requests of each size ask for under some settings."""
+        """Return what requests of the first sizes ask for under some settings."""
         return {point: self._load(one, settings) for point, one in self.executed.items()}
+
+    def every(self, settings: RuntimeSettings) -> Iterator[Trace]:
+        """Yield what the first request of each size asks for."""
+        yield from (load.first for load in self.loads(settings).values())
+        if self.formulas is not None:
+            yield from self._others(self.formulas, settings)
 
     def _load(self, executed: Executed, settings: RuntimeSettings) -> Load:
         model = model_of(executed, settings, CPU)
         first, later = requests_twice(model, self.workspace)
         trace = Trace.of(first)
         same = first == later
-        early = Trace.of(early_requests(model, self.workspace)) if self.workspace else trace
-        return Load(trace, trace if same else Trace.of(later), early, most_in_use(first))
+        return Load(trace, trace if same else Trace.of(later), most_in_use(first))
+
+    def _others(self, formulas: Formulas, settings: RuntimeSettings) -> Iterator[Trace]:
+        """Yield the requests of further sizes: the same ones, of other bytes.
+
+        Nothing but a memory pattern goes by bytes, so a run in which each tensor's bytes are
+        its number shows which request is for which tensor.
+        """
+        first = next(iter(self.executed.values()))
+        numbers = {var: at for at, var in enumerate(formulas.variables, start=1)}
+        model = replace(model_of(first, settings, CPU), bytes=numbers, observed=None)
+        # A workspace has the number behind all tensors' that stands for its bytes.
+        ends = {name: len(numbers) + at for at, name in enumerate(self.workspace, start=1)}
+        run, _ = requests_twice(model, ends)
+        fixed = list(self.workspace.values())
+        for begin in range(0, len(self.others), _AT_ONCE):
+            table = formulas.at(self.others[begin : begin + _AT_ONCE]).tolist()
+            for row in table:
+                sizes = [0, *row, *fixed]
+                yield Trace.of([_sized(request, sizes) for request in run])
+
+
+def _sized(request: Request, sizes: list[int]) -> Request:
+    return request if request.size < 0 else Request(request.ticket, sizes[request.size])
 
 
 def foreseen_service(service: Service) -> Served:
@@ -141,7 +175,7 @@ def foreseen_service(service: Service) -> Served:
             "sizes within the bounds are not known before a run",
             hint="--measure runs the model at some of them",
         )
-    return found
+    return _with_others(service, found)
 
 
 def observed_service(service: Service) -> Served:
@@ -152,30 +186,50 @@ def observed_service(service: Service) -> Served:
     """
     workspace = workspace_of(service.model, PLAIN, service.trial(service.box.largest))
     found = _by_symbols(service) or _by_runs(service)
-    return replace(found, workspace=workspace, measured=True)
+    return replace(_with_others(service, found), workspace=workspace, measured=True)
 
 
 def _by_symbols(service: Service) -> Served | None:
-    """Return all sizes from expressions; None where a run has to tell some of them."""
+    """Return some sizes from expressions; None where a run has to tell some bytes."""
     base = executed_graph(service.model, RuntimeSettings(), service.binding.dims)
     if needs_run(replace(base, dims=service.dims(service.box.largest))):
         return None
-    ops = max(sum(1 for _ in walk(base.program.body)), 1)
-    points = service.box.points(min(max(_WORK // ops, _FEWEST), _MOST))
+    points = service.box.points(_FIRST)
     return Served({p: replace(base, dims=service.dims(p)) for p in points})
 
 
 def _by_runs(service: Service) -> Served:
     """Return what runs at some sizes show, the largest and the corners among them."""
-    points = service.box.points(_MOST_RUN)
+    points = service.box.points(_FIRST)
     with tempfile.TemporaryDirectory(prefix="memplan-dump-") as name:
         dump, settings = Path(name) / "whole.onnx", RuntimeSettings()
         write_dump(service.model, dump, settings)
-        base = read_graph(dump, runtime_shapes(dump), settings, service.binding.dims, service.model)
-        runs = observe_many(dump, base.program, service.specs(points), service.trial(points[0]))
-    return Served(
-        {
-            point: replace(base, dims=service.dims(point), observed=seen)
-            for point, seen in zip(points, runs, strict=True)
-        }
-    )
+        shapes, dims = runtime_shapes(dump), service.binding.dims
+        base = read_graph(dump, shapes, settings, dims, service.model)
+        specs, trial = service.specs(points), service.trial(points[0])
+        runs = observe_many(dump, base.program, specs, trial)
+    pairs = zip(points, runs, strict=True)
+    return Served({p: replace(base, dims=service.dims(p), observed=run) for p, run in pairs})
+
+
+def _with_others(service: Service, found: Served) -> Served:
+    """Add further sizes where those seen tell every tensor's bytes at all of them."""
+    first = next(iter(found.executed.values()))
+    ops = tuple(walk(first.program.body))
+    if len(found.executed) == service.box.count or any(op.bodies for _, op in ops):
+        return found
+    names = tuple(dict.fromkeys(var for _, op in ops for var in op.outputs if var))
+    formulas = fitted({p: _bytes(one, names) for p, one in found.executed.items()})
+    if formulas is None:
+        return found
+    others = service.box.points(max(_WORK // max(len(ops), 1), _FIRST))
+    kept = tuple(point for point in others if point not in found.executed)
+    return replace(found, others=kept, formulas=formulas)
+
+
+def _bytes(executed: Executed, names: tuple[VarId, ...]) -> dict[VarId, int]:
+    """Return the bytes of what ops make at one size; tensors of unknown bytes are left out."""
+    known = tensor_bytes(executed.program, executed.dims)
+    seen = executed.observed.written if executed.observed else {}
+    sizes = {var: seen[var][0].bytes if seen.get(var) else known.get(var) for var in names}
+    return {var: size for var, size in sizes.items() if size is not None}

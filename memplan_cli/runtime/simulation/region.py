@@ -22,7 +22,7 @@ from memplan_cli.runtime.simulation.requests import most_in_use
 from memplan_cli.runtime.simulation.trace import ENDLESS, Trace, held_by
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from memplan_cli.core.results.observations import Setting
     from memplan_cli.runtime.simulation.trace import Request
@@ -100,28 +100,25 @@ def rounded(size: float) -> int:
     return -(-int(size) // CHUNK) * CHUNK
 
 
-def region_for_all(traces: Sequence[Trace], lowest: int) -> int | None:
+def region_for_all(traces: Callable[[], Iterable[Trace]], lowest: int) -> int | None:
     """Return a first region in which each of several runs finds room, none grows it.
 
     Whoever runs them in whatever sequence finds that region whole again each time, so it is
     all that is ever held. None where no region can be that large.
 
     Args:
-        traces: the requests of each run.
-        lowest: the most bytes that any of them has in use.
+        traces: gives the requests of each run, as often as it is asked.
+        lowest: bytes that the region has at least.
     """
-    left, size = list(traces), max(rounded(lowest), CHUNK)
-    while size <= _LARGEST:
-        rules = ArenaRules.from_settings(one_chunk(size))
-        failing = next(
-            (at for at, trace in enumerate(left) if held_by(trace, rules, 1, size) > size), None
-        )
-        if failing is None:
-            return size
-        # What found no room before is the first to find none again.
-        left.insert(0, left.pop(failing))
-        size = max(rounded(size * _FINE_STEP), size + CHUNK)
-    return None
+    size, before = max(rounded(lowest), CHUNK), 0
+    while size != before:
+        before = size
+        for trace in traces():
+            while held_by(trace, ArenaRules.from_settings(one_chunk(size)), 1, size) > size:
+                size = max(rounded(size * _FINE_STEP), size + CHUNK)
+                if size > _LARGEST:
+                    return None
+    return size if size <= _LARGEST else None
 
 
 def best_arena(requests: Sequence[Request]) -> ArenaChoice:

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.simulation.frame import Model
 
 
+WORKSPACE_FIRST = frozenset({"Einsum", "Where"})
+"""Ops whose kernels ask for workspace before their outputs (1.31.1); others do it afterwards."""
+
+
 @dataclass(slots=True)
 class _Recorder(Ledger):
     """A ledger that writes down what it is asked, kernels' workspace included."""
@@ -44,8 +48,8 @@ class _Recorder(Ledger):
 
 
 @dataclass(slots=True)
-class _EarlyRecorder(_Recorder):
-    """The same, of kernels that ask for their workspace before their outputs."""
+class _TimedRecorder(_Recorder):
+    """The same, by when each kernel asks for its workspace: before its outputs or after them."""
 
     mark: int = 0
 
@@ -54,26 +58,14 @@ class _EarlyRecorder(_Recorder):
         self.mark = len(self.found)
 
     def sample(self, op: Op) -> None:
-        Ledger.sample(self, op)
-        workspace = self.scratch.get(op.name, 0)
-        if workspace:
+        if op.type in WORKSPACE_FIRST and (workspace := self.scratch.get(op.name, 0)):
+            Ledger.sample(self, op)
             self._count += 1
             self.found.insert(self.mark, Request(self._count, workspace))
             self.found.append(Request(self._count, -1))
+        else:
+            _Recorder.sample(self, op)
         self.mark = len(self.found)
-
-
-def early_requests(model: Model, scratch: Mapping[str, int]) -> tuple[Request, ...]:
-    """Return the requests of one run whose kernels take their workspace before their outputs.
-
-    Kernels do either (1.31.1), and nothing says which does what.
-
-    Raises:
-        UnknownBytesError: a size depends on data.
-    """
-    recorder = _EarlyRecorder(scratch=scratch)
-    Runner(model, recorder, CONTROL_FLOW).run()
-    return tuple(recorder.found)
 
 
 def requests_of(model: Model, scratch: Mapping[str, int]) -> tuple[Request, ...]:
@@ -97,7 +89,7 @@ def requests_twice(
     Raises:
         UnknownBytesError: a size depends on data.
     """
-    first, later = _Recorder(scratch=scratch), _Recorder(scratch=scratch)
+    first, later = _TimedRecorder(scratch=scratch), _TimedRecorder(scratch=scratch)
     runner = Runner(model, first, CONTROL_FLOW)
     runner.run()
     runner.ledger = later
