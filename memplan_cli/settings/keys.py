@@ -37,6 +37,7 @@ METRICS = (
     "observed.first_run_peak",
     "observed.steady_peak",
     "observed.held",
+    "serving.bound",
 )
 """What a gate can look at; predicted and observed are those of the written model."""
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memplan_cli.core.files import write_files
+from memplan_cli.core.results.observations import DEFAULT_TIMEOUT
 from memplan_cli.errors import ModelError, PlanError, SettingsError
 from memplan_cli.reporting.commands.gate import RENDERERS
 from memplan_cli.reporting.findings.baseline import (
@@ -31,6 +32,7 @@ from memplan_cli.workflows.files.file_names import matched
 from memplan_cli.workflows.files.output_files import refuse_targets
 from memplan_cli.workflows.report import planned_or_stale, say_assumed, warn
 from memplan_cli.workflows.request import Request
+from memplan_cli.workflows.serving import binding_alone, range_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,6 +40,10 @@ if TYPE_CHECKING:
     from memplan_cli.reporting.findings.gate import Verdict
     from memplan_cli.reporting.findings.snapshot import Snapshot
     from memplan_cli.workflows.request import FilePath
+
+
+SERVING_BOUND = "serving.bound"
+"""The metric that no plan has: it takes the runtime to know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +266,29 @@ def _snapshot(case: _Case, request: Request) -> Snapshot:
         )
     warn(case.model, plan.report.warnings, request)
     say_assumed(case.model, plan, request)
-    return snapshot_of(plan, case.key, installed_runtime())
+    found = snapshot_of(plan, case.key, installed_runtime())
+    if SERVING_BOUND not in case.terms.book.rules_for(case.key).metrics:
+        return found
+    return replace(found, metrics={**found.metrics, **_served(case.model, request)})
+
+
+def _served(model: Path, request: Request) -> dict[str, int]:
+    """Return the most that an arena holds for all requests within the bounds given.
+
+    Without a run, kernels' workspace is not in it.
+
+    Raises:
+        MemplanError: a plan was given and no model, or no bounds are.
+    """
+    if model.suffix == ".json":
+        raise SettingsError(
+            f"{SERVING_BOUND} is a number of a model, and {model} is a plan",
+            hint="name the model, and give --bounds",
+        )
+    settings = request.load(model)
+    timeout = DEFAULT_TIMEOUT if settings.run else None
+    bound = range_settings(model, binding_alone(settings), timeout).serving.chosen.bound
+    return {} if bound is None else {SERVING_BOUND: bound}
 
 
 def installed_runtime() -> str:

@@ -12,6 +12,8 @@ from memplan_cli.workflows.files.binding import assumed_in, binding_of, refuse_r
 from memplan_cli.workflows.files.model_file import bind_whole, read_model
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from memplan_cli.runtime.steer import Recommendation
     from memplan_cli.workflows.compare import Check
     from memplan_cli.workflows.files.model_file import ModelFile
@@ -42,7 +44,15 @@ def settings(model: FilePath, given: Settings, check: Check | None = None) -> Re
     else:
         trial = Trial(provider=check.provider, timeout=check.timeout) if check else None
         found = best_settings(model, binding_of(bound), trial)
-    return replace(found, notes=(*found.notes, *assumed_in(bound)))
+    return replace(found, notes=(*found.notes, *assumed_in(bound), *_one_size(bound)))
+
+
+def _one_size(bound: Settings) -> Iterator[str]:
+    """Yield the line that says that other sizes may need other settings, and the option."""
+    names = sorted(binding_of(bound).assumed)
+    if names:
+        options = " ".join(f"--bounds {name}=A..B" for name in names)
+        yield f"these settings are for one size of requests; {options} finds those for a range"
 
 
 def _confirmed(file: ModelFile, bound: Settings, check: Check) -> Recommendation:
