@@ -174,7 +174,9 @@ def _refuse_bounds(file: ModelFile, given: Settings) -> None:
         if name in given.dims:
             raise SettingsError(f"dim {name!r} has both a number and bounds")
         if name not in names:
-            there = f"its inputs' dims are {', '.join(names)}" if names else "it has no free dim"
+            there = (
+                f"its inputs' dims are {', '.join(names)}" if names else "it has no free dim"
+            )
             raise SettingsError(
                 f"no dim is called {name!r}: {there}", hint=nearest(name, names)
             )

@@ -83,7 +83,9 @@ def _table() -> str:
         for name in CASES
         if (OUT / f"{name}.json").exists()
     }
-    return "".join(f"{line}\n" for line in (*_bounds(found.items()), "", *_rows(found.items())))
+    return "".join(
+        f"{line}\n" for line in (*_bounds(found.items()), "", *_rows(found.items()))
+    )
 
 
 def _bounds(found: Iterable[tuple[str, Any]]) -> Iterator[str]:

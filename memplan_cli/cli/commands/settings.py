@@ -79,9 +79,7 @@ def settings(  # noqa: PLR0913 - one parameter an option, as click wants it
         reject_unused(("tune", "provider"), "is for one size", "leave it or --bounds out")
         within = with_bounds(binding, bounds)
         ranged = range_settings(model, within, timeout if measure else None)
-        text = RANGE_SETTINGS[form](
-            ranged.serving, ranged.bounds, ranged.notes, str(model)
-        )
+        text = RANGE_SETTINGS[form](ranged.serving, ranged.bounds, ranged.notes, str(model))
         deliver(text, out, output)
         return
     check = None

@@ -31,7 +31,7 @@ _DEFINITIONS = (
 )
 
 _STYLE = (
-    "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
+    "html{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
     "table{border-collapse:collapse}td,th{padding:.2rem .6rem;text-align:left}"
     ".n{text-align:right}.soft{color:#777}svg{width:100%;height:8rem}"
     ".error{color:#b00}.verdict{font-weight:600}pre{overflow:auto}"
@@ -157,7 +157,14 @@ def _courses(found: Soak) -> doc.Table:
         for one in found.courses
     )
     titles = doc.columns(
-        "settings", ">growth", ">highest", ">held", ">median ms", ">99th %", ">CPU ms", "private"
+        "settings",
+        ">growth",
+        ">highest",
+        ">held",
+        ">median ms",
+        ">99th %",
+        ">CPU ms",
+        "private",
     )
     return doc.Table(titles, rows)
 

@@ -46,9 +46,7 @@ HAND_MADE: Mapping[str, RuntimeSettings] = {
     NO_ARENA: _NO_PATTERN.updated(RuntimeSettings(session={"enable_cpu_mem_arena": False})),
     "pattern off": _NO_PATTERN,
     "exact growth": _EXACT,
-    SHRUNK: _EXACT.updated(
-        RuntimeSettings(run_config=_SHRINKING)
-    ),
+    SHRUNK: _EXACT.updated(RuntimeSettings(run_config=_SHRINKING)),
 }
 """Settings that people choose by hand, by name."""
 
@@ -122,9 +120,7 @@ def choose(served: Served, sizes: int, seed: int = 0) -> ServingSettings:
     bounded = [one for one in found if one.bound is not None]
     chosen = min(bounded or found, key=lambda one: one.bound or one.highest)
     live = max(load.live for load in served.loads(chosen.settings).values())
-    return ServingSettings(
-        chosen, found, live, served.count, sizes, served.measured
-    )
+    return ServingSettings(chosen, found, live, served.count, sizes, served.measured)
 
 
 def _candidates(served: Served, seed: int) -> Iterator[Candidate]:

@@ -54,8 +54,8 @@ def fitted(seen: Mapping[Point, Mapping[VarId, int]]) -> Formulas | None:
         return None
     scale = tuple(max(*numbers, 1) for numbers in zip(*points, strict=True))
     wanted = np.array([[row[var] for var in variables] for row in rows], np.float64)
-    factors, *_ = np.linalg.lstsq(_monomials(points, powers, scale), wanted, rcond=None)
-    found = Formulas(variables, powers, scale, factors)
+    solved, *_ = np.linalg.lstsq(_monomials(points, powers, scale), wanted, rcond=None)
+    found = Formulas(variables, powers, scale, solved.astype(np.float64))
     return found if np.array_equal(found.at(points), wanted.astype(np.int64)) else None
 
 

@@ -20,7 +20,7 @@ from memplan_cli.runtime.graph.executed import (
 )
 from memplan_cli.runtime.measuring.measure import Trial, workspace_of
 from memplan_cli.runtime.measuring.observed import observe_many
-from memplan_cli.runtime.serving.formulas import Formulas, fitted
+from memplan_cli.runtime.serving.formulas import fitted
 from memplan_cli.runtime.simulation.predict import model_of, needs_run
 from memplan_cli.runtime.simulation.requests import most_in_use, requests_twice
 from memplan_cli.runtime.simulation.tensor_bytes import tensor_bytes
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.bindings import Binding, FeedSpec
     from memplan_cli.core.program import VarId
+    from memplan_cli.runtime.serving.formulas import Formulas
     from memplan_cli.runtime.serving.sequences import Box, Point
-    from memplan_cli.runtime.serving.formulas import Formulas, fitted
-from memplan_cli.runtime.simulation.predict import Executed
+    from memplan_cli.runtime.simulation.predict import Executed
 
 _WORK = 1_000_000
 """Ops simulated for all sizes together, in each variant: some seconds."""
@@ -175,7 +175,7 @@ def foreseen_service(service: Service) -> Served:
             "sizes within the bounds are not known before a run",
             hint="--measure runs the model at some of them",
         )
-    return _with_others(service, found)
+    return with_others(found, service.box)
 
 
 def observed_service(service: Service) -> Served:
@@ -186,7 +186,7 @@ def observed_service(service: Service) -> Served:
     """
     workspace = workspace_of(service.model, PLAIN, service.trial(service.box.largest))
     found = _by_symbols(service) or _by_runs(service)
-    return replace(_with_others(service, found), workspace=workspace, measured=True)
+    return replace(with_others(found, service.box), workspace=workspace, measured=True)
 
 
 def _by_symbols(service: Service) -> Served | None:
@@ -212,17 +212,17 @@ def _by_runs(service: Service) -> Served:
     return Served({p: replace(base, dims=service.dims(p), observed=run) for p, run in pairs})
 
 
-def _with_others(service: Service, found: Served) -> Served:
+def with_others(found: Served, box: Box) -> Served:
     """Add further sizes where those seen tell every tensor's bytes at all of them."""
     first = next(iter(found.executed.values()))
     ops = tuple(walk(first.program.body))
-    if len(found.executed) == service.box.count or any(op.bodies for _, op in ops):
+    if len(found.executed) == box.count or any(op.bodies for _, op in ops):
         return found
     names = tuple(dict.fromkeys(var for _, op in ops for var in op.outputs if var))
     formulas = fitted({p: _bytes(one, names) for p, one in found.executed.items()})
     if formulas is None:
         return found
-    others = service.box.points(max(_WORK // max(len(ops), 1), _FIRST))
+    others = box.points(max(_WORK // max(len(ops), 1), _FIRST))
     kept = tuple(point for point in others if point not in found.executed)
     return replace(found, others=kept, formulas=formulas)
 

@@ -33,9 +33,8 @@ _COMPARED = 16
 CHOSEN = "chosen"
 """What the settings chosen are called among configurations."""
 
-_CONFIRMING, _CONFIRMING_SECONDS = 24, 60.0
-_CORNERS = 8
-"""Requests that show that the region chosen has room, and seconds after which none is begun."""
+_CONFIRMING, _CORNERS, _CONFIRMING_SECONDS = 24, 8, 60.0
+"""Requests of drawn sizes and of corners that show that the region chosen has room, and seconds after which none is begun."""
 
 _ROOM = (1.0, 1.03, 1.08, 1.15, 1.3)
 """Regions to try in turn, as multiples of the one predicted."""
@@ -156,7 +155,7 @@ def confirmed(service: Service, serving: ServingSettings) -> ServingSettings:
     size = serving.chosen.bound
     if size is None:
         return serving
-    corners = service.box.corners()[-_CORNERS:]
+    corners = (service.box.largest, *service.box.corners()[:_CORNERS])
     drawn = requests(service.box, "alternating", _CONFIRMING, 0)
     wanted = Requests((*corners, *drawn, *reversed(corners)), _CONFIRMING_SECONDS)
     for factor in _ROOM:

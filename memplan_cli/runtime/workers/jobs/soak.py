@@ -37,7 +37,10 @@ def run(job: Json) -> Json:
     in which the session stands.
     """
     task, given = SessionJob.of(job), dict[str, Any](job)
-    sizes = [SessionJob.of({"session": {**given["session"], "specs": s}}).specs for s in given["sizes"]]
+    sizes = [
+        SessionJob.of({"session": {**given["session"], "specs": s}}).specs
+        for s in given["sizes"]
+    ]
     session, options = task.session(), run_options(task.settings)
     _warm_up(sizes, task.seed)
     start = baseline()
