@@ -15,8 +15,16 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.results.observations import RuntimeSettings
 from memplan_cli.runtime.serving.sequences import SEQUENCES, among
 from memplan_cli.runtime.simulation.bfc import ArenaRules
-from memplan_cli.runtime.simulation.region import EXACT_UNSPLIT, one_chunk, region_for_all
-from memplan_cli.runtime.simulation.trace import KEEP, SHRINK, held_over
+from memplan_cli.runtime.simulation.region import (
+    EXACT_UNSPLIT,
+    ArenaChoice,
+    best_arena,
+    larger,
+    one_chunk,
+    region_for_all,
+    regions_for_all,
+)
+from memplan_cli.runtime.simulation.trace import ENDLESS, KEEP, SHRINK, held_over
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -29,6 +37,7 @@ DEFAULTS = "defaults"
 NO_ARENA = "no arena"
 SHRUNK = "exact growth, shrunk after each run"
 ONE_REGION = "one region for the largest request"
+FEW_REGIONS = "a few regions for the largest request"
 
 _SHRINKING = {"memory.enable_memory_arena_shrinkage": "cpu:0"}
 
@@ -93,11 +102,14 @@ class ServingSettings:
     sizes: int
     workspace: bool
 
-    def in_region(self, size: int) -> ServingSettings:
-        """Return the same with a first region of ``size`` bytes."""
-        arena = RuntimeSettings(arena=one_chunk(size))
-        settings = self.chosen.settings.updated(arena)
-        return self._with(replace(self.chosen, settings=settings, highest=size, bound=size))
+    def in_regions(self, factor: float) -> ServingSettings:
+        """Return the same with larger regions; only where there is a bound."""
+        before = ArenaChoice(self.chosen.settings.arena, self.chosen.bound or 0)
+        found = larger(before, factor)
+        settings = replace(self.chosen.settings, arena=found.arena)
+        return self._with(
+            replace(self.chosen, settings=settings, highest=found.held, bound=found.held)
+        )
 
     def unbounded(self) -> ServingSettings:
         """Return the candidate of the lowest height, none of whose regions is a bound."""
@@ -134,12 +146,24 @@ def _candidates(served: Served, seed: int) -> Iterator[Candidate]:
             together = settings.updated(reuse)
             yield Candidate(name + suffix, together, _highest(own, together, seed))
         plain = _NO_PATTERN.updated(reuse)
-        lowest = max(load.live for load in loads.values())
-        size = region_for_all(partial(served.every, plain), lowest)
-        if size is not None:
-            region = RuntimeSettings(arena=one_chunk(size), session_config=_OWN_INITIALIZERS)
-            together = plain.updated(region)
-            yield Candidate(ONE_REGION + suffix, together, size, size)
+        for name, choice in _bounded(served, plain, loads):
+            region = RuntimeSettings(arena=choice.arena, session_config=_OWN_INITIALIZERS)
+            settings = plain.updated(region)
+            yield Candidate(name + suffix, settings, choice.held, choice.held)
+
+
+def _bounded(
+    served: Served, plain: RuntimeSettings, loads: Mapping[Point, Load]
+) -> Iterator[tuple[str, ArenaChoice]]:
+    """Yield arenas of which no sequence of requests makes more than they are."""
+    every = partial(served.every, plain)
+    size = region_for_all(every, max(load.live for load in loads.values()))
+    if size is not None:
+        yield ONE_REGION, ArenaChoice(one_chunk(size), size)
+    few = best_arena(served.largest(plain))
+    found = regions_for_all(every, few, ENDLESS if size is None else size)
+    if found is not None:
+        yield FEW_REGIONS, found
 
 
 def _highest(loads: Mapping[Point, Load], settings: RuntimeSettings, seed: int) -> int:

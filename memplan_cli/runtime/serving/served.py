@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import dataclass, field, replace
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -125,6 +126,11 @@ class Served:
         """Return what requests of the first sizes ask for under some settings."""
         return {point: self._load(one, settings) for point, one in self.executed.items()}
 
+    def largest(self, settings: RuntimeSettings) -> tuple[Request, ...]:
+        """Return what the first request of the largest size asks for."""
+        executed = next(iter(self.executed.values()))
+        return requests_twice(model_of(executed, settings, CPU), self.workspace)[0]
+
     def every(self, settings: RuntimeSettings) -> Iterator[Trace]:
         """Yield what the first request of each size asks for."""
         yield from (load.first for load in self.loads(settings).values())
@@ -223,7 +229,9 @@ def with_others(found: Served, box: Box) -> Served:
     if formulas is None:
         return found
     others = box.points(max(_WORK // max(len(ops), 1), _FIRST))
-    kept = tuple(point for point in others if point not in found.executed)
+    # Those that need most come first: what has no room for them is given up soon.
+    left = (point for point in others if point not in found.executed)
+    kept = tuple(sorted(left, key=prod, reverse=True))
     return replace(found, others=kept, formulas=formulas)
 
 

@@ -12,7 +12,6 @@ from memplan_cli.core.serialization import to_json
 from memplan_cli.runtime.proofs.compare import require_weights
 from memplan_cli.runtime.serving.choice import DEFAULTS, HAND_MADE, NO_ARENA, SHRUNK
 from memplan_cli.runtime.serving.sequences import requests
-from memplan_cli.runtime.simulation.region import rounded
 from memplan_cli.runtime.workers.session_job import SessionJob
 from memplan_cli.runtime.workers.worker import run_job
 
@@ -152,14 +151,13 @@ def confirmed(service: Service, serving: ServingSettings) -> ServingSettings:
     The order in which a kernel asks for workspace and outputs is not known before a run, and
     it decides about a hole more or less.
     """
-    size = serving.chosen.bound
-    if size is None:
+    if serving.chosen.bound is None:
         return serving
     corners = (service.box.largest, *service.box.corners()[:_CORNERS])
     drawn = requests(service.box, "alternating", _CONFIRMING, 0)
     wanted = Requests((*corners, *drawn, *reversed(corners)), _CONFIRMING_SECONDS)
     for factor in _ROOM:
-        fitted = serving.in_region(rounded(size * factor))
+        fitted = serving.in_regions(factor)
         (course,) = serve(service, wanted, {CHOSEN: fitted.chosen.settings})
         if course.held is None or course.held <= (fitted.chosen.bound or 0):
             return fitted

@@ -96,6 +96,15 @@ def held_over(traces: Iterable[Trace], rules: ArenaRules, *, after: After = KEEP
     return most * CHUNK
 
 
+def held_in_turn(traces: Iterable[Trace], rules: ArenaRules, most: int) -> int:
+    """Return what an arena holds after different runs; anything above ``most`` ends them."""
+    arena = _Regions(rules, most // CHUNK)
+    for trace in traces:
+        if not arena.run(trace):
+            break
+    return arena.held * CHUNK
+
+
 def height_of(trace: Trace) -> int:
     """Return how high one region gets that has no end, each chunk split where it can be."""
     arena = _Regions(ArenaRules(initial=_TALLEST, max_dead_bytes=1), ENDLESS)
