@@ -6,20 +6,22 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 OUT    := out
+TOOLS  := $(OUT)/tools
 
 # ONNX Runtime sends events to its maker unless this is set; tests are nobody's use of it.
 export ORT_DISABLE_TELEMETRY := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo docs test test-slow test-cuda test-suite test-commands test-oldest audit hostile faults field fuzz mutations lint types bench zoo same-results golden samples clean
+.PHONY: help install demo docs test test-slow test-cuda test-suite test-commands test-oldest lock audit dist hostile faults field fuzz mutations random-mutants lint types bench zoo same-results golden samples clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(READY): pyproject.toml
+# What is installed is pinned by hashes in .ci/locks; LOCKED=no takes the newest in range.
+$(READY): pyproject.toml .ci/install.py .ci/locks/dev.txt
 	$(PYTHON) -c 'import sys; sys.exit("memplan needs Python 3.11 or newer: make PYTHON=python3.11") if sys.version_info < (3, 11) else None'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(BIN)/python .ci/install.py dev
 	touch $@
 
 install: $(READY) ## Make the virtual environment and install memplan into it
@@ -27,8 +29,8 @@ install: $(READY) ## Make the virtual environment and install memplan into it
 demo: $(READY) ## Plan the sample models and a real network, run both versions, show the reports
 	@BIN=$(BIN) OUT=$(OUT) sh sample_models/demo.sh
 
-$(VENV)/.docs: $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+$(VENV)/.docs: $(READY) .ci/locks/docs.txt
+	$(BIN)/python .ci/install.py docs
 	touch $@
 
 docs: $(VENV)/.docs ## Build the documentation as a site that needs no network: out/site/index.html
@@ -80,10 +82,23 @@ test-oldest: ## Run the tests with the oldest versions that pyproject.toml allow
 	$(OLDEST)/venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(OLDEST)/constraints.txt --editable '.[dev]'
 	$(OLDEST)/venv/bin/python -m pytest -n 2 --dist worksteal -m 'not slow and not bench and not cuda'
 
-audit: $(READY) ## Look for known faults of what memplan depends on (needs the index's advisories)
-	$(PYTHON) -m venv $(OUT)/audit
-	$(OUT)/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
-	$(OUT)/audit/bin/pip-audit --strict --skip-editable --path "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+$(TOOLS)/.ready: .ci/install.py .ci/locks/tools.txt
+	test -x $(TOOLS)/bin/python || $(PYTHON) -m venv $(TOOLS)
+	$(TOOLS)/bin/python .ci/install.py tools
+	touch $@
+
+lock: $(TOOLS)/.ready ## Pin what CI installs anew, with hashes: .ci/locks (review the diff)
+	$(TOOLS)/bin/python .ci/lock.py $(TOOLS)/bin/uv
+
+audit: ## Look for known faults of what is locked; exit 3 where no service of advisories answers
+	@$(MAKE) --no-print-directory $(TOOLS)/.ready \
+	    || { echo 'audit: not done: its tools could not be installed' >&2; exit 3; }
+	@$(TOOLS)/bin/python .ci/audit.py $(TOOLS)/bin/pip-audit
+
+dist: $(TOOLS)/.ready ## Build the release: source, wheel, and what is in it as CycloneDX JSON, in dist/
+	rm -rf dist $(OUT)/release
+	$(TOOLS)/bin/python -m build --no-isolation --outdir dist .
+	$(TOOLS)/bin/python .ci/sbom.py $(OUT)/release dist
 
 hostile: $(READY) ## Give memplan files that nobody should have to read
 	$(BIN)/python -m tests.benchmarks.hostile
@@ -96,11 +111,15 @@ field: $(READY) ## Give every command the models inside packages that people ins
 	OUT=$(OUT) $(BIN)/python -m tests.benchmarks.field
 
 fuzz: $(READY) ## Fuzz every reader of untrusted bytes for SECONDS (60) each
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check atheris
+	$(BIN)/python .ci/install.py fuzz
 	$(BIN)/python -m tests.fuzz.run --seconds $(or $(SECONDS),60) --write-table
 
 mutations: $(READY) ## Remove each rule in turn and see that a test fails
 	$(BIN)/python -m tests.benchmarks.mutations
+
+random-mutants: $(READY) ## Edit the code at random and see that a test fails (MUTANTS="--seed 2 --count 500")
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check coverage
+	PYTHONPATH=tests $(BIN)/python -m tests.benchmarks.random_mutants $(MUTANTS)
 
 golden: $(READY) ## Write the golden reports again; review them as a diff
 	$(BIN)/python -m pytest tests/golden --update-golden

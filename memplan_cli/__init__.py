@@ -15,13 +15,14 @@ if TYPE_CHECKING:
     from memplan_cli.workflows.candidates import Optimized
     from memplan_cli.workflows.compare import Check
     from memplan_cli.workflows.doctor import doctor
-    from memplan_cli.workflows.load import load
+    from memplan_cli.workflows.load import Decoder, load
     from memplan_cli.workflows.optimize import optimize
     from memplan_cli.workflows.report import plan, report
     from memplan_cli.workflows.validate import validate
 
 _MODULES = {
     "Check": "memplan_cli.workflows.compare",
+    "Decoder": "memplan_cli.workflows.load",
     "MemParam": "memplan_cli.settings.settings",
     "MemplanError": "memplan_cli.errors",
     "Optimized": "memplan_cli.workflows.candidates",
@@ -38,6 +39,7 @@ _MODULES = {
 
 __all__ = [
     "Check",
+    "Decoder",
     "MemParam",
     "MemplanError",
     "Optimized",

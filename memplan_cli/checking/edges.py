@@ -29,6 +29,8 @@ class Edges:
     outputs: Sum | None
     donated: Sum
     """Of the outputs that take an input's memory."""
+    results: tuple[tuple[int, str, int], ...]
+    """The tick at which each output is made, with its unit and its bytes; without donated ones."""
 
 
 def edges_of(subject: Subject, bounds: Bounds) -> Edges:
@@ -46,7 +48,13 @@ def edges_of(subject: Subject, bounds: Bounds) -> Edges:
     names = {name for _, name in subject.plan.report.donated.pairs}
     saved = _sum(subject, [value for value in made if value.name in names], bounds)
     inputs, outputs = _sum(subject, top.inputs, bounds), _sum(subject, made, bounds)
-    return Edges(weights, inputs, outputs, saved or {})
+    results = tuple(
+        (value.first, unit, size)
+        for value in made
+        if value.name not in names
+        for unit, size in (_sum(subject, [value], bounds) or {}).items()
+    )
+    return Edges(weights, inputs, outputs, saved or {}, results)
 
 
 def _sum(subject: Subject, values: Iterable[Value], bounds: Bounds) -> Sum | None:

@@ -10,8 +10,14 @@ from typing import TYPE_CHECKING
 from memplan_cli.checking.bindings import dims_at
 from memplan_cli.checking.edges import edges_of, foldable
 from memplan_cli.checking.order import label_of
+from memplan_cli.checking.resident import held, most_with, results_at
 from memplan_cli.checking.sums import number_of
-from memplan_cli.checking.symbols import check_symbols, factors_of, in_numbers, sums_of
+from memplan_cli.checking.symbols import (
+    check_symbols,
+    factors_of,
+    in_numbers,
+    sums_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -38,7 +44,9 @@ def check_figures(
     claims += _totals(subject, placed, edges, numbers)
     claims += _peak(subject, numbers)
     claims += _arenas(subject, everything)
-    claims += check_symbols(subject, sums_of(subject, placed, edges), everything)
+    shown = held(subject, placed)
+    claims += _resident(subject, edges, shown)
+    claims += check_symbols(subject, edges, sums_of(subject, placed, edges), everything, shown)
     for name, said, counted in claims:
         if said != counted:
             yield f"{name} is said to be {_word(said)}, it is {_word(counted)}"
@@ -142,6 +150,17 @@ def _totals(
         yield "live_peak", memory.live_peak, max(_curve(numbers).values(), default=0)
 
 
+def _resident(
+    subject: Subject, edges: Edges, shown: Sequence[Storage] | None
+) -> Iterator[Claim]:
+    """Yield what a runtime holds, where the report says it."""
+    said = subject.plan.report.memory.resident
+    numbers = None if shown is None else in_numbers(subject, shown)
+    made = results_at(edges, dims_at(subject))
+    if said is not None and numbers is not None:
+        yield "resident", said, None if made is None else most_with(numbers, made)
+
+
 def _original(subject: Subject) -> Iterator[Claim]:
     """Yield what the file's order takes where it is the plan's: other orders are not here."""
     report, memory = subject.plan.report, subject.plan.report.memory
@@ -149,6 +168,7 @@ def _original(subject: Subject) -> Iterator[Claim]:
     pairs = (
         ("original.live_peak", report.original_live_peak, memory.live_peak),
         ("original.planned", report.original_planned, memory.planned),
+        ("original.resident", report.original_resident, memory.resident),
     )
     for name, said, counted in pairs:
         if own or memory.planned is None:

@@ -31,7 +31,7 @@ _UNARY = """
 _BINARY = "Add Div Mul Pow Sub"
 _FOLDS = "Max Mean Min Sum"
 _BY_ROW = "LogSoftmax Softmax"
-_COPY_AND_CHANGE = "ScatterElements ScatterND Trilu"
+_COPY_AND_CHANGE = "ScatterElements ScatterND TensorScatter Trilu"
 
 OVERWRITES: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys(_UNARY.split(), (0,)),

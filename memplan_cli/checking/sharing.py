@@ -71,7 +71,7 @@ class _Contents:
         """Return the value that this one is a view of, or itself."""
         way = []
         while (found := self._known.get(id(value))) is None:
-            base = _viewed(value)
+            base = viewed(value)
             if base is None:
                 found = value
                 break
@@ -82,7 +82,8 @@ class _Contents:
         return found
 
 
-def _viewed(value: Value) -> Value | None:
+def viewed(value: Value) -> Value | None:
+    """Return the value whose bytes a node shows in another shape as this one."""
     maker = value.maker
     if maker is None or maker.kind not in SAME_BYTES or not maker.inputs:
         return None

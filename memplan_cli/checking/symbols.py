@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.checking.bindings import dims_at
+from memplan_cli.checking.resident import most_with, results_at
 from memplan_cli.checking.sums import (
     added,
     canonical,
@@ -74,7 +74,11 @@ def sums_of(subject: Subject, placed: Placed, edges: Edges) -> Mapping[str, Sum 
 
 
 def check_symbols(
-    subject: Subject, sums: Mapping[str, Sum | None], everything: Sequence[Storage]
+    subject: Subject,
+    edges: Edges,
+    sums: Mapping[str, Sum | None],
+    everything: Sequence[Storage],
+    held: Sequence[Storage] | None,
 ) -> Iterator[Claim]:
     """Yield the expressions of a report, and its numbers as these come to."""
     report = subject.plan.report
@@ -88,32 +92,29 @@ def check_symbols(
         said = report.symbolic.get(name)
         wanted = None if counted is None else canonical(counted)
         yield f"{name} in symbols", None if said is None else canonical_dim(said), wanted
-    yield from _live_peak(subject, everything)
+    yield from _peaks(subject, edges, everything, held)
     yield from _at_dims(subject)
 
 
-def _live_peak(subject: Subject, everything: Sequence[Storage]) -> Iterator[Claim]:
+def _peaks(
+    subject: Subject,
+    edges: Edges,
+    everything: Sequence[Storage],
+    held: Sequence[Storage] | None,
+) -> Iterator[Claim]:
     """Yield the most bytes live at one tick at several dims: no form is common to maxima."""
-    text, level = subject.plan.report.symbolic.get("live_peak"), subject.plan.report.level
+    symbolic, level = subject.plan.report.symbolic, subject.plan.report.level
     slotted = any(storage.members[0].slot is not None for storage in everything)
-    if text is None or (slotted and level == 2):
-        return
-    for dims in samples(arena.unit for arena in subject.plan.arenas):
+    live, resident = symbolic.get("live_peak"), symbolic.get("resident")
+    units = [arena.unit for arena in subject.plan.arenas]
+    for dims in samples([*units, *(unit for _, unit, _ in edges.results)]):
         numbers = in_numbers(subject, everything, dims)
-        if numbers is not None:
-            yield "live_peak in symbols", value_of(text, dims), _most(numbers)
-
-
-def _most(numbers: Sequence[Storage]) -> int:
-    changes: defaultdict[int, int] = defaultdict(int)
-    for storage in numbers:
-        changes[storage.first] += storage.bytes
-        changes[storage.last] -= storage.bytes
-    live = most = 0
-    for tick in sorted(changes):
-        live += changes[tick]
-        most = max(most, live)
-    return most
+        if live is not None and numbers is not None and not (slotted and level == 2):
+            yield "live_peak in symbols", value_of(live, dims), most_with(numbers, ())
+        made = results_at(edges, dims)
+        numbers = None if held is None else in_numbers(subject, held, dims)
+        if resident is not None and numbers is not None and made is not None:
+            yield "resident in symbols", value_of(resident, dims), most_with(numbers, made)
 
 
 def _at_dims(subject: Subject) -> Iterator[Claim]:
@@ -124,6 +125,7 @@ def _at_dims(subject: Subject) -> Iterator[Claim]:
         "outputs": memory.outputs,
         "naive": memory.naive,
         "live_peak": memory.live_peak,
+        "resident": memory.resident,
         "planned": memory.planned,
         "total": memory.total,
     }

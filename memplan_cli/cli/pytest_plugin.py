@@ -149,9 +149,13 @@ def _limit(mark: pytest.Mark) -> Limit:
 def _checked_against(limit: Limit, model: Path) -> Report:
     from memplan_cli.reporting.findings.gate import Rules, judge, rules_from
     from memplan_cli.reporting.findings.snapshot import snapshot_of
+    from memplan_cli.settings.settings import Settings
+    from memplan_cli.workflows.gate import with_process
 
-    plan = _plan(model, limit.dims)
-    verdict = judge(snapshot_of(plan, str(model)), None, rules_from(limit.rules, Rules()))
+    plan, rules = _plan(model, limit.dims), rules_from(limit.rules, Rules())
+    known = snapshot_of(plan, str(model))
+    snapshot = with_process(known, model, rules, lambda: Settings(dims=limit.dims))
+    verdict = judge(snapshot, None, rules)
     for result in verdict.results:
         if result.fails:
             pytest.fail(f"{model}: {result.message}\n{_at_peak(plan.report)}")

@@ -23,6 +23,9 @@ RUNTIME = f"{PREFIX}runtime"
 FOLDED = f"{PREFIX}folded"
 """Of a file with constant expressions folded: how many, and the file of their values."""
 
+WEIGHTS = f"{PREFIX}weights"
+"""Of a file whose weights lay in it before: how many bytes, and the file that they are in."""
+
 HARDWARE = f"{PREFIX}hardware"
 """Of such a file: which processor it was made on."""
 
@@ -65,14 +68,19 @@ def donated_pairs(model: ModelProto) -> tuple[tuple[str, str], ...]:
     return ()
 
 
+def metadata_of(model: ModelProto) -> dict[str, str]:
+    """Return the entries of a model's own metadata."""
+    return {entry.key: entry.value for entry in model.metadata_props}
+
+
 def is_offline(model: ModelProto) -> bool:
     """Whether the file holds a graph that a runtime has optimised for itself."""
     return any(entry.key == RUNTIME for entry in model.metadata_props)
 
 
 def has_own_weights(model: ModelProto) -> bool:
-    """Whether the file came with weights of its own: a runtime's graph, or folded ones."""
-    return any(entry.key in (RUNTIME, FOLDED) for entry in model.metadata_props)
+    """Whether weights came with the file: a runtime's graph, folded ones, or moved outside."""
+    return any(entry.key in (RUNTIME, FOLDED, WEIGHTS) for entry in model.metadata_props)
 
 
 def recorded_phases(model: ModelProto) -> dict[str, str]:

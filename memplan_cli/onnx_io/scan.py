@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.untrusted_files import refuse_endless
 from memplan_cli.errors import ModelError
 
 if TYPE_CHECKING:
@@ -26,7 +27,10 @@ _FIXED = {1: 8, 5: 4}
 """Wire types of protobuf: bytes after their length, and numbers of eight and four bytes."""
 
 _MOST = 1 << 24
-"""Bytes of an entry that is read."""
+"""Bytes of an entry that is read; of a longer one the key alone."""
+
+_MOST_FIELDS = 1 << 20
+"""Fields of a message; a model's own has a graph, and its functions and entries."""
 
 
 def scanned_metadata(path: Path) -> dict[str, str]:
@@ -36,12 +40,13 @@ def scanned_metadata(path: Path) -> dict[str, str]:
         ModelError: the file is missing, or is no protobuf message.
     """
     found: dict[str, str] = {}
+    refuse_endless(path, ModelError)
     try:
         with path.open("rb") as file:
             end = file.seek(0, 2)
             file.seek(0)
             for number, length in _fields(file, end):
-                if number == METADATA and length <= _MOST:
+                if number == METADATA:
                     key, value = _entry(file, file.tell() + length)
                     found[key] = value
                 else:
@@ -56,15 +61,24 @@ def scanned_metadata(path: Path) -> dict[str, str]:
 def _entry(file: BufferedIOBase, end: int) -> tuple[str, str]:
     texts = {_KEY: "", _VALUE: ""}
     for number, length in _fields(file, end):
-        texts[number] = file.read(length).decode()
+        if length <= _MOST:
+            texts[number] = file.read(length).decode()
+        else:
+            file.seek(length, 1)
+    if file.tell() != end:
+        raise ValueError("a field ends behind its message")
     return texts[_KEY], texts[_VALUE]
 
 
 def _fields(file: BufferedIOBase, end: int) -> Iterator[tuple[int, int]]:
     """Yield number and length of each field of bytes up to ``end``; who asks goes past it."""
-    while file.tell() < end:
+    for _ in range(_MOST_FIELDS):
+        if file.tell() >= end:
+            return
         tag = _varint(file)
         number, kind = tag >> 3, tag & 7
+        if number == 0:
+            raise ValueError("there is no field 0")
         if kind == 0:
             _varint(file)
         elif kind in _FIXED:
@@ -76,6 +90,7 @@ def _fields(file: BufferedIOBase, end: int) -> Iterator[tuple[int, int]]:
             yield number, length
         else:
             raise ValueError(f"there is no wire type {kind}")
+    raise ValueError(f"it has more than {_MOST_FIELDS} fields")
 
 
 def _varint(file: BufferedIOBase) -> int:

@@ -30,6 +30,7 @@ from memplan_cli.planning.totals import (
     number_at,
     output_bytes,
     peak_of,
+    resident_units,
     summed,
     uncounted,
     weight_bytes,
@@ -39,9 +40,11 @@ from memplan_cli.planning.totals import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from memplan_cli.core.problem import Buffer
     from memplan_cli.core.program import Program
     from memplan_cli.core.results.chunks import Chunks
-    from memplan_cli.planning.choosing.allocation import Allocation
+    from memplan_cli.core.results.recomputed import Recompute
+    from memplan_cli.planning.choosing.allocation import Allocation, Needs
     from memplan_cli.planning.decided import Decided
     from memplan_cli.planning.totals import ByUnit
     from memplan_cli.settings.settings import Settings
@@ -59,7 +62,7 @@ def report_of(decided: Decided, reuses: int) -> Report:
     memory = _memory(decided, sum(tensor.bytes for tensor in foldable))
     if silent:
         memory = Memory(memory.weights, memory.inputs, memory.outputs, None, None, None, None)
-    before = (None, None) if memory.planned is None else _original(decided, memory)
+    before = (None, None, None) if memory.planned is None else _original(decided, memory)
     is_symbolic = number(by_unit(needs.sizes.values())) is None
     symbolic = _expressions(decided) if is_symbolic and not silent else {}
     target = decided.settings.target
@@ -73,6 +76,7 @@ def report_of(decided: Decided, reuses: int) -> Report:
         memory=memory,
         original_live_peak=before[0],
         original_planned=before[1],
+        original_resident=before[2],
         levels={
             str(level): None if silent else number_at(heights, dims)
             for level, heights in enumerate(decided.levels)
@@ -88,10 +92,8 @@ def report_of(decided: Decided, reuses: int) -> Report:
         symbolic=symbolic,
         phases=_parts(decided),
         loss=decided.phases.loss,
-        # What a runtime fused has no backward part to estimate.
-        training_estimate=decided.estimate if target == "portable" else {},
         target=target,
-        recompute=decided.candidate.recompute,
+        recompute=_recompute(decided, memory),
         donated=replace(decided.candidate.donated, bytes=_donated_bytes(decided)),
         reuses=reuses,
         unplanned=tuple(Refusal(str(var), reason) for var, reason in sorted(refusals)),
@@ -100,10 +102,22 @@ def report_of(decided: Decided, reuses: int) -> Report:
     )
 
 
+def _recompute(decided: Decided, memory: Memory) -> Recompute:
+    """Return what runs twice, and whether the plan, donations made, fits the budget."""
+    found = decided.candidate.recompute
+    if found.budget is None or memory.resident is None:
+        return found
+    return replace(found, met=memory.resident <= found.budget)
+
+
 def _chunks(decided: Decided) -> Chunks:
     """Return what is in pieces, and whether the plan as it was ordered fits the budget."""
     found = decided.chunked
-    met = found.budget is None or decided.allocation.live_peak <= found.budget
+    if found.budget is None:
+        return found
+    dims = _numbers(decided.settings)
+    resident = live_peak_of(in_bytes(_resident(decided, decided.needs), dims))
+    met = resident is not None and resident <= found.budget
     return replace(found, met=met)
 
 
@@ -165,7 +179,10 @@ def _memory(decided: Decided, foldable: int) -> Memory:
     inputs = number_at(input_bytes(program, bounds), dims)
     outputs = number_at(output_bytes(program, bounds), dims)
     weights = weight_bytes(program)
-    total = None
+    total = resident = None
+    if naive is not None and outputs is not None:
+        buffers = _resident(decided, decided.needs)
+        resident = live_peak_of(in_bytes(buffers, dims))
     if inputs is not None and outputs is not None and planned is not None:
         total = weights + inputs + outputs + planned - _donated_bytes(decided)
     return Memory(
@@ -179,7 +196,14 @@ def _memory(decided: Decided, foldable: int) -> Memory:
         order_bound=decided.candidate.bound,
         order_proved=decided.is_proved,
         foldable=None if naive is None else foldable,
+        resident=resident,
     )
+
+
+def _resident(decided: Decided, needs: Needs) -> Mapping[str, tuple[Buffer, ...]]:
+    """Return what a runtime holds in an order, by unit."""
+    donated = {made for _, made in decided.candidate.donated.pairs}
+    return resident_units(needs, decided.settings.bounds, donated)
 
 
 def _live_peak(allocation: Allocation, dims: Mapping[str, int]) -> int | None:
@@ -201,12 +225,25 @@ def _donated(decided: Decided) -> ByUnit:
     return by_unit(at_most(size, bounds) for size in sizes if size is not None)
 
 
-def _original(decided: Decided, memory: Memory) -> tuple[int | None, int | None]:
-    """Return live peak and planned bytes of the order in the file, at the same level."""
+def _original(decided: Decided, memory: Memory) -> tuple[int | None, int | None, int | None]:
+    """Return live peak, planned and resident bytes of the file's order, at the same level."""
     if decided.candidate.program is decided.original:
-        return memory.live_peak, memory.planned
-    dims = _numbers(decided.settings)
-    return _live_peak(decided.before, dims), number_at(decided.before.heights, dims)
+        return memory.live_peak, memory.planned, memory.resident
+    dims, before = _numbers(decided.settings), decided.before
+    resident = None
+    if memory.resident is not None:
+        needs = _needs_before(decided)
+        resident = live_peak_of(in_bytes(_resident(decided, needs), dims))
+    return _live_peak(before, dims), number_at(before.heights, dims), resident
+
+
+def _needs_before(decided: Decided) -> Needs:
+    """Return what has to be allocated in the order of the file."""
+    program, bounds = decided.original, decided.settings.bounds
+    found = {var: program.vars[var] for var in decided.before.storage[0]}
+    sizes = {var: size_of(facts.shape, facts.dtype) for var, facts in found.items()}
+    known = {var: at_most(size, bounds) for var, size in sizes.items() if size is not None}
+    return replace(decided.needs, program=program, sizes=known, measured=None)
 
 
 def _certainty(
@@ -232,7 +269,8 @@ def _certainty(
             words[name] = BOUND
     for var in uncounted(program):
         words["inputs" if var.origin is Origin.INPUT else "outputs"] = PARTIAL
-    for name in ("weights", "inputs", "outputs", "naive", "live_peak", "planned"):
+    words["resident"] = weakest(words["outputs"], planned)
+    for name in ("weights", "inputs", "outputs", "naive", "live_peak", "resident", "planned"):
         if getattr(memory, name) is None and name not in symbolic:
             words[name] = UNKNOWN
     parts = (words[name] for name in ("weights", "inputs", "outputs", "planned"))
@@ -258,6 +296,11 @@ def _expressions(decided: Decided) -> dict[str, str]:
     peak = live_peak_text(decided.allocation.storage[1])
     if peak is not None:
         found["live_peak"] = peak
+    if outputs is not None:
+        buffers = _resident(decided, decided.needs)
+        resident = live_peak_text(buffers)
+        if resident is not None:
+            found["resident"] = resident
     for level, heights in enumerate(decided.levels):
         found[f"level {level}"] = expression(heights)
     return found

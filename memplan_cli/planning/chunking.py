@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.chunks import ChunkedRegion, Chunks
 from memplan_cli.errors import SettingsError
-from memplan_cli.planning.choosing.allocation import aliasing_of
-from memplan_cli.transforms.terms import Terms
+from memplan_cli.planning.terms import terms_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,8 +35,7 @@ def in_pieces(
     """Compute regions in pieces until the live peak fits the budget.
 
     Raises:
-        SettingsError: there is no budget, sizes are no numbers, or another option is not
-            for graphs in pieces.
+        SettingsError: there is no budget, sizes are no numbers, or the target is another.
     """
     from memplan_cli.transforms.chunking.axes.terms import Facts
     from memplan_cli.transforms.chunking.graph import Graph
@@ -49,8 +47,9 @@ def in_pieces(
             "--chunk auto needs sizes that are numbers", hint="bind the dims with --dim"
         )
     tell("chunking")
-    graph = Graph.of(program, Facts(source.constants, source.opset), scope.pinned)
-    terms = Terms(scope.sizes, frozenset(scope.pinned), aliasing_of(settings.level))
+    facts = Facts(source.constants, source.opset, source.block)
+    graph = Graph.of(program, facts, scope.pinned)
+    terms = terms_of(program, scope, settings).resident
     found = search(graph, terms, budget)
     allowed = int(budget * found.before) if isinstance(budget, float) else budget
     return Chunking(
@@ -81,23 +80,16 @@ def _told(choice: Choice, found: Found) -> ChunkedRegion:
 
 
 def _budget(settings: Settings) -> int | float:
-    """Return the budget, where the other options leave the graph to be cut.
+    """Return the budget.
 
     Raises:
-        SettingsError: naming the option.
+        SettingsError: there is none, or nobody knows which pieces keep bits.
     """
+    if settings.target == "cuda":
+        raise SettingsError(
+            "--chunk auto knows which pieces keep the bits of kernels on CPU alone",
+            hint="leave --target or --chunk out",
+        )
     if settings.budget is None:
         raise SettingsError("--chunk auto needs a budget", hint="add --budget SIZE or N%")
-    others = {
-        "--recompute": settings.recompute != "none",
-        "--fold-constants": settings.fold_constants,
-        "--target": settings.target != "portable",
-        "--donate": bool(settings.donate),
-    }
-    for option, is_given in others.items():
-        if is_given:
-            raise SettingsError(
-                f"--chunk auto and {option} cannot be combined yet",
-                hint=f"leave one of --chunk and {option} out",
-            )
     return settings.budget

@@ -34,6 +34,8 @@ class Source:
     """Values of small constants, where regions may be put in pieces."""
     opset: int = 0
     """The version of the standard operators."""
+    block: int = 0
+    """Channels of a block, where the runtime's graph has some in blocks."""
     inputs: tuple[InputShape, ...] = ()
 
 
@@ -56,7 +58,6 @@ class Decided:
     """At the level asked for, in the order of the file."""
     warnings: tuple[str, ...] = ()
     fallbacks: tuple[Fallback, ...] = ()
-    estimate: Mapping[str, int] = field(default_factory=dict)
     folded: Folded = field(default_factory=Folded)
     chunked: Chunks = field(default_factory=Chunks)
     constants: Mapping[VarId, tuple[int, ...]] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from memplan_cli.core.serialization import Json, Key, Keys, to_json
+from memplan_cli.core.serialization import Json, Key, Keys, sparse, to_json
 from memplan_cli.core.symbolic.sizes import unit_value
 from memplan_cli.errors import SettingsError
 
@@ -21,24 +21,42 @@ DEFAULT_OVERHEAD = 64 << 20
 """Bytes of a process that only loaded ONNX Runtime and a one-node session (CPU, 1.31.1: 65 MB
 resident, Python included). A CUDA context takes some hundred megabytes of the card instead."""
 
+PROCESS_OVERHEAD = 48 << 20
+"""Bytes of a process that has imported Python, numpy and ONNX Runtime, and made no session: 50
+MB resident (CPU, 1.31.1)."""
+
 LARGEST_DIM = 2**31 - 1
 """What no dim of a real run is above; a need that fits up to here does not depend on it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Bytes that one binding needs: what the contract calls weights, inputs, outputs, planned."""
+    """Bytes that one binding needs: what the contract calls weights, inputs, outputs, planned.
 
-    json_keys: ClassVar[Keys] = ("weights", "inputs", "outputs", "planned", "total")
+    ``process`` is the highest of a process with a session, weights and outputs included, where
+    that is what has to fit.
+    """
+
+    json_keys: ClassVar[Keys] = (
+        "weights",
+        "inputs",
+        "outputs",
+        "planned",
+        *sparse("process"),
+        "total",
+    )
 
     weights: int
     inputs: int
     outputs: int
     planned: int
+    process: int | None = None
 
     @property
     def total(self) -> int:
         """All of it together."""
+        if self.process is not None:
+            return self.process + self.inputs
         return self.weights + self.inputs + self.outputs + self.planned
 
 
@@ -60,16 +78,27 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """What a run with these values really took from the system, in bytes."""
+    """What a run with these values really took from the system, in bytes.
+
+    Attributes:
+        dims: the values.
+        provider: where it ran.
+        taken: the highest of its process; ``of`` is ``process``. Where the system does not
+            say that, what the arena reserved, weights in it included; ``of`` is ``arena``.
+        inputs: what the caller holds.
+        runs: how many values were run until this one.
+    """
 
     dims: Mapping[str, int]
     provider: str
-    held: int
+    taken: int
     inputs: int
+    of: str = "process"
+    runs: int = 1
 
     def total(self, overhead: int) -> int:
-        """What to hold against the memory: the arena with its weights, inputs, overhead."""
-        return self.held + self.inputs + overhead
+        """What to hold against the memory: what was taken, inputs, overhead."""
+        return self.taken + self.inputs + overhead
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +111,7 @@ class Fit:
         "model",
         "memory",
         "overhead",
+        "of",
         "unknown",
         "dims",
         "passed",
@@ -106,6 +136,8 @@ class Fit:
     plans: int = 0
     """How many exact plans the search made."""
     confirmed: Confirmation | None = None
+    of: str = "tensors"
+    """What has to fit: ``process`` as predicted, or ``tensors`` as planned."""
     warnings: tuple[str, ...] = ()
 
     @property

@@ -10,14 +10,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.analysis.dataflow import dataflow
-from memplan_cli.analysis.dry_run import dry_run
 from memplan_cli.analysis.phase import find_phases
 from memplan_cli.core.compact.heap import give_back
 from memplan_cli.core.progress import silent
 from memplan_cli.core.results.folded import Folded
 from memplan_cli.core.results.plan import check
 from memplan_cli.packing.portfolio import DEFAULT_WORK
-from memplan_cli.planning.choosing.allocation import Needs, aliasing_of, allocate_apart
+from memplan_cli.planning.choosing.allocation import Needs, allocate_apart
 from memplan_cli.planning.choosing.candidate import Candidate, Question
 from memplan_cli.planning.choosing.candidates import candidates
 from memplan_cli.planning.choosing.choose import Limits, choose
@@ -34,12 +33,11 @@ from memplan_cli.planning.notes import (
 )
 from memplan_cli.planning.record import plan_of
 from memplan_cli.planning.scope import find_scope
-from memplan_cli.transforms.terms import Terms
+from memplan_cli.planning.terms import terms_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from memplan_cli.analysis.dataflow import Dataflow
     from memplan_cli.analysis.phase import Phases
     from memplan_cli.core.problem import Allocator
     from memplan_cli.core.program import Program, VarId
@@ -109,7 +107,7 @@ def _decided(program: Program, settings: Settings, source: Source, means: _Means
     """Decide everything; how it is written down, and whether it is safe, is for others."""
     tell = means.progress or silent
     tell("planning")
-    phases, scope, estimate = _looked_at(program, settings, source)
+    phases, scope = _looked_at(program, settings, source)
     give_back(len(program.vars))
     refusal = tuple(left_alone(settings, phases))
     folded, chunking = Folded(), Chunking(program)
@@ -120,16 +118,11 @@ def _decided(program: Program, settings: Settings, source: Source, means: _Means
             folding = fold_constants(program, settings, phases.loss)
             program, folded = folding.program, folding.facts
             chunking = Chunking(program)
-            phases, scope, estimate = _looked_at(program, settings, source)
+            phases, scope = _looked_at(program, settings, source)
         if settings.chunk == "auto":
             chunking = in_pieces(program, scope, settings, source, tell)
-            phases, scope, _ = _looked_at(chunking.program, settings, source)
-        terms = Terms(scope.sizes, frozenset(scope.pinned), aliasing_of(settings.level))
-        question = Question(
-            chunking.program, terms, phases, settings, means.runtime, means.progress
-        )
-        limits = Limits.of(settings, scope.pinned, means.allocator)
-        chosen = _chosen(question, scope, limits)
+        chunking, chosen = _cheaper(chunking, program, settings, source, means)
+        phases, scope = _looked_at(chunking.program, settings, source)
         if chunking.facts.regions:
             chosen = chosen._replace(before=_as_given(program, settings, source))
     give_back(len(program.vars))
@@ -154,30 +147,62 @@ def _decided(program: Program, settings: Settings, source: Source, means: _Means
         fallbacks=()
         if refusal
         else tuple(fallbacks(chosen.candidate, chosen.allocation, settings)),
-        estimate=estimate,
         folded=folded,
         chunked=chunking.facts,
         constants=chunking.constants,
     )
 
 
+def _cheaper(
+    chunking: Chunking, program: Program, settings: Settings, source: Source, means: _Means
+) -> tuple[Chunking, _Chosen]:
+    """Return what is put in pieces, and the candidate: a budget is met by what adds less work.
+
+    Where ops may be recomputed too, what pieces leave above the budget is recomputed.
+    """
+    if settings.chunk == "auto":
+        settings = replace(settings, budget=chunking.facts.budget)
+    chosen = _planned_as(chunking.program, settings, source, means)
+    if not chunking.facts.regions or settings.recompute != "auto":
+        return chunking, chosen
+    alone = _planned_as(program, settings, source, means)
+    budget = chunking.facts.budget or 0
+    added = chunking.facts.flops_increase
+    if _cost(alone, budget, 0.0) < _cost(chosen, budget, added):
+        return Chunking(program), alone
+    return chunking, chosen
+
+
+def _cost(chosen: _Chosen, budget: int, added: float) -> tuple[int, float]:
+    """Return the bytes above a budget, then the work that was added."""
+    above = max(chosen.allocation.live_peak - budget, 0)
+    return above, added + chosen.candidate.recompute.flops_increase
+
+
+def _planned_as(
+    program: Program, settings: Settings, source: Source, means: _Means
+) -> _Chosen:
+    """Return the best candidate of a program."""
+    phases, scope = _looked_at(program, settings, source)
+    terms = terms_of(program, scope, settings)
+    question = Question(program, terms, phases, settings, means.runtime, means.progress)
+    return _chosen(question, scope, Limits.of(settings, scope.pinned, means.allocator))
+
+
 def _as_given(program: Program, settings: Settings, source: Source) -> Allocation:
     """Return the allocation of the program before regions were put in pieces."""
-    _, scope, _ = _looked_at(program, settings, source)
+    _, scope = _looked_at(program, settings, source)
     needs = Needs(program, scope.sizes, scope.pinned, settings.alignment)
     return allocate(needs, settings.level)
 
 
-def _looked_at(
-    program: Program, settings: Settings, source: Source
-) -> tuple[Phases, Scope, Mapping[str, int]]:
-    """Return what is known before anything moves: the parts, what is planned, the dry run."""
+def _looked_at(program: Program, settings: Settings, source: Source) -> tuple[Phases, Scope]:
+    """Return what is known before anything moves: the parts, and what is planned."""
     flow = dataflow(program.body)
     phases = find_phases(
         program, loss=settings.loss, recorded=source.recorded_phases, flow=flow
     )
-    scope = find_scope(program, settings, phases)
-    return phases, scope, _estimate(program, scope, settings.kind(phases.kind), flow)
+    return phases, find_scope(program, settings, phases)
 
 
 class _Chosen(NamedTuple):
@@ -222,16 +247,3 @@ def _before(question: Question, scope: Scope, evaluated: Sequence[Evaluated]) ->
             return found.searched(DEFAULT_WORK).allocation
     needs = replace(best.needs, program=question.program, sizes=scope.sizes, measured=None)
     return allocate(needs, question.settings.level)
-
-
-def _estimate(program: Program, scope: Scope, kind: str, flow: Dataflow) -> Mapping[str, int]:
-    """Return Caffe's dry run where the model is a forward one and all sizes are numbers.
-
-    Not where ops have subgraphs: the run knows layers, and most may be in the subgraphs.
-    """
-    if kind == "train" or any(op.bodies for op in program.body.ops):
-        return {}
-    if scope.unplanned or any(size.symbols for size in scope.sizes.values()):
-        return {}
-    found = dry_run(program, scope.sizes, flow)
-    return {"raw": found.raw, "optimized": found.optimised}

@@ -68,6 +68,8 @@ def settings_json(settings: Settings) -> Json:
         # Plans are compared by their digest: what is not asked for is not said.
         **({"fold_constants": True} if settings.fold_constants else {}),
         **({"chunk": settings.chunk} if settings.chunk != "none" else {}),
+        **({"kv_cache": settings.kv_cache} if settings.kv_cache != "keep" else {}),
+        **({"capacity": settings.capacity} if settings.capacity is not None else {}),
         "recompute": settings.recompute,
         "checkpoints": list(settings.checkpoints),
         "budget": settings.budget,

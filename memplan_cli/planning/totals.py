@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from memplan_cli.analysis.aliasing import SHARE_VIEWS
+from memplan_cli.analysis.storage import result_sizes, storage_of
 from memplan_cli.core.problem import Problem, pressure
 from memplan_cli.core.program import Origin
 from memplan_cli.core.results.report import LiveTensor, Peak
@@ -15,7 +17,7 @@ from memplan_cli.core.symbolic.bounds import NO_BOUNDS, at_most
 from memplan_cli.core.symbolic.sizes import BITS, size_of, unit_value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from memplan_cli.core.problem import Buffer, BufferId
     from memplan_cli.core.program import Program, Var, VarId
@@ -89,6 +91,26 @@ def live_peak_of(buffers: Iterable[Buffer] | None) -> int | None:
     if buffers is None:
         return None
     return max((live for _, live in pressure(Problem(tuple(buffers)))), default=0)
+
+
+def resident_units(
+    needs: Needs, bounds: Bounds, donated: Collection[str] = ()
+) -> Mapping[str, tuple[Buffer, ...]]:
+    """Return what a runtime holds by unit: intermediates, and outputs from their producer on.
+
+    Args:
+        needs: The program in its order.
+        bounds: Of dims without a number.
+        donated: The names of outputs that lie in an input's memory.
+    """
+    program = needs.program
+    results = {
+        var: at_most(size, bounds)
+        for var, size in result_sizes(program).items()
+        if program.vars[var].name not in donated
+    }
+    sizes = {**needs.sizes, **results}
+    return storage_of(program, sizes, needs.pinned, SHARE_VIEWS, needs.timeline)[1]
 
 
 def expression(total: Mapping[str, int]) -> str:

@@ -14,6 +14,7 @@ from memplan_cli.core.progress import silent
 from memplan_cli.core.results.observations import CPU, RuntimeSettings, Validation
 from memplan_cli.core.results.report import RuntimeFacts
 from memplan_cli.errors import RuntimeUnavailableError
+from memplan_cli.onnx_io.weights.stored import stored_model
 from memplan_cli.runtime.facts import caveats, required_version, worse_by_default
 from memplan_cli.runtime.graph.executed import executed_run
 from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN
@@ -21,6 +22,7 @@ from memplan_cli.runtime.graph.seen_graph import executed_of, reordered
 from memplan_cli.runtime.graph.speed import is_slower_as_written
 from memplan_cli.runtime.measuring.measure import Trial
 from memplan_cli.runtime.measuring.timing import is_far_slower
+from memplan_cli.runtime.process.foresee import foresee_process, process_of
 from memplan_cli.runtime.proofs.written import (
     Run,
     is_unoptimised,
@@ -34,7 +36,9 @@ from memplan_cli.runtime.steer import (
     foreseen,
     held_under,
     held_without_weights,
+    has_several_regions,
     in_one_region,
+    sources_of,
     with_best_arena,
 )
 
@@ -102,7 +106,14 @@ def account_before(original: Original) -> Before:
         notes = (
             "nodes without names of their own: the original ran again for what data decides",
         )
-    predicted = predict(executed, DEFAULTS, original.provider)
+    process = process_of(
+        stored_model(original.path),
+        executed,
+        DEFAULTS,
+        original.provider,
+        original.seen.workspace,
+    )
+    predicted = replace(predict(executed, DEFAULTS, original.provider), process=process)
     return Before(executed, predicted, (*caveats(executed, original.provider), *notes))
 
 
@@ -188,18 +199,31 @@ def own_settings(
     )
 
 
-def foreseen_cost(original: Original, before: Before, written: Written) -> int:
-    """Rank a written model by what it is foreseen to need, weights in the arena included.
+def foreseen_cost(original: Original, before: Before, written: Written) -> tuple[bool, int]:
+    """Rank a written model by the process that it is foreseen to take, loading included.
 
-    What is packed by each session lies there; what was packed in the file is mapped. Where
-    sizes depend on data, what the original took is taken for it.
+    Its path is that of a file with the same weights. Where a process cannot be foreseen,
+    what the arena holds counts, weights included: what is packed by each session lies there;
+    what was packed in the file is mapped. Such a file comes after those that can.
     """
-    choice = _Proof(original, before, written, written.path).foreseen()
+    proof = _Proof(original, before, written, written.path)
+    choice = proof.foreseen()
+    executed = proof.executed(choice.settings)
+    found = foresee_process(
+        stored_model(written.path),
+        executed,
+        choice.settings,
+        original.provider,
+        original.seen.workspace,
+    )
+    if found is not None:
+        process = found.process
+        return False, process.load + process.run + process.private
     unknown, least = _least(choice)
     peaks = original.seen.peaks
     if unknown:
         least = 2 * (peaks.first_run_peak or 0)
-    return least + (0 if written.offline else peaks.weights or 0)
+    return True, least + (0 if written.offline else peaks.weights or 0)
 
 
 @dataclass(slots=True)
@@ -232,6 +256,10 @@ class _Proof:
         if is_slower_as_written(program, dims, self.before.executed):
             return optimised
         return min((optimised, as_it_stands), key=_least)
+
+    def executed(self, settings: RuntimeSettings) -> Executed:
+        """Return the graph that a session of the file is foreseen to run."""
+        return self._file() if is_unoptimised(settings) else self._under_optimisation()
 
     def optimised(self) -> Run:
         """Run under the runtime's optimisation."""
@@ -271,8 +299,9 @@ class _Proof:
         better = with_best_arena(executed, run.settings, self.original.provider, workspace)
         if better is None or (better.predicted.held or 0) >= _WORTH * held:
             return run, ""
-        if better.settings.arena == run.settings.arena:
-            # When a kernel asks for its workspace is not known to the step: one region bears it.
+        if better.settings.arena == run.settings.arena or has_several_regions(better):
+            # When a kernel asks for its workspace is not known to the step, and two sessions of
+            # one graph need not run its nodes in one order: one region bears both.
             better = in_one_region(better)
         before, again = self.choice, self._run(better)
         if not self._is_same(run, again) or _held(again) >= held:
@@ -299,7 +328,15 @@ class _Proof:
         held = self.choice.predicted.held if self.choice else None
         if held is None:
             held = held_under(executed, run.settings, provider, run.seen.workspace)
-        predicted = replace(predict(executed, run.settings, provider), held=held)
+        process = process_of(
+            stored_model(self.written.path),
+            executed,
+            run.settings,
+            provider,
+            run.seen.workspace,
+        )
+        peaks = predict(executed, run.settings, provider)
+        predicted = replace(peaks, held=held, process=process)
         return RuntimeFacts(
             name="onnxruntime",
             version=required_version(),
@@ -307,6 +344,7 @@ class _Proof:
             predicted={"original": self.before.predicted, "optimized": predicted},
             observed={"original": self.original.seen.peaks, "optimized": run.seen.peaks},
             settings=run.settings,
+            settings_sources=sources_of(run.settings) if run.seen.workspace else {},
         )
 
     def by_default(self, run: Run) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.progress import silent
+from memplan_cli.core.progress import Progress, Tally, silent
 from memplan_cli.core.results.observations import (
     CPU,
     DEFAULT_TIMEOUT,
@@ -26,12 +26,19 @@ from memplan_cli.runtime.graph.fusions import costly_fusions, without
 from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN, offline_program
 from memplan_cli.runtime.installed import runtime_version
 from memplan_cli.runtime.measuring.measure import Trial, load_cost, measure
-from memplan_cli.runtime.measuring.timing import Timed, is_slower, second_look
+from memplan_cli.runtime.measuring.timing import (
+    Timed,
+    is_slower,
+    second_look,
+    slower_note,
+    time_ratio,
+)
 from memplan_cli.runtime.probe import version_warning
 from memplan_cli.runtime.proofs.compare import Comparison, compare
 from memplan_cli.runtime.simulation.predict import Executed, predict
 from memplan_cli.runtime.steer import (
     DEFAULTS,
+    MOST_RUNS,
     Recommendation,
     better_of,
     recommend,
@@ -49,6 +56,9 @@ if TYPE_CHECKING:
 
 _WORTH = 0.98
 """Share that must be left of what is saved before optimisation is taken back."""
+
+TUNING = "searching settings by measuring"
+"""The stage in which each process is counted."""
 
 _OF_ONE_RUN = (
     "branches, turns or sizes depend on data: what is predicted of the runtime holds for the "
@@ -90,17 +100,20 @@ def runtime_account(pair: Pair, progress: Callable[[str], None] | None = None) -
         RuntimeUnavailableError: weights or the provider are missing, or a model does not
             run here.
     """
-    tell = progress or silent
+    tally = Tally(progress or silent, TUNING, (pair.known is None) + MOST_RUNS)
+    tally.expected += 0 if pair.as_written else MOST_RUNS
     provider = resolve_provider(pair.provider)
     trial = Trial(
-        provider=pair.provider, dims=pair.dims, timeout=pair.timeout, feeds=pair.feeds
-    )
-    predicted, observed, warnings = _original(pair, trial, provider, tell)
-    tell("choosing settings")
-    options = [_as_written(pair, trial, provider)]
+        provider=pair.provider, dims=pair.dims, timeout=pair.timeout, feeds=pair.feeds,
+        begins=tally.begin,
+    )  # fmt: skip
+    predicted, observed, warnings = _original(pair, trial, provider)
+    options = [_searched(tally, partial(_as_written, pair, trial, provider))]
     if not pair.as_written:
         after = executed_run(pair.written, DEFAULTS, trial, provider)
-        options.append(recommend(pair.written, after, RuntimeSettings(), trial))
+        base = RuntimeSettings()
+        search = partial(recommend, pair.written, after, base, trial)
+        options.append(_searched(tally, search))
         warnings += worse_by_default(predicted, predict(after, DEFAULTS, provider))
     loading = load_cost(pair.written, provider)
     warnings += (str(loading),) if loading else ()
@@ -111,6 +124,13 @@ def runtime_account(pair: Pair, progress: Callable[[str], None] | None = None) -
     )
     options = [replace(o, observed=peaks) for o, peaks in zip(options, times, strict=True)]
     best = better_of(options, partial(is_slower, before=observed))
+    ratio = time_ratio(
+        Timed(pair.original, DEFAULTS, observed),
+        Timed(pair.written, best.settings, best.measured),
+        trial,
+    )
+    note = slower_note(ratio)
+    warnings += (note,) if note else ()
     facts = RuntimeFacts(
         name="onnxruntime",
         version=required_version(),
@@ -118,17 +138,24 @@ def runtime_account(pair: Pair, progress: Callable[[str], None] | None = None) -
         predicted={"original": predicted, "optimized": best.predicted},
         observed={"original": observed, "optimized": best.measured},
         settings=best.settings,
+        settings_sources=best.sources,
+        time=ratio,
     )
     return Account(facts, warnings)
 
 
-def _original(
-    pair: Pair, trial: Trial, provider: str, tell: Callable[[str], None]
-) -> tuple[Peaks, Peaks, tuple[str, ...]]:
+def _searched(tally: Tally, search: Callable[[], Recommendation]) -> Recommendation:
+    """Search settings; of the runs that were expected, those that were not needed are taken off."""
+    before = tally.begun
+    found = search()
+    tally.settle(MOST_RUNS, before)
+    return found
+
+
+def _original(pair: Pair, trial: Trial, provider: str) -> tuple[Peaks, Peaks, tuple[str, ...]]:
     """Return what the original needs under the defaults, predicted and observed, and notes."""
     if pair.known is not None:
         return pair.known.predicted["original"], pair.known.observed["original"], ()
-    tell("measuring the original")
     before = executed_run(pair.original, DEFAULTS, trial, provider)
     predicted = predict(before, DEFAULTS, provider)
     notes = tuple(caveats(before, provider))
@@ -145,7 +172,7 @@ def caveats(graph: Executed, provider: str) -> Iterator[str]:
 
 
 def best_settings(
-    model: Path, binding: Binding, trial: Trial | None = None, provider: str = CPU
+    model: Path, binding: Binding, trial: Trial | None = None, progress: Progress = silent
 ) -> Recommendation:
     """Return the settings for a model as it is; measured where a trial is given, on its provider.
 
@@ -154,16 +181,38 @@ def best_settings(
             load.
     """
     if trial is None:
-        executed = executed_graph(model, DEFAULTS, binding.dims, provider)
-        return recommend_unmeasured(executed, RuntimeSettings(), provider)
+        executed = executed_graph(model, DEFAULTS, binding.dims, CPU)
+        return recommend_unmeasured(executed, RuntimeSettings(), CPU)
     provider = resolve_provider(trial.provider)
+    tally = Tally(progress, TUNING, MOST_RUNS)
+    bound = replace(trial, dims=binding.dims, feeds=binding.feeds, begins=tally.begin)
+    return replace(_measured_best(model, bound, provider, tally), provider=provider)
+
+
+def settings_as_written(
+    model: Path, binding: Binding, trial: Trial | None = None, provider: str = CPU
+) -> Recommendation:
+    """Return the settings for a file that has to run as it stands, in its own order.
+
+    Optimisation would merge what was copied, and undo what was cut or fused offline.
+
+    Raises:
+        RuntimeUnavailableError: weights or the provider are missing, or the model does not
+            run.
+    """
+    if trial is None:
+        executed = Executed(offline_program(model, binding.dims, provider), binding.dims)
+        return recommend_unmeasured(executed, RUN_AS_WRITTEN, provider)
+    provider = resolve_provider(trial.provider)
+    executed = Executed(offline_program(model, binding.dims, provider), binding.dims)
     bound = replace(trial, dims=binding.dims, feeds=binding.feeds)
-    return replace(_measured_best(model, bound, provider), provider=provider)
+    return replace(recommend(model, executed, RUN_AS_WRITTEN, bound), provider=provider)
 
 
-def _measured_best(model: Path, trial: Trial, provider: str) -> Recommendation:
+def _measured_best(model: Path, trial: Trial, provider: str, tally: Tally) -> Recommendation:
     executed = executed_run(model, DEFAULTS, trial, provider)
-    found = recommend(model, executed, RuntimeSettings(), trial)
+    search = partial(recommend, model, executed, RuntimeSettings(), trial)
+    found = _searched(tally, search)
     return (
         _unoptimised(model, found, trial, provider)
         or _less_fused(model, executed, found, trial, provider)

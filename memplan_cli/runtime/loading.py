@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any
 import onnxruntime as ort
 
 from memplan_cli.core.results.observations import CPU, RuntimeSettings
+from memplan_cli.errors import ModelError
+from memplan_cli.onnx_io.caches.note import recorded_caches
 from memplan_cli.onnx_io.recorded import Recorded, recorded_settings
 from memplan_cli.onnx_io.scan import scanned_metadata
+from memplan_cli.runtime.decoding import Decoder
 from memplan_cli.runtime.workers.session import (
     apply_options,
     provider_options,
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from memplan_cli.core.results.caches import Caches
     from memplan_cli.core.results.observations import Setting
 
 _registered: list[Mapping[str, Setting]] = []
@@ -37,7 +41,10 @@ class PlannedSession(ort.InferenceSession):  # type: ignore[misc]
     Attributes:
         settings: what was applied.
         donated: ``{output: input}``: outputs that may lie where an input was.
+        caches: what the file says of decoder caches in place, if it has any.
     """
+
+    caches: Caches | None = None
 
     def __init__(
         self,
@@ -57,12 +64,18 @@ class PlannedSession(ort.InferenceSession):  # type: ignore[misc]
         run_options: Any = None,  # noqa: ANN401
     ) -> Any:  # noqa: ANN401
         """Run as `InferenceSession.run` does, with the file's run options."""
-        options = run_entries(self.settings, run_options)
-        return super().run(output_names, input_feed, options)
+        return super().run(output_names, input_feed, self._with_own(run_options))
 
     def run_with_iobinding(self, iobinding: Any, run_options: Any = None) -> None:  # noqa: ANN401
         """Run as `InferenceSession.run_with_iobinding` does, with the file's run options."""
-        super().run_with_iobinding(iobinding, run_entries(self.settings, run_options))
+        super().run_with_iobinding(iobinding, self._with_own(run_options))
+
+    def _with_own(self, run_options: Any) -> Any:  # noqa: ANN401
+        """Return run options with the file's; where it has none, those that were given."""
+        # Options made for each run are a tenth of the time of a small model's.
+        if not self.settings.run_config:
+            return run_options
+        return run_entries(self.settings, run_options)
 
     def bound(self, inputs: Mapping[str, Any]) -> Any:  # noqa: ANN401
         """Return a binding whose buffers are the arrays given: runs write into them.
@@ -88,6 +101,17 @@ class PlannedSession(ort.InferenceSession):  # type: ignore[misc]
                 binding.bind_output(output.name, device)
         return binding
 
+    def decoder(self, **dims: int) -> Decoder:
+        """Return a decoder that keeps the caches of this model in buffers of its own.
+
+        Args:
+            dims: numbers of dims that the caches have and no other input.
+
+        Raises:
+            ModelError: the file has no caches in place.
+        """
+        return Decoder(self, self.caches, dims)
+
 
 def load_session(path: Path, options: Any = None, **others: Any) -> PlannedSession:  # noqa: ANN401
     """Create a session on a file with the settings in its metadata.
@@ -103,7 +127,8 @@ def load_session(path: Path, options: Any = None, **others: Any) -> PlannedSessi
     Raises:
         ModelError: the file cannot be read, or its settings are none of memplan's.
     """
-    recorded = recorded_settings(scanned_metadata(path)) or Recorded(CPU, RuntimeSettings())
+    metadata = scanned_metadata(path)
+    recorded = recorded_settings(metadata) or Recorded(CPU, RuntimeSettings())
     settings = recorded.settings
     options = ort.SessionOptions() if options is None else options
     apply_options(options, settings)
@@ -119,7 +144,22 @@ def load_session(path: Path, options: Any = None, **others: Any) -> PlannedSessi
     elif settings.arena and provider == CPU:
         _use_arena(settings.arena)
         options.add_session_config_entry("session.use_env_allocators", "1")
-    return PlannedSession(path, options, recorded, **others)
+    session = PlannedSession(path, options, recorded, **others)
+    session.caches = recorded_caches(metadata)
+    _refuse_unknown(session, path)
+    return session
+
+
+def _refuse_unknown(session: PlannedSession, path: Path) -> None:
+    """Refuse buffers of inputs and outputs that the model does not have.
+
+    Raises:
+        ModelError: naming one.
+    """
+    known = {value.name for value in (*session.get_inputs(), *session.get_outputs())}
+    for name in (*session.donated, *session.donated.values()):
+        if name not in known:
+            raise ModelError(f"{path} binds {name[:80]!r}, which is no input or output of it")
 
 
 def _first(providers: Any) -> str:  # noqa: ANN401 - names, or pairs with options

@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.results.figures import OBSERVED
 from memplan_cli.core.results.observations import CPU, Peaks, RuntimeSettings
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.runtime.measuring.measure import Trial, measure, record, workspace_of
@@ -60,6 +61,10 @@ _ENDLESS = 1 << 62
 """Bytes that no arena holds: the last attempt is never one too many."""
 
 
+MOST_RUNS = 1 + 2 + (1 + len(_GROWTH) + 1) + 1
+"""Processes of one search: workspace, an order seen twice, arenas, and the choice measured."""
+
+
 @dataclass(frozen=True, slots=True)
 class Recommendation:
     """Settings, and what they do.
@@ -74,6 +79,15 @@ class Recommendation:
     observed: Peaks | None = None
     notes: tuple[str, ...] = ()
     provider: str = CPU
+    recorded_order: bool = False
+    """Whether the order of execution won by the order in which runs were seen."""
+
+    @property
+    def sources(self) -> Mapping[str, str]:
+        """The settings that follow from what a run was seen to do, once one was seen."""
+        found = sources_of(self.settings)
+        recorded = {"session.execution_order": OBSERVED} if self.recorded_order else {}
+        return {**recorded, **found}
 
     @property
     def measured(self) -> Peaks:
@@ -85,6 +99,12 @@ class Recommendation:
         if self.observed is None:
             raise RuntimeUnavailableError("no settings could be measured")
         return self.observed
+
+
+def sources_of(settings: RuntimeSettings) -> Mapping[str, str]:
+    """Return the settings that are sized by kernels' workspace, which only a run shows."""
+    key = "initial_chunk_size_bytes"
+    return {f"arena.{key}": OBSERVED} if key in settings.arena else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +136,7 @@ def recommend(
     """
     trial = trial or Trial()
     provider = resolve_provider(trial.provider)
+    recorded = False
     try:
         workspace = workspace_of(model, _plain(base), trial)
         best = _best(executed, base, provider, workspace)
@@ -124,10 +145,12 @@ def recommend(
             seen = _always_so(model, executed, _plain(by_priority), trial)
             if seen:
                 other = _best(seen, by_priority, provider, workspace)
-                best = min(best, other, key=lambda candidate: candidate.score)
+                recorded = other.score < best.score
+                best = other if recorded else best
     except UnknownBytesError:
         return _by_measurement(model, base, trial)
-    return _confirmed(model, best, trial, provider)
+    found = _confirmed(model, best, trial, provider)
+    return dataclasses.replace(found, recorded_order=recorded)
 
 
 def as_recorded(executed: Executed, recording: Recording) -> Executed | None:
@@ -208,6 +231,12 @@ def with_best_arena(
         return None
     predicted = dataclasses.replace(best.predicted, held=best.choice.held)
     return Recommendation(best.settings, predicted, provider=provider)
+
+
+def has_several_regions(choice: Recommendation) -> bool:
+    """Whether an arena grows from a first region by others that are cut to fit exactly."""
+    first = int(choice.settings.arena.get("initial_chunk_size_bytes", 0))
+    return 0 < first < (choice.predicted.held or 0)
 
 
 def in_one_region(choice: Recommendation) -> Recommendation:

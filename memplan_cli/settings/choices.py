@@ -12,6 +12,8 @@ PhaseChoice = Literal["auto", "train", "test"]
 OrderChoice = Literal["keep", "auto"]
 TargetChoice = Literal["portable", "cpu", "cuda"]
 ChunkChoice = Literal["none", "auto"]
+CacheChoice = Literal["keep", "in-place"]
+ExternalWeightsChoice = Literal["auto", "keep"]
 RecomputeChoice = Literal["none", "checkpoints", "auto"]
 
 DEFAULT_ALIGNMENT = 64

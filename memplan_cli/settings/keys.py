@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, TypeVar, cast, get_args
 from memplan_cli.core.quantities import parse_increase, parse_size
 from memplan_cli.errors import SettingsError
 from memplan_cli.settings.choices import (
+    CacheChoice,
     ChunkChoice,
+    ExternalWeightsChoice,
     Level,
     OrderChoice,
     PhaseChoice,
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 METRICS = (
     "planned",
     "live_peak",
+    "resident",
     "foldable",
     "total",
     "naive",
@@ -38,8 +41,12 @@ METRICS = (
     "observed.steady_peak",
     "observed.held",
     "serving.bound",
+    "process.load",
+    "process.run",
+    "process.private",
 )
-"""What a gate can look at; predicted and observed are those of the written model."""
+"""What a gate can look at; predicted and observed are those of the written model. The process
+is the observed one where a plan has it, else it is predicted without running anything."""
 
 
 Reader = Callable[[Value], object]
@@ -203,8 +210,11 @@ KEYS: Mapping[str, Reader] = {
     "phase": one_of(*get_args(PhaseChoice)),
     "order": one_of(*get_args(OrderChoice)),
     "fold_constants": boolean,
+    "external_weights": one_of(*get_args(ExternalWeightsChoice)),
     "recompute": one_of(*get_args(RecomputeChoice)),
     "chunk": one_of(*get_args(ChunkChoice)),
+    "kv_cache": one_of(*get_args(CacheChoice)),
+    "capacity": positive,
     "checkpoints": names,
     "budget": budget,
     "donate": pairs,

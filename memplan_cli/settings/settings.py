@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.program import Shape
     from memplan_cli.settings.choices import (
+        CacheChoice,
         ChunkChoice,
+        ExternalWeightsChoice,
         Kind,
         Level,
         OrderChoice,
@@ -79,12 +81,18 @@ class Settings:
     """Tensors that end the segments of ``recompute: checkpoints``."""
     chunk: ChunkChoice = "none"
     """Whether long activations are computed in pieces to meet the budget."""
+    kv_cache: CacheChoice = "keep"
+    """Whether decoder caches become buffers that a step updates in place."""
+    capacity: int | None = None
+    """Entries that such a buffer holds."""
     budget: int | float | None = None
     """Live-peak target of ``recompute: auto`` or ``chunk: auto``: bytes, or a share of the peak before."""
     donate: Mapping[str, str] = field(default_factory=dict)
     """Globs, input to output: the output may reuse the memory of the input it replaces."""
     target: TargetChoice = "portable"
     """The file as it is, in a better order; or the runtime's own optimised graph, ordered."""
+    external_weights: ExternalWeightsChoice = "auto"
+    """Whether weights leave a portable file where that lowers the peak of loading it."""
     alignment: int | None = None
     """Bytes, a power of two; None: 64, or less where 64 would cost more than it packs."""
     time_limit: float | None = None

@@ -5,10 +5,10 @@ A run that keeps the order of the file needs these two, and loads no search.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from memplan_cli.analysis.aliasing import SHARE_SAFELY, Aliasing
+from memplan_cli.analysis.aliasing import SHARE_SAFELY, SHARE_VIEWS, Aliasing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -26,6 +26,14 @@ class Terms:
     """Bytes of the planned vars; what depends on a symbol counts nothing."""
     pinned: Collection[VarId] = ()
     aliasing: Aliasing = SHARE_SAFELY
+    results: Mapping[VarId, Size] = field(default_factory=dict)
+    """Bytes of what ops make for the graph's outputs, without what is donated."""
+
+    @property
+    def resident(self) -> Terms:
+        """What a runtime holds, outputs too: the live peak under these is ``resident``."""
+        sizes = {**self.sizes, **self.results}
+        return replace(self, sizes=sizes, aliasing=SHARE_VIEWS, results={})
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from memplan_cli.workflows.candidates import Optimized
 from memplan_cli.workflows.compare import Check
 from memplan_cli.workflows.doctor import doctor
-from memplan_cli.workflows.load import load
+from memplan_cli.workflows.load import Decoder, load
 from memplan_cli.workflows.optimize import optimize
 from memplan_cli.workflows.report import newest_plan, plan, report
 from memplan_cli.workflows.request import Request
@@ -20,6 +20,7 @@ from memplan_cli.workflows.validate import validate
 
 __all__ = [
     "Check",
+    "Decoder",
     "Optimized",
     "Request",
     "doctor",

@@ -34,6 +34,7 @@ class Check:
         depth: ``full`` looks at the memory of the runs too, ``outputs`` compares alone.
         search: settings are ``foreseen``, and confirmed by the run that is made anyway, or
             searched among many that are ``measured``.
+        processes: how many hold a model at once where their memory together is measured.
     """
 
     provider: str = "auto"
@@ -43,6 +44,7 @@ class Check:
     timeout: float = DEFAULT_TIMEOUT
     depth: Depth = "full"
     search: Search = "foreseen"
+    processes: int = 0
 
 
 DEFAULT_CHECK = Check()

@@ -25,9 +25,10 @@ from memplan_cli.errors import ModelError, SettingsError, UnknownSizeError
 from memplan_cli.planning.decided import Source
 from memplan_cli.planning.fit import (
     DEFAULT_OVERHEAD,
-    Confirmation,
+    PROCESS_OVERHEAD,
     Fit,
     Need,
+    Point,
     Question,
     frontier,
     on_expressions,
@@ -36,6 +37,7 @@ from memplan_cli.planning.planner import make_plan
 from memplan_cli.planning.totals import input_bytes, output_bytes, summed
 from memplan_cli.settings.settings import Settings
 from memplan_cli.workflows.files.binding import refuse_run
+from memplan_cli.workflows.files.model_file import refuse_caches
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,7 +45,8 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Program
     from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.plan import Plan
-    from memplan_cli.planning.fit import Point
+    from memplan_cli.planning.fit import Confirmation
+    from memplan_cli.workflows.fit_process import ProcessSearch
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +57,17 @@ class MemoryLimit:
         memory: bytes.
         unknown: the symbols looked for; with several, the first is maximised for powers
             of two of the others.
-        overhead: bytes of the runtime itself.
+        overhead: bytes of the runtime itself; None: the usual ones.
         provider: where to run the answer, None not to.
+        of: ``process``: what the runtime is predicted to take under its defaults;
+            ``tensors``: what the plan needs; ``auto``: the process where it can be predicted.
     """
 
     memory: int
     unknown: tuple[str, ...]
-    overhead: int = DEFAULT_OVERHEAD
+    overhead: int | None = None
     provider: str | None = None
+    of: str = "auto"
 
 
 def fit(
@@ -77,26 +83,35 @@ def fit(
         UnknownSizeError: a size depends on data.
         MemplanError: the model is wrong, or could not be run where that was asked for.
     """
+    from memplan_cli.runtime.workers.session import resolve_provider
+    from memplan_cli.workflows.fit_process import Runs, confirm
+
     settings, model = settings or Settings(), Path(model)
     refuse_run(settings, "--confirm" if limit.provider is not None else "")
     _refuse_decided(limit.unknown, settings)
+    refuse_caches(settings)
     if settings.chunk != "none":
         raise SettingsError(
             "fit looks at a model as it is, and --chunk cuts it for one size",
             hint="leave --chunk and --budget out",
         )
     search = _Search.of(model, limit, settings, progress)
-    question = Question(limit.unknown[0], {}, limit.memory - limit.overhead)
+    of, overhead = "process" if search.process else "tensors", limit.overhead
+    if overhead is None:
+        overhead = PROCESS_OVERHEAD if search.process else DEFAULT_OVERHEAD
+    question = Question(limit.unknown[0], {}, limit.memory - overhead)
     points = tuple(frontier(search.need, question, limit.unknown[1:], search.guess))
     confirmed = None
     if limit.provider is not None and points:
+        where = resolve_provider(limit.provider)
         if progress:
             progress("running the original")
-        confirmed = _run(model, points[0], limit.provider, search.settings)
+        confirmed = confirm(question, points[0], Runs(model, where, search.settings))
+        points = (_at(search, question, points[0], confirmed), *points[1:])
     return Fit(
         model=str(model),
         memory=limit.memory,
-        overhead=limit.overhead,
+        overhead=overhead,
         unknown=limit.unknown,
         dims=search.settings.dims,
         points=points,
@@ -104,6 +119,7 @@ def fit(
         expressions=search.totals,
         plans=len(search.known),
         confirmed=confirmed,
+        of=of,
         warnings=search.warnings,
     )
 
@@ -138,6 +154,8 @@ class _Search:
     totals: Mapping[str, int]
     warnings: tuple[str, ...]
     progress: Progress | None = None
+    process: ProcessSearch | None = None
+    limit: int = 0
     known: dict[tuple[tuple[str, int], ...], Need | None] = field(default_factory=dict)
 
     @classmethod
@@ -147,6 +165,7 @@ class _Search:
         from memplan_cli.workflows.files.assuming import settle_all_but
         from memplan_cli.workflows.files.binding import assumed_in, bind
         from memplan_cli.workflows.files.model_file import read_model
+        from memplan_cli.workflows.fit_process import process_search
 
         file = read_model(path)
         settings = bind(file.model, settings)
@@ -157,12 +176,15 @@ class _Search:
         _check_symbols(loaded.program, limit.unknown, settings)
         planned = make_plan(loaded.program, settings, _SOURCE, progress=progress)
         _refuse_unknown(planned.plan)
+        process, notes = process_search(path, limit.of, limit.unknown, settings)
         return cls(
             planned.program,
             replace(settings, order="keep"),
             _totals(planned.program, planned.plan, settings),
-            (*loaded.warnings, *assumed_in(settings)),
+            (*loaded.warnings, *assumed_in(settings), *notes),
             progress,
+            process,
+            limit.memory,
         )
 
     def need(self, dims: Mapping[str, int]) -> Need | None:
@@ -187,7 +209,11 @@ class _Search:
         numbers = (memory.weights, memory.inputs, memory.outputs, memory.planned)
         if None in numbers:
             raise UnknownSizeError("an input's or output's size is not known for some dims")
-        return Need(*(number for number in numbers if number is not None))
+        need = Need(*(number for number in numbers if number is not None))
+        # What is far too large as it is planned is no smaller as the runtime has it.
+        if self.process is None or need.total > 2 * self.limit:
+            return need
+        return replace(need, process=self.process.highest(dims))
 
 
 _SOURCE = Source(path="", sha256="", graph_sha256="")
@@ -247,18 +273,11 @@ def _totals(program: Program, plan: Plan, settings: Settings) -> dict[str, int]:
     return dict(sorted(summed(weights, inputs, outputs, heights).items()))
 
 
-def _run(model: Path, point: Point, provider: str, settings: Settings) -> Confirmation:
-    from memplan_cli.core.results.observations import RuntimeSettings
-    from memplan_cli.runtime.measuring.measure import Trial, measure
-    from memplan_cli.runtime.simulation.region import EXACT_UNSPLIT
-    from memplan_cli.runtime.workers.session import resolve_provider
-
-    dims = {**settings.dims, **point.dims}
-    where = resolve_provider(provider)
-    exact = RuntimeSettings(arena=EXACT_UNSPLIT)
-    peaks = measure(
-        model,
-        exact,
-        Trial(where, dims, feeds=settings.inputs.feeds or {}, runs=2, timing_runs=0),
-    )
-    return Confirmation(dims, where, peaks.held or 0, point.need.inputs)
+def _at(search: _Search, question: Question, point: Point, seen: Confirmation) -> Point:
+    """Return the point that a run has confirmed, which may be below the one predicted."""
+    value = seen.dims[question.symbol]
+    if value == point.dims[question.symbol]:
+        return point
+    dims = {**point.dims, question.symbol: value}
+    need = search.need(dims)
+    return Point(dims, need or point.need, search.need({**dims, question.symbol: value + 1}))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.errors import RuntimeUnavailableError
@@ -23,6 +22,7 @@ from memplan_cli.workflows.files.rewriting import RewrittenFiles
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.runtime.account import Before, Proved, Written
@@ -88,7 +88,10 @@ class _Proving:
 
         return sorted(
             candidates,
-            key=lambda c: foreseen_cost(self.original, before, _written(c, Path())),
+            # The weights are those of the file that is rewritten, wherever they lie.
+            key=lambda c: foreseen_cost(
+                self.original, before, _written(c, c.rewriting.file.path)
+            ),
         )
 
     def proved(self, candidate: Candidate, files: RewrittenFiles, folder: Path) -> Plan:

@@ -26,19 +26,21 @@ from memplan_cli.reporting.findings.gate import (
     worth_recording,
 )
 from memplan_cli.reporting.findings.hints import path_word
-from memplan_cli.reporting.findings.snapshot import snapshot_of
+from memplan_cli.reporting.findings.snapshot import process_metrics, snapshot_of
 from memplan_cli.settings.sources import layers, read_overrides
 from memplan_cli.workflows.files.file_names import matched
 from memplan_cli.workflows.files.output_files import refuse_targets
+from memplan_cli.workflows.process import predicted_process
 from memplan_cli.workflows.report import planned_or_stale, say_assumed, warn
 from memplan_cli.workflows.request import Request
 from memplan_cli.workflows.serving import binding_alone, range_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from memplan_cli.reporting.findings.gate import Verdict
     from memplan_cli.reporting.findings.snapshot import Snapshot
+    from memplan_cli.settings.settings import Settings
     from memplan_cli.workflows.request import FilePath
 
 
@@ -102,8 +104,8 @@ def gate(
     recorded = {place: dict(entries) for place, entries in earlier.items()}
     for case in cases:
         known = earlier[case.place]
-        snapshot = _snapshot(case, request)
         rules = case.terms.in_force(case.key, compared=bool(known))
+        snapshot = _snapshot(case, request, rules)
         verdict = _verdict(snapshot, known.get(case.key), rules, terms)
         if verdict.recorded:
             recorded[case.place][case.key] = snapshot
@@ -253,7 +255,7 @@ def _verdict(
     return replace(fresh, rules=rules, difference=seen, recorded=True)
 
 
-def _snapshot(case: _Case, request: Request) -> Snapshot:
+def _snapshot(case: _Case, request: Request, rules: Rules) -> Snapshot:
     """Return the numbers of a case.
 
     Raises:
@@ -266,10 +268,29 @@ def _snapshot(case: _Case, request: Request) -> Snapshot:
         )
     warn(case.model, plan.report.warnings, request)
     say_assumed(case.model, plan, request)
-    found = snapshot_of(plan, case.key, installed_runtime())
-    if SERVING_BOUND not in case.terms.book.rules_for(case.key).metrics:
+    snapshot = snapshot_of(plan, case.key, installed_runtime())
+    found = with_process(snapshot, case.model, rules, lambda: request.load(case.model))
+    if SERVING_BOUND not in rules.metrics:
         return found
     return replace(found, metrics={**found.metrics, **_served(case.model, request)})
+
+
+def with_process(
+    snapshot: Snapshot, model: Path, rules: Rules, settings: Callable[[], Settings]
+) -> Snapshot:
+    """Return a snapshot with the process, where rules ask for it and no plan has observed it.
+
+    What a model takes is predicted: it is loaded, and not run.
+
+    Raises:
+        RuntimeUnavailableError: weights are missing, or the model does not load.
+    """
+    wanted = [name for name in rules.metrics if name.startswith("process.")]
+    if model.suffix == ".json" or all(name in snapshot.metrics for name in wanted):
+        return snapshot
+    found = process_metrics(predicted_process(model, settings()))
+    known = {name: size for name, size in found.items() if size is not None}
+    return replace(snapshot, metrics={**snapshot.metrics, **known})
 
 
 def _served(model: Path, request: Request) -> dict[str, int]:

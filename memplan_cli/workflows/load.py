@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 from memplan_cli.errors import RuntimeUnavailableError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from memplan_cli.runtime import decoding
     from memplan_cli.workflows.request import FilePath
 
 
@@ -36,3 +39,27 @@ def load(path: FilePath, sess_options: Any = None, **kwargs: Any) -> Any:  # noq
             f"ONNX Runtime cannot be imported: {error}", hint="`memplan doctor` says more"
         ) from error
     return load_session(Path(path), sess_options, **kwargs)
+
+
+def Decoder(  # noqa: N802 - what it returns is one
+    path: FilePath,
+    sess_options: Any = None,  # noqa: ANN401 - ONNX Runtime has no types
+    dims: Mapping[str, int] | None = None,
+    **kwargs: Any,  # noqa: ANN401
+) -> decoding.Decoder:
+    """Load a model with caches in place as what runs prefill and steps, with arrays.
+
+    ``decoder.prefill(inputs)`` begins a sequence and ``decoder.step(inputs)`` goes on with it;
+    both return the outputs by name, and neither takes or gives a cache. ``decoder.position`` is
+    how many entries are valid, and ``decoder.reset()`` forgets them.
+
+    Args:
+        path: What ``memplan optimize --kv-cache in-place`` wrote.
+        sess_options: ``SessionOptions`` to set the file's on; new ones by default.
+        dims: Numbers of dims that the caches have and no other input.
+        kwargs: Further arguments of ``InferenceSession``.
+
+    Raises:
+        MemplanError: the file has no caches in place, or cannot be loaded.
+    """
+    return load(path, sess_options, **kwargs).decoder(**(dims or {}))  # type: ignore[no-any-return]

@@ -71,6 +71,11 @@ def optimize(  # noqa: PLR0913 - what the command takes, by name
             stack.enter_context(warm_workers())
             ahead = stack.enter_context(Ahead(check))
         file = read_model(model)
+        if settings.kv_cache == "in-place":
+            from memplan_cli.workflows.caches import optimize_in_place
+
+            _refuse_profiles(profiles)
+            return optimize_in_place(file, settings, targets, check, progress or silent)
         settings = bind(file.model, settings)
         if profiles:
             planned = plan_profiles(file, settings, profiles, progress)
@@ -88,3 +93,12 @@ def optimize(  # noqa: PLR0913 - what the command takes, by name
         if check and ahead:
             return write_proved(written, check, progress, ahead)
         return write_unproved(written)
+
+
+def _refuse_profiles(profiles: Profiles | None) -> None:
+    if profiles:
+        raise SettingsError(
+            "--kv-cache in-place is planned for the step that fills a cache, and --dim has "
+            "several numbers",
+            hint="give each dim one number",
+        )

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.progress import silent
-from memplan_cli.core.results.observations import DEFAULT_TIMEOUT
+from memplan_cli.core.results.observations import DEFAULT_TIMEOUT, RuntimeSettings
 from memplan_cli.core.selection import nearest
 from memplan_cli.errors import SettingsError
 from memplan_cli.settings.settings import Settings
 from memplan_cli.workflows.files.binding import assumed_in, bind, binding_of, refuse_run
 from memplan_cli.workflows.files.model_file import bind_whole, read_model
+from memplan_cli.workflows.settings import runs_as_written
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.serving.soak import Soak
     from memplan_cli.workflows.files.model_file import ModelFile
     from memplan_cli.workflows.request import FilePath
+
+
+_AS_WRITTEN = ("graph_optimization_level", "execution_order")
+"""What has to stay of the session of a file that has to run as it stands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +89,7 @@ def range_settings(
     if timeout is not None:
         found = _measured(service)
     else:
-        found = choose(foreseen_service(service), service.box.count)
+        found = choose(foreseen_service(service), service.box.count, service.base)
         notes = (*notes, "predicted, not measured: kernels' workspace is not included")
     return RangeSettings(found, dict(service.box.bounds), (*notes, *_looked_at(found)))
 
@@ -128,7 +133,9 @@ def _measured(service: Service) -> ServingSettings:
     from memplan_cli.runtime.serving.served import observed_service
     from memplan_cli.runtime.serving.soak import confirmed
 
-    return confirmed(service, choose(observed_service(service), service.box.count))
+    return confirmed(
+        service, choose(observed_service(service), service.box.count, service.base)
+    )
 
 
 def _looked_at(found: ServingSettings) -> tuple[str, ...]:
@@ -151,8 +158,24 @@ def _service(path: Path, given: Settings, timeout: float) -> tuple[Service, tupl
     rest = bind_whole(file, replace(given, dims={**given.dims, **most}, bounds={}))
     binding = binding_of(rest)
     dims = {name: value for name, value in binding.dims.items() if name not in given.bounds}
-    service = Service(path, Box(given.bounds), replace(binding, dims=dims), timeout)
+    binding = replace(binding, dims=dims)
+    service = Service(path, Box(given.bounds), binding, timeout, _base(file))
     return service, assumed_in(rest)
+
+
+def _base(file: ModelFile) -> RuntimeSettings:
+    """Return what a file that has to run as it stands says of its settings, nothing of others."""
+    from memplan_cli.onnx_io.metadata import metadata_of
+    from memplan_cli.onnx_io.recorded import recorded_settings
+
+    recorded = recorded_settings(metadata_of(file.model))
+    if recorded is None or not runs_as_written(recorded.settings):
+        return RuntimeSettings()
+    said = recorded.settings
+    session = {key: value for key, value in said.session.items() if key in _AS_WRITTEN}
+    return RuntimeSettings(
+        session=session, session_config=said.session_config, io_binding=said.io_binding
+    )
 
 
 def _refuse_bounds(file: ModelFile, given: Settings) -> None:

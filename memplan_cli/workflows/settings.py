@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.progress import silent
 from memplan_cli.settings.settings import Settings
 from memplan_cli.workflows.files.binding import assumed_in, binding_of, refuse_run
 from memplan_cli.workflows.files.model_file import bind_whole, read_model
@@ -14,24 +15,34 @@ from memplan_cli.workflows.files.model_file import bind_whole, read_model
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from memplan_cli.core.progress import Progress
+    from memplan_cli.core.results.observations import RuntimeSettings
     from memplan_cli.runtime.steer import Recommendation
     from memplan_cli.workflows.compare import Check
     from memplan_cli.workflows.files.model_file import ModelFile
     from memplan_cli.workflows.request import FilePath
 
 
-def settings(model: FilePath, given: Settings, check: Check | None = None) -> Recommendation:
+def settings(
+    model: FilePath,
+    given: Settings,
+    check: Check | None = None,
+    progress: Progress | None = None,
+) -> Recommendation:
     """Return the runtime options that make a model, as it is, need least memory.
 
     Args:
         model: Its weights must be there: the runtime loads it to tell what it would run.
         given: What binds dims and inputs in it counts.
         check: Confirm by a run on its provider, or search by measuring; None predicts only.
+        progress: Told of each process of a search.
 
     Raises:
         MemplanError: the model does not load, or has no dim of a name.
     """
-    from memplan_cli.runtime.facts import best_settings
+    from memplan_cli.onnx_io.metadata import metadata_of
+    from memplan_cli.onnx_io.recorded import recorded_settings
+    from memplan_cli.runtime.facts import best_settings, settings_as_written
     from memplan_cli.runtime.measuring.measure import Trial
 
     model = Path(model)
@@ -39,11 +50,17 @@ def settings(model: FilePath, given: Settings, check: Check | None = None) -> Re
     file = read_model(model)
     own = Settings(dims=given.dims, shapes=given.shapes, inputs=given.inputs, run=given.run)
     bound = bind_whole(file, own)
-    if check is not None and check.search == "foreseen":
+    recorded = recorded_settings(metadata_of(file.model))
+    if recorded is not None and runs_as_written(recorded.settings):
+        trial = Trial(provider=check.provider, timeout=check.timeout) if check else None
+        found = settings_as_written(model, binding_of(bound), trial, recorded.provider)
+        donated = replace(found.settings, io_binding=recorded.settings.io_binding)
+        found = replace(found, settings=donated)
+    elif check is not None and check.search == "foreseen":
         found = _confirmed(file, bound, check)
     else:
         trial = Trial(provider=check.provider, timeout=check.timeout) if check else None
-        found = best_settings(model, binding_of(bound), trial)
+        found = best_settings(model, binding_of(bound), trial, progress or silent)
     return replace(found, notes=(*found.notes, *assumed_in(bound), *_one_size(bound)))
 
 
@@ -53,6 +70,11 @@ def _one_size(bound: Settings) -> Iterator[str]:
     if names:
         options = " ".join(f"--bounds {name}=A..B" for name in names)
         yield f"these settings are for one size of requests; {options} finds those for a range"
+
+
+def runs_as_written(settings: RuntimeSettings) -> bool:
+    """Whether a file says of itself that optimisation must leave it as it stands."""
+    return settings.session.get("graph_optimization_level") == "ORT_DISABLE_ALL"
 
 
 def _confirmed(file: ModelFile, bound: Settings, check: Check) -> Recommendation:

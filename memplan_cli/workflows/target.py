@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.results.fallbacks import WEIGHTS_UNPACKED, Fallback
+from memplan_cli.core.results.fallbacks import CANDIDATE_DIFFERED, WEIGHTS_UNPACKED, Fallback
 from memplan_cli.core.results.observations import CPU, PROVIDERS
 from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.errors import SettingsError
@@ -26,7 +26,7 @@ from memplan_cli.workflows.candidates import (
     write_unproved,
 )
 from memplan_cli.workflows.fallbacks import fell_back
-from memplan_cli.workflows.files.model_file import ModelFile, plan_model, source_of
+from memplan_cli.workflows.files.model_file import ModelFile, knowing, plan_model, source_of
 from memplan_cli.workflows.files.own_weights import (
     FUSED,
     UNFUSED,
@@ -91,7 +91,7 @@ def _proved(
     from memplan_cli.runtime.graph.offline import Packing
 
     file, provider = graphs.file, graphs.provider
-    packing = Packing.IN_FILE if provider == CPU else Packing.AT_LOAD
+    packing = Packing.IN_COLUMNS if provider == CPU else Packing.AT_LOAD
     plain = replace(graphs.settings, target="portable")
     with graphs.begun(packing) as dumping:
         portable = Rewriting(file, plan_model(file, plain, progress), plain, graphs.targets)
@@ -99,6 +99,11 @@ def _proved(
         dumps = dumping.result()
     prove = partial(_best, portable=portable, check=check, ahead=ahead, progress=progress)
     done = prove(graphs.planned(dumps))
+    if any(dump.cut for dump in dumps) and _lost(done):
+        progress("writing huge weights whole: cut, the file gives other outputs")
+        with graphs.begun(Packing.IN_FILE) as dumping:
+            dumps = dumping.result()
+        done = prove(graphs.planned(dumps))
     if done.model is not None or packing is Packing.AT_LOAD or not _broke(done):
         return done
     progress("packing weights at load: the file with packed ones does not run")
@@ -132,6 +137,12 @@ def _with_fallback(rewriting: Rewriting, failed: Optimized) -> Rewriting:
     return replace(rewriting, planned=planned)
 
 
+def _lost(done: Optimized) -> bool:
+    """Whether no graph of the runtime's, or not the best one, gave the original's outputs."""
+    codes = {fallback.code for fallback in done.plan.report.fallbacks}
+    return done.model is None or CANDIDATE_DIFFERED in codes
+
+
 def _broke(done: Optimized) -> bool:
     """Whether a written model did not run, which says nothing of its outputs."""
     found = done.plan.report.validation
@@ -158,7 +169,8 @@ class _Graphs:
         folder = self.folder / packing.name
         folder.mkdir()
         paths = [folder / name for name in names]
-        return Dumping(self.file.path, paths, self.provider, packing)
+        dims = self.settings.dims
+        return Dumping(self.file.path, paths, self.provider, packing, dims)
 
     def planned(self, dumps: Sequence[Dump]) -> list[Rewriting]:
         """Plan what was dumped."""
@@ -185,7 +197,7 @@ class _Graphs:
             if (size := sizes.get(name)) is not None and size.coefficient > _READERS_COST
         ]
         if not worth:
-            return self._plan(file, program)
+            return self._plan(dump, file, program)
         copy = path.with_name(f"{path.stem}.read{path.suffix}")
         copy.write_bytes(with_readers(file.model, worth).SerializeToString())
         read, as_read = ModelFile.of(copy, load_model(copy)), self._program(dump, copy)
@@ -194,9 +206,9 @@ class _Graphs:
         costs = _READERS_COST * len(worth)
         worse = before is not None and after is not None and after > before + costs
         if worse or graph_differences(file.model, read.model):
-            return self._plan(file, program)
+            return self._plan(dump, file, program)
         note = f"{len(worth)} outputs that nobody reads are read by a Shape node, which frees them"
-        found = self._plan(read, as_read)
+        found = self._plan(dump, read, as_read)
         planned = replace(found.planned, plan=warned(found.planned.plan, note))
         return replace(found, planned=planned)
 
@@ -208,7 +220,7 @@ class _Graphs:
     def _peak(self, program: Program) -> int | None:
         return _peak_as_it_stands(program, self.settings, self.provider)
 
-    def _plan(self, file: ModelFile, program: Program) -> Rewriting:
+    def _plan(self, dump: Dump, file: ModelFile, program: Program) -> Rewriting:
         from memplan_cli.planning.choosing.candidate import Runtime
         from memplan_cli.planning.planner import make_plan
         from memplan_cli.runtime.facts import required_version
@@ -219,7 +231,9 @@ class _Graphs:
         runtime = Runtime(
             runtime_aliasing(provider), partial(settled, dims=dims, provider=provider)
         )
-        planned = make_plan(program, self.settings, source_of(self.file), runtime=runtime)
+        source = replace(source_of(self.file), block=dump.block)
+        source = knowing(file.model, source, self.settings)
+        planned = make_plan(program, self.settings, source, runtime=runtime)
         return Rewriting(
             file,
             planned,

@@ -11,18 +11,17 @@ from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.metadata import recorded_phases
 from memplan_cli.onnx_io.weights.external_data import external_tensors, locations
 from memplan_cli.onnx_io.writing.write import rewrite
-from memplan_cli.planning.choosing.allocation import aliasing_of
 from memplan_cli.planning.choosing.candidate import Question
 from memplan_cli.planning.choosing.candidates import transformed
 from memplan_cli.planning.decided import Source
 from memplan_cli.planning.planner import make_plan
 from memplan_cli.planning.scope import find_scope
+from memplan_cli.planning.terms import terms_of
 from memplan_cli.reporting.findings.train_step import WrittenStep
 from memplan_cli.settings.settings import Settings
 from memplan_cli.shapes.reading import read_program
 from memplan_cli.training.forward.initial import first_archive
 from memplan_cli.training.train_step import make_train_step
-from memplan_cli.transforms.terms import Terms
 from memplan_cli.workflows.files.output_files import OutputFiles, refuse_targets
 
 if TYPE_CHECKING:
@@ -52,7 +51,8 @@ class Recomputation:
 
     Attributes:
         checkpoints: forward tensors that are kept; what lies between them runs again.
-        budget: bytes for the intermediates, or a share (``0.5``) of what they take now.
+        budget: bytes for intermediates and outputs, or a share (``0.5``) of what they take
+            now.
     """
 
     checkpoints: Sequence[str] = ()
@@ -115,8 +115,8 @@ def recompute_step(
     Args:
         step: What `make_train_step` made; its phases are recorded on its nodes.
         checkpoints: Forward tensors that are kept; what lies between them runs again.
-        budget: Bytes for the intermediates, or a share of what they take now; used where
-            no checkpoints are given.
+        budget: Bytes for intermediates and outputs, or a share of what they take now; used
+            where no checkpoints are given.
 
     Raises:
         SettingsError: a checkpoint is no forward tensor.
@@ -131,12 +131,12 @@ def recompute_step(
     recorded = recorded_phases(step.model)
     phases = find_phases(program, loss=step.loss, recorded=recorded)
     scope = find_scope(program, settings, phases)
-    terms = Terms(scope.sizes, frozenset(scope.pinned), aliasing_of(settings.level))
+    terms = terms_of(program, scope, settings)
     found = transformed(Question(program, terms, phases, settings))
     if not found.recompute.met:
         raise PlanError(
             f"the budget of {found.recompute.budget} bytes cannot be met: the best found "
-            f"takes {found.peaks['recompute']}",
+            f"takes {found.resident}, outputs counted",
             hint="allow more, or train fewer parameters",
         )
     return replace(step, model=rewrite(step.model, found.program))

@@ -9,13 +9,20 @@ from shlex import quote
 from typing import TYPE_CHECKING, Literal
 
 from memplan_cli.core.bindings import Inputs
-from memplan_cli.core.results.observations import CPU, PROVIDERS, Validation
+from memplan_cli.core.results.observations import (
+    CPU,
+    PROVIDERS,
+    RuntimeSettings,
+    Together,
+    Validation,
+)
 from memplan_cli.core.results.validation import Proof
 from memplan_cli.errors import ModelError, PlanError, SettingsError
 from memplan_cli.reporting.findings.hints import path_word
 from memplan_cli.runtime.workers.warm import warm_workers
 from memplan_cli.settings.settings import Settings
 from memplan_cli.workflows.accounted import Models, accounted
+from memplan_cli.workflows.caches import validate_decoding
 from memplan_cli.workflows.compare import (
     DEFAULT_CHECK,
     Check,
@@ -35,7 +42,7 @@ if TYPE_CHECKING:
     from memplan_cli.checking.check import Agreement
     from memplan_cli.core.bindings import Binding
     from memplan_cli.core.results.plan import Plan
-    from memplan_cli.core.results.report import Report
+    from memplan_cli.core.results.report import Report, RuntimeFacts
     from memplan_cli.workflows.request import FilePath
 
 Extra = Literal["replay", "measure"]
@@ -60,12 +67,13 @@ def validate(
         original: The model it was made from; None: what its name says.
         check: Where to run, and what counts as equal.
         extras: ``replay`` runs it op by op inside the plan's arenas, ``measure`` measures
-            both models' memory in the runtime.
+            both models' memory in the runtime, of the check's number of processes at once too.
         inputs: Real inputs, of the sizes that the plan was made for; the others are drawn.
 
     Raises:
         MemplanError: a file is not what it should be, or the original cannot run.
     """
+    from memplan_cli.onnx_io.caches.note import recorded_caches
     from memplan_cli.onnx_io.interface import free_dims
     from memplan_cli.onnx_io.load import load_model
     from memplan_cli.onnx_io.metadata import donated_pairs, is_offline, read_notes
@@ -82,6 +90,11 @@ def validate(
         if agreement.disagreements:
             return Proof(_refused(agreement, check.provider))
         agreed = (agreement.described(),)
+    caches = recorded_caches({entry.key: entry.value for entry in model.metadata_props})
+    if caches is not None:
+        _refuse_extras(extras)
+        verdict = validate_decoding((original, planned), caches, plan, check)
+        return Proof(replace(verdict, notes=(*verdict.notes, *agreed)))
     binding = _bound(ModelFile.of(planned, model), plan, inputs or Inputs())
     first, second = bindings_inside(plan, dict.fromkeys(free_dims(model), 1))
     binding = binding.at(first)
@@ -93,6 +106,7 @@ def validate(
         if plan is not None and "measure" in extras:
             models = _models(original, planned, plan, donation)
             found, facts = accounted(models, check, binding, at_first)
+            facts = facts and _with_processes(facts, models, check, binding)
         else:
             found = at_first()
         if second != first and found.verdict.passed:
@@ -104,10 +118,38 @@ def validate(
     return Proof(verdict, facts and with_binding(facts, donation.pairs))
 
 
+def _refuse_extras(extras: Collection[Extra]) -> None:
+    """Refuse what a decode loop cannot tell.
+
+    Raises:
+        SettingsError: naming the first.
+    """
+    for extra in extras:
+        raise SettingsError(
+            f"--{extra} runs a model on inputs of its own, and one with caches in place is "
+            "decoded",
+            hint="leave it out",
+        )
+
+
 def _models(original: Path, planned: Path, plan: Plan, donation: Donation) -> Models:
     """Return what runs; what optimisation would undo or make unsafe runs as it is written."""
     moved = donation.pairs or plan.report.recompute.nodes or plan.report.chunked.regions
     return Models(original, planned, donation.offline or bool(moved), donation.offline)
+
+
+def _with_processes(
+    facts: RuntimeFacts, models: Models, check: Check, binding: Binding
+) -> RuntimeFacts:
+    """Return facts with what several processes take together, where they are asked for."""
+    if not check.processes or facts.settings is None:
+        return facts
+    from memplan_cli.runtime.measuring.measure import Trial, together
+
+    trial = Trial(check.provider, binding.dims, feeds=binding.feeds, timeout=check.timeout)
+    before = together(models.original, RuntimeSettings(), trial, check.processes)
+    after = together(models.written, facts.settings, trial, check.processes)
+    return replace(facts, processes=Together(check.processes, before, after))
 
 
 def _refused(agreement: Agreement, provider: str) -> Validation:

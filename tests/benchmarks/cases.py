@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -36,6 +37,18 @@ def run_all(
 ) -> dict[str, End]:
     """Run each case that is asked for."""
     return {name: run(case) for name, case in cases.items() if words.only in name}
+
+
+def side_by_side(
+    cases: Iterable[str], run: Callable[[str], End], words: Asked, at_once: int = 2
+) -> dict[str, End]:
+    """Run each case that is asked for by its name, some at once.
+
+    In processes, not threads: commands are started with a function that runs before them.
+    """
+    chosen = [name for name in cases if words.only in name]
+    with ProcessPoolExecutor(at_once) as pool:
+        return dict(zip(chosen, pool.map(run, chosen), strict=True))
 
 
 def cell(text: str, most: int) -> str:

@@ -26,7 +26,7 @@ from onnx import TensorProto, helper
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.planning.checking.plan_file import read_plan
 
-from . import faulty_runtimes
+from . import faulty_inputs, faulty_runtimes
 from .cases import asked, cell, publish, run_all
 from .fault_place import ROOT, SAMPLE, Ending, Place, judged
 
@@ -235,7 +235,9 @@ def _interrupted(
     limit = time.perf_counter() + 300
     while process.poll() is None and not ready(process.pid) and time.perf_counter() < limit:
         time.sleep(0.02)
-    before += _worked(process.pid) if process.poll() is None else 0.0
+    if process.poll() is not None:
+        return Ending("before it could be interrupted", wrong=("nothing was interrupted",))
+    before += _worked(process.pid)
     sent = time.perf_counter()
     os.killpg(process.pid, signal.SIGINT)
     _, said = process.communicate(timeout=300)
@@ -268,8 +270,38 @@ def interrupt_while_planning(place: Place) -> Ending:
 def interrupt_while_the_runtime_runs(place: Place) -> Ending:
     return _interrupted(
         place, ("optimize", "model.onnx", "-o", "out.onnx"),
-        lambda _: any(place.temporary.glob("memplan-*/job.json")),
+        lambda _: any(place.temporary.rglob("job.json")),
     )  # fmt: skip
+
+
+def full_temporary_folder_for_inputs(place: Place) -> Ending:
+    words = faulty_inputs.given(place, 100_000)
+    ending = _in_a_mount(place, "size=64k", _memplan(*words), temporary=True)
+    wrong = [*_left(ending), *place.rubbish(*faulty_inputs.GIVEN)]
+    return judged(ending, 2, "no room for the inputs", wrong)
+
+
+def full_disk_for_a_certificate(place: Place) -> Ending:
+    command = _memplan("optimize", LARGE, "-o", "out.onnx", "--no-validate", "-q",
+                       "--certificate", "disk/c.json")  # fmt: skip
+    ending = _in_a_mount(place, "size=4k,nr_inodes=1", command)
+    return judged(
+        ending, 2, "No space left on device", [*_left(ending), *place.rubbish("disk")]
+    )
+
+
+def interrupt_while_a_certificate_is_checked(place: Place) -> Ending:
+    words = faulty_inputs.long_certificate(place)
+    made = ("out.onnx", "out.json", "c.json")
+    return _interrupted(place, words, lambda process: _worked(process) > 1.0, *made)
+
+
+def interrupt_while_inputs_are_read(place: Place) -> Ending:
+    words = faulty_inputs.given(place, 1 << 24)
+    stored = place.temporary.rglob
+    return _interrupted(
+        place, words, lambda _: any(stored("memplan-inputs-*/*.npy")), *faulty_inputs.GIVEN
+    )
 
 
 FAULTS: Mapping[str, Callable[[Place], Ending]] = {
@@ -292,6 +324,12 @@ FAULTS: Mapping[str, Callable[[Place], Ending]] = {
     "SIGKILL while the runtime hangs": faulty_runtimes.kill_while_the_runtime_hangs,
     "the runtime refuses the written model": faulty_runtimes.runtime_raises,
     "the runtime cannot be imported": faulty_runtimes.no_runtime,
+    "the folder for temporary files is full of inputs": full_temporary_folder_for_inputs,
+    "the disk is full when a certificate goes along": full_disk_for_a_certificate,
+    "the inputs are not all there yet": faulty_inputs.inputs_that_go,
+    "Ctrl-C while inputs are read": interrupt_while_inputs_are_read,
+    "Ctrl-C while a certificate is checked": interrupt_while_a_certificate_is_checked,
+    "a certificate of an earlier plan": faulty_inputs.certificate_of_another_moment,
 }
 
 

@@ -26,8 +26,11 @@ from onnx import TensorProto, helper
 
 from memplan_cli import workflows
 
-from .cases import asked, cell, publish, run_all
+from .cases import asked, cell, publish, side_by_side
 from .hostile_commands import CASES as COMMANDS
+from .hostile_inputs import CASES as INPUTS
+from .hostile_proofs import CASES as PROOFS
+from .hostile_proofs import LOAD
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "sample_models"
@@ -65,6 +68,8 @@ class Outcome:
             found.append(f"exit code {self.code}")
         if "Traceback" in self.message:
             found.append("a traceback")
+        if "memplan failed:" in self.message:
+            found.append("a fault of memplan's own")
         lines = self.message.splitlines()  # progress may stand above the message
         if self.code == 2 and not any(at.startswith(("Error:", "Usage:")) for at in lines):
             found.append("no message")
@@ -278,6 +283,8 @@ CASES: dict[str, Make] = {
     "a CSV with a negative size": _text("p.csv", "id,lower,upper,size\na,0,1,-4\n", "pack"),
     "a CSV with text for a number": _text("p.csv", "id,lower,upper,size\na,0,one,4\n", "pack"),
     **COMMANDS,
+    **INPUTS,
+    **PROOFS,
 }  # fmt: skip
 
 
@@ -288,8 +295,9 @@ def _limit() -> None:
 
 def started_anew(words: list[str]) -> subprocess.CompletedProcess[bytes]:
     """Run memplan in a Python of its own, within the limits."""
+    module = ["memplan_cli"] if words[0] != LOAD else ["tests.benchmarks.hostile_load"]
     return subprocess.run(
-        [sys.executable, "-m", "memplan_cli", *words],
+        [sys.executable, "-m", *module, *words[words[0] == LOAD :]],
         capture_output=True, timeout=PATIENCE, check=False, cwd=ROOT, preexec_fn=_limit,
     )  # fmt: skip
 
@@ -302,7 +310,7 @@ def run(make: Make, command: Command = started_anew) -> Outcome:
         before = _files(folder)
         started = time.perf_counter()
         try:
-            done = command(words)
+            done = (started_anew if words[0] == LOAD else command)(words)
             code, message = done.returncode, done.stderr.decode("utf-8", "replace")
             printed = done.stdout.decode("utf-8", "replace")
         except subprocess.TimeoutExpired:
@@ -324,9 +332,13 @@ def _files(folder: Path) -> set[Path]:
     return {path for path in found if "__pycache__" not in path.parts}
 
 
+def _outcome(name: str) -> Outcome:
+    return run(CASES[name])
+
+
 def main() -> int:
     words = asked(__doc__)
-    rows = run_all(CASES, run, words)
+    rows = side_by_side(CASES, _outcome, words)
     lines = [
         "# Hostile inputs",
         "",

@@ -63,6 +63,9 @@ _STEPS = "tests/e2e/test_donated.py::test_an_unsafe_pair_is_caught tests/e2e/tes
 
 _BRANCHES = "tests/analysis/test_branches.py tests/analysis/test_branch_properties.py"
 BLOCKS = "memplan_cli/planning/checking/blocks.py"
+CERTIFICATES = "memplan_cli/checking/certificates"
+FUSIONS = f"{CERTIFICATES}/fusions.py"
+_CERTIFIED = "tests/checking/test_forged_certificates.py tests/checking/test_certificates.py"
 
 CONTRADICTIONS = "memplan_cli/shapes/contradictions.py"
 _GIVEN = "tests/onnx_io/test_given_inputs.py"
@@ -82,7 +85,22 @@ _FOLDS = "tests/analysis/test_constants.py tests/transforms/test_folding.py test
 _CHUNKING = "memplan_cli/transforms/chunking"
 _CUT = "tests/transforms/test_chunk_rewrite.py"
 
+_CACHES = "memplan_cli/onnx_io/caches"
+_IN_PLACE = "tests/workflows/test_caches.py"
+_DECODED = "tests/runtime/test_decoding.py"
+
 MUTATIONS = (
+    Mutation("a cache that several outputs extend is kept", f"{_CACHES}/find.py",
+             "extended[each.input] > 1", "False", _IN_PLACE),
+    Mutation("a cache that is excluded is kept", f"{_CACHES}/find.py",
+             "{each.input, each.output} & set(excluded)", "False", _IN_PLACE),
+    Mutation("who reads a cache reads what is valid", f"{_CACHES}/rewrite.py",
+             "self.renamed[cache.output] = valid", "pass", _DECODED),
+    Mutation("the length of a cache is a position", f"{_CACHES}/rewrite.py",
+             "parts = [length]", "parts = [self.one]", _DECODED),
+    Mutation("a step says how many entries are valid", "memplan_cli/runtime/decoding.py",
+             "found[self.caches.length].numpy()[0]", "found[self.caches.length].numpy()[0] + 1",
+             _DECODED),
     Mutation("a tile reads the halo behind it", f"{_CHUNKING}/axes/windows.py",
              "self.reach - self.stride - self.pads[0]", "0",
              "tests/transforms/test_chunk_axes.py"),
@@ -92,6 +110,15 @@ MUTATIONS = (
              "return True", "tests/transforms/test_chunk_kernels.py"),
     Mutation("an op computes what all of its readers need", f"{_CHUNKING}/ranges.py",
              "_hull(needed.get(var, read), read)", "read", _CUT),
+    Mutation("rows are taken in a view where channels lie in blocks",
+             f"{_CHUNKING}/rewrite.py",
+             "if axis != ROWS or blocked not in self.graph.blocked:", "if True:",
+             "tests/workflows/test_chunk.py"),
+    Mutation("columns are not cut where channels lie in blocks", f"{_CHUNKING}/graph.py",
+             "axis == 0 or (axis == ROWS and ", "axis == 0 or (", "tests/transforms/test_chunk_blocks.py"),
+    Mutation("what an interpolation makes of its halo is cut off",
+             f"{_CHUNKING}/axes/windows.py",
+             "(piece[0] - start) * made.scale", "0", "tests/transforms/test_chunk_axes.py"),
     Mutation("a file in pieces declares the dims that it was cut for",
              "memplan_cli/onnx_io/writing/chunked.py", "dim.dim_value = known", "pass",
              "tests/workflows/test_chunk.py"),
@@ -169,7 +196,7 @@ MUTATIONS = (
     Mutation("what is pinned lives for the whole run", STORAGE,
              "ranges.update(dict.fromkeys(alone, whole_run))", "pass", _CORE + " tests/planning/test_scope.py"),
     Mutation("what is pinned shares nothing", STORAGE,
-             "if var not in alone} if alone else sizes", "} if alone else sizes",
+             "if var not in apart} if apart else sizes", "} if alone else sizes",
              _CORE + " tests/planning/test_scope.py"),
     Mutation("the checker sees overlaps", PROBLEM,
              "if place < len(live) and live[place] < top:", "if False:", "tests/core/test_problem.py tests/planning/test_plan_file.py"),
@@ -418,6 +445,40 @@ MUTATIONS = (
              "else min(one, other)", "else max(one, other)", "tests/runtime/test_timing.py"),
     Mutation("what is slower is rejected", "memplan_cli/runtime/facts.py",
              "    if is_slower(after, before):\n        return None\n", "", "tests/runtime/test_unoptimised_settings.py"),
+    Mutation("a cast is no view", ALIASING,
+             'VIEWS: frozenset[str] = frozenset({"Flatten",', 'VIEWS: frozenset[str] = frozenset({"Cast", "Flatten",',
+             "tests/analysis/test_tables_of_operators.py"),
+    Mutation("an attribute that is not told has the standard's default", "memplan_cli/training/rules/activation.py",
+             'call.attribute("lambd", 0.5)', 'call.attribute("lambd", 0.0)', "tests/training/test_defaults.py"),
+    Mutation("a slot of a level 0 file has one shape", "memplan_cli/planning/checking/numbers.py",
+             "            same = same and first.shape == tensor.shape\n", "            pass\n",
+             "tests/planning/test_slot_files.py"),
+    Mutation("an order above its bound is not proved", "memplan_cli/planning/decided.py",
+             "return bound is not None and self.allocation.live_peak <= bound", "return True",
+             "tests/planning/test_unproved_orders.py"),
+    Mutation("an early fusion leaves no more behind", FUSIONS,
+             '    refuse_unless(tasks.taken(node) <= freed, f"{what}: it leaves more behind")\n', "",
+             "tests/checking/test_fusions.py"),
+    Mutation("a group replaces nothing that what joined it reads", FUSIONS,
+             "    other.replaces -= one.touches\n", "", "tests/checking/test_fusions.py"),
+    Mutation("an early fusion takes no more at its step", FUSIONS,
+             '    refuse_unless(step <= room, f"{what}: its step takes more")\n', "",
+             "tests/checking/test_fusions.py"),
+    Mutation("a move of a shown search runs what is ready", f"{CERTIFICATES}/states.py",
+             "self._is_ready(group, now.left), f", "True, f", _CERTIFIED),
+    Mutation("what a shown search runs for free leaves no more", f"{CERTIFICATES}/states.py",
+             "at < len(move.nodes) or change <= 0,", "True,", _CERTIFIED),
+    Mutation("a state of a shown search has all its moves", f"{CERTIFICATES}/states.py",
+             "step >= self._bound or (late, group) in given,", "True,", _CERTIFIED),
+    Mutation("nothing outside lies between the ops of a region", f"{_CHUNKING}/region.py",
+             "if _fits(graph, ops, at, split) and _is_convex(graph, ops, at):",
+             "if _fits(graph, ops, at, split):", "tests/transforms/test_chunk_regions.py"),
+    Mutation("a late fusion frees nothing", FUSIONS,
+             '    refuse_unless(is_late(one), f"{what}: it frees something")\n', "",
+             "tests/checking/test_fusions.py"),
+    Mutation("for what is fused late, nobody else waits", FUSIONS,
+             '    refuse_unless(one.succs == {into}, f"{what}: others wait for it too")\n', "",
+             "tests/checking/test_fusions.py"),
 )  # fmt: skip
 
 

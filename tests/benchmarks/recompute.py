@@ -67,6 +67,9 @@ and as it was written, both as they stand under the settings that suit each best
 every output against the original's. "ms": median of a run, all variants in turns, each
 in a process of its own. "seconds": CPU seconds of `optimize` without its runs.
 
+These rows were measured before 2026-11-22, when a budget was a share of `live_peak`; it is
+one of `resident` now, and [measured so](resident.md).
+
 The runtime holds the graph's outputs too and shares less than the plan does, so its first
 run's peak need not fall with `live_peak`: it rises on some models whose order changes. What
 the prediction says of it is what is measured.

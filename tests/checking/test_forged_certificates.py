@@ -40,7 +40,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
         "shapes": random_case(4, 8, folder, level=0),
         "types": random_case(4, 8, folder, level=1),
         "kept": case_of(SAMPLES / "train_mlp.onnx", Settings(recompute="auto", budget=0.5)),
-        "step": case_of(SAMPLES / "train_mlp.onnx", Settings(recompute="auto", budget=0.9)),
+        "step": case_of(SAMPLES / "train_mlp.onnx", Settings(recompute="auto", budget=1.0)),
     }
 
 

@@ -24,6 +24,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("optimize a.onnx --no-validate --settings-out s.py", "--settings-out needs the"),
         ("optimize a.onnx --target cpu --provider cuda", "not on cuda"),
+        ("validate a.memplan.onnx --processes 4", "needs the models' memory to be measured"),
+        (
+            "optimize a.onnx --target cpu --external-weights keep",
+            "is for --target portable, not cpu",
+        ),
         ("settings a.onnx --provider cuda", "add --measure"),
         ("settings a.onnx --timeout 3", "add --measure"),
         ("fit free.onnx --memory 1GB --dim batch=? --provider cpu", "add --confirm"),

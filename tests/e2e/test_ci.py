@@ -174,6 +174,9 @@ def test_the_fixture_heeds_marks_without_a_model(onnx_memory): onnx_memory("net.
 
 @pytest.mark.limit_onnx_memory("1MiB", model="part.onnx")
 def test_partial(): pass
+
+@pytest.mark.limit_onnx_memory("1MiB", model="net.onnx", metric="process.run")
+def test_process_too_large(): pass
 """
 
 GAP = "g (float[64] x) => (int64[1,?] y) { t = Relu(x) \n f = NonZero(t) \n y = Neg(f) }"
@@ -220,8 +223,10 @@ def test_the_pytest_plugin_limits_models(tmp_path: Path) -> None:
         "test_all_marks_hold": "PASSED",
         "test_the_fixture_heeds_marks_without_a_model": "PASSED",
         "test_partial": "PASSED",
+        "test_process_too_large": "FAILED",
     }, done.stdout + done.stderr
     assert "planned is" in done.stdout
+    assert "process.run is" in done.stdout
     assert "live at the peak" in done.stdout
     assert "checked nothing" in done.stdout
     assert "no dim is called 'foo'" in done.stdout

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.hostile import CASES, LIMITS, PATIENCE, ROOT, run, started_anew
+from benchmarks.hostile_proofs import LOAD
 
 if TYPE_CHECKING:
     import subprocess
+
+    from _pytest.mark.structures import ParameterSet
 
     from benchmarks.hostile import Command
     from warm_workers import WarmWorkers
@@ -26,7 +29,13 @@ def command(_warm: WarmWorkers | None) -> Command:
     return started_anew if _warm is None else forked
 
 
-@pytest.mark.parametrize("name", CASES)
+def _in_turn(name: str) -> ParameterSet:
+    """Return a case; one that takes a Python of its own, or a gigabyte to write, is slow."""
+    is_slow = name.startswith(f"{LOAD}:") or " GB" in name
+    return pytest.param(name, marks=[pytest.mark.slow] * is_slow)
+
+
+@pytest.mark.parametrize("name", map(_in_turn, CASES))
 def test_hostile_input_ends_in_one_message_and_no_output(name: str, command: Command) -> None:
     outcome = run(CASES[name], command)
     assert outcome.faults == [], outcome.message

@@ -10,9 +10,16 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from memplan_cli import Check, workflows
+from memplan_cli import Check, Settings, workflows
+from memplan_cli.core.results.amounts import ExternalWeights
+from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.onnx_io.weights.inline import inline_bytes, with_external_data
+from memplan_cli.onnx_io.weights.external_data import external_tensors
+from memplan_cli.onnx_io.weights.inline import (
+    inline_bytes,
+    moved_outside,
+    with_external_data,
+)
 from memplan_cli.runtime.measuring import measure as measuring
 from memplan_cli.runtime.measuring.measure import load_cost
 from memplan_cli.runtime.proofs.compare import Comparison, compare
@@ -84,6 +91,100 @@ def test_where_a_copy_of_the_weights_has_no_room_nothing_is_said(
 @linux
 def test_the_report_says_what_inline_weights_cost(tmp_path: Path) -> None:
     check = Check(provider="cpu", search="measured")
-    done = workflows.optimize(heavy(tmp_path / "in.onnx"), check=check)
+    keep = Settings(external_weights="keep")
+    done = workflows.optimize(heavy(tmp_path / "in.onnx"), keep, check=check)
     (said,) = [w for w in done.plan.report.warnings if "lie in the model file" in w]
     assert str(WEIGHTS + 1600) in said
+
+
+def outside_of(model: onnx.ModelProto) -> set[str]:
+    return {
+        e.value
+        for t in external_tensors(model)
+        for e in t.external_data
+        if e.key == "location"
+    }
+
+
+def test_weights_leave_a_portable_file(tmp_path: Path) -> None:
+    done = workflows.optimize(heavy(tmp_path / "in.onnx"), check=Check(provider="cpu"))
+    assert done.model is not None
+    before, after = load_model(tmp_path / "in.onnx"), load_model(done.model)
+    data = tmp_path / "in.memplan.weights.onnx.data"
+    assert done.data_files == (data,)
+    assert outside_of(after) == {data.name}
+    assert done.plan.report.external_weights == ExternalWeights(data.name, WEIGHTS + 1600)
+    assert [n.name for n in before.graph.node] == [n.name for n in after.graph.node]
+    assert [t.name for t in before.graph.initializer] == [
+        t.name for t in after.graph.initializer
+    ]
+    found = compare(tmp_path / "in.onnx", done.model, Comparison(provider="cpu"))
+    assert found.bit_identical
+
+
+def test_weights_stay_where_that_is_asked_for(tmp_path: Path) -> None:
+    keep = Settings(external_weights="keep")
+    done = workflows.optimize(heavy(tmp_path / "in.onnx"), keep, check=None)
+    assert done.model is not None
+    assert done.data_files == ()
+    assert not outside_of(load_model(done.model))
+    assert done.plan.report.external_weights == ExternalWeights()
+
+
+def test_data_that_is_external_already_stays_in_its_file(tmp_path: Path) -> None:
+    model = load_model(heavy(tmp_path / "in.onnx"))
+    with_external_data(model, tmp_path / "split.onnx")
+    split = load_model(tmp_path / "split.onnx")
+    extra = np.arange(SIDE * SIDE, dtype=np.float32)
+    split.graph.initializer.append(numpy_helper.from_array(extra, "extra"))
+    split.graph.node.append(helper.make_node("Identity", ["extra"], ["unread"]))
+    onnx.save(split, tmp_path / "mixed.onnx")
+    done = workflows.optimize(tmp_path / "mixed.onnx", check=None)
+    assert done.model is not None
+    assert outside_of(load_model(done.model)) == {
+        "split.onnx.data",
+        "mixed.memplan.weights.onnx.data",
+    }
+
+
+def test_written_again_with_keep_the_earlier_data_file_goes(tmp_path: Path) -> None:
+    model = heavy(tmp_path / "in.onnx")
+    data = tmp_path / "in.memplan.weights.onnx.data"
+    workflows.optimize(model, check=None)
+    assert data.exists()
+    workflows.optimize(model, check=None)  # its own earlier file is not in the way
+    workflows.optimize(model, Settings(external_weights="keep"), check=None)
+    assert not data.exists()
+
+
+def test_a_file_of_somebody_is_not_written_over(tmp_path: Path) -> None:
+    model = heavy(tmp_path / "in.onnx")
+    data = tmp_path / "in.memplan.weights.onnx.data"
+    data.write_bytes(b"mine")
+    with pytest.raises(ModelError, match="in the way"):
+        workflows.optimize(model, check=None)
+    assert data.read_bytes() == b"mine"
+    assert not (tmp_path / "in.memplan.onnx").exists()
+
+
+def test_equal_weights_are_stored_once(tmp_path: Path) -> None:
+    model = load_model(heavy(tmp_path / "in.onnx"))
+    twin = model.graph.initializer.add()
+    twin.CopyFrom(model.graph.initializer[0])
+    twin.name = "twin"
+    with (tmp_path / "w.data").open("wb") as file:
+        moved = moved_outside(model, "w.data", file)
+    assert (tmp_path / "w.data").stat().st_size < WEIGHTS + 8192
+    places = [{e.key: e.value for e in t.external_data} for t in moved.graph.initializer]
+    assert places[0] == places[-1]
+
+
+def test_numbers_of_four_bits_stay_where_they_are_not_raw(tmp_path: Path) -> None:
+    model = load_model(heavy(tmp_path / "in.onnx"))
+    kind = onnx.TensorProto.INT4
+    half = model.graph.initializer.add(name="half", data_type=kind, dims=[4096])
+    half.int32_data.extend([0x21] * 2048)
+    with (tmp_path / "w.data").open("wb") as file:
+        moved = moved_outside(model, "w.data", file)
+    (there,) = [t for t in moved.graph.initializer if t.name == "half"]
+    assert there == half

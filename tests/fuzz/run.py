@@ -19,6 +19,7 @@ import tempfile
 import warnings
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -129,6 +130,33 @@ def read_inputs(data: bytes) -> None:
                 read_given(Inputs((given,)), model)
 
 
+def read_member(data: bytes) -> None:
+    """Read inputs of a model from an archive whose one member is whatever comes."""
+    import io
+    import zipfile
+
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("ids.npy", data)
+    read_inputs(packed.getvalue())
+
+
+def read_metadata(data: bytes) -> None:
+    """Find the settings of a model in its bytes, and judge them, and what is no more than them."""
+    from contextlib import suppress
+
+    from memplan_cli.errors import MemplanError
+    from memplan_cli.onnx_io.recorded import SETTINGS, recorded_settings
+    from memplan_cli.onnx_io.scan import scanned_metadata
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "m.onnx"
+        path.write_bytes(data)
+        with suppress(MemplanError):
+            recorded_settings(scanned_metadata(path))
+    recorded_settings({SETTINGS: data.decode("utf-8", "replace")})
+
+
 def read_certificate(data: bytes) -> None:
     """Read a certificate, and check what is accepted against the model that it names, or not."""
     from dataclasses import replace
@@ -164,6 +192,8 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "baseline": read_baseline,
     "csv": read_csv,
     "inputs": read_inputs,
+    "member": read_member,
+    "metadata": read_metadata,
     "certificate": read_certificate,
 }
 
@@ -188,7 +218,7 @@ def fuzz(name: str, seconds: int, corpus: Path) -> None:
             "settings.prototxt", "settings.yaml_text", "onnx_io.writing.write",
             "reporting.findings.baseline", "planning.print_log", "reporting",
             "onnx_io.runs.given", "checking.certificates.verify", "core.results.certificate",
-            "reporting.media.text",
+            "reporting.media.text", "onnx_io.recorded", "onnx_io.scan",
         ):  # fmt: skip
             import_module(f"memplan_cli.{module}")
 
@@ -251,6 +281,8 @@ def main() -> int:
     if asked.inside:
         fuzz(asked.inside[0], asked.seconds, Path(asked.inside[1]))
         return 0
+    if find_spec("atheris") is None:
+        parser.error("atheris is not installed: `make fuzz` installs it")
     known = read_table(TABLE.read_text(encoding="utf-8")) if asked.write_table else {}
     failed = False
     for name in [asked.only] if asked.only else TARGETS:

@@ -1,26 +1,178 @@
-"""What memplan is built on: every lower bound is named once and can be tested."""
+"""What memplan is built on: bounds that can be tested, versions pinned by hashes, audits."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
+import sys
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 ROOT = Path(__file__).parents[2]
+LOCKS = ROOT / ".ci" / "locks"
+NAMES = ("dev", "run", "docs", "tools", "fuzz")
+PIN = re.compile(r"([a-z0-9-]+)==([0-9][0-9a-z.]*)( ; [^\\]+)? \\")
+HASH = re.compile(r"    --hash=sha256:[0-9a-f]{64}( \\)?")
 
 
-def oldest(text: str) -> list[str]:
-    spec = importlib.util.spec_from_file_location("oldest", ROOT / ".ci" / "oldest.py")
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / ".ci" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    found: list[str] = module.constraints(text)
+    return module
+
+
+def oldest(text: str) -> list[str]:
+    found: list[str] = script("oldest").constraints(text)
     return found
+
+
+def pinned(name: str) -> dict[str, set[str]]:
+    """Return the versions of each package in a lock."""
+    found: dict[str, set[str]] = {}
+    for line in (LOCKS / f"{name}.txt").read_text().splitlines():
+        if match := PIN.fullmatch(line):
+            found.setdefault(match[1], set()).add(match[2])
+    return found
+
+
+def test_locks_hold_pins_and_hashes_and_nothing_else() -> None:
+    for name in NAMES:
+        lines = (LOCKS / f"{name}.txt").read_text().splitlines()[1:]
+        strange = [at for at in lines if not PIN.fullmatch(at) and not HASH.fullmatch(at)]
+        assert strange == []
+        pins = [at for at, line in enumerate(lines) if PIN.fullmatch(line)]
+        assert pins
+        assert all(HASH.fullmatch(lines[at + 1]) for at in pins), "a pin without a hash"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_locks_have_what_is_asked_for_within_its_bounds(name: str) -> None:
+    versions = pinned(name)
+    for line in script("lock").wishes(name).splitlines():
+        if line.startswith("#"):
+            continue
+        wish = Requirement(line)
+        found = versions[wish.name.lower()]
+        assert any(wish.specifier.contains(Version(one)) for one in found), line
+
+
+def test_environments_with_memplan_in_them_agree_on_versions() -> None:
+    dev = pinned("dev")
+    for name in ("run", "docs"):
+        other = pinned(name)
+        assert all(other[one] == dev[one] for one in other.keys() & dev.keys())
+    assert pinned("run").keys() <= dev.keys()
+
+
+@pytest.mark.parametrize(
+    ("version", "wish", "locked"),
+    [((3, 11), "", True), ((3, 12), "", True), ((3, 14), "", False), ((3, 11), "no", False)],
+)
+def test_other_pythons_and_those_who_ask_install_by_ranges(
+    version: tuple[int, int],
+    wish: str,
+    locked: bool,  # noqa: FBT001 - a row of the table
+) -> None:
+    install = script("install")
+    assert install.is_locked(version, wish) is locked
+    words = install.commands("dev", locked=locked)
+    assert any("--require-hashes" in one for one in words) is locked
+    assert words[-1][-1] == ("." if locked else ".[dev]")
+
+
+def test_pythons_of_the_workflow_install_by_hashes() -> None:
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
+    asked = workflow["jobs"]["test"]["strategy"]["matrix"]["python"]
+    locked = [f"{major}.{minor}" for major, minor in script("install").LOCKED]
+    assert asked == locked
+
+
+def test_no_dependency_has_an_upper_bound() -> None:
+    extras = project()["optional-dependencies"].values()
+    wishes = [*project()["dependencies"], *(one for extra in extras for one in extra)]
+    operators = {bound.operator for wish in wishes for bound in Requirement(wish).specifier}
+    assert operators == {">="}, "say why in docs/measurements/supply.md"
+
+
+def fake_audit(folder: Path, *lines: str) -> str:
+    """Write a program that stands for pip-audit."""
+    tool = folder / "pip-audit"
+    tool.write_text("\n".join([f"#!{sys.executable}", "import sys", *lines]))
+    tool.chmod(0o755)
+    return str(tool)
+
+
+def test_audit_that_nobody_answers_is_neither_clean_nor_a_finding(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tool = fake_audit(tmp_path, "sys.exit('ERROR: no route to host')")
+    assert script("audit").main(tool) == 3
+    said = capsys.readouterr().err
+    assert "no route to host" in said
+    assert "not done" in said
+
+
+def test_audit_lists_each_known_fault_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fault = {"id": "CVE-1", "fix_versions": ["2.0"]}
+    answer = {"dependencies": [{"name": "a", "version": "1.0", "vulns": [fault]}]}
+    tool = fake_audit(tmp_path, f"print({json.dumps(answer)!r})", "sys.exit(1)")
+    assert script("audit").main(tool) == 1
+    assert capsys.readouterr().out.count("a 1.0: CVE-1 (mended in 2.0)") == 1
+
+
+def test_audit_without_faults_is_clean(tmp_path: Path) -> None:
+    answer = {"dependencies": [{"name": "a", "version": "1.0", "vulns": []}]}
+    tool = fake_audit(tmp_path, f"print({json.dumps(answer)!r})")
+    assert script("audit").main(tool) == 0
+
+
+def test_audit_asks_the_second_service_where_the_first_is_silent(tmp_path: Path) -> None:
+    answer: dict[str, Any] = {"dependencies": []}
+    tool = fake_audit(
+        tmp_path, "if 'pypi' in sys.argv: sys.exit('gone')", f"print({json.dumps(answer)!r})"
+    )
+    assert script("audit").main(tool) == 0
+
+
+def test_release_lists_each_component_with_the_hash_of_its_file() -> None:
+    listed = {
+        "metadata": {"component": {"name": "memplan"}},
+        "components": [
+            {
+                "name": "NumPy",
+                "externalReferences": [
+                    {"type": "distribution", "url": "file:///home/me/numpy.whl"},
+                    {"type": "website", "url": "https://numpy.org"},
+                ],
+            }
+        ],
+    }
+    made = script("sbom").hashed(listed, {"numpy": "12", "memplan": "34"})
+    (component,) = made["components"]
+    assert component["hashes"] == [{"alg": "SHA-256", "content": "12"}]
+    assert [link["type"] for link in component["externalReferences"]] == ["website"]
+    assert made["metadata"]["component"]["hashes"] == [{"alg": "SHA-256", "content": "34"}]
+
+
+def test_release_refuses_a_component_that_the_lock_does_not_have() -> None:
+    listed = {"metadata": {"component": {"name": "memplan"}}, "components": [{"name": "x"}]}
+    with pytest.raises(KeyError):
+        script("sbom").hashed(listed, {"memplan": "34"})
 
 
 def project() -> dict[str, Any]:

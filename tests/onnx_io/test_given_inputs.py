@@ -15,6 +15,7 @@ import onnx.parser
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from numpy.lib import format as npy
 from onnx import helper, numpy_helper
 
 from memplan_cli.core.bindings import Feed, Inputs
@@ -322,3 +323,73 @@ def test_any_json_is_read_or_refused(
         read_given(as_json(tmp_path, document), net)
     except SettingsError as error:
         assert "\n" not in str(error)  # noqa: PT017 - junk may be right by chance
+
+
+def test_no_array_is_loaded_before_all_are_judged(
+    net: ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def loaded(*_: object, **__: object) -> None:
+        raise AssertionError("it was loaded")
+
+    given = saved(tmp_path, ids=IDS, x=np.zeros((2, 3), np.int8))
+    monkeypatch.setattr(npy, "read_array", loaded)
+    refused(given, net, "int8", "float32")
+
+
+def test_inputs_that_are_too_large_together_are_refused_before_they_are_loaded(
+    net: ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "i.npz"
+    ids, x = np.zeros((1000, 100), np.int64), np.zeros((1000, 3), np.float32)
+    np.savez_compressed(path, ids=ids, x=x)
+    monkeypatch.setattr(input_files, "LARGEST", ids.nbytes + 20)
+    refused(Inputs((str(path),)), net, "more than inputs")
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"dims": [-2, 3], "raw_data": bytes(24)}, "negative dim"),
+        ({"dims": [1 << 40, 3], "raw_data": bytes(24)}, "more than inputs"),
+        ({"dims": [2, 3], "raw_data": bytes(24), "float_data": [1.0] * 6}, "twice"),
+    ],
+)
+def test_tensors_that_lie_are_refused(
+    net: ModelProto, tmp_path: Path, fields: dict[str, Any], said: str
+) -> None:
+    tensor = onnx.TensorProto(name="x", data_type=onnx.TensorProto.FLOAT, **fields)
+    (tmp_path / "input_0.pb").write_bytes(tensor.SerializeToString())
+    refused(Inputs((str(tmp_path),)), net, said)
+
+
+def test_a_tensor_of_terabytes_of_nothing_is_not_read(net: ModelProto, tmp_path: Path) -> None:
+    with (tmp_path / "input_0.pb").open("wb") as file:
+        file.truncate(1 << 40)
+    refused(Inputs((str(tmp_path),)), net, "more than a file of its kind")
+
+
+def test_json_that_says_a_thing_twice_is_refused(net: ModelProto, tmp_path: Path) -> None:
+    path = tmp_path / "i.json"
+    path.write_text('{"x": {"shape": [2, 3], "shape": [4, 3]}}')
+    refused(Inputs((str(path),)), net, "'shape'", "twice")
+
+
+@pytest.mark.parametrize("entry", [{"value": 1}, {"low": 0, "high": 1}, {"gen": "zeros"}])
+def test_values_that_would_take_more_bytes_than_inputs_may_are_refused(
+    net: ModelProto, tmp_path: Path, entry: dict[str, Any]
+) -> None:
+    refused(
+        as_json(tmp_path, {"x": {"shape": [1 << 30, 3], **entry}}), net, "more than inputs"
+    )
+
+
+def test_a_constant_without_its_value_is_refused(net: ModelProto, tmp_path: Path) -> None:
+    refused(as_json(tmp_path, {"x": {"shape": [2, 3], "gen": "const"}}), net, "draws nothing")
+
+
+@pytest.mark.parametrize("text", ["\ud800", "a\0"])
+def test_text_that_no_run_can_be_given_is_refused(
+    net: ModelProto, tmp_path: Path, text: str
+) -> None:
+    refused(as_json(tmp_path, {"words": {"value": [text]}}), net, "no text that a run")
+    refused(Inputs(values={"words": [text]}), net)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -110,3 +111,90 @@ def test_options_that_write_files_or_that_memplan_never_sets_are_refused(
     text = json.dumps({"provider": CUDA, "settings": {scope: {option: "/etc/passwd"}}})
     with pytest.raises(ModelError, match=f"{option}.*never does"):
         recorded_settings({SETTINGS: text})
+
+
+@pytest.mark.parametrize(
+    ("scope", "option", "value"),
+    [
+        ("session", "enable_mem_pattern", "no"),
+        ("session", "enable_mem_pattern", 1),
+        ("session", "execution_order", "__class__"),
+        ("session", "graph_optimization_level", 7),
+        ("session_config", "session.disable_prepacking", "2"),
+        ("session_config", "optimization.disable_specified_optimizers", "x" * 5000),
+        ("session_config", "optimization.disable_specified_optimizers", "\x1b[2J"),
+        ("arena", "arena_extend_strategy", "kEvil"),
+        ("arena", "initial_chunk_size_bytes", 1 << 31),
+        ("arena", "initial_chunk_size_bytes", -2),
+        ("arena", "max_mem", 1 << 62),
+        ("arena", "max_mem", True),
+        ("arena", "max_mem", "much"),
+        ("provider", "gpu_mem_limit", "9" * 5000),
+        ("run_config", "memory.enable_memory_arena_shrinkage", "cpu:0;/etc"),
+    ],
+)
+def test_values_that_an_option_cannot_have_are_refused(
+    scope: str, option: str, value: object
+) -> None:
+    text = json.dumps({"provider": CUDA, "settings": {scope: {option: value}}})
+    with pytest.raises(ModelError, match=f"{option}.*cannot be") as error:
+        recorded_settings({SETTINGS: text})
+    assert len(str(error.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("scope", "option", "value"),
+    [
+        ("arena", "max_mem", -1),
+        ("arena", "initial_chunk_size_bytes", (1 << 31) - 1),
+        ("provider", "gpu_mem_limit", "4096"),
+        ("provider", "use_tf32", 0),
+        ("run_config", "memory.enable_memory_arena_shrinkage", "cpu:0;gpu:0"),
+        ("session", "execution_order", "MEMORY_EFFICIENT"),
+    ],
+)
+def test_values_that_an_option_can_have_are_believed(
+    scope: str, option: str, value: object
+) -> None:
+    text = json.dumps({"provider": CUDA, "settings": {scope: {option: value}}})
+    found = recorded_settings({SETTINGS: text})
+    assert found is not None
+    assert getattr(found.settings, scope) == {option: value}
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (bytes(100), "no field 0"),
+        (b"\x08\x01" * ((1 << 20) + 1), "more than"),
+        (b"\x72\x04\x0a\x7fab", "ends within"),
+        (b"\x72\x03\x0a\x01a\x72\x02\x09\x00" + bytes(20), "behind its message"),
+    ],
+)
+def test_bytes_that_would_take_long_or_lie_about_their_length_are_refused(
+    tmp_path: Path, data: bytes, said: str
+) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(data)
+    with pytest.raises(ModelError, match=said):
+        scanned_metadata(path)
+
+
+def test_what_has_no_end_or_terabytes_of_nothing_is_not_read(tmp_path: Path) -> None:
+    pipe, sparse = tmp_path / "pipe.onnx", tmp_path / "sparse.onnx"
+    os.mkfifo(pipe)
+    with sparse.open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(ModelError, match="no regular file"):
+        scanned_metadata(pipe)
+    with pytest.raises(ModelError, match="more than a file of its kind"):
+        scanned_metadata(sparse)
+
+
+def test_of_an_entry_that_is_too_long_the_key_alone_is_read(tmp_path: Path) -> None:
+    model = onnx.ModelProto(ir_version=8)
+    model.metadata_props.add(key="long", value="x" * ((1 << 24) + 1))
+    model.metadata_props.add(key="short", value="y")
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    assert scanned_metadata(path) == {"long": "", "short": "y"}

@@ -232,19 +232,6 @@ def test_a_budget_that_live_bytes_keep_and_the_plan_does_not_is_a_warning() -> N
     assert roomy.report.warnings == ()
 
 
-def test_what_training_takes_is_estimated_of_flat_forward_models_of_known_sizes_only() -> None:
-    flat = "g (float[4] x) => (float[4] z) { a = Exp(x) z = Exp(a) }"
-    assert plan_of_text(flat).report.training_estimate == {"raw": 16, "optimized": 16}
-    body = "<body = b (int64 i, bool on, float[4] v) => (bool go, float[4] w) "
-    body += "{ go = Identity(on) w = Exp(v) }>"
-    nested = f"g (float[4] x, int64 n, bool c) => (float[4] z) {{ z = Loop (n, c, x) {body} }}"
-    words = (
-        "g (string[2] x) => (string[2] z) { a = StringConcat(x, x) z = StringConcat(a, x) }"
-    )
-    for text in (nested, flat.replace("4", "batch"), words):
-        assert not plan_of_text(text).report.training_estimate
-
-
 def test_an_alignment_that_was_asked_for_is_kept_whatever_it_costs() -> None:
     text = "g (float[8] x) => (float[8] z) { a = Exp(x) b = Softmax(x) z = Add(b, a) }"
     for level in (0, 1, 2):
@@ -260,5 +247,3 @@ def test_a_plan_for_a_provider_is_of_that_providers_graph() -> None:
     assert portable.target == "portable"
     report = plan_of_text(CHAIN, Settings(target="cpu")).report
     assert report.target == "cpu"
-    assert portable.training_estimate
-    assert not report.training_estimate, "what was fused is trained by nobody"

@@ -35,3 +35,14 @@ def test_settings_are_for_the_provider_that_they_were_measured_on(
     assert asked == [CUDA]
     assert f"providers=[({CUDA!r}" in SETTINGS["text"](best, "m.onnx")
     assert json.loads(SETTINGS["json"](best, "m.onnx"))["provider"] == CUDA
+
+
+def test_a_search_counts_each_process_and_says_so(samples: Path) -> None:
+    told: list[str] = []
+    trial = Trial(runs=1, timing_runs=0)
+    facts.best_settings(samples / "train_mlp.onnx", Binding(), trial, told.append)
+    assert len(told) > 2
+    assert [text.partition(", ")[2].split()[0] for text in told] == [
+        str(at) for at in range(len(told))
+    ]
+    assert all(text.startswith(facts.TUNING) for text in told)

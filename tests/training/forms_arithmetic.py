@@ -151,6 +151,8 @@ BOUNDS: Forms = {
 }
 
 OPERANDS: Forms = {
+    "HardSigmoid-saturated": form("y = HardSigmoid<alpha=3.0>(x)", x=fixed(3, 4)),
+    "Shrink-default": form("y = Shrink(x)", x=single(3, 5)),
     "Shrink-wide": form("y = Shrink<lambd=-0.2, bias=0.3>(x)", x=single(3, 4)),
     "Shrink-shifted": form("y = Shrink<lambd=0.32, bias=0.1>(x)", x=single(3, 4)),
     "Sum-one": form("y = Sum(x)", x=(2, 3)),

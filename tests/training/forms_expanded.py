@@ -151,6 +151,14 @@ BODIES: Forms = {
         b=(3,),
         c=np.array([False]),
     ),
+    "If-own-weights": form(
+        "y = If(c) <then_branch = t () => (double[3] p) <double[3] w = {0.5, 2, 3}>"
+        " { h = Mul(a, w) p = Mul(h, b) }, else_branch = e () => (double[3] q)"
+        " <double[3] v = {2, 3, 4}> { q = Mul(b, v) }>",
+        a=(3,),
+        b=(3,),
+        c=np.array([True]),
+    ),
     "If-two-results": form(
         "y, z = If(c) <then_branch = t () => (double[3] p, double[3] r)"
         " { p = Mul(a, b) r = Sin(p) }, else_branch = e () => (double[3] q, double[3] s)"

@@ -12,6 +12,7 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from memplan_cli.onnx_io.read import program_of
+from memplan_cli.runtime.workers.blocks import block_size
 from memplan_cli.transforms.chunking.axes.table import edit
 from memplan_cli.transforms.chunking.axes.terms import Node
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-CONTRIB = "com.microsoft"
+CONTRIB, NCHWC = "com.microsoft", "com.microsoft.nchwc"
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,8 @@ class Case:
         ]
         results = [helper.make_empty_tensor_value_info(name) for name in made]
         graph = helper.make_graph([node], "case", given, results, known)
-        imports = [helper.make_opsetid("", self.opset), helper.make_opsetid(CONTRIB, 1)]
+        own = [helper.make_opsetid(domain, 1) for domain in (CONTRIB, NCHWC)]
+        imports = [helper.make_opsetid("", self.opset), *own]
         return helper.make_model(graph, opset_imports=imports, ir_version=10)
 
     def feeds(self) -> dict[str, Array]:
@@ -98,6 +100,22 @@ class Case:
         )
         return [np.asarray(each) for each in session.run(None, self.feeds())]
 
+    def block(self, at: int) -> int:
+        """Return the block of channels of an input; 0 where it is an array like any other."""
+        is_blocked = self.domain == NCHWC and self.type != "ReorderInput" and at in {0, 3}
+        return block_size() if is_blocked else 0
+
+    def allows(self, split: Split) -> bool:
+        """Whether what has its channels in blocks is cut along samples or rows."""
+        reads = [part for at, part in enumerate(split.inputs) if self.block(at)]
+        makes = split.outputs if self.block_of_results else ()
+        return all(part is None or part.axis in {0, 2} for part in (*reads, *makes))
+
+    @property
+    def block_of_results(self) -> int:
+        is_blocked = self.domain == NCHWC and self.type != "ReorderOutput"
+        return block_size() if is_blocked else 0
+
     def piece(self, node: Node, split: Split, piece: Range) -> Case:
         """Return the case of one piece."""
         changed = edit(node, split, piece)
@@ -106,9 +124,8 @@ class Case:
             array = inputs[at]
             if part is not None and array is not None:
                 start, stop = part.range(piece, array.shape[part.axis])
-                places = [slice(None)] * array.ndim
-                places[part.axis] = slice(start, stop)
-                inputs[at] = cut = array[tuple(places)].copy()
+                taken = _taken(array, part.axis, start, stop, block=self.block(at))
+                inputs[at] = cut = taken.copy()
                 if not cut.size:
                     raise ValueError(f"a piece without elements of input {at}")
         for at, values in changed.constants.items():
@@ -129,14 +146,28 @@ def differences(
     whole, found = run(case), []
     for piece in pairwise([0, *cuts, split.extent]):
         made = run(case.piece(node, split, piece))
+        before, after = edit(node, split, piece).beyond
         for at, part in enumerate(split.outputs):
             if part is not None:
+                own = made[at]
+                if at == 0:
+                    own = _taken(own, part.axis, before, own.shape[part.axis] - after)
                 start, stop = part.range(piece, whole[at].shape[part.axis])
-                places = [slice(None)] * whole[at].ndim
-                places[part.axis] = slice(start, stop)
-                if not is_same(made[at], whole[at][tuple(places)]):
+                block = case.block_of_results
+                if not is_same(own, _taken(whole[at], part.axis, start, stop, block)):
                     found.append(f"output {at} of {piece}")
     return found
+
+
+def _taken(array: Array, axis: int, start: int, stop: int, block: int = 0) -> Array:
+    """Return a range of an axis; of rows where channels lie in blocks behind the columns."""
+    if block and axis == 2:
+        n, c, h, w = array.shape
+        rows = array.reshape(n, c // block, h, w * block)[:, :, start:stop]
+        return rows.reshape(n, c, stop - start, w)
+    places = [slice(None)] * array.ndim
+    places[axis] = slice(start, stop)
+    return array[tuple(places)]
 
 
 def is_same(one: Array, other: Array) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 
 from memplan_cli.transforms.chunking.axes import elementwise, normalisation
-from transforms.chunk_cases import CONTRIB, Case
+from transforms.chunk_cases import CONTRIB, NCHWC, Case
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -166,8 +166,11 @@ def _normalised(draw: Draw, kind: str) -> Case:
         )
     if kind.startswith("Global"):
         return Case(kind, (x,))
-    attributes = {"num_groups": 2} if kind == "GroupNormalization" else {}
-    return Case(kind, (x, *per_channel[:2]), attributes)
+    if kind == "InstanceNormalization":
+        return Case(kind, (x, *per_channel[:2]))
+    x = draw.whole(n, 12, h, w)
+    own = draw.floats(12), draw.floats(12)
+    return Case(kind, (x, *own), {"num_groups": draw.one_of(3, 4, 6)})
 
 
 def _reduce(draw: Draw, kind: str) -> Case:
@@ -257,6 +260,41 @@ def _window(draw: Draw, kind: str) -> Case:
     return Case(kind, (x,), attributes)
 
 
+def _in_blocks(draw: Draw, kind: str) -> Case:
+    """Return a convolution over blocks of channels; 16 are whole blocks on any machine."""
+    case = _window(draw, kind)
+    x = draw.whole(2, 16, *(case.inputs[0].shape[2:] if case.inputs[0] is not None else ()))
+    attributes = {name: case.attributes[name] for name in case.attributes if name != "group"}
+    if kind != "Conv":
+        return Case(kind, (x,), attributes, domain=NCHWC)
+    weight, bias = draw.whole(16, 16, *attributes["kernel_shape"]), draw.whole(16)
+    plain = Case(kind, (x, weight, bias), attributes, domain=NCHWC)
+    if draw.coin():
+        return plain
+    added = draw.whole(*plain.run_in_runtime()[0].shape)
+    return Case(kind, (x, weight, bias, added), attributes, domain=NCHWC)
+
+
+def _fused_conv(draw: Draw) -> Case:
+    case = _window(draw, "Conv")
+    attributes = {**case.attributes, "activation": "Relu"}
+    plain = Case("FusedConv", case.inputs, attributes, domain=CONTRIB)
+    if draw.coin():
+        return plain
+    added = draw.whole(*plain.run_in_runtime()[0].shape)
+    return Case("FusedConv", (*case.inputs, added), attributes, domain=CONTRIB)
+
+
+def _reorder(draw: Draw, kind: str) -> Case:
+    n, h, w = 3, *draw.dims(2)
+    is_last = draw.one_of(0, 1)
+    if kind == "ReorderInput":
+        x = draw.floats(n, h, w, 16) if is_last else draw.floats(n, 16, h, w)
+        return Case(kind, (x,), {"channels_last": is_last}, domain=NCHWC)
+    said = {"channels_last": is_last, "channels": 16}
+    return Case(kind, (draw.floats(n, 16, h, w),), said, domain=NCHWC)
+
+
 def _conv_transpose(draw: Draw) -> Case:
     return Case("ConvTranspose", (draw.whole(3, 2, 5, 4), draw.whole(2, 3, 2, 2)))
 
@@ -265,9 +303,12 @@ def _blocks(draw: Draw, kind: str) -> Case:
     return Case(kind, (draw.floats(3, 4, 6, 8),), {"blocksize": 2})
 
 
+_PLACES = ("half_pixel", "pytorch_half_pixel", "asymmetric")
+
+
 def _resize(draw: Draw) -> Case:
-    x = draw.floats(3, 2, 5, 4)
-    factor = draw.one_of(2, 3)
+    x = draw.floats(3, 2, 8, 6)
+    factor = draw.one_of(2, 3, 4)
     attributes = draw.one_of(
         {
             "mode": "nearest",
@@ -275,10 +316,11 @@ def _resize(draw: Draw) -> Case:
             "nearest_mode": "floor",
         },
         {"mode": "nearest"},
-        {"mode": "linear"},
+        {"mode": "linear", "coordinate_transformation_mode": draw.one_of(*_PLACES)},
+        {"mode": "cubic", "coordinate_transformation_mode": draw.one_of(*_PLACES)},
     )
     if draw.coin():
-        sizes = np.array((3, 2, 5 * factor, 8), np.int64)
+        sizes = np.array((3, 2, 8 * factor, 12), np.int64)
         return Case("Resize", (x, None, None, sizes), attributes, constants=(3,))
     scales = np.array((1, 1, factor, 2), np.float32)
     return Case("Resize", (x, None, scales), attributes, constants=(2,))
@@ -363,6 +405,12 @@ CASES: Mapping[str, Callable[[Draw], Case]] = {
         f"{CONTRIB}:{kind}": partial(_unary, kind=kind, domain=CONTRIB)
         for kind in ("Gelu", "QuickGelu")
     },
+    **{f"{NCHWC}:{kind}": partial(_in_blocks, kind=kind) for kind in ("Conv", "MaxPool")},
+    **{
+        f"{NCHWC}:{kind}": partial(_reorder, kind=kind)
+        for kind in ("ReorderInput", "ReorderOutput")
+    },
+    f"{CONTRIB}:FusedConv": _fused_conv,
     "MatMul": _matmul,
     f"{CONTRIB}:FusedMatMul": _fused_matmul,
     "Gemm": _gemm,

@@ -33,6 +33,11 @@ def drawn(kind: str, seed: int) -> tuple[Case, Node]:
     return case, case.node(run(case))
 
 
+def own_splits(case: Case, node: Node) -> list[Split]:
+    """Return the splits of a case: columns of blocks of channels are not cut."""
+    return [split for split in splits(node) if case.allows(split)]
+
+
 def cuts_of(split: Split, seed: int) -> list[int]:
     rng = np.random.default_rng(seed)
     count = int(rng.integers(1, min(split.extent, 4)))
@@ -48,7 +53,7 @@ def test_every_operator_of_the_table_has_a_case() -> None:
 @given(seed=SEEDS)
 def test_pieces_put_together_are_the_whole(kind: str, seed: int) -> None:
     case, node = drawn(kind, seed)
-    for split in splits(node):
+    for split in own_splits(case, node):
         assert not differences(case, node, split, cuts_of(split, seed), run), split
 
 
@@ -63,6 +68,8 @@ def others(case: Case, node: Node, split: Split) -> Iterator[Split]:
         shape = node.inputs[at]
         if shape and at not in (*case.constants, *case.ignored):
             for other in _other_inputs(shape, part):
+                if case.type == "Resize" and other and part and other.before > part.before:
+                    continue  # what it makes of a wider halo is cut off
                 changed = (*split.inputs[:at], other, *split.inputs[at + 1 :])
                 yield split._replace(inputs=changed)
     for at, part in enumerate(split.outputs):
@@ -95,7 +102,7 @@ def _other_axes(rank: int, part: Part) -> list[int]:
 def test_the_negation_of_an_entry_is_another_result(kind: str) -> None:
     for seed in range(6):
         case, node = drawn(kind, seed)
-        for split in splits(node):
+        for split in own_splits(case, node):
             for other in others(case, node, split):
                 assert not _is_same(case, node, other), (seed, split, other)
 

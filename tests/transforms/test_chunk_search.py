@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from memplan_cli.analysis.storage import live_peak
+from memplan_cli.core.program import VarId
 from memplan_cli.onnx_io.writing.chunked import chunked_model
+from memplan_cli.shapes.reading import read_program
+from memplan_cli.transforms.chunking.region import regions_of
+from memplan_cli.transforms.chunking.rewrite import chunked
 from memplan_cli.transforms.chunking.search import Found, search
 from memplan_cli.transforms.terms import Terms
 from transforms.chunk_models import Maker, convolutions, transformer
@@ -57,11 +62,48 @@ def test_no_choice_gets_below_the_bound() -> None:
 def test_an_op_that_mixes_every_axis_is_the_bound() -> None:
     make = Maker()
     x = make.node("Conv", "x", make.weight(8, 3, 3, 3), pads=(1, 1, 1, 1))
-    mixed = make.node("InstanceNormalization", x, make.weight(8), make.weight(8))
+    mixed = make.node("LayerNormalization", x, make.weight(8, 32, 32), axis=1)
     x = make.node("Conv", mixed, make.weight(3, 8, 3, 3), pads=(1, 1, 1, 1))
     found = searched(make.model({"x": (1, 3, 32, 32)}, x), 0.1)
     assert found.bound.op == f"n_{mixed}"
     assert found.bound.bytes == 2 * 8 * 32 * 32 * 4 <= found.peak
+
+
+def test_normalisation_by_groups_is_cut_as_exporters_write_it() -> None:
+    make = Maker()
+    x = make.node("Conv", "x", make.weight(8, 3, 3, 3), pads=(1, 1, 1, 1))
+    groups = make.node("Reshape", x, make.constant(np.array((1, 4, -1), np.int64)))
+    mixed = make.node("InstanceNormalization", groups, make.weight(4), make.weight(4))
+    x = make.node("Reshape", mixed, make.constant(np.array((1, 8, 32, 32), np.int64)))
+    x = make.node("Conv", make.node("Sigmoid", x), make.weight(3, 8, 3, 3), pads=(1, 1, 1, 1))
+    model = make.model({"x": (1, 3, 32, 32)}, x)
+    graph = graph_of(model)
+    region = list(regions_of(graph, VarId(mixed), 1))[-1]
+    made = chunked(graph, [(region, 4)])
+    assert made is not None
+    written, _ = chunked_model(model, made.program, made.constants)
+    assert [x.tobytes() for x in run(written)] == [x.tobytes() for x in run(model)]
+
+
+def test_a_normalisation_is_computed_again_where_that_needs_less() -> None:
+    model = transformer(length=128, layers=2)
+    graph = graph_of(model)
+    mixed = [op.outputs[0] for op in graph.ops if op.type == "Softmax"][-1]
+    copied = [region for region in regions_of(graph, mixed, 2) if region.copied]
+    assert copied
+    region = copied[-1]
+    assert {graph.ops[at].type for at in region.copied} == {"LayerNormalization"}
+    made = chunked(graph, [(region, 8)])
+    assert made is not None
+    written, program = chunked_model(model, made.program, made.constants)
+    assert read_program(written).program.body == program.body
+    assert [x.tobytes() for x in run(written)] == [x.tobytes() for x in run(model)]
+
+
+def test_a_budget_in_vain_is_given_up_after_some_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("memplan_cli.transforms.chunking.search._MOST_TRIED", 2_000)
+    found = searched(transformer(length=128, layers=2), 0.05)
+    assert found.bound.bytes <= found.peak < found.before
 
 
 def test_layers_that_are_alike_are_cut_alike() -> None:

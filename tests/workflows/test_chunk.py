@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import onnx
 import pytest
 
@@ -61,7 +62,7 @@ def test_what_the_runtime_takes_falls_as_the_plan_says(tmp_path: Path) -> None:
 def test_a_budget_that_cannot_be_met_writes_nothing(tmp_path: Path) -> None:
     make = Maker()
     x = make.node("Conv", "x", make.weight(8, 3, 3, 3), pads=(1, 1, 1, 1))
-    mixed = make.node("InstanceNormalization", x, make.weight(8), make.weight(8))
+    mixed = make.node("LayerNormalization", x, make.weight(8, 32, 32), axis=1)
     x = make.node("Conv", mixed, make.weight(3, 8, 3, 3), pads=(1, 1, 1, 1))
     path = saved(tmp_path, make.model({"x": (1, 3, 32, 32)}, x))
     found = memplan("optimize", path, "--chunk", "auto", "--budget", "1KiB")
@@ -88,10 +89,7 @@ def test_a_bound_dim_is_the_only_one_of_the_written_file(tmp_path: Path) -> None
     ("options", "message"),
     [
         ((), "needs a budget"),
-        (("--budget", "50%", "--recompute", "auto"), "--recompute cannot be combined"),
-        (("--budget", "50%", "--fold-constants"), "--fold-constants cannot be combined"),
-        (("--budget", "50%", "--target", "cpu"), "--target"),
-        (("--budget", "50%", "--donate", "x=*"), "--donate cannot be combined"),
+        (("--budget", "50%", "--donate", "x=*"), "donation"),
         (("--budget", "x"), "budget"),
     ],
 )
@@ -103,6 +101,64 @@ def test_options_that_do_not_go_with_it_are_refused(
     assert found.exit_code == 2
     assert message in found.output
     assert "Traceback" not in found.output
+
+
+def test_another_target_than_the_cpu_is_refused(tmp_path: Path) -> None:
+    path = saved(tmp_path, convolutions(size=8, layers=2))
+    with pytest.raises(SettingsError, match="kernels on CPU alone"):
+        workflows.plan(path, replace(HALF, target="cuda"))
+
+
+@pytest.mark.parametrize("layout", [transformer(length=128, layers=1), convolutions(96, 5)])
+def test_the_graph_of_the_runtime_is_cut_and_keeps_its_bits(
+    tmp_path: Path, layout: onnx.ModelProto
+) -> None:
+    found = workflows.optimize(saved(tmp_path, layout), replace(HALF, target="cpu"))
+    assert found.passed
+    report = found.plan.report
+    assert report.chunked.regions
+    assert report.chunked.met
+    assert report.validation is not None
+    assert report.validation.bit_identical
+
+
+def with_a_constant_to_fold(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Put a Transpose before the first weight of a product."""
+    node = next(n for n in model.graph.node if n.op_type == "MatMul" and n.input[1][0] == "w")
+    weight = next(w for w in model.graph.initializer if w.name == node.input[1])
+    turned = np.ascontiguousarray(onnx.numpy_helper.to_array(weight).T)
+    weight.CopyFrom(onnx.numpy_helper.from_array(turned, weight.name))
+    model.graph.node.insert(
+        0,
+        onnx.helper.make_node("Transpose", [weight.name], ["turned"], "n_turned", perm=[1, 0]),
+    )
+    node.input[1] = "turned"
+    return model
+
+
+def test_constants_are_folded_and_regions_cut_in_one_file(tmp_path: Path) -> None:
+    path = saved(tmp_path, with_a_constant_to_fold(transformer(length=128, layers=1)))
+    found = workflows.optimize(path, replace(HALF, fold_constants=True))
+    assert found.passed
+    report = found.plan.report
+    assert report.chunked.regions
+    assert [each.name for each in report.folded.tensors] == ["turned"]
+    assert found.model is not None
+    kinds = [node.name for node in onnx.load(found.model).graph.node]
+    assert "n_turned" not in kinds
+
+
+def test_a_budget_is_met_by_pieces_or_by_recomputing_whichever_adds_less(
+    tmp_path: Path,
+) -> None:
+    path = saved(tmp_path, transformer(length=128, layers=1))
+    pieces = workflows.plan(path, HALF).report
+    both = workflows.plan(path, replace(HALF, recompute="auto")).report
+    added = both.chunked.flops_increase + both.recompute.flops_increase
+    assert both.recompute.met
+    assert both.memory.live_peak is not None
+    assert both.memory.live_peak <= (both.recompute.budget or 0)
+    assert added <= pieces.chunked.flops_increase
 
 
 def test_fit_and_several_dims_are_refused(tmp_path: Path) -> None:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from memplan_cli import workflows
-from memplan_cli.errors import SettingsError, UnknownSizeError
+from memplan_cli.errors import RuntimeUnavailableError, SettingsError, UnknownSizeError
 from memplan_cli.planning.fit import (
     LARGEST_DIM,
     Need,
+    Point,
     Question,
     frontier,
     largest,
@@ -22,6 +23,7 @@ from memplan_cli.planning.fit import (
 )
 from memplan_cli.settings.settings import Settings
 from memplan_cli.workflows.fit import MemoryLimit, bind_program, fit
+from memplan_cli.workflows.fit_process import Runs, confirm
 from story import memplan
 
 if TYPE_CHECKING:
@@ -96,7 +98,7 @@ def test_expressions_are_solved_without_a_plan() -> None:
 
 def test_the_largest_batch_of_a_model_is_what_exact_plans_say() -> None:
     memory = 1 << 20
-    found = fit(SAMPLE, MemoryLimit(memory, ("batch",), overhead=0))
+    found = fit(SAMPLE, MemoryLimit(memory, ("batch",), overhead=0, of="tensors"))
     (point,) = found.points
 
     def total(batch: int) -> int:
@@ -110,8 +112,8 @@ def test_the_largest_batch_of_a_model_is_what_exact_plans_say() -> None:
 
 
 def test_overhead_is_taken_off_the_memory() -> None:
-    whole = fit(SAMPLE, MemoryLimit(1 << 20, ("batch",), overhead=0))
-    less = fit(SAMPLE, MemoryLimit(1 << 20, ("batch",), overhead=1 << 19))
+    whole = fit(SAMPLE, MemoryLimit(1 << 20, ("batch",), overhead=0, of="tensors"))
+    less = fit(SAMPLE, MemoryLimit(1 << 20, ("batch",), overhead=1 << 19, of="tensors"))
     assert less.points[0].dims["batch"] < whole.points[0].dims["batch"]
     assert less.points[0].need.total <= 1 << 19
 
@@ -146,10 +148,64 @@ def test_a_size_that_depends_on_data_is_an_error(tmp_path: Path) -> None:
 
 
 def test_confirming_runs_the_answer() -> None:
-    found = fit(SAMPLE, MemoryLimit(64 << 20, ("batch",), overhead=0, provider="cpu"))
+    found = fit(SAMPLE, MemoryLimit(64 << 20, ("batch",), provider="cpu"))
     assert found.confirmed is not None
     assert found.confirmed.dims == found.points[0].dims
-    assert found.confirmed.held > 0
+    assert found.confirmed.taken > 0
+    assert found.passed
+
+
+class Taken(Runs):
+    """Runs that take a given number of bytes for each of a batch."""
+
+    asked: ClassVar[list[int]] = []
+
+    def taken(self, dims: Mapping[str, int]) -> tuple[int, str]:
+        self.asked.append(dims["batch"])
+        return 12 * dims["batch"], "process"
+
+
+def test_a_run_that_takes_too_much_is_followed_by_smaller_ones_until_one_fits() -> None:
+    Taken.asked.clear()
+    point = Point({"batch": 100}, Need(0, 100, 0, 900, process=900), None)
+    runs = Taken(SAMPLE, "CPUExecutionProvider", Settings())
+    seen = confirm(Question("batch", {}, 1000), point, runs)
+    assert Taken.asked == [100, 76]
+    assert (seen.dims, seen.runs) == ({"batch": 76}, 2)
+    assert seen.total(0) <= 1000
+
+
+def test_a_fit_goes_by_the_predicted_process_and_the_next_value_does_not_fit() -> None:
+    found = fit(SAMPLE, MemoryLimit(80 << 20, ("batch",)))
+    (point,) = found.points
+    assert found.of == "process"
+    assert point.need.process is not None
+    assert point.need.total + found.overhead <= 80 << 20
+    assert point.beyond is not None
+    assert point.beyond.total + found.overhead > 80 << 20
+
+
+def test_without_weights_tensors_are_counted_and_that_is_said(stripped: Path) -> None:
+    found = fit(stripped, MemoryLimit(64 << 20, ("batch",)))
+    assert found.of == "tensors"
+    assert any("the planned tensors are counted" in warning for warning in found.warnings)
+    with pytest.raises(RuntimeUnavailableError):
+        fit(stripped, MemoryLimit(64 << 20, ("batch",), of="process"))
+
+
+@pytest.fixture
+def stripped(tmp_path: Path) -> Path:
+    """Return a model whose weights lie in a file that is not there."""
+    import onnx
+
+    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 20]>
+        g (float[batch,64] x) => (float[batch,64] y) <float[64,64] w> { y = MatMul (x, w) }""")
+    weight = model.graph.initializer.add(name="w", data_type=1, dims=(64, 64))
+    weight.data_location = onnx.TensorProto.EXTERNAL
+    weight.external_data.add(key="location", value="gone.data")
+    path = tmp_path / "stripped.onnx"
+    path.write_bytes(model.SerializeToString())
+    return path
 
 
 def test_binding_a_program_is_binding_the_model() -> None:
@@ -179,7 +235,28 @@ def test_the_command_gives_pure_json_and_exit_code_zero() -> None:
     assert code == 0
     assert document["schema"] == "memplan.fit/1"
     assert document["points"][0]["dims"]["batch"] > 1
+    assert document["of"] == "process"
+    assert document["overhead"] == 48 << 20
+    assert document["points"][0]["process"] > 0
+
+
+def test_tensors_have_an_overhead_of_their_own() -> None:
+    code, text = command(
+        str(SAMPLE), "--memory", "65MiB", "--dim", "batch=?", "--of", "tensors",
+        "--format", "json",
+    )  # fmt: skip
+    document = json.loads(text)
+    assert (code, document["of"]) == (0, "tensors")
     assert document["overhead"] == 64 << 20
+    assert "process" not in document["points"][0]
+
+
+def test_what_has_to_fit_is_one_of_two_words() -> None:
+    result = memplan(
+        "fit", str(SAMPLE), "--memory", "1GiB", "--dim", "batch=?", "--of", "arena"
+    )
+    assert result.exit_code == 2
+    assert "'process', 'tensors'" in result.output
 
 
 def test_the_command_ends_with_one_when_nothing_fits() -> None:
@@ -198,7 +275,7 @@ def test_a_command_without_an_open_dim_is_wrong() -> None:
 @pytest.mark.skipif(not SHARED.is_dir(), reason=f"{SHARED} is not there")
 def test_several_dims_make_a_frontier_of_a_real_model() -> None:
     settings = Settings(order="keep")
-    limit = MemoryLimit(460 << 20, ("batch", "seq"), overhead=0)
+    limit = MemoryLimit(460 << 20, ("batch", "seq"), overhead=0, of="tensors")
     found = fit(SHARED / "bert_base_dyn.onnx", limit, settings)
     batches = [point.dims["batch"] for point in found.points]
     assert [point.dims["seq"] for point in found.points] == [2**n for n in range(len(batches))]

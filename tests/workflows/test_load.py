@@ -13,7 +13,7 @@ import pytest
 import memplan
 import memplan_cli
 from builders import parse
-from memplan_cli import workflows
+from memplan_cli import Check, workflows
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.recorded import SETTINGS, recorded_settings
 from memplan_cli.onnx_io.scan import scanned_metadata
@@ -136,3 +136,24 @@ def test_the_doctor_says_what_of_a_file_is_lost_with_another_runtime(
     assert "here is onnxruntime 0.1" in line
     here = memplan_cli.doctor(out)
     assert not any(out.name in problem for problem in here.problems)
+
+
+AGAIN = """g (float[8,8] x, float[8,64] k, float[64,64] m, float[64,8] l) => (float[8,8] z) {
+    a = Exp(x) b = MatMul(a, k) c = MatMul(b, m) d = MatMul(c, l) e = Add(d, a) z = Neg(e) }"""
+
+
+@pytest.mark.parametrize("check", [None, Check(provider="cpu")])
+def test_settings_of_a_recomputed_file_leave_optimisation_off(
+    tmp_path: Path, check: Check | None
+) -> None:
+    model = tmp_path / "again.onnx"
+    onnx.save(parse(AGAIN), model)
+    asked = Settings(recompute="auto", budget=0.95)
+    done = workflows.optimize(model, asked, check=None)
+    assert done.model is not None
+    assert done.plan.report.recompute.nodes
+    found = workflows.settings(done.model, Settings(), check)
+    assert found.settings.session["graph_optimization_level"] == "ORT_DISABLE_ALL"
+    assert found.settings.session["execution_order"] == "PRIORITY_BASED"
+    plain = workflows.settings(model, Settings(), None)
+    assert "graph_optimization_level" not in plain.settings.session

@@ -20,7 +20,7 @@ RECIPE = Recipe(LossFunction("mse", "labels", ""), Optimizer("sgd"))
 
 
 def peak(path: Path) -> int:
-    found = workflows.plan(path, Settings(order="keep")).report.memory.live_peak
+    found = workflows.plan(path, Settings(order="keep")).report.memory.resident
     assert found is not None
     return found
 

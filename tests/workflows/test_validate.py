@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
 from memplan_cli import Settings, optimize
 from memplan_cli.core.bindings import Binding
-from memplan_cli.core.results.observations import CPU, Validation
+from memplan_cli.core.results.observations import CPU, Together, Validation
 from memplan_cli.core.results.report import RuntimeFacts
 from memplan_cli.errors import PlanError
 from memplan_cli.runtime.workers import worker
@@ -149,3 +149,26 @@ def test_what_is_measured_is_compared_in_the_same_runs(
         found.runtime.observed.values(), before.observed.values(), strict=True
     ):
         assert (now.first_run_peak, now.held) == (then.first_run_peak, then.held)
+
+
+def test_several_processes_are_measured_where_they_are_asked_for(
+    tmp_path: Path, samples: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = samples / "branchy_cnn.onnx"
+    done = optimize(original, out=tmp_path / "out.onnx", check=None)
+    assert done.model is not None
+    asked: list[tuple[str, int]] = []
+
+    def together(model: Path, settings: object, trial: object, processes: int) -> int:
+        del settings, trial
+        asked.append((model.name, processes))
+        return 1000 - len(asked)
+
+    measuring = import_module("memplan_cli.runtime.measuring.measure")
+    monkeypatch.setattr(measuring, "together", together)
+    check = Check(provider="cpu", processes=2)
+    extras: tuple[Literal["measure"]] = ("measure",)
+    proof = validate(done.model, original, check, extras)
+    assert proof.runtime is not None
+    assert proof.runtime.processes == Together(2, 999, 998)
+    assert asked == [("branchy_cnn.onnx", 2), ("out.onnx", 2)]

@@ -46,10 +46,10 @@ def planned(model: Path, settings: Settings) -> dict[str, int]:
     program = read_program(load_model(model), Bindings(dims=settings.dims)).program
     scope = find_scope(program, settings, find_phases(program))
     limits = Limits.of(settings, scope.pinned)
-    found = {}
+    found: dict[str, int] = {}
     for name, ordered in simple_orders(program, Terms(scope.sizes), EXTENDED):
         (evaluated,) = choose([Candidate(ordered, scope.sizes, name)], limits)
-        found[name], _, _ = evaluated.cost
+        found[name], *_ = evaluated.cost
     return found
 
 

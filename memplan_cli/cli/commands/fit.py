@@ -29,10 +29,19 @@ if TYPE_CHECKING:
     "--memory", metavar="SIZE", required=True, help="Available memory: 16GiB, 800 MB."
 )
 @click.option(
-    "--overhead", metavar="SIZE", help="Memory of the runtime itself; default 64MiB."
+    "--overhead",
+    metavar="SIZE",
+    help="Memory of Python and the runtime; default 48MiB, of tensors 64MiB.",
 )
 @click.option(
-    "--confirm", is_flag=True, help="Run the model at the answer and check that it fits."
+    "--of",
+    type=click.Choice(("process", "tensors")),
+    help="What has to fit: the predicted process (default), or the planned tensors.",
+)
+@click.option(
+    "--confirm",
+    is_flag=True,
+    help="Run the model at the answer, and at smaller ones until one fits.",
 )
 @provider_option
 @format_option("text", "json")
@@ -46,6 +55,7 @@ def fit(  # noqa: PLR0913 - one parameter an option, as click wants it
     settings: Chosen,
     memory: str,
     overhead: str | None,
+    of: str | None,
     confirm: bool,
     provider: str,
     form: str,
@@ -53,16 +63,17 @@ def fit(  # noqa: PLR0913 - one parameter an option, as click wants it
 ) -> None:
     """Find the largest value of a dim with which MODEL fits a memory size.
 
-    What counts: weights, inputs, outputs, the planned arena, and the runtime's overhead.
-    With several dims to look for, the first is the largest for powers of two of the
-    others. Exit code 1 if not even 1 fits, or if --confirm sees more than planned.
+    What counts: the highest of the process that loads MODEL and runs it under the runtime's
+    defaults, as predicted, with inputs and the runtime's overhead. With --of tensors, and
+    where no process can be predicted: weights, inputs, outputs, the planned arena. With
+    several dims to look for, the first is the largest for powers of two of the others. Exit
+    code 1 if not even 1 fits, or if no run of --confirm does.
 
     \b
     memplan fit model.onnx --memory 16GiB --dim batch=?
     memplan fit llm.onnx --memory 24GB --dim batch=? --dim past=? --dim new=1
     """
     from memplan_cli.core.quantities import parse_size
-    from memplan_cli.planning.fit import DEFAULT_OVERHEAD
     from memplan_cli.reporting.commands.fit import FIT
     from memplan_cli.workflows.fit import MemoryLimit, fit
 
@@ -71,8 +82,9 @@ def fit(  # noqa: PLR0913 - one parameter an option, as click wants it
     limit = MemoryLimit(
         memory=parse_size(memory),
         unknown=unknown,
-        overhead=DEFAULT_OVERHEAD if overhead is None else parse_size(overhead),
+        overhead=None if overhead is None else parse_size(overhead),
         provider=provider if confirm else None,
+        of=of or "auto",
     )
     found = fit(model, limit, settings.load(model), output.progress)
     say(FIT[form](found))

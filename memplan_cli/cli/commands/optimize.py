@@ -22,7 +22,7 @@ from memplan_cli.cli.options.unused import given, reject_unused
 from memplan_cli.cli.options.validation import COST, validation_options
 from memplan_cli.core.quantities import format_size
 from memplan_cli.errors import SettingsError
-from memplan_cli.settings.choices import TargetChoice
+from memplan_cli.settings.choices import ExternalWeightsChoice, TargetChoice
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 def _why_not(plan: Plan) -> str:
     """Return why a plan was not written."""
     recompute, chunked = plan.report.recompute, plan.report.chunked
-    best = plan.report.memory.live_peak or 0
+    best = plan.report.memory.resident or 0
     if not chunked.met and chunked.budget is not None:
         needs = (
             f", and {chunked.bound_node} needs {format_size(chunked.bound)} whole"
@@ -77,6 +77,11 @@ def _why_not(plan: Plan) -> str:
     help="Order the graph as it is, or as optimized offline by the runtime for a provider.",
 )
 @click.option(
+    "--external-weights",
+    type=click.Choice(get_args(ExternalWeightsChoice)),
+    help="Move weights out of a portable file where loading it takes less then (default), or not.",
+)
+@click.option(
     "--settings-out",
     type=TargetFile(),
     help="Write the recommended session settings as Python, and as JSON beside it.",
@@ -102,6 +107,7 @@ def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
     profiles: Profiles,
     settings: Chosen,
     target: TargetChoice,
+    external_weights: ExternalWeightsChoice | None,
     settings_out: Path | None,
     certificate: Path | None,
     validation: Validation,
@@ -136,6 +142,10 @@ def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
             f"--target {target} runs both models on its own provider, not on {provider}",
             hint="leave --provider out",
         )
+    if target != "portable":
+        hint = "leave it out"
+        reject_unused(("external_weights",), f"is for --target portable, not {target}", hint)
+    own = replace(own, external_weights=external_weights or own.external_weights)
     done = workflows.optimize(
         model,
         replace(own, target=target),

@@ -31,6 +31,9 @@ FORMATS = (
 @click.option(
     "--print-log", is_flag=True, help="Print one line for each tensor that reuses memory."
 )
+@click.option(
+    "--dry-run", is_flag=True, help="Plan a training step of the model too; nothing is run."
+)
 @format_option(*FORMATS)
 @result_option
 @output_options
@@ -40,6 +43,7 @@ def report(  # noqa: PLR0913 - one parameter an option, as click wants it
     profiles: Profiles,
     settings: Chosen,
     print_log: bool,
+    dry_run: bool,
     form: str,
     out: Path | None,
     output: Output,
@@ -56,13 +60,27 @@ def report(  # noqa: PLR0913 - one parameter an option, as click wants it
     from memplan_cli.reporting import render
     from memplan_cli.reporting.plans.html import Beside
     from memplan_cli.workflows.files.output_files import refuse_targets
+    from memplan_cli.workflows.process import report_with_prediction
     from memplan_cli.workflows.report import in_files_order, reject_unused_settings
 
     path = path or workflows.newest_plan(Path.cwd())
-    reject_unused_settings((path,), (*settings.given, *(["dim"] if profiles else [])))
+    asked = (
+        *settings.given,
+        *(["dim"] if profiles else []),
+        *(["dry-run"] if dry_run else []),
+    )
+    reject_unused_settings((path,), asked)
     refuse_targets({"-o": out}, (path,))
     chosen = None if path.suffix == ".json" else settings.load(path)
-    plan = workflows.report(path, chosen, output.progress, profiles=profiles)
+    if form == "json" and chosen and not profiles:
+        # A reader of JSON wants all numbers; these take a session, which runs nothing.
+        plan = report_with_prediction(path, chosen, output.progress)
+    else:
+        plan = workflows.report(path, chosen, output.progress, profiles=profiles)
+    if dry_run and chosen is not None:
+        from memplan_cli.workflows.dry_run import with_dry_run
+
+        plan = with_dry_run(plan, path, chosen, output.progress)
     beside = None
     if form == "html" and chosen and plan.report.chosen_order != "file":
         kept = in_files_order(path, chosen, profiles)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @provider_option
 @timeout_option
 @result_option
-@format_option("text", "json")
+@format_option("text", "json", "c", "cpp")
 @output_options
 def settings(  # noqa: PLR0913 - one parameter an option, as click wants it
     model: Path,
@@ -52,9 +52,11 @@ def settings(  # noqa: PLR0913 - one parameter an option, as click wants it
 ) -> None:
     """Give the runtime options that make MODEL, as it is, need least memory.
 
-    The same outputs, by another execution order, reuse and arena; as Python to paste, or
-    as JSON. With --bounds, those under which the process stays lowest for requests of any
-    size within them, on the CPU, and the most that its arena ever holds.
+    The same outputs, by another execution order, reuse and arena; as Python to paste, as C
+    or C++, or as JSON. A file that has to run as it stands keeps what holds it so.
+
+    With --bounds, those under which the process stays lowest for requests of any size
+    within them, on the CPU, and the most that its arena ever holds.
 
     \b
     memplan settings model.onnx --measure -o settings.py
@@ -86,5 +88,5 @@ def settings(  # noqa: PLR0913 - one parameter an option, as click wants it
     if measure or tune:
         search: Search = "measured" if tune else "foreseen"
         check = workflows.Check(provider=provider, timeout=timeout, search=search)
-    found = workflows.settings(model, binding, check)
+    found = workflows.settings(model, binding, check, output.progress)
     deliver(SETTINGS[form](found, str(model)), out, output)

@@ -63,7 +63,9 @@ if TYPE_CHECKING:
     help="Activation to keep; the rest is recomputed.",
 )
 @click.option(
-    "--budget", metavar="SIZE|N%", help="Recompute activations until the live peak fits."
+    "--budget",
+    metavar="SIZE|N%",
+    help="Recompute activations until intermediates and outputs fit.",
 )
 @click.option(
     "--state", type=TargetFile(), help="Write the initial value of each in.* (.npz)."

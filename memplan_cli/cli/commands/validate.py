@@ -17,6 +17,7 @@ from memplan_cli.cli.common import (
     say,
     timeout_option,
 )
+from memplan_cli.cli.options.unused import reject_unused
 
 if TYPE_CHECKING:
     from memplan_cli.cli.common import Output
@@ -36,6 +37,12 @@ _TOLERANCE = Finite(0)
 @click.option("--replay", is_flag=True, help="Run PLANNED op by op inside the plan's arenas.")
 @click.option(
     "--measure", is_flag=True, help="Measure the memory of both models in the runtime."
+)
+@click.option(
+    "--processes",
+    type=click.IntRange(1, 64),
+    metavar="N",
+    help="With --measure: memory of N processes that hold each model at once, as PSS.",
 )
 @click.option(
     "--runs", type=click.IntRange(1), default=2, show_default=True, help="Runs of each model."
@@ -62,6 +69,7 @@ def validate(  # noqa: PLR0913 - one parameter an option, as click wants it
     provider: str,
     replay: bool,
     measure: bool,
+    processes: int | None,
     runs: int,
     rtol: float,
     atol: float,
@@ -85,7 +93,11 @@ def validate(  # noqa: PLR0913 - one parameter an option, as click wants it
     from memplan_cli.reporting.commands.validate import VALIDATE
 
     output.progress("running both models")
-    check = workflows.Check(provider, runs, rtol, atol, timeout)
+    if not measure:
+        reject_unused(
+            ("processes",), "needs the models' memory to be measured", "add --measure"
+        )
+    check = workflows.Check(provider, runs, rtol, atol, timeout, processes=processes or 0)
     chosen: dict[Extra, bool] = {"replay": replay, "measure": measure}
     extras = tuple(extra for extra, wanted in chosen.items() if wanted)
     proof = workflows.validate(

@@ -9,6 +9,7 @@ import click
 
 from memplan_cli.cli.common import format_option, output_options, say
 from memplan_cli.cli.options.chosen import Chosen, settings_options
+from memplan_cli.errors import SettingsError
 
 if TYPE_CHECKING:
     from memplan_cli.cli.common import Output
@@ -23,28 +24,52 @@ FORMATS = ("text", "json", "markdown")
     metavar="NAME",
     help="Explain one tensor: who keeps it alive, why it was not reused.",
 )
+@click.option(
+    "--process",
+    "of_process",
+    is_flag=True,
+    help="Attribute the process that MODEL is predicted to take.",
+)
 @settings_options
 @format_option(*FORMATS)
 @output_options
-def why(
-    path: Path, *, tensor: str | None, settings: Chosen, form: str, output: Output
+def why(  # noqa: PLR0913 - one parameter an option, as click wants it
+    path: Path,
+    *,
+    tensor: str | None,
+    of_process: bool,
+    settings: Chosen,
+    form: str,
+    output: Output,
 ) -> None:
     """Say who needs the memory at the peak, or who keeps one tensor alive.
+
+    With --process: what a process with MODEL is predicted to hold, largest first, and which
+    option would remove each part. Nothing is run.
 
     \b
     memplan why model.onnx
     memplan why model.memplan.json --tensor conv1_out
+    memplan why model.onnx --process
     """
     from memplan_cli.reporting.commands.why import (
         PEAK_RENDERERS,
+        PROCESS_RENDERERS,
         TENSOR_RENDERERS,
     )
+    from memplan_cli.workflows.process import why_process
     from memplan_cli.workflows.report import reject_unused_settings
     from memplan_cli.workflows.why import why_peak, why_tensor
 
     reject_unused_settings((path,), settings.given)
     request = settings.request(output)
-    if tensor is None:
+    if of_process:
+        if tensor is not None:
+            raise SettingsError(
+                "--tensor explains a tensor, and --process a process", hint="give one of them"
+            )
+        say(PROCESS_RENDERERS[form](why_process(path, request)))
+    elif tensor is None:
         say(PEAK_RENDERERS[form](why_peak(path, request)))
     else:
         say(TENSOR_RENDERERS[form](why_tensor(path, tensor, request)))

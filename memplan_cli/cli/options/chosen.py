@@ -25,7 +25,13 @@ from memplan_cli.cli.options.words import (
     parse_values,
 )
 from memplan_cli.core.bindings import Inputs
-from memplan_cli.settings.choices import ChunkChoice, OrderChoice, PhaseChoice, RecomputeChoice
+from memplan_cli.settings.choices import (
+    CacheChoice,
+    ChunkChoice,
+    OrderChoice,
+    PhaseChoice,
+    RecomputeChoice,
+)
 from memplan_cli.workflows.request import Request
 
 if TYPE_CHECKING:
@@ -111,9 +117,20 @@ _SETTINGS = (
         help="Compute long activations in pieces to lower the peak.",
     ),
     click.option(
+        "--kv-cache",
+        type=click.Choice(get_args(CacheChoice)),
+        help="Update decoder caches in buffers of --capacity entries.",
+    ),
+    click.option(
+        "--capacity",
+        type=int,
+        metavar="N",
+        help="Entries that a cache holds (--kv-cache in-place).",
+    ),
+    click.option(
         "--budget",
         metavar="SIZE|N%",
-        help="Live-peak target of --recompute auto or --chunk auto.",
+        help="Most bytes of intermediates and outputs, for --recompute auto or --chunk auto.",
     ),
     click.option(
         "--donate",
@@ -137,7 +154,7 @@ _SETTINGS = (
 _AS_GIVEN = (
     "level", "exclude", "expose", "phase", "skip_grads", "loss", "order", "fold_constants",
     "recompute",
-    "checkpoints", "chunk", "budget", "alignment", "time_limit", "profile_shapes", "allow_partial",
+    "checkpoints", "chunk", "kv_cache", "capacity", "budget", "alignment", "time_limit", "profile_shapes", "allow_partial",
     "run", "inputs",
 )  # fmt: skip
 """Settings that the options give as they are: the settings themselves judge them."""

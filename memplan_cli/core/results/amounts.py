@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, get_args
 
 from memplan_cli.core.bindings import Provenance
 from memplan_cli.core.deserialization import one_of
+from memplan_cli.core.results.placements import Natural  # noqa: TC001 - a type to read by
 from memplan_cli.core.serialization import Keys, optional
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ class Memory:
         "outputs",
         "naive",
         "live_peak",
-        *optional("foldable"),
+        *optional("resident", "foldable"),
         "planned",
         "total",
         "order_bound",
@@ -40,6 +41,7 @@ class Memory:
     order_bound: int | None = None
     order_proved: bool = False
     foldable: int | None = None
+    resident: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +58,11 @@ class Profile:
 
     dims: Mapping[str, int]
     memory: Memory
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalWeights:
+    """Weights that left the model file: the file they lie in now, and their bytes there."""
+
+    file: str = ""
+    bytes: Natural = 0

@@ -14,6 +14,8 @@ DEFINITIONS: Mapping[str, str] = {
     "naive": "sum of all intermediates, no reuse",
     "live_peak": "most bytes of intermediates live at one step of this order; no plan of "
     "this order is smaller",
+    "resident": "most bytes of intermediates and outputs live at one step in a runtime that "
+    "frees each after its last reader; views share, donated outputs take none",
     "foldable": "part of live_peak that hangs on initializers and constants alone",
     "planned": "what this level needs for the intermediates, excluded tensors included",
     "total": "weights + inputs + outputs + planned; donated pairs count once",

@@ -93,6 +93,21 @@ class ProcessBytes:
 
 
 @dataclass(frozen=True, slots=True)
+class Together:
+    """Processes that hold the same model at once, in fresh processes of their own.
+
+    Attributes:
+        count: how many.
+        original, optimized: their proportional bytes, Python and the runtime included: a page
+            that n of them share counts an n-th to each. None where the system does not say.
+    """
+
+    count: int
+    original: int | None = None
+    optimized: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Peaks:
     """Bytes a run needs; None is what was not measured (or cannot be predicted).
 
@@ -126,6 +141,19 @@ class Peaks:
     milliseconds: float | None = None
     effort: float | None = None
     process: ProcessBytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TimeRatio:
+    """Time of a run of the written model over that of the original, both in turn.
+
+    ``low`` and ``high`` are the quartiles of the rounds' ratios.
+    """
+
+    median: float
+    low: float
+    high: float
+    rounds: int
 
 
 _MAY_BE_INFINITE = Form(

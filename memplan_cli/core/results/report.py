@@ -12,12 +12,20 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 from memplan_cli.core.binding_options import InputShape  # noqa: TC001 - a type to read by
 from memplan_cli.core.deserialization import Check, MisfitError, from_json, one_of
-from memplan_cli.core.results.amounts import BoundDim, Memory, Profile  # noqa: TC001 - types to read by
+from memplan_cli.core.results.amounts import BoundDim, ExternalWeights, Memory, Profile
+from memplan_cli.core.results.caches import Caches
 from memplan_cli.core.results.chunks import Chunks
 from memplan_cli.core.results.fallbacks import Fallback  # noqa: TC001 - a type to read by
-from memplan_cli.core.results.figures import CERTAINTY
+from memplan_cli.core.results.figures import CERTAINTY, OBSERVED
 from memplan_cli.core.results.folded import ConstantTensor, Folded
-from memplan_cli.core.results.observations import Peaks, RuntimeSettings, Validation
+from memplan_cli.core.results.observations import (
+    Peaks,
+    ProcessBytes,
+    RuntimeSettings,
+    TimeRatio,
+    Together,
+    Validation,
+)
 from memplan_cli.core.results.recomputed import Recompute
 from memplan_cli.core.serialization import Form, Key, Keys, Presence, optional, past, sparse
 from memplan_cli.errors import PlanError
@@ -93,18 +101,20 @@ class _Prediction:
         "first_run_peak",
         "steady_peak",
         *optional("held_without_weights"),
+        *sparse("process"),
         *past("held", "scratch", "weights", "milliseconds"),
     )
 
     first_run_peak: int | None
     steady_peak: int | None
     held_without_weights: int | None = None
+    process: ProcessBytes | None = None
 
 
 def _predictions(peaks: Mapping[str, Peaks]) -> Mapping[str, _Prediction] | None:
     return _by_side(
         {
-            side: _Prediction(each.first_run_peak, each.steady_peak, each.held)
+            side: _Prediction(each.first_run_peak, each.steady_peak, each.held, each.process)
             for side, each in peaks.items()
         }
     )
@@ -112,7 +122,12 @@ def _predictions(peaks: Mapping[str, Peaks]) -> Mapping[str, _Prediction] | None
 
 def _predicted(found: Mapping[str, _Prediction] | None) -> Mapping[str, Peaks]:
     return {
-        side: Peaks(each.first_run_peak, each.steady_peak, each.held_without_weights)
+        side: Peaks(
+            each.first_run_peak,
+            each.steady_peak,
+            each.held_without_weights,
+            process=each.process,
+        )
         for side, each in (found or {}).items()
     }
 
@@ -136,6 +151,7 @@ class RuntimeFacts:
         Key("predicted", form=_PREDICTED),
         Key("observed", form=_OBSERVED),
         "settings",
+        *sparse("processes", "settings_sources", "time"),
     )
 
     name: str
@@ -144,6 +160,13 @@ class RuntimeFacts:
     predicted: Mapping[str, Peaks] = field(default_factory=dict)
     observed: Mapping[str, Peaks] = field(default_factory=dict)
     settings: RuntimeSettings | None = None
+    processes: Together | None = None
+    settings_sources: Mapping[str, Annotated[str, one_of(OBSERVED)]] = field(
+        default_factory=dict
+    )
+    """The settings, as ``scope.key``, that follow from what a run was seen to do."""
+    time: TimeRatio | None = None
+    """Where runs were timed in turn."""
 
 
 _OR_NULL = Form(
@@ -172,14 +195,15 @@ class Report:
         *optional("certainty", "symbolic"),
         Key("original.live_peak", "original_live_peak"),
         Key("original.planned", "original_planned"),
+        Key("original.resident", "original_resident", Presence.OPTIONAL),
         "levels",
         *sparse("slot_bound"),
         Key("orders.candidates", "orders", Presence.OPTIONAL),
         Key("orders.chosen", "chosen_order", Presence.OPTIONAL),
         "peak",
-        *sparse("foldable", "folded"),
+        *sparse("foldable", "folded", "external_weights"),
         "recompute",
-        *sparse("chunked"),
+        *sparse("chunked", "caches"),
         *optional("donated"),
         *sparse("target", "profiles"),
         *optional("training_estimate", form=_OR_NULL),
@@ -199,6 +223,7 @@ class Report:
     original_live_peak: int | None
     original_planned: int | None
     levels: Annotated[Mapping[str, int | None], _LEVELS]
+    original_resident: int | None = None
     slot_bound: int | None = None
     """Bytes below which no slots of this level hold the tensors in this order; level 0 or 1."""
     peak: Peak | None = None
@@ -215,12 +240,16 @@ class Report:
     """Number of nodes in each phase: forward, backward, update."""
     loss: str | None = None
     training_estimate: Mapping[str, int] = field(default_factory=dict)
-    """Caffe's dry run on a forward model: ``raw`` and ``optimized`` bytes of training."""
+    """The dry run of a forward model, on request: ``raw`` and ``optimized`` bytes of the
+    intermediates of its training step, without reuse and as planned."""
     foldable: tuple[ConstantTensor, ...] = ()
     """The constant expressions that are live at the peak, largest first."""
     folded: Folded = field(default_factory=Folded)
+    external_weights: ExternalWeights = field(default_factory=ExternalWeights)
     recompute: Recompute = field(default_factory=Recompute)
     chunked: Chunks = field(default_factory=Chunks)
+    caches: Caches = field(default_factory=Caches)
+    """Caches that are updated in place; none where the capacity is 0."""
     donated: Donated = field(default_factory=Donated)
     bindings: Mapping[str, BoundDim] = field(default_factory=dict)
     """The numbers that dims of the inputs have, and who said them."""

@@ -20,7 +20,7 @@ from memplan_cli.core.bindings import Feed
 from memplan_cli.core.selection import nearest
 from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.interface import fed_inputs, tensor_type
-from memplan_cli.onnx_io.runs.input_files import Found, read_file, within_limit
+from memplan_cli.onnx_io.runs.input_files import Found, array_of, read_file, within_limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -67,21 +67,23 @@ class Storage:
 
 def _no_room(error: OSError) -> SettingsError:
     return SettingsError(
-        f"no room for the inputs in {tempfile.gettempdir()}: {error.strerror}",
+        f"no room for the inputs in {tempfile.gettempdir()}: {error.strerror or error}",
         hint="set TMPDIR to a folder on a larger disk",
     )
 
 
 @dataclass(slots=True)
 class _Taken:
-    """The inputs of one model, as they are read one by one."""
+    """The inputs of one model, as they are found one by one."""
 
     wanted: Mapping[str, ValueInfoProto]
     storage: Storage
     others: Literal["refuse", "leave"] = "refuse"
-    feeds: dict[str, Feed] = field(default_factory=dict)
+    judged: dict[str, Found] = field(default_factory=dict)
+    bytes: int = 0
 
-    def take(self, found: Found) -> None:
+    def judge(self, found: Found) -> None:
+        """Hold what is said of an input against what the model takes; nothing is loaded."""
         value = self.wanted.get(found.name)
         if value is None:
             if self.others == "leave":
@@ -92,9 +94,18 @@ class _Taken:
                 hint=nearest(found.name[:100], self.wanted)
                 or (f"its inputs are {names}" if names else "it takes no inputs"),
             )
-        if found.name in self.feeds:
+        if found.name in self.judged:
             raise SettingsError(f"{found.where}: input {found.name[:100]!r} is given twice")
-        self.feeds[found.name] = _fed(found, value, self.storage)
+        self.bytes = within_limit(found.where, self.bytes + found.bytes)
+        _refuse_other_type(found, value)
+        self.judged[found.name] = found
+
+    def load(self) -> Feeds:
+        """Load all inputs, none before each was judged."""
+        return {
+            name: _fed(found, self.wanted[name], self.storage)
+            for name, found in self.judged.items()
+        }
 
 
 def read_given(inputs: Inputs, model: ModelProto) -> Feeds:
@@ -109,10 +120,10 @@ def read_given(inputs: Inputs, model: ModelProto) -> Feeds:
     taken = _Taken({value.name: value for value in wanted}, Storage(), inputs.others)
     for path in inputs.files:
         for found in read_file(Path(path), wanted):
-            taken.take(found)
+            taken.judge(found)
     for found in _values(inputs.values):
-        taken.take(found)
-    return taken.feeds
+        taken.judge(found)
+    return taken.load()
 
 
 def not_taken(inputs: Inputs, model: ModelProto) -> tuple[str, ...]:
@@ -129,8 +140,8 @@ def not_taken(inputs: Inputs, model: ModelProto) -> tuple[str, ...]:
 
 def _values(values: Mapping[str, object]) -> Iterator[Found]:
     for name, value in values.items():
-        array = np.asarray(value)
         where = f"input {name[:100]!r}"
+        array = array_of(value, where)
         if array.dtype.hasobject and not all(isinstance(item, str) for item in array.flat):
             raise SettingsError(f"{where} is no number, text, or even list of them")
         dtype = array.dtype.name if isinstance(value, np.ndarray | np.generic) else ""
@@ -150,7 +161,7 @@ class _Array:
         return (self.array,)
 
 
-def _fed(found: Found, value: ValueInfoProto, storage: Storage) -> Feed:
+def _refuse_other_type(found: Found, value: ValueInfoProto) -> None:
     container, tensor = tensor_type(value)
     wanted = _dtype(tensor.elem_type)
     if found.dtype and not _is_alike(found.dtype, _name(wanted)):
@@ -159,6 +170,13 @@ def _fed(found: Found, value: ValueInfoProto, storage: Storage) -> Feed:
         )
     if (container == "sequence") != found.is_sequence:
         raise SettingsError(f"{found.where} is a tensor, and the input is a sequence")
+    if not found.is_sequence:
+        _fitting(found, tensor)
+
+
+def _fed(found: Found, value: ValueInfoProto, storage: Storage) -> Feed:
+    _, tensor = tensor_type(value)
+    wanted = _dtype(tensor.elem_type)
     if found.is_sequence:
         arrays = found.load() if found.load else ()
         files = tuple(
@@ -232,6 +250,8 @@ def _typed(array: NDArray[Any], wanted: np.dtype[Any], where: str) -> NDArray[An
         if array.dtype.kind not in "OUS":
             raise SettingsError(f"{where} is {array.dtype.name}, and the input is text")
         texts = [s.decode(errors="replace") if isinstance(s, bytes) else s for s in array.flat]
+        for text in texts:
+            _refuse_untextual(text, where)
         return np.array(texts, dtype=np.str_).reshape(array.shape)
     if array.dtype.kind == "V" or array.dtype == wanted:
         return array
@@ -242,6 +262,19 @@ def _typed(array: NDArray[Any], wanted: np.dtype[Any], where: str) -> NDArray[An
     if wanted.kind in "biu" and not _is_whole_within(array, typed):
         raise SettingsError(f"{where} has a value that {wanted.name} cannot hold")
     return typed
+
+
+def _refuse_untextual(text: str, where: str) -> None:
+    """Refuse half a character, which no run could encode.
+
+    Raises:
+        SettingsError: naming the text.
+    """
+    if any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise SettingsError(
+            f"{where}: {text[:60]!r} is no text that a run can be given",
+            hint="text is Unicode without surrogates",
+        )
 
 
 def _is_whole_within(array: NDArray[Any], typed: NDArray[Any]) -> bool:

@@ -22,7 +22,7 @@ from memplan_cli.core.untrusted_files import refuse_endless
 from memplan_cli.errors import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -32,6 +32,9 @@ LARGEST = 1 << 32
 """Bytes of all inputs together: more is an archive made to fill a disk, or a mistake."""
 
 _LARGEST_JSON = 1 << 26
+_LARGEST_TENSOR = (1 << 31) - 1
+"""Bytes of a protobuf message; none that is larger can be parsed."""
+
 _FORMATS = "inputs come as .npz, as a folder of input_*.pb, or as .json"
 
 Array = Any
@@ -60,6 +63,16 @@ class Found:
     is_sequence: bool = False
     is_literal: bool = False
 
+    @property
+    def bytes(self) -> int:
+        """Return how many the data has by what is said of it, where its type is numpy's."""
+        if self.load is None or self.shape is None or self.dtype in ("", "str"):
+            return 0
+        try:
+            return count_of(self.shape) * np.dtype(self.dtype).itemsize
+        except TypeError:
+            return 0  # a type of another package: its tensors are in memory already
+
 
 def read_file(path: Path, wanted: Sequence[ValueInfoProto]) -> Iterator[Found]:
     """Yield what a file or folder says of inputs.
@@ -71,7 +84,7 @@ def read_file(path: Path, wanted: Sequence[ValueInfoProto]) -> Iterator[Found]:
     Raises:
         SettingsError: it cannot be read, or is not what it should be.
     """
-    refuse_endless(path, SettingsError)
+    refuse_endless(path, SettingsError, 2 * LARGEST)
     if not path.exists():
         raise SettingsError(f"there is no file {path}", hint=_FORMATS)
     read = _folder if path.is_dir() else _READERS.get(path.suffix.lower())
@@ -144,10 +157,7 @@ def _header(file: Any, size: int, where: str) -> tuple[tuple[int, ...], str]:  #
         raise SettingsError(f"{where} is {dtype}, which no input of a model can be")
     if any(dim < 0 for dim in shape):
         raise SettingsError(f"{where} has a negative dim")
-    count = 1
-    for dim in shape:
-        count *= int(dim)
-    said, there = count * dtype.itemsize, size - file.tell()
+    said, there = count_of(shape) * dtype.itemsize, size - file.tell()
     within_limit(where, max(said, there))
     if said != there:
         raise SettingsError(f"{where} says {said} bytes of data and has {there}")
@@ -169,8 +179,8 @@ def _folder(path: Path, wanted: Sequence[ValueInfoProto]) -> Iterator[Found]:
         )
     by_name = {value.name: value for value in wanted}
     for number, file in numbered:
-        refuse_endless(file, SettingsError)
-        data = _bytes_of(file, LARGEST)
+        refuse_endless(file, SettingsError, _LARGEST_TENSOR)
+        data = _bytes_of(file, _LARGEST_TENSOR)
         name = TensorProto.FromString(data).name
         at = wanted[number] if number < len(wanted) else None
         value = by_name.get(name, at)
@@ -200,10 +210,22 @@ def _array(tensor: TensorProto, where: str) -> NDArray[Any]:
     if tensor.data_location == TensorProto.EXTERNAL or tensor.external_data:
         raise SettingsError(f"{where} keeps its data in another file, which is not read")
     try:
-        helper.tensor_dtype_to_np_dtype(tensor.data_type)
+        element = helper.tensor_dtype_to_np_dtype(tensor.data_type)
     except KeyError as error:
         raise SettingsError(f"{where} holds no tensor") from error
+    if any(dim < 0 for dim in tensor.dims):
+        raise SettingsError(f"{where} has a negative dim")
+    within_limit(where, count_of(tensor.dims) * element.itemsize)
+    if sum(bool(getattr(tensor, name)) for name in _DATA) > 1:
+        raise SettingsError(f"{where} has its data twice")
     return np.asarray(numpy_helper.to_array(tensor))
+
+
+_DATA = (
+    *("raw_data", "float_data", "int32_data", "int64_data"),
+    *("double_data", "uint64_data", "string_data"),
+)
+"""Where a tensor may have its values; in one of them."""
 
 
 def _name_of(array: NDArray[Any]) -> str:
@@ -211,7 +233,7 @@ def _name_of(array: NDArray[Any]) -> str:
 
 
 def _json(path: Path, wanted: Sequence[ValueInfoProto]) -> Iterator[Found]:
-    document = json.loads(_bytes_of(path, _LARGEST_JSON))
+    document = json.loads(_bytes_of(path, _LARGEST_JSON), object_pairs_hook=_once)
     entries = document.get("inputs", document) if isinstance(document, dict) else None
     names = {value.name for value in wanted}
     if isinstance(document, dict) and "inputs" in names and "shape" in document["inputs"]:
@@ -225,9 +247,23 @@ def _json(path: Path, wanted: Sequence[ValueInfoProto]) -> Iterator[Found]:
         yield _entry(name, entry, where)
 
 
+def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON in which nothing is said twice."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise SettingsError(f"{twice[:100]!r} is there twice in one object of JSON")
+    return found
+
+
 _KEYS = frozenset({"shape", "dtype", "value", "low", "high", "gen"})
 
 _ALIASES = {"float": "float32", "double": "float64", "string": "str", "boolean": "bool"}
+
+
+_DRAWN = 8
+"""Bytes of a value as it is drawn, before it takes its input's type."""
 
 
 def _entry(name: str, entry: Mapping[str, Any], where: str) -> Found:
@@ -242,7 +278,7 @@ def _entry(name: str, entry: Mapping[str, Any], where: str) -> Found:
     shape = _shape(entry.get("shape"), where)
     if "value" in entry:
         literal = Found(name, where, shape, dtype, None, is_literal=True)
-        return _valued(literal, np.asarray(entry["value"]))
+        return _valued(literal, array_of(entry["value"], where))
     draw = _drawn(entry, where)
     if draw is None:
         if shape is None:
@@ -250,7 +286,25 @@ def _entry(name: str, entry: Mapping[str, Any], where: str) -> Found:
         return Found(name, where, shape, dtype, None)
     if shape is None:
         raise SettingsError(f"{where} has no shape to draw values for")
+    within_limit(where, count_of(shape) * _DRAWN)
     return Found(name, where, shape, dtype, _Draw(name, shape, draw))
+
+
+def array_of(value: object, where: str) -> Array:
+    """Return a number, a text, or lists of either, as an array of nothing else.
+
+    Raises:
+        SettingsError: numpy would change a text: it cuts off zeros at its end.
+    """
+    array = np.asarray(value)
+    if array.dtype.kind == "U" and not isinstance(value, np.ndarray | np.generic):
+        said = value if isinstance(value, str) else list(value)  # type: ignore[call-overload]
+        if array.tolist() != said:
+            raise SettingsError(
+                f"{where}: its value is no text that a run can be given",
+                hint="texts do not end in a zero, and do not stand beside numbers",
+            )
+    return array
 
 
 def _valued(said: Found, data: Array) -> Found:
@@ -260,11 +314,12 @@ def _valued(said: Found, data: Array) -> Found:
         raise SettingsError(f"{where}: its value is no number, text, or even list of them")
     if shape is None:
         return replace(said, shape=data.shape or None, load=lambda: (data,))
-    if data.ndim and data.size != _count(shape):
+    if data.ndim and data.size != count_of(shape):
         raise SettingsError(
             f"{where} has {data.size} values for shape {list(shape)}", hint="say all or one"
         )
     whole = shape
+    within_limit(where, count_of(whole) * data.itemsize)
     return replace(
         said, load=lambda: (data.reshape(whole) if data.ndim else np.full(whole, data),)
     )
@@ -296,7 +351,8 @@ def _drawn(
     if kind == "normal" and len(numbers) <= 1:
         scale = np.float32(numbers[0] if numbers else 1)
         return lambda g, shape: g.standard_normal(shape, dtype=np.float32) * scale
-    constant = {"zeros": 0, "ones": 1}.get(kind, numbers[0] if kind == "const" else None)
+    said = numbers[0] if kind == "const" and len(numbers) == 1 else None
+    constant = {"zeros": 0, "ones": 1}.get(kind, said)
     if constant is None:
         raise SettingsError(
             f"{where}: {str(entry['gen'])[:60]!r} draws nothing",
@@ -321,12 +377,13 @@ def _shape(said: object, where: str) -> tuple[int, ...] | None:
         return None
     match said:
         case list() if all(type(dim) is int and 0 <= dim < 2**63 for dim in said):
-            within_limit(where, _count(said))
+            within_limit(where, count_of(said))
             return tuple(said)
     raise SettingsError(f"{where}: a shape is a list of numbers, as in [1, 3, 224, 224]")
 
 
-def _count(shape: Sequence[int]) -> int:
+def count_of(shape: Iterable[int]) -> int:
+    """Return how many elements a shape has."""
     count = 1
     for dim in shape:
         count *= dim

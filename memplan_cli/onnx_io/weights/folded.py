@@ -119,10 +119,13 @@ class _Folder:
 
         ``source`` is the same graph before anything was folded, the one to compute from.
         """
-        kept = sorted({op.source for op in block.ops})
+        kept = sorted({op.source for op in block.ops if op.source >= 0})
         scope, new = Scope.of(source, outer), {old: at for at, old in enumerate(kept)}
         ops = []
         for op in block.ops:
+            if op.source < 0:  # of no node: it slices or joins pieces
+                ops.append(op)
+                continue
             bodies = zip(
                 subgraphs(graph.node[op.source]),
                 subgraphs(source.node[op.source]),

@@ -26,11 +26,11 @@ def check_chunks(plan: Plan) -> None:
                 f"the region around {region.tensor[:120]!r} is said to be {region.nodes} nodes "
                 f"in {region.pieces} pieces"
             )
-    if found.budget is not None and report.memory.live_peak is not None:
-        fits = report.memory.live_peak <= found.budget
+    if found.budget is not None and report.memory.resident is not None:
+        fits = report.memory.resident <= found.budget
         if found.met != fits:
             raise PlanError(
                 f"the budget of {found.budget} is said to be "
-                f"{'met' if found.met else 'not met'}, and the live peak is "
-                f"{report.memory.live_peak}"
+                f"{'met' if found.met else 'not met'}, and the resident peak is "
+                f"{report.memory.resident}"
             )

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.amounts import Memory
     from memplan_cli.core.results.placements import Placement
     from memplan_cli.core.results.plan import Plan
+    from memplan_cli.core.results.report import Report
     from memplan_cli.core.symbolic.bounds import Bounds
     from memplan_cli.core.symbolic.sizes import Size
 
@@ -212,6 +213,9 @@ def _totals(plan: Plan) -> Iterator[Claim]:
     silent = report.partial and memory.planned is None
     yield from (claim for claim in claims if not (silent and claim[1] is None))
     yield from _in_symbols(plan, sizes, heights)
+    budget = report.recompute.budget
+    if memory.resident is not None and budget is not None:
+        yield "whether the budget is met", report.recompute.met, memory.resident <= budget
     if memory.live_peak is not None and memory.order_proved:
         yield "order_bound of a proved order", memory.order_bound, memory.live_peak
     if _is_left_alone(plan):
@@ -285,6 +289,7 @@ def _limits(plan: Plan) -> Iterator[tuple[str, int, int, int]]:
     apart = _apart(in_numbers(plan).tensors)
     yield "live_peak", 0, memory.live_peak, min(apart, memory.planned)
     yield from _ladder("", memory, padding)
+    yield from _resident(report, memory, apart)
     levels = [report.levels[level] for level in "210"]
     for name, said in zip("210", levels, strict=True):
         least = memory.live_peak if name == "2" and report.level == 2 else 0
@@ -294,6 +299,20 @@ def _limits(plan: Plan) -> Iterator[tuple[str, int, int, int]]:
     for (name, low), (_, high) in pairwise(zip("210", levels, strict=True)):
         if low is not None and high is not None:
             yield f"the bytes of level {name}", 0, low, high
+
+
+def _resident(
+    report: Report, memory: Memory, apart: int
+) -> Iterator[tuple[str, int, int, int]]:
+    """Yield what a runtime holds: only the model knows when outputs begin, and what is a view.
+
+    Below level 2 a view has bytes of its own, which no runtime gives it.
+    """
+    if memory.resident is None or memory.outputs is None or memory.live_peak is None:
+        return
+    given = memory.outputs - report.donated.bytes
+    least = memory.live_peak if report.level == 2 else 0
+    yield "resident", max(least, given), memory.resident, apart + given
 
 
 def _padding(plan: Plan) -> int:

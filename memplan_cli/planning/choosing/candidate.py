@@ -36,6 +36,7 @@ class Candidate:
         peaks: The live peak by the method that found an order; empty where sizes are symbolic.
         bound: No order of the program has a lower live peak; None where not computed.
         measured: What is live in this order, where a search has measured it.
+        resident: The live peak with outputs counted, where an order was searched by it; else 0.
     """
 
     program: Program
@@ -47,6 +48,7 @@ class Candidate:
     donated: Donated = field(default_factory=Donated)
     warnings: tuple[str, ...] = ()
     measured: Measured | None = field(default=None, repr=False, compare=False)
+    resident: int = 0
 
     @classmethod
     def ordered(cls, found: Ordering, sizes: Mapping[VarId, Size]) -> Candidate:
@@ -89,6 +91,11 @@ class Question:
     def live_peak(self, program: Program) -> int:
         """Return the live peak of the program in another order."""
         terms = self.terms
+        return live_peak(program, terms.sizes, terms.pinned, terms.aliasing)
+
+    def resident(self, program: Program) -> int:
+        """Return the live peak of the program in another order, outputs counted."""
+        terms = self.terms.resident
         return live_peak(program, terms.sizes, terms.pinned, terms.aliasing)
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.cost import op_cost, total_cost
+from memplan_cli.analysis.storage import live_peak
 from memplan_cli.core.binding_options import input_shapes, sizing_options
 from memplan_cli.core.results.recomputed import CurvePoint, Recompute
 from memplan_cli.errors import SettingsError
@@ -66,16 +67,50 @@ def _orders(question: Question) -> Iterator[Candidate]:
         if made is not best:
             yield made
             return
+    best = _with_late_outputs(question, program, found, best)
     yield best
-    if found.program is not program:
-        yield replace(best, program=program, order=FILE, measured=None)
+    if best.program is not program:
+        yield _at(question, best, FILE, program)
     if question.settings.order == "keep" or not found.candidates:
         return
     if question.settings.level < 2:
         yield from _simple_orders(question, best)
-    elif found.looser is not None and question.settings.time_limit is None:
-        # Seconds of a limit are one search's.
+        return
+    if best.resident or question.settings.time_limit is not None:
+        return  # there outputs would be made early again; here seconds are one search's
+    if found.looser is not None:
         yield replace(best, program=found.looser(), measured=None)
+
+
+def _at(question: Question, best: Candidate, order: str, program: Program) -> Candidate:
+    """Return a candidate in another order, measured as the best one was."""
+    resident = question.resident(program) if best.resident else 0
+    return replace(best, program=program, order=order, resident=resident, measured=None)
+
+
+def _with_late_outputs(
+    question: Question, program: Program, found: Ordering, best: Candidate
+) -> Candidate:
+    """Return the order in which less is resident, where one is as good for the plan.
+
+    At levels 0 and 1 slots are whole, and another order may need more of them. Seconds of a
+    limit are one search's.
+    """
+    settings = question.settings
+    terms = replace(question.terms, sizes=best.sizes)
+    if settings.order == "keep" or settings.level < 2 or not terms.results:
+        return best
+    if settings.time_limit is not None or any(
+        size.symbols for size in terms.resident.sizes.values()
+    ):
+        return best
+    from memplan_cli.transforms.ordering.resident import fewer_resident, peak
+
+    late = fewer_resident(program, found, terms)
+    if late is None:
+        return best
+    resident = peak(late, terms.resident)
+    return replace(best, program=late, order="resident", resident=resident, measured=None)
 
 
 def _simple_orders(question: Question, best: Candidate) -> Iterator[Candidate]:
@@ -87,7 +122,7 @@ def _simple_orders(question: Question, best: Candidate) -> Iterator[Candidate]:
     for name, program in simple_orders(question.program, terms):
         if program.body not in seen:
             seen.append(program.body)
-            yield replace(best, program=program, order=name, measured=None)
+            yield _at(question, best, name, program)
 
 
 def _searched(question: Question, program: Program, sizes: Mapping[VarId, Size]) -> Ordering:
@@ -108,8 +143,9 @@ def _searched(question: Question, program: Program, sizes: Mapping[VarId, Size])
 
 
 def _nothing_again(question: Question) -> Candidate:
-    sizes = question.terms.sizes
-    return Candidate.ordered(_searched(question, question.program, sizes), sizes)
+    program, sizes = question.program, question.terms.sizes
+    found = _searched(question, program, sizes)
+    return _with_late_outputs(question, program, found, Candidate.ordered(found, sizes))
 
 
 def _within_budget(question: Question) -> Candidate:
@@ -117,13 +153,14 @@ def _within_budget(question: Question) -> Candidate:
     from memplan_cli.transforms.rematerialization.auto import auto
 
     terms = question.terms
-    symbols = {name for size in terms.sizes.values() for name in size.symbols}
+    counted = terms.resident.sizes
+    symbols = {name for size in counted.values() for name in size.symbols}
     if symbols:
         raise SettingsError(
             "--recompute auto needs sizes that are numbers",
             hint=sizing_options(input_shapes(question.program), symbols),
         )
-    before = question.live_peak(question.program)
+    before = question.resident(question.program)
     budget = question.settings.budget
     allowed = int(budget * before) if isinstance(budget, float) else budget
     question.tell("recomputing")
@@ -136,8 +173,18 @@ def _within_budget(question: Question) -> Candidate:
         bound=found.bound,
         curve=tuple(CurvePoint(p.peak, p.extra, p.nodes) for p in found.curve),
     )
-    peaks = {FILE: before, "recompute": found.chosen.peak}
-    return Candidate(found.program, found.sizes, "recompute", peaks, recompute=told)
+    peaks = {
+        FILE: question.live_peak(question.program),
+        "recompute": live_peak(found.program, found.sizes, terms.pinned, terms.aliasing),
+    }
+    return Candidate(
+        found.program,
+        found.sizes,
+        "recompute",
+        peaks,
+        recompute=told,
+        resident=found.chosen.peak,
+    )
 
 
 def _from_checkpoints(question: Question) -> Candidate:
@@ -152,6 +199,7 @@ def _from_checkpoints(question: Question) -> Candidate:
     told = Recompute(nodes=len(found.copies), flops_increase=copied / work if work else 0.0)
     warnings = tuple(f"checkpoint {name!r} buys nothing: {why}" for name, why in found.useless)
     made = Candidate.ordered(ordering, found.sizes)
+    made = _with_late_outputs(question, found.program, ordering, made)
     return replace(made, recompute=told, warnings=warnings)
 
 

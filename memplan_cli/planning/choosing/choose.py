@@ -1,7 +1,7 @@
 """The choice among candidates: each is evaluated, and the least by one objective is taken.
 
 The objective is what the level asked for plans; of equals the one with the lower live peak is
-taken, then the simpler one.
+taken, then the one of fewer resident bytes where that was searched, then the simpler one.
 Level 2's arenas are searched in rounds of growing work, and a candidate whose bound is no
 better than what another one was packed to is not searched further.
 """
@@ -43,8 +43,8 @@ SAMPLE = 64
 """What every symbol stands for while candidates with symbolic sizes are compared."""
 
 
-Cost = tuple[int, int, int]
-"""Bytes planned, live peak, rank: compared in this order."""
+Cost = tuple[int, int, int, int]
+"""Bytes planned, live peak, that with outputs counted, rank: compared in this order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +99,18 @@ class Evaluated:
 
     @property
     def cost(self) -> Cost:
-        """What is minimised: the bytes planned, the live peak, and at last the rank."""
-        return _total(self.allocation.heights), self.allocation.live_peak, self.rank
+        """What is minimised: the bytes planned, the live peaks, and at last the rank."""
+        return (_total(self.allocation.heights), *self._peaks, self.rank)
 
     @property
     def bound(self) -> Cost:
         """No work brings the cost below this."""
         least = {arena.unit: arena.bound for arena in self.allocation.arenas}
-        return _total(least), self.allocation.live_peak, self.rank
+        return (_total(least), *self._peaks, self.rank)
+
+    @property
+    def _peaks(self) -> tuple[int, int]:
+        return self.allocation.live_peak, self.candidate.resident
 
     @property
     def is_settled(self) -> bool:

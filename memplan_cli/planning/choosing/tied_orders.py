@@ -93,7 +93,8 @@ def with_donations(found: Candidate, question: Question) -> Candidate:
     terms, program = question.terms, found.program
     patterns = tuple(question.settings.donate.items())
     given = donations(program, patterns)
-    needs = partial(live_peak, sizes=found.sizes, pinned=terms.pinned, aliasing=terms.aliasing)
+    held = replace(terms, sizes=found.sizes).resident
+    needs = partial(live_peak, sizes=held.sizes, pinned=held.pinned, aliasing=held.aliasing)
     if given.program is not program:
         before, peak = needs(program), needs(given.program)
         budget = found.recompute.budget

@@ -65,10 +65,16 @@ def _confirmed(fit: Fit) -> Iterator[doc.Block]:
     total = seen.total(fit.overhead)
     verdict = "fits" if total <= fit.memory else "does not fit"
     dims, size = binding_text(seen.dims), format_size(total)
-    yield doc.Paragraph(f"run on {seen.provider} with {dims}: {size}, {verdict}")
-    yield doc.Paragraph(
-        f"{format_size(seen.held)} reserved by the arena, weights included", "soft"
-    )
+    tried = f", after {seen.runs - 1} larger" if seen.runs > 1 else ""
+    yield doc.Paragraph(f"run on {seen.provider} with {dims}{tried}: {size}, {verdict}")
+    what = _TAKEN[seen.of]
+    yield doc.Paragraph(f"{format_size(seen.taken)} {what}", "soft")
+
+
+_TAKEN: Mapping[str, str] = {
+    "process": "of the process at its highest",
+    "arena": "reserved by the arena, weights included",
+}
 
 
 def _needed(need: Need | None, fit: Fit) -> str:
@@ -76,6 +82,8 @@ def _needed(need: Need | None, fit: Fit) -> str:
 
 
 def _terms(need: Need) -> str:
+    if need.process is not None:
+        return f"process {format_size(need.process)}, inputs {format_size(need.inputs)}"
     return ", ".join(
         f"{name} {format_size(getattr(need, name))}"
         for name in ("weights", "inputs", "outputs", "planned")

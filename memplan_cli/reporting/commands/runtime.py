@@ -9,12 +9,13 @@ from memplan_cli.core.serialization import to_json
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.media import drawn, renderers
 from memplan_cli.reporting.media.json_text import json_text
+from memplan_cli.reporting.native_snippet import c_snippet, cpp_snippet
 from memplan_cli.reporting.snippet import settings_snippet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from memplan_cli.core.results.observations import Peaks
+    from memplan_cli.core.results.observations import Peaks, RuntimeSettings
     from memplan_cli.runtime.doctor import Diagnosis
     from memplan_cli.runtime.simulation.dynamic import Simulated
     from memplan_cli.runtime.steer import Recommendation
@@ -93,9 +94,23 @@ def _settings_json(found: Recommendation, model: str) -> str:
     return json_text(content)
 
 
+def _native(
+    snippet: Callable[[RuntimeSettings, str, str], str],
+) -> Callable[[Recommendation, str], str]:
+    """Return what renders a recommendation as code of another language, notes on top."""
+
+    def rendered(found: Recommendation, model: str) -> str:
+        notes = "".join(f"// {note}\n" for note in found.notes)
+        return notes + snippet(found.settings, model, found.provider)
+
+    return rendered
+
+
 SETTINGS: Mapping[str, Callable[[Recommendation, str], str]] = {
     "text": lambda found, model: drawn(_settings(found, model), "text"),
     "json": _settings_json,
+    "c": _native(c_snippet),
+    "cpp": _native(cpp_snippet),
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.quantities import format_size
+from memplan_cli.core.results.observations import CPU
 from memplan_cli.core.serialization import to_json
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import html
@@ -12,11 +13,13 @@ from memplan_cli.reporting.media import drawn, renderers
 from memplan_cli.reporting.media.bars import bars, sampled
 from memplan_cli.reporting.media.html import draw
 from memplan_cli.reporting.media.json_text import json_text
+from memplan_cli.reporting.native_snippet import c_snippet, cpp_snippet
 from memplan_cli.reporting.snippet import settings_snippet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from memplan_cli.core.results.observations import RuntimeSettings
     from memplan_cli.core.symbolic.bounds import Bounds
     from memplan_cli.runtime.serving.choice import ServingSettings
     from memplan_cli.runtime.serving.soak import Course, Soak
@@ -83,7 +86,7 @@ def settings_json(
     """Return the same as JSON."""
     content = {
         "model": model,
-        "provider": "CPUExecutionProvider",
+        "provider": CPU,
         "bounds": {name: list(ends) for name, ends in sorted(bounds.items())},
         "settings": to_json(serving.chosen.settings),
         "serving": _serving(serving),
@@ -92,9 +95,29 @@ def settings_json(
     return json_text(content)
 
 
+def _native(
+    snippet: Callable[[RuntimeSettings, str, str], str],
+) -> Callable[[ServingSettings, Bounds, tuple[str, ...], str], str]:
+    """Return what renders settings for a range as code of another language, notes on top."""
+
+    def rendered(
+        serving: ServingSettings, bounds: Bounds, notes: tuple[str, ...], model: str
+    ) -> str:
+        said = (f"for {bounds_text(bounds)}: {bound_text(serving)}", *notes)
+        comments = "".join(f"// {note}\n" for note in said)
+        return comments + snippet(serving.chosen.settings, model, CPU)
+
+    return rendered
+
+
 RANGE_SETTINGS: Mapping[
     str, Callable[[ServingSettings, Bounds, tuple[str, ...], str], str]
-] = {"text": settings_text, "json": settings_json}
+] = {
+    "text": settings_text,
+    "json": settings_json,
+    "c": _native(c_snippet),
+    "cpp": _native(cpp_snippet),
+}
 
 
 def _serving(serving: ServingSettings) -> dict[str, object]:

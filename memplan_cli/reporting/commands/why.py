@@ -15,7 +15,9 @@ from memplan_cli.reporting.media.json_text import json_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from memplan_cli.reporting.findings.process import ProcessStory
     from memplan_cli.reporting.findings.why import AtPeak, PeakStory, TensorStory
+    from memplan_cli.runtime.process.parts import Part
 
 _MOST_ROWS = 20
 """Tensors of the peak that are listed; JSON has all."""
@@ -28,6 +30,38 @@ _PEAK_WITHOUT = (
     "peak without: the highest the live bytes would come if the tensor were kept only while "
     "it is written and last read; the most that recomputing it could gain"
 )
+
+
+_PROCESS_HEADS = ("part", ">load", ">run", ">private", "removed by")
+
+_PROCESS_MEANS = (
+    "load: at the highest while the session is made; run: at the highest of all, runs "
+    "included; private: after the runs, shared with no other process. Predicted for one thread, "
+    "beyond a process that has imported the runtime"
+)
+
+
+def process(story: ProcessStory) -> doc.Document:
+    """Return what a process is made of as a table, and what would remove each part."""
+    sizes = story.process
+    rows = tuple(map(_part, story.parts))
+    words = ", ".join(f"{name} {format_size(getattr(sizes, name))}" for name in _NUMBERS)
+    return doc.Document(
+        (doc.Name(story.model), f": {words}"),
+        (
+            doc.Table(doc.columns(*_PROCESS_HEADS), rows),
+            doc.Paragraph(f"{_PROCESS_MEANS} ({story.runtime})", "soft"),
+        ),
+    )
+
+
+_NUMBERS = ("load", "run", "private", "file")
+
+
+def _part(part: Part) -> tuple[doc.Prose, ...]:
+    sizes = (part.load, part.run, part.private)
+    known = (format_size(size) if size else "-" for size in sizes)
+    return (doc.Name(part.name), *known, part.remedy or "-")
 
 
 def peak(story: PeakStory) -> doc.Document:
@@ -119,5 +153,10 @@ PEAK_RENDERERS: Mapping[str, Callable[[PeakStory], str]] = {
 
 TENSOR_RENDERERS: Mapping[str, Callable[[TensorStory], str]] = {
     **renderers(tensor, "text", "markdown"),
+    "json": lambda story: json_text(to_json(story)),
+}
+
+PROCESS_RENDERERS: Mapping[str, Callable[[ProcessStory], str]] = {
+    **renderers(process, "text", "markdown"),
     "json": lambda story: json_text(to_json(story)),
 }

@@ -21,6 +21,7 @@ from memplan_cli.reporting.findings.hints import how_to_know, path_word
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from memplan_cli.core.results.observations import ProcessBytes
     from memplan_cli.core.results.placements import Placement
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.results.report import Report
@@ -167,7 +168,15 @@ def metrics_of(report: Report) -> dict[str, int]:
     """Return every metric that is known; predicted and observed of the written model."""
     found: dict[str, int | None] = {
         name: getattr(report.memory, name)
-        for name in ("planned", "live_peak", "foldable", "total", "naive", "weights")
+        for name in (
+            "planned",
+            "live_peak",
+            "resident",
+            "foldable",
+            "total",
+            "naive",
+            "weights",
+        )
     }
     if report.runtime is not None:
         for kind in ("predicted", "observed"):
@@ -175,7 +184,16 @@ def metrics_of(report: Report) -> dict[str, int]:
             for name in ("first_run_peak", "steady_peak", "held"):
                 if peaks is not None and (kind, name) != ("predicted", "held"):
                     found[f"{kind}.{name}"] = getattr(peaks, name)
+            # What was observed comes second, and is believed.
+            found |= process_metrics(peaks.process if peaks is not None else None)
     return {name: size for name, size in found.items() if size is not None}
+
+
+def process_metrics(process: ProcessBytes | None) -> dict[str, int | None]:
+    """Return the metrics of a process; none where nothing is known of it."""
+    if process is None:
+        return {}
+    return {f"process.{name}": getattr(process, name) for name in ("load", "run", "private")}
 
 
 def _runtime(report: Report) -> str:

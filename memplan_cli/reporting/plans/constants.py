@@ -62,3 +62,12 @@ def folded(report: Report, most: int) -> Iterator[doc.Block]:
         (">not folded", "why", "for example"), left, len(reasons) - most, "reasons"
     )
     yield from doc.section("Folded constants", doc.Paragraph(line), table, others)
+
+
+def moved(report: Report) -> Iterator[doc.Block]:
+    """Yield which weights left the model file."""
+    found = report.external_weights
+    if found.bytes:
+        line = f"{format_size(found.bytes)} of weights left the model file for {found.file}: "
+        line += "loading it does not copy them (--external-weights keep leaves them inside)"
+        yield from doc.section("Weights", doc.Paragraph(line))

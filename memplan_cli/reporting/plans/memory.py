@@ -9,6 +9,7 @@ from memplan_cli.core.quantities import format_share, format_size
 from memplan_cli.core.results.figures import (
     CERTAINTY,
     DEFINITIONS,
+    EXACT,
     OBSERVED,
     UNKNOWN,
     WORKSPACE,
@@ -32,11 +33,11 @@ _SLOT_BOUND = "no reuse of whole slots at this level takes less, in this order"
 _TRAINING: Mapping[str, tuple[str, str]] = {
     "raw": (
         "to train",
-        "intermediates and gradients of a training step of this forward model, no reuse",
+        "intermediates of a training step of this model (`train-step --gradients`), no reuse",
     ),
     "optimized": (
         "to train, reused",
-        "the same in slots as large as the largest that they hold (Caffe's dry run)",
+        "the same as planned at this level, in the order of its nodes",
     ),
 }
 
@@ -118,6 +119,8 @@ def memory_figures(report: Report) -> tuple[doc.Figure, ...]:
         figure = _figure(report, f"level {level}", size, meaning, memory.naive)
         figures.append(replace(figure, chosen=level == str(report.level)))
     figures.append(_lower_bound(report))
+    if memory.resident is not None or "resident" in report.symbolic:
+        figures.append(_resident(report))
     if memory.foldable:
         meaning = DEFINITIONS["foldable"]
         figure = doc.Figure("foldable", format_size(memory.foldable), meaning)
@@ -151,6 +154,16 @@ def _lower_bound(report: Report) -> doc.Figure:
     return replace(figure, certainty=_sure(report, "live_peak", figure.value))
 
 
+def _resident(report: Report) -> doc.Figure:
+    memory, meaning = report.memory, DEFINITIONS["resident"]
+    size = report.symbolic.get("resident", "")
+    if memory.resident is not None:
+        size = format_size(memory.resident)
+        if report.original_resident not in (None, memory.resident):
+            meaning += f"; {format_size(report.original_resident or 0)} in the file's order"
+    return doc.Figure("resident", size, meaning, certainty=_sure(report, "resident", size))
+
+
 def total_figures(report: Report) -> tuple[doc.Figure, ...]:
     """Return the whole model's memory, term by term; of a forward one, what training takes."""
     terms = (
@@ -158,7 +171,7 @@ def total_figures(report: Report) -> tuple[doc.Figure, ...]:
         for name in ("weights", "inputs", "outputs", "planned", "total")
     )
     training = (
-        doc.Figure(name, format_size(report.training_estimate[key]), meaning)
+        doc.Figure(name, format_size(report.training_estimate[key]), meaning, certainty=EXACT)
         for key, (name, meaning) in _TRAINING.items()
         if key in report.training_estimate
     )

@@ -54,9 +54,23 @@ def evidence(runtime: RuntimeFacts | None) -> Iterator[doc.Block]:
     ]
     title = f"Predicted and observed: {runtime.name} {runtime.version}, {runtime.provider}"
     meanings = tuple(f"{name}: {_MEASURES[name]}" for name, *_ in rows)
+    if line := time_line(runtime):
+        meanings += (line,)
     if rows:
         table = doc.Table(doc.columns(*_HEADS), tuple(rows))
-        yield from doc.section(title, table, doc.Items(meanings))
+        yield from doc.section(title, table, doc.Items(meanings), _together(runtime))
+
+
+def _together(runtime: RuntimeFacts) -> doc.Block | None:
+    """Return what several processes take that hold a model at once, where it was measured."""
+    found = runtime.processes
+    if found is None:
+        return None
+    sizes = f"{size_or_dash(found.original)} -> {size_or_dash(found.optimized)}"
+    return doc.Paragraph(
+        f"{found.count} processes that hold the model at once: {sizes} together (PSS, Python and "
+        "the runtime included)"
+    )
 
 
 def _predicted(peaks: Peaks) -> Mapping[str, int | None]:
@@ -65,21 +79,25 @@ def _predicted(peaks: Peaks) -> Mapping[str, int | None]:
         "first run peak": peaks.first_run_peak,
         "steady peak": peaks.steady_peak,
         "reserved, no weights": peaks.held,
+        **_process(peaks),
     }
 
 
 def _observed(peaks: Peaks) -> Mapping[str, int | None]:
     known = peaks.held is not None and peaks.weights is not None
     aside = (peaks.held or 0) - (peaks.weights or 0)
-    process = peaks.process
-    sizes = {} if process is None else to_json(process)
     return {
         "first run peak": peaks.first_run_peak,
         "steady peak": peaks.steady_peak,
         "reserved": peaks.held,
         "reserved, no weights": aside if known else None,
-        **{f"process, {name}": size for name, size in sizes.items()},
+        **_process(peaks),
     }
+
+
+def _process(peaks: Peaks) -> Mapping[str, int | None]:
+    sizes = {} if peaks.process is None else to_json(peaks.process)
+    return {f"process, {name}": size for name, size in sizes.items()}
 
 
 def settings(runtime: RuntimeFacts | None) -> Iterator[doc.Block]:
@@ -87,13 +105,30 @@ def settings(runtime: RuntimeFacts | None) -> Iterator[doc.Block]:
     if runtime is None or runtime.settings is None:
         return
     lines = tuple(
-        doc.Name(f"{scope}.{key} = {value}")
+        doc.Name(f"{scope}.{key} = {value}{_source(runtime, f'{scope}.{key}')}")
         for scope, options in to_json(runtime.settings).items()
         if scope != "io_binding"  # a line for each donated pair is in its own section
         for key, value in options.items()
     )
     yield from doc.section(
         "Settings of the written model", doc.Items(lines) if lines else None
+    )
+
+
+def _source(runtime: RuntimeFacts, key: str) -> str:
+    """Return who said a setting, where that was a run."""
+    source = runtime.settings_sources.get(key)
+    return f" ({source})" if source else ""
+
+
+def time_line(runtime: RuntimeFacts | None) -> str:
+    """Return how long a run of the written model takes, where both were timed in turn."""
+    if runtime is None or runtime.time is None:
+        return ""
+    found = runtime.time
+    return (
+        f"time of a run against the original's: {found.median:.2f} ({found.low:.2f} to "
+        f"{found.high:.2f}, the quartiles of {found.rounds} rounds in turn)"
     )
 
 

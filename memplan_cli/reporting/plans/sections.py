@@ -19,6 +19,7 @@ from memplan_cli.reporting.escape import per_unit
 from memplan_cli.reporting.findings.assumed import assumed_of, named_dims
 from memplan_cli.reporting.findings.hints import command_with_numbers
 from memplan_cli.reporting.plans import constants, runtime
+from memplan_cli.reporting.plans.caches import caches
 from memplan_cli.reporting.plans.memory import (
     certainty_lines,
     headline,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 _HALF, _WIDE = frozenset({"float16", "bfloat16"}), "float32"
 
-_SIZES = ("inputs", "outputs", "naive", "live_peak", "planned", "total")
+_SIZES = ("inputs", "outputs", "naive", "live_peak", "resident", "planned", "total")
 """What a row of a binding says of its memory."""
 
 
@@ -57,10 +58,12 @@ def plan_document(plan: Plan, most: int) -> doc.Document:
         *_peak(plan, most),
         *constants.foldable(report, most),
         *constants.folded(report, most),
+        *constants.moved(report),
         *left_at_32_bits(plan, most),
         *_bindings(report),
         *_recomputation(report),
         *_pieces(report, most),
+        *caches(report, most),
         *_donation(report, most),
         *_orders(report),
         *runtime.evidence(report.runtime),
@@ -122,6 +125,7 @@ _EXPRESSIONS = {
     "outputs": "outputs",
     "naive": "naive",
     "live_peak": "lower bound",
+    "resident": "resident",
     "planned": "planned",
     "total": "total",
 }

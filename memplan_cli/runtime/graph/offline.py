@@ -7,7 +7,7 @@ the level that changes layouts, to the hardware it was made on; its metadata say
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Self
 
@@ -62,18 +62,26 @@ _PACKED = "session.save_external_prepacked_constant_initializers"
 class Packing(Enum):
     """Where weights are put into the form that the kernels want."""
 
-    AT_LOAD = "0"
+    AT_LOAD = "at load"
     """In the arena, by each session."""
-    IN_FILE = "1"
+    IN_FILE = "in the file"
     """Beforehand: the file gets up to twice as large, and is mapped."""
+    IN_COLUMNS = "in the file, in columns"
+    """The same, and operands that are huge in pieces: a session packs before it looks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """A graph that the runtime wrote, and the types that it infers in it."""
+    """A graph that the runtime wrote, and the types that it infers in it.
+
+    ``block`` is how many channels lie beside each other where it lays them out in blocks.
+    """
 
     path: Path
     shapes: RuntimeShapes = field(repr=False)
+    block: int = 0
+    cut: int = 0
+    """Products whose huge operand is in pieces."""
 
 
 class Dumping:
@@ -85,6 +93,7 @@ class Dumping:
         out: Sequence[Path],
         provider: str = CPU,
         packing: Packing = Packing.AT_LOAD,
+        dims: Mapping[str, int] | None = None,
     ) -> None:
         """Start to write the graph at the runtime's highest level for a provider.
 
@@ -100,7 +109,7 @@ class Dumping:
         require_weights(model)
         highest = RuntimeSettings(
             session={"graph_optimization_level": "ORT_ENABLE_ALL"},
-            session_config={_PACKED: packing.value},
+            session_config={_PACKED: "0" if packing is Packing.AT_LOAD else "1"},
         )
         asked = {
             "model": str(model),
@@ -108,6 +117,8 @@ class Dumping:
             "settings": to_json(highest),
             "fused": str(out[0]),
             "unfused": str(out[1]) if len(out) > 1 else None,
+            "dims": dict(dims or {}),
+            "cut": packing is Packing.IN_COLUMNS,
         }
         self._model, self._out, self._provider = model, tuple(out), provider
         self._job = start_job("offline", {"dump": asked})
@@ -129,12 +140,18 @@ class Dumping:
             RuntimeUnavailableError: the model does not load.
         """
         outcome = self._job.outcome()
-        types: Any = outcome.require(f"{self._model} does not load")["types"]
-        original = load_model(self._model)
+        result = outcome.require(f"{self._model} does not load")
+        written: Any = result["graphs"]
+        block = int(str(result["block"]))
+        original, provider = load_model(self._model), self._provider
         return tuple(
-            _tidied(path, original, shapes_of(types[path.name]), self._provider)
+            replace(
+                _tidied(path, original, shapes_of(found["types"]), provider),
+                cut=found["cut"],
+                block=block,
+            )
             for path in self._out
-            if path.name in types
+            if (found := written.get(path.name))
         )
 
 
@@ -143,13 +160,14 @@ def optimise_offline(
     out: Sequence[Path],
     provider: str = CPU,
     packing: Packing = Packing.AT_LOAD,
+    dims: Mapping[str, int] | None = None,
 ) -> tuple[Dump, ...]:
     """Write the graph at the runtime's highest level for a provider, weights beside it.
 
     Raises:
         RuntimeUnavailableError: weights are missing, or the model does not load.
     """
-    with Dumping(model, out, provider, packing) as dumping:
+    with Dumping(model, out, provider, packing, dims) as dumping:
         return dumping.result()
 
 

@@ -9,11 +9,17 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.bindings import given_text
-from memplan_cli.core.results.observations import CPU, DEFAULT_TIMEOUT
+from memplan_cli.core.deserialization import from_json
+from memplan_cli.core.results.observations import (
+    CPU,
+    DEFAULT_TIMEOUT,
+    ProcessBytes,
+    RuntimeSettings,
+)
 from memplan_cli.core.serialization import to_json
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.runs.feeds import feed_specs
-from memplan_cli.onnx_io.weights.inline import inline_bytes, with_external_data
+from memplan_cli.onnx_io.weights.inline import WORTH, inline_bytes, with_external_data
 from memplan_cli.runtime.proofs.compare import require_weights
 from memplan_cli.runtime.workers.profile import NodeEvent, Recording, peaks_of
 from memplan_cli.runtime.workers.session import resolve_provider
@@ -21,13 +27,14 @@ from memplan_cli.runtime.workers.session_job import SessionJob
 from memplan_cli.runtime.workers.worker import Outcome, run_job
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from memplan_cli.core.bindings import Feeds, FeedSpec
-    from memplan_cli.core.results.observations import Peaks, RuntimeSettings
+    from memplan_cli.core.results.observations import Peaks
 
-WORTH = 1 << 20
-"""Bytes of inline weights from which it is worth measuring what they cost."""
+
+def _unheard() -> None:
+    """Let a process begin without a word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +50,7 @@ class Trial:
         timeout: seconds for the whole process.
         seed: of the inputs.
         specs: how to draw the inputs; None reads it from the model.
+        begins: called before each process.
     """
 
     provider: str = "auto"
@@ -53,6 +61,7 @@ class Trial:
     seed: int = 0
     specs: tuple[FeedSpec, ...] | None = None
     feeds: Feeds = field(default_factory=dict)
+    begins: Callable[[], None] = field(default=_unheard, compare=False)
 
 
 def measure(model: Path, settings: RuntimeSettings, trial: Trial | None = None) -> Peaks:
@@ -63,6 +72,7 @@ def measure(model: Path, settings: RuntimeSettings, trial: Trial | None = None) 
     """
     recording = record(model, settings, trial)
     peaks = peaks_of(recording, recording.milliseconds)
+    peaks = replace(peaks, process=recording.process)
     if not recording.effort or resolve_provider((trial or Trial()).provider) != CPU:
         return peaks
     return replace(peaks, effort=median(recording.effort))
@@ -78,7 +88,13 @@ def record(model: Path, settings: RuntimeSettings, trial: Trial | None = None) -
     what = f"{model} could not be measured{given_text(trial.feeds)}"
     result = _run(model, settings, trial, {}).require(what)
     runs = tuple(tuple(NodeEvent(**e) for e in run) for run in result["runs"])  # type: ignore[attr-defined]
-    return Recording(runs, tuple(result["milliseconds"]), tuple(result["effort"]))  # type: ignore[arg-type]
+    process = result["process"]
+    return Recording(
+        runs,
+        tuple(result["milliseconds"]),  # type: ignore[arg-type]
+        tuple(result["effort"]),  # type: ignore[arg-type]
+        from_json(ProcessBytes, process, "the job's result") if process else None,
+    )
 
 
 def workspace_of(
@@ -97,17 +113,41 @@ def workspace_of(
     return result["workspace"]  # type: ignore[return-value]
 
 
-def _run(
-    model: Path, settings: RuntimeSettings, trial: Trial, more: Mapping[str, object]
-) -> Outcome:
+def together(
+    model: Path, settings: RuntimeSettings, trial: Trial, processes: int
+) -> int | None:
+    """Return the proportional bytes of processes that hold a model at once; one thread each.
+
+    None where the system does not say.
+
+    Raises:
+        RuntimeUnavailableError: weights or provider are missing, or it does not run.
+    """
+    one_thread = RuntimeSettings(session={"intra_op_num_threads": 1})
+    session = _session(model, one_thread.updated(settings), trial)
+    job = {"session": to_json(session), "processes": processes}
+    outcome = run_job("together", job, timeout=trial.timeout)
+    found = outcome.require(f"{model} could not be held by {processes} processes")["bytes"]
+    each = found if isinstance(found, list) else [None]
+    return None if None in each else sum(each)
+
+
+def _session(model: Path, settings: RuntimeSettings, trial: Trial) -> SessionJob:
     require_weights(model)
     provider = resolve_provider(trial.provider)
     chosen = trial.specs
     if chosen is None:
         chosen = feed_specs(load_model(model), trial.dims, trial.feeds)
-    session = SessionJob(model, provider, chosen, settings, trial.seed)
+    return SessionJob(model, provider, chosen, settings, trial.seed)
+
+
+def _run(
+    model: Path, settings: RuntimeSettings, trial: Trial, more: Mapping[str, object]
+) -> Outcome:
+    session = _session(model, settings, trial)
     runs = {"runs": trial.runs, "timing_runs": trial.timing_runs}
     job = {"session": to_json(session), **runs, **more}
+    trial.begins()
     return run_job("measure", job, timeout=trial.timeout)
 
 

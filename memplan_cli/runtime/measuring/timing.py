@@ -7,8 +7,10 @@ seems slower at first is timed again, and so is what it is compared with.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from statistics import quantiles
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.results.observations import TimeRatio
 from memplan_cli.runtime.measuring.measure import measure
 
 if TYPE_CHECKING:
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
 
 SLOWEST = 1.05
 """How much longer than under the defaults a run may take for the sake of memory."""
+
+ROUNDS = 5
+"""Times that two models are timed in turn."""
 
 _FAR = 1.3
 """What no busy machine makes of equal times in the median of a few runs, or hardly ever."""
@@ -37,6 +42,40 @@ class Timed:
     model: Path
     settings: RuntimeSettings
     peaks: Peaks
+
+
+def time_ratio(before: Timed, after: Timed, trial: Trial) -> TimeRatio | None:
+    """Return how much longer a run takes than before, both timed in turn.
+
+    Processor time is compared where both have it, as in `is_slower`.
+
+    Raises:
+        RuntimeUnavailableError: a model that has run does not run again.
+    """
+    once = replace(trial, runs=1)
+    found = []
+    for _ in range(ROUNDS):
+        then, now = (measure(run.model, run.settings, once) for run in (before, after))
+        both = (now.effort, then.effort)
+        if None in both:
+            both = (now.milliseconds, then.milliseconds)
+        new, old = both
+        if new is not None and old:
+            found.append(new / old)
+    if len(found) < ROUNDS:
+        return None
+    low, median, high = quantiles(found, n=4, method="inclusive")
+    return TimeRatio(round(median, 3), round(low, 3), round(high, 3), ROUNDS)
+
+
+def slower_note(ratio: TimeRatio | None) -> str:
+    """Return a warning where a written model is slower than allowed; else nothing."""
+    if ratio is None or ratio.median <= SLOWEST:
+        return ""
+    return (
+        f"a run of the written model takes {ratio.median:.2f} of the original's time "
+        f"({ratio.low:.2f} to {ratio.high:.2f}, the quartiles of {ratio.rounds} rounds in turn)"
+    )
 
 
 def is_slower(after: Peaks, before: Peaks) -> bool:

@@ -126,26 +126,35 @@ class ServingSettings:
         return self.looked_at == self.sizes
 
 
-def choose(served: Served, sizes: int, seed: int = 0) -> ServingSettings:
-    """Return the settings of the lowest bound; without any, of the lowest simulated height."""
-    found = tuple(_candidates(served, seed))
+def choose(
+    served: Served, sizes: int, base: RuntimeSettings | None = None, seed: int = 0
+) -> ServingSettings:
+    """Return the settings of the lowest bound; without any, of the lowest simulated height.
+
+    Args:
+        served: what is known of each size.
+        sizes: how many sizes there are.
+        base: settings that have to stay as they are.
+        seed: of the simulated sequences.
+    """
+    found = tuple(_candidates(served, base or RuntimeSettings(), seed))
     bounded = [one for one in found if one.bound is not None]
     chosen = min(bounded or found, key=lambda one: one.bound or one.highest)
     live = max(load.live for load in served.loads(chosen.settings).values())
     return ServingSettings(chosen, found, live, served.count, sizes, served.measured)
 
 
-def _candidates(served: Served, seed: int) -> Iterator[Candidate]:
+def _candidates(served: Served, base: RuntimeSettings, seed: int) -> Iterator[Candidate]:
     for reuse in (RuntimeSettings(), _REUSE_OFF):
         suffix = ", reuse off" if reuse.session else ""
-        loads = served.loads(_NO_PATTERN.updated(reuse))
+        loads = served.loads(base.updated(_NO_PATTERN).updated(reuse))
         for name, settings in HAND_MADE.items():
             if name == DEFAULTS and suffix:
                 continue
-            own = served.loads(settings) if name == DEFAULTS else loads
-            together = settings.updated(reuse)
+            together = base.updated(settings).updated(reuse)
+            own = served.loads(together) if name == DEFAULTS else loads
             yield Candidate(name + suffix, together, _highest(own, together, seed))
-        plain = _NO_PATTERN.updated(reuse)
+        plain = base.updated(_NO_PATTERN).updated(reuse)
         for name, choice in _bounded(served, plain, loads):
             region = RuntimeSettings(arena=choice.arena, session_config=_OWN_INITIALIZERS)
             settings = plain.updated(region)

@@ -57,12 +57,14 @@ class Service:
         box: the sizes.
         binding: numbers for the other dims, and inputs that were given.
         timeout: seconds for a process that runs it.
+        base: settings that have to stay as they are.
     """
 
     model: Path
     box: Box
     binding: Binding
     timeout: float = DEFAULT_TIMEOUT
+    base: RuntimeSettings = field(default_factory=RuntimeSettings)
 
     def dims(self, point: Point) -> dict[str, int]:
         """Return a number for every dim."""
@@ -190,14 +192,16 @@ def observed_service(service: Service) -> Served:
     Raises:
         RuntimeUnavailableError: the model does not run here.
     """
-    workspace = workspace_of(service.model, PLAIN, service.trial(service.box.largest))
+    workspace = workspace_of(
+        service.model, service.base.updated(PLAIN), service.trial(service.box.largest)
+    )
     found = _by_symbols(service) or _by_runs(service)
     return replace(with_others(found, service.box), workspace=workspace, measured=True)
 
 
 def _by_symbols(service: Service) -> Served | None:
     """Return some sizes from expressions; None where a run has to tell some bytes."""
-    base = executed_graph(service.model, RuntimeSettings(), service.binding.dims)
+    base = executed_graph(service.model, service.base, service.binding.dims)
     if needs_run(replace(base, dims=service.dims(service.box.largest))):
         return None
     points = service.box.points(_FIRST)
@@ -208,7 +212,7 @@ def _by_runs(service: Service) -> Served:
     """Return what runs at some sizes show, the largest and the corners among them."""
     points = service.box.points(_FIRST)
     with tempfile.TemporaryDirectory(prefix="memplan-dump-") as name:
-        dump, settings = Path(name) / "whole.onnx", RuntimeSettings()
+        dump, settings = Path(name) / "whole.onnx", service.base
         write_dump(service.model, dump, settings)
         shapes, dims = runtime_shapes(dump), service.binding.dims
         base = read_graph(dump, shapes, settings, dims, service.model)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from memplan_cli.core.results.observations import CPU, RuntimeSettings
 from memplan_cli.core.serialization import to_json
 from memplan_cli.runtime.proofs.compare import require_weights
-from memplan_cli.runtime.serving.choice import DEFAULTS, HAND_MADE, NO_ARENA, SHRUNK
+from memplan_cli.runtime.serving.choice import DEFAULTS, NO_ARENA, SHRUNK
 from memplan_cli.runtime.serving.sequences import requests
 from memplan_cli.runtime.workers.session_job import SessionJob
 from memplan_cli.runtime.workers.worker import run_job
@@ -138,11 +138,9 @@ class Soak:
 
 def configurations(serving: ServingSettings) -> dict[str, RuntimeSettings]:
     """Return what is compared: the defaults, the settings chosen, the usual ones by hand."""
-    return {
-        DEFAULTS: HAND_MADE[DEFAULTS],
-        CHOSEN: serving.chosen.settings,
-        **{name: HAND_MADE[name] for name in (NO_ARENA, SHRUNK)},
-    }
+    known = {one.name: one.settings for one in serving.candidates}
+    others = {name: known[name] for name in (NO_ARENA, SHRUNK)}
+    return {DEFAULTS: known[DEFAULTS], CHOSEN: serving.chosen.settings, **others}
 
 
 def confirmed(service: Service, serving: ServingSettings) -> ServingSettings:

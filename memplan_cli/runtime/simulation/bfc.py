@@ -141,12 +141,17 @@ class Arena:
 
     def _extend(self, wanted: int) -> None:
         size = wanted if self.rules.exact else self._power_of_two(wanted)
-        # A page between regions: chunks of two regions are never neighbours.
-        start = self._next
-        self._next += size + CHUNK
+        start = self._region(size)
         self._chunks[start] = _Chunk(start, size)
         insort(self._free, (size, start))
         self.held += size
+
+    def _region(self, size: int) -> int:
+        """Return where a new region begins."""
+        # A page between regions: chunks of two regions are never neighbours.
+        start = self._next
+        self._next += size + CHUNK
+        return start
 
     def _power_of_two(self, wanted: int) -> int:
         grown = False

@@ -16,6 +16,8 @@ from memplan_cli.core.results.observations import Peaks
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from memplan_cli.core.results.observations import ProcessBytes
+
 _SUFFIX = "_kernel_time"
 
 
@@ -54,6 +56,7 @@ class Recording:
     runs: tuple[tuple[NodeEvent, ...], ...]
     milliseconds: tuple[float, ...]
     effort: tuple[float, ...] = ()
+    process: ProcessBytes | None = None
 
 
 def read_profile(events: Sequence[dict[str, Any]]) -> Recording:

@@ -43,12 +43,6 @@ def repeated_axes(target: Shape, full: Shape) -> tuple[int, ...] | None:
     return tuple(axes)
 
 
-def same_shape(tape: Tape, first: str, second: str) -> bool:
-    """Whether two forward tensors surely have one shape."""
-    one, two = tape.tensor(first).shape, tape.tensor(second).shape
-    return one is not None and two is not None and repeated_axes(one, two) == ()
-
-
 def _is_repeated(small: Dim, large: Dim) -> bool | None:
     if small == 1:
         return large != 1

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from memplan_cli.analysis.dataflow import dataflow
 from memplan_cli.core.program import Origin
 from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.transforms.chunking.axes.table import splits
 from memplan_cli.transforms.chunking.axes.terms import Facts, Node, Role, node_of
+from memplan_cli.transforms.chunking.axes.windows import NCHWC, ROWS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+
+    import numpy as np
 
     from memplan_cli.analysis.dataflow import Dataflow
     from memplan_cli.core.program import Op, Program, VarId
     from memplan_cli.transforms.chunking.axes.terms import Split
+
+    Array = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(frozen=True)
@@ -25,6 +31,7 @@ class Graph:
 
     Attributes:
         kept: Vars that stay one tensor: excluded ones, the loss.
+        blocked: Vars whose channels lie in blocks behind the columns, whatever their dims say.
     """
 
     program: Program
@@ -33,6 +40,7 @@ class Graph:
     kept: frozenset[VarId]
     results: frozenset[VarId]
     weights: frozenset[VarId]
+    blocked: frozenset[VarId]
     _nodes: dict[int, Node | None] = field(default_factory=dict, repr=False)
     _splits: dict[int, tuple[Split, ...]] = field(default_factory=dict, repr=False)
 
@@ -42,7 +50,8 @@ class Graph:
         weights = {v.id for v in program.vars.values() if v.origin is Origin.WEIGHT}
         results = frozenset(program.body.outputs)
         flow = dataflow(program.body)
-        return cls(program, flow, facts, frozenset(kept), results, frozenset(weights))
+        blocked = frozenset(_blocked(flow.ops))
+        return cls(program, flow, facts, frozenset(kept), results, frozenset(weights), blocked)
 
     @property
     def ops(self) -> tuple[Op, ...]:
@@ -61,8 +70,27 @@ class Graph:
             node = self.node(at)
             stays = any(var in self.kept for var in self.ops[at].outputs)
             found = () if node is None or stays else splits(node)
-            self._splits[at] = tuple(each for each in found if self._leaves_weights(at, each))
+            self._splits[at] = tuple(
+                each
+                for each in found
+                if self._leaves_weights(at, each) and self._keeps_blocks(at, each)
+            )
         return self._splits[at]
+
+    def _keeps_blocks(self, at: int, split: Split) -> bool:
+        """Whether only samples and rows are cut of what has its channels in blocks."""
+        op, block = self.ops[at], self.facts.block
+        pairs = (
+            *zip(op.inputs, split.inputs, strict=True),
+            *zip(op.outputs, split.outputs, strict=True),
+        )
+        cut = [
+            (var, part.axis) for var, part in pairs if part is not None and var in self.blocked
+        ]
+        return all(
+            axis == 0 or (axis == ROWS and block > 0 and self.dims(var)[1] % block == 0)
+            for var, axis in cut
+        )
 
     def _leaves_weights(self, at: int, split: Split) -> bool:
         """Whether weights are read whole: masks may be sliced, matrices are never copied."""
@@ -83,19 +111,60 @@ class Graph:
         size = size_of(facts.shape, facts.dtype)
         return 0 if size is None or size.symbols else size.coefficient
 
+    @cached_property
+    def _spans(self) -> tuple[Mapping[VarId, int], Array, Array, Array]:
+        """The vars that ops make: which comes where, who makes them, who reads last, bytes."""
+        import numpy as np
+
+        vars_ = {var: at for at, var in enumerate(self.flow.producer)}
+        starts = np.array([self.flow.producer[var] for var in vars_], np.int64)
+        stops = np.array([self._last(var) for var in vars_], np.int64)
+        sizes = np.array([self.bytes(var) for var in vars_], np.int64)
+        return vars_, starts, stops, sizes
+
+    def _last(self, var: VarId) -> int:
+        return len(self.ops) if var in self.results else max(self.readers(var), default=-1)
+
+    def passing(self, first: int, last: int, counted: Collection[VarId]) -> int:
+        """Return the bytes made before some ops and read behind them, but for some vars."""
+        places, starts, stops, sizes = self._spans
+        there = (starts < first) & (stops > last)
+        known = [places[var] for var in counted if var in places]
+        return int(sizes[there].sum()) - int(sizes[known][there[known]].sum())
+
     def dims(self, var: VarId) -> tuple[int, ...]:
         """Return the shape of a var whose dims are numbers."""
         return tuple(dim for dim in self.program.vars[var].shape or () if isinstance(dim, int))
+
+    def above(self, at: int) -> Iterator[int]:
+        """Yield the ops that make what an op reads."""
+        for var in self.flow.reads[at]:
+            if var in self.flow.producer:
+                yield self.flow.producer[var]
 
     def readers(self, var: VarId) -> tuple[int, ...]:
         """Return the ops that read a var, subgraphs' captures included."""
         return tuple(self.flow.readers.get(var, ()))
 
 
-def outside(graph: Graph, ops: Mapping[int, Split]) -> tuple[list[VarId], list[VarId]]:
+def _blocked(ops: Iterable[Op]) -> set[VarId]:
+    """Return the vars in blocks of channels: operators of one element keep what they are given."""
+    found: set[VarId] = set()
+    for op in ops:
+        if op.domain == NCHWC:
+            found.update(() if op.type == "ReorderOutput" else op.outputs)
+        elif not found.isdisjoint(op.inputs):
+            found.update(op.outputs)
+    return found
+
+
+def outside(
+    graph: Graph, ops: Mapping[int, Split], copied: Collection[int] = ()
+) -> tuple[list[VarId], list[VarId]]:
     """Return what ops read from others, and what they make for others, in order.
 
-    Weights are left out: they are there anyway.
+    Weights are left out: they are there anyway. Copied ops make nothing for others, who read
+    what the op itself has made.
     """
     made = {var for at in ops for var in graph.ops[at].outputs if var}
     order = sorted(ops)
@@ -104,6 +173,7 @@ def outside(graph: Graph, ops: Mapping[int, Split]) -> tuple[list[VarId], list[V
     results = [
         var
         for at in order
+        if at not in copied
         for var in graph.ops[at].outputs
         if var and (var in graph.results or any(r not in ops for r in graph.readers(var)))
     ]

@@ -52,6 +52,9 @@ _SUMS = frozenset(REDUCTIONS) - {"ReduceMax", "ReduceMin"}
 _TOGETHER = frozenset({"Acos", "Asin", "Atan", "Cos", "Log", "Mish", "Sin", "Softplus", "Tan"})
 """Functions whose last elements, those that fill no register, have another formula."""
 
+_PRODUCTS = frozenset({"Conv", "com.microsoft:FusedConv"})
+"""Convolutions that are computed as a product."""
+
 _REGISTERS = 64
 """Elements: a multiple of what any register has."""
 
@@ -90,7 +93,7 @@ def keeps_bits(node: Node, split: Split, pieces: Iterable[Range]) -> bool:
 def _has_same_blocks(node: Node, split: Split, pieces: Iterable[Range]) -> bool:
     """Whether a product's sums are cut into the same blocks as those of the whole."""
     read, weight = node.shape(0) or (), node.shape(1) or ()
-    if split.role is Role.TILES and operator(node.op) == "Conv":
+    if split.role is Role.TILES and operator(node.op) in _PRODUCTS:
         beside, summed = prod(node.made[2:]) // split.extent, prod(weight[1:])
     elif split.role is Role.COLUMNS and len(read) > 1:
         beside, summed = 1, read[-2] if node.integer("transA", 0) else read[-1]

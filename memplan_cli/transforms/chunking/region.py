@@ -11,12 +11,13 @@ from a tensor by the op that makes its border, the bytes that stay whole, the le
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from memplan_cli.transforms.chunking.axes.terms import Role
 from memplan_cli.transforms.chunking.graph import outside
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from memplan_cli.core.program import VarId
     from memplan_cli.transforms.chunking.axes.terms import Part, Split
@@ -34,6 +35,7 @@ class Region:
         splits: By op.
         given: What the region reads from other ops and from inputs, weights left out.
         results: What it makes for others: put together again.
+        copied: Those of its ops that are also computed whole, for others: light ones.
         seed: The tensor it was grown from, and the axis that was sliced there.
     """
 
@@ -42,11 +44,12 @@ class Region:
     results: tuple[VarId, ...]
     seed: VarId
     axis: int
+    copied: frozenset[int] = frozenset()
 
     @property
-    def key(self) -> tuple[tuple[int, Split], ...]:
+    def key(self) -> tuple[object, ...]:
         """What makes it this region and no other."""
-        return tuple(sorted(self.splits.items()))
+        return *sorted(self.splits.items()), *sorted(self.copied)
 
 
 def regions_of(graph: Graph, seed: VarId, axis: int) -> Iterator[Region]:
@@ -63,46 +66,85 @@ def regions_of(graph: Graph, seed: VarId, axis: int) -> Iterator[Region]:
 def _grown(
     graph: Graph, first: Mapping[int, Split], seed: VarId, axis: int
 ) -> Iterator[Region]:
-    ops = dict(first)
+    ops, copied = dict(first), frozenset[int]()
     if not all(_fits(graph, {}, at, split) for at, split in ops.items()):
         return
-    least, best = border(graph, ops) + 1, None
+    least = held(graph, ops, copied) + 1
     while len(ops) < _MOST_OPS:
-        now = border(graph, ops)
+        now = held(graph, ops, copied)
         if now < least:
-            given, results = outside(graph, ops)
-            best = Region(dict(ops), tuple(given), tuple(results), seed, axis)
+            given, results = outside(graph, ops, copied)
             least = now
-            yield best
-        found = min(_steps(graph, ops), default=None)
+            yield Region(dict(ops), tuple(given), tuple(results), seed, axis, copied)
+        found = min(_steps(graph, ops, copied), default=None)
         if found is None:
             return
-        _, _, at, number = found
-        ops[at] = graph.splits(at)[number]
+        ops[found.at] = graph.splits(found.at)[found.number]
+        copied |= {found.at} if found.is_copy else set()
 
 
-def border(graph: Graph, ops: Mapping[int, Split]) -> int:
+class _Step(NamedTuple):
+    """An op that can join: the border with it, the tensor that it is at, which one."""
+
+    border: int
+    size: int
+    is_copy: bool
+    at: int
+    number: int
+
+
+def border(graph: Graph, ops: Mapping[int, Split], copied: Collection[int] = ()) -> int:
     """Return the bytes that a region reads and makes whole."""
-    given, results = outside(graph, ops)
+    given, results = outside(graph, ops, copied)
     return sum(graph.bytes(var) for var in (*given, *results))
 
 
-def _steps(graph: Graph, ops: Mapping[int, Split]) -> Iterator[tuple[int, int, int, int]]:
-    """Yield ops that can join: the border with each, the tensor that it is at, which one."""
-    given, results = outside(graph, ops)
+def held(graph: Graph, ops: Mapping[int, Split], copied: Collection[int] = ()) -> int:
+    """Return the bytes that are whole while a region runs: its border, and what passes it by."""
+    given, results = outside(graph, ops, copied)
+    own = [at for at in ops if at not in copied]
+    beside = graph.passing(min(own), max(own), {*given, *results})
+    return sum(map(graph.bytes, (*given, *results))) + beside
+
+
+def _steps(graph: Graph, ops: Mapping[int, Split], copied: frozenset[int]) -> Iterator[_Step]:
+    """Yield ops that can join, light ones that others read too as copies."""
+    beside, above = _beside(graph, ops, copied)
+    for at, size in sorted(beside.items()):
+        for number, split in enumerate(graph.splits(at)):
+            if not _fits(graph, ops, at, split):
+                continue
+            joined = copied
+            if not _is_convex(graph, ops, at, copied):
+                if at not in above or not _is_light(graph, at, split):
+                    continue
+                joined = copied | {at}
+            size_with = border(graph, {**ops, at: split}, joined)
+            yield _Step(size_with, -size, at in joined, at, number)
+
+
+def _beside(
+    graph: Graph, ops: Mapping[int, Split], copied: frozenset[int]
+) -> tuple[Mapping[int, int], frozenset[int]]:
+    """Return the ops beside a region with the largest tensor between, and which are above it."""
+    given, results = outside(graph, ops, copied)
     beside: dict[int, int] = {}
     for var in given:
         at = graph.flow.producer.get(var)
         if at is not None:
             beside[at] = max(beside.get(at, 0), graph.bytes(var))
+    above = frozenset(beside)
     for var in results:
         for at in graph.readers(var):
             if at not in ops:
                 beside[at] = max(beside.get(at, 0), graph.bytes(var))
-    for at, size in sorted(beside.items()):
-        for number, split in enumerate(graph.splits(at)):
-            if _fits(graph, ops, at, split) and _is_convex(graph, ops, at):
-                yield border(graph, {**ops, at: split}), -size, at, number
+    return beside, above
+
+
+def _is_light(graph: Graph, at: int, split: Split) -> bool:
+    """Whether an op may be computed a second time: no product, and one tensor that it reads."""
+    read = [var for var in graph.flow.reads[at] if var not in graph.weights]
+    return split.role is Role.FREE and len(read) == 1
 
 
 def _fits(graph: Graph, ops: Mapping[int, Split], at: int, split: Split) -> bool:
@@ -143,12 +185,15 @@ def _is_same(one: Part | None, other: Part | None) -> bool:
     return one is not None and other is not None and one.axis == other.axis
 
 
-def _is_convex(graph: Graph, ops: Mapping[int, Split], at: int) -> bool:
+def _is_convex(
+    graph: Graph, ops: Mapping[int, Split], at: int, copied: frozenset[int]
+) -> bool:
     """Whether nothing outside lies between the region and an op that joins."""
     last, first = max((*ops, at)), min((*ops, at))
     after = [
         reader
         for each in (*ops, at)
+        if each not in copied
         for var in graph.ops[each].outputs
         for reader in graph.readers(var)
     ]
@@ -160,7 +205,7 @@ def _is_convex(graph: Graph, ops: Mapping[int, Split], at: int) -> bool:
         seen.add(each)
         for var in graph.ops[each].outputs:
             for reader in graph.readers(var):
-                if reader in ops or reader == at:
+                if (reader in ops and reader not in copied) or reader == at:
                     return False
                 after.append(reader)
     return True

@@ -18,6 +18,7 @@ from memplan_cli.analysis.dataflow import op_reads
 from memplan_cli.analysis.topological import nearest_order
 from memplan_cli.core.program import Op, Origin, Program, Var, VarId
 from memplan_cli.transforms.chunking.axes.table import edit
+from memplan_cli.transforms.chunking.axes.windows import ROWS
 from memplan_cli.transforms.chunking.ranges import pieces_of, result_part
 
 if TYPE_CHECKING:
@@ -80,17 +81,26 @@ def chunked(graph: Graph, chosen: Sequence[tuple[Region, int]]) -> Chunked | Non
 def _order(graph: Graph, regions: Sequence[Region]) -> list[int] | None:
     """Return ops, then regions, by number in an order in which all is made before it is read."""
     ops = range(len(graph.ops))
-    place = {at: number for number, r in enumerate(regions, start=len(ops)) for at in r.splits}
+    place = {
+        at: number
+        for number, region in enumerate(regions, start=len(ops))
+        for at in region.splits
+        if at not in region.copied
+    }
     after: list[set[int]] = [set() for _ in range(len(ops) + len(regions))]
     for at in ops:
-        for var in graph.flow.reads[at]:
-            above = graph.flow.producer.get(var)
-            if above is not None:
-                one, other = place.get(above, above), place.get(at, at)
-                if one != other:
-                    after[one].add(other)
+        for above in graph.above(at):
+            one, other = place.get(above, above), place.get(at, at)
+            if one != other:
+                after[one].add(other)
+    for number, region in enumerate(regions, start=len(ops)):
+        for at in region.copied:
+            own = (place.get(above, above) for above in graph.above(at))
+            for above in own:
+                if above != number:
+                    after[above].add(number)
     # A region goes where its first op stood, or as soon after as what it reads is there.
-    ranks = [*ops, *(min(region.splits) for region in regions)]
+    ranks = [*ops, *(min(set(region.splits) - region.copied) for region in regions)]
     steps = nearest_order([sorted(later) for later in after], ranks.__getitem__)
     if len(steps) < len(after):
         return None
@@ -119,6 +129,7 @@ class _Writer:
             and var not in program.body.outputs
         }
         stays = [not op.outputs or not dead.issuperset(op.outputs) for op in self.ops]
+        dead -= {var for op in compress(self.ops, stays) for var in op.outputs}
         ops = tuple(compress(self.ops, stays))
         count = [0, *accumulate(map(int, stays))]
         vars_ = {var: facts for var, facts in self._vars.items() if var not in dead}
@@ -138,14 +149,62 @@ class _Writer:
         for var, parts in joined.items():
             axis = result_part(self.graph, region, var).axis
             maker = self.graph.ops[self.graph.flow.producer[var]].label
-            name = f"{maker}__chunks"
-            self.ops.append(
-                Op(name, "Concat", tuple(parts), (var,), (), "", INSERTED, {"axis": axis})
-            )
+            self._join(f"{maker}__chunks", tuple(parts), var, axis)
         for at in region.splits:
             op = self.graph.ops[at]
             self._gone.update(var for var in op.outputs if var and var not in joined)
             self._gone.update(var for var in op.inputs if var in self.graph.weights)
+
+    def _join(self, name: str, parts: tuple[VarId, ...], var: VarId, axis: int) -> None:
+        """Write the op that puts a result together."""
+        told: Mapping[str, Attribute] = {"axis": axis}
+        if axis == ROWS and var in self.graph.blocked:
+            parts = tuple(self._as_rows(part) for part in parts)
+            whole = self._row_var(var)
+            self.ops.append(Op(name, "Concat", parts, (whole,), (), "", INSERTED, told))
+            self._reshape(whole, var)
+        else:
+            self.ops.append(Op(name, "Concat", parts, (var,), (), "", INSERTED, told))
+
+    def slice(self, var: VarId, name: VarId, axis: int, places: Range, blocked: VarId) -> None:
+        """Write the ops that take a range of an axis; ``blocked`` says how the var lies."""
+        if axis != ROWS or blocked not in self.graph.blocked:
+            self.ops.append(self._slice_op(var, name, axis, places))
+            return
+        rows, taken = self._as_rows(var), self._row_var(name)
+        self.ops.append(self._slice_op(rows, taken, axis, places))
+        self._reshape(taken, name)
+
+    def _as_rows(self, var: VarId) -> VarId:
+        """Write a view in which rows are an axis, of a var whose channels lie in blocks."""
+        rows = self._row_var(var)
+        self._reshape(var, rows)
+        return rows
+
+    def _row_var(self, var: VarId) -> VarId:
+        """Return a new var for a view: blocks of channels, rows, columns with their block."""
+        samples, channels, rows, columns = self._dims(var)
+        block = self.graph.facts.block
+        return self.made(var, "_rows", (samples, channels // block, rows, columns * block))
+
+    def _reshape(self, var: VarId, name: VarId) -> None:
+        shape = self.constant(self._dims(name))
+        self.ops.append(Op(f"{name}/view", "Reshape", (var, shape), (name,), (), "", INSERTED))
+
+    def _dims(self, var: VarId) -> Dims:
+        return tuple(dim for dim in self._vars[var].shape or () if isinstance(dim, int))
+
+    def _slice_op(self, var: VarId, name: VarId, axis: int, places: Range) -> Op:
+        kind = "Slice"
+        if self.graph.facts.opset < _SLICES_BY_INPUT:
+            told: Mapping[str, Attribute] = {
+                "starts": places[:1],
+                "ends": places[1:],
+                "axes": (axis,),
+            }
+            return Op(f"{name}/slice", kind, (var,), (name,), (), "", INSERTED, told)
+        bounds = tuple(self.constant((each,)) for each in (*places, axis))
+        return Op(f"{name}/slice", kind, (var, *bounds), (name,), (), "", INSERTED)
 
     def constant(self, values: Dims) -> VarId:
         """Return a weight of these numbers."""
@@ -198,6 +257,9 @@ class _PieceWriter:
                 self._make(var, part, turn)
                 for var, part in zip(op.outputs, split.outputs, strict=True)
             ]
+            own, cut = outputs[0], split.outputs[0]
+            if cut is not None and any(changed.beyond):
+                outputs[0] = self._wider(op.outputs[0], cut.axis, changed.beyond)
             self.writer.ops.append(
                 op._replace(
                     name=f"{op.label}{self.suffix}",
@@ -206,6 +268,10 @@ class _PieceWriter:
                     attributes=_attributes(op, changed),
                 )
             )
+            if outputs[0] != own and cut is not None:
+                start, stop = self._made[op.outputs[0]][1]
+                places = changed.beyond[0], changed.beyond[0] + stop - start
+                self.writer.slice(outputs[0], own, cut.axis, places, op.outputs[0])
 
     def part_of(self, var: VarId, wanted: Range) -> VarId:
         """Return a range of a var of the region: what is made, or a slice of it."""
@@ -227,6 +293,13 @@ class _PieceWriter:
         self._made[var] = name, (start, stop)
         return name
 
+    def _wider(self, var: VarId, axis: int, beyond: Range) -> VarId:
+        """Return a new var for what is made of a piece and of the halo that it reads."""
+        dims = list(self.graph.dims(var))
+        start, stop = self._made[var][1]
+        dims[axis] = stop - start + sum(beyond)
+        return self.writer.made(var, f"{self.suffix}_wide", tuple(dims))
+
     def _cut(self, var: VarId, axis: int, wanted: Range) -> VarId:
         dims = list(self.graph.dims(var))
         there, (start, stop) = self._made.get(var, (var, (0, dims[axis])))
@@ -237,21 +310,9 @@ class _PieceWriter:
             dims[axis] = wanted[1] - wanted[0]
             name = self.writer.made(var, f"{self.suffix}_slice", tuple(dims))
             places = wanted[0] - start, wanted[1] - start
-            self.writer.ops.append(self._slice(there, name, axis, places))
+            self.writer.slice(there, name, axis, places, var)
             self._slices[key] = name
         return self._slices[key]
-
-    def _slice(self, var: VarId, name: VarId, axis: int, places: Range) -> Op:
-        kind = "Slice"
-        if self.graph.facts.opset < _SLICES_BY_INPUT:
-            told: Mapping[str, Attribute] = {
-                "starts": places[:1],
-                "ends": places[1:],
-                "axes": (axis,),
-            }
-            return Op(f"{name}/slice", kind, (var,), (name,), (), "", INSERTED, told)
-        bounds = tuple(self.writer.constant((each,)) for each in (*places, axis))
-        return Op(f"{name}/slice", kind, (var, *bounds), (name,), (), "", INSERTED)
 
 
 def _attributes(op: Op, changed: Edit) -> Mapping[str, Attribute]:

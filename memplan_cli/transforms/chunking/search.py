@@ -24,7 +24,7 @@ from memplan_cli.transforms.chunking.region import Region, regions_of
 from memplan_cli.transforms.chunking.rewrite import Chunked, chunked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from memplan_cli.core.program import Op, Program, VarId
     from memplan_cli.core.symbolic.sizes import Size
@@ -37,12 +37,15 @@ LAUNCH = 20_000
 _SEEDS = 3
 """Tensors of the fullest step that regions are grown from."""
 
-_COUNTS = (2, 4, 8, 16, 32, 64, 128, 256)
+_COUNTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 
 _LEAST_GAIN = 0.9
 """Twice the pieces have to lower a step to so much of it, or no more are tried."""
 
 _MOST_MOVES = 400
+
+_MOST_TRIED = 300_000
+"""Ops of all programs that are tried: what bounds the time of a search in vain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,7 @@ class Found:
 
 
 def search(graph: Graph, terms: Terms, budget: float) -> Found:
-    """Return a program whose live peak fits a budget, or comes as near as was found.
+    """Return a program whose live peak fits a budget, or comes near it.
 
     Args:
         graph: The program as it is.
@@ -99,20 +102,18 @@ def search(graph: Graph, terms: Terms, budget: float) -> Found:
     """
     searcher = _Search(graph, terms, 0)
     bound = lower_bound(graph, frozenset(terms.sizes), terms.aliasing)
-    first = state = searcher.state(())
+    first = searcher.state(())
     before = first.peak if first is not None else 0
-    searcher.budget = int(budget * before) if isinstance(budget, float) else budget
-    for _ in range(_MOST_MOVES):
-        following = (
-            searcher.step(state)
-            if state is not None and state.peak > searcher.budget
-            else None
-        )
-        if following is None:
-            break
-        state = following
-    if first is None or state is None:
+    allowed = int(budget * before) if isinstance(budget, float) else budget
+    if first is None:
         raise ValueError("a program without regions is always one")
+    state = searcher.lowered(first, allowed)
+    if state.peak > allowed:
+        by_steps = first
+        searcher.most += _MOST_TRIED // 2
+        for target in _between(before, allowed):
+            by_steps = searcher.lowered(by_steps, target)
+        state = min(state, by_steps, key=lambda each: each.peak)
     work = total_cost(graph.program).work
     added = sum(choice.work for choice in state.choices)
     return Found(
@@ -125,6 +126,15 @@ def search(graph: Graph, terms: Terms, budget: float) -> Found:
         work,
         bound,
     )
+
+
+def _between(before: int, budget: int) -> Iterator[int]:
+    """Yield laxer budgets, then the budget: regions that suit one may bar the way to less."""
+    target = before // 2
+    while target > budget:
+        yield target
+        target = target * 3 // 4
+    yield budget
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +190,9 @@ class _Trial(NamedTuple):
 class _Search:
     def __init__(self, graph: Graph, terms: Terms, budget: int) -> None:
         self.graph, self.terms, self.budget = graph, terms, budget
+        self.most, self._tried = _MOST_TRIED, 0
+        self.results: Collection[VarId] = frozenset(graph.program.body.outputs)
+        """What the graph gives, whole: no seed of a region."""
         self._regions: dict[tuple[VarId, int], tuple[Region, ...]] = {}
         self._patterns: dict[tuple[object, ...], tuple[int, int]] = {}
         """How many pieces regions of the same ops and axes were put in, and what that left."""
@@ -189,6 +202,7 @@ class _Search:
         made = chunked(self.graph, [(each.region, each.count) for each in choices])
         if made is None:
             return None
+        self._tried += len(made.program.body.ops)
         sizes = _sizes(made.program, self.graph.program, self.terms.sizes)
         found = measured(made.program, sizes, self.terms.pinned, self.terms.aliasing)
         _, units = found.storage
@@ -206,10 +220,22 @@ class _Search:
         fullest = ops[max(bisect_right(ticks, tick) - 1, 0)]
         return _State(tuple(choices), made, sizes, live, ticks, tuple(largest), tick, fullest)
 
+    def lowered(self, state: _State, budget: int) -> _State:
+        """Return a state that fits a budget, or comes as near as moves lead."""
+        self.budget = budget
+        for _ in range(_MOST_MOVES):
+            following = self.step(state) if state.peak > budget else None
+            if following is None:
+                break
+            state = following
+        return state
+
     def step(self, state: _State) -> _State | None:
         """Return the state with the fullest step lowered; None where nothing lowers it."""
         tried: list[_Trial] = []
         for found in self._moves(state):
+            if self._tried > self.most:
+                break
             if found.left < state.peak:
                 tried.append(found)
                 if found.left <= max(self.budget, self._known(found.choices[-1].region)[1]):
@@ -244,7 +270,7 @@ class _Search:
         inside = {at for choice in state.choices for at in choice.region.splits}
         for var in state.largest:
             at = self.graph.flow.producer.get(var)
-            if at is not None and at not in inside:
+            if at is not None and at not in inside and var not in self.results:
                 yield var
 
     def _known(self, region: Region) -> tuple[int, int]:
@@ -262,7 +288,7 @@ class _Search:
         # What a region saves hangs on its own steps: it is tried alone where that can be.
         is_whole = state.fullest.source >= 0 and state.fullest in self.graph.ops
         beside = () if is_whole else others
-        known, last = self._known(region)[0], state.peak
+        known, last, tried = self._known(region)[0], state.peak, more_than
         for count in _COUNTS:
             if count <= more_than or count < known:
                 continue
@@ -273,17 +299,23 @@ class _Search:
             after, work = found.local(len(beside)), self._work(found, region)
             told = replace(choice, after=after, work=work)
             left = max(after, found.at(state.fullest))
-            if more_than and left > max(self.budget, last * _LEAST_GAIN):
+            is_less = left <= max(self.budget, last * _LEAST_GAIN)
+            if not is_less and more_than and count < 2 * tried:
+                continue
+            if not is_less and more_than:
                 return
             yield _Trial((*others, told), left, work)
-            if after <= self.budget or after > last * _LEAST_GAIN:
+            if after <= self.budget:
                 return
-            last = after
+            if after <= last * _LEAST_GAIN:
+                last, tried = after, count
+            elif count >= 2 * tried:
+                return
 
     def _work(self, found: _State, region: Region) -> int:
         program, (first, last) = found.made.program, found.made.places[-1]
         pieces = sum(op_cost(op, program.vars).work for op in program.body.ops[first:last])
-        ops = [self.graph.ops[at] for at in region.splits]
+        ops = [self.graph.ops[at] for at in region.splits if at not in region.copied]
         before = sum(op_cost(op, self.graph.program.vars).work for op in ops)
         return pieces - before + LAUNCH * (last - first - len(ops))
 

@@ -29,7 +29,8 @@ class Storage:
 
     ``roots`` gives the var whose bytes each planned var's view shows (itself, mostly);
     ``given`` are those of them whose bytes a branch's result brought. ``sizes`` decides who
-    may share, ``numbers`` what it costs.
+    may share, ``numbers`` what it costs; ``results`` are what the graph gives, in bytes of
+    their own.
     """
 
     roots: Mapping[VarId, VarId]
@@ -38,6 +39,7 @@ class Storage:
     in_place: Mapping[str, tuple[int, ...]]
     pinned: int
     given: Collection[VarId] = ()
+    results: Collection[VarId] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +64,19 @@ def storage_facts(
 ) -> Storage:
     """Find the views, which are the same in every order, and the cost of each var."""
     alone = frozenset(pinned)
-    sharing = {var: size for var, size in sizes.items() if var not in alone}
+    results = frozenset(var for var in program.body.outputs if var in sizes) - alone
+    apart = alone | results
+    sharing = {var: size for var, size in sizes.items() if var not in apart}
     views = Aliasing(aliasing.views, {})
     # No in-place rule looks at the ranges, so any will do.
     always = dict.fromkeys(sharing, LiveRange(0, 1))
     buffers = share_storage(program, sharing, views, always) if views.views else {}
-    roots = {var: VarId(buffers.get(var, var)) for var in sharing}
+    roots = {var: VarId(buffers.get(var, var)) for var in sizes if var not in alone}
     given: frozenset[VarId] = frozenset()
     if aliasing.branches and any(op.bodies for op in program.body.ops):
         buffers = share_storage(program, sharing, replace(aliasing, in_place={}), always)
-        given = frozenset(v for v, root in roots.items() if root == v and str(buffers[v]) != v)
+        brought = ((var, str(buffer)) for var, buffer in buffers.items())
+        given = frozenset(v for v, buffer in brought if roots[v] == v and buffer != v)
         places = find_places(program, aliasing.runs_one)
         # A result placed where another branch made its own takes no more than that.
         free = (var for var in given if places.are_exclusive(var, VarId(buffers[var])))
@@ -83,6 +88,7 @@ def storage_facts(
         aliasing.in_place,
         sum(numbers[var] for var in alone if var in numbers),
         given,
+        results,
     )
 
 
@@ -209,7 +215,7 @@ class _Builder:
         positions = facts.in_place.get(op.type)
         if not positions or op.domain not in STANDARD_DOMAINS or not op.outputs:
             return ()
-        if op.outputs[0] not in self._tensor:
+        if op.outputs[0] not in self._tensor or op.outputs[0] in facts.results:
             return ()
         shown = [facts.roots.get(var) for var in op.inputs]
         found = []

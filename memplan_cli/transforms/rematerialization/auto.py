@@ -49,7 +49,7 @@ class Point:
     """One program on the trade-off curve."""
 
     peak: int
-    """`live_peak` in bytes."""
+    """`live_peak` in bytes, outputs counted: ``resident``."""
     extra: float
     """Work of the copies, as a share of the graph's modelled work."""
     nodes: int
@@ -68,7 +68,8 @@ class Recomputation:
     """What was found on the way, none worse in both numbers than another; falling peaks."""
     budget: int | None
     bound: int
-    """No order of the program, with whatever copies, has a smaller `live_peak`."""
+    """No order of the program, with whatever copies, has a smaller `live_peak` of
+    intermediates alone."""
 
     @property
     def met(self) -> bool:
@@ -91,7 +92,8 @@ def auto(
         program: With backward part or without.
         terms: What is planned, what is pinned, what may share bytes.
         phases: Which values wait for the backward part.
-        budget: Bytes that `live_peak` may take; None for the knee of the trade-off curve.
+        budget: Bytes that intermediates and outputs may take together at one step; None for
+            the knee of the trade-off curve.
         tell: Told in a line what was found so far.
     """
     search = _Search(program, terms, phases, tell or silent)
@@ -100,17 +102,17 @@ def auto(
         chosen = _knee(search.curve())
     else:
         # What no order can reach is not worth the work of trying.
-        search.fit(max(budget, search.bound))
+        search.fit(max(budget, search.floor))
         chosen = search.best(budget)
-    bound = search.bound
+    bound = search.lower.least
     if budget is not None and budget < chosen.peak and not search.is_large:
         bound = search.lower.below(chosen.peak)
         # A search that aims at what cannot be reached takes much for little.
-        search.fit(max(budget, bound))
+        search.fit(max(budget, search.held.below(chosen.peak), search.floor))
         chosen = search.best(budget)
     return Recomputation(
         chosen.copied.program,
-        chosen.copied.sizes,
+        {v: size for v, size in chosen.copied.sizes.items() if v not in terms.results},
         chosen.copied.copies,
         search.point(chosen),
         tuple(search.point(trial) for trial in search.curve()),
@@ -125,12 +127,16 @@ class _Search:
     def __init__(
         self, program: Program, terms: Terms, phases: Phases, tell: Callable[[str], None]
     ) -> None:
-        self._program, self._terms, self._phases, self._tell = program, terms, phases, tell
+        self._program, self._phases, self._tell = program, phases, tell
+        self._terms = terms.resident
         self._total = max(total_cost(program).work, 1)
-        solver = Solver(program, terms)
+        solver = Solver(program, self._terms)
         self.first = solver.as_it_is()
         self.lower = Bound(program, terms)
-        self.bound = self.lower.least
+        self.held = Bound(program, replace(self._terms, sizes=terms.sizes))
+        # At the end all outputs are there.
+        given = sum(number(terms.results, var) for var in terms.results)
+        self.floor = max(self.held.least, given)
         self._trials = [self.first]
         self._solvers: dict[str, Solver] = {"file": solver}
         self.is_large = len(program.body.ops) > LARGE
@@ -167,7 +173,7 @@ class _Search:
 
     def descend(self) -> None:
         """Go down the trade-off curve, once from each order."""
-        budgets = [max(int(self.first.peak * share), self.bound) for share in SHARES]
+        budgets = [max(int(self.first.peak * share), self.floor) for share in SHARES]
         self._order_alone()
         for name in self._orders():
             self._measure(name)

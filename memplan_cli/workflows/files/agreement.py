@@ -46,6 +46,7 @@ def read_as_planned(model: ModelProto, plan: Plan) -> Loaded:
         ModelError: it is none.
         PlanError: the plan's settings do not say what it was made for.
     """
+    from memplan_cli.onnx_io.caches.note import position_value
     from memplan_cli.onnx_io.interface import known_dims
     from memplan_cli.shapes.bindings import Bindings
     from memplan_cli.shapes.reading import read_checked
@@ -54,7 +55,9 @@ def read_as_planned(model: ModelProto, plan: Plan) -> Loaded:
     known = known_dims(model, shapes.values())
     dims = {name: value for name, value in dims_of(plan).items() if name in known}
     try:
-        return read_checked(model, Bindings(dims, shapes))
+        return read_checked(
+            model, Bindings(dims, shapes, values=position_value(plan.report.caches))
+        )
     except SettingsError as error:
         raise PlanError(f"the plan's settings are not those of the model: {error}") from error
 
@@ -84,11 +87,12 @@ def _without_negative(shape: Shape | None) -> Shape | None:
 
 def _origin(model: ModelProto, original: Path) -> Origin:
     from memplan_cli.checking.subject import Origin
+    from memplan_cli.onnx_io.caches.note import has_caches
     from memplan_cli.onnx_io.load import file_digest, graph_digest, load_model
     from memplan_cli.onnx_io.metadata import is_offline
 
     source = load_model(original)
-    graph = None if is_offline(model) else source.graph
+    graph = None if is_offline(model) or has_caches(model) else source.graph
     return Origin(graph, file_digest(original), graph_digest(source))
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self
 
+from memplan_cli.errors import SettingsError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -93,12 +95,30 @@ def plan_model(
     """
     from memplan_cli.workflows.files.assuming import settle
 
+    refuse_caches(settings)
     if progress:
         progress("reading")
     found = settle(file.lazy, file.path, settings)
     if before:
         before(file, found.settings)
     return plan_settled(file, found, progress, allocate)
+
+
+def refuse_caches(settings: Settings) -> None:
+    """Refuse caches in place where a model is planned as it is.
+
+    Raises:
+        SettingsError: they are asked for, or a capacity that nothing has.
+    """
+    if settings.kv_cache != "keep":
+        raise SettingsError(
+            "--kv-cache in-place makes another model, which only `memplan optimize` does",
+            hint="look at the file that it writes",
+        )
+    if settings.capacity is not None:
+        raise SettingsError(
+            "--capacity is that of caches in place", hint="add --kv-cache in-place"
+        )
 
 
 def plan_settled(
@@ -115,12 +135,7 @@ def plan_settled(
     from memplan_cli.planning.planner import make_plan
 
     settings = replace(found.settings, profile_shapes=found.loaded.observed)
-    source = source_of(file, found.loaded.warnings)
-    if settings.chunk == "auto":
-        from memplan_cli.onnx_io.weights.small import small_constants, standard_opset
-
-        known = small_constants(file.model)
-        source = replace(source, constants=known, opset=standard_opset(file.model))
+    source = knowing(file.model, source_of(file, found.loaded.warnings), settings)
     file.lazy.release()
     return make_plan(
         found.loaded.program, settings, source, allocate=allocate, progress=progress
@@ -141,6 +156,15 @@ def bind_whole(file: ModelFile, settings: Settings) -> Settings:
     if bound.inputs.assumed is not None or free_dims(file.model).keys() <= bound.dims.keys():
         return bound
     return settle(file.lazy, file.path, bound).settings
+
+
+def knowing(model: ModelProto, source: Source, settings: Settings) -> Source:
+    """Return a source with what splits of ops hang on, where regions may be put in pieces."""
+    if settings.chunk != "auto":
+        return source
+    from memplan_cli.onnx_io.weights.small import small_constants, standard_opset
+
+    return replace(source, constants=small_constants(model), opset=standard_opset(model))
 
 
 def source_of(file: ModelFile, warnings: tuple[str, ...] = ()) -> Source:

@@ -1,9 +1,10 @@
-"""The files of weights that are an output's own: a graph of the runtime's, or folded constants.
+"""The files of weights that are an output's own: packed, folded, or moved out of the model.
 
-A portable output refers to the weights of its source. One for a provider brings its own,
-fused and packed, and constants that were folded may lie in a file of their own: under a name
-made of the output's they are replaced, or go, with it. A
-file of that name which no such output refers to is somebody's.
+A portable output refers to the files of weights of its source; what lay in the source itself
+may go into a file of its own. An output for a provider brings weights that are fused and
+packed, and constants that were folded may lie in a third one. Under a name made of the
+output's they are replaced, or go, with it. A file of that name which no such output refers to
+is somebody's.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them
 
-FUSED, UNFUSED, FOLDED = "", ".unfused", ".folded"
+FUSED, UNFUSED, FOLDED, MOVED = "", ".unfused", ".folded", ".weights"
 """The graphs that bring weights for one output, by what is put into its name."""
 
 
@@ -37,7 +38,7 @@ def dump_name(output: Path, taken: Collection[str], kind: str = FUSED) -> str:
 
 def possible_weights(output: Path) -> tuple[str, ...]:
     """Return every name that `dump_name` can lead to for the weights of an output, sorted."""
-    kinds = (FUSED, UNFUSED, FOLDED)
+    kinds = (FUSED, UNFUSED, FOLDED, MOVED)
     names = {f"{dump_name(output, (), kind)}.data" for kind in kinds}
     return tuple(sorted(names | {f"{dump_name(output, names, kind)}.data" for kind in kinds}))
 

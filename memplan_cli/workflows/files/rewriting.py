@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from memplan_cli.core.compact.spool import Parts
+from memplan_cli.core.results.amounts import ExternalWeights
 from memplan_cli.core.results.observations import CPU, PROVIDERS
 from memplan_cli.errors import ModelError, SettingsError
 from memplan_cli.workflows.files.file_names import plan_beside, written_beside
@@ -18,7 +19,11 @@ from memplan_cli.workflows.files.own_weights import possible_weights
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them
+
     from memplan_cli.core.files import Content
+    from memplan_cli.core.program import Program
+    from memplan_cli.core.results.caches import Caches
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.planning.planner import Planned
     from memplan_cli.settings.settings import Settings
@@ -108,6 +113,8 @@ class Rewriting:
     """What the model is compared with, where it was not planned as it is."""
     notes: Mapping[str, str] = field(default_factory=dict)
     """Further metadata for the written model."""
+    caches: Caches | None = None
+    """Where caches are in place: their pairs are safe in any order of the nodes."""
 
     @property
     def compared_with(self) -> Path:
@@ -120,7 +127,7 @@ class Rewriting:
         report = self.planned.plan.report
         # Copies would be merged, and a pair is safe only in the order of the file.
         copied = report.recompute.nodes > 0 or bool(report.chunked.regions)
-        moved = copied or bool(report.donated.pairs)
+        moved = copied or (bool(report.donated.pairs) and self.caches is None)
         return self.original is not None or moved
 
 
@@ -133,7 +140,6 @@ class RewrittenFiles(OutputFiles):
 
     def __init__(self, rewriting: Rewriting) -> None:
         from memplan_cli.onnx_io.metadata import donation_note
-        from memplan_cli.onnx_io.writing.write import written_model
         from memplan_cli.workflows.files.own_weights import own_weights
 
         rewriting.targets.refuse_weights(rewriting.file)
@@ -149,6 +155,7 @@ class RewrittenFiles(OutputFiles):
         )
         plan = rewriting.planned.plan
         notes = {**rewriting.notes, **donation_note(plan.report.donated.pairs)}
+        self._moved = ExternalWeights()
         with self.undone_by_errors():
             if plan.report.folded.tensors:
                 self.data = self._folded(notes)
@@ -156,7 +163,30 @@ class RewrittenFiles(OutputFiles):
                 self.data = self._in_pieces(notes)
             else:
                 program = rewriting.planned.program
-                self.data = written_model(rewriting.file.model, program, plan, notes)
+                self.data = self._written(rewriting.file.model, program, notes)
+
+    def _written(
+        self, model: ModelProto, program: Program, notes: Mapping[str, str]
+    ) -> Iterable[bytes]:
+        """Return the written model, its weights moved beside it where that is asked for.
+
+        Raises:
+            ModelError: a file is in the way or cannot be written.
+        """
+        from memplan_cli.onnx_io.metadata import WEIGHTS
+        from memplan_cli.onnx_io.writing.write import written_model
+        from memplan_cli.workflows.files.moved_weights import move_beside
+
+        rewriting, plan = self._rewriting, self._rewriting.planned.plan
+        if rewriting.original is not None or rewriting.settings.external_weights == "keep":
+            return written_model(model, program, plan, notes)
+        moved = move_beside(model, self._targets.model, self._used, self._earlier)
+        self._created = (*self._created, *moved.created)
+        self._used.update(path.name for path in moved.created)
+        self._moved = moved.facts
+        if moved.created:
+            notes = {**notes, WEIGHTS: f"{moved.facts.bytes} bytes in {moved.facts.file}"}
+        return written_model(moved.model, program, plan, notes)
 
     def _folded(self, notes: Mapping[str, str]) -> Iterable[bytes]:
         """Return the written model with its constants folded, and bring their data.
@@ -165,7 +195,7 @@ class RewrittenFiles(OutputFiles):
             ModelError: a value cannot be computed, or a file is in the way.
         """
         from memplan_cli.onnx_io.metadata import FOLDED
-        from memplan_cli.onnx_io.writing.write import written_model
+        from memplan_cli.onnx_io.writing.chunked import chunked_model
         from memplan_cli.workflows.files.folding import fold_beside
 
         planned, out = self._rewriting.planned, self._targets.model
@@ -175,16 +205,18 @@ class RewrittenFiles(OutputFiles):
         count = len(planned.plan.report.folded.tensors)
         where = "".join(f" in {path.name}" for path in folded.created)
         notes = {**notes, FOLDED: f"{count} constants{where}"}
-        return written_model(folded.model, folded.program, planned.plan, notes)
+        model, program = folded.model, folded.program
+        if planned.plan.report.chunked.regions:
+            model, program = chunked_model(model, program, planned.constants)
+        return self._written(model, program, notes)
 
     def _in_pieces(self, notes: Mapping[str, str]) -> Iterable[bytes]:
         """Return the written model with its regions in pieces."""
         from memplan_cli.onnx_io.writing.chunked import chunked_model
-        from memplan_cli.onnx_io.writing.write import written_model
 
         planned, model = self._rewriting.planned, self._rewriting.file.model
         cut, program = chunked_model(model, planned.program, planned.constants)
-        return written_model(cut, program, planned.plan, notes)
+        return self._written(cut, program, notes)
 
     def finish(self, plan: Plan) -> tuple[Plan, tuple[Path, ...]]:
         """Give all files their names; return the plan as written, and the weights.
@@ -194,6 +226,7 @@ class RewrittenFiles(OutputFiles):
             ModelError: a file cannot be written.
         """
         plan = _seen_from(self._targets.plan.parent, plan)
+        plan = plan.with_report(replace(plan.report, external_weights=self._moved))
         model = Parts(self.data, [_recorded(self._rewriting, plan)])
         contents: dict[Path, Content] = {
             self._targets.plan: plan.encoded(),

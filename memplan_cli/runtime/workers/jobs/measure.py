@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memplan_cli.core.results.observations import RuntimeSettings
+from memplan_cli.core.serialization import to_json
+from memplan_cli.runtime.workers.process_memory import baseline, beyond, resident
 from memplan_cli.runtime.workers.profile import read_profile
 from memplan_cli.runtime.workers.running import run as run_session
 from memplan_cli.runtime.workers.session import run_options
@@ -40,16 +42,22 @@ def run(job: Json) -> Json:
     feed = task.feed()
     with tempfile.TemporaryDirectory(prefix="memplan-profile-") as folder:
         profiled = RuntimeSettings(
-            session={"enable_profiling": True, "profile_file_prefix": f"{folder}/profile"}
+            session={
+                "enable_profiling": True,
+                "profile_file_prefix": f"{folder}/profile",
+                # Each further thread has memory of its own.
+                "intra_op_num_threads": 1,
+            }
         )
         statistics = Path(folder) / STATISTICS
         if job.get("workspace"):
             entry = {"session.collect_node_memory_stats_to_file": str(statistics)}
             profiled = profiled.updated(RuntimeSettings(session_config=entry))
-        before = time.perf_counter()
+        empty, before = baseline(), time.perf_counter()
         session = task.session(profiled)
-        loading = time.perf_counter() - before
+        loading, loaded = time.perf_counter() - before, resident()
         _repeat(session, feed, task.settings, int(str(job["runs"])))
+        process = beyond(empty, loaded, resident())
         profile = Path(session.end_profiling())
         recording = read_profile(json.loads(profile.read_text(encoding="utf-8")))
         # The statistics are written when the session goes.
@@ -63,6 +71,7 @@ def run(job: Json) -> Json:
         "effort": effort,
         "loading_seconds": loading,
         "workspace": workspace,
+        "process": to_json(process) if process else None,
     }
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from memplan_cli.transforms.chunking.axes.terms import Part, aligned
+from memplan_cli.transforms.chunking.axes.terms import Edit, Part, aligned
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from memplan_cli.transforms.chunking.axes.terms import Node, Rule, Split
+    from memplan_cli.transforms.chunking.axes.terms import Editor, Node, Range, Rule, Split
 
 _SINGLE_AXIS = 13
 """The opset since which Softmax normalises one axis; before, all from the given one on."""
@@ -69,6 +69,31 @@ def _first_axes(node: Node, *, count: int) -> tuple[Split, ...]:
         for axis in range(min(count, len(read), len(made)))
         if read[axis] > 1
     )
+
+
+def _instance_normalisation(node: Node) -> tuple[Split, ...]:
+    """Split along samples and channels, each with its own factor and shift."""
+    channels = (node.shape(0) or (0, 0))[1]
+    reads = {0: Part(1), 1: Part(0), 2: Part(0)}
+    return *_first_axes(node, count=1), node.split(channels, reads, {0: Part(1)})
+
+
+def _group_normalisation(node: Node) -> tuple[Split, ...]:
+    """Split along samples and groups of channels; factors are a channel's or a group's."""
+    groups = node.integer("num_groups", 0)
+    channels = (node.shape(0) or (0, 0))[1]
+    if groups < 1 or channels % groups:
+        return _first_axes(node, count=1)
+    own = {at: Part(0, (node.shape(at) or (0,))[0] // groups) for at in (1, 2)}
+    part = Part(1, channels // groups)
+    return *_first_axes(node, count=1), node.split(groups, {0: part, **own}, {0: part})
+
+
+def _fewer_groups(node: Node, split: Split, piece: Range) -> Edit:
+    part = split.outputs[0]
+    if part is None or part.axis != 1 or node.op.type != "GroupNormalization":
+        return Edit()
+    return Edit({"num_groups": piece[1] - piece[0]})
 
 
 def _batch_normalisation(node: Node) -> tuple[Split, ...]:
@@ -142,10 +167,11 @@ RULES: Mapping[str, Rule] = {
     ),
     "LpNormalization": _off_axis,
     "BatchNormalization": _batch_normalisation,
-    **dict.fromkeys(
-        ("InstanceNormalization", "GroupNormalization"), partial(_first_axes, count=1)
-    ),
+    "InstanceNormalization": _instance_normalisation,
+    "GroupNormalization": _group_normalisation,
     **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), partial(_first_axes, count=2)),
     **dict.fromkeys(REDUCTIONS, _reduce),
     **dict.fromkeys(("ArgMax", "ArgMin"), _picked),
 }
+
+EDITS: Mapping[str, Editor] = {"GroupNormalization": _fewer_groups}

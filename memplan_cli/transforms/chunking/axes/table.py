@@ -34,6 +34,7 @@ RULES: Mapping[str, Rule] = {
 EDITS: Mapping[str, Editor] = {
     **elementwise.EDITS,
     **attention.EDITS,
+    **normalisation.EDITS,
     **moves.EDITS,
     **windows.EDITS,
 }

@@ -151,6 +151,8 @@ class Edit(NamedTuple):
     attributes: Mapping[str, Attribute] = {}
     constants: Mapping[int, Dims] = {}
     """By input position."""
+    beyond: tuple[int, int] = (0, 0)
+    """What a piece makes of its first output before and after its own range, to be cut off."""
 
 
 Editor = Callable[[Node, Split, Range], Edit]
@@ -159,10 +161,17 @@ Editor = Callable[[Node, Split, Range], Edit]
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What splits hang on besides shapes: values of small constants, and the opset."""
+    """What splits hang on besides shapes.
+
+    Attributes:
+        constants: Values of small constants.
+        opset: The version of the standard operators.
+        block: Channels of a block where a runtime lays them out so; 0 where nobody knows.
+    """
 
     constants: Mapping[VarId, tuple[Number, ...]] = field(default_factory=dict)
     opset: int = 0
+    block: int = 0
 
 
 def node_of(op: Op, program: Program, facts: Facts) -> Node | None:

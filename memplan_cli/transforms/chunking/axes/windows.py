@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from memplan_cli.transforms.chunking.axes.terms import Edit, Part, Role
+from memplan_cli.transforms.chunking.axes.terms import Edit, Part, Role, aligned
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from memplan_cli.transforms.chunking.axes.terms import Editor, Node, Range, Rule, Split
 
+NCHWC = "com.microsoft.nchwc"
+"""ONNX Runtime's convolutions over blocks of channels."""
+
 _SPATIAL = 2
 """The axes of samples and channels come first."""
+
+ROWS = 2
+"""The axis of rows."""
+
+_ADDED = 3
+"""What a fused convolution adds to its result."""
 
 
 class _Window(NamedTuple):
@@ -53,7 +62,12 @@ def _windows(node: Node) -> list[_Window]:
 def _tiles(node: Node) -> tuple[Split, ...]:
     made = node.made
     return tuple(
-        node.split(made[axis], {0: window.part(axis)}, {0: Part(axis)}, Role.TILES)
+        node.split(
+            made[axis],
+            {0: window.part(axis), _ADDED: aligned(node.shape(_ADDED), made, axis)},
+            {0: Part(axis)},
+            Role.TILES,
+        )
         for axis, window in enumerate(_windows(node), start=_SPATIAL)
         if made[axis] > 1
     )
@@ -69,7 +83,11 @@ def _first(node: Node, count: int) -> tuple[Split, ...]:
 
 
 def _conv(node: Node) -> tuple[Split, ...]:
-    return (*_first(node, 1), *_tiles(node))
+    """Split by samples and tiles; what a fused one adds lies as its result does."""
+    read, made = node.shape(0) or (), node.made
+    reads = {0: Part(0), _ADDED: aligned(node.shape(_ADDED), made, 0)}
+    samples = (node.split(read[0], reads, {0: Part(0)}),) if read[0] > 1 else ()
+    return (*samples, *_tiles(node))
 
 
 def _pool(node: Node) -> tuple[Split, ...]:
@@ -83,6 +101,43 @@ def _pool(node: Node) -> tuple[Split, ...]:
 
 def _samples(node: Node) -> tuple[Split, ...]:
     return _first(node, 1)
+
+
+def _to_space(node: Node) -> tuple[Split, ...]:
+    """Split by samples, and by rows and columns, each of which becomes a block of them."""
+    read, block = node.shape(0) or (), node.integer("blocksize", 1)
+    return (
+        *_first(node, 1),
+        *(node.split(read[at], {0: Part(at)}, {0: Part(at, block)}) for at in (2, 3)),
+    )
+
+
+def _to_depth(node: Node) -> tuple[Split, ...]:
+    made, block = node.made, node.integer("blocksize", 1)
+    return (
+        *_first(node, 1),
+        *(node.split(made[at], {0: Part(at, block)}, {0: Part(at)}) for at in (2, 3)),
+    )
+
+
+def _reordered(node: Node) -> tuple[Split, ...]:
+    """Split a change between blocks of channels and another layout: all but the channels."""
+    read, made = node.shape(0) or (), node.made
+    last = len(made) - 1
+    is_last = bool(node.integer("channels_last", 0))
+    to_blocks = node.op.type == "ReorderInput"
+    found = []
+    for axis in (0, *range(_SPATIAL, len(made))):
+        beside = axis - 1 if is_last and axis else axis
+        ins, outs = (beside, axis) if to_blocks else (axis, beside)
+        if outs <= last and read[ins] == made[outs] > 1:
+            found.append(node.split(made[outs], {0: Part(ins)}, {0: Part(outs)}))
+    return tuple(found)
+
+
+def _samples_and_tiles(node: Node) -> tuple[Split, ...]:
+    """Split a pooling over blocks of channels, which stay together."""
+    return (*_first(node, 1), *(() if node.integer("ceil_mode", 0) else _tiles(node)))
 
 
 def _piece_pads(node: Node, split: Split, piece: Range) -> Edit:
@@ -106,8 +161,28 @@ _NEAREST = {
 """Where every element becomes a whole run of as many as the scale says."""
 
 
+_BESIDE: Mapping[str, Mapping[str, tuple[int, int]]] = {
+    "linear": {"half_pixel": (1, 1), "pytorch_half_pixel": (1, 1), "asymmetric": (0, 1)},
+    "cubic": {"half_pixel": (2, 2), "pytorch_half_pixel": (2, 2), "asymmetric": (1, 2)},
+}
+"""Elements before and after one that what becomes of it is interpolated from."""
+
+
+def _beside(node: Node) -> tuple[int, int] | None:
+    """Return the halo of an interpolation; None where pieces would be other ones."""
+    coordinates = node.text("coordinate_transformation_mode", "half_pixel")
+    if node.integer("antialias", 0) or node.integer("exclude_outside", 0):
+        return None
+    return _BESIDE.get(node.text("mode", "nearest"), {}).get(coordinates)
+
+
+def _is_power_of_two(scale: float) -> bool:
+    """Whether places are exact in floats, wherever a piece begins."""
+    return scale == int(scale) and int(scale) & (int(scale) - 1) == 0
+
+
 def _resize(node: Node) -> tuple[Split, ...]:
-    """Split along axes that stay, and along those where each element is repeated."""
+    """Split along axes that stay, where elements are repeated, and between interpolated ones."""
     read, made = node.shape(0) or (), node.made
     coordinates = node.text("coordinate_transformation_mode", "half_pixel")
     rounding = node.text("nearest_mode", "round_prefer_floor")
@@ -118,39 +193,56 @@ def _resize(node: Node) -> tuple[Split, ...]:
     scales = node.constants.get(2) or tuple(m / r for m, r in zip(made, read, strict=True))
     is_known = 2 in node.constants or node.shape(3) is not None
     repeats = node.text("mode", "nearest") == "nearest" and (coordinates, rounding) in _NEAREST
-    return tuple(
-        node.split(read[axis], {0: Part(axis)}, {0: Part(axis, int(scale))}, Role.FREE)
-        for axis, scale in enumerate(scales)
-        if is_known and read[axis] > 1 and scale * read[axis] == made[axis]
-        if scale == 1 or (repeats and scale == int(scale))
-    )
+    halo = _beside(node)
+    found = []
+    for axis, scale in enumerate(scales):
+        if not is_known or read[axis] <= 1 or scale * read[axis] != made[axis]:
+            continue
+        if scale == 1 or (repeats and scale == int(scale)):
+            found.append(node.split(read[axis], {0: Part(axis)}, {0: Part(axis, int(scale))}))
+        elif halo is not None and _is_power_of_two(scale):
+            reads, makes = {0: Part(axis, 1, *halo)}, {0: Part(axis, int(scale))}
+            found.append(node.split(read[axis], reads, makes))
+    return tuple(found)
 
 
 def _piece_sizes(node: Node, split: Split, piece: Range) -> Edit:
-    """Say the sizes of the piece, where the operator is told sizes and no scales."""
-    part = split.outputs[0]
-    if node.shape(3) is None or part is None:
+    """Say what is made of a halo, and the sizes where the operator is told no scales."""
+    read, made = split.inputs[0], split.outputs[0]
+    if read is None or made is None:
         return Edit()
+    dim = (node.shape(0) or ())[read.axis]
+    start, stop = read.range(piece, dim)
+    beyond = (piece[0] - start) * made.scale, (stop - piece[1]) * made.scale
+    if node.shape(3) is None:
+        return Edit(beyond=beyond)
     sizes = list(node.made)
-    start, stop = part.range(piece, sizes[part.axis])
-    sizes[part.axis] = stop - start
-    return Edit(constants={3: tuple(sizes)})
+    sizes[made.axis] = (stop - start) * made.scale
+    return Edit(constants={3: tuple(sizes)}, beyond=beyond)
 
 
 _POOLS = ("MaxPool", "AveragePool")
-"""LpPool of ONNX Runtime 1.31.1 gives other bits for a sample alone."""
+"""LpPool of ONNX Runtime 1.31.1 gives other bits for a sample alone, and AveragePool over blocks
+of channels for tiles."""
 
 RULES: Mapping[str, Rule] = {
     "Conv": _conv,
     "ConvTranspose": _samples,
-    "DepthToSpace": _samples,
-    "SpaceToDepth": _samples,
+    "DepthToSpace": _to_space,
+    "SpaceToDepth": _to_depth,
     **dict.fromkeys(_POOLS, _pool),
     "Resize": _resize,
+    "com.microsoft:FusedConv": _conv,
+    f"{NCHWC}:Conv": _conv,
+    f"{NCHWC}:MaxPool": _samples_and_tiles,
+    f"{NCHWC}:ReorderInput": _reordered,
+    f"{NCHWC}:ReorderOutput": _reordered,
 }
 
 EDITS: Mapping[str, Editor] = {
     "Conv": _piece_pads,
     **dict.fromkeys(_POOLS, _piece_pads),
     "Resize": _piece_sizes,
+    "com.microsoft:FusedConv": _piece_pads,
+    **{f"{NCHWC}:{kind}": _piece_pads for kind in ("Conv", "MaxPool")},
 }

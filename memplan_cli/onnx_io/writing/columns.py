@@ -1,0 +1,238 @@
+"""Products with a huge constant operand, computed in pieces of its columns.
+
+A session packs a constant operand into memory of its own before it looks whether the file has
+that packed already (ONNX Runtime 1.31.1): while a model loads, the largest operand lies in memory
+twice. In pieces, the largest piece does:
+
+    MatMul(x, w)  ->  Concat(MatMul(x, w[:, :a]), MatMul(x, w[:, a:b]), ..., axis=-1)
+
+Each column is summed as before, so no bit changes where operands are packed: there, how many
+elements are summed at a time does not depend on the number of columns.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from memplan_cli.onnx_io.load import graphs
+from memplan_cli.onnx_io.read import plain_attributes
+from memplan_cli.onnx_io.weights.folded import DataFile, inside
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+    from typing import Any
+
+    from numpy.typing import NDArray
+    from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+
+    from memplan_cli.onnx_io.weights.folded import Hold
+
+PIECE = 8 << 20
+"""Bytes of a piece, about: as large as the operands that most models have."""
+
+HUGE = 4 * PIECE
+"""Bytes from which an operand is cut."""
+
+_STEP = 64
+"""Columns are cut where every kernel begins a block of its own."""
+
+_FLOAT = 1
+"""ONNX's number of the type."""
+
+_PRODUCTS = frozenset(
+    {
+        ("", "MatMul"),
+        ("com.microsoft", "FusedMatMul"),
+        ("", "Gemm"),
+        ("com.microsoft", "FusedGemm"),
+    }
+)
+"""Operators that pack their second operand, by domain and name."""
+
+_OPERAND, _BIAS = 1, 2
+"""Inputs: what is packed, and what Gemm adds to each row."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """A node that is computed in pieces, and where its columns are cut."""
+
+    node: NodeProto
+    weight: TensorProto
+    axis: int
+    cuts: tuple[int, ...]
+    bias: TensorProto | None
+
+
+def cut_columns(model: ModelProto, data: Path, made: Mapping[str, int]) -> int:
+    """Cut the huge constant operands of products at the top of a model, in place.
+
+    Args:
+        model: its large weights lie in the folder of ``data``.
+        data: the file that the pieces go into.
+        made: bytes of values, as far as they are known: results are written once more when
+            they are joined, and where that takes more than loading saves nothing is cut.
+
+    Returns:
+        How many products were cut; 0 where nothing was written.
+    """
+    found = {id(p.node): p for p in _products(model.graph, made)}
+    if not found:
+        return 0
+    names = {tensor.name for tensor in model.graph.initializer}
+    names |= {name for graph in graphs(model.graph) for n in graph.node for name in n.output}
+    nodes: list[NodeProto] = []
+    with data.open("wb") as file:
+        cutter = _Cutter(model.graph, data.parent, DataFile(data.name, file).hold, names, {})
+        for node in model.graph.node:
+            product = found.get(id(node))
+            nodes += [node] if product is None else cutter.pieces(product)
+    copies = [_copied(node) for node in nodes]
+    del model.graph.node[:]
+    model.graph.node.extend(copies)
+    pairs = ((p.weight, p.bias) for p in found.values())
+    _drop_unread(model.graph, {tensor.name for pair in pairs for tensor in pair if tensor})
+    return len(found)
+
+
+def _products(graph: GraphProto, made: Mapping[str, int]) -> Iterator[_Product]:
+    """Yield the products that are worth being cut."""
+    given = {value.name for value in graph.input}
+    weights = {t.name: t for t in graph.initializer if t.name not in given}
+    for node in graph.node:
+        weight = weights.get(node.input[_OPERAND]) if len(node.input) > _OPERAND else None
+        if (node.domain, node.op_type) not in _PRODUCTS or weight is None:
+            continue
+        said = plain_attributes(node)
+        if len(weight.dims) != 2 or weight.data_type != _FLOAT or said.get("transBatchB"):
+            continue
+        axis = 0 if said.get("transB") else 1
+        cuts = _cuts(weight, axis)
+        saved = 2 * (_bytes(weight) - PIECE)
+        if len(cuts) <= 2 or made.get(node.output[0], 0) >= saved:
+            continue
+        bias = node.input[_BIAS] if len(node.input) > _BIAS else ""
+        if bias and (bias not in weights or not _is_of_columns(weights[bias], cuts[-1])):
+            continue
+        yield _Product(node, weight, axis, cuts, weights.get(bias))
+
+
+def _cuts(weight: TensorProto, axis: int) -> tuple[int, ...]:
+    """Return where the pieces of an operand begin, and its end."""
+    size, columns = _bytes(weight), weight.dims[axis]
+    if size < HUGE:
+        return 0, columns
+    wide = math.ceil(columns / math.ceil(size / PIECE) / _STEP) * _STEP
+    return (*range(0, columns, wide), columns)
+
+
+def _bytes(tensor: TensorProto) -> int:
+    return 4 * int(math.prod(tensor.dims))
+
+
+def _is_of_columns(bias: TensorProto, columns: int) -> bool:
+    """Whether a bias has an element for each column, the same one for all rows."""
+    shape = list(bias.dims)
+    return bias.data_type == _FLOAT and shape[-1:] == [columns] == [math.prod(shape)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Cutter:
+    """Makes the pieces of products: those of an operand that several read, once."""
+
+    graph: GraphProto
+    folder: Path
+    hold: Hold
+    taken: set[str]
+    known: dict[tuple[str, int], list[str]]
+
+    def pieces(self, product: _Product) -> list[NodeProto]:
+        """Return the nodes of the pieces, and the one that joins them."""
+        from onnx import helper
+
+        node = product.node
+        weights = self._weights(product.weight, product.axis, product.cuts, self.hold)
+        biases = [None] * len(weights)
+        if product.bias is not None:
+            axis = len(product.bias.dims) - 1
+            biases = self._weights(product.bias, axis, product.cuts, inside)  # type: ignore[assignment]
+        made = []
+        for number, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+            piece = _copied(node)
+            piece.name = f"{node.name}/columns_{number}"
+            piece.input[_OPERAND] = weight
+            if bias is not None:
+                piece.input[_BIAS] = bias
+            piece.output[0] = self._fresh(f"{node.output[0]}/columns_{number}")
+            made.append(piece)
+        parts = [piece.output[0] for piece in made]
+        join = helper.make_node("Concat", parts, node.output, node.name, axis=-1)
+        return [*made, join]
+
+    def _weights(
+        self, tensor: TensorProto, axis: int, cuts: tuple[int, ...], hold: Hold
+    ) -> list[str]:
+        """Return the names of the pieces of a weight, which are new initializers."""
+        key = tensor.name, axis
+        if key not in self.known:
+            values = _values(tensor, self.folder)
+            self.known[key] = [
+                self._piece(tensor, values, axis, slice(*ends), hold)
+                for ends in pairwise(cuts)
+            ]
+        return self.known[key]
+
+    def _piece(
+        self,
+        tensor: TensorProto,
+        values: NDArray[Any],
+        axis: int,
+        part: slice,
+        hold: Hold,
+    ) -> str:
+        piece, name = self.graph.initializer.add(), f"{tensor.name}/columns_{part.start}"
+        piece.name = name = self._fresh(name)
+        piece.data_type = tensor.data_type
+        value = np.moveaxis(np.moveaxis(values, axis, 0)[part], 0, axis)
+        piece.dims.extend(value.shape)
+        hold(piece, value)
+        return name
+
+    def _fresh(self, name: str) -> str:
+        while name in self.taken:
+            name += "_"
+        self.taken.add(name)
+        return name
+
+
+def _values(tensor: TensorProto, folder: Path) -> NDArray[Any]:
+    """Return a tensor's numbers, mapped where they lie in a file."""
+    places = {entry.key: entry.value for entry in tensor.external_data}
+    if tensor.data_location != tensor.EXTERNAL:
+        from onnx import numpy_helper
+
+        return np.asarray(numpy_helper.to_array(tensor))
+    path, offset = folder / places["location"], int(places.get("offset", "0"))
+    return np.memmap(path, np.float32, "r", offset, tuple(tensor.dims))
+
+
+def _copied(node: NodeProto) -> NodeProto:
+    """Return a copy: a node goes with the list that it was in."""
+    copy = type(node)()
+    copy.CopyFrom(node)
+    return copy
+
+
+def _drop_unread(graph: GraphProto, names: set[str]) -> None:
+    """Take weights away that nothing reads any more."""
+    read = {name for inner in graphs(graph) for node in inner.node for name in node.input}
+    read |= {value.name for inner in graphs(graph) for value in inner.output}
+    for at in reversed(range(len(graph.initializer))):
+        if graph.initializer[at].name in names - read:
+            del graph.initializer[at]

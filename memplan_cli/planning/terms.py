@@ -1,0 +1,34 @@
+"""What the planner tells the transforms of a program's memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memplan_cli.analysis.storage import result_sizes
+from memplan_cli.core.symbolic.bounds import at_most
+from memplan_cli.planning.choosing.allocation import aliasing_of
+from memplan_cli.transforms.terms import Terms
+
+if TYPE_CHECKING:
+    from memplan_cli.core.program import Program
+    from memplan_cli.planning.scope import Scope
+    from memplan_cli.settings.settings import Settings
+
+
+def terms_of(program: Program, scope: Scope, settings: Settings) -> Terms:
+    """Return what is planned, what shares bytes, and what the graph gives.
+
+    Outputs that are to be donated lie in their inputs' memory, and are left out.
+    """
+    donated = frozenset[str]()
+    if settings.donate:
+        from memplan_cli.transforms.donation import donations
+
+        pairs = donations(program, tuple(settings.donate.items())).pairs
+        donated = frozenset(made for _, made in pairs)
+    results = {
+        var: at_most(size, settings.bounds)
+        for var, size in result_sizes(program).items()
+        if var not in donated
+    }
+    return Terms(scope.sizes, frozenset(scope.pinned), aliasing_of(settings.level), results)

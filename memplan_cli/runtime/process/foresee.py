@@ -1,0 +1,118 @@
+"""The process of a session, foreseen: loaded and run in a simulated one, attributed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.results.observations import CPU, ProcessBytes
+from memplan_cli.runtime.process.loading import Loading
+from memplan_cli.runtime.process.packing import unknown_kernels
+from memplan_cli.runtime.process.parts import (
+    CODE,
+    GRAPH,
+    WEIGHT_FILES,
+    ForeseenProcess,
+    Part,
+    remedy_of,
+)
+from memplan_cli.runtime.process.running import ResidentArena, mapped_bytes
+from memplan_cli.runtime.process.space import Space
+from memplan_cli.runtime.process.workspace import workspace_by_rule
+from memplan_cli.runtime.simulation.bfc import ArenaRules
+from memplan_cli.runtime.simulation.control_flow import CONTROL_FLOW
+from memplan_cli.runtime.simulation.frame import Runner
+from memplan_cli.runtime.simulation.ledger import Ledger, UnknownBytesError
+from memplan_cli.runtime.simulation.predict import model_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from memplan_cli.core.results.observations import RuntimeSettings
+    from memplan_cli.onnx_io.weights.stored import StoredModel
+    from memplan_cli.runtime.simulation.predict import Executed
+
+_RUNS = 3
+"""The contract's: the first grows the arena, the second makes the pattern."""
+
+_RUN_CODE = 1_100_000
+"""Bytes of the runtime's library that the kernels of a run touch."""
+
+_RUN_NODE = 500
+"""Bytes on the heap that runs leave for each node."""
+
+
+def foresee_process(
+    stored: StoredModel,
+    executed: Executed,
+    settings: RuntimeSettings,
+    provider: str = CPU,
+    workspace: Mapping[str, int] | None = None,
+) -> ForeseenProcess | None:
+    """Return what a process with a session of a file is predicted to take beyond none.
+
+    None where it cannot be told: on another provider than the CPU's, without its arena,
+    with kernels that pack in a way that was not measured, or where data decides sizes.
+
+    Args:
+        stored: the file as the session finds it.
+        executed: the graph that the session runs.
+        settings: of the session.
+        provider: where it runs.
+        workspace: what kernels ask for besides, by node, as a run has shown it; None: by rules.
+    """
+    plain = provider == CPU and settings.session.get("enable_cpu_mem_arena", True)
+    if not plain or unknown_kernels(executed.program):
+        return None
+    space = Space()
+    loading = Loading(space, stored, executed.program)
+    loading.run()
+    load, at_load = space.highest, dict(space.peak)
+    space.map(CODE, _RUN_CODE)
+    space.add(GRAPH, _RUN_NODE * stored.nodes)
+    space.map(WEIGHT_FILES, mapped_bytes(executed.program, loading.sizes, loading.known))
+    try:
+        scratch = workspace_by_rule(executed) if workspace is None else workspace
+        _run(space, executed, settings, provider, scratch)
+    except UnknownBytesError:
+        return None
+    file = space.file.total()
+    process = ProcessBytes(load, space.highest, space.anonymous, file)
+    return ForeseenProcess(process, _parts(at_load, space))
+
+
+def process_of(
+    stored: StoredModel,
+    executed: Executed,
+    settings: RuntimeSettings,
+    provider: str = CPU,
+    workspace: Mapping[str, int] | None = None,
+) -> ProcessBytes | None:
+    """Return the numbers of `foresee_process` alone."""
+    found = foresee_process(stored, executed, settings, provider, workspace)
+    return found.process if found else None
+
+
+def _run(
+    space: Space,
+    executed: Executed,
+    settings: RuntimeSettings,
+    provider: str,
+    workspace: Mapping[str, int],
+) -> None:
+    model = model_of(executed, settings, provider)
+    arena = ResidentArena(ArenaRules.from_settings(settings.arena), space=space)
+    runner = Runner(model, Ledger(arena, workspace), CONTROL_FLOW)
+    for _ in range(_RUNS):
+        runner.ledger = Ledger(arena, workspace)
+        runner.run()
+
+
+def _parts(at_load: Mapping[str, int], space: Space) -> tuple[Part, ...]:
+    at_run, after = space.peak, space.anonymous_parts()
+    names = {**at_load, **at_run, **after}
+    found = (
+        Part(n, at_load.get(n, 0), at_run.get(n, 0), after.get(n, 0), remedy_of(n))
+        for n in names
+    )
+    kept = (part for part in found if part.load or part.run or part.private)
+    return tuple(sorted(kept, key=lambda part: (-part.run, -part.load, part.name)))

@@ -1,0 +1,90 @@
+"""What is predicted of a model without running it: its session is made, and no more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.results.observations import CPU, Peaks, RuntimeSettings
+from memplan_cli.core.results.report import RuntimeFacts
+from memplan_cli.onnx_io.weights.stored import stored_model
+from memplan_cli.runtime.facts import required_version
+from memplan_cli.runtime.graph.executed import executed_graph
+from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN
+from memplan_cli.runtime.graph.seen_graph import reordered
+from memplan_cli.runtime.graph.speed import is_slower_as_written
+from memplan_cli.runtime.process.foresee import foresee_process, process_of
+from memplan_cli.runtime.simulation.predict import Executed, predict
+from memplan_cli.runtime.steer import DEFAULTS, recommend_unmeasured
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from memplan_cli.core.program import Program
+    from memplan_cli.runtime.process.parts import ForeseenProcess
+    from memplan_cli.runtime.steer import Recommendation
+
+
+def unrun_process(
+    path: Path, settings: RuntimeSettings, dims: Mapping[str, int]
+) -> ForeseenProcess | None:
+    """Return the process of a model under some settings, attributed; None if nobody can tell.
+
+    Raises:
+        RuntimeUnavailableError: weights are missing, or it does not load.
+    """
+    executed = executed_graph(path, settings, dims)
+    return foresee_process(stored_model(path), executed, settings)
+
+
+def unrun_facts(
+    path: Path, program: Program, dims: Mapping[str, int], nodes: Sequence[str]
+) -> RuntimeFacts:
+    """Return the report's block for a model and its planned order, nothing observed.
+
+    Args:
+        path: the model, as it is.
+        program: in the planned order, as it would be written.
+        dims: values for symbolic dims.
+        nodes: names of the nodes at the top of the file, in its order.
+
+    Raises:
+        RuntimeUnavailableError: weights are missing, or it does not load.
+    """
+    before = executed_graph(path, DEFAULTS, dims)
+    written = Executed(program, dims)
+    choice = _chosen(before, reordered(before, nodes, program), written)
+    as_it_stands = choice.settings.session.get("graph_optimization_level") is not None
+    after = written if as_it_stands else reordered(before, nodes, program)
+    stored, nothing = stored_model(path), Peaks(None, None)
+    return RuntimeFacts(
+        name="onnxruntime",
+        version=required_version(),
+        provider=CPU,
+        predicted={
+            "original": replace(
+                predict(before, DEFAULTS), process=process_of(stored, before, DEFAULTS)
+            ),
+            "optimized": replace(
+                choice.predicted, process=process_of(stored, after, choice.settings)
+            ),
+        },
+        observed={"original": nothing, "optimized": nothing},
+        settings=choice.settings,
+    )
+
+
+def _chosen(before: Executed, optimised: Executed, written: Executed) -> Recommendation:
+    """Return the settings for the written model: those that a run would be made with."""
+    under = recommend_unmeasured(optimised, RuntimeSettings())
+    if is_slower_as_written(written.program, written.dims, before):
+        return under
+    stands = recommend_unmeasured(written, RUN_AS_WRITTEN)
+    return min((under, stands), key=_rank)
+
+
+def _rank(choice: Recommendation) -> tuple[bool, int]:
+    peaks = choice.predicted
+    unknown = peaks.first_run_peak is None or peaks.held is None
+    return unknown, (peaks.first_run_peak or 0) + (peaks.held or 0)

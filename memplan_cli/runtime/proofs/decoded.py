@@ -1,0 +1,165 @@
+"""Decode loops of a model and of the one with its caches in place, compared bit for bit.
+
+The original's caches grow and are fed back, as its users do; the written model's stay in their
+buffers. Both begin empty, take a prefill of several entries and steps of one, and every output
+of every step is compared, and at the end what the caches hold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path  # noqa: TC003 - a type to read by
+from typing import TYPE_CHECKING, Any
+
+from memplan_cli.core.deserialization import from_json
+from memplan_cli.core.results.observations import (
+    DEFAULT_TIMEOUT,
+    Difference,
+    ProcessBytes,
+    RuntimeSettings,
+)
+from memplan_cli.core.serialization import to_json
+from memplan_cli.runtime.proofs.compare import require_weights
+from memplan_cli.runtime.workers.bits import differences
+from memplan_cli.runtime.workers.session import deterministic
+from memplan_cli.runtime.workers.session_job import SessionJob
+from memplan_cli.runtime.workers.worker import run_job
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from memplan_cli.core.bindings import FeedSpec
+    from memplan_cli.core.results.caches import Caches
+    from memplan_cli.runtime.workers.worker import Json
+
+LENGTHS = (4, 1, 1, 1, 2, 1, 1)
+"""New entries in each step, as far as the capacity allows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """How a loop is run.
+
+    Attributes:
+        provider: ONNX Runtime's name of it.
+        folder: where the original's outputs go.
+        dims: numbers that somebody gave.
+        specs: inputs that somebody gave, used where a step has one of that shape.
+        settings: of the session, beside those that make it deterministic.
+        timeout: seconds for each process.
+        tolerance: ``(rtol, atol)``; two zeros ask for the same bits.
+        lengths: new entries in each step.
+    """
+
+    provider: str
+    folder: Path
+    dims: Mapping[str, int] = field(default_factory=dict)
+    specs: tuple[FeedSpec, ...] = ()
+    settings: RuntimeSettings = field(default_factory=RuntimeSettings)
+    timeout: float = DEFAULT_TIMEOUT
+    tolerance: tuple[float, float] = (0.0, 0.0)
+    lengths: tuple[int, ...] = LENGTHS
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """What the original's loop says of itself.
+
+    Attributes:
+        rules: of each dim, what its number is in a step.
+        start: entries that the caches had before the first step.
+        lengths: what each step was asked for.
+        steps: entries that each step added.
+        tokens: an input and the axis that is as long as the new entries.
+    """
+
+    model: Path
+    rules: Mapping[str, str]
+    start: int
+    lengths: tuple[int, ...]
+    steps: tuple[int, ...]
+    tokens: tuple[tuple[str, int], ...]
+    process: ProcessBytes | None = None
+    milliseconds: float | None = None
+
+    def dims_at(self, past: int, new: int) -> dict[str, int]:
+        """Return the numbers of dims of a step, but for the caches' own lengths."""
+        from memplan_cli.core.results.caches import step_dims
+
+        return step_dims(self.rules, past, new)
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What the written model's loop gives beside the original's."""
+
+    differences: tuple[Difference, ...] = ()
+    failure: str = ""
+    process: ProcessBytes | None = None
+    milliseconds: float | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether every output of every step is the original's."""
+        return not self.failure and not any(item.beyond for item in self.differences)
+
+
+def decode_original(model: Path, caches: Caches, how: Loop) -> Decoded:
+    """Run the original's loop and keep what it gives.
+
+    Raises:
+        RuntimeUnavailableError: no step of the model runs, or its weights are missing.
+    """
+    require_weights(model)
+    job = {**_job(model, caches, how), "way": "original"}
+    found: dict[str, Any] = run_job("decode", job, timeout=how.timeout).require(
+        f"{model} cannot be decoded"
+    )
+    return Decoded(
+        model,
+        found["rules"],
+        found["start"],
+        tuple(found["lengths"]),
+        tuple(found["steps"]),
+        tuple((name, axis) for name, axis in found["tokens"]),
+        _process(found),
+        found["milliseconds"],
+    )
+
+
+def decode_written(model: Path, caches: Caches, first: Decoded, how: Loop) -> Compared:
+    """Run the written model's loop against what the original's gave."""
+    job = {
+        **_job(model, caches, how),
+        "way": "written",
+        "original": str(first.model),
+        "rules": dict(first.rules),
+        "start": first.start,
+        "lengths": list(first.lengths),
+    }
+    outcome = run_job("decode", job, timeout=how.timeout)
+    found = outcome.result
+    return Compared(
+        differences(found),
+        outcome.reason,
+        _process(found),
+        found.get("milliseconds"),  # type: ignore[arg-type]
+    )
+
+
+def _process(found: Mapping[str, Any]) -> ProcessBytes | None:
+    said = found.get("process")
+    return None if said is None else from_json(ProcessBytes, said, "the job's result")
+
+
+def _job(model: Path, caches: Caches, how: Loop) -> Json:
+    exact = how.settings.updated(deterministic(how.provider))
+    session = SessionJob(model, how.provider, how.specs, exact)
+    return {
+        "session": to_json(session),
+        "caches": to_json(caches),
+        "dims": dict(how.dims),
+        "lengths": list(how.lengths),
+        "tolerance": list(how.tolerance),
+        "folder": str(how.folder),
+    }

@@ -1,0 +1,446 @@
+"""Decoder caches put in place: rewritten to buffers, planned full, and proved by a decode loop."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.bindings import Inputs
+from memplan_cli.core.program import VarId
+from memplan_cli.core.results.observations import UNOPTIMISED, RuntimeSettings, Validation
+from memplan_cli.core.symbolic.sizes import size_of
+from memplan_cli.errors import ModelError, RuntimeUnavailableError, SettingsError
+from memplan_cli.workflows.candidates import Optimized, finished, warned, write_unproved
+from memplan_cli.workflows.files.binding import bind, binding_of
+from memplan_cli.workflows.files.model_file import ModelFile, plan_model, plan_settled
+from memplan_cli.workflows.files.rewriting import Rewriting, RewrittenFiles
+
+if TYPE_CHECKING:
+    from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them
+
+    from memplan_cli.core.bindings import Provenance
+    from memplan_cli.core.program import Program
+    from memplan_cli.core.progress import Progress
+    from memplan_cli.core.results.caches import Caches
+    from memplan_cli.core.results.plan import Plan
+    from memplan_cli.onnx_io.caches.find import Search
+    from memplan_cli.runtime.proofs.decoded import Compared, Decoded, Loop
+    from memplan_cli.settings.settings import Settings
+    from memplan_cli.workflows.compare import Check
+    from memplan_cli.workflows.files.rewriting import Targets
+
+_AS_PLANNED = RuntimeSettings(
+    session={"execution_order": "PRIORITY_BASED", "enable_mem_pattern": False}
+)
+"""A pattern of memory is of one length, and each step has another."""
+
+
+def optimize_in_place(
+    file: ModelFile,
+    settings: Settings,
+    targets: Targets,
+    check: Check | None,
+    progress: Progress,
+) -> Optimized:
+    """Write a model whose caches are buffers of one size, if its decode loop gives the same.
+
+    Raises:
+        ModelError: there is no cache that can be in place, or a file cannot be written.
+        SettingsError: another setting asks for the graph as it is.
+        RuntimeUnavailableError: no step of the original runs here.
+    """
+    refuse_combined(settings, targets)
+    targets.refuse_weights(file)
+    progress("looking for caches")
+    work = _Work.of(file, settings)
+    if check is None:
+        return write_unproved(work.rewriting(work.attempts()[0], None, targets, progress))
+    with ExitStack() as stack:
+        name = stack.enter_context(tempfile.TemporaryDirectory(prefix="memplan-decode-"))
+        return _proved(work, check, targets, Path(name), progress)
+
+
+def refuse_combined(settings: Settings, targets: Targets | None = None) -> None:
+    """Refuse settings that need the graph as it is, or a graph that is another one again.
+
+    Raises:
+        SettingsError: naming one.
+    """
+    others = {
+        "--target": settings.target != "portable",
+        "--chunk": settings.chunk != "none",
+        "--recompute": settings.recompute != "none",
+        "--donate": bool(settings.donate),
+        "--expose": settings.expose,
+        "--bounds": bool(settings.bounds),
+        "--certificate": targets is not None and targets.certificate is not None,
+    }
+    for option, asked in others.items():
+        if asked:
+            raise SettingsError(
+                f"--kv-cache in-place and {option} cannot be combined yet",
+                hint=f"leave one of --kv-cache and {option} out",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """A rewritten graph, and what both models' sessions are set to."""
+
+    model: ModelProto
+    settings: RuntimeSettings
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """A model whose caches are rewritten, and what somebody said of its sizes."""
+
+    file: ModelFile
+    settings: Settings
+    """As they were given."""
+    bound: Settings
+    """The same for the model as it is: numbers of dims, inputs."""
+    capacity: int
+    model: ModelProto
+    """In the opset that the rewritten graph needs."""
+    search: Search
+
+    @classmethod
+    def of(cls, file: ModelFile, settings: Settings) -> _Work:
+        """Look for the caches of a model.
+
+        Raises:
+            SettingsError: there is no capacity.
+            ModelError: there is no cache, or none that can be in place.
+        """
+        from memplan_cli.onnx_io.caches.find import find_caches
+        from memplan_cli.onnx_io.caches.opset import converted
+
+        if settings.capacity is None:
+            raise SettingsError(
+                "--kv-cache in-place needs the most entries that a cache may hold",
+                hint="add --capacity N",
+            )
+        # What keeps no model out of a conversion is looked at first: the reason is plainer.
+        _refuse_none(find_caches(file.model, _excluded(file.model, settings)))
+        model = converted(file.model)
+        search = find_caches(model, _excluded(model, settings))
+        _refuse_none(search)
+        return cls(
+            file, settings, bind(file.model, settings), settings.capacity, model, search
+        )
+
+    def attempts(self) -> list[_Attempt]:
+        """Return the graphs to try, the cheapest first."""
+        from memplan_cli.onnx_io.caches.grouped import without_repeats
+
+        plain = self.caches_of()[0]
+        grouped = without_repeats(plain)
+        tries = [_Attempt(grouped, RuntimeSettings())]
+        if grouped is not plain:
+            note = "heads are repeated as in the file: without, the outputs have other bits"
+            tries.append(_Attempt(plain, RuntimeSettings(), note))
+        note = (
+            "compared with the runtime's optimisation off: on, it fuses other nodes, and the "
+            "outputs have other bits"
+        )
+        tries.append(_Attempt(grouped, UNOPTIMISED, note))
+        if grouped is not plain:
+            tries.append(_Attempt(plain, UNOPTIMISED, note))
+        return tries
+
+    def caches_of(self) -> tuple[ModelProto, Caches]:
+        """Return the rewritten graph, and what its user has to know."""
+        from memplan_cli.onnx_io.caches.rewrite import in_buffers
+
+        return in_buffers(self.model, self.search, self.capacity)
+
+    def rewriting(
+        self, attempt: _Attempt, first: Decoded | None, targets: Targets, progress: Progress
+    ) -> Rewriting:
+        """Plan a rewritten graph for a step that fills its caches."""
+        from memplan_cli.onnx_io.caches.note import caches_note
+        from memplan_cli.onnx_io.lazy_model import LazyModel
+        from memplan_cli.onnx_io.load import graph_digest
+        from memplan_cli.workflows.files.assuming import settle
+
+        caches = self.caches_of()[1]
+        file = ModelFile(self.file.path, LazyModel(attempt.model))
+        settings = self._full(attempt.model, caches, first)
+        settings = _assuming(bind(attempt.model, settings), self.bound)
+        settled = settle(file.lazy, file.path, replace(settings, run=False))
+        planned = plan_settled(file, settled, progress)
+        caches = self._described(planned.program, caches, first)
+        notes = caches_note(
+            replace(caches, bytes=0, kept=(), steps=(), before=None, planned_at=0)
+        )
+        report = replace(planned.plan.report, caches=caches)
+        said = {key: value for key, value in planned.plan.settings.items() if key != "run"}
+        own = graph_digest(self.file.model)
+        plan = replace(planned.plan.with_report(report), settings=said, graph_sha256=own)
+        planned = replace(planned, plan=plan)
+        return Rewriting(file, planned, settled.settings, targets, notes=notes, caches=caches)
+
+    def _full(self, model: ModelProto, caches: Caches, first: Decoded | None) -> Settings:
+        """Return settings for the step that fills the caches."""
+        from memplan_cli.onnx_io.interface import free_dims
+
+        past = self._past(first)
+        rules = {} if first is None else first.dims_at(past, self.capacity - past)
+        dims = {**rules, **self.bound.dims}
+        known = free_dims(model)
+        position = {caches.position: [past]}
+        donate = {_as_glob(given): made for given, made in caches.donated}
+        return replace(
+            self.settings,
+            dims={name: value for name, value in dims.items() if name in known},
+            shapes={},
+            inputs=Inputs(values=position),
+            donate=donate,
+        )
+
+    def _described(self, program: Program, caches: Caches, first: Decoded | None) -> Caches:
+        """Return what is said of the caches, with the bytes that they take now and before."""
+        if first is not None:
+            caches = replace(caches, tokens=first.tokens, steps=first.steps)
+        return replace(
+            caches,
+            bytes=sum(_bytes(program, each.output) for each in caches.buffers),
+            before=self._before(first),
+            planned_at=self._past(first),
+        )
+
+    def _past(self, first: Decoded | None) -> int:
+        """Return the position of the step that fills the caches."""
+        new = first.steps[-1] if first is not None and first.steps else 1
+        return max(self.capacity - new, 0)
+
+    def _before(self, first: Decoded | None) -> tuple[int, int, int] | None:
+        """Return inputs, outputs and planned bytes of the original's last step; None if unknown."""
+        if first is None:
+            return None
+        past = self._past(first)
+        dims = {**first.dims_at(past, self.capacity - past), **self._past_dims(past)}
+        settings = replace(
+            self.bound,
+            dims={**dims, **self.bound.dims},
+            inputs=replace(self.bound.inputs, feeds={}, assumed={}),
+            shapes={},
+            kv_cache="keep",
+            capacity=None,
+            run=False,
+        )
+        memory = plan_model(self.file, settings).plan.report.memory
+        if memory.inputs is None or memory.outputs is None or memory.planned is None:
+            return None
+        return memory.inputs, memory.outputs, memory.planned
+
+    def _past_dims(self, past: int) -> dict[str, int]:
+        from memplan_cli.onnx_io.interface import (
+            fed_inputs,
+            names_taken,
+            tensor_dims,
+            tensor_type,
+        )
+
+        model = self.file.model
+        taken = names_taken(model)
+        axes = {f.input: f.axis for f in self.search.found if f.form != "constant"}
+        return {
+            str(tensor_dims(value, tensor_type(value)[1], taken)[axes[value.name]]): past
+            for value in fed_inputs(model)
+            if value.name in axes
+        }
+
+
+def _bytes(program: Program, name: str) -> int:
+    """Return the bytes of a tensor, 0 where they are not known as a number."""
+    var = program.vars[VarId(name)]
+    size = size_of(var.shape, var.dtype)
+    return 0 if size is None or size.symbols else size.coefficient
+
+
+def _assuming(settings: Settings, said: Settings) -> Settings:
+    """Return settings that say which dims a decode loop gave numbers, and nobody else."""
+    found: dict[str, Provenance] = {n: "assumed" for n in settings.dims if n not in said.dims}
+    provenance = {**settings.inputs.provenance, **found}
+    return replace(settings, inputs=replace(settings.inputs, provenance=provenance))
+
+
+def _proved(
+    work: _Work, check: Check, targets: Targets, folder: Path, progress: Progress
+) -> Optimized:
+    """Try graphs until one decodes as the original does.
+
+    Raises:
+        RuntimeUnavailableError: no step of the original runs here.
+    """
+    from memplan_cli.core.files import staged
+    from memplan_cli.runtime.proofs.decoded import decode_original, decode_written
+
+    caches = work.caches_of()[1]
+    before: dict[bool, tuple[Decoded, Loop]] = {}
+    failed: Plan | None = None
+    for number, attempt in enumerate(work.attempts()):
+        off = attempt.settings == UNOPTIMISED
+        if off not in before:
+            progress("decoding with the original")
+            how = _loop(work, check, folder / f"{number}", attempt.settings)
+            before[off] = decode_original(work.file.path, caches, how), how
+        first, how = before[off]
+        rewriting = work.rewriting(attempt, first, targets, progress)
+        assert rewriting.caches is not None  # noqa: S101 - `rewriting` has just made them
+        with RewrittenFiles(rewriting) as files:
+            progress("decoding with caches in place")
+            settings = _AS_PLANNED.updated(attempt.settings)
+            with staged(targets.model, files.data) as path:
+                found = decode_written(
+                    path, rewriting.caches, first, replace(how, settings=settings)
+                )
+            plan = _judged(rewriting.planned.plan, found, how, attempt)
+            if found.passed:
+                progress("writing")
+                plan = _with_settings(plan, settings, how.provider)
+                done = finished(
+                    replace(rewriting, planned=replace(rewriting.planned, plan=plan)),
+                    files,
+                    plan,
+                )
+                files.forget()
+                return done
+            failed = failed or plan
+    if failed is None:
+        raise RuntimeUnavailableError(f"{work.file.path} has no graph to try")
+    return Optimized(failed, None, None)
+
+
+def validate_decoding(
+    models: tuple[Path, Path], caches: Caches, plan: Plan | None, check: Check
+) -> Validation:
+    """Return the verdict on decode loops of an original and of what was written from it.
+
+    Raises:
+        RuntimeUnavailableError: no step of the original runs here.
+    """
+    from memplan_cli.onnx_io.recorded import recorded_settings
+    from memplan_cli.onnx_io.scan import scanned_metadata
+    from memplan_cli.runtime.proofs.decoded import Loop, decode_original, decode_written
+    from memplan_cli.runtime.workers.session import resolve_provider
+
+    original, written = models
+    recorded = recorded_settings(scanned_metadata(written))
+    settings = (
+        RuntimeSettings() if recorded is None else replace(recorded.settings, io_binding={})
+    )
+    as_it_stands = UNOPTIMISED.session.items() <= settings.session.items()
+    said = {} if plan is None else plan.report.bindings
+    given = {name: dim.value for name, dim in said.items() if dim.source != "assumed"}
+    with tempfile.TemporaryDirectory(prefix="memplan-decode-") as folder:
+        how = Loop(
+            provider=resolve_provider(check.provider),
+            folder=Path(folder),
+            dims=given,
+            settings=UNOPTIMISED if as_it_stands else RuntimeSettings(),
+            timeout=check.timeout,
+            tolerance=(check.rtol, check.atol),
+        )
+        first = decode_original(original, caches, how)
+        found = decode_written(written, caches, first, replace(how, settings=settings))
+    return _verdict(found, how.provider, first.steps, ())
+
+
+def _loop(work: _Work, check: Check, folder: Path, settings: RuntimeSettings) -> Loop:
+    from memplan_cli.onnx_io.runs.feeds import feed_specs
+    from memplan_cli.runtime.proofs.decoded import Loop
+    from memplan_cli.runtime.workers.session import resolve_provider
+
+    folder.mkdir()
+    binding = binding_of(work.bound)
+    given = [name for name, feed in binding.feeds.items() if feed.files]
+    specs = feed_specs(work.file.model, binding.dims, binding.feeds) if given else ()
+    return Loop(
+        provider=resolve_provider(check.provider),
+        folder=folder,
+        dims=dict(work.bound.dims),
+        specs=tuple(spec for spec in specs if spec.name in given),
+        settings=settings,
+        timeout=check.timeout,
+        tolerance=(check.rtol, check.atol),
+    )
+
+
+def _judged(plan: Plan, found: Compared, how: Loop, attempt: _Attempt) -> Plan:
+    """Return a plan with the verdict of a decode loop."""
+    notes = (attempt.note,) if attempt.note else ()
+    verdict = _verdict(found, how.provider, plan.report.caches.steps, notes)
+    said = [attempt.note] if attempt.note and found.passed else []
+    return warned(plan.with_report(replace(plan.report, validation=verdict)), *said)
+
+
+def _verdict(
+    found: Compared, provider: str, steps: tuple[int, ...], more: tuple[str, ...]
+) -> Validation:
+    notes = [f"decoded {sum(steps)} entries in {len(steps)} steps, each compared", *more]
+    notes += [f"decoding with caches in place fails: {found.failure}"] if found.failure else []
+    farthest = max((d.max_abs_diff for d in found.differences), default=0.0)
+    return Validation(
+        status="passed" if found.passed else "failed",
+        provider=provider,
+        max_abs_diff=None if found.failure else farthest,
+        bit_identical=None if found.failure else not found.differences,
+        differences=found.differences,
+        notes=tuple(notes),
+    )
+
+
+def _with_settings(plan: Plan, settings: RuntimeSettings, provider: str) -> Plan:
+    """Return a plan whose report says how the written model is run, its buffers bound."""
+    from memplan_cli.core.results.report import RuntimeFacts
+    from memplan_cli.runtime.facts import required_version
+
+    bound = {each.output: each.input for each in plan.report.caches.buffers}
+    facts = RuntimeFacts(
+        "onnxruntime",
+        required_version(),
+        provider,
+        settings=replace(settings, io_binding=bound),
+    )
+    return plan.with_report(replace(plan.report, runtime=facts))
+
+
+def _refuse_none(search: Search) -> None:
+    """Refuse a model without a cache that can be in place.
+
+    Raises:
+        ModelError: saying what is in the way.
+    """
+    if any(each.form != "constant" for each in search.found):
+        return
+    if not search.kept:
+        raise ModelError(
+            "the model has no cache: no output extends an input along one axis",
+            hint="export the decoder with its past as inputs and its present as outputs",
+        )
+    first = search.kept[0]
+    more = f" ({len(search.kept) - 1} more are kept too)" if len(search.kept) > 1 else ""
+    raise ModelError(
+        f"no cache can be updated in place: {first.output!r} follows {first.input!r}, and "
+        f"{first.reason}{more}"
+    )
+
+
+def _excluded(model: ModelProto, settings: Settings) -> tuple[str, ...]:
+    """Return the inputs and outputs that settings exclude from reuse."""
+    from fnmatch import fnmatchcase
+
+    names = [value.name for value in (*model.graph.input, *model.graph.output)]
+    return tuple(n for n in names if any(fnmatchcase(n, p) for p in settings.excluded))
+
+
+def _as_glob(name: str) -> str:
+    """Return the glob that matches a name alone."""
+    return name.replace("[", "[[]")

@@ -1,0 +1,129 @@
+"""The process of one model for many values of its dims: predicted, and run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.results.observations import CPU, RuntimeSettings
+from memplan_cli.errors import RuntimeUnavailableError, UnknownSizeError
+from memplan_cli.planning.fit import Confirmation
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from memplan_cli.onnx_io.weights.stored import StoredModel
+    from memplan_cli.planning.fit import Point, Question
+    from memplan_cli.runtime.simulation.predict import Executed
+    from memplan_cli.settings.settings import Settings
+
+_MOST_RUNS = 12
+"""Values that are run at most until one fits."""
+
+_LEFT_OUT = "the process could not be predicted, and the planned tensors are counted"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSearch:
+    """A model's graph as the runtime has it, and its file."""
+
+    stored: StoredModel
+    executed: Executed
+    settings: Settings
+
+    def highest(self, dims: Mapping[str, int]) -> int | None:
+        """Return the highest of the process with some values; None where nobody can tell."""
+        from memplan_cli.runtime.process.foresee import process_of
+
+        bound = replace(self.executed, dims={**self.settings.dims, **dims})
+        found = process_of(self.stored, bound, RuntimeSettings())
+        return found.run if found else None
+
+
+def process_search(
+    path: Path, of: str, unknown: Sequence[str], settings: Settings
+) -> tuple[ProcessSearch | None, tuple[str, ...]]:
+    """Return what predicts the process of a model; None, and why, where nothing can.
+
+    Args:
+        path: the model.
+        of: ``process`` where nothing else will do, ``tensors``, or ``auto``.
+        unknown: the dims that are looked for.
+        settings: they give numbers to the others.
+
+    Raises:
+        RuntimeUnavailableError: it was asked for, and the model does not load.
+        UnknownSizeError: it was asked for, and it cannot be told.
+    """
+    if of == "tensors":
+        return None, ()
+    try:
+        found = _search(path, settings)
+    except (RuntimeUnavailableError, ImportError) as error:
+        if of == "process":
+            raise
+        return None, (f"{_LEFT_OUT}: {error}",)
+    if found.highest(dict.fromkeys(unknown, 1)) is not None:
+        return found, ()
+    why = "data decides sizes, or a kernel packs weights in a way that was not measured"
+    if of == "process":
+        raise UnknownSizeError(
+            f"the process of {path} cannot be predicted: {why}",
+            hint="--of tensors goes by what the plan needs",
+        )
+    return None, (f"{_LEFT_OUT}: {why}",)
+
+
+def _search(path: Path, settings: Settings) -> ProcessSearch:
+    from memplan_cli.onnx_io.weights.stored import stored_model
+    from memplan_cli.runtime.graph.executed import executed_graph
+    from memplan_cli.runtime.steer import DEFAULTS
+
+    executed = executed_graph(path, DEFAULTS, settings.dims)
+    return ProcessSearch(stored_model(path), executed, settings)
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """How values are run: the model as it is, under the runtime's defaults."""
+
+    model: Path
+    provider: str
+    settings: Settings
+
+    def taken(self, dims: Mapping[str, int]) -> tuple[int, str]:
+        """Return what a run takes: the highest of its process, or what its arena reserves."""
+        from memplan_cli.runtime.measuring.measure import Trial, measure
+        from memplan_cli.runtime.measuring.resident import observed_process
+        from memplan_cli.runtime.simulation.region import EXACT_UNSPLIT
+
+        feeds = self.settings.inputs.feeds or {}
+        trial = Trial(self.provider, dims, feeds=feeds, runs=3, timing_runs=0)
+        process = None
+        if self.provider == CPU:
+            process = observed_process(self.model, RuntimeSettings(), trial)
+        if process is not None:
+            return process.run, "process"
+        peaks = measure(self.model, RuntimeSettings(arena=EXACT_UNSPLIT), trial)
+        return peaks.held or 0, "arena"
+
+
+def confirm(question: Question, point: Point, runs: Runs) -> Confirmation:
+    """Run the answer, and smaller values until one fits; return the last that was run.
+
+    Raises:
+        RuntimeUnavailableError: a run fails for another reason than its size.
+    """
+    value = point.dims[question.symbol]
+    each = point.need.inputs / value
+    for number in range(1, _MOST_RUNS + 1):
+        dims = {**runs.settings.dims, **point.dims, question.symbol: value}
+        taken, of = runs.taken(dims)
+        inputs = int(each * value)
+        seen = Confirmation(dims, runs.provider, taken, inputs, of, number)
+        total = taken + inputs
+        if total <= question.limit or value == 1:
+            break
+        value = max(1, min(value - 1, value * question.limit // total))
+    return seen

@@ -1,0 +1,69 @@
+"""What each kind of op demands of its dims, and what it leaves open."""
+
+from __future__ import annotations
+
+import pytest
+
+from builders import parse
+from memplan_cli.analysis.demands import Demand, demands
+from memplan_cli.shapes.reading import read_program
+
+
+def asked(text: str) -> set[tuple[str, tuple[tuple[object, ...], ...]]]:
+    """Return what the ops of a model demand, lengths of names left out."""
+    found = demands(read_program(parse(text)).program)
+    return {(demand.kind, demand.sides) for demand in found if demand.kind != "lengths"}
+
+
+def test_a_length_of_zero_beside_one_that_is_not_known_is_no_contradiction() -> None:
+    demand = Demand("alike", (("u0", "a"), (4,)))
+    assert demand.is_met({"a": 0})
+    assert not demand.is_met({"a": -1})
+
+
+def test_a_reshape_to_the_same_shape_demands_nothing() -> None:
+    text = """g (float[b,8] x) => (y) <int64[2] to = {0, 8}>
+        { e = Exp(x) r = Reshape(e, to) y = Neg(r) }"""
+    assert asked(text) == set()
+
+
+def test_a_reshape_keeps_the_number_of_elements() -> None:
+    text = """g (float[b,n] x) => (y) <int64[2] to = {4, 6}>
+        { e = Exp(x) r = Reshape(e, to) y = Neg(r) }"""
+    assert asked(text) == {("alike", (("b", "n"), (4, 6)))}
+
+
+@pytest.mark.parametrize("op", ["Reshape(k, to)", "MatMul(k, x)", "MatMul(x, k)"])
+def test_an_operand_of_unknown_rank_demands_nothing(op: str) -> None:
+    text = f"""g (float[b,8] x, int64[n] s) => (y) <int64[2] to = {{-1, 8}}>
+        {{ o = ConstantOfShape(s) k = Exp(o) y = {op} }}"""
+    assert asked(text) == set()
+
+
+def test_a_vector_times_a_matrix_is_as_long_as_the_matrix_is_high() -> None:
+    text = "g (float[n] x, float[m,4] w) => (y) { y = MatMul(x, w) }"
+    assert asked(text) == {("alike", (("n",), ("m",)))}
+
+
+def test_batches_of_products_broadcast() -> None:
+    text = "g (float[b,2,8] x, float[c,8,4] w) => (y) { y = MatMul(x, w) }"
+    assert asked(text) == {("broadcast", (("b",), ("c",)))}
+
+
+def test_what_is_joined_agrees_in_all_other_dims() -> None:
+    text = "g (float[a,b,c] x, float[d,e,c] w) => (y) { y = Concat<axis = -2>(x, w) }"
+    assert asked(text) == {("alike", (("a",), ("d",)))}
+
+
+@pytest.mark.parametrize(
+    "kind", ["Add", "Sub", "Mul", "Div", "Pow", "Mod", "Min", "Max", "Sum", "Mean"]
+)
+def test_operands_of_an_elementwise_op_broadcast(kind: str) -> None:
+    text = f"g (float[a,8] x, float[b,8] w) => (y) {{ y = {kind}(x, w) }}"
+    assert asked(text) == {("broadcast", (("a",), ("b",)))}
+
+
+@pytest.mark.parametrize("kind", ["Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"])
+def test_operands_of_a_comparison_broadcast(kind: str) -> None:
+    text = f"g (float[a,8] x, float[b,8] w, float[c,8] v) => (y) {{ k = {kind}(x, w) y = Where(k, x, v) }}"
+    assert ("broadcast", (("a",), ("b",))) in asked(text)

@@ -1,0 +1,228 @@
+"""What a whole process takes: models as people load them, and as memplan writes them.
+
+    python -m tests.benchmarks.process                    all of this, in turn
+    python -m tests.benchmarks.process bytes [MODEL...]   load, run, private, file; disk; bits
+    python -m tests.benchmarks.process times [MODEL...]   processor time of runs, in turn
+    python -m tests.benchmarks.process table              into docs/measurements/process.md
+
+Figures of a model are kept in ``out/process/`` as soon as they are there, and are not measured
+again. Weights are seeded. Four ways: the model as one file under the runtime's defaults (what
+people do), the same with its weights as external data, and what ``optimize`` writes for
+``portable`` and ``cpu`` from the one file, loaded by `memplan_cli.load`. Each is measured in fresh
+processes, three times; the median is kept, and the widest spread.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+
+from memplan_cli import Check, Settings, workflows
+from memplan_cli.onnx_io.load import load_model
+from memplan_cli.onnx_io.runs.feeds import feed_specs
+from memplan_cli.runtime.workers.inputs import draw_all
+from memplan_cli.workflows.files.binding import binding_of
+from memplan_cli.workflows.files.model_file import bind_whole, read_model
+
+from .models import ROOT, SHARED
+from .runtime_settings import dims_of, specs_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+OUT = ROOT / "out" / "process"
+
+TOO_LARGE = {"llama_1b_dyn", "sd15_unet", "train_gpt2_small_adam"}
+"""Their weights, optimiser states or runs are beyond two cores and 20 seconds."""
+
+ROUNDS = 3
+ONE_FILE = 1 << 31
+"""Bytes that no protobuf message can have."""
+
+HOW = {"default": "plain", "external": "plain", "portable": "load", "cpu": "load"}
+KEYS = ("load", "run", "private", "file")
+
+LEAST_ROUNDS, SECONDS = 15, 15.0
+TIMED = ("default", "portable", "cpu")
+
+Json = dict[str, Any]
+
+
+def models() -> dict[str, Path]:
+    """Return the shared models by name."""
+    found = {path.stem: path for path in sorted(SHARED.glob("*.onnx"))}
+    found |= {f"messy_{path.stem}": path for path in sorted(SHARED.glob("messy/*.onnx"))}
+    return {name: path for name, path in found.items() if name not in TOO_LARGE}
+
+
+def prepare(name: str, source: Path) -> Json:
+    """Write the model with its weights filled, inside and outside, and its inputs."""
+    folder = OUT / name
+    folder.mkdir(parents=True, exist_ok=True)
+    outside, inside = folder / "external.onnx", folder / "default.onnx"
+    fill = [sys.executable, str(SHARED / "fill_weights.py"), str(source), str(outside)]
+    subprocess.run(fill, check=True, stdout=subprocess.DEVNULL)
+    onnx.save(onnx.load(outside), inside)
+    specs = specs_of(name)
+    if specs is not None:
+        dims = dims_of(outside, specs)
+    else:
+        settings = bind_whole(read_model(inside), Settings())
+        dims = dict(binding_of(settings).dims)
+        specs = feed_specs(load_model(outside), dims)
+    np.savez(folder / "feed.npz", **draw_all(specs))  # type: ignore[arg-type]
+    return {"name": name, "dims": dims}
+
+
+def write(name: str, target: str, dims: dict[str, int]) -> Json:
+    """Return what `optimize` says of the file that it writes."""
+    folder = OUT / name
+    asked = Settings(target=target, dims=dims)  # type: ignore[arg-type]
+    done = workflows.optimize(
+        folder / "default.onnx",
+        asked,
+        out=folder / f"{target}.onnx",
+        check=Check(provider="cpu"),
+    )
+    report = done.plan.report
+    if done.model is None:
+        raise RuntimeError("; ".join(report.validation.notes if report.validation else ()))
+    return {"fallbacks": [f"{f}" for f in report.fallbacks]}
+
+
+def measured(name: str, part: str) -> Json:
+    """Return the median of what fresh processes take."""
+    found = [asked_child(name, part) for _ in range(ROUNDS)]
+    row: Json = {key: median(each[key] for each in found) for key in (*KEYS, "create")}
+    spread = max(
+        (max(e[k] for e in found) - min(e[k] for e in found) for k in KEYS), default=0
+    )
+    row |= {"spread": spread, "bits": found[0]["bits"], "disk": disk(name, part)}
+    row["steady"] = len({each["bits"] for each in found}) == 1
+    return row
+
+
+def child(name: str, part: str, *more: str) -> list[str]:
+    folder = OUT / name
+    script = [sys.executable, "-m", "tests.benchmarks.process_child"]
+    return [*script, f"{folder}/{part}.onnx", f"{folder}/feed.npz", HOW[part], *more]
+
+
+def asked_child(name: str, part: str) -> Json:
+    done = subprocess.run(child(name, part), capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{done.returncode}: {done.stderr[-300:]}")
+    answer: Json = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+def disk(name: str, part: str) -> int:
+    """Return the blocks that a model and its data take: holes in a file take none."""
+    files = {OUT / name / f"{part}.onnx"}
+    model = load_model(OUT / name / f"{part}.onnx")
+    for tensor in model.graph.initializer:
+        files |= {OUT / name / e.value for e in tensor.external_data if e.key == "location"}
+    return sum(512 * path.stat().st_blocks for path in files)
+
+
+def measure_bytes(names: list[str]) -> None:
+    for name in names:
+        file = OUT / f"{name}.json"
+        row: Json = json.loads(file.read_text()) if file.exists() else {}
+        began = time.perf_counter()
+        if not row:
+            row = prepare(name, models()[name])
+        for part, how in HOW.items():
+            if "error" not in row.get(part, {"error": ""}):
+                continue
+            try:
+                more = {} if how == "plain" else write(name, part, row["dims"])
+                row[part] = measured(name, part) | more
+            except Exception as error:  # noqa: BLE001 - one model's failure is a line
+                row[part] = {"error": f"{type(error).__name__}: {error}"[:300]}
+            file.write_text(json.dumps(row, indent=1) + "\n")
+        print(name, f"{time.perf_counter() - began:.0f} s", said(row), flush=True)
+
+
+def said(row: Json) -> str:
+    texts = []
+    for part in HOW:
+        found = row[part]
+        if "error" in found:
+            texts.append(f"{part} {found['error'][:120]}")
+            continue
+        numbers = " ".join(f"{found[key] / 1e6:.1f}" for key in KEYS)
+        same = "same" if found["bits"] == row["default"].get("bits") else "OTHER BITS"
+        texts.append(f"{part} {numbers} {same}")
+    return " | ".join(texts)
+
+
+def measure_times(names: list[str]) -> None:
+    """Time the ways that were measured, in processes that run in turn."""
+    for name in names:
+        file = OUT / f"{name}.json"
+        if not file.exists():
+            continue
+        row: Json = json.loads(file.read_text())
+        parts = [part for part in TIMED if "error" not in row[part]]
+        if "times" in row or len(parts) < 2:
+            continue
+        row["times"] = in_turn(name, parts)
+        file.write_text(json.dumps(row, indent=1) + "\n")
+        print(name, {part: round(t, 3) for part, t in row["times"].items()}, flush=True)
+
+
+def in_turn(name: str, parts: list[str]) -> dict[str, float]:
+    """Return the median processor milliseconds of a run, by part."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    workers = {p: subprocess.Popen(child(name, p, "serve"), **pipes) for p in parts}  # type: ignore[call-overload]
+    times: dict[str, list[float]] = {part: [] for part in parts}
+    try:
+        for worker in workers.values():
+            worker.stdout.readline()
+        began = time.perf_counter()
+        while (spent := time.perf_counter() - began) < SECONDS:
+            if len(times[parts[0]]) >= LEAST_ROUNDS and spent > SECONDS / 5:
+                break
+            shift = len(times[parts[0]]) % len(parts)
+            for part in (*parts[shift:], *parts[:shift]):
+                workers[part].stdin.write("run\n")
+                workers[part].stdin.flush()
+                times[part].append(float(workers[part].stdout.readline()))
+    finally:
+        for worker in workers.values():
+            worker.kill()
+            worker.communicate()
+    return {part: median(found) for part, found in times.items()}
+
+
+def main(arguments: list[str]) -> None:
+    """Do one stage for the models named, or for all."""
+    if not arguments:
+        for stage in ("bytes", "times", "table"):
+            main([stage])
+        return
+    stage, *names = arguments
+    names = names or list(models())
+    OUT.mkdir(parents=True, exist_ok=True)
+    if stage == "bytes":
+        measure_bytes(names)
+    elif stage == "times":
+        measure_times(names)
+    elif stage == "table":
+        from .process_page import write_page
+
+        write_page(OUT)
+    else:
+        sys.exit(__doc__)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

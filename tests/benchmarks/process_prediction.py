@@ -1,0 +1,178 @@
+"""Hold the predicted process of a model against the one observed.
+
+    python -m tests.benchmarks.process_prediction [--runs N] [--page FILE] [MODEL...]
+
+Each model with seeded weights beside it, on the CPU provider with one thread, under the
+runtime's defaults and as memplan's settings have it (optimisation off, the file's order, no
+pattern, no reuse). Nothing of a prediction is run but what data decides.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.results.observations import ProcessBytes, RuntimeSettings
+from memplan_cli.errors import MemplanError
+from memplan_cli.onnx_io.weights.stored import stored_model
+from memplan_cli.runtime.graph.executed import executed_graph, executed_run
+from memplan_cli.runtime.graph.offline import FREED_AT_ONCE
+from memplan_cli.runtime.measuring.measure import Trial
+from memplan_cli.runtime.measuring.resident import observed_process
+from memplan_cli.runtime.process.foresee import foresee_process
+
+from .models import SHARED
+from .prediction import fill, trial_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from memplan_cli.runtime.process.parts import ForeseenProcess
+
+TOO_LARGE = {
+    "llama_1b_dyn",
+    "lstm_unrolled_512x2",
+    "sd15_unet",
+    "train_bert_small_adam",
+    "train_bert_small_dropout_adam",
+    "train_gpt2_small_adam",
+    "train_lstm_unrolled_128x2",
+}
+"""Gigabytes, or minutes a run."""
+
+WAYS = {
+    "defaults": RuntimeSettings(),
+    "settings": FREED_AT_ONCE.updated(
+        RuntimeSettings(session_config={"session.use_device_allocator_for_initializers": "1"})
+    ),
+}
+NUMBERS = ("load", "run", "private")
+ATTRIBUTED = ("resnet50", "bert_base_dyn", "gpt2_small")
+SHARE, BYTES = 0.02, 2_000_000
+"""What is asked: within one of both."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One model under some settings."""
+
+    model: str
+    way: str
+    predicted: ForeseenProcess | None
+    observed: tuple[ProcessBytes, ...]
+
+    def middle(self, name: str) -> int:
+        return int(median(getattr(each, name) for each in self.observed))
+
+    def is_near(self, name: str) -> bool:
+        """Whether the prediction is as near as is asked to what some run took."""
+        if self.predicted is None:
+            return False
+        found = getattr(self.predicted.process, name)
+        seen = [getattr(each, name) for each in self.observed]
+        low, high = min(seen), max(seen)
+        room = max(SHARE * self.middle(name), BYTES)
+        return bool(low - room <= found <= high + room)
+
+    @property
+    def good(self) -> bool:
+        return all(map(self.is_near, NUMBERS))
+
+    def cells(self) -> Iterator[str]:
+        yield from (self.model, self.way)
+        for name in NUMBERS:
+            seen = [getattr(each, name) for each in self.observed]
+            spread = f" ({megabytes(min(seen))} - {megabytes(max(seen))})"
+            wide = max(seen) - min(seen) > SHARE * self.middle(name)
+            predicted = "-"
+            if self.predicted is not None:
+                predicted = megabytes(getattr(self.predicted.process, name))
+            yield predicted if self.is_near(name) else f"**{predicted}**"
+            yield megabytes(self.middle(name)) + (spread if wide else "")
+        yield "yes" if self.good else "no"
+
+
+def megabytes(size: float) -> str:
+    return f"{size / 1e6:.1f}"
+
+
+def names() -> list[str]:
+    found = {path.stem for path in SHARED.glob("*.onnx")} - TOO_LARGE
+    return sorted(found)
+
+
+def row(name: str, model: Path, way: str, trial: Trial, runs: int) -> Row:
+    settings = WAYS[way]
+    stored = stored_model(model)
+    executed = executed_graph(model, settings, trial.dims)
+    found = foresee_process(stored, executed, settings)
+    if found is None:
+        found = foresee_process(stored, executed_run(model, settings, trial), settings)
+    seen = (observed_process(model, settings, trial) for _ in range(runs))
+    return Row(name, way, found, tuple(each for each in seen if each is not None))
+
+
+def rows(chosen: Sequence[str], runs: int) -> Iterator[Row]:
+    for name in chosen:
+        with tempfile.TemporaryDirectory(prefix="memplan-bench-") as folder:
+            model = Path(folder) / f"{name}.onnx"
+            fill(name, model)
+            plain = trial_of(name, model, 900)
+            trial = Trial(plain.provider, plain.dims, 3, 0, 900, specs=plain.specs)
+            for way in WAYS:
+                try:
+                    yield row(name, model, way, trial, runs)
+                except MemplanError as error:
+                    print(f"{name}: {str(error)[:200]}", file=sys.stderr, flush=True)
+
+
+def attribution(found: Row) -> Iterator[str]:
+    assert found.predicted is not None
+    yield f"\n### {found.model}, {found.way}\n"
+    yield "| part | load | run | private | removed by |\n|---|---|---|---|---|"
+    for part in found.predicted.parts:
+        sizes = " | ".join(map(megabytes, (part.load, part.run, part.private)))
+        yield f"| {part.name} | {sizes} | {part.remedy or '-'} |"
+
+
+HEAD = """| model | settings | load | observed | run | observed | private | observed | within |
+|---|---|---|---|---|---|---|---|---|"""
+
+
+def page(found: Sequence[Row]) -> str:
+    lines = [HEAD, *(f"| {' | '.join(each.cells())} |" for each in found)]
+    for way in WAYS:
+        mine = [each for each in found if each.way == way]
+        good = sum(each.good for each in mine)
+        near = {name: sum(each.is_near(name) for each in mine) for name in NUMBERS}
+        words = ", ".join(f"{name} {count}" for name, count in near.items())
+        lines.append(f"\n{way}: {good} of {len(mine)} within 2 % or 2 MB in all ({words}).")
+    for each in found:
+        if each.model in ATTRIBUTED and each.way == "defaults" and each.predicted:
+            lines += attribution(each)
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=3, help="processes observed of each")
+    parser.add_argument("--page", type=Path, help="write the tables here")
+    parser.add_argument("models", nargs="*")
+    asked = parser.parse_args(arguments)
+    found = []
+    for each in rows(asked.models or names(), asked.runs):
+        found.append(each)
+        print(f"| {' | '.join(each.cells())} |", flush=True)
+    text = page(found)
+    if asked.page:
+        asked.page.write_text(text, encoding="utf-8")
+    print(text)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,128 @@
+"""Budgets of resident bytes on steps that give gradients: planned, and held by the runtime.
+
+    python -m tests.benchmarks.resident [NAME ...]
+
+Each step is made by `train-step --gradients` of a forward part with seeded weights. Each row is
+added to docs/measurements/resident.md as soon as it is there.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import onnx
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "e2e")]
+
+from memplan_cli import Settings, workflows  # noqa: E402 - see the path above
+from memplan_cli.core.results.observations import CPU  # noqa: E402
+from memplan_cli.runtime.graph.offline import (  # noqa: E402
+    FREED_AT_ONCE,
+    RUN_AS_WRITTEN,
+    offline_program,
+)
+from memplan_cli.runtime.measuring.measure import Trial, measure  # noqa: E402
+from memplan_cli.runtime.proofs.compare import Comparison, compare  # noqa: E402
+from memplan_cli.runtime.simulation.predict import Executed, predict  # noqa: E402
+from memplan_cli.training.losses import LossFunction  # noqa: E402
+from memplan_cli.training.train_step import Recipe, make_train_step  # noqa: E402
+from perceptrons import perceptron  # noqa: E402
+from shared_models import filled, gradient_tensors  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PAGE = ROOT / "docs" / "measurements" / "resident.md"
+BEGIN = "<!-- rows -->\n"
+PERCEPTRON = "perceptron_2048x256x8"
+STEPS = (
+    PERCEPTRON, "train_mlp_sgd", "train_cnn_sgd", "train_resnet18_momentum",
+    "train_bert_small_adam",
+)  # fmt: skip
+Sizes = tuple[int, int, int | None, int | None]
+"""Resident bytes of the file's order and of the plan, and what the runtime held."""
+
+BUDGETS = (None, 0.8, 0.6)
+BITS = Comparison(
+    provider="cpu", original_settings=FREED_AT_ONCE, rewritten_settings=RUN_AS_WRITTEN
+)
+
+
+def step_of(name: str, folder: Path) -> Path:
+    """Write the step of a model that gives gradients in place of new weights."""
+    if name == PERCEPTRON:
+        model, recipe = perceptron(width=256, rows=2048), Recipe(LossFunction("mse"), None)
+    else:
+        model = filled(name, folder)
+        recipe = Recipe("loss", None, tuple(gradient_tensors(model)))
+    path = folder / "step.onnx"
+    onnx.save(make_train_step(model, recipe).model, str(path))
+    return path
+
+
+def rows(name: str) -> Iterator[str]:
+    """Yield a row for the file and one for each budget."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        step, out = step_of(name, folder), folder / "out.onnx"
+        report = workflows.plan(step, Settings(order="keep")).report
+        before = report.memory.resident or 0
+        given = report.memory.outputs or 0
+        yield line(
+            name, f"file (outputs {given / 1e6:.2f})", (before, before, *held(step)), ""
+        )
+        for budget in BUDGETS:
+            asked = Settings(recompute="auto", budget=budget)
+            done = workflows.optimize(step, asked, out=out, check=None)
+            report = done.plan.report
+            word = f"{budget}" if budget else "none: the knee"
+            word += "" if report.recompute.met else ", refused"
+            work = f"{report.recompute.flops_increase:.2%}"
+            found = held(out) if done.model else (None, None)
+            if done.model:
+                work += ", " + bits(step, out)
+            yield line(name, word, (before, report.memory.resident or 0, *found), work)
+
+
+def bits(step: Path, out: Path) -> str:
+    """Return whether both files give the same bits."""
+    return "equal" if compare(step, out, BITS).bit_identical else "differ"
+
+
+def held(path: Path) -> tuple[int | None, int | None]:
+    """Return the first run's peak of a file as it stands, predicted and measured."""
+    executed = Executed(offline_program(path, {}, CPU), {})
+    predicted = predict(executed, FREED_AT_ONCE).first_run_peak
+    observed = measure(path, FREED_AT_ONCE, Trial(provider="cpu", timing_runs=1))
+    return predicted, observed.first_run_peak
+
+
+def line(name: str, what: str, found: Sizes, work: str) -> str:
+    """Return one row of the page."""
+    before, planned, _, measured = found
+    sizes = ["" if size is None else f"{size / 1e6:.3f}" for size in found[1:]]
+    ratio = "" if measured is None else f"{measured / planned:.4f}"
+    cells = (name, what, f"{planned / before:.3f}", *sizes, ratio, work)
+    return f"| {' | '.join(cells)} |\n"
+
+
+def main() -> None:
+    """Replace the rows of the models asked for."""
+    for name in sys.argv[1:] or STEPS:
+        made = list(rows(name))
+        text = PAGE.read_text()
+        head, rest = text.split(BEGIN)
+        kept = [
+            row for row in rest.splitlines(keepends=True) if not row.startswith(f"| {name} ")
+        ]
+        table, tail = kept[:2], kept[2:]
+        PAGE.write_text(head + BEGIN + "".join([*table, *made, *tail]))
+        print("".join(made), end="", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,176 @@
+"""Huge constant operands in columns: the same numbers, each piece once, nothing left over."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from memplan_cli import Check, Settings, workflows
+from memplan_cli.onnx_io.load import load_model
+from memplan_cli.onnx_io.weights.on_pages import drop_packed, packed_blobs
+from memplan_cli.onnx_io.writing import columns
+from memplan_cli.onnx_io.writing.columns import cut_columns
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ROWS, SUMMED = 3, 16
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let operands of a few kibibytes be huge."""
+    monkeypatch.setattr(columns, "PIECE", 4096)
+    monkeypatch.setattr(columns, "HUGE", 16384)
+
+
+def product(
+    kind: str, wide: int, *, bias: int | None = None, **attributes: int
+) -> onnx.ModelProto:
+    """Return one product with a constant operand of so many columns."""
+    shape = (wide, SUMMED) if attributes.get("transB") else (SUMMED, wide)
+    drawn = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    weights = [numpy_helper.from_array(drawn, "w")]
+    inputs = ["x", "w"]
+    if bias is not None:
+        numbers = np.arange(bias, dtype=np.float32)
+        weights.append(numpy_helper.from_array(numbers, "b"))
+        inputs.append("b")
+    node = helper.make_node(kind, inputs, ["y"], "product", **attributes)
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [node], "g", [value("x", 1, [ROWS, SUMMED])], [value("y", 1, [ROWS, wide])], weights
+    )
+    opset = [helper.make_opsetid("", 21)]
+    return helper.make_model(graph, ir_version=10, opset_imports=opset)
+
+
+def cut(model: onnx.ModelProto, folder: Path) -> int:
+    return cut_columns(model, folder / "pieces.data", {})
+
+
+def result(model: onnx.ModelProto, folder: Path) -> Any:  # noqa: ANN401 - an array
+    onnx.save(model, folder / "m.onnx")
+    whole = onnx.load(folder / "m.onnx")
+    feed = {"x": np.random.default_rng(1).standard_normal((ROWS, SUMMED)).astype(np.float32)}
+    return ReferenceEvaluator(whole).run(None, feed)[0]
+
+
+@given(
+    wide=st.integers(300, 900),
+    kind=st.sampled_from(["MatMul", "Gemm"]),
+    turned=st.integers(0, 1),
+)
+@settings(
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_pieces_give_the_same_numbers(
+    tmp_path: Path, wide: int, kind: str, turned: int
+) -> None:
+    extra: dict[str, int] = {"transB": 1} if kind == "Gemm" and turned else {}
+    model = product(kind, wide, bias=wide if kind == "Gemm" else None, **extra)
+    before = result(model, tmp_path)
+    assert cut(model, tmp_path) == 1
+    assert len(model.graph.node) > 2
+    names = {tensor.name for tensor in model.graph.initializer}
+    assert not names & {"w", "b"}
+    assert np.allclose(result(model, tmp_path), before, rtol=1e-5, atol=1e-5)
+    onnx.checker.check_model(tmp_path / "m.onnx")
+
+
+def test_the_joined_node_keeps_name_and_output(tmp_path: Path) -> None:
+    model = product("MatMul", 700)
+    cut(model, tmp_path)
+    *pieces, join = model.graph.node
+    assert (join.op_type, join.name, list(join.output)) == ("Concat", "product", ["y"])
+    assert len({piece.name for piece in pieces}) == len(pieces)
+    sizes = [tensor.dims[1] for tensor in model.graph.initializer]
+    assert sum(sizes) == 700
+    assert all(size % 64 == 0 for size in sizes[:-1])
+
+
+def test_what_somebody_else_reads_stays(tmp_path: Path) -> None:
+    model = product("MatMul", 700)
+    model.graph.node.append(helper.make_node("Identity", ["w"], ["again"]))
+    assert cut(model, tmp_path) == 1
+    assert "w" in {tensor.name for tensor in model.graph.initializer}
+
+
+def test_two_readers_share_the_pieces(tmp_path: Path) -> None:
+    model = product("MatMul", 700)
+    model.graph.node.append(helper.make_node("MatMul", ["x", "w"], ["other"], "second"))
+    assert cut(model, tmp_path) == 2
+    pieces = [t.name for t in model.graph.initializer]
+    assert len(pieces) == len(set(pieces)) == (len(model.graph.node) - 2) // 2
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        (product("MatMul", 200), "it is small"),
+        (product("Gemm", 700, bias=1), "a bias of one element"),
+    ],
+)
+def test_what_is_not_cut(tmp_path: Path, model: onnx.ModelProto, why: str) -> None:
+    before = model.SerializeToString()
+    assert cut(model, tmp_path) == 0, why
+    assert model.SerializeToString() == before
+    assert not (tmp_path / "pieces.data").exists()
+
+
+def test_an_input_with_a_default_is_no_constant(tmp_path: Path) -> None:
+    model = product("MatMul", 700)
+    model.graph.input.append(helper.make_tensor_value_info("w", 1, [SUMMED, 700]))
+    assert cut(model, tmp_path) == 0
+
+
+def test_a_result_that_costs_more_to_join_is_left_whole(tmp_path: Path) -> None:
+    model = product("MatMul", 700)
+    data = tmp_path / "pieces.data"
+    assert cut_columns(model, data, {"y": 1 << 20}) == 0
+    assert cut_columns(model, data, {"y": 1 << 10}) == 1
+
+
+def test_a_file_for_cpu_loads_with_its_head_in_pieces(tmp_path: Path) -> None:
+    wide = 140_000
+    drawn = np.random.default_rng(0).standard_normal((64, wide), dtype=np.float32)
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"], "head")],
+        "g",
+        [value("x", 1, [2, 64])],
+        [value("y", 1, [2, wide])],
+        [numpy_helper.from_array(drawn, "w")],
+    )
+    opset = [helper.make_opsetid("", 21)]
+    onnx.save(
+        helper.make_model(graph, ir_version=10, opset_imports=opset), tmp_path / "m.onnx"
+    )
+    done = workflows.optimize(
+        tmp_path / "m.onnx", Settings(target="cpu"), check=Check(provider="cpu")
+    )
+    assert done.model is not None
+    assert done.passed
+    written = load_model(done.model)
+    assert sum(node.op_type == "MatMul" for node in written.graph.node) == 5
+    assert all(list(packed_blobs(t)) for t in written.graph.initializer)
+    drop_packed(written)
+    assert not any(list(packed_blobs(t)) for t in written.graph.initializer)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "m.onnx",
+        "m.memplan.onnx",
+        "m.memplan.onnx.data",
+        "m.memplan.json",
+    }
+    runtime = done.plan.report.runtime
+    assert runtime is not None
+    process = runtime.observed["optimized"].process
+    if process is not None:
+        assert process.load < 45_000_000

@@ -1,0 +1,120 @@
+"""The largest value that fits is what a look at every value would find."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memplan_cli.errors import SettingsError
+from memplan_cli.planning.fit import (
+    LARGEST_DIM,
+    Confirmation,
+    Fit,
+    Need,
+    Point,
+    Question,
+    largest,
+    on_expressions,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+def needs(
+    bytes_of: Callable[[int], int], asked: list[int]
+) -> Callable[[Mapping[str, int]], Need]:
+    def need(dims: Mapping[str, int]) -> Need:
+        asked.append(dims["n"])
+        return Need(0, 0, 0, bytes_of(dims["n"]) + dims.get("m", 0))
+
+    return need
+
+
+@given(
+    limit=st.integers(0, 3000),
+    guess=st.integers(1, 3000),
+    each=st.integers(1, 7),
+    fixed=st.integers(0, 40),
+)
+def test_the_largest_that_fits_is_found_from_any_guess(
+    limit: int, guess: int, each: int, fixed: int
+) -> None:
+    asked: list[int] = []
+    question = Question("n", {"m": 2}, limit)
+    found = largest(needs(lambda n: fixed + each * n, asked), question, guess)
+    fitting = [n for n in range(1, 3100) if fixed + each * n + 2 <= limit]
+    if not fitting:
+        assert found is None
+        return
+    assert found is not None
+    assert found.dims == {"n": fitting[-1], "m": 2}
+    assert found.need.total <= limit
+    assert found.beyond is not None
+    assert found.beyond.total > limit
+    steps = abs(fitting[-1].bit_length() - guess.bit_length())
+    assert len(asked) <= 30 + 4 * steps
+
+
+@pytest.mark.parametrize("answer", [1, 7, 64, 1000, 123_456_789])
+def test_a_good_guess_is_confirmed_in_four_looks(answer: int) -> None:
+    asked: list[int] = []
+    largest(needs(lambda n: n, asked), Question("n", {}, answer), answer)
+    assert len(asked) == 4
+
+
+def test_a_far_guess_costs_a_step_for_each_factor_of_two() -> None:
+    asked: list[int] = []
+    largest(needs(lambda n: n, asked), Question("n", {}, 1 << 20), 1)
+    assert len(asked) <= 3 * 21
+    asked.clear()
+    largest(needs(lambda n: n, asked), Question("n", {}, 1), 1 << 20)
+    assert len(asked) <= 3 * 21
+
+
+def test_what_no_value_changes_is_refused_by_its_name() -> None:
+    with pytest.raises(SettingsError, match="does not depend on 'n'"):
+        largest(needs(lambda _: 5, []), Question("n", {}, 10))
+
+
+def test_the_largest_dim_of_all_is_not_exceeded() -> None:
+    found = largest(needs(lambda n: n, []), Question("n", {}, LARGEST_DIM - 1), LARGEST_DIM)
+    assert found is not None
+    assert found.dims["n"] == LARGEST_DIM - 1
+
+
+@pytest.mark.parametrize(
+    ("totals", "limit", "expected"),
+    [
+        ({"n": 10}, 95, 9), ({"n": 10, "1": 20}, 95, 7), ({"n": 10}, 9, 0),
+        ({"1": 5}, 9, 1), ({"m*n": 2}, 60, 10), ({"n*n": 1}, 80, 8),
+    ],
+)  # fmt: skip
+def test_a_sum_by_unit_is_solved_without_a_plan(
+    totals: dict[str, int], limit: int, expected: int
+) -> None:
+    assert on_expressions(totals, Question("n", {"m": 3}, limit)) == expected
+
+
+def fit(confirmed: Confirmation | None, memory: int = 100) -> Fit:
+    point = Point({"n": 4}, Need(1, 2, 3, 4), Need(1, 2, 3, 5))
+    return Fit("a.onnx", memory, 10, ("n",), {}, (point,), None, confirmed=confirmed)
+
+
+def test_a_run_takes_its_arena_its_inputs_and_the_overhead() -> None:
+    run = Confirmation({"n": 4}, "cpu", 60, 30)
+    assert run.total(10) == 100
+    assert fit(run).passed
+    assert not fit(run, 99).passed
+    told = fit(run).run
+    assert told is not None
+    assert (told["taken"], told["inputs"], told["total"]) == (60, 30, 100)
+
+
+def test_what_is_beyond_holds_the_overhead_too() -> None:
+    (row,) = fit(None).rows
+    assert row["total"] == 10
+    assert row["beyond"] == 21

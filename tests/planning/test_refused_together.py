@@ -1,0 +1,66 @@
+"""Options that do nothing without others, or that others rule out, are refused in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from builders import plan_of_text
+from memplan_cli import Settings
+from memplan_cli.errors import SettingsError
+
+TEXT = "g (float[8,8] x) => (float[8,8] z) { a = Exp(x) b = Neg(a) z = MatMul(b, a) }"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message", "hint"),
+    [
+        ({"budget": 0.5}, "a budget is met by recomputing", "--recompute auto"),
+        ({"checkpoints": ("a",)}, "checkpoints cut what is recomputed", "--recompute checkpoints"),
+        ({"recompute": "checkpoints"}, "needs the tensors to keep", "--checkpoint NAME"),
+        (
+            {"recompute": "auto", "budget": 0.5, "order": "keep"},
+            "chooses the order too", "leave out --order keep",
+        ),
+        ({"chunk": "auto"}, "--chunk auto needs a budget", "--budget"),
+        (
+            {"chunk": "auto", "budget": 0.5, "recompute": "auto"},
+            "--chunk auto and --recompute cannot be combined", "--recompute",
+        ),
+        (
+            {"chunk": "auto", "budget": 0.5, "fold_constants": True},
+            "--chunk auto and --fold-constants cannot", "--fold-constants",
+        ),
+        (
+            {"chunk": "auto", "budget": 0.5, "donate": {"z": "x"}},
+            "--chunk auto and --donate cannot", "--donate",
+        ),
+    ],
+)  # fmt: skip
+def test_an_option_that_others_rule_out_is_refused(
+    settings: dict[str, Any], message: str, hint: str
+) -> None:
+    with pytest.raises(SettingsError, match=message) as found:
+        plan_of_text(TEXT, Settings(**settings))
+    assert hint in str(found.value.hint)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        Settings(chunk="auto", budget=0.5),
+        Settings(chunk="auto", budget=0.5, bounds={"n": (1, 4)}),
+    ],
+)
+def test_pieces_need_sizes_that_are_numbers(settings: Settings) -> None:
+    with pytest.raises(SettingsError, match="needs sizes that are numbers"):
+        plan_of_text(TEXT.replace("8,8", "n,8").replace("MatMul(b, a)", "Add(b, a)"), settings)
+
+
+def test_a_graph_that_needs_no_pieces_stays_as_it_is() -> None:
+    plain = plan_of_text(TEXT)
+    cut = plan_of_text(TEXT, Settings(chunk="auto", budget=1 << 20))
+    assert cut.report.chunked.regions == ()
+    assert cut.report.chunked.met
+    assert cut.order == plain.order

@@ -1,0 +1,90 @@
+"""What a runtime holds, outputs included: counted, minimised, and what a budget means."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from memplan_cli.analysis.aliasing import SHARE_SAFELY
+from memplan_cli.analysis.storage import live_peak, result_sizes
+from memplan_cli.settings.settings import Settings
+from memplan_cli.transforms.ordering.order import best_order
+from memplan_cli.transforms.ordering.resident import fewer_resident, peak
+from memplan_cli.transforms.terms import Terms
+
+if TYPE_CHECKING:
+    from memplan_cli.core.program import Program
+from builders import plan_of_text, read, var_sizes
+
+# `early` reads x alone and frees nothing: made first or last is one to a plan.
+EARLY = """g (float[64] x) => (float[64] early, float[1] z) {
+    early = Exp(x) a = Sin(x) b = Concat <axis = 0> (a, a) c = Concat <axis = 0> (b, b)
+    z = ReduceSum(c) }"""
+
+
+def terms_of(program: Program) -> Terms:
+    results = result_sizes(program)
+    return Terms(var_sizes(program, *results), (), SHARE_SAFELY, results)
+
+
+def test_resident_counts_outputs_from_their_producer_to_the_end() -> None:
+    report = plan_of_text(EARLY, Settings(order="keep")).report
+    assert report.memory.live_peak == 512 + 1024
+    assert report.memory.resident == 256 + 512 + 1024
+    assert report.original_resident == report.memory.resident
+
+
+def test_an_output_that_frees_nothing_is_made_late() -> None:
+    report = plan_of_text(EARLY).report
+    assert report.chosen_order == "resident"
+    assert report.memory.live_peak == report.original_live_peak == 512 + 1024
+    assert report.original_resident == 256 + 512 + 1024
+    assert report.memory.resident == 512 + 1024
+    assert report.memory.order_proved
+
+
+def test_nothing_is_written_in_place_and_views_share() -> None:
+    text = """g (float[64] x) => (float[1] z) <int64[2] to = {8, 8}> {
+        a = Exp(x) b = Neg(a) c = Reshape(b, to) z = ReduceSum <keepdims = 0> (c) }"""
+    report = plan_of_text(text.replace("float[1] z", "float z")).report
+    assert report.memory.live_peak == 256, "b is written over a"
+    assert report.memory.resident == 512
+
+
+def test_a_donated_output_takes_no_memory() -> None:
+    text = """g (float[64] w, float[64] x) => (float[64] new_w) {
+        a = Exp(x) new_w = Sub(w, a) }"""
+    plain = plan_of_text(text).report.memory
+    donated = plan_of_text(text, Settings(donate={"w": "new_w"})).report.memory
+    assert (plain.resident, donated.resident) == (512, 256)
+
+
+def test_symbolic_sizes_give_an_expression() -> None:
+    report = plan_of_text(EARLY.replace("64", "n"), Settings(order="keep")).report
+    assert report.memory.resident is None
+    assert report.symbolic["resident"] == "28*n"
+
+
+@pytest.mark.parametrize("level", [0, 1])
+def test_resident_does_not_depend_on_the_level(level: int) -> None:
+    order = Settings(order="keep", level=level)  # type: ignore[arg-type]
+    assert plan_of_text(EARLY, order).report.memory.resident == 256 + 512 + 1024
+
+
+def test_a_proved_live_peak_is_not_given_up_for_outputs() -> None:
+    program = read(EARLY)
+    terms = terms_of(program)
+    found = best_order(program, terms.sizes, aliasing=SHARE_SAFELY)
+    late = fewer_resident(program, found, terms)
+    assert late is not None
+    assert peak(late, terms) == live_peak(found.program, terms.sizes)
+    assert peak(late, terms.resident) < peak(found.program, terms.resident)
+
+
+def test_a_budget_is_of_what_is_resident() -> None:
+    report = plan_of_text(EARLY, Settings(recompute="auto", budget=512 + 1024)).report
+    assert report.recompute.met
+    assert report.memory.resident == 512 + 1024
+    tight = plan_of_text(EARLY, Settings(recompute="auto", budget=512 + 1023)).report
+    assert not tight.recompute.met

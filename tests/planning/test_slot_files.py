@@ -1,0 +1,53 @@
+"""Slots in plan files: which tensors may follow one another in one."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from builders import plan_of_text
+from memplan_cli.errors import PlanError
+from memplan_cli.planning.checking.plan_file import checked_plan
+from memplan_cli.settings.settings import Settings
+
+if TYPE_CHECKING:
+    from memplan_cli.settings.choices import Level
+
+TEXT = """g (float[8,8] x) => (float[64] z)
+<int64[1] flat = {64}> {
+    a = MatMul(x, x) b = MatMul(a, a) c = Reshape(b, flat) d = Exp(c) e = Cos(d) z = Neg(e)
+}"""
+
+
+def stored(level: Level) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(plan_of_text(TEXT, Settings(level=level)).dumps())
+    return found
+
+
+def put_into_one_slot(data: dict[str, Any]) -> None:
+    """Let a flat tensor follow a square one of as many bytes that is dead by then."""
+    tensors = {tensor["name"]: tensor for tensor in data["tensors"]}
+    square, flat = tensors["a"], tensors["d"]
+    assert square["bytes"] == flat["bytes"]
+    assert square["shape"] != flat["shape"]
+    assert square["last"] <= flat["first"]
+    flat["slot"], flat["offset"] = square["slot"], square["offset"]
+    data["report"]["reuses"] += 1
+
+
+def test_level_0_hands_a_slot_to_another_shape_in_no_file() -> None:
+    data = stored(0)
+    put_into_one_slot(data)
+    with pytest.raises(PlanError, match="cannot have one slot at level 0"):
+        checked_plan(data)
+
+
+def test_level_1_hands_a_slot_to_another_shape() -> None:
+    tensors = stored(1)["tensors"]
+    shapes: dict[int, set[tuple[int, ...]]] = {}
+    for tensor in tensors:
+        shapes.setdefault(tensor["slot"], set()).add(tuple(tensor["shape"]))
+    assert {(8, 8), (64,)} in shapes.values()
+    checked_plan(stored(1))

@@ -1,0 +1,84 @@
+"""The simulated heap: chunks never overlap, what is freed is joined, large ones are mapped."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memplan_cli.runtime.process.heap import PAGE, Heap
+from memplan_cli.runtime.process.parts import SLACK
+from memplan_cli.runtime.process.space import Space
+
+if TYPE_CHECKING:
+    from random import Random
+
+SIZES = st.lists(st.integers(1, 300_000), min_size=1, max_size=60)
+
+
+@given(sizes=SIZES, seed=st.randoms(use_true_random=False))
+def test_blocks_in_use_never_overlap(sizes: list[int], seed: Random) -> None:
+    heap, live = Heap(), {}
+    for size in sizes:
+        at = heap.allocate(size, seed.choice((16, 64)))
+        if at is not None:
+            live[at] = size
+        if live and seed.random() < 0.4:
+            gone = seed.choice(sorted(live))
+            del live[gone]
+            heap.free(gone)
+        ends = sorted((start, start + size) for start, size in live.items())
+        assert all(one[1] <= other[0] for one, other in pairwise(ends))
+        assert all(end <= heap.top <= heap.end for _, end in ends)
+
+
+@given(sizes=SIZES)
+def test_when_all_is_freed_the_heap_is_one_unused_piece(sizes: list[int]) -> None:
+    heap = Heap()
+    found = [heap.allocate(size) for size in sizes]
+    for chunk in found:
+        if chunk is not None:
+            heap.free(chunk)
+    assert heap.top == 0
+
+
+def test_a_large_block_is_mapped_until_one_of_its_size_was_freed() -> None:
+    space = Space()
+    first = space.take("weights", 2 << 20)
+    assert first.address is None
+    space.give(first)
+    assert space.anonymous == 0
+    assert space.take("weights", 2 << 20).address is not None
+
+
+def test_what_lies_below_something_that_lives_stays_resident() -> None:
+    space = Space()
+    low, high = (space.take("weights", 1_000_000) for _ in range(2))
+    before = space.anonymous
+    space.give(low)
+    assert space.anonymous == before
+    assert space.anonymous_parts()[SLACK] >= 990_000
+    space.give(high)
+    # What was cut off for alignment is some small object's now, and stays where it is.
+    assert space.heap.top < 1_000_000 + 512
+
+
+def test_a_page_counts_once_however_often_it_is_written() -> None:
+    space = Space()
+    block = space.reserve("arena", 8 << 20)
+    assert space.anonymous == 0
+    for _ in range(2):
+        space.touch(block, 100, PAGE)
+    assert space.anonymous == 2 * PAGE
+    assert space.live == {"arena": 2 * PAGE}
+
+
+def test_the_highest_is_attributed_to_what_was_there_then() -> None:
+    space = Space()
+    space.give(space.take("parsed", 40 << 20))
+    space.take("weights", 10 << 20)
+    assert space.highest >= 40 << 20
+    assert space.peak["parsed"] >= 40 << 20
+    assert space.peak["weights"] == 0

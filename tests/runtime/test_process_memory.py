@@ -1,0 +1,125 @@
+"""What processes take of the system's memory: read where the system says it, else unknown."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from memplan_cli.core.results.observations import CPU, ProcessBytes, RuntimeSettings
+from memplan_cli.errors import RuntimeUnavailableError
+from memplan_cli.runtime.measuring.measure import Trial, measure, together
+from memplan_cli.runtime.workers import process_memory
+from memplan_cli.runtime.workers.process_memory import (
+    Resident,
+    baseline,
+    beyond,
+    proportional,
+    resident,
+)
+from memplan_cli.runtime.workers.session_job import SessionJob
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /proc")
+
+SAMPLES = Path(__file__).parents[2] / "sample_models"
+MIB = 1 << 20
+
+
+def without_proc(monkeypatch: pytest.MonkeyPatch, psutil: ModuleType | None) -> None:
+    """Let the system say nothing, as macOS and Windows do; psutil may know something."""
+    monkeypatch.setattr(process_memory, "_STATUS", Path("/nowhere/status"))
+    monkeypatch.setattr(process_memory, "_CLEAR", Path("/nowhere/clear_refs"))
+    monkeypatch.setitem(sys.modules, "psutil", psutil)
+
+
+def psutil_of(**found: int) -> ModuleType:
+    process = SimpleNamespace(memory_full_info=lambda: SimpleNamespace(**found))
+    return SimpleNamespace(Process=lambda: process, Error=RuntimeError)  # type: ignore[return-value]
+
+
+@linux
+def test_what_a_process_takes_is_seen() -> None:
+    before = baseline()
+    block = bytearray(os.urandom(64)) * MIB
+    after = resident()
+    assert before is not None
+    assert after is not None
+    found = beyond(before, after, after)
+    assert found is not None
+    assert abs(found.private - 64 * MIB) < 2 * MIB
+    assert len(block) == 64 * MIB
+
+
+@linux
+def test_the_proportional_size_is_below_the_resident_one() -> None:
+    found, now = proportional(None), resident()
+    assert found is not None
+    assert now is not None
+    assert 0 < found < now.now + MIB
+    assert proportional(os.getpid()) == pytest.approx(found, rel=0.02)
+    assert proportional(2**22 + 1) is None
+
+
+def test_where_nobody_says_nothing_is_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_proc(monkeypatch, None)
+    assert resident() is None
+    assert beyond(baseline(), resident(), resident()) is None
+
+
+def test_elsewhere_psutil_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_proc(monkeypatch, psutil_of(rss=100, uss=70, peak_wset=130))
+    assert resident() == Resident(130, 100, 70, 30)
+    without_proc(monkeypatch, psutil_of(rss=1 << 40, uss=70))  # no peak: that of the process
+    assert resident() == Resident(1 << 40, 1 << 40, 70, (1 << 40) - 70)
+
+
+def test_a_psutil_that_may_not_look_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise RuntimeError("access denied")
+
+    process = SimpleNamespace(memory_full_info=refuse)
+    other = SimpleNamespace(Process=lambda: process, Error=RuntimeError)
+    without_proc(monkeypatch, other)  # type: ignore[arg-type]
+    assert resident() is None
+
+
+@linux
+def test_several_processes_share_what_is_mapped() -> None:
+    model = SAMPLES / "branchy_cnn.onnx"
+    trial = Trial(provider="cpu", timeout=120)
+    one = together(model, RuntimeSettings(), trial, 1)
+    three = together(model, RuntimeSettings(), trial, 3)
+    assert one is not None
+    assert three is not None
+    assert one < three < 3 * one
+
+
+@linux
+def test_a_process_that_cannot_run_the_model_is_a_failure() -> None:
+    unfed = Trial(provider="cpu", timeout=60, specs=())
+    with pytest.raises(RuntimeUnavailableError, match="could not be held by 2 processes"):
+        together(SAMPLES / "branchy_cnn.onnx", RuntimeSettings(), unfed, 2)
+
+
+def test_where_the_system_does_not_say_no_process_is_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = import_module("memplan_cli.runtime.workers.jobs.together")
+    monkeypatch.setattr(job, "proportional", lambda _: None)
+    session = SessionJob(SAMPLES / "branchy_cnn.onnx", CPU, ())
+    assert job.run({"processes": 2, "session": session}) == {"bytes": None}
+
+
+@linux
+def test_what_is_measured_has_the_process_too() -> None:
+    found = measure(SAMPLES / "branchy_cnn.onnx", RuntimeSettings(), Trial(provider="cpu"))
+    assert isinstance(found.process, ProcessBytes)
+    assert 0 < found.process.load <= found.process.run

@@ -1,0 +1,147 @@
+"""The predicted process: its parts add up, and on this machine it is what is observed."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from memplan_cli.core.results.observations import CUDA, RuntimeSettings
+from memplan_cli.onnx_io.weights.stored import stored_model
+from memplan_cli.runtime.graph.executed import executed_graph
+from memplan_cli.runtime.measuring.measure import Trial
+from memplan_cli.runtime.measuring.resident import observed_process
+from memplan_cli.runtime.process.foresee import foresee_process
+from memplan_cli.runtime.process.packing import panels
+from memplan_cli.runtime.process.parts import INSIDE, PACKED
+from memplan_cli.runtime.process.workspace import workspace_by_rule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from memplan_cli.runtime.process.parts import ForeseenProcess
+
+WIDTH = 1500
+LAYERS = 6
+DEFAULTS = RuntimeSettings()
+
+
+def layers(kind: str = "MatMul") -> onnx.ModelProto:
+    """Return some wide layers, 9 MB of weights each, in the file itself."""
+    names = ["x", *(f"y{n}" for n in range(LAYERS))]
+    generator = np.random.default_rng(0)
+    weights = [
+        numpy_helper.from_array(
+            (generator.standard_normal((WIDTH, WIDTH)) / WIDTH).astype(np.float32), f"w{n}"
+        )
+        for n in range(LAYERS)
+    ]
+    nodes = [
+        helper.make_node(kind, [names[n], f"w{n}"], [names[n + 1]], name=f"n{n}")
+        for n in range(LAYERS)
+    ]
+    shape = ["batch", WIDTH]
+    values = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name in (names[0], names[-1])
+    )
+    given, made = ([value] for value in values)
+    graph = helper.make_graph(nodes, "layers", given, made, weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.fixture(params=("inside", "beside"))
+def model(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    path = tmp_path / "layers.onnx"
+    outside = request.param == "beside"
+    onnx.save(layers(), str(path), save_as_external_data=outside, size_threshold=0)
+    return path
+
+
+def foreseen(path: Path, settings: RuntimeSettings = DEFAULTS) -> ForeseenProcess:
+    found = foresee_process(
+        stored_model(path), executed_graph(path, settings, {"batch": 4}), settings
+    )
+    assert found is not None
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what a process takes")
+def test_the_process_is_predicted_to_two_megabytes_or_two_percent(model: Path) -> None:
+    predicted = foreseen(model).process
+    seen = observed_process(model, DEFAULTS, Trial("cpu", {"batch": 4}, runs=3))
+    assert seen is not None
+    for name in ("load", "run", "private"):
+        mine, theirs = getattr(predicted, name), getattr(seen, name)
+        assert abs(mine - theirs) <= max(2_000_000, 0.02 * theirs), (name, mine, theirs)
+
+
+def test_the_parts_of_the_run_add_up_to_it(model: Path) -> None:
+    found = foreseen(model)
+    assert sum(part.run for part in found.parts) == found.process.run
+    assert sum(part.load for part in found.parts) == found.process.load
+    assert sum(part.private for part in found.parts) == found.process.private
+
+
+def test_each_layer_keeps_a_packed_copy_of_its_weights(model: Path) -> None:
+    (packed,) = (p for p in foreseen(model).parts if p.name.startswith(PACKED))
+    least = LAYERS * panels(WIDTH, WIDTH)
+    assert least <= packed.private <= least + LAYERS * 2 * 4096
+    assert packed.remedy == "--target cpu"
+
+
+def test_weights_in_the_file_are_on_the_heap_while_it_is_loaded(tmp_path: Path) -> None:
+    inside, beside = tmp_path / "inside.onnx", tmp_path / "beside.onnx"
+    onnx.save(layers(), str(inside))
+    onnx.save(layers(), str(beside), save_as_external_data=True, size_threshold=0)
+    assert any(part.name == INSIDE for part in foreseen(inside).parts)
+    assert not any(part.name == INSIDE for part in foreseen(beside).parts)
+    assert foreseen(inside).process.load > foreseen(beside).process.load + 20_000_000
+
+
+def test_rows_of_a_matrix_are_packed_in_panels_of_sixteen_columns() -> None:
+    assert panels(2048, 1000) == 2048 * 1008 * 4
+
+
+def test_nothing_is_predicted_for_another_provider(model: Path) -> None:
+    executed = executed_graph(model, DEFAULTS, {"batch": 4})
+    assert foresee_process(stored_model(model), executed, DEFAULTS, CUDA) is None
+
+
+def test_nothing_is_predicted_where_the_arena_is_off(model: Path) -> None:
+    off = RuntimeSettings(session={"enable_cpu_mem_arena": False})
+    executed = executed_graph(model, off, {"batch": 4})
+    assert foresee_process(stored_model(model), executed, off) is None
+
+
+def test_nothing_is_predicted_where_data_decides_a_size(save: Callable[..., Path]) -> None:
+    path = save("""g (float[4] x) => (float[n] y) {
+        z = NonZero (x)  f = Cast <to = 1> (z)  flat = Flatten <axis = 0> (f)
+        y = Squeeze (flat) }""")
+    executed = executed_graph(path, DEFAULTS, {})
+    assert foresee_process(stored_model(path), executed, DEFAULTS) is None
+
+
+def test_nothing_is_predicted_with_kernels_whose_packing_was_not_measured(model: Path) -> None:
+    executed = executed_graph(model, DEFAULTS, {"batch": 4})
+    body = executed.program.body
+    ops = tuple(op._replace(type="MatMulNBits", domain="com.microsoft") for op in body.ops)
+    other = replace(executed.program, body=replace(body, ops=ops))
+    known = replace(executed, program=other)
+    assert foresee_process(stored_model(model), known, DEFAULTS) is None
+
+
+def test_what_kernels_ask_for_besides_is_known_by_rules(save: Callable[..., Path]) -> None:
+    path = save("""g (float[1,64,8,8] x, bool[1,64,8,8] c, float s) => (float[1,64,8,8] y) {
+        y = Where (c, x, s) }""")
+    loaded = onnx.load(str(path))
+    loaded.graph.node[0].name = "spread"
+    onnx.save(loaded, str(path))
+    executed = executed_graph(path, DEFAULTS, {})
+    assert workspace_by_rule(executed) == {"spread": 2 * 64 * 64 * 4}
