@@ -89,9 +89,9 @@ def range_settings(
     if timeout is not None:
         found = _measured(service)
     else:
-        found = choose(foreseen_service(service), service.box.count, service.base)
+        found = choose(foreseen_service(service), service.extent.count, service.base)
         notes = (*notes, "predicted, not measured: kernels' workspace is not included")
-    return RangeSettings(found, dict(service.box.bounds), (*notes, *_looked_at(found)))
+    return RangeSettings(found, dict(service.extent.bounds), (*notes, *_looked_at(found)))
 
 
 def soak(
@@ -113,12 +113,12 @@ def soak(
     service, notes = _service(Path(model), given, terms.timeout)
     tell("choosing settings")
     serving = _measured(service)
-    order = requests(service.box, terms.sequence, terms.requests, terms.seed)
+    order = requests(service.extent, terms.sequence, terms.requests, terms.seed)
     tell("serving requests")
     courses = serve(service, Requests(order, terms.seconds), configurations(serving))
     return Soak(
         model=str(model),
-        bounds=service.box.bounds,
+        bounds=service.extent.bounds,
         sequence=terms.sequence,
         seed=terms.seed,
         asked=terms.requests,
@@ -134,7 +134,7 @@ def _measured(service: Service) -> ServingSettings:
     from memplan_cli.runtime.serving.soak import confirmed
 
     return confirmed(
-        service, choose(observed_service(service), service.box.count, service.base)
+        service, choose(observed_service(service), service.extent.count, service.base)
     )
 
 
@@ -148,7 +148,7 @@ def _looked_at(found: ServingSettings) -> tuple[str, ...]:
 
 def _service(path: Path, given: Settings, timeout: float) -> tuple[Service, tuple[str, ...]]:
     """Return what is served, and what was assumed of dims without bounds."""
-    from memplan_cli.runtime.serving.sequences import Box
+    from memplan_cli.runtime.serving.sequences import Extent
     from memplan_cli.runtime.serving.served import Service
 
     file = read_model(path)
@@ -159,7 +159,7 @@ def _service(path: Path, given: Settings, timeout: float) -> tuple[Service, tupl
     binding = binding_of(rest)
     dims = {name: value for name, value in binding.dims.items() if name not in given.bounds}
     binding = replace(binding, dims=dims)
-    service = Service(path, Box(given.bounds), binding, timeout, _base(file))
+    service = Service(path, Extent(given.bounds), binding, timeout, _base(file))
     return service, assumed_in(rest)
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.symbolic.bounds import Bounds
 
 Point = tuple[int, ...]
-"""A number for each dim of a `Box`, in the order of its names."""
+"""A number for each dim of a `Extent`, in the order of its names."""
 
 
 _MOST_CORNERS = 64
@@ -22,7 +22,7 @@ _MOST_CORNERS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class Extent:
     """All sizes that a request may have: an interval for each dim, both ends in it."""
 
     bounds: Bounds
@@ -104,11 +104,11 @@ SEQUENCES: Mapping[str, Callable[[Sequence[Point]], tuple[Point, ...]]] = {
 """Orders in which requests come, by name."""
 
 
-def requests(box: Box, sequence: str, count: int, seed: int) -> tuple[Point, ...]:
+def requests(extent: Extent, sequence: str, count: int, seed: int) -> tuple[Point, ...]:
     """Return the sizes of requests in turn; the largest size is always among them."""
     generator = random.Random(seed)  # noqa: S311 - a seeded draw, no secret
-    drawn = [box.drawn(generator) for _ in range(count)]
-    drawn[generator.randrange(count)] = box.largest
+    drawn = [extent.drawn(generator) for _ in range(count)]
+    drawn[generator.randrange(count)] = extent.largest
     return SEQUENCES[sequence](drawn)
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.bindings import Binding, FeedSpec
     from memplan_cli.core.program import VarId
     from memplan_cli.runtime.serving.formulas import Formulas
-    from memplan_cli.runtime.serving.sequences import Box, Point
+    from memplan_cli.runtime.serving.sequences import Extent, Point
     from memplan_cli.runtime.simulation.predict import Executed
 
 _WORK = 1_000_000
@@ -54,21 +54,21 @@ class Service:
 
     Attributes:
         model: the file; its weights are there.
-        box: the sizes.
+        extent: the sizes.
         binding: numbers for the other dims, and inputs that were given.
         timeout: seconds for a process that runs it.
         base: settings that have to stay as they are.
     """
 
     model: Path
-    box: Box
+    extent: Extent
     binding: Binding
     timeout: float = DEFAULT_TIMEOUT
     base: RuntimeSettings = field(default_factory=RuntimeSettings)
 
     def dims(self, point: Point) -> dict[str, int]:
         """Return a number for every dim."""
-        return {**self.binding.dims, **self.box.dims(point)}
+        return {**self.binding.dims, **self.extent.dims(point)}
 
     def trial(self, point: Point) -> Trial:
         """Return how to run it once at a size."""
@@ -183,7 +183,7 @@ def foreseen_service(service: Service) -> Served:
             "sizes within the bounds are not known before a run",
             hint="--measure runs the model at some of them",
         )
-    return with_others(found, service.box)
+    return with_others(found, service.extent)
 
 
 def observed_service(service: Service) -> Served:
@@ -193,24 +193,24 @@ def observed_service(service: Service) -> Served:
         RuntimeUnavailableError: the model does not run here.
     """
     workspace = workspace_of(
-        service.model, service.base.updated(PLAIN), service.trial(service.box.largest)
+        service.model, service.base.updated(PLAIN), service.trial(service.extent.largest)
     )
     found = _by_symbols(service) or _by_runs(service)
-    return replace(with_others(found, service.box), workspace=workspace, measured=True)
+    return replace(with_others(found, service.extent), workspace=workspace, measured=True)
 
 
 def _by_symbols(service: Service) -> Served | None:
     """Return some sizes from expressions; None where a run has to tell some bytes."""
     base = executed_graph(service.model, service.base, service.binding.dims)
-    if needs_run(replace(base, dims=service.dims(service.box.largest))):
+    if needs_run(replace(base, dims=service.dims(service.extent.largest))):
         return None
-    points = service.box.points(_FIRST)
+    points = service.extent.points(_FIRST)
     return Served({p: replace(base, dims=service.dims(p)) for p in points})
 
 
 def _by_runs(service: Service) -> Served:
     """Return what runs at some sizes show, the largest and the corners among them."""
-    points = service.box.points(_FIRST)
+    points = service.extent.points(_FIRST)
     with tempfile.TemporaryDirectory(prefix="memplan-dump-") as name:
         dump, settings = Path(name) / "whole.onnx", service.base
         write_dump(service.model, dump, settings)
@@ -222,17 +222,17 @@ def _by_runs(service: Service) -> Served:
     return Served({p: replace(base, dims=service.dims(p), observed=run) for p, run in pairs})
 
 
-def with_others(found: Served, box: Box) -> Served:
+def with_others(found: Served, extent: Extent) -> Served:
     """Add further sizes where those seen tell every tensor's bytes at all of them."""
     first = next(iter(found.executed.values()))
     ops = tuple(walk(first.program.body))
-    if len(found.executed) == box.count or any(op.bodies for _, op in ops):
+    if len(found.executed) == extent.count or any(op.bodies for _, op in ops):
         return found
     names = tuple(dict.fromkeys(var for _, op in ops for var in op.outputs if var))
     formulas = fitted({p: _bytes(one, names) for p, one in found.executed.items()})
     if formulas is None:
         return found
-    others = box.points(max(_WORK // max(len(ops), 1), _FIRST))
+    others = extent.points(max(_WORK // max(len(ops), 1), _FIRST))
     # Those that need most come first: what has no room for them is given up soon.
     left = (point for point in others if point not in found.executed)
     kept = tuple(sorted(left, key=prod, reverse=True))

@@ -151,8 +151,8 @@ def confirmed(service: Service, serving: ServingSettings) -> ServingSettings:
     """
     if serving.chosen.bound is None:
         return serving
-    corners = (service.box.largest, *service.box.corners()[:_CORNERS])
-    drawn = requests(service.box, "alternating", _CONFIRMING, 0)
+    corners = (service.extent.largest, *service.extent.corners()[:_CORNERS])
+    drawn = requests(service.extent, "alternating", _CONFIRMING, 0)
     wanted = Requests((*corners, *drawn, *reversed(corners)), _CONFIRMING_SECONDS)
     for factor in _ROOM:
         fitted = serving.in_regions(factor)
