@@ -16,14 +16,17 @@ from memplan_cli.workflows.files.model_file import bind_whole, read_model
 from memplan_cli.workflows.settings import runs_as_written
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
     from memplan_cli.runtime.serving.choice import ServingSettings
     from memplan_cli.runtime.serving.served import Service
-    from memplan_cli.runtime.serving.soak import Soak
+    from memplan_cli.runtime.serving.soak import Course, Soak
     from memplan_cli.workflows.files.model_file import ModelFile
     from memplan_cli.workflows.request import FilePath
 
+
+_SHARE = 0.8
+"""Of the time limit of a process, for requests."""
 
 _AS_WRITTEN = ("graph_optimization_level", "execution_order")
 """What has to stay of the session of a file that has to run as it stands."""
@@ -115,7 +118,9 @@ def soak(
     serving = _measured(service)
     order = requests(service.extent, terms.sequence, terms.requests, terms.seed)
     tell("serving requests")
-    courses = serve(service, Requests(order, terms.seconds), configurations(serving))
+    # The session has to be made too, and a process that is late is ended.
+    seconds = min(terms.seconds, _SHARE * terms.timeout)
+    courses = serve(service, Requests(order, seconds), configurations(serving))
     return Soak(
         model=str(model),
         bounds=service.extent.bounds,
@@ -124,8 +129,15 @@ def soak(
         asked=terms.requests,
         serving=serving,
         courses=courses,
-        notes=(*notes, *_looked_at(serving)),
+        notes=(*notes, *_looked_at(serving), *_fewer(courses)),
     )
+
+
+def _fewer(courses: Sequence[Course]) -> Iterator[str]:
+    """Yield the configurations that had no time for as many requests as the first."""
+    for one in courses[1:]:
+        if one.requests < courses[0].requests:
+            yield f"{one.name}: {one.requests} requests in its time"
 
 
 def _measured(service: Service) -> ServingSettings:

@@ -55,6 +55,18 @@ def test_a_soak_is_drawn_as_text_and_as_a_page(model: Path, tmp_path: Path) -> N
     assert page.read_text("utf-8").count("<svg") == 4
 
 
+def test_a_soak_whose_time_is_over_says_how_many_requests_it_served(model: Path) -> None:
+    words = ("soak", model, "--bounds", "batch=1..4", "--requests", "5000", "--quiet")
+    done = memplan(*words, "--time-limit", "0.001", "--format", "json")
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)["requests"]
+    assert found["asked"] == 5000
+    assert 1 <= found["served"] < 5000
+    late = memplan(*words, "--timeout", "0.01")
+    assert late.exit_code == 2
+    assert "--timeout" in late.stderr
+
+
 def test_settings_within_bounds_are_python_with_the_bound_on_top(model: Path) -> None:
     done = memplan("settings", model, "--bounds", "batch=1..64", "--quiet")
     assert done.exit_code == 0, done.stderr

@@ -35,6 +35,9 @@ CHOSEN = "chosen"
 _CONFIRMING, _CORNERS, _CONFIRMING_SECONDS = 24, 8, 60.0
 """Requests of drawn sizes and of corners that show that the region chosen has room, and seconds after which none is begun."""
 
+_SHARE = 0.9
+"""Of the time limit of a process, for requests that another one has served."""
+
 _ROOM = (1.0, 1.03, 1.08, 1.15, 1.3)
 """Regions to try in turn, as multiples of the one predicted."""
 
@@ -177,7 +180,7 @@ def serve(
     for name, settings in configurations.items():
         course = _served(service, wanted, name, settings)
         if not found:
-            wanted = Requests(wanted.order[: course.requests], service.timeout)
+            wanted = Requests(wanted.order[: course.requests], _SHARE * service.timeout)
         found.append(course)
     return tuple(found)
 
