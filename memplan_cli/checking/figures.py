@@ -153,11 +153,16 @@ def _totals(
 def _resident(
     subject: Subject, edges: Edges, shown: Sequence[Storage] | None
 ) -> Iterator[Claim]:
-    """Yield what a runtime holds, where the report says it."""
+    """Yield what a runtime holds, where the report says it.
+
+    Where a run alone has told an output's bytes, this number is the run's word as they are.
+    """
     said = subject.plan.report.memory.resident
     numbers = None if shown is None else in_numbers(subject, shown)
     made = results_at(edges, dims_at(subject))
-    if said is not None and numbers is not None:
+    if said is None or numbers is None:
+        return
+    if made is not None or not subject.was_run:
         yield "resident", said, None if made is None else most_with(numbers, made)
 
 

@@ -40,6 +40,10 @@ class Loaded:
     """The paths of the blocks that no run under the binding enters."""
 
 
+NOT_BELIEVED = "wrong declarations of the model are not believed"
+"""How the warning begins of a model whose nodes contradict what it declares."""
+
+
 def read_program(model: ModelProto | LazyModel, bindings: Bindings | None = None) -> Loaded:
     """Turn a model into a program.
 
@@ -115,7 +119,7 @@ def _read_checked(source: LazyModel, bindings: Bindings) -> Loaded:
         return loaded
     _reject_given(left, bindings)
     more = f" and {len(untrusted) - 1} more" if len(untrusted) > 1 else ""
-    said = [f"wrong declarations of the model are not believed: {wrong[0]}{more}"]
+    said = [f"{NOT_BELIEVED}: {wrong[0]}{more}"]
     program = loaded.program
     if left:
         program = forgotten(program, frozenset(found.var.id for found in left))

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.results.observations import RuntimeSettings, Together
+from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.workflows.compare import Compared
 
 if TYPE_CHECKING:
@@ -82,3 +84,41 @@ def accounted(
     if found.facts is None and found.verdict.max_abs_diff is None:
         return otherwise(), None
     return Compared(found.verdict, found.as_written), found.facts
+
+
+def with_processes(
+    facts: RuntimeFacts, models: Models, check: Check, binding: Binding
+) -> RuntimeFacts:
+    """Return facts with what several processes take together, where they are asked for.
+
+    Raises:
+        RuntimeUnavailableError: one cannot hold a model.
+    """
+    if not check.processes or facts.settings is None:
+        return facts
+    from memplan_cli.runtime.measuring.measure import Trial, together
+
+    trial = Trial(check.provider, binding.dims, feeds=binding.feeds, timeout=check.timeout)
+    before = together(models.original, RuntimeSettings(), trial, check.processes)
+    after = together(models.written, facts.settings, trial, check.processes)
+    return replace(facts, processes=Together(check.processes, before, after))
+
+
+def with_time(
+    facts: RuntimeFacts | None, models: Models, check: Check, binding: Binding
+) -> tuple[RuntimeFacts | None, tuple[str, ...]]:
+    """Return facts with the time of a run against the original's, and what is to be said of it."""
+    if facts is None or facts.settings is None:
+        return facts, ()
+    from memplan_cli.runtime.measuring.measure import Trial
+    from memplan_cli.runtime.measuring.timing import Timed, slower_note, time_ratio
+
+    trial = Trial(check.provider, binding.dims, feeds=binding.feeds, timeout=check.timeout)
+    before = Timed(models.original, RuntimeSettings(), facts.observed["original"])
+    after = Timed(models.written, facts.settings, facts.observed["optimized"])
+    try:
+        ratio = time_ratio(before, after, trial)
+    except RuntimeUnavailableError as error:
+        return facts, (f"the time of a run was not measured: {error}",)
+    note = slower_note(ratio)
+    return replace(facts, time=ratio), (note,) if note else ()

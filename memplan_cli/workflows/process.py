@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.errors import PlanError, RuntimeUnavailableError
 from memplan_cli.settings.settings import Settings
+from memplan_cli.shapes.reading import NOT_BELIEVED
 from memplan_cli.workflows.files.binding import binding_of
 from memplan_cli.workflows.files.model_file import bind_whole, plan_model, read_model
 from memplan_cli.workflows.request import Request
@@ -79,14 +80,16 @@ def report_with_prediction(
 ) -> Plan:
     """Plan a model, with what the runtime is predicted to need; nothing is run for that.
 
-    Where weights or the runtime are missing, or the model does not load, the plan says
-    nothing of a runtime.
+    Where weights or the runtime are missing, the model does not load, or it declares what its
+    nodes contradict, the plan says nothing of a runtime.
 
     Raises:
         MemplanError: the model or a setting is wrong.
     """
     file = read_model(path)
     planned = plan_model(file, settings, progress)
+    if any(said.startswith(NOT_BELIEVED) for said in planned.plan.report.warnings):
+        return planned.plan  # the runtime's own graph would have the wrong sizes
     try:
         from memplan_cli.runtime.process.unrun import unrun_facts
 

@@ -12,8 +12,6 @@ from memplan_cli.core.bindings import Inputs
 from memplan_cli.core.results.observations import (
     CPU,
     PROVIDERS,
-    RuntimeSettings,
-    Together,
     Validation,
 )
 from memplan_cli.core.results.validation import Proof
@@ -21,7 +19,7 @@ from memplan_cli.errors import ModelError, PlanError, SettingsError
 from memplan_cli.reporting.findings.hints import path_word
 from memplan_cli.runtime.workers.warm import warm_workers
 from memplan_cli.settings.settings import Settings
-from memplan_cli.workflows.accounted import Models, accounted
+from memplan_cli.workflows.accounted import Models, accounted, with_processes, with_time
 from memplan_cli.workflows.caches import validate_decoding
 from memplan_cli.workflows.compare import (
     DEFAULT_CHECK,
@@ -42,7 +40,7 @@ if TYPE_CHECKING:
     from memplan_cli.checking.check import Agreement
     from memplan_cli.core.bindings import Binding
     from memplan_cli.core.results.plan import Plan
-    from memplan_cli.core.results.report import Report, RuntimeFacts
+    from memplan_cli.core.results.report import Report
     from memplan_cli.workflows.request import FilePath
 
 Extra = Literal["replay", "measure"]
@@ -101,18 +99,20 @@ def validate(
     donation = Donation(donated_pairs(model), offline=is_offline(model))
     compare = _as_it_stands if donation.offline else compare_models
     facts = None
+    slower: tuple[str, ...] = ()
     with warm_workers():
         at_first = partial(compare, original, planned, check, binding)
         if plan is not None and "measure" in extras:
             models = _models(original, planned, plan, donation)
             found, facts = accounted(models, check, binding, at_first)
-            facts = facts and _with_processes(facts, models, check, binding)
+            facts = facts and with_processes(facts, models, check, binding)
+            facts, slower = with_time(facts, models, check, binding)
         else:
             found = at_first()
         if second != first and found.verdict.passed:
             found = _of_both(found, compare(original, planned, check, binding.at(second)))
         verdict = with_donation(found.verdict, (original, planned), donation, check, binding)
-        verdict = replace(verdict, notes=(*verdict.notes, *agreed))
+        verdict = replace(verdict, notes=(*verdict.notes, *slower, *agreed))
         if plan is not None and "replay" in extras:
             verdict = _replayed(verdict, planned, plan, check, binding)
     return Proof(verdict, facts and with_binding(facts, donation.pairs))
@@ -136,20 +136,6 @@ def _models(original: Path, planned: Path, plan: Plan, donation: Donation) -> Mo
     """Return what runs; what optimisation would undo or make unsafe runs as it is written."""
     moved = donation.pairs or plan.report.recompute.nodes or plan.report.chunked.regions
     return Models(original, planned, donation.offline or bool(moved), donation.offline)
-
-
-def _with_processes(
-    facts: RuntimeFacts, models: Models, check: Check, binding: Binding
-) -> RuntimeFacts:
-    """Return facts with what several processes take together, where they are asked for."""
-    if not check.processes or facts.settings is None:
-        return facts
-    from memplan_cli.runtime.measuring.measure import Trial, together
-
-    trial = Trial(check.provider, binding.dims, feeds=binding.feeds, timeout=check.timeout)
-    before = together(models.original, RuntimeSettings(), trial, check.processes)
-    after = together(models.written, facts.settings, trial, check.processes)
-    return replace(facts, processes=Together(check.processes, before, after))
 
 
 def _refused(agreement: Agreement, provider: str) -> Validation:

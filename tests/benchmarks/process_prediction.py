@@ -1,10 +1,14 @@
 """Hold the predicted process of a model against the one observed.
 
-    python -m tests.benchmarks.process_prediction [--runs N] [--page FILE] [MODEL...]
+    python -m tests.benchmarks.process_prediction [--of SET] [--runs N] [--no-page] [MODEL...]
 
-Each model with seeded weights beside it, on the CPU provider with one thread, under the
+Each model with seeded weights, on the CPU provider with one thread, under the
 runtime's defaults and as memplan's settings have it (optimisation off, the file's order, no
 pattern, no reuse). Nothing of a prediction is run but what data decides.
+
+``--of shared``: the shared collection, weights beside the file. ``--of held-out``: models that no
+constant was picked on. ``--of parts``: what three predictions are made of, nothing is run.
+Without models, tables go into docs/measurements/process_prediction.md.
 """
 
 from __future__ import annotations
@@ -26,13 +30,16 @@ from memplan_cli.runtime.measuring.measure import Trial
 from memplan_cli.runtime.measuring.resident import observed_process
 from memplan_cli.runtime.process.foresee import foresee_process
 
-from .models import SHARED
+from . import process_held_out as held_out
+from .models import ROOT, SHARED
 from .prediction import fill, trial_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from memplan_cli.runtime.process.parts import ForeseenProcess
+
+PAGE = ROOT / "docs" / "measurements" / "process_prediction.md"
 
 TOO_LARGE = {
     "llama_1b_dyn",
@@ -101,9 +108,23 @@ def megabytes(size: float) -> str:
     return f"{size / 1e6:.1f}"
 
 
-def names() -> list[str]:
+def names(chosen: str) -> list[str]:
+    if chosen == "held-out":
+        return held_out.names()
+    if chosen == "parts":
+        return list(ATTRIBUTED)
     found = {path.stem for path in SHARED.glob("*.onnx")} - TOO_LARGE
     return sorted(found)
+
+
+def prepared(name: str, model: Path) -> Trial:
+    """Write a model with weights; say how it is run."""
+    if name in held_out.names():
+        held_out.fill(name, model)
+        return held_out.trial_of(name, model)
+    fill(name, model)
+    plain = trial_of(name, model, 900)
+    return Trial(plain.provider, plain.dims, 3, 0, 900, specs=plain.specs)
 
 
 def row(name: str, model: Path, way: str, trial: Trial, runs: int) -> Row:
@@ -121,10 +142,8 @@ def rows(chosen: Sequence[str], runs: int) -> Iterator[Row]:
     for name in chosen:
         with tempfile.TemporaryDirectory(prefix="memplan-bench-") as folder:
             model = Path(folder) / f"{name}.onnx"
-            fill(name, model)
-            plain = trial_of(name, model, 900)
-            trial = Trial(plain.provider, plain.dims, 3, 0, 900, specs=plain.specs)
-            for way in WAYS:
+            trial = prepared(name, model)
+            for way in WAYS if runs else ("defaults",):
                 try:
                     yield row(name, model, way, trial, runs)
                 except MemplanError as error:
@@ -152,25 +171,37 @@ def page(found: Sequence[Row]) -> str:
         near = {name: sum(each.is_near(name) for each in mine) for name in NUMBERS}
         words = ", ".join(f"{name} {count}" for name, count in near.items())
         lines.append(f"\n{way}: {good} of {len(mine)} within 2 % or 2 MB in all ({words}).")
-    for each in found:
-        if each.model in ATTRIBUTED and each.way == "defaults" and each.predicted:
-            lines += attribution(each)
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
+
+
+def written(chosen: str, text: str) -> None:
+    """Put a text between the marks of its set in the page."""
+    first, last = f"<!-- {chosen} -->\n", f"\n<!-- end of {chosen} -->"
+    head, _, rest = PAGE.read_text(encoding="utf-8").partition(first)
+    tail = rest.partition(last)[2]
+    PAGE.write_text(f"{head}{first}{text.strip()}{last}{tail}", encoding="utf-8")
 
 
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=3, help="processes observed of each")
-    parser.add_argument("--page", type=Path, help="write the tables here")
+    parser.add_argument("--of", choices=("shared", "held-out", "parts"), default="shared")
+    parser.add_argument("--no-page", action="store_true", help="print, do not write")
     parser.add_argument("models", nargs="*")
     asked = parser.parse_args(arguments)
     found = []
-    for each in rows(asked.models or names(), asked.runs):
+    for each in rows(
+        asked.models or names(asked.of), 0 if asked.of == "parts" else asked.runs
+    ):
         found.append(each)
-        print(f"| {' | '.join(each.cells())} |", flush=True)
-    text = page(found)
-    if asked.page:
-        asked.page.write_text(text, encoding="utf-8")
+        if each.observed:
+            print(f"| {' | '.join(each.cells())} |", flush=True)
+    if asked.of == "parts":
+        text = "\n".join(line for each in found for line in attribution(each))
+    else:
+        text = page(found)
+    if not asked.no_page and not asked.models:
+        written(asked.of, text)
     print(text)
 
 

@@ -34,7 +34,7 @@ def words(text: str, settings: Settings | None = None) -> dict[str, str]:
 def test_numbers_of_a_model_of_fixed_sizes_are_exact() -> None:
     assert set(words(FIXED).values()) == {"exact"}
     assert set(words(FIXED)) == {
-        "weights", "inputs", "outputs", "naive", "live_peak", "planned", "total",
+        "weights", "inputs", "outputs", "naive", "live_peak", "resident", "planned", "total",
     }  # fmt: skip
 
 
@@ -94,7 +94,7 @@ def test_each_number_is_shown_with_its_word_and_the_words_are_explained(form: st
     marked = {row.name: row.certainty for row in rows}
     assert marked["weights"] == "exact"
     assert marked["level 1"] == marked["lower bound"] == marked["total"] == "bound"
-    assert marked["workspace"] == marked["to train"] == ""
+    assert marked["workspace"] == ""
     # The legend names each word once, and a card of the page is a row once more.
     assert shown.count("bound") >= sum(word == "bound" for word in marked.values()) + 1
     for line in certainty_lines(plan.report):

@@ -64,7 +64,7 @@ def test_the_report_has_the_layout_of_the_contract() -> None:
         "weights", "inputs", "outputs", "naive", "live_peak", "planned", "total",
         "order_bound", "order_proved",
     }  # fmt: skip
-    assert set(report["original"]) == {"live_peak", "planned"}
+    assert set(report["original"]) == {"live_peak", "planned", "resident"}
     assert list(report["levels"]) == ["0", "1", "2"]
     assert set(report["peak"]) == {"step", "node", "tensors"}
     assert set(report["recompute"]) >= {"nodes", "flops_increase"}

@@ -27,7 +27,7 @@ def assume_two(told: Told) -> None:
     """Say all figures but those of the edges at another number."""
     told.report["bindings"]["batch"]["value"] = 2
     memory, report = told.memory, told.report
-    for name in ("naive", "live_peak", "planned"):
+    for name in ("naive", "live_peak", "resident", "planned"):
         memory[name] *= 2
     memory["total"] += memory["planned"] // 2
     report["levels"] = {level: 2 * size for level, size in report["levels"].items()}
@@ -67,6 +67,11 @@ def level(name: str) -> Callable[[Told], None]:
 
 def original(told: Told) -> None:
     told.report["original"]["planned"] += 64
+
+
+def resident(told: Told) -> None:
+    for said in (told.memory, told.report["original"]):
+        said["resident"] -= 16384
 
 
 def peak(told: Told) -> None:
@@ -140,6 +145,12 @@ LIES: Mapping[str, Lie] = {
     "naive is more at the number assumed": ("free", move("naive"), "naive is said to be"),
     "live_peak is less at the number assumed": (
         "free", move("live_peak", by=-64), "live_peak is said to be",
+    ),
+    "resident is less at the number assumed": (
+        "free", resident, "(?<![.])resident is said to be 32768",
+    ),
+    "resident is another in symbols": (
+        "free", symbols("resident", "49152*batch**2"), "resident in symbols",
     ),
     "planned is less at the number assumed": ("free", less_planned, "planned is said to be"),
     "a level's bytes are not what its symbols come to": (

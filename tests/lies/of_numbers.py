@@ -31,6 +31,35 @@ def less_live(told: Told) -> None:
     told.note(live_peak=told.memory["live_peak"])
 
 
+def resident(by: int) -> Callable[[Told], None]:
+    """Move what a runtime holds; the plan keeps the file's order, whose number is the same."""
+
+    def lie(told: Told) -> None:
+        told.memory["resident"] += by
+        told.report["original"]["resident"] += by
+
+    return lie
+
+
+def resident_is_live(told: Told) -> None:
+    """Say that outputs and what is not written in place take nothing."""
+    told.memory["resident"] = told.memory["live_peak"]
+    told.report["original"]["resident"] = told.memory["live_peak"]
+
+
+def original_resident(by: int) -> Callable[[Told], None]:
+    """Move what a runtime holds in the file's order, and that alone."""
+
+    def lie(told: Told) -> None:
+        told.report["original"]["resident"] += by
+
+    return lie
+
+
+def no_original_resident(told: Told) -> None:
+    told.report["original"]["resident"] = None
+
+
 def less_planned(told: Told) -> None:
     told.memory["planned"] -= 64
     told.memory["total"] -= 64
@@ -165,6 +194,20 @@ LIES: Mapping[str, Lie] = {
     "outputs are fewer": ("flat", more("outputs", -4), "outputs is said to be"),
     "naive is less": ("flat", less_naive, "naive is said to be"),
     "live_peak is less": ("flat", less_live, "live_peak is said to be"),
+    "resident is less": ("flat", resident(-4), "(?<![.])resident is said to be 1536, it is"),
+    "resident is more": ("flat", resident(64), "(?<![.])resident is said to be"),
+    "resident is the live peak of a training step": (
+        "training", resident_is_live, "(?<![.])resident is said to be 76288, it is",
+    ),
+    "resident in the file's order is more": (
+        "flat", original_resident(512), "original.resident is said to be",
+    ),
+    "resident in the file's order is less": (
+        "flat", original_resident(-4), "original.resident is said to be",
+    ),
+    "resident in the file's order is not said": (
+        "flat", no_original_resident, "original.resident is said to be nothing",
+    ),
     "planned is less": ("flat", less_planned, "planned is said to be"),
     "total is less": ("flat", less_total, "total is said to be"),
     "the bytes of the plan's own level are less": (

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from memplan_cli.analysis.aliasing import SHARE_SAFELY
 from memplan_cli.analysis.storage import live_peak, result_sizes
+from memplan_cli.core.symbolic.sizes import Size
 from memplan_cli.settings.settings import Settings
 from memplan_cli.transforms.ordering.order import best_order
 from memplan_cli.transforms.ordering.resident import fewer_resident, peak
@@ -16,6 +18,7 @@ from memplan_cli.transforms.terms import Terms
 if TYPE_CHECKING:
     from memplan_cli.core.program import Program
 from builders import plan_of_text, read, var_sizes
+from transforms.recompute_programs import bytes_of, program, terms
 
 # `early` reads x alone and frees nothing: made first or last is one to a plan.
 EARLY = """g (float[64] x) => (float[64] early, float[1] z) {
@@ -80,6 +83,22 @@ def test_a_proved_live_peak_is_not_given_up_for_outputs() -> None:
     assert late is not None
     assert peak(late, terms) == live_peak(found.program, terms.sizes)
     assert peak(late, terms.resident) < peak(found.program, terms.resident)
+
+
+def test_fewer_resident_bytes_do_not_buy_a_higher_live_peak() -> None:
+    """An order of 201 bytes resident has a live peak of 140 here: it is not taken."""
+    tested = program(
+        "x", "a40_5 a1_0 a40_2 a100_3",
+        ("MatMul", "x", "a1_0"), ("MatMul", "x", "a100_1"), ("MatMul", "a1_0 x", "a40_2"),
+        ("MatMul", "a1_0 a100_1", "a100_3"), ("MatMul", "a1_0", "a40_4"),
+        ("MatMul", "a40_2", "a40_5"),
+    )  # fmt: skip
+    results = {var: Size(bytes_of(var)) for var in tested.body.outputs}
+    given = replace(terms(tested), results=results)
+    found = best_order(tested, given.sizes, aliasing=SHARE_SAFELY)
+    assert (peak(found.program, given), peak(found.program, given.resident)) == (100, 241)
+    late = fewer_resident(tested, found, given)
+    assert late is None or peak(late, given) == 100
 
 
 def test_a_budget_is_of_what_is_resident() -> None:

@@ -56,7 +56,7 @@ def test_one_session_says_what_several_said_before(tmp_path: Path) -> None:
     before = measure(found.path, settings, trial)
     peaks = found.seen.peaks
     assert replace(peaks, milliseconds=None, effort=None, process=None) == replace(
-        before, milliseconds=None
+        before, milliseconds=None, process=None
     )
     assert found.repeats
     assert found.seen.outputs == ("y",)

@@ -37,6 +37,11 @@ def terms(tested: Program, pinned: str = "") -> Terms:
     return Terms(sizes, _ids(pinned))
 
 
+def bytes_of(var: str) -> int:
+    """Return the bytes of a var, one an element."""
+    return _length(var)
+
+
 def same_results(one: Program, other: Program) -> bool:
     """Whether two programs give the same, each var of the first keeping its meaning."""
     before, after = _both(one, other)

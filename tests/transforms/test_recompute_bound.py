@@ -122,7 +122,7 @@ def test_what_an_op_reads_is_not_counted_again_for_what_is_made_of_it() -> None:
     )
     # q100 is written over e100, which is there when f140 is made and is counted with it.
     assert Bound(tested, terms(tested)).below(1000) == 250
-    assert fitted(tested, 250).met
+    assert live_peak(tested, terms(tested).sizes) == 250
 
 
 def test_the_bound_counts_what_is_pinned_once() -> None:

@@ -17,13 +17,14 @@ import onnxruntime as ort
 import pytest
 
 from memplan_cli.analysis.phase import find_phases
-from memplan_cli.analysis.storage import live_peak
+from memplan_cli.analysis.storage import result_sizes
 from memplan_cli.core.program import Op, Program, intermediates
 from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.shapes.reading import read_program
 from memplan_cli.transforms.donation import donations
 from memplan_cli.transforms.ordering.order import best_order
+from memplan_cli.transforms.ordering.resident import peak
 from memplan_cli.transforms.rematerialization.auto import auto
 from memplan_cli.transforms.rematerialization.checkpoints import checkpoints
 from memplan_cli.transforms.terms import Terms
@@ -48,7 +49,7 @@ def planned(path: Path) -> tuple[Program, Terms]:
         for var in intermediates(program)
         if (size := size_of(program.vars[var].shape, program.vars[var].dtype)) is not None
     }
-    return program, Terms(sizes)
+    return program, Terms(sizes, results=result_sizes(program))
 
 
 def written(path: Path, program: Program) -> Path:
@@ -115,9 +116,9 @@ def compare(name: str, folder: Path, shares: tuple[float, ...]) -> None:
     inputs = drawn(name)
     before = run(path, inputs)
     assert all(np.isfinite(value).all() for value in before.values())
-    peak = live_peak(program, terms.sizes)
+    resident = peak(program, terms.resident)
     for share in shares:
-        found = auto(program, terms, find_phases(program), int(peak * share))
+        found = auto(program, terms, find_phases(program), int(resident * share))
         assert found.copies
         assert_same(before, run(written(path, found.program), inputs))
 

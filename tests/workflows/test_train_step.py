@@ -76,7 +76,7 @@ def test_a_step_says_what_it_leaves_and_why_and_what_is_tied(tmp_path: Path) -> 
         "rest": "the loss does not depend on it",
         "low": "no operator learns what is read there",
     }
-    assert written.memory.live_peak == peak(files.target)
+    assert written.memory.resident == peak(files.target)
     text = TRAIN_STEP["text"](written)
     assert "tied: 2 nodes read it, 2 tensors of state" in text
     assert "16 elements" in text

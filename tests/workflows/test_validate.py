@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -9,13 +10,23 @@ import pytest
 
 from memplan_cli import Settings, optimize
 from memplan_cli.core.bindings import Binding
-from memplan_cli.core.results.observations import CPU, Together, Validation
+from memplan_cli.core.results.observations import (
+    CPU,
+    RuntimeSettings,
+    TimeRatio,
+    Together,
+    Validation,
+)
 from memplan_cli.core.results.report import RuntimeFacts
-from memplan_cli.errors import PlanError
+from memplan_cli.core.serialization import to_json
+from memplan_cli.errors import PlanError, RuntimeUnavailableError
+from memplan_cli.runtime.measuring import timing
+from memplan_cli.runtime.measuring.timing import ROUNDS
 from memplan_cli.runtime.workers import worker
 from memplan_cli.workflows import validate
 from memplan_cli.workflows.accounted import Models
 from memplan_cli.workflows.compare import Check, Compared
+from story import memplan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -125,6 +136,55 @@ def test_what_optimization_would_undo_is_measured_as_written(
     assert models.as_written == (target == "cpu")
 
 
+@pytest.mark.parametrize(("median", "warned"), [(1.05, False), (1.08, True)])
+def test_the_time_of_both_is_reported_and_warned_of(
+    samples: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    median: float,
+    warned: bool,
+) -> None:
+    found = TimeRatio(median, 1.01, 1.12, ROUNDS)
+    seen: list[tuple[str, RuntimeSettings]] = []
+
+    def stub(before: timing.Timed, after: timing.Timed, _: object) -> TimeRatio:
+        seen.extend((run.model.name, run.settings) for run in (before, after))
+        return found
+
+    monkeypatch.setattr(timing, "time_ratio", stub)
+    original, out = samples / "branchy_cnn.onnx", tmp_path / "net.onnx"
+    optimize(original, Settings(), out=out, check=None)
+    words = ("validate", out, "--original", original, "--measure")
+    data = json.loads(memplan(*words, "--format", "json").stdout)
+    assert data["runtime"]["time"] == {
+        "median": median, "low": 1.01, "high": 1.12, "rounds": ROUNDS,
+    }  # fmt: skip
+    (before, plain), (after, chosen) = seen
+    assert (before, plain) == (original.name, RuntimeSettings())
+    assert (after, to_json(chosen)) == (out.name, data["runtime"]["settings"])
+    text = " ".join(memplan(*words).stdout.split())
+    assert f"time of a run against the original's: {median:.2f} (1.01 to 1.12, the" in text
+    note = "a run of the written model takes 1.08 of the original's time"
+    assert any(note in said for said in data["notes"]) == (note in text) == warned
+
+
+def test_that_time_cannot_be_taken_is_said(
+    samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stub(*_: object) -> None:
+        raise RuntimeUnavailableError("still running after 1 s")
+
+    monkeypatch.setattr(timing, "time_ratio", stub)
+    original, out = samples / "branchy_cnn.onnx", tmp_path / "net.onnx"
+    optimize(original, Settings(), out=out, check=None)
+    found = validate(out, original, Check("cpu"), ["measure"])
+    assert found.passed
+    assert found.runtime is not None
+    assert found.runtime.time is None
+    assert any("the time of a run was not measured" in n for n in found.validation.notes)
+
+
 def test_what_is_measured_is_compared_in_the_same_runs(
     samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,7 +201,8 @@ def test_what_is_measured_is_compared_in_the_same_runs(
     jobs.clear()
     found = validate(out, original, Check("cpu"), ["measure"])
     assert found.passed
-    assert jobs == ["examine", "examine"]
+    assert jobs[:2] == ["examine", "examine"]
+    assert jobs[2:] == 2 * ROUNDS * ["measure"], "the time of both, in turn"
     assert found.runtime is not None
     assert before is not None
     assert found.runtime.settings == before.settings

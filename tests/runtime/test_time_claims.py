@@ -1,0 +1,123 @@
+"""What a report says of time and of settings that follow from runs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from builders import plan_of_text
+from memplan_cli.core.results.observations import Peaks, RuntimeSettings, TimeRatio
+from memplan_cli.core.results.report import RuntimeFacts
+from memplan_cli.reporting import render
+from memplan_cli.runtime.measuring import timing
+from memplan_cli.runtime.measuring.measure import Trial
+from memplan_cli.runtime.measuring.timing import ROUNDS, Timed, slower_note, time_ratio
+from memplan_cli.runtime.steer import Recommendation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from memplan_cli.core.results.plan import Plan
+
+TRIAL = Trial(provider="cpu", runs=3)
+SIZED = RuntimeSettings(
+    session={"execution_order": "PRIORITY_BASED", "enable_mem_pattern": False},
+    arena={"initial_chunk_size_bytes": 4096},
+)
+OBSERVED = {"arena.initial_chunk_size_bytes": "observed"}
+
+
+def run(name: str) -> Timed:
+    return Timed(Path(name), RuntimeSettings(), Peaks(1, 1))
+
+
+def timed(
+    monkeypatch: pytest.MonkeyPatch, before: Sequence[Peaks], after: Sequence[Peaks]
+) -> TimeRatio | None:
+    """Return the ratio of what the machine says of each run, one after the other."""
+    said: dict[str, Iterator[Peaks]] = {"before": iter(before), "after": iter(after)}
+    turns: list[str] = []
+
+    def measure(model: Path, _: RuntimeSettings, trial: Trial) -> Peaks:
+        assert trial.runs == 1
+        turns.append(model.name)
+        return next(said[model.name])
+
+    monkeypatch.setattr(timing, "measure", measure)
+    found = time_ratio(run("before"), run("after"), TRIAL)
+    assert turns == ["before", "after"] * ROUNDS
+    return found
+
+
+def took(effort: float | None, milliseconds: float | None = 1.0) -> Peaks:
+    return Peaks(1, 1, milliseconds=milliseconds, effort=effort)
+
+
+def test_the_ratio_is_the_median_of_rounds_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    after = [took(effort) for effort in (10.0, 9.0, 30.0, 11.0, 12.0)]
+    found = timed(monkeypatch, [took(10.0)] * ROUNDS, after)
+    assert found == TimeRatio(1.1, 1.0, 1.2, ROUNDS)
+
+
+def test_the_clock_decides_where_one_has_no_processor_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = timed(monkeypatch, [took(1.0, 10.0)] * ROUNDS, [took(None, 20.0)] * ROUNDS)
+    assert found == TimeRatio(2.0, 2.0, 2.0, ROUNDS)
+
+
+def test_no_ratio_is_made_up_where_a_round_has_no_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    after = [took(1.0)] * (ROUNDS - 1) + [took(None, None)]
+    assert timed(monkeypatch, [took(1.0)] * ROUNDS, after) is None
+
+
+@pytest.mark.parametrize(("median", "warned"), [(0.9, False), (1.05, False), (1.051, True)])
+def test_more_than_five_per_cent_is_a_warning(*, median: float, warned: bool) -> None:
+    note = slower_note(TimeRatio(median, 0.9, 1.2, ROUNDS))
+    assert bool(note) == warned
+    assert "(0.90 to 1.20, the quartiles of 5 rounds" in note or not warned
+    assert slower_note(None) == ""
+
+
+def told(sources: dict[str, str], ratio: TimeRatio | None) -> Plan:
+    plan = plan_of_text("g (float[4] x) => (float[4] y) { a = Exp(x) y = Neg(a) }")
+    sides = {"original": Peaks(1, 1), "optimized": Peaks(1, 1)}
+    facts = RuntimeFacts(
+        "onnxruntime", "1", "CPUExecutionProvider", sides, sides, SIZED,
+        settings_sources=sources, time=ratio,
+    )  # fmt: skip
+    return plan.with_report(replace(plan.report, runtime=facts))
+
+
+def test_text_and_json_say_which_settings_follow_from_a_run_and_what_time_it_takes() -> None:
+    plan = told(OBSERVED, TimeRatio(1.08, 1.05, 1.12, ROUNDS))
+    for form in ("text", "markdown", "html"):
+        said = " ".join(render(plan, form).split())
+        assert "initial_chunk_size_bytes = 4096 (observed)" in said
+        assert "execution_order = PRIORITY_BASED (observed)" not in said
+        assert "1.08 (1.05 to 1.12, the quartiles of 5 rounds in turn)" in said
+    found = json.loads(render(plan, "json"))["runtime"]
+    assert found["settings_sources"] == OBSERVED
+    assert found["time"] == {"median": 1.08, "low": 1.05, "high": 1.12, "rounds": ROUNDS}
+
+
+def test_nothing_is_said_of_what_no_run_has_told() -> None:
+    plan = told({}, None)
+    assert "observed)" not in render(plan, "text")
+    assert "against the original's" not in render(plan, "text")
+    found = json.loads(render(plan, "json"))["runtime"]
+    assert not {"settings_sources", "time"} & found.keys()
+
+
+def test_an_order_recorded_from_runs_is_called_so() -> None:
+    order = Recommendation(SIZED, Peaks(1, 1), None, recorded_order=True)
+    assert order.sources == {**OBSERVED, "session.execution_order": "observed"}
+    assert replace(order, recorded_order=False).sources == OBSERVED
+    unsized = replace(order, settings=RuntimeSettings(), recorded_order=False)
+    assert unsized.sources == {}
