@@ -1,7 +1,8 @@
 """The memory of ONNX models, known before they run and made smaller, with proof.
 
 Functions mean what the commands of their names mean: ``memplan_cli.optimize`` is ``memplan
-optimize``. Each name is imported when it is asked for: importing this package imports nothing.
+optimize``, but ``memplan settings`` is `runtime_settings` here, where `settings` is a room;
+`memplan.settings` is the function too. Each name is imported when it is asked for: importing this package imports nothing.
 """
 
 from __future__ import annotations
@@ -12,13 +13,19 @@ if TYPE_CHECKING:
     from memplan_cli.core.version import VERSION as __version__  # noqa: N811 - a module's own name for it
     from memplan_cli.errors import MemplanError
     from memplan_cli.settings.settings import MemParam, Settings
+    from memplan_cli.workflows.api.made import pack, schema, train_step, verify_certificate
+    from memplan_cli.workflows.api.many import gate, sweep
+    from memplan_cli.workflows.api.plans import diff, optimize, plan, report, why
+    from memplan_cli.workflows.api.runs import (
+        doctor,
+        fit,
+        runtime_settings,
+        simulate,
+        validate,
+    )
     from memplan_cli.workflows.candidates import Optimized
     from memplan_cli.workflows.compare import Check
-    from memplan_cli.workflows.doctor import doctor
     from memplan_cli.workflows.load import Decoder, load
-    from memplan_cli.workflows.optimize import optimize
-    from memplan_cli.workflows.report import plan, report
-    from memplan_cli.workflows.validate import validate
 
 _MODULES = {
     "Check": "memplan_cli.workflows.compare",
@@ -28,12 +35,23 @@ _MODULES = {
     "Optimized": "memplan_cli.workflows.candidates",
     "Settings": "memplan_cli.settings.settings",
     "__version__": "memplan_cli.core.version:VERSION",
-    "doctor": "memplan_cli.workflows.doctor",
+    "diff": "memplan_cli.workflows.api.plans",
+    "doctor": "memplan_cli.workflows.api.runs",
+    "fit": "memplan_cli.workflows.api.runs",
+    "gate": "memplan_cli.workflows.api.many",
     "load": "memplan_cli.workflows.load",
-    "optimize": "memplan_cli.workflows.optimize",
-    "plan": "memplan_cli.workflows.report",
-    "report": "memplan_cli.workflows.report",
-    "validate": "memplan_cli.workflows.validate",
+    "optimize": "memplan_cli.workflows.api.plans",
+    "pack": "memplan_cli.workflows.api.made",
+    "plan": "memplan_cli.workflows.api.plans",
+    "report": "memplan_cli.workflows.api.plans",
+    "runtime_settings": "memplan_cli.workflows.api.runs",
+    "schema": "memplan_cli.workflows.api.made",
+    "simulate": "memplan_cli.workflows.api.runs",
+    "sweep": "memplan_cli.workflows.api.many",
+    "train_step": "memplan_cli.workflows.api.made",
+    "validate": "memplan_cli.workflows.api.runs",
+    "verify_certificate": "memplan_cli.workflows.api.made",
+    "why": "memplan_cli.workflows.api.plans",
 }
 """Name -> the module that has it, and how it is called there if otherwise."""
 
@@ -45,12 +63,23 @@ __all__ = [
     "Optimized",
     "Settings",
     "__version__",
+    "diff",
     "doctor",
+    "fit",
+    "gate",
     "load",
     "optimize",
+    "pack",
     "plan",
     "report",
+    "runtime_settings",
+    "schema",
+    "simulate",
+    "sweep",
+    "train_step",
     "validate",
+    "verify_certificate",
+    "why",
 ]
 
 

@@ -163,7 +163,8 @@ class _Commands(click.Group):
             late = isinstance(error, RuntimeTimeoutError)
             told = _in_time(ctx) if late else _of_command(ctx, error.hint)
             hint = f"\nHint: {told}" if told else ""
-            raise _Failure(f"{_told(str(error))}{_told(hint)}") from error
+            named = ctx.ensure_object(Output).named
+            raise _Failure(f"{_told(named(str(error)))}{_told(named(hint))}") from error
         except (click.ClickException, click.Abort, click.exceptions.Exit, BrokenPipeError):
             raise
         except OSError as error:

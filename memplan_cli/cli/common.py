@@ -9,7 +9,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import wraps
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -30,7 +29,13 @@ class Output:
     quiet: bool = False
     color: bool = True
     debug: bool = False
+    unnamed: str = ""
+    """A temporary folder that results and messages do not name."""
     _display: Display | None = None
+
+    def named(self, text: str) -> str:
+        """Return a text without the folder that is nobody's."""
+        return text.replace(self.unnamed, "") if self.unnamed else text
 
     def progress(self, text: str) -> None:
         """Say on stderr what is being done, once the work takes longer than a moment."""
@@ -50,6 +55,7 @@ class Output:
 
     def reason(self, text: str) -> None:
         """Say why a command fails, even to those who want results only."""
+        text = self.named(text)
         if self._display is None:
             _echo(text)
         else:
@@ -104,9 +110,6 @@ def output_options(command: Command) -> Command:
         run = option(run)
     return run  # type: ignore[return-value]
 
-
-model_argument = click.argument("model", type=click.Path(path_type=Path))
-"""No ``exists``: the library says what is wrong with a path, in one voice."""
 
 provider_option = click.option(
     "--provider",
@@ -195,7 +198,9 @@ def say(text: str) -> None:
     """
     context = click.get_current_context(silent=True)
     if context is not None:
-        context.find_root().ensure_object(Output).end_progress()
+        output = context.find_root().ensure_object(Output)
+        output.end_progress()
+        text = output.named(text)
     if sys.stdout is None:
         raise ModelError("the result cannot be written: standard output is closed")
     try:

@@ -10,7 +10,16 @@ def test_detector_fits():
 def test_export(tmp_path, onnx_memory):
     export(tmp_path / "m.onnx")
     assert onnx_memory(tmp_path / "m.onnx").reuses > 0
+
+
+@pytest.mark.limit_onnx_memory(process="300MiB", model="detector.onnx", config="edge.yaml")
+def test_process():
+    pass
 ```
+
+``dims``, ``level``, ``inputs`` (files, or values by name) and ``config`` are settings of the
+plan, as options of `memplan report` are; files are named from pytest's root folder. ``metric``
+is what the limit is of; ``process`` limits the process that runs the model, as predicted.
 
 Several marks on one test, or on its class or module, all hold. A mark that checks nothing, or
 binds a dim that its model does not have, is a failure. What a model needs is what
@@ -20,25 +29,34 @@ binds a dim that its model does not have, is a failure. What a model needs is wh
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from memplan_cli.errors import MemplanError
+from memplan_cli.errors import MemplanError, SettingsError
 
 if TYPE_CHECKING:
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.results.report import Report
+    from memplan_cli.workflows.request import Request
 
 Measure = Callable[[Path | str], "Report"]
 
 _MARK = "limit_onnx_memory"
 _SIGNATURE = (
-    f"{_MARK}(limit, model=None, dims=None, metric='planned'): fail when a model needs more"
+    f"{_MARK}(limit=None, model=None, dims=None, metric='planned', level=None, config=None, "
+    "inputs=None, process=None): fail when a model needs more"
 )
+_KEYWORDS = (
+    "limit", "model", "dims", "metric", "level", "config", "inputs", "process",
+)  # fmt: skip
+
+_PROCESS = "process.run"
+"""What ``process`` limits: the highest of the process, loading and runs included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +67,21 @@ class Limit:
         written: the size, as the mark says it.
         rules: the size and the metric, judged as those of a gate.
         model: the model that is meant; None: every model of the test.
-        dims: values of its dims.
+        options: settings of the plan by name, as options give them.
+        config: a settings file.
     """
 
     written: str
     rules: Mapping[str, Any]
     model: str | None = None
-    dims: Mapping[str, int] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    config: Path | None = None
+
+    def with_options_of(self, other: Limit) -> Limit:
+        """Return the limit at what another mark says of a model, where it says nothing itself."""
+        dims = {**(other.options.get("dims") or {}), **(self.options.get("dims") or {})}
+        options = {**other.options, **self.options, **({"dims": dims} if dims else {})}
+        return replace(self, options=options, config=self.config or other.config)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +100,28 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", _SIGNATURE)
 
 
+@contextmanager
+def _told() -> Iterator[None]:
+    """Fail a test with the message of an error of ours, and no traceback."""
+    wrong = None
+    try:
+        yield
+    except MemplanError as error:
+        wrong = error
+    if wrong is not None:  # not while it is handled: it would be shown as the cause
+        hint = f"\nHint: {wrong.hint}" if wrong.hint else ""
+        pytest.fail(f"{_MARK}: {wrong}{hint}", pytrace=False)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
     """Check the models that marks name, run the test, and refuse limits that checked nothing.
 
     A mark without a model holds for every model of the test, whoever names it.
     """
-    try:
+    with _told():
         checks = _checks(item)
         _hold_named(checks, item.config.rootpath)
-    except MemplanError as error:
-        hint = f"\nHint: {error.hint}" if error.hint else ""
-        pytest.fail(f"{_MARK}: {error}{hint}", pytrace=False)
     yield
     unused = [limit for at, limit in enumerate(checks.limits) if at not in checks.done]
     if unused:
@@ -104,8 +140,7 @@ def _hold_named(checks: _Checks, root: Path) -> None:
     named = [limit for limit in checks.limits if limit.model is not None]
     for at, limit in enumerate(checks.limits):
         for other in named if limit.model is None else [limit]:
-            dims = {**other.dims, **limit.dims}
-            _checked_against(replace(limit, dims=dims), root / str(other.model))
+            _checked_against(limit.with_options_of(other), root / str(other.model))
             checks.done.add(at)
 
 
@@ -115,14 +150,15 @@ def onnx_memory(request: pytest.FixtureRequest) -> Measure:
 
     Limits that name a model of their own are left out, unless all of them do.
     """
-    checks = _checks(request.node)
-    places = range(len(checks.limits))
-    own = [at for at in places if checks.limits[at].model is None] or places
 
     def measure(model: Path | str) -> Report:
-        reports = [_checked_against(checks.limits[at], Path(model)) for at in own]
-        checks.done.update(own)
-        return reports[0] if reports else _plan(Path(model), {}).report
+        with _told():
+            checks = _checks(request.node)
+            places = range(len(checks.limits))
+            own = [at for at in places if checks.limits[at].model is None] or places
+            reports = [_checked_against(checks.limits[at], Path(model)) for at in own]
+            checks.done.update(own)
+            return reports[0] if reports else _plan(Path(model), _request(None, {})).report
 
     return measure
 
@@ -130,50 +166,115 @@ def onnx_memory(request: pytest.FixtureRequest) -> Measure:
 def _checks(item: pytest.Item) -> _Checks:
     """Return the limits of a test, closest first; the same ones whoever asks."""
     if _CHECKS not in item.stash:
-        limits = tuple(_limit(mark) for mark in item.iter_markers(_MARK))
-        item.stash[_CHECKS] = _Checks(limits)
+        root = item.config.rootpath
+        limits = [limit for mark in item.iter_markers(_MARK) for limit in _limits(mark, root)]
+        item.stash[_CHECKS] = _Checks(tuple(limits))
     return item.stash[_CHECKS]
 
 
-def _limit(mark: pytest.Mark) -> Limit:
+def _limits(mark: pytest.Mark, root: Path) -> Iterator[Limit]:
+    """Yield what a mark asks for: a limit of its metric, one of the process, or both.
+
+    Raises:
+        SettingsError: it has a keyword that there is not, or a value that is none.
+    """
+    from memplan_cli.settings.sources import read_overrides
     from memplan_cli.workflows.gate import read_rules
 
-    if len(mark.args) != 1 or not set(mark.kwargs) <= {"model", "dims", "metric"}:
-        raise pytest.UsageError(f"the mark is {_SIGNATURE}")
-    given = dict(mark.kwargs)
-    rules = read_rules({"max_memory": mark.args[0], "metric": given.pop("metric", "planned")})
-    dims = given.pop("dims", None) or {}
-    return Limit(str(mark.args[0]), rules, dims=dims, **given)
+    given = _keywords(mark)
+    model, metric = given.get("model"), given.get("metric", "planned")
+    if not isinstance(model, str | Path | None):
+        raise SettingsError(f"model is a path, and not {model!r}")
+    config = given.get("config")
+    common = Limit(
+        "",
+        {},
+        None if model is None else str(model),
+        _options(given, root),
+        None if config is None else root / config,
+    )
+    read_overrides(common.options)
+    limits = ((given.get("limit"), metric), (given.get("process"), _PROCESS))
+    for size, of in limits:
+        if size is not None:
+            rules = read_rules({"max_memory": size, "metric": of})
+            yield replace(common, written=str(size), rules=rules)
+
+
+def _keywords(mark: pytest.Mark) -> dict[str, Any]:
+    """Return what a mark says, by keyword.
+
+    Raises:
+        SettingsError: it says nothing, something twice, or what there is not.
+    """
+    from memplan_cli.core.selection import nearest
+
+    wrong = next((name for name in mark.kwargs if name not in _KEYWORDS), None)
+    if wrong is not None:
+        raise SettingsError(
+            f"there is no keyword {wrong!r}; the mark is {_SIGNATURE}",
+            hint=nearest(wrong, _KEYWORDS),
+        )
+    if len(mark.args) > 1 or (mark.args and "limit" in mark.kwargs):
+        raise SettingsError(
+            f"one limit is given in place, and the rest by keyword: {_SIGNATURE}"
+        )
+    said = {**dict(zip(_KEYWORDS, mark.args, strict=False)), **mark.kwargs}
+    given = {name: value for name, value in said.items() if value is not None}
+    if "limit" not in given and "process" not in given:
+        raise SettingsError(f"there is no limit; the mark is {_SIGNATURE}")
+    if "metric" in given and "limit" not in given:
+        raise SettingsError("metric says what a limit is of, and there is none")
+    return given
+
+
+def _options(given: Mapping[str, Any], root: Path) -> dict[str, Any]:
+    """Return the settings of a mark by name; files are found from pytest's root folder."""
+    options = {name: given[name] for name in ("dims", "level") if name in given}
+    inputs = given.get("inputs")
+    if isinstance(inputs, Mapping):
+        options["input"] = inputs
+    elif isinstance(inputs, str | Path):
+        options["inputs"] = (str(root / inputs),)
+    elif inputs is not None:
+        options["inputs"] = tuple(str(root / file) for file in inputs)
+    return options
+
+
+def _request(config: Path | None, options: Mapping[str, Any]) -> Request:
+    from memplan_cli.workflows.request import Request
+
+    return Request(config, dict(options))
 
 
 def _checked_against(limit: Limit, model: Path) -> Report:
     from memplan_cli.reporting.findings.gate import Rules, judge, rules_from
     from memplan_cli.reporting.findings.snapshot import snapshot_of
-    from memplan_cli.settings.settings import Settings
     from memplan_cli.workflows.gate import with_process
 
-    plan, rules = _plan(model, limit.dims), rules_from(limit.rules, Rules())
+    request = _request(limit.config, limit.options)
+    plan, rules = _plan(model, request), rules_from(limit.rules, Rules())
     known = snapshot_of(plan, str(model))
-    snapshot = with_process(known, model, rules, lambda: Settings(dims=limit.dims))
+    snapshot = with_process(known, model, rules, lambda: request.load(model))
     verdict = judge(snapshot, None, rules)
     for result in verdict.results:
         if result.fails:
-            pytest.fail(f"{model}: {result.message}\n{_at_peak(plan.report)}")
+            pytest.fail(f"{model}: {result.message}\n{_at_peak(plan.report)}", pytrace=False)
         warnings.warn(f"{model}: {result.message}", stacklevel=2)
     return plan.report
 
 
-def _plan(model: Path, dims: Mapping[str, int]) -> Plan:
+def _plan(model: Path, request: Request) -> Plan:
     """Plan a model at dims that it has: a limit at others would say nothing.
 
     Raises:
         MemplanError: the model, a setting or the name of a dim is wrong.
     """
     from memplan_cli.workflows.report import planned, reject_unused_settings
-    from memplan_cli.workflows.request import Request
 
-    reject_unused_settings((model,), ("dim",) if dims else ())
-    return planned(model, Request(overrides={"dims": dict(dims) or None}))
+    named = (*(["config"] if request.config else []), *request.overrides)
+    reject_unused_settings((model,), [name.removesuffix("s") for name in named])
+    return planned(model, request)
 
 
 def _at_peak(report: Report) -> str:

@@ -34,5 +34,10 @@ def diff(before: FilePath, after: FilePath, request: Request | None = None) -> C
     """
     request = request or Request()
     old, new = (planned(path, request) for path in (before, after))
-    names = str(Path(before)), str(Path(after))
-    return Changed(old, new, compare(snapshot_of(old, names[0]), snapshot_of(new, names[1])))
+    return changed((old, str(Path(before))), (new, str(Path(after))))
+
+
+def changed(before: tuple[Plan, str], after: tuple[Plan, str]) -> Changed:
+    """Say what changed from one plan to another, each with its name."""
+    (old, _), (new, _) = before, after
+    return Changed(old, new, compare(snapshot_of(*before), snapshot_of(*after)))

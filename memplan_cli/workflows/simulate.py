@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.observations import DEFAULT_TIMEOUT
+from memplan_cli.errors import SettingsError
 from memplan_cli.settings.settings import Settings
 
 if TYPE_CHECKING:
@@ -14,6 +15,23 @@ if TYPE_CHECKING:
 
     from memplan_cli.runtime.simulation.dynamic import Simulated
     from memplan_cli.workflows.request import FilePath
+
+
+def checked_allocators(names: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the allocators to simulate, each once; all of them where none are named.
+
+    Raises:
+        SettingsError: there is none of a name.
+    """
+    from memplan_cli.runtime.simulation.dynamic import ALLOCATORS, RUNTIME
+
+    known = (*ALLOCATORS, RUNTIME)
+    wrong = next((name for name in names or () if name not in known), None)
+    if wrong is not None:
+        raise SettingsError(
+            f"there is no allocator {wrong!r}", hint=f"the allocators are {', '.join(known)}"
+        )
+    return tuple(dict.fromkeys(names or known))
 
 
 def simulate(

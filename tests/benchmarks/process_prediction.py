@@ -176,10 +176,10 @@ def page(found: Sequence[Row]) -> str:
 
 def written(chosen: str, text: str) -> None:
     """Put a text between the marks of its set in the page."""
-    first, last = f"<!-- {chosen} -->\n", f"\n<!-- end of {chosen} -->"
+    first, last = f"<!-- {chosen} -->\n", f"<!-- end of {chosen} -->"
     head, _, rest = PAGE.read_text(encoding="utf-8").partition(first)
     tail = rest.partition(last)[2]
-    PAGE.write_text(f"{head}{first}{text.strip()}{last}{tail}", encoding="utf-8")
+    PAGE.write_text(f"{head}{first}{text.strip()}\n{last}{tail}", encoding="utf-8")
 
 
 def main(arguments: list[str]) -> None:

@@ -96,6 +96,20 @@ def test_a_size_that_only_the_plan_says_is_counted_as_its_own_word(tmp_path: Pat
     assert found.described().endswith("the sizes of 3 are the plan's own word")
 
 
+def test_what_a_runtime_holds_has_a_view_once(tmp_path: Path) -> None:
+    made = parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 21]> g (float[64] x) => (float y)'
+        "<int64[2] to = {8, 8}, int64[1] back = {64}> { a = Exp(x)  b = Reshape(a, to)"
+        "  c = Reshape(b, back)  y = ReduceSum <keepdims = 0> (c) }"
+    )
+    given = tmp_path / "net.onnx"
+    save(made, given)
+    optimize(given, Settings(order="keep"), check=None)
+    assert compared(tmp_path / "net.memplan.onnx", given).disagreements == ()
+    memory = read_plan(tmp_path / "net.memplan.json").report.memory
+    assert memory.resident == 256 + 4
+
+
 @pytest.mark.parametrize("rate", [1, -1])
 def test_a_branch_that_given_values_never_enter_has_no_sizes(
     rate: int, tmp_path: Path

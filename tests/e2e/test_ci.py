@@ -30,35 +30,135 @@ def env(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
 
 
-def action_step(inputs: dict[str, str]) -> tuple[str, dict[str, str]]:
-    """Return the action's script and its variables, as a runner would make them."""
+GATE = "Check the memory"
+
+
+def action_step(
+    name: str, inputs: dict[str, str], **github: str
+) -> tuple[str, dict[str, str]]:
+    """Return a step's script and its variables, as a runner would make them."""
     action = yaml.safe_load((ROOT / "action.yml").read_text())
     values = {name: facts.get("default", "") for name, facts in action["inputs"].items()}
     assert set(inputs) <= set(values), "the action has no such input"
     values.update(inputs)
-    step = action["runs"]["steps"][-1]
+    known = {f"inputs.{name}": value for name, value in values.items()}
+    known |= {f"github.{name}": value for name, value in github.items()}
+    (step,) = [step for step in action["runs"]["steps"] if step["name"] == name]
     variables = {
-        name: values[text.removeprefix("${{ inputs.").removesuffix(" }}")]
-        for name, text in step["env"].items()
+        variable: known[text.removeprefix("${{ ").removesuffix(" }}")]
+        for variable, text in step["env"].items()
     }
     assert "${{" not in step["run"], "an input in the script could run"
     return step["run"], variables
 
 
-def run_action(
-    folder: Path, env: dict[str, str], inputs: dict[str, str]
-) -> tuple[subprocess.CompletedProcess[str], str]:
-    script, variables = action_step(inputs)
-    summary = folder / "summary.md"
-    done = subprocess.run(
+def run_step(
+    folder: Path, env: dict[str, str], script: str, variables: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
+    runner = {
+        "GITHUB_STEP_SUMMARY": str(folder / "summary.md"),
+        "GITHUB_REPOSITORY": "owner/name",
+        "RUNNER_TEMP": str(folder),
+    }
+    return subprocess.run(
         ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script],
         cwd=folder,
-        env={**env, **variables, "GITHUB_STEP_SUMMARY": str(summary)},
+        env={**env, **runner, **variables},
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+def run_action(
+    folder: Path, env: dict[str, str], inputs: dict[str, str]
+) -> tuple[subprocess.CompletedProcess[str], str]:
+    done = run_step(folder, env, *action_step(GATE, inputs))
+    summary = folder / "summary.md"
     return done, summary.read_text() if summary.exists() else ""
+
+
+def logging_shim(folder: Path, name: str, answer: str = "") -> Path:
+    """Put a command in front of others that writes its words down, each quoted."""
+    log = folder / f"{name}.log"
+    shim = folder / "tools" / name
+    shim.write_text(f'#!/bin/bash\nprintf "%q " "$@" >> {log}; echo >> {log}\n{answer}\n')
+    shim.chmod(0o755)
+    return log
+
+
+@pytest.mark.parametrize(
+    ("package", "installed"), [("", "/the/action"), ("memplan==1", "memplan==1")]
+)
+def test_the_action_installs_its_own_checkout_unless_told_otherwise(
+    tmp_path: Path, env: dict[str, str], package: str, installed: str
+) -> None:
+    log = logging_shim(tmp_path, "python")
+    script, variables = action_step(
+        "Install memplan", {"package": package}, action_path="/the/action"
+    )
+    assert run_step(tmp_path, env, script, variables).returncode == 0
+    assert log.read_text().split() == ["-m", "pip", "install", "--quiet", installed]
+
+
+@pytest.mark.parametrize(
+    ("known", "method", "place"),
+    [
+        ("", "POST", "repos/owner/name/issues/7/comments"),
+        ("11\n12", "PATCH", "repos/owner/name/issues/comments/11"),
+    ],
+)
+def test_the_action_keeps_one_comment_on_a_pull_request(
+    tmp_path: Path, env: dict[str, str], known: str, method: str, place: str
+) -> None:
+    write(tmp_path / "net.onnx", GOOD)
+    listing = f'if [ "$2" = "--paginate" ]; then printf "{known}"; fi'
+    log = logging_shim(tmp_path, "gh", listing)
+    done, summary = run_action(
+        tmp_path, env, {"models": "net.onnx", "max-memory": "1KiB", "comment": "true"}
+    )
+    assert done.returncode == 1
+    github = {"token": "none", "event.pull_request.number": "7"}
+    script, variables = action_step("Comment on the pull request", {}, **github)
+    assert run_step(tmp_path, env, script, variables).returncode == 0
+    comment = tmp_path / "memplan-comment.md"
+    assert comment.read_text() == f"<!-- memplan -->\n{summary}"
+    listed, written = log.read_text().splitlines()
+    assert listed.startswith("api --paginate repos/owner/name/issues/7/comments")
+    assert written.split() == [
+        "api",
+        "--silent",
+        "-X",
+        method,
+        place,
+        "-F",
+        f"body=@{comment}",
+    ]
+
+
+def test_without_a_verdict_or_the_wish_there_is_no_comment(
+    tmp_path: Path, env: dict[str, str]
+) -> None:
+    write(tmp_path / "net.onnx", GOOD)
+    log = logging_shim(tmp_path, "gh")
+    quiet, _ = run_action(tmp_path, env, {"models": "net.onnx", "max-memory": "1MiB"})
+    assert quiet.returncode == 0
+    broken = {"models": "none.onnx", "max-memory": "1MiB", "comment": "true"}
+    assert run_action(tmp_path, env, broken)[0].returncode == 2
+    github = {"token": "none", "event.pull_request.number": "7"}
+    script, variables = action_step("Comment on the pull request", {}, **github)
+    assert run_step(tmp_path, env, script, variables).returncode == 0
+    assert not log.exists()
+
+
+def test_what_follows_the_gate_runs_although_it_failed() -> None:
+    steps = yaml.safe_load((ROOT / "action.yml").read_text())["runs"]["steps"]
+    after = steps[[step["name"] for step in steps].index(GATE) + 1 :]
+    assert [step["name"] for step in after] == ["Comment on the pull request", "Upload SARIF"]
+    assert all(step["if"].startswith("always() && inputs.") for step in after)
+    upload = after[-1]
+    assert upload["uses"].startswith("github/codeql-action/upload-sarif@")
+    assert upload["with"]["sarif_file"] == "${{ inputs.sarif }}"
 
 
 def test_the_action_annotates_summarises_and_fails(
@@ -179,16 +279,76 @@ def test_partial(): pass
 def test_process_too_large(): pass
 """
 
+KEYWORD_TESTS = """
+import pathlib
+import pytest
+
+@pytest.mark.limit_onnx_memory(process="1MiB", model="net.onnx")
+def test_process_alone_too_large(): pass
+
+@pytest.mark.limit_onnx_memory("1MiB", process="1GiB", model="net.onnx")
+def test_process_fits_too(): pass
+
+@pytest.mark.limit_onnx_memory("1KiB", process="1GiB", model="net.onnx")
+def test_the_limit_holds_beside_the_process(): pass
+
+@pytest.mark.limit_onnx_memory("1MiB", level=0)
+def test_level(onnx_memory): assert onnx_memory("net.onnx").level == 0
+
+@pytest.mark.limit_onnx_memory("1MiB", config="own.yaml", model="net.onnx")
+def test_config(onnx_memory): assert onnx_memory("net.onnx").level == 1
+
+@pytest.mark.limit_onnx_memory("1MiB", inputs="in.npz", model="open.onnx")
+def test_inputs(onnx_memory):
+    assert onnx_memory("open.onnx").bindings["n"].value == 3
+
+@pytest.mark.limit_onnx_memory("1MiB", inputs=["in.npz"], level=1, model="open.onnx")
+@pytest.mark.limit_onnx_memory(100)
+def test_options_of_the_mark_that_names_the_model_count(): pass
+
+@pytest.mark.limit_onnx_memory("1MiB", modle="net.onnx")
+def test_wrong_keyword(): pathlib.Path("ran").touch()
+
+@pytest.mark.limit_onnx_memory("1MiB", levels=1)
+def test_wrong_keyword_by_the_fixture(onnx_memory): pathlib.Path("ran").touch()
+
+@pytest.mark.limit_onnx_memory(model="net.onnx")
+def test_no_limit_at_all(): pass
+
+@pytest.mark.limit_onnx_memory("1MiB", "net.onnx")
+def test_two_in_place(): pass
+
+@pytest.mark.limit_onnx_memory("1MiB", level=7, model="net.onnx")
+def test_level_that_is_none(): pass
+
+@pytest.mark.limit_onnx_memory("much", model="net.onnx")
+def test_size_that_is_none(): pass
+
+@pytest.mark.limit_onnx_memory("1MiB", config="none.yaml", model="net.onnx")
+def test_config_that_is_not_there(): pass
+
+@pytest.mark.limit_onnx_memory("1MiB", inputs="none.npz", model="open.onnx")
+def test_inputs_that_are_not_there(): pass
+
+@pytest.mark.limit_onnx_memory("1MiB", dims=3, model="open.onnx")
+def test_dims_that_are_no_table(): pass
+
+@pytest.mark.limit_onnx_memory("1MiB", model=3)
+def test_model_that_is_no_path(): pass
+
+@pytest.mark.limit_onnx_memory("1MiB")
+def test_model_that_is_not_there(onnx_memory): onnx_memory("none.onnx")
+"""
+
 GAP = "g (float[64] x) => (int64[1,?] y) { t = Relu(x) \n f = NonZero(t) \n y = Neg(f) }"
 OPEN = "g (float[n,64] x) => (float[n,64] y) { t = Exp(x) \n y = Log(t) }"
 
 
-def test_the_pytest_plugin_limits_models(tmp_path: Path) -> None:
-    write(tmp_path / "net.onnx", GOOD)
-    write(tmp_path / "open.onnx", OPEN)
-    write(tmp_path / "part.onnx", GAP)
-    (tmp_path / "memplan.yaml").write_text("allow_partial: true\nrun: false\n")
-    (tmp_path / "test_models.py").write_text(PLUGIN_TESTS)
+def run_plugin(
+    folder: Path, tests: str
+) -> tuple[subprocess.CompletedProcess[str], dict[str, str]]:
+    """Return what pytest says of tests with the plugin, and each one's outcome."""
+    (folder / "test_models.py").write_text(tests)
     command = [
         sys.executable,
         "-m",
@@ -200,7 +360,7 @@ def test_the_pytest_plugin_limits_models(tmp_path: Path) -> None:
     ]
     done = subprocess.run(
         [*command, "--strict-markers", "--rootdir", ".", "-p", "no:cacheprovider"],
-        cwd=tmp_path,
+        cwd=folder,
         env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
@@ -208,6 +368,15 @@ def test_the_pytest_plugin_limits_models(tmp_path: Path) -> None:
     )
     words = (line.split() for line in done.stdout.splitlines())
     found = {line[1].partition("::")[2]: line[0] for line in words if len(line) > 1}
+    return done, found
+
+
+def test_the_pytest_plugin_limits_models(tmp_path: Path) -> None:
+    write(tmp_path / "net.onnx", GOOD)
+    write(tmp_path / "open.onnx", OPEN)
+    write(tmp_path / "part.onnx", GAP)
+    (tmp_path / "memplan.yaml").write_text("allow_partial: true\nrun: false\n")
+    done, found = run_plugin(tmp_path, PLUGIN_TESTS)
     assert {name: found.get(name) for name in found if name.startswith("test_")} == {
         "test_fits": "PASSED",
         "test_too_large": "FAILED",
@@ -236,3 +405,36 @@ def test_the_pytest_plugin_limits_models(tmp_path: Path) -> None:
     classes = {name: word for name, word in found.items() if name.startswith("TestClass")}
     assert set(classes.values()) == {"FAILED"}
     assert len(classes) == 2
+
+
+def test_a_mark_takes_settings_and_limits_of_the_process(tmp_path: Path) -> None:
+    import numpy as np
+
+    write(tmp_path / "net.onnx", GOOD)
+    write(tmp_path / "open.onnx", OPEN)
+    (tmp_path / "own.yaml").write_text("level: 1\n")
+    np.savez(tmp_path / "in.npz", x=np.zeros((3, 64), np.float32))
+    done, found = run_plugin(tmp_path, KEYWORD_TESTS)
+    passed = {name for name, word in found.items() if word == "PASSED"}
+    assert passed == {"test_process_fits_too", "test_level", "test_config", "test_inputs"}, (
+        done.stdout + done.stderr
+    )
+    wrong = {name for name in found if name.startswith("test_")} - passed
+    assert len(wrong) == KEYWORD_TESTS.count("def test_") - len(passed)
+    for said in (
+        "process.run is",
+        "planned is",
+        "there is no keyword 'modle'",
+        "did you mean",
+        "there is no keyword 'levels'",
+        "there is no limit; the mark is",
+        "expected 0, 1 or 2, not 7",
+        "none.yaml",
+        "none.npz",
+        "model is a path, and not 3",
+        "there is no file none.onnx",
+    ):
+        assert said in done.stdout, said
+    assert not (tmp_path / "ran").exists(), "a mark is judged before its test runs"
+    assert "Traceback" not in done.stdout
+    assert "memplan_cli/" not in done.stdout, "no traceback through our own files"

@@ -82,3 +82,27 @@ def test_the_highest_is_attributed_to_what_was_there_then() -> None:
     assert space.highest >= 40 << 20
     assert space.peak["parsed"] >= 40 << 20
     assert space.peak["weights"] == 0
+
+
+def test_what_is_freed_is_joined_with_what_is_free_above_and_below() -> None:
+    for order in ((0, 1), (1, 0)):
+        heap = Heap()
+        blocks = [heap.allocate(100_000) for _ in range(3)]
+        for at in order:
+            chunk = blocks[at]
+            assert chunk is not None
+            heap.free(chunk)
+        assert heap.allocate(200_000) == blocks[0]
+
+
+def test_the_heap_shrinks_at_its_end_and_only_there() -> None:
+    space = Space()
+    blocks = [space.take("weights", 900_000, 16) for _ in range(10)]
+    whole = space.anonymous
+    for block in blocks[:5]:
+        space.give(block)
+    assert space.anonymous == whole, "what lies below a block in use stays"
+    for block in blocks[5:]:
+        space.give(block)
+    assert space.heap.top == 0
+    assert space.anonymous <= 256 << 10

@@ -18,7 +18,7 @@ from memplan_cli.runtime.measuring.measure import Trial
 from memplan_cli.runtime.measuring.resident import observed_process
 from memplan_cli.runtime.process.foresee import foresee_process
 from memplan_cli.runtime.process.packing import panels
-from memplan_cli.runtime.process.parts import INSIDE, PACKED
+from memplan_cli.runtime.process.parts import ARENA, INSIDE, PACKED
 from memplan_cli.runtime.process.workspace import workspace_by_rule
 
 if TYPE_CHECKING:
@@ -103,6 +103,16 @@ def test_weights_in_the_file_are_on_the_heap_while_it_is_loaded(tmp_path: Path) 
     assert any(part.name == INSIDE for part in foreseen(inside).parts)
     assert not any(part.name == INSIDE for part in foreseen(beside).parts)
     assert foreseen(inside).process.load > foreseen(beside).process.load + 20_000_000
+
+
+def test_the_arena_counts_where_it_is_written(model: Path) -> None:
+    batch = 2048
+    executed = executed_graph(model, DEFAULTS, {"batch": batch})
+    found = foresee_process(stored_model(model), executed, DEFAULTS)
+    assert found is not None
+    (arena,) = (part for part in found.parts if part.name == ARENA)
+    assert 2 * WIDTH * batch * 4 <= arena.private <= 5 * WIDTH * batch * 4
+    assert arena.load == 0
 
 
 def test_rows_of_a_matrix_are_packed_in_panels_of_sixteen_columns() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from builders import parse, plan_of_text
 from memplan_cli import Settings, workflows
+from memplan_cli.core.bindings import Inputs
 from memplan_cli.workflows.dry_run import with_dry_run
 from story import memplan
 
@@ -63,6 +64,13 @@ def test_dims_without_a_number_are_those_of_the_report(
     at = Settings(order="keep", dims={"batch": batch})
     memory = workflows.plan(step, at).report.memory
     assert report.training_estimate == {"raw": memory.naive, "optimized": memory.planned}
+
+
+def test_dims_that_given_inputs_have_are_those_of_the_step(samples: Path) -> None:
+    model = samples / "dynamic_batch.onnx"
+    given = Inputs(values={"image": [[[[0.0] * 16] * 16] * 3] * 3})
+    said = dry(model, Settings(inputs=given)).training_estimate
+    assert said == dry(model, Settings(dims={"batch": 3})).training_estimate != {}
 
 
 def test_an_operator_without_a_gradient_is_a_warning(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import click
 
 import memplan_cli
 from memplan_cli.cli import COMMANDS, command_line
-from memplan_cli.cli.common import model_argument, output_options, say
+from memplan_cli.cli.common import output_options, say
+from memplan_cli.cli.options.stdin import model_argument
 from memplan_cli.errors import ModelError
 
 if TYPE_CHECKING:

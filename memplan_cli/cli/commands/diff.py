@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from memplan_cli.cli.common import format_option, output_options, say
 from memplan_cli.cli.options.chosen import Chosen, settings_options
+from memplan_cli.cli.options.stdin import SourceFile
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from memplan_cli.cli.common import Output
 
 FORMATS = ("text", "json", "markdown", "html")
 
 
 @click.command()
-@click.argument("before", metavar="A", type=click.Path(path_type=Path))
-@click.argument("after", metavar="B", type=click.Path(path_type=Path))
+@click.argument("before", metavar="A", type=SourceFile())
+@click.argument("after", metavar="B", type=SourceFile())
 @settings_options
 @format_option(*FORMATS)
 @output_options

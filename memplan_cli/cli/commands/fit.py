@@ -8,13 +8,13 @@ import click
 
 from memplan_cli.cli.common import (
     format_option,
-    model_argument,
     output_options,
     provider_option,
     say,
 )
 from memplan_cli.cli.options.chosen import Chosen, settings_options
 from memplan_cli.cli.options.profiles import open_dims
+from memplan_cli.cli.options.stdin import model_argument
 from memplan_cli.cli.options.unused import reject_unused
 
 if TYPE_CHECKING:

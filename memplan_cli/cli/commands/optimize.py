@@ -9,7 +9,6 @@ import click
 
 from memplan_cli.cli.common import (
     format_option,
-    model_argument,
     output_options,
     provider_option,
     say,
@@ -18,6 +17,7 @@ from memplan_cli.cli.common import (
 from memplan_cli.cli.options.chosen import Chosen, settings_options
 from memplan_cli.cli.options.outputs import TargetFile
 from memplan_cli.cli.options.profiles import several_dims
+from memplan_cli.cli.options.stdin import model_argument, refuse_nameless
 from memplan_cli.cli.options.unused import given, reject_unused
 from memplan_cli.cli.options.validation import COST, validation_options
 from memplan_cli.core.quantities import format_size
@@ -127,6 +127,7 @@ def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
     from memplan_cli import workflows
     from memplan_cli.reporting import render
 
+    refuse_nameless(model, out)
     own = settings.load(model)
     if not own.run:
         validation = replace(validation, depth=None)

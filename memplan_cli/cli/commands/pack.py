@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,6 @@ from memplan_cli.cli.options.outputs import TargetFile
 
 if TYPE_CHECKING:
     from memplan_cli.cli.common import Output
-    from memplan_cli.packing.problem_file import Packed
 
 
 @click.command()
@@ -63,32 +61,14 @@ def pack(  # noqa: PLR0913 - one parameter an option, as click wants it
     memplan pack problem.csv -o offsets.csv
     memplan pack problem.csv --capacity 1048576 --time-limit 10
     """
-    from memplan_cli.core.serialization import to_json
+    from memplan_cli.reporting.commands.pack import PACK
     from memplan_cli.workflows.pack import PackingGoal, pack
 
     goal = PackingGoal(capacity, time_limit)
     packed = pack(problem, goal, out=out, certificate=certificate, progress=output.progress)
-    say(json.dumps(to_json(packed)) if form == "json" else _text(packed))
+    say(PACK[form](packed))
     if out:
         output.note(
             f"memplan: wrote {out}" if packed.passed else "memplan: nothing was written"
         )
     raise SystemExit(0 if packed.passed else 1)
-
-
-def _text(packed: Packed) -> str:
-    lines = [
-        f"buffers      {len(packed.problem.buffers)}",
-        f"height       {packed.layout.height}",
-        f"lower bound  {packed.lower_bound}",
-        f"proved       {'yes' if packed.layout.proved else 'no'}",
-    ]
-    if packed.capacity is not None:
-        lines.append(f"capacity     {packed.capacity} ({_verdict(packed)})")
-    return "\n".join([*lines, f"seconds      {packed.seconds:.3f}"])
-
-
-def _verdict(packed: Packed) -> str:
-    if packed.passed:
-        return "fits"
-    return "no layout fits" if packed.layout.proved else "no layout found that fits"

@@ -11,6 +11,7 @@ from memplan_cli.cli.common import format_option, output_options
 from memplan_cli.cli.options.chosen import Chosen, settings_options
 from memplan_cli.cli.options.outputs import deliver, result_option
 from memplan_cli.cli.options.profiles import several_dims
+from memplan_cli.cli.options.stdin import SourceFile
 
 if TYPE_CHECKING:
     from memplan_cli.cli.common import Output
@@ -23,9 +24,7 @@ FORMATS = (
 
 
 @click.command()
-@click.argument(
-    "path", metavar="[PLAN|MODEL]", required=False, type=click.Path(path_type=Path)
-)
+@click.argument("path", metavar="[PLAN|MODEL]", required=False, type=SourceFile())
 @several_dims
 @settings_options
 @click.option(

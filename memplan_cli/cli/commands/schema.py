@@ -11,19 +11,45 @@ from memplan_cli.cli.common import output_options, say
 if TYPE_CHECKING:
     from memplan_cli.cli.common import Output
 
-NAMES = ("plan", "report", "config", "baseline", "certificate")
+NAMES = (
+    "plan",
+    "report",
+    "config",
+    "baseline",
+    "certificate",
+    "diff",
+    "doctor",
+    "fit",
+    "gate",
+    "pack",
+    "settings",
+    "simulate",
+    "sweep",
+    "train-step",
+    "validate",
+    "verified",
+    "why-peak",
+    "why-process",
+    "why-tensor",
+)
 
 
 @click.command()
-@click.argument("name", type=click.Choice(NAMES))
+@click.argument("name", type=click.Choice(NAMES), required=False)
+@click.option("--all", "every", is_flag=True, help="Print all of them, by name.")
 @output_options
-def schema(name: str, *, output: Output) -> None:
+def schema(name: str | None, *, every: bool, output: Output) -> None:
     """Print the JSON schema of what memplan reads and writes.
+
+    What a command prints as JSON has the key schema: memplan.NAME/VERSION.
 
     \b
     memplan schema plan
+    memplan schema --all
     """
     del output
-    from memplan_cli.reporting.schemas import schema_text
+    from memplan_cli.reporting.schemas import all_schemas_text, schema_text
 
-    say(schema_text(name))
+    if every == (name is not None):
+        raise click.UsageError("give the name of a schema, or --all")
+    say(all_schemas_text() if name is None else schema_text(name))

@@ -8,13 +8,13 @@ import click
 
 from memplan_cli.cli.common import (
     format_option,
-    model_argument,
     output_options,
     provider_option,
     timeout_option,
 )
 from memplan_cli.cli.options.chosen import binding_options, range_option, with_bounds
 from memplan_cli.cli.options.outputs import deliver, result_option
+from memplan_cli.cli.options.stdin import model_argument
 from memplan_cli.cli.options.unused import reject_unused
 from memplan_cli.cli.options.validation import COST, tune_option
 

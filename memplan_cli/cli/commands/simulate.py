@@ -8,12 +8,12 @@ import click
 
 from memplan_cli.cli.common import (
     format_option,
-    model_argument,
     output_options,
     say,
     timeout_option,
 )
 from memplan_cli.cli.options.chosen import binding_options
+from memplan_cli.cli.options.stdin import model_argument
 
 if TYPE_CHECKING:
     from pathlib import Path

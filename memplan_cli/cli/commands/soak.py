@@ -9,12 +9,12 @@ import click
 from memplan_cli.cli.common import (
     Finite,
     format_option,
-    model_argument,
     output_options,
     timeout_option,
 )
 from memplan_cli.cli.options.chosen import binding_options, range_option
 from memplan_cli.cli.options.outputs import deliver, result_option
+from memplan_cli.cli.options.stdin import model_argument
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from memplan_cli.cli.common import Output
     from memplan_cli.reporting.findings.sweep_rows import Row
     from memplan_cli.workflows.profiles import Profiles
-    from memplan_cli.workflows.sweeping.sweep import Runner
 
 
 @click.command()
@@ -73,6 +71,7 @@ def sweep(  # noqa: PLR0913 - one parameter an option, as click wants it
     from memplan_cli.reporting.commands.sweep import SWEEP
     from memplan_cli.workflows.files.output_files import refuse_targets
     from memplan_cli.workflows.sweeping import sweep as sweeping
+    from memplan_cli.workflows.sweeping.runners import runner
 
     if scheduler is not None:
         reject_unused(
@@ -86,19 +85,6 @@ def sweep(  # noqa: PLR0913 - one parameter an option, as click wants it
         heard.append(row)
         output.progress(Counted("planning models", len(heard), len(todo)))
 
-    rows = sweeping.sweep(todo, _runner(jobs, scheduler), resume=resume, heard=hear)
+    rows = sweeping.sweep(todo, runner(jobs, scheduler), resume=resume, heard=hear)
     deliver(SWEEP[form](rows), out, output)
     raise SystemExit(0 if all(row.passed for row in rows) else 1)
-
-
-def _runner(jobs: int | None, scheduler: str | None) -> Runner:
-    import os
-
-    from memplan_cli.workflows.sweeping import runners as sweep_runners
-
-    if scheduler is not None:
-        return partial(sweep_runners.on_cluster, address=scheduler)
-    count = jobs or len(os.sched_getaffinity(0))
-    if count == 1:
-        return sweep_runners.one_by_one
-    return partial(sweep_runners.in_processes, count=count)

@@ -9,11 +9,11 @@ import click
 from memplan_cli.cli.common import (
     Finite,
     format_option,
-    model_argument,
     output_options,
     say,
 )
 from memplan_cli.cli.options.outputs import TargetFile
+from memplan_cli.cli.options.stdin import model_argument
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from memplan_cli.cli.common import format_option, output_options, say
 from memplan_cli.cli.options.chosen import Chosen, settings_options
+from memplan_cli.cli.options.stdin import SourceFile
 from memplan_cli.errors import SettingsError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from memplan_cli.cli.common import Output
 
 FORMATS = ("text", "json", "markdown")
 
 
 @click.command()
-@click.argument("path", metavar="MODEL|PLAN", type=click.Path(path_type=Path))
+@click.argument("path", metavar="MODEL|PLAN", type=SourceFile())
 @click.option(
     "--tensor",
     metavar="NAME",

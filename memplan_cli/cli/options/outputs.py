@@ -73,5 +73,5 @@ def deliver(text: str, out: Path | None, output: Output) -> None:
         return
     from memplan_cli.core.files import write_files
 
-    write_files({out: text.encode()})
+    write_files({out: output.named(text).encode()})
     output.note(f"memplan: wrote {out}")

@@ -9,7 +9,7 @@ from memplan_cli.core.serialization import to_json
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import shortened, terminal
 from memplan_cli.reporting.media import renderers
-from memplan_cli.reporting.media.json_text import json_text
+from memplan_cli.reporting.media.json_text import result_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -74,5 +74,5 @@ def _cells(metric: MetricChange) -> tuple[str, str, str, str]:
 
 RENDERERS: Mapping[str, Callable[[Difference], str]] = {
     **renderers(document, "text", "markdown"),
-    "json": lambda found: json_text(to_json(found)),
+    "json": lambda found: result_json("diff", to_json(found)),
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.quantities import format_size
@@ -11,6 +10,7 @@ from memplan_cli.core.symbolic.dims import binding_text
 from memplan_cli.planning.totals import expression
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.media import renderers
+from memplan_cli.reporting.media.json_text import json_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from memplan_cli.planning.fit import Fit, Need
 
 
-def _fit(fit: Fit) -> doc.Document:
+def document(fit: Fit) -> doc.Document:
     """Return the answer, what it needs, and what the next value would need."""
     fixed = "".join(f", {name}={value}" for name, value in fit.dims.items())
     overhead = format_size(fit.overhead)
@@ -91,6 +91,6 @@ def _terms(need: Need) -> str:
 
 
 FIT: Mapping[str, Callable[[Fit], str]] = {
-    **renderers(_fit, "text"),
-    "json": lambda fit: json.dumps(to_json(fit)),
+    **renderers(document, "text"),
+    "json": lambda fit: json_line(to_json(fit)),
 }

@@ -15,7 +15,7 @@ from memplan_cli.reporting.commands.gate_formats import (
     sarif,
 )
 from memplan_cli.reporting.media import drawn, renderers
-from memplan_cli.reporting.media.json_text import json_text
+from memplan_cli.reporting.media.json_text import result_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -95,11 +95,10 @@ def _markdown(verdicts: tuple[Verdict, ...]) -> str:
 
 def _json(verdicts: tuple[Verdict, ...]) -> str:
     data = {
-        "schema": "memplan.gate/1",
         "passed": all(verdict.passed for verdict in verdicts),
         "models": to_json(verdicts),
     }
-    return json_text(data)
+    return result_json("gate", data)
 
 
 RENDERERS: Mapping[str, Callable[[tuple[Verdict, ...]], str]] = {

@@ -8,7 +8,7 @@ from memplan_cli.core.quantities import format_size
 from memplan_cli.core.serialization import to_json
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.media import drawn, renderers
-from memplan_cli.reporting.media.json_text import json_text
+from memplan_cli.reporting.media.json_text import result_json
 from memplan_cli.reporting.native_snippet import c_snippet, cpp_snippet
 from memplan_cli.reporting.snippet import settings_snippet
 
@@ -27,7 +27,7 @@ _RESERVED = (
 )
 
 
-def _diagnosis(found: Diagnosis) -> doc.Document:
+def diagnosis(found: Diagnosis) -> doc.Document:
     """Return versions, the providers that really work, and what to do about the rest."""
     states = tuple(
         f"{probe.provider}: works"
@@ -54,12 +54,12 @@ def _looked_at(facts: tuple[tuple[str, str], ...]) -> Iterator[doc.Block]:
 
 
 DOCTOR: Mapping[str, Callable[[Diagnosis], str]] = {
-    **renderers(_diagnosis, "text"),
-    "json": lambda found: json_text(to_json(found)),
+    **renderers(diagnosis, "text"),
+    "json": lambda found: result_json("doctor", to_json(found)),
 }
 
 
-def _settings(found: Recommendation, model: str) -> doc.Document:
+def recommended(found: Recommendation, model: str) -> doc.Document:
     """Return the session as Python, what it needs as comments on top."""
     comments = [f"predicted: {_peaks(found.predicted, 'reserved, no weights')}"]
     if found.observed:
@@ -91,7 +91,7 @@ def _settings_json(found: Recommendation, model: str) -> str:
         "observed": to_json(found.observed),
         "notes": list(found.notes),
     }
-    return json_text(content)
+    return result_json("settings", content)
 
 
 def _native(
@@ -107,14 +107,14 @@ def _native(
 
 
 SETTINGS: Mapping[str, Callable[[Recommendation, str], str]] = {
-    "text": lambda found, model: drawn(_settings(found, model), "text"),
+    "text": lambda found, model: drawn(recommended(found, model), "text"),
     "json": _settings_json,
     "c": _native(c_snippet),
     "cpp": _native(cpp_snippet),
 }
 
 
-def _simulation(found: Simulated) -> doc.Document:
+def simulation(found: Simulated) -> doc.Document:
     """Return a row for each allocator, the static plan first."""
     rows = [("static plan, level 2", _known(found.planned), "")]
     rows += [
@@ -132,10 +132,10 @@ def _simulation(found: Simulated) -> doc.Document:
 def _simulation_json(found: Simulated) -> str:
     names = ("allocator", "held", "live", "requests")
     runs = [{name: getattr(run, name) for name in names} for run in found.simulations]
-    return json_text({"planned": found.planned, "simulations": runs})
+    return result_json("simulate", {"planned": found.planned, "simulations": runs})
 
 
 SIMULATE: Mapping[str, Callable[[Simulated], str]] = {
-    **renderers(_simulation, "text"),
+    **renderers(simulation, "text"),
     "json": _simulation_json,
 }

@@ -23,7 +23,7 @@ _SHOWN = ("weights", "naive", "planned", "total")
 """Sizes in the table of a sweep."""
 
 
-def _sweep(rows: Sequence[Row]) -> doc.Document:
+def document(rows: Sequence[Row]) -> doc.Document:
     """Return a line for each model and binding, and how many failed."""
     bad = sum(not row.passed for row in rows)
     count = "1 row" if len(rows) == 1 else f"{len(rows)} rows"
@@ -87,7 +87,7 @@ def _sweep_csv(rows: Sequence[Row]) -> str:
 
 
 SWEEP: Mapping[str, Callable[[Sequence[Row]], str]] = {
-    **renderers(_sweep, "text"),
+    **renderers(document, "text"),
     "json": lambda rows: json_text({"schema": SCHEMA, "rows": to_json(rows)}),
     "jsonl": lambda rows: "".join(
         json.dumps(to_json(row), sort_keys=True) + "\n" for row in rows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from math import prod
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ from memplan_cli.core.results.figures import DEFINITIONS
 from memplan_cli.core.serialization import to_json
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.media import renderers
+from memplan_cli.reporting.media.json_text import result_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,7 +25,8 @@ _SHOWN = 12
 _FIGURES = ("weights", "inputs", "outputs", "naive", "live_peak", "planned", "total")
 
 
-def _document(written: WrittenStep) -> doc.Document:
+def document(written: WrittenStep) -> doc.Document:
+    """Return what is trained, what is not and why, and the memory to expect."""
     step = written.step
     nodes, count = len(step.model.graph.node), len(step.parameters)
     trained = f"{count} parameter{'' if count == 1 else 's'} trained"
@@ -95,8 +96,7 @@ def _memory(written: WrittenStep) -> Iterator[doc.Block]:
 
 def _json(written: WrittenStep) -> str:
     step = written.step
-    document = {
-        "schema": "memplan.train-step/1",
+    content = {
         "path": written.path,
         "nodes": len(step.model.graph.node),
         "parameters": [parameter.name for parameter in step.parameters],
@@ -108,10 +108,10 @@ def _json(written: WrittenStep) -> str:
         "memory": to_json(written.memory),
         "symbolic": dict(written.symbolic),
     }
-    return json.dumps(document)
+    return result_line("train-step", content)
 
 
 TRAIN_STEP: Mapping[str, Callable[[WrittenStep], str]] = {
-    **renderers(_document, "text"),
+    **renderers(document, "text"),
     "json": _json,
 }

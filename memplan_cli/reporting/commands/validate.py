@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.serialization import to_json
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.media import renderers
-from memplan_cli.reporting.media.json_text import json_text
+from memplan_cli.reporting.media.json_text import result_json
 from memplan_cli.reporting.plans.runtime import evidence
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ _MOST_DIFFERENCES = 20
 """Outputs that are named where a validation fails; JSON has all."""
 
 
-def _proof(proof: Proof) -> doc.Document:
+def document(proof: Proof) -> doc.Document:
     """Return the verdict, what differs, what else was noticed, and the memory measured."""
     found = proof.validation
     lines = doc.Items((*_checks(found), *found.notes))
@@ -76,10 +76,10 @@ def _proof_json(proof: Proof) -> str:
     """
     content = to_json(proof.validation)
     content["runtime"] = to_json(proof.runtime)
-    return json_text(content)
+    return result_json("validate", content)
 
 
 VALIDATE: Mapping[str, Callable[[Proof], str]] = {
-    **renderers(_proof, "text"),
+    **renderers(document, "text"),
     "json": _proof_json,
 }

@@ -10,7 +10,7 @@ from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import per_unit
 from memplan_cli.reporting.findings.snapshot import known_share
 from memplan_cli.reporting.media import renderers
-from memplan_cli.reporting.media.json_text import json_text
+from memplan_cli.reporting.media.json_text import result_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -148,15 +148,15 @@ def _names(names: tuple[str, ...]) -> tuple[str | doc.Name, ...]:
 
 PEAK_RENDERERS: Mapping[str, Callable[[PeakStory], str]] = {
     **renderers(peak, "text", "markdown"),
-    "json": lambda story: json_text(to_json(story)),
+    "json": lambda story: result_json("why-peak", to_json(story)),
 }
 
 TENSOR_RENDERERS: Mapping[str, Callable[[TensorStory], str]] = {
     **renderers(tensor, "text", "markdown"),
-    "json": lambda story: json_text(to_json(story)),
+    "json": lambda story: result_json("why-tensor", to_json(story)),
 }
 
 PROCESS_RENDERERS: Mapping[str, Callable[[ProcessStory], str]] = {
     **renderers(process, "text", "markdown"),
-    "json": lambda story: json_text(to_json(story)),
+    "json": lambda story: result_json("why-process", to_json(story)),
 }

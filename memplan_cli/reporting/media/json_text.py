@@ -12,3 +12,22 @@ if TYPE_CHECKING:
 def json_text(content: Json) -> str:
     """Return JSON for people and programs alike."""
     return json.dumps(content, indent=2, ensure_ascii=True) + "\n"
+
+
+def result_json(name: str, content: Json) -> str:
+    """Return a result as JSON that says which schema it has; `memplan schema NAME` prints it."""
+    return json_text(_with_schema(name, content))
+
+
+def result_line(name: str, content: Json) -> str:
+    """Return the same on one line."""
+    return json_line(_with_schema(name, content))
+
+
+def _with_schema(name: str, content: Json) -> Json:
+    return {"schema": f"memplan.{name}/1", **content}
+
+
+def json_line(content: Json) -> str:
+    """Return JSON on one line, for programs that read it line by line."""
+    return json.dumps(content)

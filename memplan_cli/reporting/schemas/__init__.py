@@ -2,11 +2,33 @@
 
 from __future__ import annotations
 
+import json
 from importlib.resources import files
 
 from memplan_cli.errors import SettingsError
 
-NAMES = ("plan", "report", "config", "baseline", "certificate")
+NAMES = (
+    "plan",
+    "report",
+    "config",
+    "baseline",
+    "certificate",
+    "diff",
+    "doctor",
+    "fit",
+    "gate",
+    "pack",
+    "settings",
+    "simulate",
+    "sweep",
+    "train-step",
+    "validate",
+    "verified",
+    "why-peak",
+    "why-process",
+    "why-tensor",
+)
+"""What is in files, then what commands print as JSON."""
 
 
 def schema_text(name: str) -> str:
@@ -18,3 +40,10 @@ def schema_text(name: str) -> str:
     if name not in NAMES:
         raise SettingsError(f"{name!r} is no schema: there are {', '.join(NAMES)}")
     return (files("memplan_cli.reporting.schemas") / f"{name}.json").read_text("utf-8")
+
+
+def all_schemas_text() -> str:
+    """Return every schema by its name, as one object of JSON."""
+    from memplan_cli.reporting.media.json_text import json_text
+
+    return json_text({name: json.loads(schema_text(name)) for name in NAMES})

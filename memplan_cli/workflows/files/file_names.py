@@ -14,6 +14,14 @@ WRITTEN_SUFFIX = ".memplan.onnx"
 PLAN_SUFFIX = ".memplan.json"
 """How the name of its plan ends then."""
 
+NO_PLACE = "memplan-model-"
+"""How the temporary folder of a model begins that has no file of its own."""
+
+
+def has_place(model: Path) -> bool:
+    """Whether a model is a file that is there tomorrow."""
+    return not model.parent.name.startswith(NO_PLACE)
+
 
 def matched(path: Path) -> tuple[Path, ...]:
     """Return what a path means, in order: itself, or the files that a glob matches.

@@ -12,7 +12,7 @@ from memplan_cli.core.compact.spool import Parts
 from memplan_cli.core.results.amounts import ExternalWeights
 from memplan_cli.core.results.observations import CPU, PROVIDERS
 from memplan_cli.errors import ModelError, SettingsError
-from memplan_cli.workflows.files.file_names import plan_beside, written_beside
+from memplan_cli.workflows.files.file_names import has_place, plan_beside, written_beside
 from memplan_cli.workflows.files.output_files import OutputFiles, refuse_targets
 from memplan_cli.workflows.files.own_weights import possible_weights
 
@@ -299,7 +299,9 @@ def _seen_from(folder: Path, plan: Plan) -> Plan:
     """Return a plan that names its model from a folder: the same wherever somebody stands."""
     model = plan.report.model
     with suppress(ValueError):  # on another drive there is no way from here to there
-        path = Path(os.path.relpath(Path(model.path).absolute(), folder.absolute()))
+        path = Path(model.path)
+        seen = os.path.relpath(path.absolute(), folder.absolute())
+        path = Path(seen if has_place(path) else path.name)
         return plan.with_report(
             replace(plan.report, model=replace(model, path=path.as_posix()))
         )

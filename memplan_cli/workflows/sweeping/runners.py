@@ -9,6 +9,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.children import end_with_parent
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.reporting.findings.sweep_rows import Row
-from memplan_cli.workflows.sweeping.sweep import Job, do_job, failed
+from memplan_cli.workflows.sweeping.sweep import Job, Runner, do_job, failed
 
 if TYPE_CHECKING:
     from typing import Any
@@ -25,6 +26,14 @@ Numbered = Iterator[tuple[int, Row]]
 
 _RETRIES = 3
 """How often a cluster may lose the worker of one job before the job is at fault."""
+
+
+def runner(jobs: int | None, scheduler: str | None) -> Runner:
+    """Return where jobs are done: on a cluster, or in processes here, one per core by default."""
+    if scheduler is not None:
+        return partial(on_cluster, address=scheduler)
+    count = jobs or len(os.sched_getaffinity(0))
+    return one_by_one if count == 1 else partial(in_processes, count=count)
 
 
 def one_by_one(jobs: Sequence[Job]) -> Numbered:
