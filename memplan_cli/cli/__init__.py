@@ -54,6 +54,10 @@ COMMANDS: Table = {
         "memplan_cli.cli.commands.settings",
         "Recommend runtime options that need least memory.",
     ),
+    "soak": (
+        "memplan_cli.cli.commands.soak",
+        "Serve many requests of changing size, and show the memory.",
+    ),
     "simulate": (
         "memplan_cli.cli.commands.simulate",
         "Simulate dynamic allocators on a run of a model.",

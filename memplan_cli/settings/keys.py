@@ -40,6 +40,7 @@ METRICS = (
     "observed.first_run_peak",
     "observed.steady_peak",
     "observed.held",
+    "serving.bound",
     "process.load",
     "process.run",
     "process.private",

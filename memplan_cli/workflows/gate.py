@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memplan_cli.core.files import write_files
+from memplan_cli.core.results.observations import DEFAULT_TIMEOUT
 from memplan_cli.errors import ModelError, PlanError, SettingsError
 from memplan_cli.reporting.commands.gate import RENDERERS
 from memplan_cli.reporting.findings.baseline import (
@@ -32,6 +33,7 @@ from memplan_cli.workflows.files.output_files import refuse_targets
 from memplan_cli.workflows.process import predicted_process
 from memplan_cli.workflows.report import planned_or_stale, say_assumed, warn
 from memplan_cli.workflows.request import Request
+from memplan_cli.workflows.serving import binding_alone, range_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -40,6 +42,10 @@ if TYPE_CHECKING:
     from memplan_cli.reporting.findings.snapshot import Snapshot
     from memplan_cli.settings.settings import Settings
     from memplan_cli.workflows.request import FilePath
+
+
+SERVING_BOUND = "serving.bound"
+"""The metric that no plan has: it takes the runtime to know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +269,10 @@ def _snapshot(case: _Case, request: Request, rules: Rules) -> Snapshot:
     warn(case.model, plan.report.warnings, request)
     say_assumed(case.model, plan, request)
     snapshot = snapshot_of(plan, case.key, installed_runtime())
-    return with_process(snapshot, case.model, rules, lambda: request.load(case.model))
+    found = with_process(snapshot, case.model, rules, lambda: request.load(case.model))
+    if SERVING_BOUND not in rules.metrics:
+        return found
+    return replace(found, metrics={**found.metrics, **_served(case.model, request)})
 
 
 def with_process(
@@ -282,6 +291,25 @@ def with_process(
     found = process_metrics(predicted_process(model, settings()))
     known = {name: size for name, size in found.items() if size is not None}
     return replace(snapshot, metrics={**snapshot.metrics, **known})
+
+
+def _served(model: Path, request: Request) -> dict[str, int]:
+    """Return the most that an arena holds for all requests within the bounds given.
+
+    Without a run, kernels' workspace is not in it.
+
+    Raises:
+        MemplanError: a plan was given and no model, or no bounds are.
+    """
+    if model.suffix == ".json":
+        raise SettingsError(
+            f"{SERVING_BOUND} is a number of a model, and {model} is a plan",
+            hint="name the model, and give --bounds",
+        )
+    settings = request.load(model)
+    timeout = DEFAULT_TIMEOUT if settings.run else None
+    bound = range_settings(model, binding_alone(settings), timeout).serving.chosen.bound
+    return {} if bound is None else {SERVING_BOUND: bound}
 
 
 def installed_runtime() -> str:

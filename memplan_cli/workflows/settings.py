@@ -13,6 +13,8 @@ from memplan_cli.workflows.files.binding import assumed_in, binding_of, refuse_r
 from memplan_cli.workflows.files.model_file import bind_whole, read_model
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.observations import RuntimeSettings
     from memplan_cli.runtime.steer import Recommendation
@@ -49,7 +51,7 @@ def settings(
     own = Settings(dims=given.dims, shapes=given.shapes, inputs=given.inputs, run=given.run)
     bound = bind_whole(file, own)
     recorded = recorded_settings(metadata_of(file.model))
-    if recorded is not None and _runs_as_written(recorded.settings):
+    if recorded is not None and runs_as_written(recorded.settings):
         trial = Trial(provider=check.provider, timeout=check.timeout) if check else None
         found = settings_as_written(model, binding_of(bound), trial, recorded.provider)
         donated = replace(found.settings, io_binding=recorded.settings.io_binding)
@@ -59,10 +61,18 @@ def settings(
     else:
         trial = Trial(provider=check.provider, timeout=check.timeout) if check else None
         found = best_settings(model, binding_of(bound), trial, progress or silent)
-    return replace(found, notes=(*found.notes, *assumed_in(bound)))
+    return replace(found, notes=(*found.notes, *assumed_in(bound), *_one_size(bound)))
 
 
-def _runs_as_written(settings: RuntimeSettings) -> bool:
+def _one_size(bound: Settings) -> Iterator[str]:
+    """Yield the line that says that other sizes may need other settings, and the option."""
+    names = sorted(binding_of(bound).assumed)
+    if names:
+        options = " ".join(f"--bounds {name}=A..B" for name in names)
+        yield f"these settings are for one size of requests; {options} finds those for a range"
+
+
+def runs_as_written(settings: RuntimeSettings) -> bool:
     """Whether a file says of itself that optimisation must leave it as it stands."""
     return settings.session.get("graph_optimization_level") == "ORT_DISABLE_ALL"
 

@@ -12,7 +12,7 @@ from memplan_cli.cli.common import (
     provider_option,
     timeout_option,
 )
-from memplan_cli.cli.options.chosen import binding_options
+from memplan_cli.cli.options.chosen import binding_options, range_option, with_bounds
 from memplan_cli.cli.options.outputs import deliver, result_option
 from memplan_cli.cli.options.stdin import model_argument
 from memplan_cli.cli.options.unused import reject_unused
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @model_argument
+@range_option
 @binding_options
 @click.option("--measure", is_flag=True, help="Confirm what is predicted by one run.")
 @tune_option
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 def settings(  # noqa: PLR0913 - one parameter an option, as click wants it
     model: Path,
     *,
+    bounds: tuple[str, ...],
     binding: Settings,
     measure: bool,
     tune: bool,
@@ -53,12 +55,18 @@ def settings(  # noqa: PLR0913 - one parameter an option, as click wants it
     The same outputs, by another execution order, reuse and arena; as Python to paste, as C
     or C++, or as JSON. A file that has to run as it stands keeps what holds it so.
 
+    With --bounds, those under which the process stays lowest for requests of any size
+    within them, on the CPU, and the most that its arena ever holds.
+
     \b
     memplan settings model.onnx --measure -o settings.py
+    memplan settings model.onnx --bounds batch=1..8 --bounds seq=16..512 --measure
     """
     from memplan_cli import workflows
     from memplan_cli.reporting.commands.runtime import SETTINGS
+    from memplan_cli.reporting.commands.serving import RANGE_SETTINGS
     from memplan_cli.workflows.files.output_files import refuse_targets
+    from memplan_cli.workflows.serving import range_settings
 
     if tune:
         output.note(f"memplan: {COST}")
@@ -69,6 +77,13 @@ def settings(  # noqa: PLR0913 - one parameter an option, as click wants it
         )  # predicted for CPU
     refuse_targets({"-o": out}, (model,))
     output.progress("choosing settings")
+    if bounds:
+        reject_unused(("tune", "provider"), "is for one size", "leave it or --bounds out")
+        within = with_bounds(binding, bounds)
+        ranged = range_settings(model, within, timeout if measure else None)
+        text = RANGE_SETTINGS[form](ranged.serving, ranged.bounds, ranged.notes, str(model))
+        deliver(text, out, output)
+        return
     check = None
     if measure or tune:
         search: Search = "measured" if tune else "foreseen"

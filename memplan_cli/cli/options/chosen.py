@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -216,6 +216,26 @@ def binding_options(command: Command) -> Command:
     for option in reversed(_BINDING):
         run = option(run)
     return run  # type: ignore[return-value]
+
+
+range_option = click.option(
+    "--bounds",
+    multiple=True,
+    metavar="NAME=A..B",
+    help="Range of a dimension of requests; repeatable.",
+)
+
+
+def with_bounds(binding: Settings, texts: tuple[str, ...]) -> Settings:
+    """Return settings with the bounds that words say, judged as a settings file is.
+
+    Raises:
+        SettingsError: one says no range.
+    """
+    from memplan_cli.settings.sources import read_overrides
+
+    read = read_overrides({"bounds": parse_bounds(texts)}) if texts else None
+    return replace(binding, bounds=read.values["bounds"] if read else {})
 
 
 @dataclass(frozen=True, slots=True)

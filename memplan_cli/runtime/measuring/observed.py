@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
+    from memplan_cli.core.bindings import FeedSpec
     from memplan_cli.core.program import Op, Program
     from memplan_cli.runtime.measuring.measure import Trial
 
@@ -99,6 +100,31 @@ def observe(model: Path, program: Program, trial: Trial, provider: str) -> Obser
     known = copy.writes
     return sorted_out(
         program, (Event(known[node], *tensors) for node, *tensors in found if node in known)
+    )
+
+
+def observe_many(
+    model: Path, program: Program, sizes: Sequence[Sequence[FeedSpec]], trial: Trial
+) -> tuple[Observed, ...]:
+    """Run a model once at each of several sizes, in one session; return what each run decided.
+
+    Raises:
+        RuntimeUnavailableError: it does not run here at one of them.
+    """
+    copy = numbered(load_model(model))
+    with staged(model, copy.data) as file:
+        job = {
+            "session": to_json(SessionJob(file, trial.provider, (), seed=trial.seed)),
+            "sizes": [[to_json(spec) for spec in specs] for specs in sizes],
+        }
+        outcome = run_job("many_sizes", job, timeout=trial.timeout)
+    runs: Any = outcome.require(f"{model} could not be run for its sizes")["runs"]
+    known = copy.writes
+    return tuple(
+        sorted_out(
+            program, (Event(known[node], *tensors) for node, *tensors in run if node in known)
+        )
+        for run in runs
     )
 
 

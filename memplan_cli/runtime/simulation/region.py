@@ -19,13 +19,18 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.runtime.simulation.bfc import CHUNK, ArenaRules
 from memplan_cli.runtime.simulation.requests import most_in_use
-from memplan_cli.runtime.simulation.trace import ENDLESS, Trace, held_by
+from memplan_cli.runtime.simulation.trace import (
+    ENDLESS,
+    Request,
+    Trace,
+    held_by,
+    held_in_turn,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from memplan_cli.core.results.observations import Setting
-    from memplan_cli.runtime.simulation.trace import Request
 
 _WORK = 1_500_000
 """Requests simulated in one search: about three seconds."""
@@ -39,6 +44,12 @@ _LARGEST_SIZES = 10
 
 _STEP = 1.015
 """From one total to the next when several regions are tried."""
+
+_FINE_STEP = 1.005
+"""From one first region to the next when it has to do for many runs."""
+
+_LARGER = (1.0, 1.03, 1.06, 1.1, 1.15)
+"""Factors by which several regions that do for one run are tried larger for others."""
 
 _LARGEST = 2**31 - CHUNK
 """``initial_chunk_size_bytes`` is a C int."""
@@ -95,6 +106,83 @@ def regions(first: int, later: int) -> dict[str, Setting]:
 def rounded(size: float) -> int:
     """Return the bytes of whole arena chunks that ``size`` bytes take."""
     return -(-int(size) // CHUNK) * CHUNK
+
+
+def region_for_all(traces: Callable[[], Iterable[Trace]], lowest: int) -> int | None:
+    """Return a first region in which each of several runs finds room, none grows it.
+
+    Whoever runs them in whatever sequence finds that region whole again each time, so it is
+    all that is ever held. None where no region can be that large.
+
+    Args:
+        traces: gives the requests of each run, as often as it is asked.
+        lowest: bytes that the region has at least.
+    """
+    size, before = max(rounded(lowest), CHUNK), 0
+    while size != before:
+        before = size
+        for trace in traces():
+            while held_by(trace, ArenaRules.from_settings(one_chunk(size)), 1, size) > size:
+                size = max(rounded(size * _FINE_STEP), size + CHUNK)
+                if size > _LARGEST:
+                    return None
+    return size if size <= _LARGEST else None
+
+
+def regions_for_all(
+    traces: Callable[[], Iterable[Trace]], choice: ArenaChoice, most: int
+) -> ArenaChoice | None:
+    """Return two or three regions in which each of several runs finds room, none adds one.
+
+    All regions are whole again after each run, so a run finds as many of them as those before
+    it have taken: each run is tried with none, with the first, and so on up to all. None where
+    regions a little larger do not do either.
+
+    Args:
+        traces: gives the requests of each run, as often as it is asked.
+        choice: regions that do for one of the runs.
+        most: bytes that are too many.
+    """
+    if choice.arena.keys() != regions(0, 0).keys():
+        return None
+    for factor in _LARGER:
+        found = larger(choice, factor)
+        if found.held >= most:
+            break
+        rules = ArenaRules.from_settings(found.arena)
+        before = _taken(found)
+        if all(
+            held_in_turn((*taken, trace), rules, found.held) <= found.held
+            for trace in traces()
+            for taken in before
+        ):
+            return found
+    return None
+
+
+def larger(choice: ArenaChoice, factor: float) -> ArenaChoice:
+    """Return as many regions, each larger by a factor."""
+    first, later, count = _parts(choice)
+    more = rounded(later * factor) if count else later
+    wider = rounded(first * factor)
+    return ArenaChoice(regions(wider, more), wider + count * more)
+
+
+def _parts(choice: ArenaChoice) -> tuple[int, int, int]:
+    """Return the size of the first region, that of later ones, and how many are held of these."""
+    first = int(choice.arena["initial_chunk_size_bytes"])
+    later = int(choice.arena["max_power_of_two_extend_bytes"])
+    return first, later, (choice.held - first) // later
+
+
+def _taken(choice: ArenaChoice) -> list[tuple[Trace, ...]]:
+    """Return runs that leave no region, the first one, the first two, and so on."""
+    first, later, count = _parts(choice)
+    sizes = (first, *[later] * count)
+    asked = [Request(ticket, size) for ticket, size in enumerate(sizes)]
+    given = [Request(ticket, -1) for ticket in range(len(sizes))]
+    states = range(1, len(sizes) + 1)
+    return [(), *((Trace.of((*asked[:n], *given[:n])),) for n in states)]
 
 
 def best_arena(requests: Sequence[Request]) -> ArenaChoice:

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.simulation.frame import Model
 
 
+WORKSPACE_FIRST = frozenset({"Einsum", "Where"})
+"""Ops whose kernels ask for workspace before their outputs (1.31.1); others do it afterwards."""
+
+
 @dataclass(slots=True)
 class _Recorder(Ledger):
     """A ledger that writes down what it is asked, kernels' workspace included."""
@@ -43,6 +47,27 @@ class _Recorder(Ledger):
             self.found += (Request(self._count, workspace), Request(self._count, -1))
 
 
+@dataclass(slots=True)
+class _TimedRecorder(_Recorder):
+    """The same, by when each kernel asks for its workspace: before its outputs or after them."""
+
+    mark: int = 0
+
+    def free(self, ticket: int) -> None:
+        _Recorder.free(self, ticket)
+        self.mark = len(self.found)
+
+    def sample(self, op: Op) -> None:
+        if op.type in WORKSPACE_FIRST and (workspace := self.scratch.get(op.name, 0)):
+            Ledger.sample(self, op)
+            self._count += 1
+            self.found.insert(self.mark, Request(self._count, workspace))
+            self.found.append(Request(self._count, -1))
+        else:
+            _Recorder.sample(self, op)
+        self.mark = len(self.found)
+
+
 def requests_of(model: Model, scratch: Mapping[str, int]) -> tuple[Request, ...]:
     """Return the requests of one run; ``scratch`` is each op's workspace, by name.
 
@@ -52,6 +77,24 @@ def requests_of(model: Model, scratch: Mapping[str, int]) -> tuple[Request, ...]
     recorder = _Recorder(scratch=scratch)
     Runner(model, recorder, CONTROL_FLOW).run()
     return tuple(recorder.found)
+
+
+def requests_twice(
+    model: Model, scratch: Mapping[str, int]
+) -> tuple[tuple[Request, ...], tuple[Request, ...]]:
+    """Return the requests of the first run at some sizes, and of every later one.
+
+    They differ where a memory pattern is traced in the first and used from then on.
+
+    Raises:
+        UnknownBytesError: a size depends on data.
+    """
+    first, later = _TimedRecorder(scratch=scratch), _TimedRecorder(scratch=scratch)
+    runner = Runner(model, first, CONTROL_FLOW)
+    runner.run()
+    runner.ledger = later
+    runner.run()
+    return tuple(first.found), tuple(later.found)
 
 
 def held_after(requests: Sequence[Request], rules: ArenaRules, runs: int = 2) -> int:

@@ -9,15 +9,21 @@ from __future__ import annotations
 import sys
 from bisect import bisect_left, insort
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from memplan_cli.runtime.simulation.bfc import CHUNK, ArenaRules
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 ENDLESS = sys.maxsize
 """Bytes that no arena holds."""
+
+After = Literal["keep", "shrink"]
+"""What becomes of an arena's empty regions when a run is over."""
+
+KEEP: After = "keep"
+SHRINK: After = "shrink"
 
 _BITS = 40
 """Of a free chunk's key for its place; the size stands before it, both in chunks."""
@@ -73,6 +79,32 @@ def held_by(trace: Trace, rules: ArenaRules, runs: int = 2, most: int = ENDLESS)
     return arena.held * CHUNK
 
 
+def held_over(traces: Iterable[Trace], rules: ArenaRules, *, after: After = KEEP) -> int:
+    """Return the most that an arena holds while it serves runs of different requests.
+
+    Args:
+        traces: the requests of each run in turn.
+        rules: of the arena.
+        after: what it gives back after each run.
+    """
+    arena, most = _Regions(rules, ENDLESS), 0
+    for trace in traces:
+        arena.run(trace)
+        most = max(most, arena.held)
+        if after == SHRINK:
+            arena.shrink()
+    return most * CHUNK
+
+
+def held_in_turn(traces: Iterable[Trace], rules: ArenaRules, most: int) -> int:
+    """Return what an arena holds after different runs; anything above ``most`` ends them."""
+    arena = _Regions(rules, most // CHUNK)
+    for trace in traces:
+        if not arena.run(trace):
+            break
+    return arena.held * CHUNK
+
+
 def height_of(trace: Trace) -> int:
     """Return how high one region gets that has no end, each chunk split where it can be."""
     arena = _Regions(ArenaRules(initial=_TALLEST, max_dead_bytes=1), ENDLESS)
@@ -87,6 +119,7 @@ class _Regions:
         "after",
         "before",
         "dead",
+        "exact",
         "free",
         "growth",
         "held",
@@ -104,6 +137,7 @@ class _Regions:
         self.held = self.top = self.high = 0
         self.free: list[int] = []
         self.idle: set[int] = set()
+        self.exact = rules.exact
         self.sizes: dict[int, int] = {}
         self.before: dict[int, int] = {}
         self.after: dict[int, int] = {}
@@ -168,6 +202,17 @@ class _Regions:
                 insort(free, size << _BITS | start)
         self.high = high
         return True
+
+    def shrink(self) -> None:
+        """Give empty regions back; the first of an arena that doubles stays (1.31.1)."""
+        for start in sorted(self.idle):
+            whole = self.before[start] < 0 and self.after[start] < 0
+            if whole and (self.exact or start):
+                size = self.sizes.pop(start)
+                self.idle.remove(start)
+                del self.before[start], self.after[start]
+                del self.free[bisect_left(self.free, size << _BITS | start)]
+                self.held -= size
 
     def _extend(self, wanted: int) -> bool:
         most, cap = self.limits

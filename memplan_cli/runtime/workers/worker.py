@@ -52,6 +52,8 @@ JOBS: Mapping[str, str] = {
     "together": "memplan_cli.runtime.workers.jobs.together",
     "resident": "memplan_cli.runtime.workers.jobs.resident",
     "trial": "memplan_cli.runtime.workers.jobs.trial",
+    "many_sizes": "memplan_cli.runtime.workers.jobs.many_sizes",
+    "soak": "memplan_cli.runtime.workers.jobs.soak",
 }
 """Each module has ``run(job) -> result``; it is imported in the child only."""
 

@@ -14,7 +14,7 @@ from memplan_cli.runtime.workers.session_job import SessionJob
 if TYPE_CHECKING:
     from memplan_cli.runtime.workers.worker import Json
 
-_AS_WRITTEN = RuntimeSettings(
+AS_WRITTEN = RuntimeSettings(
     session={"graph_optimization_level": "ORT_DISABLE_ALL", "enable_profiling": True}
 )
 """No node may be fused away: the file's own nodes are what is asked about."""
@@ -32,7 +32,7 @@ def nodes_of(task: SessionJob, source: bytes | None = None) -> list[list[Any]]:
     """Run a session once, of other bytes where given; an entry for each kernel that ran."""
     feed = task.feed()
     with tempfile.TemporaryDirectory(prefix="memplan-shapes-") as folder:
-        settings = _AS_WRITTEN.updated(
+        settings = AS_WRITTEN.updated(
             RuntimeSettings(session={"profile_file_prefix": f"{folder}/profile"})
         )
         session = (

@@ -1,0 +1,1 @@
+"""Requests of changing size: their simulation, settings that suit all of them, and runs of many."""

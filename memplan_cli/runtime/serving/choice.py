@@ -1,0 +1,194 @@
+"""Settings under which a process stays lowest, whatever the sizes of its requests.
+
+An arena that grows keeps what one sequence of sizes made of it, and the next sequence finds
+holes of the wrong sizes. One region with room for every single request is whole again after
+each, so the state in which a request finds it does not depend on those before: what is held
+is bounded by the region for every sequence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.results.observations import RuntimeSettings
+from memplan_cli.runtime.serving.sequences import SEQUENCES, among
+from memplan_cli.runtime.simulation.bfc import ArenaRules
+from memplan_cli.runtime.simulation.region import (
+    EXACT_UNSPLIT,
+    ArenaChoice,
+    best_arena,
+    larger,
+    one_chunk,
+    region_for_all,
+    regions_for_all,
+)
+from memplan_cli.runtime.simulation.trace import ENDLESS, KEEP, SHRINK, held_over
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from memplan_cli.runtime.serving.sequences import Point
+    from memplan_cli.runtime.serving.served import Load, Served
+    from memplan_cli.runtime.simulation.trace import Trace
+
+DEFAULTS = "defaults"
+NO_ARENA = "no arena"
+SHRUNK = "exact growth, shrunk after each run"
+ONE_REGION = "one region for the largest request"
+FEW_REGIONS = "a few regions for the largest request"
+
+_SHRINKING = {"memory.enable_memory_arena_shrinkage": "cpu:0"}
+
+_OWN_INITIALIZERS = {"session.use_device_allocator_for_initializers": "1"}
+"""Weights get memory of their own size: in the arena they would take its first region."""
+
+_NO_PATTERN = RuntimeSettings(session={"enable_mem_pattern": False})
+
+_EXACT = _NO_PATTERN.updated(
+    RuntimeSettings(arena=EXACT_UNSPLIT, session_config=_OWN_INITIALIZERS)
+)
+
+HAND_MADE: Mapping[str, RuntimeSettings] = {
+    DEFAULTS: RuntimeSettings(),
+    NO_ARENA: _NO_PATTERN.updated(RuntimeSettings(session={"enable_cpu_mem_arena": False})),
+    "pattern off": _NO_PATTERN,
+    "exact growth": _EXACT,
+    SHRUNK: _EXACT.updated(RuntimeSettings(run_config=_SHRINKING)),
+}
+"""Settings that people choose by hand, by name."""
+
+_REUSE_OFF = RuntimeSettings(session={"enable_mem_reuse": False})
+
+_REQUESTS = 48
+"""Requests of each simulated sequence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Settings, and what the arena is predicted to hold under them, weights left out.
+
+    Attributes:
+        name: what they are called.
+        settings: the runtime's own.
+        highest: the most over the simulated sequences.
+        bound: the most over every sequence; None where that depends on the sequence.
+    """
+
+    name: str
+    settings: RuntimeSettings
+    highest: int
+    bound: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServingSettings:
+    """The settings chosen for all sizes within bounds.
+
+    Attributes:
+        chosen: the candidate.
+        candidates: all of them, the chosen one included.
+        live: the most bytes in use at once in the largest single request.
+        looked_at: how many sizes were simulated.
+        sizes: how many there are.
+        workspace: whether kernels' workspace is included.
+    """
+
+    chosen: Candidate
+    candidates: tuple[Candidate, ...]
+    live: int
+    looked_at: int
+    sizes: int
+    workspace: bool
+
+    def in_regions(self, factor: float) -> ServingSettings:
+        """Return the same with larger regions; only where there is a bound."""
+        before = ArenaChoice(self.chosen.settings.arena, self.chosen.bound or 0)
+        found = larger(before, factor)
+        settings = replace(self.chosen.settings, arena=found.arena)
+        return self._with(
+            replace(self.chosen, settings=settings, highest=found.held, bound=found.held)
+        )
+
+    def unbounded(self) -> ServingSettings:
+        """Return the candidate of the lowest height, none of whose regions is a bound."""
+        free = [one for one in self.candidates if one.bound is None and one.settings.arena]
+        return self._with(min(free, key=lambda one: one.highest))
+
+    def _with(self, chosen: Candidate) -> ServingSettings:
+        kept = (chosen if one.name == chosen.name else one for one in self.candidates)
+        return replace(self, chosen=chosen, candidates=tuple(kept))
+
+    @property
+    def exhaustive(self) -> bool:
+        """Whether every size within the bounds was simulated."""
+        return self.looked_at == self.sizes
+
+
+def choose(
+    served: Served, sizes: int, base: RuntimeSettings | None = None, seed: int = 0
+) -> ServingSettings:
+    """Return the settings of the lowest bound; without any, of the lowest simulated height.
+
+    Args:
+        served: what is known of each size.
+        sizes: how many sizes there are.
+        base: settings that have to stay as they are.
+        seed: of the simulated sequences.
+    """
+    found = tuple(_candidates(served, base or RuntimeSettings(), seed))
+    bounded = [one for one in found if one.bound is not None]
+    chosen = min(bounded or found, key=lambda one: one.bound or one.highest)
+    live = max(load.live for load in served.loads(chosen.settings).values())
+    return ServingSettings(chosen, found, live, served.count, sizes, served.measured)
+
+
+def _candidates(served: Served, base: RuntimeSettings, seed: int) -> Iterator[Candidate]:
+    for reuse in (RuntimeSettings(), _REUSE_OFF):
+        suffix = ", reuse off" if reuse.session else ""
+        loads = served.loads(base.updated(_NO_PATTERN).updated(reuse))
+        for name, settings in HAND_MADE.items():
+            if name == DEFAULTS and suffix:
+                continue
+            together = base.updated(settings).updated(reuse)
+            own = served.loads(together) if name == DEFAULTS else loads
+            yield Candidate(name + suffix, together, _highest(own, together, seed))
+        plain = base.updated(_NO_PATTERN).updated(reuse)
+        for name, choice in _bounded(served, plain, loads):
+            region = RuntimeSettings(arena=choice.arena, session_config=_OWN_INITIALIZERS)
+            settings = plain.updated(region)
+            yield Candidate(name + suffix, settings, choice.held, choice.held)
+
+
+def _bounded(
+    served: Served, plain: RuntimeSettings, loads: Mapping[Point, Load]
+) -> Iterator[tuple[str, ArenaChoice]]:
+    """Yield arenas of which no sequence of requests makes more than they are."""
+    every = partial(served.every, plain)
+    size = region_for_all(every, max(load.live for load in loads.values()))
+    if size is not None:
+        yield ONE_REGION, ArenaChoice(one_chunk(size), size)
+    few = best_arena(served.largest(plain))
+    found = regions_for_all(every, few, ENDLESS if size is None else size)
+    if found is not None:
+        yield FEW_REGIONS, found
+
+
+def _highest(loads: Mapping[Point, Load], settings: RuntimeSettings, seed: int) -> int:
+    """Return the most that an arena holds over sequences of all kinds."""
+    if settings.session.get("enable_cpu_mem_arena") is False:
+        return max(load.live for load in loads.values())
+    rules = ArenaRules.from_settings(settings.arena)
+    after = SHRINK if settings.run_config else KEEP
+    points = tuple(loads)
+    orders = (among(points, name, _REQUESTS, seed) for name in SEQUENCES)
+    return max(held_over(_traces(loads, order), rules, after=after) for order in orders)
+
+
+def _traces(loads: Mapping[Point, Load], order: tuple[Point, ...]) -> Iterator[Trace]:
+    """Yield what requests ask for in turn: a memory pattern is traced by the first of a size."""
+    seen: set[Point] = set()
+    for point in order:
+        yield loads[point].later if point in seen else loads[point].first
+        seen.add(point)

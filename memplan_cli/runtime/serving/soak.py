@@ -1,0 +1,227 @@
+"""Many requests of changing size, served by one process for each configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from memplan_cli.core.results.observations import CPU, RuntimeSettings
+from memplan_cli.core.serialization import to_json
+from memplan_cli.runtime.proofs.compare import require_weights
+from memplan_cli.runtime.serving.choice import DEFAULTS, NO_ARENA, SHRUNK
+from memplan_cli.runtime.serving.sequences import requests
+from memplan_cli.runtime.workers.session_job import SessionJob
+from memplan_cli.runtime.workers.worker import run_job
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from memplan_cli.core.symbolic.bounds import Bounds
+    from memplan_cli.runtime.serving.choice import ServingSettings
+    from memplan_cli.runtime.serving.sequences import Point
+    from memplan_cli.runtime.serving.served import Service
+
+_SAMPLES = 200
+"""Times at which memory is looked at, in each process."""
+
+_COMPARED = 16
+"""Requests whose outputs are compared between configurations."""
+
+CHOSEN = "chosen"
+"""What the settings chosen are called among configurations."""
+
+_CONFIRMING, _CORNERS, _CONFIRMING_SECONDS = 24, 8, 60.0
+"""Requests of drawn sizes and of corners that show that the region chosen has room, and seconds after which none is begun."""
+
+_SHARE = 0.9
+"""Of the time limit of a process, for requests that another one has served."""
+
+_ROOM = (1.0, 1.03, 1.08, 1.15, 1.3)
+"""Regions to try in turn, as multiples of the one predicted."""
+
+_ONE_THREAD = RuntimeSettings(session={"intra_op_num_threads": 1, "inter_op_num_threads": 1})
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Private bytes when a request is over, beyond those of the process with its session."""
+
+    request: int
+    private: int
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """How one configuration served the requests.
+
+    Attributes:
+        name: what the configuration is called.
+        settings: the runtime's own.
+        requests: how many were served.
+        samples: private memory over them; none where the system does not say it.
+        highest: the most resident bytes at any time, beyond those of the process with its
+            session; None where the system does not say it.
+        held: the most bytes that the arena held after a request, weights left out; None
+            where the arena is the session's own, which nobody else can read.
+        median, slowest: milliseconds of a request: the median, and the 99th percentile.
+        effort: median milliseconds of processor time.
+        digests: of the outputs of some requests, by number.
+    """
+
+    name: str
+    settings: RuntimeSettings
+    requests: int
+    samples: tuple[Sample, ...]
+    highest: int | None
+    held: int | None
+    median: float
+    slowest: float
+    effort: float
+    digests: Mapping[str, str]
+
+    @property
+    def growth(self) -> int | None:
+        """Return the most that private memory had grown by when a request was over."""
+        return max((sample.private for sample in self.samples), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """The sizes of requests in turn, and after how many seconds none is begun."""
+
+    order: tuple[Point, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Soak:
+    """Many requests, served under the defaults, the settings chosen, and some made by hand.
+
+    Attributes:
+        model: the file.
+        bounds: of the dims of requests.
+        sequence, seed, asked: in which order they came, from which seed, how many were wanted.
+        serving: the settings chosen, and what they are predicted to hold.
+        courses: how each configuration served them; the defaults first.
+        notes: what has to be said about them.
+    """
+
+    model: str
+    bounds: Bounds
+    sequence: str
+    seed: int
+    asked: int
+    serving: ServingSettings
+    courses: tuple[Course, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def unequal(self) -> tuple[str, ...]:
+        """Return the configurations whose outputs are not those of the defaults."""
+        return unequal(self.courses)
+
+    @property
+    def held(self) -> int | None:
+        """Return the most that the arena was seen to hold under the settings chosen."""
+        return next((one.held for one in self.courses if one.name == CHOSEN), None)
+
+    @property
+    def exceeded(self) -> bool:
+        """Whether that is above the bound."""
+        bound = self.serving.chosen.bound
+        return bound is not None and self.held is not None and self.held > bound
+
+    @property
+    def passed(self) -> bool:
+        """Whether outputs are the same and the bound was kept."""
+        return not self.unequal and not self.exceeded
+
+
+def configurations(serving: ServingSettings) -> dict[str, RuntimeSettings]:
+    """Return what is compared: the defaults, the settings chosen, the usual ones by hand."""
+    known = {one.name: one.settings for one in serving.candidates}
+    others = {name: known[name] for name in (NO_ARENA, SHRUNK)}
+    return {DEFAULTS: known[DEFAULTS], CHOSEN: serving.chosen.settings, **others}
+
+
+def confirmed(service: Service, serving: ServingSettings) -> ServingSettings:
+    """Return the settings with a region in which requests at the corners were seen to fit.
+
+    The order in which a kernel asks for workspace and outputs is not known before a run, and
+    it decides about a hole more or less.
+    """
+    if serving.chosen.bound is None:
+        return serving
+    corners = (service.extent.largest, *service.extent.corners()[:_CORNERS])
+    drawn = requests(service.extent, "alternating", _CONFIRMING, 0)
+    wanted = Requests((*corners, *drawn, *reversed(corners)), _CONFIRMING_SECONDS)
+    for factor in _ROOM:
+        fitted = serving.in_regions(factor)
+        (course,) = serve(service, wanted, {CHOSEN: fitted.chosen.settings})
+        if course.held is None or course.held <= (fitted.chosen.bound or 0):
+            return fitted
+    return serving.unbounded()
+
+
+def serve(
+    service: Service, wanted: Requests, configurations: Mapping[str, RuntimeSettings]
+) -> tuple[Course, ...]:
+    """Return how each configuration served the same requests, each in a process of its own.
+
+    Where time was over before the first was through, the others serve as many as it did.
+
+    Raises:
+        RuntimeUnavailableError: weights are missing, or it does not run here.
+    """
+    require_weights(service.model)
+    found: list[Course] = []
+    for name, settings in configurations.items():
+        course = _served(service, wanted, name, settings)
+        if not found:
+            wanted = Requests(wanted.order[: course.requests], _SHARE * service.timeout)
+        found.append(course)
+    return tuple(found)
+
+
+def unequal(courses: Sequence[Course]) -> tuple[str, ...]:
+    """Return the configurations whose outputs are not those of the first."""
+    first = courses[0].digests
+    return tuple(
+        one.name
+        for one in courses[1:]
+        if any(one.digests[number] != first[number] for number in one.digests.keys() & first)
+    )
+
+
+def _served(
+    service: Service, wanted: Requests, name: str, settings: RuntimeSettings
+) -> Course:
+    sizes = tuple(dict.fromkeys(wanted.order))
+    place = {point: at for at, point in enumerate(sizes)}
+    count = len(wanted.order)
+    session = SessionJob(service.model.absolute(), CPU, (), settings.updated(_ONE_THREAD))
+    job = {
+        "session": to_json(session),
+        "sizes": [[to_json(spec) for spec in specs] for specs in service.specs(sizes)],
+        "order": [place[point] for point in wanted.order],
+        "every": max(count // _SAMPLES, 1),
+        "compared": sorted({at * count // _COMPARED for at in range(_COMPARED)}),
+        "seconds": wanted.seconds,
+    }
+    outcome = run_job("soak", job, timeout=service.timeout)
+    result: Any = outcome.require(f"{service.model} could not be served under {name}")
+    times = sorted(result["milliseconds"])
+    return Course(
+        name=name,
+        settings=settings,
+        requests=len(times),
+        samples=tuple(Sample(*sample) for sample in result["samples"]),
+        highest=result["highest"],
+        held=max(result["held"], default=None),
+        median=median(times),
+        slowest=times[ceil(0.99 * len(times)) - 1],
+        effort=median(result["effort"]),
+        digests=result["digests"],
+    )

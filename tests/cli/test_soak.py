@@ -1,0 +1,121 @@
+"""``memplan soak``, and ``memplan settings`` and ``memplan gate`` within bounds of dims."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import onnx
+import pytest
+
+from builders import parse
+from story import memplan
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MODEL = """
+agraph (float[batch,64] x) => (float[batch,64] y) {
+  a = Exp(x)
+  b = Concat<axis=1>(a, x, a)
+  c = Softmax<axis=1>(b)
+  d = ReduceMax<keepdims=1>(c)
+  y = Mul(a, d)
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("serving") / "net.onnx"
+    onnx.save(parse(MODEL), path)
+    return path
+
+
+def test_a_soak_compares_configurations_and_keeps_its_bound(model: Path) -> None:
+    words = ("soak", model, "--bounds", "batch=1..64", "--requests", "20", "--quiet")
+    done = memplan(*words, "--format", "json")
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["schema"] == "memplan.soak/1"
+    assert found["requests"] == {"asked": 20, "served": 20}
+    assert found["serving"]["sizes_simulated"] == found["serving"]["sizes"] == 64
+    courses = {one["name"]: one for one in found["configurations"]}
+    assert {"defaults", "chosen", "no arena"} <= courses.keys()
+    assert 0 < courses["chosen"]["held"] <= found["serving"]["bound"]
+    assert len(courses["chosen"]["samples"]) >= 20
+
+
+def test_a_soak_is_drawn_as_text_and_as_a_page(model: Path, tmp_path: Path) -> None:
+    words = ("soak", model, "--bounds", "batch=1..4", "--requests", "3", "--quiet")
+    text = memplan(*words, "--sequence", "alternating").stdout
+    assert "same outputs, the bound was kept" in text
+    page = tmp_path / "soak.html"
+    assert memplan(*words, "--format", "html", "-o", page).exit_code == 0
+    assert page.read_text("utf-8").count("<svg") == 4
+
+
+def test_a_soak_whose_time_is_over_says_how_many_requests_it_served(model: Path) -> None:
+    words = ("soak", model, "--bounds", "batch=1..4", "--requests", "5000", "--quiet")
+    done = memplan(*words, "--time-limit", "0.001", "--format", "json")
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)["requests"]
+    assert found["asked"] == 5000
+    assert 1 <= found["served"] < 5000
+    late = memplan(*words, "--timeout", "0.01")
+    assert late.exit_code == 2
+    assert "--timeout" in late.stderr
+
+
+def test_settings_within_bounds_are_python_with_the_bound_on_top(model: Path) -> None:
+    done = memplan("settings", model, "--bounds", "batch=1..64", "--quiet")
+    assert done.exit_code == 0, done.stderr
+    compile(done.stdout, "settings.py", "exec")
+    assert "whatever the sequence" in done.stdout
+    words = ("settings", model, "--bounds", "batch=1..64", "--measure", "--format", "json")
+    found = json.loads(memplan(*words, "--quiet").stdout)
+    bound = found["serving"]["bound"]
+    assert found["settings"]["arena"]["initial_chunk_size_bytes"] == bound
+    assert found["serving"]["live_peak"] <= bound
+
+
+def test_settings_of_one_size_say_so_and_name_the_option(model: Path) -> None:
+    assert "--bounds batch=A..B" in memplan("settings", model, "--quiet").stdout
+    bound = memplan("settings", model, "--dim", "batch=3", "--quiet").stdout
+    assert "--bounds" not in bound
+
+
+def test_a_gate_takes_the_bound_as_a_metric(model: Path) -> None:
+    words = ("gate", model, "--metric", "serving.bound", "--quiet")
+    range_of = ("--bounds", "batch=1..64")
+    assert memplan(*words, *range_of, "--max-memory", "1MiB").exit_code == 0
+    assert memplan(*words, *range_of, "--max-memory", "1KiB").exit_code == 1
+    without = memplan(*words, "--max-memory", "1MiB")
+    assert without.exit_code == 2
+    assert "--bounds batch=A..B" in without.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--bounds", "bach=1..8"), "did you mean 'batch'"),
+        (("--bounds", "batch=8..1"), "holds no number"),
+        (("--bounds", "batch=1-8"), "expected LOW..HIGH"),
+        (("--bounds", "batch"), "--bounds takes NAME=A..B"),
+        (("--bounds", "batch=1..8", "--dim", "batch=2"), "both a number and bounds"),
+        ((), "--bounds batch=A..B"),
+        (("--bounds", "batch=1..8", "--requests", "0"), "--requests"),
+        (("--bounds", "batch=1..8", "--no-run"), "--no-run"),
+    ],
+)
+def test_bad_input_is_one_message(model: Path, words: tuple[str, ...], said: str) -> None:
+    done = memplan("soak", model, *words, "--quiet")
+    assert done.exit_code == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_settings_within_bounds_refuse_a_search_for_one_size(model: Path) -> None:
+    done = memplan("settings", model, "--bounds", "batch=1..8", "--tune", "--quiet")
+    assert done.exit_code == 2
+    assert "--tune is for one size" in done.stderr

@@ -1,0 +1,166 @@
+"""Requests of changing size: sequences, formulas, one region for all, the verdict of a soak."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import permutations
+from math import prod
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from builders import read
+from memplan_cli.core.program import VarId
+from memplan_cli.core.results.observations import RuntimeSettings
+from memplan_cli.runtime.serving.choice import ONE_REGION, SHRUNK, choose
+from memplan_cli.runtime.serving.formulas import fitted
+from memplan_cli.runtime.serving.sequences import SEQUENCES, Extent, Point, requests
+from memplan_cli.runtime.serving.served import PLAIN, Served, with_others
+from memplan_cli.runtime.serving.soak import CHOSEN, Course, Soak
+from memplan_cli.runtime.simulation.bfc import ArenaRules
+from memplan_cli.runtime.simulation.predict import Executed
+from memplan_cli.runtime.simulation.region import EXACT, one_chunk, region_for_all
+from memplan_cli.runtime.simulation.trace import (
+    SHRINK,
+    Request,
+    Trace,
+    held_by,
+    held_over,
+)
+
+ATTENTION = """
+agraph (float[batch,seq,16] x) => (float[batch,seq,16] y) {
+  scores = Einsum<equation="bik,bjk->bij">(x, x)
+  weights = Softmax<axis=-1>(scores)
+  mixed = MatMul(weights, x)
+  wide = Concat<axis=-1>(mixed, mixed, x)
+  narrow = ReduceMean<keepdims=1>(wide)
+  y = Mul(mixed, narrow)
+}
+"""
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> Trace:
+    """Requests of a run that gives everything back."""
+    found: list[Request] = []
+    live: list[int] = []
+    for ticket in range(draw(st.integers(1, 16))):
+        found.append(Request(ticket, draw(st.integers(1, 64 << 8))))
+        live.append(ticket)
+        if draw(st.booleans()):
+            found.append(Request(live.pop(draw(st.integers(0, len(live) - 1))), -1))
+    return Trace.of((*found, *(Request(ticket, -1) for ticket in live)))
+
+
+def served(extent: Extent) -> Served:
+    base = Executed(read(ATTENTION))
+    points = extent.points(24)
+    return Served({point: replace(base, dims=extent.dims(point)) for point in points})
+
+
+@given(st.lists(runs(), min_size=1, max_size=3))
+@settings(max_examples=60)
+def test_one_region_for_all_never_grows_whatever_the_sequence(each: list[Trace]) -> None:
+    size = region_for_all(lambda: each, 0)
+    assert size is not None
+    rules = ArenaRules.from_settings(one_chunk(size))
+    for order in permutations([*each, each[0]]):
+        assert held_over(order, rules) == size
+
+
+@given(st.lists(runs(), min_size=1, max_size=4))
+def test_an_exact_arena_that_shrinks_holds_what_its_worst_run_alone_holds(
+    each: list[Trace],
+) -> None:
+    rules = ArenaRules.from_settings(EXACT)
+    alone = max(held_by(trace, rules, 1) for trace in each)
+    assert held_over(each, rules, after=SHRINK) == alone
+
+
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_every_sequence_is_seeded_within_bounds_and_has_the_largest_size(name: str) -> None:
+    extent = Extent({"seq": (16, 64), "batch": (1, 8)})
+    found = requests(extent, name, 50, seed=3)
+    assert found == requests(extent, name, 50, seed=3)
+    assert found != requests(extent, name, 50, seed=4)
+    assert extent.largest in found
+    assert len(found) == 50
+    assert all(1 <= batch <= 8 and 16 <= seq <= 64 for batch, seq in found)
+
+
+def test_growing_grows_shrinking_shrinks_and_alternating_does_both_in_turn() -> None:
+    extent = Extent({"batch": (1, 100)})
+    growing = [prod(point) for point in requests(extent, "growing", 20, 0)]
+    assert growing == sorted(growing)
+    assert [prod(point) for point in requests(extent, "shrinking", 20, 0)] == growing[::-1]
+    alternating = [prod(point) for point in requests(extent, "alternating", 20, 0)]
+    assert all(large >= small for large, small in zip(*[iter(alternating)] * 2, strict=True))
+
+
+def test_few_sizes_are_all_looked_at_and_of_many_the_corners() -> None:
+    assert set(Extent({"n": (0, 5)}).points(6)) == {(n,) for n in range(6)}
+    extent = Extent({"batch": (1, 1000), "seq": (1, 1000)})
+    points = extent.points(24)
+    assert len(points) == 24
+    assert points[0] == extent.largest
+    assert set(extent.corners()) <= set(points)
+
+
+def test_bytes_that_are_products_of_dims_are_known_at_every_size() -> None:
+    extent = Extent({"batch": (1, 8), "seq": (8, 512)})
+
+    def sizes(point: Point) -> dict[VarId, int]:
+        batch, seq = point
+        return {VarId("scores"): 4 * batch * seq * seq, VarId("mask"): seq + 3}
+
+    found = fitted({point: sizes(point) for point in extent.points(24)})
+    assert found is not None
+    others = [(3, 77), (5, 500), (8, 511)]
+    assert found.at(others).tolist() == [list(sizes(point).values()) for point in others]
+
+
+def test_bytes_that_are_rounded_are_no_formula() -> None:
+    points = Extent({"width": (8, 512)}).points(24)
+    assert fitted({point: {VarId("x"): 4 * (point[0] // 2)} for point in points}) is None
+
+
+def test_requests_of_further_sizes_are_those_that_a_simulation_of_each_gives() -> None:
+    extent = Extent({"batch": (1, 4), "seq": (1, 12)})
+    first, every = served(extent), extent.points(1000)
+    base = next(iter(first.executed.values()))
+    whole = Served({point: replace(base, dims=extent.dims(point)) for point in every})
+    found = with_others(first, extent)
+    assert found.count == extent.count
+    assert sorted(t.steps for t in found.every(PLAIN)) == sorted(
+        t.steps for t in whole.every(PLAIN)
+    )
+
+
+def test_one_region_is_chosen_and_holds_less_than_arenas_that_grow() -> None:
+    extent = Extent({"batch": (1, 8), "seq": (8, 256)})
+    found = choose(served(extent), extent.count)
+    heights = {one.name: one.highest for one in found.candidates}
+    assert found.chosen.name.startswith(ONE_REGION)
+    assert found.live <= (found.chosen.bound or 0) <= heights[SHRUNK] < heights["exact growth"]
+    assert not found.exhaustive
+
+
+def course(name: str, held: int | None, digest: str = "a") -> Course:
+    return Course(name, RuntimeSettings(), 1, (), None, held, 1.0, 1.0, 1.0, {"0": digest})
+
+
+def test_a_soak_fails_where_the_bound_is_exceeded_or_outputs_differ() -> None:
+    extent = Extent({"batch": (1, 8), "seq": (8, 16)})
+    serving = choose(served(extent), extent.count)
+    bound = serving.chosen.bound or 0
+    kept = (course("defaults", None), course(CHOSEN, bound))
+    found = Soak("model.onnx", extent.bounds, "random", 0, 1, serving, kept)
+    assert found.passed
+    above = replace(found, courses=(kept[0], course(CHOSEN, bound + 256)))
+    assert above.exceeded
+    assert not above.passed
+    other = replace(found, courses=(kept[0], course(CHOSEN, bound, "b")))
+    assert other.unequal == (CHOSEN,)
+    assert not other.passed
