@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         fit,
         runtime_settings,
         simulate,
+        soak,
         validate,
     )
     from memplan_cli.workflows.candidates import Optimized
@@ -38,6 +39,7 @@ _MODULES = {
     "diff": "memplan_cli.workflows.api.plans",
     "doctor": "memplan_cli.workflows.api.runs",
     "fit": "memplan_cli.workflows.api.runs",
+    "soak": "memplan_cli.workflows.api.runs",
     "gate": "memplan_cli.workflows.api.many",
     "load": "memplan_cli.workflows.load",
     "optimize": "memplan_cli.workflows.api.plans",
@@ -75,6 +77,7 @@ __all__ = [
     "runtime_settings",
     "schema",
     "simulate",
+    "soak",
     "sweep",
     "train_step",
     "validate",

@@ -46,6 +46,7 @@ OUTPUTS: dict[str, str] = {
     f"settings {CNN}": "settings",
     f"settings {CNN} --measure": "settings",
     f"simulate {CNN}": "simulate",
+    f"soak {BATCH} --bounds batch=1..3 --requests 8": "soak",
     f"train-step {CNN} -o {{out}}/s.onnx --loss-fn mse --optimizer adam": "train-step",
     f"train-step {BATCH} -o {{out}}/t.onnx --loss-fn mse --gradients": "train-step",
     "pack {out}/p.csv": "pack",

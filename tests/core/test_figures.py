@@ -12,7 +12,7 @@ from memplan_cli.core.results.observations import Peaks
 from memplan_cli.core.results.report import RuntimeFacts, read_report
 from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import PlanError
-from memplan_cli.reporting import RENDERERS
+from memplan_cli.reporting import render
 from memplan_cli.reporting.plans.memory import (
     certainty_lines,
     memory_figures,
@@ -89,7 +89,7 @@ def test_a_sum_is_as_sure_as_its_least_sure_term() -> None:
 @pytest.mark.parametrize("form", ["text", "markdown", "html"])
 def test_each_number_is_shown_with_its_word_and_the_words_are_explained(form: str) -> None:
     plan = plan_of_text(BATCH, Settings(bounds={"batch": (1, 8)}))
-    shown = RENDERERS[form](plan)
+    shown = render(plan, form, detail="definitions" if form == "text" else "answer")
     rows = (*memory_figures(plan.report), *total_figures(plan.report))
     marked = {row.name: row.certainty for row in rows}
     assert marked["weights"] == "exact"

@@ -35,7 +35,7 @@ def _in_turn(name: str) -> ParameterSet:
     return pytest.param(name, marks=[pytest.mark.slow] * is_slow)
 
 
-@pytest.mark.parametrize("name", map(_in_turn, CASES))
+@pytest.mark.parametrize("name", [*map(_in_turn, CASES)])
 def test_hostile_input_ends_in_one_message_and_no_output(name: str, command: Command) -> None:
     outcome = run(CASES[name], command)
     assert outcome.faults == [], outcome.message

@@ -58,10 +58,10 @@ def live_peaks(name: str) -> tuple[int, int]:
     return live_peak(theirs, _sizes(theirs)), live_peak(ours, _sizes(ours))
 
 
-def recomputed_peak(name: str) -> int:
-    """Return the live peak of ours with a budget of 0.6 of PyTorch's."""
+def recomputed_peak(name: str, share: float) -> int:
+    """Return what is resident of ours with a budget of a share of PyTorch's live peak."""
     theirs, ours = _programs(name)
-    budget = int(0.6 * live_peak(theirs, _sizes(theirs)))
+    budget = int(share * live_peak(theirs, _sizes(theirs)))
     phases = find_phases(ours, loss="loss")
     return auto(ours, Terms(_sizes(ours)), phases, budget).chosen.peak
 

@@ -24,18 +24,6 @@ TEXT = "g (float[8,8] x) => (float[8,8] z) { a = Exp(x) b = Neg(a) z = MatMul(b,
             "chooses the order too", "leave out --order keep",
         ),
         ({"chunk": "auto"}, "--chunk auto needs a budget", "--budget"),
-        (
-            {"chunk": "auto", "budget": 0.5, "recompute": "auto"},
-            "--chunk auto and --recompute cannot be combined", "--recompute",
-        ),
-        (
-            {"chunk": "auto", "budget": 0.5, "fold_constants": True},
-            "--chunk auto and --fold-constants cannot", "--fold-constants",
-        ),
-        (
-            {"chunk": "auto", "budget": 0.5, "donate": {"z": "x"}},
-            "--chunk auto and --donate cannot", "--donate",
-        ),
     ],
 )  # fmt: skip
 def test_an_option_that_others_rule_out_is_refused(

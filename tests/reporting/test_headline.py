@@ -17,6 +17,12 @@ from memplan_cli.settings.settings import MemParam, Settings
 if TYPE_CHECKING:
     from memplan_cli.core.results.plan import Plan
 
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+
+
 TEXT = "g (float[1024] x) => (float[1024] y) { a = Exp(x) b = Neg(a) c = Exp(b) y = Neg(c) }"
 
 

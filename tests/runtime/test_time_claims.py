@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from memplan_cli.core.results.plan import Plan
+    from memplan_cli.reporting.plans.answer import Detail
 
 TRIAL = Trial(provider="cpu", runs=3)
 SIZED = RuntimeSettings(
@@ -95,10 +96,14 @@ def told(sources: dict[str, str], ratio: TimeRatio | None) -> Plan:
     return plan.with_report(replace(plan.report, runtime=facts))
 
 
+def whole(form: str) -> Detail:
+    return "details" if form == "text" else "answer"
+
+
 def test_text_and_json_say_which_settings_follow_from_a_run_and_what_time_it_takes() -> None:
     plan = told(OBSERVED, TimeRatio(1.08, 1.05, 1.12, ROUNDS))
     for form in ("text", "markdown", "html"):
-        said = " ".join(render(plan, form).split())
+        said = " ".join(render(plan, form, detail=whole(form)).split())
         assert "initial_chunk_size_bytes = 4096 (observed)" in said
         assert "execution_order = PRIORITY_BASED (observed)" not in said
         assert "1.08 (1.05 to 1.12, the quartiles of 5 rounds in turn)" in said
@@ -109,8 +114,8 @@ def test_text_and_json_say_which_settings_follow_from_a_run_and_what_time_it_tak
 
 def test_nothing_is_said_of_what_no_run_has_told() -> None:
     plan = told({}, None)
-    assert "observed)" not in render(plan, "text")
-    assert "against the original's" not in render(plan, "text")
+    assert "observed)" not in render(plan, "text", detail="details")
+    assert "against the original's" not in render(plan, "text", detail="details")
     found = json.loads(render(plan, "json"))["runtime"]
     assert not {"settings_sources", "time"} & found.keys()
 

@@ -110,7 +110,7 @@ def test_a_plan_of_caches_is_read_back_and_reported(tmp_path: Path) -> None:
     assert plan.report.caches == found.plan.report.caches
     assert plan.settings["kv_cache"] == "in-place"
     assert plan.settings["capacity"] == 16
-    text = memplan("report", found.plan_file)
+    text = memplan("report", found.plan_file, "-v")
     assert "Caches in place" in text.output
     assert "the step that fills them" in text.output
     assert to_json(plan.report) == to_json(found.plan.report)

@@ -158,9 +158,10 @@ def test_a_report_for_one_binding_has_no_rows() -> None:
 
 
 @pytest.mark.parametrize("form", ["text", "markdown"])
-def test_the_rows_are_shown(form: str) -> None:
+def test_the_rows_are_shown(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     plan = workflows.report(SAMPLE, profiles=BATCHES)
-    shown = render(plan, form)
+    shown = render(plan, form, detail="details" if form == "text" else "answer")
     assert all(f"batch={n}" in shown for n in (1, 8, 32))
     assert "checked at each" in shown
 

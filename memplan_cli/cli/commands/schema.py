@@ -24,6 +24,7 @@ NAMES = (
     "pack",
     "settings",
     "simulate",
+    "soak",
     "sweep",
     "train-step",
     "validate",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import click
 
@@ -234,8 +234,10 @@ def with_bounds(binding: Settings, texts: tuple[str, ...]) -> Settings:
     """
     from memplan_cli.settings.sources import read_overrides
 
-    read = read_overrides({"bounds": parse_bounds(texts)}) if texts else None
-    return replace(binding, bounds=read.values["bounds"] if read else {})
+    read = read_overrides({"bounds": parse_bounds(texts)}).values if texts else {}
+    return replace(
+        binding, bounds=cast("Mapping[str, tuple[int, int]]", read.get("bounds", {}))
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,7 +135,7 @@ def _serving(serving: ServingSettings) -> dict[str, object]:
     }
 
 
-def _soak(found: Soak) -> doc.Document:
+def soaked(found: Soak) -> doc.Document:
     """Return the verdict, and what each configuration took."""
     served = found.courses[0].requests
     fewer = f" of {found.asked}" if served < found.asked else ""
@@ -209,7 +209,7 @@ def _spark(course: Course, most: int) -> str:
 
 def _page(found: Soak) -> str:
     """Return a page that needs nothing from any network, with a curve a configuration."""
-    document = _soak(found)
+    document = soaked(found)
     charts = (
         block
         for one in found.courses
@@ -262,7 +262,7 @@ def _course(one: Course) -> dict[str, object]:
 
 
 SOAK: Mapping[str, Callable[[Soak], str]] = {
-    **renderers(_soak, "text"),
+    **renderers(soaked, "text"),
     "json": _soak_json,
     "html": _page,
 }

@@ -42,6 +42,14 @@ _TRAINING: Mapping[str, tuple[str, str]] = {
 }
 
 
+def training_words(report: Report) -> Iterator[str]:
+    """Yield what a training step of the model takes, where a dry run was asked for."""
+    for key, (name, _) in _TRAINING.items():
+        size = report.training_estimate.get(key)
+        if size is not None:
+            yield f"{name} {format_size(size)}"
+
+
 def headline(report: Report) -> str:
     """Return the one line that says what was planned."""
     model = report.model

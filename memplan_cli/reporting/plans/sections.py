@@ -28,6 +28,7 @@ from memplan_cli.reporting.plans.memory import (
     memory_figures,
     paid,
     total_figures,
+    training_words,
     verdict,
     whose_order,
 )
@@ -96,6 +97,9 @@ def said_besides(plan: Plan) -> Iterator[doc.Block]:
     )
     for section in asked:
         yield from (block for block in section if isinstance(block, doc.Paragraph))
+    dry_run = ", ".join(training_words(report))
+    if dry_run:
+        yield doc.Paragraph(dry_run)
     yield from _bindings(report)
     yield from _remarks(report)
 

@@ -20,6 +20,7 @@ NAMES = (
     "pack",
     "settings",
     "simulate",
+    "soak",
     "sweep",
     "train-step",
     "validate",

@@ -1,4 +1,4 @@
-"""What a runtime is asked for, or predicted of: `validate`, `runtime_settings`, `simulate`, `fit`, `doctor`."""
+"""What a runtime is asked for, or predicted of: `validate`, `runtime_settings`, `fit`, `soak` ..."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.validation import Proof
     from memplan_cli.planning.fit import Fit
     from memplan_cli.runtime.doctor import Diagnosis
+    from memplan_cli.runtime.serving.soak import Soak
     from memplan_cli.runtime.simulation.dynamic import Simulated
     from memplan_cli.runtime.steer import Recommendation
     from memplan_cli.settings.settings import Settings
     from memplan_cli.workflows.files.sources import ModelSource
     from memplan_cli.workflows.request import FilePath
+    from memplan_cli.workflows.serving import SoakTerms
     from memplan_cli.workflows.validate import Extra
 
 
@@ -163,6 +165,36 @@ def fit(  # noqa: PLR0913 - what the command takes, by name
 
     def work(path: Path) -> Fit:
         return fit(path, limit, settings_of(path, settings, config, options), progress)
+
+    return shown(on_files((model,), work))
+
+
+def soak(
+    model: ModelSource,
+    settings: Settings | None = None,
+    *,
+    terms: SoakTerms | None = None,
+    progress: Progress | None = None,
+    config: FilePath | None = None,
+    **options: object,
+) -> Soak:
+    """Serve many requests of changing size under the defaults and under settings for them.
+
+    Args:
+        model: A model, as a file or in memory.
+        settings: Bounds of the dims of requests, and what binds the others.
+        terms: How many requests, in which order, and how long they may take.
+        progress: Told what is being done.
+        config: A settings file, in place of ``settings``.
+        options: Settings by name, in place of ``settings``: ``bounds={"batch": (1, 8)}``.
+
+    Raises:
+        MemplanError: the model does not run here, or has no dim of a name.
+    """
+    from memplan_cli.workflows.serving import soak
+
+    def work(path: Path) -> Soak:
+        return soak(path, settings_of(path, settings, config, options), terms, progress)
 
     return shown(on_files((model,), work))
 

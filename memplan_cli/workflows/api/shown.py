@@ -33,6 +33,7 @@ _DOCUMENTS: Mapping[str, tuple[str, str]] = {
     "Proof": ("commands.validate:document", ""),
     "Recommendation": ("commands.runtime:recommended", ""),
     "Simulated": ("commands.runtime:simulation", ""),
+    "Soak": ("commands.serving:soaked", ""),
     "TensorStory": ("commands.why:tensor", ""),
     "WrittenStep": ("commands.train_step:document", ""),
 }
