@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 from itertools import combinations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from memplan_cli.analysis.aliasing import SHARE_SAFELY
@@ -59,6 +59,7 @@ def check(before: Program, after: Program, copies: tuple[Op, ...]) -> None:
 
 @given(st.integers(0, 10**6), st.integers(1, 40), st.sampled_from((None, 0.9, 0.7, 0.5, 0.3)),
        st.sampled_from(("outputs counted", "outputs left out")))  # fmt: skip
+@example(2594, 35, 0.7, "outputs counted")  # a copy left out freed no work, and took bytes
 @settings(max_examples=120, deadline=None)
 def test_a_budget_changes_no_result(
     seed: int, length: int, share: float | None, how: str

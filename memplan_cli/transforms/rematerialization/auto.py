@@ -161,7 +161,11 @@ class _Search:
     def curve(self) -> list[Trial]:
         """Return the trials that no other beats in both peak and work."""
         front: list[Trial] = []
-        for trial in sorted(self._trials, key=lambda t: (t.work, t.peak)):
+        copies = [
+            (t.work, t.peak, len(t.copied.copies), at) for at, t in enumerate(self._trials)
+        ]
+        for *_, at in sorted(copies):
+            trial = self._trials[at]
             if not front or trial.peak < front[-1].peak:
                 front.append(trial)
         return front

@@ -54,6 +54,8 @@ def _tried(trial: Trial, op: Op, terms: Terms, limit: int) -> Trial:
         return trial
     variables = fewer.program.vars
     work = sum(op_cost(each, variables).work for each in fewer.copies)
+    if work >= trial.work and peak > trial.peak:
+        return trial  # bytes for nothing
     return replace(trial, copied=fewer, peak=peak, work=work)
 
 
