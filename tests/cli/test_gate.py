@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from memplan_cli.reporting.schemas import NAMES
+from memplan_cli.core.schema_names import SCHEMA_NAMES
 from story import GOOD, LONGER, memplan, write
 
 if TYPE_CHECKING:
@@ -303,7 +303,7 @@ def test_diff_of_a_model_with_itself_finds_nothing() -> None:
     assert {metric["change"] for metric in found["metrics"]} == {0}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SCHEMA_NAMES)
 def test_schemas_are_printed(name: str) -> None:
     assert json.loads(memplan("schema", name).stdout)["$id"] == f"memplan.{name}/1"
     assert memplan("schema", "other").exit_code == 2

@@ -10,12 +10,13 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
+from memplan_cli.core.schema_names import SCHEMA_NAMES
 from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import SettingsError
 from memplan_cli.planning.checking.plan_file import read_plan
 from memplan_cli.reporting.findings.baseline import dumps
 from memplan_cli.reporting.findings.snapshot import snapshot_of
-from memplan_cli.reporting.schemas import NAMES, schema_text
+from memplan_cli.reporting.schemas import schema_text
 from memplan_cli.settings.keys import KEYS
 from memplan_cli.settings.sources import read_yaml
 
@@ -42,7 +43,7 @@ def test_every_plan_report_and_baseline_is_valid(path: Path) -> None:
     assert mistakes("baseline", json.loads(baseline)) == []
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SCHEMA_NAMES)
 def test_nothing_at_all_is_no_plan_report_or_baseline(name: str) -> None:
     assert bool(mistakes(name, {})) == (name != "config")
     assert mistakes(name, [])

@@ -7,36 +7,14 @@ from typing import TYPE_CHECKING
 import click
 
 from memplan_cli.cli.common import output_options, say
+from memplan_cli.core.schema_names import SCHEMA_NAMES
 
 if TYPE_CHECKING:
     from memplan_cli.cli.common import Output
 
-NAMES = (
-    "plan",
-    "report",
-    "config",
-    "baseline",
-    "certificate",
-    "diff",
-    "doctor",
-    "fit",
-    "gate",
-    "pack",
-    "settings",
-    "simulate",
-    "soak",
-    "sweep",
-    "train-step",
-    "validate",
-    "verified",
-    "why-peak",
-    "why-process",
-    "why-tensor",
-)
-
 
 @click.command()
-@click.argument("name", type=click.Choice(NAMES), required=False)
+@click.argument("name", type=click.Choice(SCHEMA_NAMES), required=False)
 @click.option("--all", "every", is_flag=True, help="Print all of them, by name.")
 @output_options
 def schema(name: str | None, *, every: bool, output: Output) -> None:

@@ -5,31 +5,8 @@ from __future__ import annotations
 import json
 from importlib.resources import files
 
+from memplan_cli.core.schema_names import SCHEMA_NAMES
 from memplan_cli.errors import SettingsError
-
-NAMES = (
-    "plan",
-    "report",
-    "config",
-    "baseline",
-    "certificate",
-    "diff",
-    "doctor",
-    "fit",
-    "gate",
-    "pack",
-    "settings",
-    "simulate",
-    "soak",
-    "sweep",
-    "train-step",
-    "validate",
-    "verified",
-    "why-peak",
-    "why-process",
-    "why-tensor",
-)
-"""What is in files, then what commands print as JSON."""
 
 
 def schema_text(name: str) -> str:
@@ -38,8 +15,8 @@ def schema_text(name: str) -> str:
     Raises:
         SettingsError: there is none of that name.
     """
-    if name not in NAMES:
-        raise SettingsError(f"{name!r} is no schema: there are {', '.join(NAMES)}")
+    if name not in SCHEMA_NAMES:
+        raise SettingsError(f"{name!r} is no schema: there are {', '.join(SCHEMA_NAMES)}")
     return (files("memplan_cli.reporting.schemas") / f"{name}.json").read_text("utf-8")
 
 
@@ -47,4 +24,4 @@ def all_schemas_text() -> str:
     """Return every schema by its name, as one object of JSON."""
     from memplan_cli.reporting.media.json_text import json_text
 
-    return json_text({name: json.loads(schema_text(name)) for name in NAMES})
+    return json_text({name: json.loads(schema_text(name)) for name in SCHEMA_NAMES})
