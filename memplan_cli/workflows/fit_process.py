@@ -36,9 +36,17 @@ class ProcessSearch:
         """Return the highest of the process with some values; None where nobody can tell."""
         from memplan_cli.runtime.process.foresee import process_of
 
-        bound = replace(self.executed, dims={**self.settings.dims, **dims})
-        found = process_of(self.stored, bound, RuntimeSettings())
+        found = process_of(self.stored, self._at(dims), RuntimeSettings())
         return found.run if found else None
+
+    def obstacle(self, dims: Mapping[str, int]) -> str:
+        """Return what keeps the process with some values from being predicted."""
+        from memplan_cli.runtime.process.foresee import obstacle
+
+        return obstacle(self._at(dims), RuntimeSettings())
+
+    def _at(self, dims: Mapping[str, int]) -> Executed:
+        return replace(self.executed, dims={**self.settings.dims, **dims})
 
 
 def process_search(
@@ -64,9 +72,10 @@ def process_search(
         if of == "process":
             raise
         return None, (f"{_LEFT_OUT}: {error}",)
-    if found.highest(dict.fromkeys(unknown, 1)) is not None:
+    smallest = dict.fromkeys(unknown, 1)
+    if found.highest(smallest) is not None:
         return found, ()
-    why = "data decides sizes, or a kernel packs weights in a way that was not measured"
+    why = found.obstacle(smallest)
     if of == "process":
         raise UnknownSizeError(
             f"the process of {path} cannot be predicted: {why}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.program import walk
 from memplan_cli.core.results.observations import CPU, ProcessBytes
 from memplan_cli.runtime.process.loading import Loading
 from memplan_cli.runtime.process.packing import unknown_kernels
@@ -23,6 +24,7 @@ from memplan_cli.runtime.simulation.control_flow import CONTROL_FLOW
 from memplan_cli.runtime.simulation.frame import Runner
 from memplan_cli.runtime.simulation.ledger import Ledger, UnknownBytesError
 from memplan_cli.runtime.simulation.predict import model_of
+from memplan_cli.runtime.simulation.tensor_bytes import tensor_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,8 +62,7 @@ def foresee_process(
         provider: where it runs.
         workspace: what kernels ask for besides, by node, as a run has shown it; None: by rules.
     """
-    plain = provider == CPU and settings.session.get("enable_cpu_mem_arena", True)
-    if not plain or unknown_kernels(executed.program):
+    if _beyond_rules(executed, settings, provider):
         return None
     space = Space()
     loading = Loading(space, stored, executed.program)
@@ -78,6 +79,31 @@ def foresee_process(
     file = space.file.total()
     process = ProcessBytes(load, space.highest, space.anonymous, file)
     return ForeseenProcess(process, _parts(at_load, space))
+
+
+def obstacle(executed: Executed, settings: RuntimeSettings, provider: str = CPU) -> str:
+    """Return what keeps the process of a session from being foreseen, or nothing."""
+    found = _beyond_rules(executed, settings, provider)
+    if found or executed.observed is not None:
+        return found
+    known = tensor_bytes(executed.program, executed.dims)
+    open_sizes = (
+        executed.program.vars[var].name
+        for _, op in walk(executed.program.body)
+        for var in op.outputs
+        if var and var not in known
+    )
+    name = next(open_sizes, None)
+    return "" if name is None else f"data decides the size of {name!r}"
+
+
+def _beyond_rules(executed: Executed, settings: RuntimeSettings, provider: str) -> str:
+    if provider != CPU:
+        return f"it is that of {CPU} that is predicted, not of {provider}"
+    if not settings.session.get("enable_cpu_mem_arena", True):
+        return "sessions without an arena are not predicted"
+    kernels = unknown_kernels(executed.program)
+    return f"how {', '.join(kernels)} packs its weights was not measured" if kernels else ""
 
 
 def process_of(
