@@ -22,7 +22,7 @@ from memplan_cli.runtime.graph.seen_graph import executed_of, reordered
 from memplan_cli.runtime.graph.speed import is_slower_as_written
 from memplan_cli.runtime.measuring.measure import Trial
 from memplan_cli.runtime.measuring.timing import is_far_slower
-from memplan_cli.runtime.process.foresee import foresee_process, process_of
+from memplan_cli.runtime.process.foresee import Shown, foresee_process, process_of
 from memplan_cli.runtime.proofs.written import (
     Run,
     is_unoptimised,
@@ -111,7 +111,7 @@ def account_before(original: Original) -> Before:
         executed,
         DEFAULTS,
         original.provider,
-        original.seen.workspace,
+        Shown(original.seen.workspace),
     )
     predicted = replace(predict(executed, DEFAULTS, original.provider), process=process)
     return Before(executed, predicted, (*caveats(executed, original.provider), *notes))
@@ -214,7 +214,7 @@ def foreseen_cost(original: Original, before: Before, written: Written) -> tuple
         executed,
         choice.settings,
         original.provider,
-        original.seen.workspace,
+        Shown(original.seen.workspace),
     )
     if found is not None:
         process = found.process
@@ -333,7 +333,7 @@ class _Proof:
             executed,
             run.settings,
             provider,
-            run.seen.workspace,
+            Shown(run.seen.workspace),
         )
         peaks = predict(executed, run.settings, provider)
         predicted = replace(peaks, held=held, process=process)

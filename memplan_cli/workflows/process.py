@@ -94,11 +94,11 @@ def _leading_on(path: Path) -> Iterator[None]:
 def _sizes(bound: Settings) -> Sizes:
     """Return what a process is predicted at; a run shows what data decides, where one may be."""
     from memplan_cli.runtime.measuring.measure import Trial
-    from memplan_cli.runtime.process.unrun import Sizes
+    from memplan_cli.runtime.process.unrun import Run, Sizes
 
     binding = binding_of(bound)
-    run = Trial(CPU, binding.dims, feeds=binding.feeds, runs=1, timing_runs=0)
-    return Sizes(binding.dims, run if bound.run else None)
+    trial = Trial(CPU, binding.dims, feeds=binding.feeds, runs=1, timing_runs=0)
+    return Sizes(trial, Run.FOR_SIZES if bound.run else Run.NEVER)
 
 
 def report_with_prediction(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import walk
@@ -43,12 +44,28 @@ _RUN_NODE = 500
 """Bytes on the heap that runs leave for each node."""
 
 
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What real sessions of a model have shown of the process.
+
+    Attributes:
+        workspace: what kernels ask for besides, by node; None: by rules.
+        loaded: what a process took that made the session and ran nothing; None: simulated.
+    """
+
+    workspace: Mapping[str, int] | None = None
+    loaded: ProcessBytes | None = None
+
+
+NOTHING = Shown()
+
+
 def foresee_process(
     stored: StoredModel,
     executed: Executed,
     settings: RuntimeSettings,
     provider: str = CPU,
-    workspace: Mapping[str, int] | None = None,
+    shown: Shown = NOTHING,
 ) -> ForeseenProcess | None:
     """Return what a process with a session of a file is predicted to take beyond none.
 
@@ -60,19 +77,24 @@ def foresee_process(
         executed: the graph that the session runs.
         settings: of the session.
         provider: where it runs.
-        workspace: what kernels ask for besides, by node, as a run has shown it; None: by rules.
+        shown: what real sessions have shown; the rest is simulated.
     """
     if _beyond_rules(executed, settings, provider):
         return None
     space = Space()
     loading = Loading(space, stored, executed.program)
     loading.run()
+    if shown.loaded is not None:
+        space.settle(shown.loaded)
     load, at_load = space.highest, dict(space.peak)
     space.map(CODE, _RUN_CODE)
     space.add(GRAPH, _RUN_NODE * stored.nodes)
-    space.map(WEIGHT_FILES, mapped_bytes(executed.program, loading.sizes, loading.known))
+    read = mapped_bytes(executed.program, loading.sizes, loading.known)
+    space.map(WEIGHT_FILES, max(read - space.file[WEIGHT_FILES], 0))
     try:
-        scratch = workspace_by_rule(executed) if workspace is None else workspace
+        scratch = shown.workspace
+        if scratch is None:
+            scratch = workspace_by_rule(executed)
         _run(space, executed, settings, provider, scratch)
     except UnknownBytesError:
         return None
@@ -111,10 +133,10 @@ def process_of(
     executed: Executed,
     settings: RuntimeSettings,
     provider: str = CPU,
-    workspace: Mapping[str, int] | None = None,
+    shown: Shown = NOTHING,
 ) -> ProcessBytes | None:
     """Return the numbers of `foresee_process` alone."""
-    found = foresee_process(stored, executed, settings, provider, workspace)
+    found = foresee_process(stored, executed, settings, provider, shown)
     return found.process if found else None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.observations import CPU, Peaks, RuntimeSettings
@@ -14,7 +15,8 @@ from memplan_cli.runtime.graph.executed import executed_graph, executed_run
 from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN
 from memplan_cli.runtime.graph.seen_graph import reordered
 from memplan_cli.runtime.graph.speed import is_slower_as_written
-from memplan_cli.runtime.process.foresee import foresee_process, obstacle, process_of
+from memplan_cli.runtime.measuring.resident import loaded_process
+from memplan_cli.runtime.process.foresee import Shown, foresee_process, obstacle
 from memplan_cli.runtime.simulation.predict import Executed, predict
 from memplan_cli.runtime.steer import DEFAULTS, recommend_unmeasured
 
@@ -28,15 +30,24 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.steer import Recommendation
 
 
+class Run(Enum):
+    """When a model is run to predict something of it."""
+
+    NEVER = "never"
+    FOR_SIZES = "where data decides sizes"
+
+
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What a process is predicted at: numbers of dims, and a run for what data decides.
+    """What a process is predicted at, and whether a run may show what data decides."""
 
-    Without a run what data decides is not known.
-    """
+    trial: Trial
+    run: Run = Run.FOR_SIZES
 
-    dims: Mapping[str, int]
-    run: Trial | None = None
+    @property
+    def dims(self) -> Mapping[str, int]:
+        """Return the numbers of dims."""
+        return self.trial.dims
 
 
 def predicted_process(path: Path, settings: RuntimeSettings, at: Sizes) -> ForeseenProcess:
@@ -47,11 +58,21 @@ def predicted_process(path: Path, settings: RuntimeSettings, at: Sizes) -> Fores
         RuntimeUnavailableError: weights are missing, or it does not load, or not run.
     """
     executed = graph_at(path, settings, at)
-    found = foresee_process(stored_model(path), executed, settings)
+    found = _foreseen(path, executed, settings, at.trial)
     if found is None:
         why = obstacle(executed, settings)
         raise UnknownSizeError(f"the process of {path} cannot be predicted: {why}")
     return found
+
+
+def _foreseen(
+    path: Path, executed: Executed, settings: RuntimeSettings, trial: Trial
+) -> ForeseenProcess | None:
+    """Make the session as it will be made, and go on from what that took."""
+    if obstacle(executed, settings):
+        return None
+    shown = Shown(loaded=loaded_process(path, settings, trial))
+    return foresee_process(stored_model(path), executed, settings, shown=shown)
 
 
 def graph_at(path: Path, settings: RuntimeSettings, at: Sizes) -> Executed:
@@ -61,9 +82,9 @@ def graph_at(path: Path, settings: RuntimeSettings, at: Sizes) -> Executed:
         RuntimeUnavailableError: weights are missing, or it does not load, or not run.
     """
     executed = executed_graph(path, settings, at.dims)
-    if at.run is None or not obstacle(executed, settings):
+    if at.run is Run.NEVER or not obstacle(executed, settings):
         return executed
-    return executed_run(path, settings, at.run)
+    return executed_run(path, settings, at.trial)
 
 
 def unrun_facts(path: Path, program: Program, at: Sizes, nodes: Sequence[str]) -> RuntimeFacts:
@@ -83,17 +104,19 @@ def unrun_facts(path: Path, program: Program, at: Sizes, nodes: Sequence[str]) -
     choice = _chosen(before, reordered(before, nodes, program), written)
     as_it_stands = choice.settings.session.get("graph_optimization_level") is not None
     after = written if as_it_stands else reordered(before, nodes, program)
-    stored, nothing = stored_model(path), Peaks(None, None)
+    nothing = Peaks(None, None)
+    original = _foreseen(path, before, DEFAULTS, at.trial)
+    optimized = _foreseen(path, after, choice.settings, at.trial)
     return RuntimeFacts(
         name="onnxruntime",
         version=required_version(),
         provider=CPU,
         predicted={
             "original": replace(
-                predict(before, DEFAULTS), process=process_of(stored, before, DEFAULTS)
+                predict(before, DEFAULTS), process=original.process if original else None
             ),
             "optimized": replace(
-                choice.predicted, process=process_of(stored, after, choice.settings)
+                choice.predicted, process=optimized.process if optimized else None
             ),
         },
         observed={"original": nothing, "optimized": nothing},
