@@ -3,6 +3,7 @@
     python -m tests.benchmarks.process                    all of this, in turn
     python -m tests.benchmarks.process bytes [MODEL...]   load, run, private, file; disk; bits
     python -m tests.benchmarks.process times [MODEL...]   processor time of runs, in turn
+    python -m tests.benchmarks.process floor              what a session of one Identity takes
     python -m tests.benchmarks.process table              into docs/measurements/process.md
 
 Figures of a model are kept in ``out/process/`` as soon as they are there, and are not measured
@@ -32,6 +33,7 @@ from memplan_cli.workflows.files.binding import binding_of
 from memplan_cli.workflows.files.model_file import bind_whole, read_model
 
 from .models import ROOT, SHARED
+from .process_page import FLOOR
 from .runtime_settings import dims_of, specs_of
 
 if TYPE_CHECKING:
@@ -151,6 +153,24 @@ def measure_bytes(names: list[str]) -> None:
         print(name, f"{time.perf_counter() - began:.0f} s", said(row), flush=True)
 
 
+def measure_floor() -> None:
+    """Measure a session of one Identity on four bytes: no file of any model takes less."""
+    folder = OUT / FLOOR
+    folder.mkdir(parents=True, exist_ok=True)
+    values = [
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy"
+    ]
+    node = onnx.helper.make_node("Identity", ["x"], ["y"])
+    graph = onnx.helper.make_graph([node], "identity", values[:1], values[1:])
+    version = onnx.helper.make_opsetid("", 17)
+    model = onnx.helper.make_model(graph, opset_imports=[version], ir_version=8)
+    onnx.save(model, folder / "default.onnx")
+    np.savez(folder / "feed.npz", x=np.ones(1, np.float32))
+    row = {"default": measured(FLOOR, "default")}
+    (OUT / f"{FLOOR}.json").write_text(json.dumps(row, indent=1) + "\n")
+    print({key: row["default"][key] for key in KEYS}, flush=True)
+
+
 def said(row: Json) -> str:
     texts = []
     for part in HOW:
@@ -206,7 +226,7 @@ def in_turn(name: str, parts: list[str]) -> dict[str, float]:
 def main(arguments: list[str]) -> None:
     """Do one stage for the models named, or for all."""
     if not arguments:
-        for stage in ("bytes", "times", "table"):
+        for stage in ("floor", "bytes", "times", "table"):
             main([stage])
         return
     stage, *names = arguments
@@ -214,6 +234,8 @@ def main(arguments: list[str]) -> None:
     OUT.mkdir(parents=True, exist_ok=True)
     if stage == "bytes":
         measure_bytes(names)
+    elif stage == "floor":
+        measure_floor()
     elif stage == "times":
         measure_times(names)
     elif stage == "table":

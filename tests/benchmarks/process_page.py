@@ -21,6 +21,9 @@ RATIOS = ("load", "run", "private", "time")
 
 ASKED = {"load": 0.15, "run": 0.60, "private": 0.10, "time": 1.02}
 
+FLOOR = "one_identity"
+"""The row of a session that does nothing."""
+
 LARGE = 50_000_000
 """Bytes of a process, under the defaults, from which it is a large one."""
 
@@ -38,14 +41,18 @@ def write_page(folder: Path) -> None:
     }
     before, rest = PAGE.read_text().split(BEGIN, 1)
     after = rest.split(END, 1)[1]
-    lines = "\n".join(tables(complete))
+    floor = rows.get(FLOOR, {}).get("default")
+    lines = "\n".join(tables(complete, floor))
     PAGE.write_text(f"{before}{BEGIN}\n{lines}\n{END}{after}")
 
 
-def tables(rows: dict[str, Json]) -> Iterator[str]:
+def tables(rows: dict[str, Json], floor: Json | None) -> Iterator[str]:
     """Yield the lines of all tables."""
     yield from summary(rows)
     yield ""
+    if floor:
+        yield from summary_beyond(rows, floor)
+        yield ""
     yield from above_one(rows)
     yield ""
     yield from limits(rows)
@@ -87,6 +94,33 @@ def summary(rows: dict[str, Json]) -> Iterator[str]:
             yield f"| {name} ({len(group)}) | {part} | {' | '.join(cells)} | {same} |"
         cells = (shown(mean(group, "cpu", key, "external")) for key in RATIOS[:3])
         yield f"| {name} ({len(group)}) | cpu, against external data | {' | '.join(cells)} | | |"
+
+
+def summary_beyond(rows: dict[str, Json], floor: Json) -> Iterator[str]:
+    """Yield the means of what is beyond a session of one Identity, which no file can lower."""
+    sizes = ", ".join(f"{key} {floor[key] / 1e6:.1f} MB" for key in KEYS)
+    yield f"A session of one Identity: {sizes}. Of what is **beyond** it, where the defaults are"
+    yield f"{NOISE / 1e6:.0f} MB beyond it or more (in brackets: of how many models):"
+    yield ""
+    yield "| file | load | run | private |"
+    yield "|---|---|---|---|"
+    for part, base in (("cpu", "default"), ("portable", "default"), ("cpu", "external")):
+        cells = []
+        for key in KEYS[:3]:
+            found = [beyond(row, part, base, key, floor[key]) for row in rows.values()]
+            known = [value for value in found if value is not None]
+            middle = math.exp(sum(map(math.log, known)) / len(known)) if known else None
+            cells.append(f"{shown(middle)} ({len(known)})")
+        against = "" if base == "default" else ", against external data"
+        yield f"| {part}{against} | {' | '.join(cells)} |"
+
+
+def beyond(row: Json, part: str, base: str, key: str, floor: float) -> float | None:
+    """Return a ratio of what is beyond a floor; what is at the floor counts as a tenth of noise."""
+    if any(name not in row or "error" in row[name] for name in (part, base)):
+        return None
+    there, here = row[base][key] - floor, row[part][key] - floor
+    return None if there < NOISE else max(here, NOISE / 10) / there
 
 
 def shown(value: float | None) -> str:
