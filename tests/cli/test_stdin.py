@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
@@ -55,7 +55,20 @@ def test_a_model_on_standard_input_is_read_as_a_file_is(
     assert piped.exit_code == 0, piped.output
     assert "memplan-model-" not in piped.output
     named = run(b"", *("stdin.onnx" if word == "-" else word for word in words))
-    assert json.loads(piped.stdout) == json.loads(named.stdout)
+    assert steady(json.loads(piped.stdout)) == steady(json.loads(named.stdout))
+
+
+def steady(found: Any) -> Any:  # noqa: ANN401 - whatever JSON has
+    """Leave out what two processes of one model differ in."""
+    if isinstance(found, list):
+        return [steady(each) for each in found]
+    if isinstance(found, dict):
+        return {
+            name: steady(each)
+            for name, each in found.items()
+            if name not in ("process", "parts")
+        }
+    return found
 
 
 def test_what_is_written_does_not_say_where_standard_input_was_kept(
