@@ -8,6 +8,7 @@ where that run disagrees is another one made, and said in a note.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.progress import silent
@@ -24,6 +25,7 @@ from memplan_cli.runtime.measuring.measure import Trial
 from memplan_cli.runtime.measuring.timing import is_far_slower
 from memplan_cli.runtime.process.foresee import foresee_process, process_of
 from memplan_cli.runtime.proofs.written import (
+    Plain,
     Run,
     is_unoptimised,
     run_written,
@@ -122,9 +124,11 @@ def prove_outputs(original: Original, written: Written, folder: Path) -> Proved:
     if written.verdict is not None:
         return Proved(written.verdict)
     settings = RUN_AS_WRITTEN if written.as_written else RuntimeSettings()
-    run = run_written(original, written.path, settings, None)
+    held = partial(run_written, original, written.path)
+    run = held(settings, None)
     if _other_bits(run) and not written.offline:
-        run = unoptimised_both(original, written.path, run, RUN_AS_WRITTEN, folder)
+        again = partial(held, RUN_AS_WRITTEN, None)
+        run = unoptimised_both(original, run, folder, again)
     return Proved(run.verdict, as_written=run.as_written)
 
 
@@ -241,6 +245,8 @@ class _Proof:
     """The graph of a run that was read."""
     only_as_written: bool = False
     """Whether it gives the original's bits as it stands alone."""
+    plain: Plain | None = None
+    """The original without optimisation, where outputs are to be those of it."""
 
     def first(self) -> Run:
         """Run the file under the settings that are foreseen to be best."""
@@ -267,12 +273,14 @@ class _Proof:
 
     def unoptimised(self, run: Run) -> Run:
         """Compare both without optimisation."""
-        self.choice = choice = self._as_it_stands()
-        again = unoptimised_both(
-            self.original, self.written.path, run, choice.settings, self.folder
-        )
+        again = unoptimised_both(self.original, run, self.folder, self._against)
         self.only_as_written = again.as_written
         return again
+
+    def _against(self, plain: Plain) -> Run:
+        """Run the file as it stands, against the original as it ran without optimisation."""
+        self.plain = plain
+        return self._run(self._as_it_stands())
 
     def in_time(self, run: Run) -> tuple[Run, str]:
         """Run under optimisation instead where the file as it stands takes far longer."""
@@ -318,6 +326,7 @@ class _Proof:
         if self.written.verdict is not None:
             return again.seen is not None
         if self.only_as_written and run.seen is not None and again.seen is not None:
+            # Where no plain outputs are there, both are as far from those of the defaults.
             return run.seen.differences == again.seen.differences
         return again.verdict.passed
 
@@ -360,7 +369,8 @@ class _Proof:
         self.runs += 1
         needs_graph = not is_unoptimised(choice.settings) or needs_run(self._file())
         graph = self.folder / f"run{self.runs}.onnx" if needs_graph else None
-        return run_written(self.original, self.written.path, choice.settings, graph)
+        path, settings = self.written.path, choice.settings
+        return run_written(self.original, path, settings, graph, self.plain)
 
     def _file(self) -> Executed:
         return Executed(self.written.program, self.original.dims)
@@ -374,7 +384,7 @@ class _Proof:
         return foreseen(executed, RuntimeSettings(), self.original.provider, workspace)
 
     def _as_it_stands(self) -> Recommendation:
-        workspace = self.original.seen.workspace
+        workspace = (self.plain or self.original.seen).workspace
         return foreseen(self._file(), RUN_AS_WRITTEN, self.original.provider, workspace)
 
     def _after(self, run: Run) -> Executed:

@@ -117,7 +117,8 @@ class _Proving:
         written = _written(candidate, path)
         if not self.original.repeats:
             # Copies that draw the same numbers, or first runs alone, are compared.
-            other = compared(candidate.rewriting, path, candidate.check)
+            check = replace(candidate.check, noise=self.original.seen.differences)
+            other = compared(candidate.rewriting, path, check)
             written = replace(
                 written,
                 verdict=other.verdict,
