@@ -254,14 +254,12 @@ class _Proof:
 
     def foreseen(self) -> Recommendation:
         """Return the settings that are foreseen to be best."""
-        as_it_stands = self._as_it_stands()
         if self.written.as_written or self.written.offline:
-            return as_it_stands
-        optimised = self._optimised()
+            return self._as_it_stands()
         program, dims = self.written.program, self.original.dims
         if is_slower_as_written(program, dims, self.before.executed):
-            return optimised
-        return min((optimised, as_it_stands), key=_least)
+            return self._optimised()
+        return min((self._optimised(), self._as_it_stands()), key=_least)
 
     def executed(self, settings: RuntimeSettings) -> Executed:
         """Return the graph that a session of the file is foreseen to run."""
