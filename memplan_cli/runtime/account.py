@@ -56,6 +56,9 @@ if TYPE_CHECKING:
 _WORTH = 0.98
 """Share of what an arena holds that must be left for another run to be worth it."""
 
+_NOTICED = 1 << 18
+"""Bytes below which another arena makes no other process: a session of nothing takes 8 MB."""
+
 
 @dataclass(frozen=True, slots=True)
 class Written:
@@ -299,11 +302,12 @@ class _Proof:
             return run, ""
         held = held_without_weights(run.seen.peaks)
         expected = self.choice.predicted.held
-        if expected is not None and _WORTH * held <= expected:
+        least = min(int(_WORTH * held), held - _NOTICED)
+        if expected is not None and least <= expected:
             return run, ""
         executed, workspace = self._after(run), run.seen.workspace
         better = with_best_arena(executed, run.settings, self.original.provider, workspace)
-        if better is None or (better.predicted.held or 0) >= _WORTH * held:
+        if better is None or (better.predicted.held or 0) >= least:
             return run, ""
         if better.settings.arena == run.settings.arena or has_several_regions(better):
             # When a kernel asks for its workspace is not known to the step, and two sessions of
