@@ -45,7 +45,7 @@ from memplan_cli.runtime.steer import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from memplan_cli.core.program import Program
@@ -55,6 +55,9 @@ if TYPE_CHECKING:
 
 _WORTH = 0.98
 """Share of what an arena holds that must be left for another run to be worth it."""
+
+_EXACT, _EXACT_BYTES = 50, 2 << 20
+"""A process is foreseen within one part in so many, or so many bytes, whichever is more."""
 
 _NOTICED = 1 << 18
 """Bytes below which another arena makes no other process: a session of nothing takes 8 MB."""
@@ -206,12 +209,45 @@ def own_settings(
     )
 
 
-def foreseen_cost(original: Original, before: Before, written: Written) -> tuple[bool, int]:
-    """Rank a written model by the process that it is foreseen to take, loading included.
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a written model is foreseen to take, in bytes.
+
+    Attributes:
+        unknown: whether its process cannot be foreseen.
+        process: at its highest when loaded and with runs, and what is private after them.
+        arena: what the arena holds beside weights, and the peak of the first run.
+    """
+
+    unknown: bool
+    process: int
+    arena: int
+
+
+def ranked(costs: Sequence[Cost]) -> list[int]:
+    """Return the places of what costs least first: by the process, if it can be foreseen.
+
+    Of those whose process is the same as the least one, as exactly as one can be foreseen,
+    the lower arena is better.
+    """
+    least = min(((cost.unknown, cost.process) for cost in costs), default=(False, 0))
+    most = least[1] + max(least[1] // _EXACT, _EXACT_BYTES)
+
+    def rank(place: int) -> tuple[bool, bool, int, int]:
+        cost = costs[place]
+        beyond = cost.unknown != least[0] or cost.process > most
+        first, second = cost.process, cost.arena
+        return cost.unknown, beyond, *((first, second) if beyond else (second, first))
+
+    return sorted(range(len(costs)), key=rank)
+
+
+def foreseen_cost(original: Original, before: Before, written: Written) -> Cost:
+    """Return what a written model is foreseen to take, loading included.
 
     Its path is that of a file with the same weights. Where a process cannot be foreseen,
     what the arena holds counts, weights included: what is packed by each session lies there;
-    what was packed in the file is mapped. Such a file comes after those that can.
+    what was packed in the file is mapped.
     """
     proof = _Proof(original, before, written, written.path)
     choice = proof.foreseen()
@@ -223,14 +259,16 @@ def foreseen_cost(original: Original, before: Before, written: Written) -> tuple
         original.provider,
         original.seen.workspace,
     )
+    unknown, least = _least(choice)
     if found is not None:
         process = found.process
-        return False, process.load + process.run + process.private
-    unknown, least = _least(choice)
+        total = process.load + process.run + process.private
+        return Cost(unknown=False, process=total, arena=least)
     peaks = original.seen.peaks
     if unknown:
         least = 2 * (peaks.first_run_peak or 0)
-    return True, least + (0 if written.offline else peaks.weights or 0)
+    weights = 0 if written.offline else peaks.weights or 0
+    return Cost(unknown=True, process=least + weights, arena=least)
 
 
 @dataclass(slots=True)
@@ -375,7 +413,12 @@ class _Proof:
         return run_written(self.original, path, settings, graph, self.plain)
 
     def _file(self) -> Executed:
-        return Executed(self.written.program, self.original.dims)
+        """Return the file as it stands; what data decides is foreseen from the original's run.
+
+        The runtime's own graph has the same values whoever has it written.
+        """
+        observed = self.before.executed.observed if self.written.offline else None
+        return Executed(self.written.program, self.original.dims, observed=observed)
 
     def _under_optimisation(self) -> Executed:
         return reordered(self.before.executed, self.original.nodes, self.written.program)
