@@ -8,6 +8,7 @@ where that run disagrees is another one made, and said in a note.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.progress import silent
@@ -24,6 +25,7 @@ from memplan_cli.runtime.measuring.measure import Trial
 from memplan_cli.runtime.measuring.timing import is_far_slower
 from memplan_cli.runtime.process.foresee import foresee_process, process_of
 from memplan_cli.runtime.proofs.written import (
+    Plain,
     Run,
     is_unoptimised,
     run_written,
@@ -43,7 +45,7 @@ from memplan_cli.runtime.steer import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from memplan_cli.core.program import Program
@@ -53,6 +55,12 @@ if TYPE_CHECKING:
 
 _WORTH = 0.98
 """Share of what an arena holds that must be left for another run to be worth it."""
+
+_EXACT, _EXACT_BYTES = 50, 2 << 20
+"""A process is foreseen within one part in so many, or so many bytes, whichever is more."""
+
+_NOTICED = 1 << 18
+"""Bytes below which another arena makes no other process: a session of nothing takes 8 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +130,11 @@ def prove_outputs(original: Original, written: Written, folder: Path) -> Proved:
     if written.verdict is not None:
         return Proved(written.verdict)
     settings = RUN_AS_WRITTEN if written.as_written else RuntimeSettings()
-    run = run_written(original, written.path, settings, None)
+    held = partial(run_written, original, written.path)
+    run = held(settings, None)
     if _other_bits(run) and not written.offline:
-        run = unoptimised_both(original, written.path, run, RUN_AS_WRITTEN, folder)
+        again = partial(held, RUN_AS_WRITTEN, None)
+        run = unoptimised_both(original, run, folder, again)
     return Proved(run.verdict, as_written=run.as_written)
 
 
@@ -199,12 +209,45 @@ def own_settings(
     )
 
 
-def foreseen_cost(original: Original, before: Before, written: Written) -> tuple[bool, int]:
-    """Rank a written model by the process that it is foreseen to take, loading included.
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a written model is foreseen to take, in bytes.
+
+    Attributes:
+        unknown: whether its process cannot be foreseen.
+        process: at its highest when loaded and with runs, and what is private after them.
+        arena: what the arena holds beside weights, and the peak of the first run.
+    """
+
+    unknown: bool
+    process: int
+    arena: int
+
+
+def ranked(costs: Sequence[Cost]) -> list[int]:
+    """Return the places of what costs least first: by the process, if it can be foreseen.
+
+    Of those whose process is the same as the least one, as exactly as one can be foreseen,
+    the lower arena is better.
+    """
+    least = min(((cost.unknown, cost.process) for cost in costs), default=(False, 0))
+    most = least[1] + max(least[1] // _EXACT, _EXACT_BYTES)
+
+    def rank(place: int) -> tuple[bool, bool, int, int]:
+        cost = costs[place]
+        beyond = cost.unknown != least[0] or cost.process > most
+        first, second = cost.process, cost.arena
+        return cost.unknown, beyond, *((first, second) if beyond else (second, first))
+
+    return sorted(range(len(costs)), key=rank)
+
+
+def foreseen_cost(original: Original, before: Before, written: Written) -> Cost:
+    """Return what a written model is foreseen to take, loading included.
 
     Its path is that of a file with the same weights. Where a process cannot be foreseen,
     what the arena holds counts, weights included: what is packed by each session lies there;
-    what was packed in the file is mapped. Such a file comes after those that can.
+    what was packed in the file is mapped.
     """
     proof = _Proof(original, before, written, written.path)
     choice = proof.foreseen()
@@ -216,14 +259,16 @@ def foreseen_cost(original: Original, before: Before, written: Written) -> tuple
         original.provider,
         original.seen.workspace,
     )
+    unknown, least = _least(choice)
     if found is not None:
         process = found.process
-        return False, process.load + process.run + process.private
-    unknown, least = _least(choice)
+        total = process.load + process.run + process.private
+        return Cost(unknown=False, process=total, arena=least)
     peaks = original.seen.peaks
     if unknown:
         least = 2 * (peaks.first_run_peak or 0)
-    return True, least + (0 if written.offline else peaks.weights or 0)
+    weights = 0 if written.offline else peaks.weights or 0
+    return Cost(unknown=True, process=least + weights, arena=least)
 
 
 @dataclass(slots=True)
@@ -241,6 +286,8 @@ class _Proof:
     """The graph of a run that was read."""
     only_as_written: bool = False
     """Whether it gives the original's bits as it stands alone."""
+    plain: Plain | None = None
+    """The original without optimisation, where outputs are to be those of it."""
 
     def first(self) -> Run:
         """Run the file under the settings that are foreseen to be best."""
@@ -248,14 +295,12 @@ class _Proof:
 
     def foreseen(self) -> Recommendation:
         """Return the settings that are foreseen to be best."""
-        as_it_stands = self._as_it_stands()
         if self.written.as_written or self.written.offline:
-            return as_it_stands
-        optimised = self._optimised()
+            return self._as_it_stands()
         program, dims = self.written.program, self.original.dims
         if is_slower_as_written(program, dims, self.before.executed):
-            return optimised
-        return min((optimised, as_it_stands), key=_least)
+            return self._optimised()
+        return min((self._optimised(), self._as_it_stands()), key=_least)
 
     def executed(self, settings: RuntimeSettings) -> Executed:
         """Return the graph that a session of the file is foreseen to run."""
@@ -267,12 +312,14 @@ class _Proof:
 
     def unoptimised(self, run: Run) -> Run:
         """Compare both without optimisation."""
-        self.choice = choice = self._as_it_stands()
-        again = unoptimised_both(
-            self.original, self.written.path, run, choice.settings, self.folder
-        )
+        again = unoptimised_both(self.original, run, self.folder, self._against)
         self.only_as_written = again.as_written
         return again
+
+    def _against(self, plain: Plain) -> Run:
+        """Run the file as it stands, against the original as it ran without optimisation."""
+        self.plain = plain
+        return self._run(self._as_it_stands())
 
     def in_time(self, run: Run) -> tuple[Run, str]:
         """Run under optimisation instead where the file as it stands takes far longer."""
@@ -293,11 +340,12 @@ class _Proof:
             return run, ""
         held = held_without_weights(run.seen.peaks)
         expected = self.choice.predicted.held
-        if expected is not None and _WORTH * held <= expected:
+        least = min(int(_WORTH * held), held - _NOTICED)
+        if expected is not None and least <= expected:
             return run, ""
         executed, workspace = self._after(run), run.seen.workspace
         better = with_best_arena(executed, run.settings, self.original.provider, workspace)
-        if better is None or (better.predicted.held or 0) >= _WORTH * held:
+        if better is None or (better.predicted.held or 0) >= least:
             return run, ""
         if better.settings.arena == run.settings.arena or has_several_regions(better):
             # When a kernel asks for its workspace is not known to the step, and two sessions of
@@ -318,6 +366,7 @@ class _Proof:
         if self.written.verdict is not None:
             return again.seen is not None
         if self.only_as_written and run.seen is not None and again.seen is not None:
+            # Where no plain outputs are there, both are as far from those of the defaults.
             return run.seen.differences == again.seen.differences
         return again.verdict.passed
 
@@ -360,10 +409,16 @@ class _Proof:
         self.runs += 1
         needs_graph = not is_unoptimised(choice.settings) or needs_run(self._file())
         graph = self.folder / f"run{self.runs}.onnx" if needs_graph else None
-        return run_written(self.original, self.written.path, choice.settings, graph)
+        path, settings = self.written.path, choice.settings
+        return run_written(self.original, path, settings, graph, self.plain)
 
     def _file(self) -> Executed:
-        return Executed(self.written.program, self.original.dims)
+        """Return the file as it stands; what data decides is foreseen from the original's run.
+
+        The runtime's own graph has the same values whoever has it written.
+        """
+        observed = self.before.executed.observed if self.written.offline else None
+        return Executed(self.written.program, self.original.dims, observed=observed)
 
     def _under_optimisation(self) -> Executed:
         return reordered(self.before.executed, self.original.nodes, self.written.program)
@@ -374,7 +429,7 @@ class _Proof:
         return foreseen(executed, RuntimeSettings(), self.original.provider, workspace)
 
     def _as_it_stands(self) -> Recommendation:
-        workspace = self.original.seen.workspace
+        workspace = (self.plain or self.original.seen).workspace
         return foreseen(self._file(), RUN_AS_WRITTEN, self.original.provider, workspace)
 
     def _after(self, run: Run) -> Executed:

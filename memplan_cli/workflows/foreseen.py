@@ -84,15 +84,12 @@ class _Proving:
         before = self.before
         if before is None or len(candidates) == 1:
             return list(candidates)
-        from memplan_cli.runtime.account import foreseen_cost
+        from memplan_cli.runtime.account import foreseen_cost, ranked
 
-        return sorted(
-            candidates,
-            # The weights are those of the file that is rewritten, wherever they lie.
-            key=lambda c: foreseen_cost(
-                self.original, before, _written(c, c.rewriting.file.path)
-            ),
-        )
+        # The weights are those of the file that is rewritten, wherever they lie.
+        written = (_written(c, c.rewriting.file.path) for c in candidates)
+        costs = [foreseen_cost(self.original, before, each) for each in written]
+        return [candidates[place] for place in ranked(costs)]
 
     def proved(self, candidate: Candidate, files: RewrittenFiles, folder: Path) -> Plan:
         """Return the plan with what running the written model says of it."""
@@ -117,7 +114,8 @@ class _Proving:
         written = _written(candidate, path)
         if not self.original.repeats:
             # Copies that draw the same numbers, or first runs alone, are compared.
-            other = compared(candidate.rewriting, path, candidate.check)
+            check = replace(candidate.check, noise=self.original.seen.differences)
+            other = compared(candidate.rewriting, path, check)
             written = replace(
                 written,
                 verdict=other.verdict,

@@ -82,18 +82,21 @@ for _ in range(2):
 """
 
 COUNTED = """
+import json
 import sys
 from memplan_cli.runtime.workers import worker
 real, started = worker.start_script, []
 def counted(arguments, *words, **more):
-    started.append(arguments[-1])
-    return real(arguments, *words, **more)
+    job = real(arguments, *words, **more)
+    started.append((arguments[-1], job))
+    return job
 worker.start_script = counted
 from memplan_cli.__main__ import main
 try:
     main()
 finally:
-    print(len(started), *started, file=open(__file__ + ".started", "w"))
+    with open(__file__ + ".started", "w") as file:
+        json.dump([(job.process, kind) for kind, job in started], file)
 """
 
 COUNTED_WAYS = ("optimize", "--target cpu")
@@ -177,9 +180,12 @@ def saved(model: Path) -> Json:
     seen = runtime["observed"]
     before, after = seen["original"], seen["optimized"]
     predicted = runtime["predicted"]["optimized"]["first_run_peak"]
-    started = model.with_name("counted.py.started").read_text().split()
+    purposes: dict[int, list[str]] = {}
+    for process, kind in json.loads(model.with_name("counted.py.started").read_text()):
+        purposes.setdefault(process, []).append(kind)
     return {
-        "processes": int(started[0]),
+        "processes": len(purposes),
+        "purposes": list(purposes.values()),
         "first run": ratio(after["first_run_peak"], before["first_run_peak"]),
         "held": ratio(after["held"], before["held"]),
         "held-w": ratio(*(each["held"] - each["weights"] for each in (after, before))),
