@@ -23,7 +23,7 @@ from memplan_cli.runtime.graph.seen_graph import executed_of, reordered
 from memplan_cli.runtime.graph.speed import is_slower_as_written
 from memplan_cli.runtime.measuring.measure import Trial
 from memplan_cli.runtime.measuring.timing import is_far_slower
-from memplan_cli.runtime.process.foresee import foresee_process, process_of
+from memplan_cli.runtime.process.foresee import Shown, foresee_process, process_of
 from memplan_cli.runtime.proofs.written import (
     Plain,
     Run,
@@ -119,7 +119,7 @@ def account_before(original: Original) -> Before:
         executed,
         DEFAULTS,
         original.provider,
-        original.seen.workspace,
+        Shown(original.seen.workspace),
     )
     predicted = replace(predict(executed, DEFAULTS, original.provider), process=process)
     return Before(executed, predicted, (*caveats(executed, original.provider), *notes))
@@ -257,7 +257,7 @@ def foreseen_cost(original: Original, before: Before, written: Written) -> Cost:
         executed,
         choice.settings,
         original.provider,
-        original.seen.workspace,
+        Shown(original.seen.workspace),
     )
     unknown, least = _least(choice)
     if found is not None:
@@ -382,7 +382,7 @@ class _Proof:
             executed,
             run.settings,
             provider,
-            run.seen.workspace,
+            Shown(run.seen.workspace),
         )
         peaks = predict(executed, run.settings, provider)
         predicted = replace(peaks, held=held, process=process)

@@ -11,14 +11,15 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from memplan_cli.core.results.observations import CUDA, RuntimeSettings
+from memplan_cli.core.results.observations import CUDA, ProcessBytes, RuntimeSettings
 from memplan_cli.onnx_io.weights.stored import stored_model
 from memplan_cli.runtime.graph.executed import executed_graph
 from memplan_cli.runtime.measuring.measure import Trial
-from memplan_cli.runtime.measuring.resident import observed_process
-from memplan_cli.runtime.process.foresee import foresee_process
+from memplan_cli.runtime.measuring.resident import loaded_process, observed_process
+from memplan_cli.runtime.process.foresee import Shown, foresee_process
 from memplan_cli.runtime.process.packing import panels
-from memplan_cli.runtime.process.parts import ARENA, INSIDE, PACKED
+from memplan_cli.runtime.process.parts import ARENA, CODE, INSIDE, PACKED
+from memplan_cli.runtime.process.space import Space
 from memplan_cli.runtime.process.workspace import workspace_by_rule
 
 if TYPE_CHECKING:
@@ -87,6 +88,36 @@ def test_the_parts_of_the_run_add_up_to_it(model: Path) -> None:
     assert sum(part.run for part in found.parts) == found.process.run
     assert sum(part.load for part in found.parts) == found.process.load
     assert sum(part.private for part in found.parts) == found.process.private
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what a process takes")
+def test_what_a_session_took_that_was_made_is_the_load_and_parts_still_add_up(
+    model: Path,
+) -> None:
+    executed = executed_graph(model, DEFAULTS, {"batch": 4})
+    seen = loaded_process(model, DEFAULTS, Trial("cpu", {"batch": 4}))
+    assert seen is not None
+    found = foresee_process(stored_model(model), executed, DEFAULTS, shown=Shown(loaded=seen))
+    assert found is not None
+    assert found.process.load == seen.load
+    for name in ("load", "run", "private"):
+        parts = sum(getattr(part, name) for part in found.parts)
+        assert parts == getattr(found.process, name), name
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 1, 3])
+def test_a_load_that_is_far_from_the_rules_leaves_no_part_below_nothing(share: float) -> None:
+    space = Space()
+    space.take("weights", 1_000_000)
+    space.map(CODE, 500_000)
+    highest = int(space.highest * share)
+    space.settle(ProcessBytes(highest, highest, int(space.anonymous * share), 600_000))
+    assert space.highest == highest
+    assert space.peak.total() == highest
+    parts = space.anonymous_parts()
+    assert parts.total() == space.anonymous
+    assert min(parts.values()) >= 0
+    assert space.file.total() == 600_000
 
 
 def test_each_layer_keeps_a_packed_copy_of_its_weights(model: Path) -> None:
