@@ -236,6 +236,17 @@ def _move(draw: Draw, kind: str) -> Case:  # noqa: PLR0911 - one for each operat
     return Case("Gather", (x, np.asarray(at, np.int64)), {"axis": axis})
 
 
+def _by_index(draw: Draw, kind: str) -> Case:
+    dims, axis = draw.dims(3), draw.one_of(0, 1, -1)
+    x, shape = draw.floats(*dims), list(dims)
+    shape[axis] = draw.one_of(1, 3, 5)
+    at = draw.rng.integers(0, dims[axis], shape).astype(np.int64)
+    if kind == "GatherElements":
+        return Case(kind, (x, at), {"axis": axis})
+    updates = draw.floats(*shape)
+    return Case(kind, (x, at, updates), {"axis": axis, "reduction": "add"})
+
+
 def _window(draw: Draw, kind: str) -> Case:
     x = draw.whole(2, 4, int(draw.rng.integers(9, 14)), int(draw.rng.integers(9, 14)))
     attributes: dict[str, Any] = {
@@ -379,6 +390,7 @@ FAMILIES: tuple[tuple[Callable[[Draw, str], Case], Sequence[str]], ...] = (
             "Gather",
         ),
     ),
+    (_by_index, ("GatherElements", "ScatterElements")),
     (_window, ("Conv", "MaxPool", "AveragePool")),
     (
         _normalised,
@@ -429,6 +441,6 @@ CASES: Mapping[str, Callable[[Draw], Case]] = {
 """A random case of each operator, by its name in the table."""
 
 ONLY_IN_RUNTIME = frozenset(kind for kind in CASES if ":" in kind) | {
-    "SimplifiedLayerNormalization", "AveragePool", "MaxPool",
+    "SimplifiedLayerNormalization", "AveragePool", "MaxPool", "GatherElements",
 }  # fmt: skip
 """Operators that the reference evaluator does not know, or pads wrongly (onnx 1.23)."""

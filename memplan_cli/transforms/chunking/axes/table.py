@@ -8,6 +8,7 @@ from memplan_cli.analysis.aliasing import STANDARD_DOMAINS
 from memplan_cli.transforms.chunking.axes import (
     attention,
     elementwise,
+    indexing,
     moves,
     normalisation,
     products,
@@ -27,6 +28,7 @@ RULES: Mapping[str, Rule] = {
     **attention.RULES,
     **normalisation.RULES,
     **moves.RULES,
+    **indexing.RULES,
     **windows.RULES,
 }
 """Operators of other domains stand under ``domain:type``."""
