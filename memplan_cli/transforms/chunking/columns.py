@@ -91,7 +91,7 @@ def by_columns(graph: Graph, budget: int) -> Recomputed | None:
         chain
         for at in range(len(graph.ops))
         for chain in _chains(graph, at, budget)
-        if _is_crossed(graph, chain)
+        if _is_crossed(graph, chain) and _frees(graph, chain)
     ]
     writer = _Writer(graph)
     for chain in sorted(chains, key=lambda each: (not each.has_statistics, each.reader)):
@@ -182,6 +182,25 @@ def _is_crossed(graph: Graph, chain: _Chain) -> bool:
     )
 
 
+def _frees(graph: Graph, chain: _Chain) -> bool:
+    """Whether the others who read what the product reads can have it in pieces without it."""
+    var, axis = chain.var, chain.axes[chain.var]
+    others = (axes_read(graph, at, var) - {axis} for at in _left(graph, chain))
+    return all(
+        any(_chain(graph, chain.reader, var, other) for other in sorted(axes))
+        for axes in others
+    )
+
+
+def _left(graph: Graph, chain: _Chain) -> list[int]:
+    """Return who goes on reading what a product reads: all that can take it another way."""
+    own = {chain.axes[chain.var]}
+    readers = graph.readers(chain.var)
+    return [
+        at for at in readers if at != chain.reader and axes_read(graph, at, chain.var) != own
+    ]
+
+
 def _makes_so(graph: Graph, var: VarId, axis: int) -> bool:
     at = graph.flow.producer[var]
     place = graph.ops[at].outputs.index(var)
@@ -224,13 +243,9 @@ class _Writer:
         if not self.copied.isdisjoint(chain.ops):
             return
         self.copied.update(chain.ops)
-        axis = chain.axes[chain.var]
         # Who can take nothing but columns, as the sum over rows for a bias, reads them too.
-        readers = [
-            at
-            for at in self.graph.readers(chain.var)
-            if at == chain.reader or axes_read(self.graph, at, chain.var) == {axis}
-        ]
+        left = _left(self.graph, chain)
+        readers = [at for at in self.graph.readers(chain.var) if at not in left]
         names: dict[VarId, VarId] = {}
         ops = self._before.setdefault(min(readers), [])
         for at in chain.ops:
