@@ -12,7 +12,7 @@ tiles of a convolution     positions are columns of a product: the same where it
                            into blocks as for the whole (`_block`); never less than 4 rows
 sums over the last axis    rows are summed from where registers are aligned: other rows of a
                            piece lie otherwise unless a row, or what lies before a piece,
-                           fills whole registers
+                           fills whole registers; from 4 rows the same
 sums over other axes       one sample alone is summed in another order; from 4 the same
 Eigen's functions          elements are computed 4 to 16 at a time and the rest one by one,
                            by another formula: only where pieces have no such rest
@@ -28,7 +28,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-from memplan_cli.transforms.chunking.axes.normalisation import REDUCTIONS
+from memplan_cli.transforms.chunking.axes.normalisation import REDUCTIONS, reduced_axes
 from memplan_cli.transforms.chunking.axes.table import operator
 from memplan_cli.transforms.chunking.axes.terms import Role
 
@@ -71,8 +71,15 @@ def _block(columns: int, summed: int) -> int:
 def least(node: Node, split: Split) -> int:
     """Return how narrow a piece may be."""
     if operator(node.op) in _SUMS:
-        return _LEAST_OF_SUMS
+        rows = prod(node.made) // split.extent
+        return 1 if _sums_rows(node) and rows >= _LEAST_OF_SUMS else _LEAST_OF_SUMS
     return _LEAST[split.role]
+
+
+def _sums_rows(node: Node) -> bool:
+    """Whether what is summed lies together, so that any axes before are rows of one matrix."""
+    gone, rank = reduced_axes(node), len(node.shape(0) or ())
+    return gone is not None and sorted(gone) == list(range(rank - len(gone), rank))
 
 
 def keeps_bits(node: Node, split: Split, pieces: Iterable[Range]) -> bool:
