@@ -34,6 +34,9 @@ class Wide(Draw):
     def doubles(self, *shape: int) -> Array:
         return self.floats(*shape)
 
+    def scale(self) -> float:
+        return 0.2
+
 
 def drawn(kind: str, seed: int) -> tuple[Case, Node] | None:
     """Return a case that the runtime can run; not every one of the reference's is."""

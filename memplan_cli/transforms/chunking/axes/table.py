@@ -8,6 +8,7 @@ from memplan_cli.analysis.aliasing import STANDARD_DOMAINS
 from memplan_cli.transforms.chunking.axes import (
     attention,
     elementwise,
+    fused_attention,
     indexing,
     moves,
     normalisation,
@@ -26,6 +27,7 @@ RULES: Mapping[str, Rule] = {
     **elementwise.RULES,
     **products.RULES,
     **attention.RULES,
+    **fused_attention.RULES,
     **normalisation.RULES,
     **moves.RULES,
     **indexing.RULES,
@@ -36,6 +38,7 @@ RULES: Mapping[str, Rule] = {
 EDITS: Mapping[str, Editor] = {
     **elementwise.EDITS,
     **attention.EDITS,
+    **fused_attention.EDITS,
     **normalisation.EDITS,
     **moves.EDITS,
     **windows.EDITS,
