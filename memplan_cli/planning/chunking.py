@@ -39,7 +39,7 @@ def in_pieces(
     """
     from memplan_cli.transforms.chunking.axes.terms import Facts
     from memplan_cli.transforms.chunking.graph import Graph
-    from memplan_cli.transforms.chunking.search import search
+    from memplan_cli.transforms.chunking.search import search, search_by_columns
 
     budget = _budget(settings)
     if settings.bounds or any(size.symbols for size in scope.sizes.values()):
@@ -52,6 +52,8 @@ def in_pieces(
     terms = terms_of(program, scope, settings).resident
     found = search(graph, terms, budget)
     allowed = int(budget * found.before) if isinstance(budget, float) else budget
+    if found.peak > allowed:
+        found = search_by_columns(graph, terms, found, allowed)
     return Chunking(
         found.chunked.program if found.choices else program,
         found.chunked.constants,

@@ -34,6 +34,9 @@ class Wide(Draw):
     def doubles(self, *shape: int) -> Array:
         return self.floats(*shape)
 
+    def scale(self) -> float:
+        return 0.2
+
 
 def drawn(kind: str, seed: int) -> tuple[Case, Node] | None:
     """Return a case that the runtime can run; not every one of the reference's is."""
@@ -95,6 +98,31 @@ def test_rows_that_fill_registers_are_summed_alike_in_pieces() -> None:
         node = case.node(case.run_in_runtime())
         for split, cuts in allowed(case, node, 0):
             assert not differences(case, node, split, cuts, Case.run_in_runtime), kind
+
+
+@pytest.mark.parametrize("kind", ["ReduceSum", "ReduceMean", "ReduceL2"])
+@pytest.mark.parametrize("dims", [(256, 77), (512, 3), (5, 64, 77), (3, 8, 8, 129)])
+def test_rows_of_any_width_are_summed_alike_where_pieces_begin_as_registers_do(
+    kind: str, dims: tuple[int, ...]
+) -> None:
+    x, last = Wide(3).whole(*dims), np.array([-1], np.int64)
+    case = Case(kind, (x, last), constants=(1,))
+    node = case.node(case.run_in_runtime())
+    split = splits(node)[0]
+    cuts = [1, 3] if len(dims) > 2 else [64, 192]
+    cuts = [at for at in cuts if at < dims[0]]
+    assert keeps_bits(node, split, pairwise([0, *cuts, split.extent]))
+    assert not differences(case, node, split, cuts, Case.run_in_runtime)
+
+
+def test_rows_that_begin_elsewhere_are_not_summed_in_pieces() -> None:
+    case = Case(
+        "ReduceSum", (Wide(3).whole(256, 77), np.array([-1], np.int64)), constants=(1,)
+    )
+    node = case.node(case.run_in_runtime())
+    (split,) = splits(node)
+    assert not keeps_bits(node, split, [(0, 65), (65, 256)])
+    assert differences(case, node, split, [65, 130, 195], Case.run_in_runtime)
 
 
 @pytest.mark.parametrize(

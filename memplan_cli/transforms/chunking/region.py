@@ -11,6 +11,7 @@ from a tensor by the op that makes its border, the bytes that stay whole, the le
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.transforms.chunking.axes.terms import Role
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 _MOST_OPS = 400
 """Ops of a region: what bounds the time of growing one."""
+
+_LIGHTER = 0.9
+"""A light op that makes so much of what is whole is part of a region, not a choice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,21 +70,60 @@ def regions_of(graph: Graph, seed: VarId, axis: int) -> Iterator[Region]:
 def _grown(
     graph: Graph, first: Mapping[int, Split], seed: VarId, axis: int
 ) -> Iterator[Region]:
-    ops, copied = dict(first), frozenset[int]()
-    if not all(_fits(graph, {}, at, split) for at, split in ops.items()):
+    """Yield what grows from an op whenever less is whole, with what is light and makes it less."""
+    if not all(_fits(graph, {}, at, split) for at, split in first.items()):
         return
-    least = held(graph, ops, copied) + 1
-    while len(ops) < _MOST_OPS:
-        now = held(graph, ops, copied)
-        if now < least:
-            given, results = outside(graph, ops, copied)
-            least = now
-            yield Region(dict(ops), tuple(given), tuple(results), seed, axis, copied)
-        found = min(_steps(graph, ops, copied), default=None)
+    least: int | None = None
+    for stage, following in pairwise(chain(_stages(graph, first), [None])):
+        if stage is None or (least is not None and stage.held >= least):
+            continue
+        least = stage.held
+        if following is None or not following.is_light or following.held > least * _LIGHTER:
+            ops = _without_ends(graph, stage.ops, stage.copied)
+            given, results = outside(graph, ops, stage.copied)
+            yield Region(
+                ops, tuple(given), tuple(results), seed, axis, stage.copied & ops.keys()
+            )
+
+
+def _without_ends(
+    graph: Graph, ops: Mapping[int, Split], copied: frozenset[int]
+) -> Mapping[int, Split]:
+    """Return the ops without those last ones that make more whole than they read."""
+    left, least = dict(ops), border(graph, ops, copied)
+    for at in sorted(ops, reverse=True):
+        made = graph.ops[at].outputs
+        if at in copied or any(r in left for var in made for r in graph.readers(var)):
+            continue
+        without = {each: split for each, split in left.items() if each != at}
+        less = border(graph, without, copied) if without.keys() - copied else least
+        if less < least:
+            left, least = without, less
+    return left
+
+
+class _Stage(NamedTuple):
+    """A region as it grows, what is whole then, whether the op that joined last is light."""
+
+    ops: Mapping[int, Split]
+    copied: frozenset[int]
+    held: int
+    is_light: bool
+
+
+def _stages(graph: Graph, first: Mapping[int, Split]) -> Iterator[_Stage]:
+    stage = _Stage(first, frozenset(), held(graph, first), is_light=False)
+    yield stage
+    while len(stage.ops) < _MOST_OPS:
+        found = min(_steps(graph, stage.ops, stage.copied), default=None)
         if found is None:
             return
-        ops[found.at] = graph.splits(found.at)[found.number]
-        copied |= {found.at} if found.is_copy else set()
+        split = graph.splits(found.at)[found.number]
+        ops = {**stage.ops, found.at: split}
+        copied = stage.copied | ({found.at} if found.is_copy else set())
+        is_light = split.role is Role.FREE and not found.is_copy
+        stage = _Stage(ops, copied, held(graph, ops, copied), is_light)
+        yield stage
 
 
 class _Step(NamedTuple):
