@@ -12,7 +12,7 @@ TOOLS  := $(OUT)/tools
 export ORT_DISABLE_TELEMETRY := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo docs test test-slow test-cuda test-suite test-commands test-oldest lock audit dist hostile faults field fuzz mutations random-mutants lint types bench zoo same-results golden samples clean
+.PHONY: help install demo docs test test-slow test-cuda test-suite test-commands test-oldest test-integrations lock audit dist hostile faults field fuzz mutations random-mutants lint types bench zoo same-results golden samples clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,6 +81,14 @@ test-oldest: ## Run the tests with the oldest versions that pyproject.toml allow
 	test -x $(OLDEST)/venv/bin/python || $(PYTHON) -m venv $(OLDEST)/venv
 	$(OLDEST)/venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(OLDEST)/constraints.txt --editable '.[dev]'
 	$(OLDEST)/venv/bin/python -m pytest -n 2 --dist worksteal -m 'not slow and not bench and not cuda'
+
+INTEGRATIONS := $(OUT)/integrations
+TORCH ?= torch
+
+test-integrations: ## Run the tests with the real Olive, optimum, Netron and pre-commit, in their own environment (TORCH="torch==2.13.0+cpu" for a small one)
+	test -x $(INTEGRATIONS)/bin/python || $(PYTHON) -m venv $(INTEGRATIONS)
+	$(INTEGRATIONS)/bin/python -m pip install --quiet --disable-pip-version-check '$(TORCH)' --editable '.[dev,olive,optimum]' ./integrations/optimum netron pre-commit
+	$(INTEGRATIONS)/bin/python -m pytest -ra tests/integrations
 
 $(TOOLS)/.ready: .ci/install.py .ci/locks/tools.txt
 	test -x $(TOOLS)/bin/python || $(PYTHON) -m venv $(TOOLS)
