@@ -53,7 +53,16 @@ class Region:
 
 
 def regions_of(graph: Graph, seed: VarId, axis: int) -> Iterator[Region]:
-    """Yield regions around a tensor, sliced along one of its axes, each of a smaller border."""
+    """Yield regions around a tensor, sliced along one of its axes, each holding less whole."""
+    least = 0
+    for region, whole in growing(graph, seed, axis):
+        if len(region.splits) == 1 or whole < least:
+            least = whole
+            yield region
+
+
+def growing(graph: Graph, seed: VarId, axis: int) -> Iterator[tuple[Region, int]]:
+    """Yield each region that grows from a tensor, with the bytes that it leaves whole."""
     start = graph.flow.producer.get(seed)
     if start is None:
         return
@@ -65,17 +74,14 @@ def regions_of(graph: Graph, seed: VarId, axis: int) -> Iterator[Region]:
 
 def _grown(
     graph: Graph, first: Mapping[int, Split], seed: VarId, axis: int
-) -> Iterator[Region]:
+) -> Iterator[tuple[Region, int]]:
     ops, copied = dict(first), frozenset[int]()
     if not all(_fits(graph, {}, at, split) for at, split in ops.items()):
         return
-    least = held(graph, ops, copied) + 1
     while len(ops) < _MOST_OPS:
-        now = held(graph, ops, copied)
-        if now < least:
-            given, results = outside(graph, ops, copied)
-            least = now
-            yield Region(dict(ops), tuple(given), tuple(results), seed, axis, copied)
+        given, results = outside(graph, ops, copied)
+        region = Region(dict(ops), tuple(given), tuple(results), seed, axis, copied)
+        yield region, held(graph, ops, copied)
         found = min(_steps(graph, ops, copied), default=None)
         if found is None:
             return

@@ -65,7 +65,7 @@ def chunked(graph: Graph, chosen: Sequence[tuple[Region, int]]) -> Chunked | Non
         graph: The program as it is.
         chosen: Regions that share no op, with the number of their pieces.
     """
-    order = _order(graph, [region for region, _ in chosen])
+    order = schedule(graph, [region for region, _ in chosen])
     if order is None:
         return None
     cut = [pieces_of(graph, region, count) for region, count in chosen]
@@ -82,7 +82,7 @@ def chunked(graph: Graph, chosen: Sequence[tuple[Region, int]]) -> Chunked | Non
     return writer.finished([begun[number] for number in range(len(chosen))])
 
 
-def _order(graph: Graph, regions: Sequence[Region]) -> list[int] | None:
+def schedule(graph: Graph, regions: Sequence[Region]) -> list[int] | None:
     """Return ops, then regions, by number in an order in which all is made before it is read."""
     ops = range(len(graph.ops))
     place = {

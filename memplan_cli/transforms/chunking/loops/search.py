@@ -1,0 +1,389 @@
+"""Which regions become loops, along which axes, and how many bytes their pieces take.
+
+The search looks at the fullest step of the largest request, in whatever subgraph it is, and
+makes a loop of a region around one of the largest tensors there. What is left too full is
+looked at again, so a loop over samples gets a loop over query rows inside. Of the ways that fit
+the budget the one with the fewest loops is taken, then the one that holds and moves least beside
+its pieces. Last, pieces are made as large as the budget allows, at every size within the bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import islice
+from itertools import product as cartesian
+from typing import TYPE_CHECKING, NamedTuple
+
+from memplan_cli.analysis.aliasing import SHARE_VIEWS
+from memplan_cli.analysis.storage import measured
+from memplan_cli.core.problem import Problem, pressure
+from memplan_cli.core.program import Origin, VarId
+from memplan_cli.core.symbolic.bounds import at_most
+from memplan_cli.core.symbolic.dims import bind_dim
+from memplan_cli.core.symbolic.sizes import Size, size_of
+from memplan_cli.transforms.chunking.loops.counts import numbers
+from memplan_cli.transforms.chunking.loops.fits import least_rows
+from memplan_cli.transforms.chunking.loops.sized import graph_at, part_of, primes_for
+from memplan_cli.transforms.chunking.loops.values import is_told, sources
+from memplan_cli.transforms.chunking.loops.write import Loop, Looped, with_loop
+from memplan_cli.transforms.chunking.region import growing
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from memplan_cli.core.program import Op, Program
+    from memplan_cli.core.symbolic.bounds import Bounds
+    from memplan_cli.transforms.chunking.axes.terms import Facts
+    from memplan_cli.transforms.chunking.graph import Graph
+    from memplan_cli.transforms.chunking.region import Region
+    from memplan_cli.transforms.chunking.rewrite import Chunked
+
+_MOST_LOOPS = 3
+"""One inside of the other, or side by side."""
+
+_WIDTH = 4
+"""Ways that are followed at a time."""
+
+_SEEDS = 3
+"""Tensors of the fullest step that regions are grown from."""
+
+_REGIONS = 6
+"""Regions of one tensor and axis that are tried, those of the smallest border."""
+
+_SHARES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024)
+"""Parts of the budget that pieces may take."""
+
+_TRIED_WITH = 16
+"""The part that they take while regions are looked for."""
+
+
+class Peak(NamedTuple):
+    """The most that is live in a program, and when."""
+
+    bytes: int
+    tick: int
+    live: tuple[VarId, ...] = ()
+    """What is live then, the largest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is looked for.
+
+    Attributes:
+        program: The program as it is, of unknown sizes.
+        facts: Of its operators.
+        kept: Vars that stay one tensor.
+        pinned: Those of them that are live for the whole run.
+        bounds: The least and the greatest value of each symbol.
+    """
+
+    program: Program
+    facts: Facts
+    kept: Collection[VarId]
+    pinned: Collection[VarId]
+    bounds: Bounds
+
+    @property
+    def largest(self) -> Mapping[str, int]:
+        """The size of the largest request."""
+        return {name: high for name, (_, high) in self.bounds.items()}
+
+    @property
+    def corners(self) -> Iterator[Mapping[str, int]]:
+        """Sizes of which each is the least or the greatest in all its symbols."""
+        for values in cartesian(*self.bounds.values()):
+            yield dict(zip(self.bounds, values, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One loop as reported.
+
+    Attributes:
+        tensor, axis: What its region was grown from, and along which axis.
+        pieces: The most that there are within the bounds.
+        trips: The same as an expression.
+        nodes: Ops of the region.
+        after: The most that is live while it runs.
+    """
+
+    tensor: VarId
+    axis: int
+    pieces: int
+    trips: str
+    nodes: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class Loops:
+    """A program with regions as loops, and whether that was enough.
+
+    Attributes:
+        chunked: The program, and the values of its new constants.
+        told: Its loops.
+        before, peak: The most that is live within the bounds, without them and with them.
+        moved: Bytes of the largest request that loops take and give whole.
+    """
+
+    chunked: Chunked | None
+    told: tuple[Told, ...]
+    before: int
+    peak: int
+    moved: int = 0
+
+
+def search_loops(task: Task, budget: float) -> Loops:
+    """Return a program whose live peak fits a budget at every size within bounds, or comes near.
+
+    Args:
+        task: What is looked for.
+        budget: Bytes, or a share of the peak as it is where that is no whole number.
+    """
+    bounded = _Bounded(task)
+    before = bounded.peak(task.program).bytes
+    allowed = int(budget * before) if isinstance(budget, float) else budget
+    if before <= allowed:
+        return Loops(None, (), before, before)
+    search = _Search(task, allowed)
+    best = search.best()
+    if not best.state.loops:
+        return Loops(None, (), before, before)
+    found = None
+    for share in _SHARES:
+        target = max(allowed // share, 1)
+        if search.peak(best.state, target).bytes > max(allowed, best.peak):
+            continue
+        chunked = best.state.finished(target)
+        peak = bounded.peak(chunked.program).bytes
+        if found is None or peak < found[1]:
+            found = chunked, peak, target
+        if peak <= allowed:
+            break
+    if found is None:
+        return Loops(None, (), before, before)
+    chunked, peak, target = found
+    told = tuple(bounded.told(chunked.program, each, best.state, target) for each in best.state.loops)
+    return Loops(chunked, told, before, peak, best.moved)
+
+
+class _Bounded:
+    """Programs measured at their largest within bounds: each tensor at its own."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._size = lru_cache(maxsize=None)(self._largest)
+
+    def _largest(self, shape: tuple[object, ...], dtype: str) -> Size | None:
+        size = size_of(shape, dtype)  # type: ignore[arg-type]
+        return at_most(size, self._task.bounds) if size is not None and size.symbols else size
+
+    def peak(self, program: Program) -> Peak:
+        """Return the most that is live at one step."""
+        return _peak(program, self._sizes(program), self._task.pinned)
+
+    def _sizes(self, program: Program) -> Mapping[VarId, Size]:
+        found = {}
+        for var in _counted(program):
+            facts = program.vars[var]
+            size = self._size(facts.shape, facts.dtype) if facts.shape is not None else None
+            if size is not None:
+                found[var] = size
+        return found
+
+    def told(self, program: Program, loop: Loop, state: Looped, target: int) -> Told:
+        """Return what is reported of a loop."""
+        place = measured(program, self._sizes(program), self._task.pinned, SHARE_VIEWS)
+        label = loop.count.rows.removesuffix("_rows")
+        steps = [step for step in place.timeline.steps if step.op.type == "Scan"]
+        step = next(each for each in steps if each.op.name.rstrip("_") == label)
+        live = pressure(Problem(place.storage[1].get("1", ())))
+        after = most = 0
+        for tick, bytes_ in live:
+            if tick > step.end:
+                break
+            most = bytes_ if tick <= step.start else max(most, bytes_)
+            after = most
+        pieces = max(
+            numbers(state.counts, target, dims)[loop.count.trips]
+            for dims in self._task.corners
+        )
+        trips = (program.vars[step.op.outputs[0]].shape or ("",))[0]
+        return Told(
+            loop.region.seed, loop.region.axis, pieces, str(trips), len(loop.region.splits), after
+        )
+
+
+def _counted(program: Program) -> Iterator[VarId]:
+    """Yield what a runtime holds: all that ops make, and what they give to subgraphs."""
+    for var, facts in program.vars.items():
+        if facts.origin in (Origin.OP, Origin.BODY_INPUT):
+            yield var
+
+
+def _peak(
+    program: Program, sizes: Mapping[VarId, Size], pinned: Collection[VarId]
+) -> Peak:
+    found = measured(program, sizes, pinned, SHARE_VIEWS)
+    buffer_of, units = found.storage
+    buffers = units.get("1", ())
+    tick, most = max(
+        pressure(Problem(buffers)), key=lambda each: (each[1], -each[0]), default=(0, 0)
+    )
+    ids = {each.id for each in buffers if each.live.start <= tick < each.live.end}
+    live = [var for var, identity in buffer_of.items() if identity in ids]
+    live.sort(key=lambda var: (-sizes[var].coefficient, var))
+    return Peak(most, tick, tuple(live))
+
+
+class _Way(NamedTuple):
+    """Loops, what is live with them, and what is moved for them."""
+
+    peak: int
+    moved: int
+    state: Looped
+    kind: tuple[object, ...] = ()
+
+
+@dataclass
+class _Search:
+    task: Task
+    budget: int
+    _graphs: dict[tuple[int, str], tuple[Graph, Graph]] = field(default_factory=dict)
+
+    def best(self) -> _Way:
+        """Return the way of the fewest loops that fits the budget, or of the lowest peak."""
+        first = _Way(1 << 62, 0, Looped(self.task.program))
+        ways, found = [first], first
+        for _ in range(_MOST_LOOPS):
+            following = [each for way in ways for each in self._following(way)]
+            fits = [each for each in following if each.peak <= self.budget]
+            if fits:
+                return min(fits, key=lambda each: (each.moved, each.peak))
+            ways = _varied(following)
+            found = min((found, *ways), key=lambda each: each.peak)
+            if not ways:
+                break
+        return found
+
+    def peak(self, state: Looped, target: int) -> Peak:
+        """Return the most that is live in the largest request."""
+        program = state.program
+        dims = numbers(state.counts, target, self.task.largest)
+        return _peak(program, _sizes_at(program, dims), self.task.pinned)
+
+    def _following(self, way: _Way) -> Iterator[_Way]:
+        """Yield the ways with one more loop."""
+        state, target = way.state, max(self.budget // _TRIED_WITH, 1)
+        peak = self.peak(state, target)
+        results = {*state.program.body.outputs}
+        seeds = (
+            var
+            for var in peak.live
+            if var not in results and self._is_made(state, var)
+        )
+        for var in islice(seeds, _SEEDS):
+            facts = state.program.vars[var]
+            for axis in range(len(facts.shape or ())):
+                for after in self._loops(state, facts.block, var, axis):
+                    now = self.peak(after, target)
+                    moved = way.moved + self._moved(after, target)
+                    extent, inside = after.loops[-1].count.extent, bool(facts.block)
+                    if now.bytes < peak.bytes:
+                        yield _Way(now.bytes, moved, after, (inside, axis, extent))
+
+    def _is_made(self, state: Looped, var: VarId) -> bool:
+        path = state.program.vars[var].block
+        return var in self._graphs_of(state, path)[0].flow.producer
+
+    def _graphs_of(self, state: Looped, path: str) -> tuple[Graph, Graph]:
+        key = id(state.program), path
+        if key not in self._graphs:
+            part, most = part_of(state.program, path), dict(self.task.largest)
+            one, two = (
+                graph_at(part, dims, self.task.facts, self.task.kept)
+                for dims in primes_for(state.program, most)
+            )
+            self._graphs[key] = one, two
+        return self._graphs[key]
+
+    def _loops(self, state: Looped, path: str, var: VarId, axis: int) -> Iterator[Looped]:
+        """Yield a program with a loop around a tensor, those of the smallest borders last."""
+        graphs = self._graphs_of(state, path)
+        part = part_of(state.program, path)
+        told = {**sources(state.program), **{c.rows: 0 for c in state.counts}}
+        lowest = {name: low for name, (low, _) in self.task.bounds.items()}
+        for region in _regions(graphs[0], var, axis)[-_REGIONS:]:
+            if not self._is_told(part, graphs[0], region.splits, told):
+                continue
+            least = least_rows(part, graphs, region, lowest)
+            after = (
+                with_loop(state, path, graphs[0], region, least) if least is not None else None
+            )
+            if after is not None:
+                yield after
+
+    def _is_told(
+        self, part: Program, graph: Graph, ops: Collection[int], told: Mapping[str, object]
+    ) -> bool:
+        """Whether inputs tell the dims of all that is made in pieces."""
+        made = (var for at in ops for var in graph.ops[at].outputs if var)
+        return all(is_told(part.vars[var].shape or (), told) for var in made)
+
+    def _moved(self, state: Looped, target: int) -> int:
+        """Return the bytes that the last loop reads and gives whole, in the largest request."""
+        loop = state.loops[-1]
+        dims = numbers(state.counts, target, self.task.largest)
+        found = 0
+        for var in (*loop.region.given, *loop.region.results):
+            facts = state.program.vars.get(var)
+            if facts is not None:
+                found += _bytes_at(facts.shape, facts.dtype, dims)
+        return found
+
+
+def _regions(graph: Graph, var: VarId, axis: int) -> list[Region]:
+    """Return regions that leave less whole than any smaller one, and the largest of each."""
+    found: list[Region] = []
+    least: int | None = None
+    for region, whole in growing(graph, var, axis):
+        if len(region.splits) == 1:
+            least = None
+        if least is None or whole < least:
+            least = whole
+            found += [region, region]
+        elif whole == least:
+            found[-1] = region
+    return [region for at, region in enumerate(found) if region is not found[at - 1] or not at]
+
+
+def _varied(ways: list[_Way]) -> list[_Way]:
+    """Return the lowest ways, of each axis and place one."""
+    found: dict[tuple[object, ...], _Way] = {}
+    for way in sorted(ways, key=lambda each: (each.peak, each.moved)):
+        kind = (*(each for each in way.kind), len(way.state.loops))
+        found.setdefault(kind, way)
+    return list(found.values())[:_WIDTH]
+
+
+def _sizes_at(program: Program, dims: Mapping[str, int]) -> Mapping[VarId, Size]:
+    found = {}
+    for var in _counted(program):
+        facts = program.vars[var]
+        if facts.shape is not None and None not in facts.shape:
+            found[var] = Size(_bytes_at(facts.shape, facts.dtype, dims))
+    return found
+
+
+def _bytes_at(shape: tuple[object, ...] | None, dtype: str, dims: Mapping[str, int]) -> int:
+    bound = tuple(bind_dim(dim, dims) for dim in shape or ())  # type: ignore[arg-type]
+    size = size_of(bound, dtype)
+    return 0 if size is None or size.symbols else size.coefficient
+
+
+def ops_of(loop: Loop, graph: Graph) -> Iterator[Op]:
+    """Yield the ops of a loop's region."""
+    yield from (graph.ops[at] for at in sorted(loop.region.splits))
