@@ -30,9 +30,7 @@ _MOST_CALLS = 4
 """Calls in one product, above which only intervals are looked at: each is tried in each order."""
 
 
-def largest_product(
-    terms: Polynomial, range_of: Callable[[str], Interval]
-) -> int | None:
+def largest_product(terms: Polynomial, range_of: Callable[[str], Interval]) -> int | None:
     """Return what a sum of products is never above; None where a factor may be negative.
 
     Args:

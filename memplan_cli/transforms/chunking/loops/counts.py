@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Dim, Shape
 
 
-
 @dataclass(frozen=True, slots=True)
 class Count:
     """The pieces of one loop.
@@ -71,9 +70,7 @@ def resolved(counts: tuple[Count, ...], target: int) -> dict[str, Polynomial]:
     return known
 
 
-def numbers(
-    counts: tuple[Count, ...], target: int, dims: Mapping[str, int]
-) -> dict[str, int]:
+def numbers(counts: tuple[Count, ...], target: int, dims: Mapping[str, int]) -> dict[str, int]:
     """Return the values of all symbols at one size of a request."""
     found = dict(dims)
     for count in counts:

@@ -9,7 +9,6 @@ its pieces. Last, pieces are made as large as the budget allows, at every size w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
@@ -23,20 +22,27 @@ from memplan_cli.core.program import Origin, VarId
 from memplan_cli.core.symbolic.bounds import at_most
 from memplan_cli.core.symbolic.dims import bind_dim
 from memplan_cli.core.symbolic.sizes import Size, size_of
+from memplan_cli.transforms.chunking.bound import Bound, lower_bound
+from memplan_cli.transforms.chunking.graph import Graph
 from memplan_cli.transforms.chunking.loops.counts import numbers
 from memplan_cli.transforms.chunking.loops.fits import least_rows
-from memplan_cli.transforms.chunking.loops.sized import graph_at, part_of, primes_for
+from memplan_cli.transforms.chunking.loops.sized import (
+    graph_at,
+    part_of,
+    primes_for,
+    with_numbers,
+)
 from memplan_cli.transforms.chunking.loops.values import is_told, sources
+from memplan_cli.transforms.chunking.loops.work import work_at
 from memplan_cli.transforms.chunking.loops.write import Loop, Looped, with_loop
 from memplan_cli.transforms.chunking.region import growing
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator, Mapping
 
-    from memplan_cli.core.program import Op, Program
+    from memplan_cli.core.program import Program
     from memplan_cli.core.symbolic.bounds import Bounds
     from memplan_cli.transforms.chunking.axes.terms import Facts
-    from memplan_cli.transforms.chunking.graph import Graph
     from memplan_cli.transforms.chunking.region import Region
     from memplan_cli.transforms.chunking.rewrite import Chunked
 
@@ -52,7 +58,7 @@ _SEEDS = 3
 _REGIONS = 6
 """Regions of one tensor and axis that are tried, those of the smallest border."""
 
-_SHARES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024)
+_SHARES = (4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024)
 """Parts of the budget that pieces may take."""
 
 _TRIED_WITH = 16
@@ -75,14 +81,12 @@ class Task:
     Attributes:
         program: The program as it is, of unknown sizes.
         facts: Of its operators.
-        kept: Vars that stay one tensor.
-        pinned: Those of them that are live for the whole run.
+        pinned: Vars that stay one tensor, live for the whole run.
         bounds: The least and the greatest value of each symbol.
     """
 
     program: Program
     facts: Facts
-    kept: Collection[VarId]
     pinned: Collection[VarId]
     bounds: Bounds
 
@@ -108,6 +112,7 @@ class Told:
         trips: The same as an expression.
         nodes: Ops of the region.
         after: The most that is live while it runs.
+        extra: The added work in the largest request, as a share of the model's.
     """
 
     tensor: VarId
@@ -116,6 +121,7 @@ class Told:
     trips: str
     nodes: int
     after: int
+    extra: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +132,16 @@ class Loops:
         chunked: The program, and the values of its new constants.
         told: Its loops.
         before, peak: The most that is live within the bounds, without them and with them.
-        moved: Bytes of the largest request that loops take and give whole.
+        bound: What no pieces get below in the largest request, and what makes it.
+        bound_sizes: The bytes of the tensors that make it.
     """
 
     chunked: Chunked | None
     told: tuple[Told, ...]
     before: int
     peak: int
-    moved: int = 0
+    bound: Bound
+    bound_sizes: Mapping[VarId, int]
 
 
 def search_loops(task: Task, budget: float) -> Loops:
@@ -146,28 +154,52 @@ def search_loops(task: Task, budget: float) -> Loops:
     bounded = _Bounded(task)
     before = bounded.peak(task.program).bytes
     allowed = int(budget * before) if isinstance(budget, float) else budget
+    bound, sizes = _lower_bound(task)
+    unchanged = Loops(None, (), before, before, bound, sizes)
     if before <= allowed:
-        return Loops(None, (), before, before)
+        return unchanged
     search = _Search(task, allowed)
-    best = search.best()
-    if not best.state.loops:
-        return Loops(None, (), before, before)
-    found = None
+    state = search.best().state
+    found = _largest_pieces(search, bounded, state, allowed) if state.loops else None
+    if found is None or found.peak >= before:
+        return unchanged
+    told = tuple(
+        bounded.told(found.chunked.program, loop, state, found.target) for loop in state.loops
+    )
+    return Loops(found.chunked, told, before, found.peak, bound, sizes)
+
+
+class _Finished(NamedTuple):
+    chunked: Chunked
+    peak: int
+    target: int
+
+
+def _largest_pieces(
+    search: _Search, bounded: _Bounded, state: Looped, allowed: int
+) -> _Finished | None:
+    """Return a program with the largest pieces that fit a budget, or that need least."""
+    found: _Finished | None = None
     for share in _SHARES:
         target = max(allowed // share, 1)
-        if search.peak(best.state, target).bytes > max(allowed, best.peak):
+        # At the largest request alone it is quicker told that pieces are too large.
+        if share < _SHARES[-1] and search.peak(state, target).bytes > allowed:
             continue
-        chunked = best.state.finished(target)
+        chunked = state.finished(target)
         peak = bounded.peak(chunked.program).bytes
-        if found is None or peak < found[1]:
-            found = chunked, peak, target
+        if found is None or peak < found.peak:
+            found = _Finished(chunked, peak, target)
         if peak <= allowed:
             break
-    if found is None:
-        return Loops(None, (), before, before)
-    chunked, peak, target = found
-    told = tuple(bounded.told(chunked.program, each, best.state, target) for each in best.state.loops)
-    return Loops(chunked, told, before, peak, best.moved)
+    return found
+
+
+def _lower_bound(task: Task) -> tuple[Bound, Mapping[VarId, int]]:
+    """Return what no pieces get below in the largest request, and its tensors' bytes."""
+    program = with_numbers(task.program, task.largest)
+    graph = Graph.of(program, task.facts, task.pinned)
+    found = lower_bound(graph, frozenset(_counted(program)), SHARE_VIEWS)
+    return found, {var: graph.bytes(var) for var in found.tensors}
 
 
 class _Bounded:
@@ -197,9 +229,11 @@ class _Bounded:
     def told(self, program: Program, loop: Loop, state: Looped, target: int) -> Told:
         """Return what is reported of a loop."""
         place = measured(program, self._sizes(program), self._task.pinned, SHARE_VIEWS)
-        label = loop.count.rows.removesuffix("_rows")
-        steps = [step for step in place.timeline.steps if step.op.type == "Scan"]
-        step = next(each for each in steps if each.op.name.rstrip("_") == label)
+        step = next(
+            each
+            for each in place.timeline.steps
+            if any(body.path == loop.path for body in each.op.bodies)
+        )
         live = pressure(Problem(place.storage[1].get("1", ())))
         after = most = 0
         for tick, bytes_ in live:
@@ -213,8 +247,26 @@ class _Bounded:
         )
         trips = (program.vars[step.op.outputs[0]].shape or ("",))[0]
         return Told(
-            loop.region.seed, loop.region.axis, pieces, str(trips), len(loop.region.splits), after
+            loop.region.seed,
+            loop.region.axis,
+            pieces,
+            str(trips),
+            len(loop.region.splits),
+            after,
+            self._extra(loop, state, target),
         )
+
+    def _extra(self, loop: Loop, state: Looped, target: int) -> float:
+        """Return the work that a loop adds in the largest request."""
+        with_it: Looped | None = state
+        while with_it is not None and with_it.loops[-1] is not loop:
+            with_it = with_it.before
+        if with_it is None or with_it.before is None:
+            raise ValueError("a loop of another program")
+        dims = numbers(state.counts, target, self._task.largest)
+        whole = work_at(Looped(self._task.program), dims)
+        more = work_at(with_it, dims) - work_at(with_it.before, dims)
+        return max(more, 0) / max(whole, 1)
 
 
 def _counted(program: Program) -> Iterator[VarId]:
@@ -224,9 +276,7 @@ def _counted(program: Program) -> Iterator[VarId]:
             yield var
 
 
-def _peak(
-    program: Program, sizes: Mapping[VarId, Size], pinned: Collection[VarId]
-) -> Peak:
+def _peak(program: Program, sizes: Mapping[VarId, Size], pinned: Collection[VarId]) -> Peak:
     found = measured(program, sizes, pinned, SHARE_VIEWS)
     buffer_of, units = found.storage
     buffers = units.get("1", ())
@@ -280,11 +330,7 @@ class _Search:
         state, target = way.state, max(self.budget // _TRIED_WITH, 1)
         peak = self.peak(state, target)
         results = {*state.program.body.outputs}
-        seeds = (
-            var
-            for var in peak.live
-            if var not in results and self._is_made(state, var)
-        )
+        seeds = (var for var in peak.live if var not in results and self._is_made(state, var))
         for var in islice(seeds, _SEEDS):
             facts = state.program.vars[var]
             for axis in range(len(facts.shape or ())):
@@ -304,7 +350,7 @@ class _Search:
         if key not in self._graphs:
             part, most = part_of(state.program, path), dict(self.task.largest)
             one, two = (
-                graph_at(part, dims, self.task.facts, self.task.kept)
+                graph_at(part, dims, self.task.facts, self.task.pinned)
                 for dims in primes_for(state.program, most)
             )
             self._graphs[key] = one, two
@@ -382,8 +428,3 @@ def _bytes_at(shape: tuple[object, ...] | None, dtype: str, dims: Mapping[str, i
     bound = tuple(bind_dim(dim, dims) for dim in shape or ())  # type: ignore[arg-type]
     size = size_of(bound, dtype)
     return 0 if size is None or size.symbols else size.coefficient
-
-
-def ops_of(loop: Loop, graph: Graph) -> Iterator[Op]:
-    """Yield the ops of a loop's region."""
-    yield from (graph.ops[at] for at in sorted(loop.region.splits))

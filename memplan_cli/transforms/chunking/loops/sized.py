@@ -71,13 +71,18 @@ def graph_at(
     program: Program, dims: Mapping[str, int], facts: Facts, kept: Collection[VarId]
 ) -> Graph:
     """Return the graph of a program with numbers for its sizes, of splits that a loop can write."""
+    return Graph.of(with_numbers(program, dims), facts, kept, _is_plain)
+
+
+def with_numbers(program: Program, dims: Mapping[str, int]) -> Program:
+    """Return a program with numbers for its sizes."""
     vars_ = {
         var: told._replace(shape=tuple(bind_dim(dim, dims) for dim in told.shape))
         if told.shape is not None
         else told
         for var, told in program.vars.items()
     }
-    return Graph.of(replace(program, vars=vars_), facts, kept, _is_plain)
+    return replace(program, vars=vars_)
 
 
 def _is_plain(node: Node, split: Split) -> bool:
@@ -90,7 +95,9 @@ def _is_plain(node: Node, split: Split) -> bool:
 
 def same_split(graph: Graph, at: int, split: Split) -> Split | None:
     """Return the split of an op that is another graph's, at other sizes."""
-    return next((each for each in graph.splits(at) if _signature(each) == _signature(split)), None)
+    return next(
+        (each for each in graph.splits(at) if _signature(each) == _signature(split)), None
+    )
 
 
 def _signature(split: Split) -> tuple[object, ...]:

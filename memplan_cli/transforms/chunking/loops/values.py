@@ -120,7 +120,11 @@ class Values:
 
     def _count(self, count: Count) -> None:
         """Write the two numbers of a loop."""
-        extent = parse_dim(count.extent) if isinstance(count.extent, str) else {(): count.extent or 0}
+        extent = (
+            parse_dim(count.extent)
+            if isinstance(count.extent, str)
+            else {(): count.extent or 0}
+        )
         whole = self.of(extent)
         allowed = self._op("Div", (self.constant((self._target,)), self.of(count.unit)))
         wide = self._op("Max", (allowed, self.constant((count.floor,))))

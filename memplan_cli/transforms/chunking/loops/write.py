@@ -42,7 +42,7 @@ class Loop:
     """A region that is a loop.
 
     Attributes:
-        path: The block that it is in.
+        path: The block that it makes.
         region: Its ops, by index in that block.
         count: How many pieces, and how long.
     """
@@ -61,12 +61,19 @@ class Looped:
         loops: The regions, outer ones first.
         shapes: Vars that hold a shape.
         places: Vars that hold the rows of each piece, by the number of their loop.
+        before: The same without the last loop.
     """
 
     program: Program
     loops: tuple[Loop, ...] = ()
     shapes: Mapping[Shape, VarId] = field(default_factory=dict)
     places: tuple[VarId, ...] = ()
+    before: Looped | None = field(default=None, repr=False)
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The blocks of the loops."""
+        return tuple(loop.path for loop in self.loops)
 
     @property
     def counts(self) -> tuple[Count, ...]:
@@ -90,7 +97,9 @@ class Looped:
         return Chunked(_without_unread(program, self.program), values.constants)
 
 
-def with_loop(state: Looped, path: str, graph: Graph, region: Region, least: int) -> Looped | None:
+def with_loop(
+    state: Looped, path: str, graph: Graph, region: Region, least: int
+) -> Looped | None:
     """Return a program with one more region as a loop; None where it cannot be run as one."""
     order = schedule(graph, [region])
     if order is None:
@@ -107,9 +116,10 @@ def with_loop(state: Looped, path: str, graph: Graph, region: Region, least: int
     program = replace(state.program, body=body, vars=writer.vars)
     return Looped(
         _without_unread(program, state.program),
-        (*state.loops, Loop(path, region, count)),
+        (*state.loops, Loop(writer.inner, region, count)),
         writer.shapes,
         (*state.places, writer.places),
+        state,
     )
 
 
@@ -142,7 +152,9 @@ def _without_unread(program: Program, before: Program) -> Program:
         used.update(op.inputs, op.outputs, block.outputs)
         used.update(var for inner in op.bodies for var in (*inner.inputs, *inner.outputs))
     gone = was_read | {var for var in program.vars if var not in before.vars}
-    vars_ = {var: facts for var, facts in program.vars.items() if var in used or var not in gone}
+    vars_ = {
+        var: facts for var, facts in program.vars.items() if var in used or var not in gone
+    }
     return replace(program, body=body, vars=vars_)
 
 
@@ -230,7 +242,9 @@ class _Writer:
 
     def _stack(self, var: VarId) -> VarId:
         piece = self.vars[self._made[var]]
-        return self._copy(var, f"{self.suffix}_stack", self.path, (self.trips, *(piece.shape or ())))
+        return self._copy(
+            var, f"{self.suffix}_stack", self.path, (self.trips, *(piece.shape or ()))
+        )
 
     def _join(self, var: VarId, stack: VarId) -> None:
         """Write the ops that put a result together: its pieces one after the other."""
@@ -273,7 +287,13 @@ class _Writer:
         return self._new(f"{facts.name}{suffix}", block, Origin.OP, facts.dtype, dims, "")
 
     def _new(  # noqa: PLR0913, PLR0917 - the fields of a var
-        self, name: str, block: str, origin: Origin, dtype: str, dims: Shape, before: str = "loop"
+        self,
+        name: str,
+        block: str,
+        origin: Origin,
+        dtype: str,
+        dims: Shape,
+        before: str = "loop",
     ) -> VarId:
         if before:
             name = f"{self.label}_{name}"
