@@ -24,6 +24,7 @@ from memplan_cli.core.symbolic.dims import bind_dim
 from memplan_cli.core.symbolic.sizes import Size, size_of
 from memplan_cli.transforms.chunking.bound import Bound, lower_bound
 from memplan_cli.transforms.chunking.graph import Graph
+from memplan_cli.transforms.chunking.loops.begin import begun
 from memplan_cli.transforms.chunking.loops.counts import numbers
 from memplan_cli.transforms.chunking.loops.fits import least_rows
 from memplan_cli.transforms.chunking.loops.sized import (
@@ -46,11 +47,14 @@ if TYPE_CHECKING:
     from memplan_cli.transforms.chunking.region import Region
     from memplan_cli.transforms.chunking.rewrite import Chunked
 
-_MOST_LOOPS = 3
-"""One inside of the other, or side by side."""
+_MOST_LOOPS = 64
+"""One inside of the other, or side by side: one for each layer of a model."""
 
 _WIDTH = 4
 """Ways that are followed at a time."""
+
+_DEEP = 3
+"""Loops from which on one way alone is followed."""
 
 _SEEDS = 3
 """Tensors of the fullest step that regions are grown from."""
@@ -66,12 +70,13 @@ _TRIED_WITH = 16
 
 
 class Peak(NamedTuple):
-    """The most that is live in a program, and when."""
+    """The most that is live in a program, and how far that is above a budget."""
 
     bytes: int
-    tick: int
+    excess: int
+    """Bytes above the budget, added up over all steps."""
     live: tuple[VarId, ...] = ()
-    """What is live then, the largest first."""
+    """What is live at the fullest step, the largest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +220,7 @@ class _Bounded:
 
     def peak(self, program: Program) -> Peak:
         """Return the most that is live at one step."""
-        return _peak(program, self._sizes(program), self._task.pinned)
+        return _peak(program, self._sizes(program), self._task.pinned, 0)
 
     def _sizes(self, program: Program) -> Mapping[VarId, Size]:
         found = {}
@@ -276,23 +281,29 @@ def _counted(program: Program) -> Iterator[VarId]:
             yield var
 
 
-def _peak(program: Program, sizes: Mapping[VarId, Size], pinned: Collection[VarId]) -> Peak:
+def _peak(
+    program: Program, sizes: Mapping[VarId, Size], pinned: Collection[VarId], budget: int
+) -> Peak:
     found = measured(program, sizes, pinned, SHARE_VIEWS)
     buffer_of, units = found.storage
     buffers = units.get("1", ())
-    tick, most = max(
-        pressure(Problem(buffers)), key=lambda each: (each[1], -each[0]), default=(0, 0)
+    curve = tuple(pressure(Problem(buffers)))
+    tick, most = max(curve, key=lambda each: (each[1], -each[0]), default=(0, 0))
+    ends = [*(start for start, _ in curve[1:]), curve[-1][0] + 1] if curve else []
+    excess = sum(
+        max(live - budget, 0) * (end - start)
+        for (start, live), end in zip(curve, ends, strict=True)
     )
     ids = {each.id for each in buffers if each.live.start <= tick < each.live.end}
     live = [var for var, identity in buffer_of.items() if identity in ids]
     live.sort(key=lambda var: (-sizes[var].coefficient, var))
-    return Peak(most, tick, tuple(live))
+    return Peak(most, excess, tuple(live))
 
 
 class _Way(NamedTuple):
     """Loops, what is live with them, and what is moved for them."""
 
-    peak: int
+    peak: Peak
     moved: int
     state: Looped
     kind: tuple[object, ...] = ()
@@ -303,34 +314,42 @@ class _Search:
     task: Task
     budget: int
     _graphs: dict[tuple[int, str], tuple[Graph, Graph]] = field(default_factory=dict)
+    _kept: list[Looped] = field(default_factory=list)
+    """What graphs are known of: a number of one that is gone would be another's."""
 
     def best(self) -> _Way:
         """Return the way of the fewest loops that fits the budget, or of the lowest peak."""
-        first = _Way(1 << 62, 0, Looped(self.task.program))
-        ways, found = [first], first
-        for _ in range(_MOST_LOOPS):
+        state = begun(self.task.program)
+        found = _Way(self.peak(state, self._target), 0, state)
+        ways = [found]
+        for depth in range(_MOST_LOOPS):
             following = [each for way in ways for each in self._following(way)]
-            fits = [each for each in following if each.peak <= self.budget]
+            fits = [each for each in following if each.peak.bytes <= self.budget]
             if fits:
-                return min(fits, key=lambda each: (each.moved, each.peak))
-            ways = _varied(following)
-            found = min((found, *ways), key=lambda each: each.peak)
+                return min(fits, key=lambda each: (each.moved, each.peak.bytes))
+            ways = _varied(following)[: _WIDTH if depth < _DEEP else 1]
+            found = min((found, *ways), key=lambda each: each.peak.bytes)
             if not ways:
                 break
         return found
+
+    @property
+    def _target(self) -> int:
+        return max(self.budget // _TRIED_WITH, 1)
 
     def peak(self, state: Looped, target: int) -> Peak:
         """Return the most that is live in the largest request."""
         program = state.program
         dims = numbers(state.counts, target, self.task.largest)
-        return _peak(program, _sizes_at(program, dims), self.task.pinned)
+        return _peak(program, _sizes_at(program, dims), self.task.pinned, self.budget)
 
     def _following(self, way: _Way) -> Iterator[_Way]:
         """Yield the ways with one more loop."""
-        state, target = way.state, max(self.budget // _TRIED_WITH, 1)
-        peak = self.peak(state, target)
+        state, target = way.state, self._target
         results = {*state.program.body.outputs}
-        seeds = (var for var in peak.live if var not in results and self._is_made(state, var))
+        seeds = (
+            var for var in way.peak.live if var not in results and self._is_made(state, var)
+        )
         for var in islice(seeds, _SEEDS):
             facts = state.program.vars[var]
             for axis in range(len(facts.shape or ())):
@@ -338,8 +357,8 @@ class _Search:
                     now = self.peak(after, target)
                     moved = way.moved + self._moved(after, target)
                     extent, inside = after.loops[-1].count.extent, bool(facts.block)
-                    if now.bytes < peak.bytes:
-                        yield _Way(now.bytes, moved, after, (inside, axis, extent))
+                    if now.excess < way.peak.excess:
+                        yield _Way(now, moved, after, (inside, axis, extent))
 
     def _is_made(self, state: Looped, var: VarId) -> bool:
         path = state.program.vars[var].block
@@ -354,6 +373,7 @@ class _Search:
                 for dims in primes_for(state.program, most)
             )
             self._graphs[key] = one, two
+            self._kept.append(state)
         return self._graphs[key]
 
     def _loops(self, state: Looped, path: str, var: VarId, axis: int) -> Iterator[Looped]:
@@ -407,12 +427,11 @@ def _regions(graph: Graph, var: VarId, axis: int) -> list[Region]:
 
 
 def _varied(ways: list[_Way]) -> list[_Way]:
-    """Return the lowest ways, of each axis and place one."""
+    """Return the ways that leave least above the budget, of each axis and place one."""
     found: dict[tuple[object, ...], _Way] = {}
-    for way in sorted(ways, key=lambda each: (each.peak, each.moved)):
-        kind = (*(each for each in way.kind), len(way.state.loops))
-        found.setdefault(kind, way)
-    return list(found.values())[:_WIDTH]
+    for way in sorted(ways, key=lambda each: (each.peak.excess, each.moved)):
+        found.setdefault(way.kind, way)
+    return list(found.values())
 
 
 def _sizes_at(program: Program, dims: Mapping[str, int]) -> Mapping[VarId, Size]:

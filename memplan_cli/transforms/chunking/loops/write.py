@@ -94,7 +94,7 @@ class Looped:
         }
         body = replace(self.program.body, ops=(*values.ops, *self.program.body.ops))
         program = replace(self.program, body=body, vars=vars_)
-        return Chunked(_without_unread(program, self.program), values.constants)
+        return Chunked(without_unread(program, self.program), values.constants)
 
 
 def with_loop(
@@ -115,7 +115,7 @@ def with_loop(
     body = _with_block(state.program.body, path, replace(outer, ops=tuple(ops)))
     program = replace(state.program, body=body, vars=writer.vars)
     return Looped(
-        _without_unread(program, state.program),
+        without_unread(program, state.program),
         (*state.loops, Loop(writer.inner, region, count)),
         writer.shapes,
         (*state.places, writer.places),
@@ -136,7 +136,7 @@ def _with_block(block: Block, path: str, new: Block) -> Block:
     return replace(block, ops=ops)
 
 
-def _without_unread(program: Program, before: Program) -> Program:
+def without_unread(program: Program, before: Program) -> Program:
     """Return a program without ops and vars that were read before and are no longer."""
     was_read = {var for _, op in walk(before.body) for var in op_reads(op)}
     ops = list(program.body.ops)
