@@ -47,7 +47,7 @@ _LEAST: Mapping[Role, int] = {
 
 _LEAST_OF_SUMS = 4
 
-_SUMS = frozenset(REDUCTIONS) - {"ReduceMax", "ReduceMin"}
+SUMS = frozenset(REDUCTIONS) - {"ReduceMax", "ReduceMin"}
 
 _TOGETHER = frozenset({"Acos", "Asin", "Atan", "Cos", "Log", "Mish", "Sin", "Softplus", "Tan"})
 """Functions whose last elements, those that fill no register, have another formula."""
@@ -69,7 +69,7 @@ def _block(columns: int, summed: int) -> int:
 
 def least(node: Node, split: Split) -> int:
     """Return how narrow a piece may be."""
-    if operator(node.op) in _SUMS:
+    if operator(node.op) in SUMS:
         return _LEAST_OF_SUMS
     return _LEAST[split.role]
 
@@ -78,7 +78,7 @@ def keeps_bits(node: Node, split: Split, pieces: Iterable[Range]) -> bool:
     """Whether a kernel gives the same bits in these pieces as for the whole."""
     kind, narrowest = operator(node.op), least(node, split)
     row = prod(node.made) // split.extent
-    if kind in _SUMS and not _fills_registers(node):
+    if kind in SUMS and not _fills_registers(node):
         return False
     pieces = tuple(pieces)
     if not _has_same_blocks(node, split, pieces):

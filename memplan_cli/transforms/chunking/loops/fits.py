@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product as cartesian
 from math import prod
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.symbolic.dims import as_dim, parse_dim
 from memplan_cli.transforms.chunking.axes.table import operator
 from memplan_cli.transforms.chunking.axes.terms import Role
-from memplan_cli.transforms.chunking.kernels import keeps_bits
+from memplan_cli.transforms.chunking.kernels import SUMS, keeps_bits
 from memplan_cli.transforms.chunking.loops.sized import same_split
 from memplan_cli.transforms.chunking.ranges import computed_for, result_part
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 _ROWS = (1, 4, 8, 16, 64)
 """Rows of a piece that are tried, until kernels keep the bits."""
+
+_LEAST_OF_SUM = 2
+"""Elements of a row."""
 
 _LEAST_OF_PRODUCT = 4
 """Rows of a product in all, samples of a piece times rows of each."""
@@ -64,8 +68,12 @@ def least_rows(
     other = _at_other_sizes(second, region)
     if other is None or not _is_told_by_rows(program, first, region):
         return None
+    if not _sums_are_long(program, first, region, lowest):
+        return None
     for rows in _ROWS:
-        if _keeps_bits(first, region, rows) and _keeps_bits(second, other, rows):
+        # The number of rows is any number from the least on.
+        pairs = cartesian(((first, region), (second, other)), (rows, rows + 1, 2 * rows + 1))
+        if all(_keeps_bits(*graph, each) for graph, each in pairs):
             at_least = _of_products(first, region, program, lowest)
             return max(rows, at_least)
     return None
@@ -134,6 +142,18 @@ def _keeps_bits(graph: Graph, region: Region, rows: int) -> bool:
                 return False
         node = graph.node(at)
         if node is None or not keeps_bits(node, split, [piece]):
+            return False
+    return True
+
+
+def _sums_are_long(
+    program: Program, graph: Graph, region: Region, lowest: Mapping[str, int]
+) -> bool:
+    """Whether no size makes rows of one element of what is summed: these are added otherwise."""
+    for at in region.splits:
+        op = graph.ops[at]
+        read = program.vars[op.inputs[0]].shape if op.inputs and op.inputs[0] else None
+        if operator(op) in SUMS and read and _least(read[-1], lowest) < _LEAST_OF_SUM:
             return False
     return True
 

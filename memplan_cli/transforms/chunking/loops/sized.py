@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.program import Block, Program, VarId, blocks
 from memplan_cli.core.symbolic.dims import bind_dim, symbols_of
 from memplan_cli.transforms.chunking.axes.table import edit, operator
-from memplan_cli.transforms.chunking.axes.terms import Edit
+from memplan_cli.transforms.chunking.axes.terms import Edit, Role
 from memplan_cli.transforms.chunking.graph import Graph
 
 if TYPE_CHECKING:
@@ -86,7 +86,12 @@ def with_numbers(program: Program, dims: Mapping[str, int]) -> Program:
 
 
 def _is_plain(node: Node, split: Split) -> bool:
-    """Whether pieces read no halo, and are computed as the whole is."""
+    """Whether pieces read no halo, and are computed as the whole is, whatever the sizes.
+
+    How many columns a product has, or positions a convolution, decides about its rounding.
+    """
+    if split.role in (Role.COLUMNS, Role.TILES):
+        return False
     parts = filter(None, (*split.inputs, *split.outputs))
     if any(part.before or part.after for part in parts):
         return False

@@ -83,8 +83,10 @@ class Looped:
     def finished(self, target: int) -> Chunked:
         """Return the program whose pieces take so many bytes, with all that tells them."""
         values = Values(self.program, self.counts, target)
+        read = {var for _, op in walk(self.program.body) for var in op.inputs}
         for dims, name in self.shapes.items():
-            values.shape(dims, name)
+            if name in read:
+                values.shape(dims, name)
         for count, name in zip(self.counts, self.places, strict=True):
             values.places(count, name)
         known = resolved(self.counts, target)
