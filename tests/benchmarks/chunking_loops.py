@@ -115,7 +115,7 @@ def measured(folder: Path, count: int) -> Served:
 
 def drawn(extent: Extent, count: int, seed: int = 0) -> tuple[Point, ...]:
     """Return sizes of requests: log-uniform ones, and the largest at places among them."""
-    generator = random.Random(seed)  # noqa: S311 - a seeded draw, no secret
+    generator = random.Random(seed)
     ends = [extent.bounds[name] for name in extent.names]
     found = [
         tuple(

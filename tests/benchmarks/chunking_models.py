@@ -180,7 +180,9 @@ def bert_of_any_length(
         given = [
             add(
                 "Transpose",
-                add("Reshape", _linear(add, x, hidden, hidden), add.shape(0, -1, heads, width)),
+                add(
+                    "Reshape", _linear(add, x, hidden, hidden), add.shape(0, -1, heads, width)
+                ),
                 perm=(0, 2, 1, 3),
             )
             for _ in range(3)

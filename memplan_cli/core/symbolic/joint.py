@@ -100,7 +100,7 @@ class _Joint:
         top, bottom = arguments
         found = [*self._divided(top, bottom, rest, below)]
         if name == "ceiling":
-            found = [*self._shares(bottom, rest, below), *self._one_more(found, rest, below)]
+            found = [*self._shares(top, bottom, rest, below), *self._one_more(found, rest, below)]
         return found
 
     def _divided(
@@ -122,13 +122,15 @@ class _Joint:
         more = self._product(rest, below)
         return [] if more is None else [each + more for each in quotients]
 
-    def _shares(self, bottom: Polynomial, rest: Atoms, below: Atoms) -> list[Fraction]:
+    def _shares(
+        self, top: Polynomial, bottom: Polynomial, rest: Atoms, below: Atoms
+    ) -> list[Fraction]:
         """Return bounds of ``ceiling(a/ceiling(a/b))``: what is dealt out evenly is at most b."""
         if len(bottom) != 1:
             return []
         ((monomial, factor),) = bottom.items()
         call = call_in(monomial[0]) if len(monomial) == factor == 1 else None
-        if call is None or call[0] != "ceiling":
+        if call is None or call[0] != "ceiling" or call[1][0] != top:
             return []
         found = self.sum(call[1][1], rest, below)
         return [] if found is None else [found]

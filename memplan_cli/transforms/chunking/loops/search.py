@@ -201,7 +201,7 @@ def _largest_pieces(
 
 def _lower_bound(task: Task) -> tuple[Bound, Mapping[VarId, int]]:
     """Return what no pieces get below in the largest request, and its tensors' bytes."""
-    program = with_numbers(task.program, task.largest)
+    program = with_numbers(begun(task.program).program, task.largest)
     graph = Graph.of(program, task.facts, task.pinned)
     found = lower_bound(graph, frozenset(_counted(program)), SHARE_VIEWS)
     return found, {var: graph.bytes(var) for var in found.tensors}
