@@ -26,7 +26,6 @@ import onnxruntime
 
 from memplan_cli import Settings, workflows
 from memplan_cli.runtime.serving.choice import choose
-from memplan_cli.runtime.serving.sequences import Extent
 from memplan_cli.runtime.serving.served import observed_service
 from memplan_cli.runtime.serving.soak import CHOSEN, Requests, confirmed, serve
 from memplan_cli.workflows.serving import service_of
@@ -36,7 +35,7 @@ from .chunking_models import bert_of_any_length
 if TYPE_CHECKING:
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.runtime.serving.choice import ServingSettings
-    from memplan_cli.runtime.serving.sequences import Point
+    from memplan_cli.runtime.serving.sequences import Extent, Point
     from memplan_cli.runtime.serving.served import Service
 
 PAGE = Path(__file__).parents[2] / "docs" / "measurements" / "chunking_loops.md"

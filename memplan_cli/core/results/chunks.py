@@ -68,8 +68,8 @@ class Chunks:
     )
 
     regions: tuple[ChunkedRegion, ...] = ()
-    nodes: Natural = 0
-    """Nodes of the written graph more than of the file's."""
+    nodes: int = 0
+    """Nodes of the written graph more than of the file's; loops may leave fewer."""
     flops_increase: float = 0.0
     budget: int | None = None
     met: bool = True

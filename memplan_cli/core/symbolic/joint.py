@@ -100,7 +100,10 @@ class _Joint:
         top, bottom = arguments
         found = [*self._divided(top, bottom, rest, below)]
         if name == "ceiling":
-            found = [*self._shares(top, bottom, rest, below), *self._one_more(found, rest, below)]
+            found = [
+                *self._shares(top, bottom, rest, below),
+                *self._one_more(found, rest, below),
+            ]
         return found
 
     def _divided(

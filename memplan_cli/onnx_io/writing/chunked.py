@@ -80,10 +80,12 @@ def _node(program: Program, op: Op, model: ModelProto) -> NodeProto:
     inputs = [program.vars[var].name if var else "" for var in op.inputs]
     outputs = [program.vars[var].name if var else "" for var in op.outputs]
     if op.source < 0:
-        bodies = {"body": _graph(program, body, model) for body in op.bodies}
-        return helper.make_node(
-            op.type, inputs, outputs, op.name, domain=op.domain, **op.attributes, **bodies
+        made = helper.make_node(
+            op.type, inputs, outputs, op.name, domain=op.domain, **op.attributes
         )
+        subgraphs = (_graph(program, body, model) for body in op.bodies)
+        made.attribute.extend(helper.make_attribute("body", graph) for graph in subgraphs)
+        return made
     node = model.graph.node[op.source]
     if (op.name, inputs, outputs) == (node.name, node.input[:], node.output[:]):
         return node

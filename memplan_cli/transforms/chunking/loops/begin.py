@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 def begun(program: Program) -> Looped:
     """Return a program without loops whose shapes are told by its inputs where they can be."""
     told = sources(program)
-    captured = {
-        var for op in program.body.ops for body in op.bodies for var in captures(body)
-    }
+    captured = {var for op in program.body.ops for body in op.bodies for var in captures(body)}
     stays = {*captured, *program.body.outputs}
     shapes: dict[Shape, VarId] = {}
     instead: dict[VarId, VarId] = {}

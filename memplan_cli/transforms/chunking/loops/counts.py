@@ -53,7 +53,7 @@ class Count:
 
     def terms(self, target: int, known: Mapping[str, Polynomial]) -> dict[str, Polynomial]:
         """Return what its two symbols stand for."""
-        extent = substituted(_parsed(self.extent), known)
+        extent = substituted(as_terms(self.extent), known)
         unit = substituted(self.unit, known)
         allowed = called("floor", [{(): target}, unit])
         wide = called("max", [{(): self.floor}, allowed])
@@ -74,7 +74,7 @@ def numbers(counts: tuple[Count, ...], target: int, dims: Mapping[str, int]) -> 
     """Return the values of all symbols at one size of a request."""
     found = dict(dims)
     for count in counts:
-        extent, unit = valued(_parsed(count.extent), found), valued(count.unit, found)
+        extent, unit = valued(as_terms(count.extent), found), valued(count.unit, found)
         most = min(extent, max(count.floor, target // max(unit, 1)))
         trips = -(-extent // max(most, 1))
         found |= {count.trips: trips, count.rows: -(-extent // max(trips, 1))}
@@ -119,7 +119,8 @@ def with_dims(shape: Shape | None, known: Mapping[str, Polynomial]) -> Shape | N
     )
 
 
-def _parsed(dim: Dim) -> Polynomial:
+def as_terms(dim: Dim) -> Polynomial:
+    """Return a dim, a number or an expression, as a sum of products."""
     if isinstance(dim, str):
         return parse_dim(dim)
     return {(): dim} if dim else {}

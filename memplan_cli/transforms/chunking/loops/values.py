@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import Op, Origin, Var, VarId
 from memplan_cli.core.symbolic.dims import as_dim, parse_dim
-from memplan_cli.core.symbolic.polynomials import call_in, constant, formatted, names_in
+from memplan_cli.core.symbolic.polynomials import call_in, constant, formatted, names_in, total
+
+from memplan_cli.transforms.chunking.loops.counts import as_terms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -70,12 +72,7 @@ class Values:
         zero, one = (self._scalar(self.constant((each,))) for each in (0, 1))
         flat = as_dim(parse_dim(f"`{count.trips}`*`{count.rows}`"))
         every = self._op("Range", (zero, length, one), (flat,))
-        extent = parse_dim(count.extent) if isinstance(count.extent, str) else None
-        last = (
-            self.constant((int(count.extent or 1) - 1,))
-            if extent is None
-            else self._op("Sub", (self.of(extent), self.constant((1,))))
-        )
+        last = self.of(total([as_terms(count.extent), {(): -1}]))
         there = self._op("Min", (every, last), (flat,))
         shape = self._op("Concat", (trips, rows), (2,), {"axis": 0})
         self.ops.append(
@@ -120,12 +117,7 @@ class Values:
 
     def _count(self, count: Count) -> None:
         """Write the two numbers of a loop."""
-        extent = (
-            parse_dim(count.extent)
-            if isinstance(count.extent, str)
-            else {(): count.extent or 0}
-        )
-        whole = self.of(extent)
+        whole = self.of(as_terms(count.extent))
         allowed = self._op("Div", (self.constant((self._target,)), self.of(count.unit)))
         wide = self._op("Max", (allowed, self.constant((count.floor,))))
         most = self._op("Min", (whole, wide))
