@@ -83,7 +83,8 @@ def _in_loops(
     Raises:
         SettingsError: a dim has no bounds, or the operators are older than loops need.
     """
-    from memplan_cli.transforms.chunking.loops.search import Task, search_loops
+    from memplan_cli.transforms.chunking.loops.measure import Task
+    from memplan_cli.transforms.chunking.loops.search import search_loops
 
     free = sorted({name for size in scope.sizes.values() for name in size.symbols})
     if free:

@@ -186,7 +186,7 @@ def page(found: Served) -> str:
 `python -m tests.benchmarks.chunking_loops`; onnxruntime {onnxruntime.__version__}, {platform.machine()}, CPU, one
 thread. MiB are 2^20 bytes.
 
-A BERT encoder of two layers (hidden size 64, two heads, a mask of its tokens; attention of the length
+A BERT encoder of one layer (hidden size 64, two heads, a mask of its tokens; attention of the length
 that real ones have) with dynamic axes is optimised with
 `--chunk auto --budget 512MiB --bounds batch=1..64 --bounds seq=8..8192`. Its regions are loops whose pieces the
 graph sizes by each request.

@@ -166,7 +166,7 @@ def bert(path: Path, layers: int = 4, hidden: int = 768, length: int = 2048) -> 
 
 
 def bert_of_any_length(
-    path: Path, layers: int = 2, hidden: int = 64, heads: int = 2, longest: int = 8192
+    path: Path, layers: int = 1, hidden: int = 64, heads: int = 2, longest: int = 8192
 ) -> None:
     """A text encoder of dynamic axes with a mask of its tokens: narrow, its attention as long."""
     add, width = Writer(), hidden // heads

@@ -19,7 +19,8 @@ from memplan_cli.onnx_io.writing.chunked import chunked_model
 from memplan_cli.shapes.reading import read_program
 from memplan_cli.transforms.chunking.axes.terms import Facts
 from memplan_cli.transforms.chunking.loops.counts import Count, numbers, resolved
-from memplan_cli.transforms.chunking.loops.search import Loops, Task, search_loops
+from memplan_cli.transforms.chunking.loops.measure import Task
+from memplan_cli.transforms.chunking.loops.search import Loops, search_loops
 from transforms.loop_models import BOUNDS, encoder, exact
 
 if TYPE_CHECKING:

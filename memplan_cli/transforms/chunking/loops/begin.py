@@ -11,9 +11,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import Origin, Program, Var, VarId, captures
+from memplan_cli.transforms.chunking.loops.blocks import without_unread
 from memplan_cli.transforms.chunking.loops.sized import TOLD_SHAPES
 from memplan_cli.transforms.chunking.loops.values import is_told, sources
-from memplan_cli.transforms.chunking.loops.write import Looped, without_unread
+from memplan_cli.transforms.chunking.loops.write import Looped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,40 +10,38 @@ its pieces. Last, pieces are made as large as the budget allows, at every size w
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import islice
-from itertools import product as cartesian
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.analysis.aliasing import SHARE_VIEWS
-from memplan_cli.analysis.storage import measured
-from memplan_cli.core.problem import Problem, pressure
-from memplan_cli.core.program import Origin, VarId
-from memplan_cli.core.symbolic.bounds import at_most
-from memplan_cli.core.symbolic.dims import bind_dim
-from memplan_cli.core.symbolic.sizes import Size, size_of
 from memplan_cli.transforms.chunking.bound import Bound, lower_bound
 from memplan_cli.transforms.chunking.graph import Graph
 from memplan_cli.transforms.chunking.loops.begin import begun
+from memplan_cli.transforms.chunking.loops.blocks import part_of
 from memplan_cli.transforms.chunking.loops.counts import numbers
+from memplan_cli.transforms.chunking.loops.finish import Bounded, Told, largest_pieces
 from memplan_cli.transforms.chunking.loops.fits import least_rows
+from memplan_cli.transforms.chunking.loops.measure import (
+    Peak,
+    Task,
+    bytes_at,
+    counted,
+    peak_of,
+    sizes_at,
+)
 from memplan_cli.transforms.chunking.loops.sized import (
     graph_at,
-    part_of,
     primes_for,
     with_numbers,
 )
 from memplan_cli.transforms.chunking.loops.values import is_told, sources
-from memplan_cli.transforms.chunking.loops.work import work_at
-from memplan_cli.transforms.chunking.loops.write import Loop, Looped, with_loop
+from memplan_cli.transforms.chunking.loops.write import Looped, with_loop
 from memplan_cli.transforms.chunking.region import growing
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-    from memplan_cli.core.program import Program
-    from memplan_cli.core.symbolic.bounds import Bounds
-    from memplan_cli.transforms.chunking.axes.terms import Facts
+    from memplan_cli.core.program import Program, VarId
     from memplan_cli.transforms.chunking.region import Region
     from memplan_cli.transforms.chunking.rewrite import Chunked
 
@@ -62,71 +60,8 @@ _SEEDS = 3
 _REGIONS = 6
 """Regions of one tensor and axis that are tried, those of the smallest border."""
 
-_SHARES = (4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024)
-"""Parts of the budget that pieces may take."""
-
 _TRIED_WITH = 16
 """The part that they take while regions are looked for."""
-
-
-class Peak(NamedTuple):
-    """The most that is live in a program, and how far that is above a budget."""
-
-    bytes: int
-    excess: int
-    """Bytes above the budget, added up over all steps."""
-    live: tuple[VarId, ...] = ()
-    """What is live at the fullest step, the largest first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """What is looked for.
-
-    Attributes:
-        program: The program as it is, of unknown sizes.
-        facts: Of its operators.
-        pinned: Vars that stay one tensor, live for the whole run.
-        bounds: The least and the greatest value of each symbol.
-    """
-
-    program: Program
-    facts: Facts
-    pinned: Collection[VarId]
-    bounds: Bounds
-
-    @property
-    def largest(self) -> Mapping[str, int]:
-        """The size of the largest request."""
-        return {name: high for name, (_, high) in self.bounds.items()}
-
-    @property
-    def corners(self) -> Iterator[Mapping[str, int]]:
-        """Sizes of which each is the least or the greatest in all its symbols."""
-        for values in cartesian(*self.bounds.values()):
-            yield dict(zip(self.bounds, values, strict=True))
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """One loop as reported.
-
-    Attributes:
-        tensor, axis: What its region was grown from, and along which axis.
-        pieces: The most that there are within the bounds.
-        trips: The same as an expression.
-        nodes: Ops of the region.
-        after: The most that is live while it runs.
-        extra: The added work in the largest request, as a share of the model's.
-    """
-
-    tensor: VarId
-    axis: int
-    pieces: int
-    trips: str
-    nodes: int
-    after: int
-    extra: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +91,7 @@ def search_loops(task: Task, budget: float) -> Loops:
         task: What is looked for.
         budget: Bytes, or a share of the peak as it is where that is no whole number.
     """
-    bounded = _Bounded(task)
+    bounded = Bounded(task)
     before = bounded.peak(task.program).bytes
     allowed = int(budget * before) if isinstance(budget, float) else budget
     bound, sizes = _lower_bound(task)
@@ -165,7 +100,7 @@ def search_loops(task: Task, budget: float) -> Loops:
         return unchanged
     search = _Search(task, allowed)
     state = search.best().state
-    found = _largest_pieces(search, bounded, state, allowed) if state.loops else None
+    found = largest_pieces(bounded, state, allowed) if state.loops else None
     if found is None or found.peak >= before:
         return unchanged
     told = tuple(
@@ -174,130 +109,12 @@ def search_loops(task: Task, budget: float) -> Loops:
     return Loops(found.chunked, told, before, found.peak, bound, sizes)
 
 
-class _Finished(NamedTuple):
-    chunked: Chunked
-    peak: int
-    target: int
-
-
-def _largest_pieces(
-    search: _Search, bounded: _Bounded, state: Looped, allowed: int
-) -> _Finished | None:
-    """Return a program with the largest pieces that fit a budget, or that need least."""
-    found: _Finished | None = None
-    for share in _SHARES:
-        target = max(allowed // share, 1)
-        # At the largest request alone it is quicker told that pieces are too large.
-        if share < _SHARES[-1] and search.peak(state, target).bytes > allowed:
-            continue
-        chunked = state.finished(target)
-        peak = bounded.peak(chunked.program).bytes
-        if found is None or peak < found.peak:
-            found = _Finished(chunked, peak, target)
-        if peak <= allowed:
-            break
-    return found
-
-
 def _lower_bound(task: Task) -> tuple[Bound, Mapping[VarId, int]]:
     """Return what no pieces get below in the largest request, and its tensors' bytes."""
     program = with_numbers(begun(task.program).program, task.largest)
     graph = Graph.of(program, task.facts, task.pinned)
-    found = lower_bound(graph, frozenset(_counted(program)), SHARE_VIEWS)
+    found = lower_bound(graph, frozenset(counted(program)), SHARE_VIEWS)
     return found, {var: graph.bytes(var) for var in found.tensors}
-
-
-class _Bounded:
-    """Programs measured at their largest within bounds: each tensor at its own."""
-
-    def __init__(self, task: Task) -> None:
-        self._task = task
-        self._size = lru_cache(maxsize=None)(self._largest)
-
-    def _largest(self, shape: tuple[object, ...], dtype: str) -> Size | None:
-        size = size_of(shape, dtype)  # type: ignore[arg-type]
-        return at_most(size, self._task.bounds) if size is not None and size.symbols else size
-
-    def peak(self, program: Program) -> Peak:
-        """Return the most that is live at one step."""
-        return _peak(program, self._sizes(program), self._task.pinned, 0)
-
-    def _sizes(self, program: Program) -> Mapping[VarId, Size]:
-        found = {}
-        for var in _counted(program):
-            facts = program.vars[var]
-            size = self._size(facts.shape, facts.dtype) if facts.shape is not None else None
-            if size is not None:
-                found[var] = size
-        return found
-
-    def told(self, program: Program, loop: Loop, state: Looped, target: int) -> Told:
-        """Return what is reported of a loop."""
-        place = measured(program, self._sizes(program), self._task.pinned, SHARE_VIEWS)
-        step = next(
-            each
-            for each in place.timeline.steps
-            if any(body.path == loop.path for body in each.op.bodies)
-        )
-        live = pressure(Problem(place.storage[1].get("1", ())))
-        after = most = 0
-        for tick, bytes_ in live:
-            if tick > step.end:
-                break
-            most = bytes_ if tick <= step.start else max(most, bytes_)
-            after = most
-        pieces = max(
-            numbers(state.counts, target, dims)[loop.count.trips]
-            for dims in self._task.corners
-        )
-        trips = (program.vars[step.op.outputs[0]].shape or ("",))[0]
-        return Told(
-            loop.region.seed,
-            loop.region.axis,
-            pieces,
-            str(trips),
-            len(loop.region.splits),
-            after,
-            self._extra(loop, state, target),
-        )
-
-    def _extra(self, loop: Loop, state: Looped, target: int) -> float:
-        """Return the work that a loop adds in the largest request."""
-        with_it: Looped | None = state
-        while with_it is not None and with_it.loops[-1] is not loop:
-            with_it = with_it.before
-        if with_it is None or with_it.before is None:
-            raise ValueError("a loop of another program")
-        dims = numbers(state.counts, target, self._task.largest)
-        whole = work_at(Looped(self._task.program), dims)
-        more = work_at(with_it, dims) - work_at(with_it.before, dims)
-        return max(more, 0) / max(whole, 1)
-
-
-def _counted(program: Program) -> Iterator[VarId]:
-    """Yield what a runtime holds: all that ops make, and what they give to subgraphs."""
-    for var, facts in program.vars.items():
-        if facts.origin in (Origin.OP, Origin.BODY_INPUT):
-            yield var
-
-
-def _peak(
-    program: Program, sizes: Mapping[VarId, Size], pinned: Collection[VarId], budget: int
-) -> Peak:
-    found = measured(program, sizes, pinned, SHARE_VIEWS)
-    buffer_of, units = found.storage
-    buffers = units.get("1", ())
-    curve = tuple(pressure(Problem(buffers)))
-    tick, most = max(curve, key=lambda each: (each[1], -each[0]), default=(0, 0))
-    ends = [*(start for start, _ in curve[1:]), curve[-1][0] + 1] if curve else []
-    excess = sum(
-        max(live - budget, 0) * (end - start)
-        for (start, live), end in zip(curve, ends, strict=True)
-    )
-    ids = {each.id for each in buffers if each.live.start <= tick < each.live.end}
-    live = [var for var, identity in buffer_of.items() if identity in ids]
-    live.sort(key=lambda var: (-sizes[var].coefficient, var))
-    return Peak(most, excess, tuple(live))
 
 
 class _Way(NamedTuple):
@@ -341,7 +158,7 @@ class _Search:
         """Return the most that is live in the largest request."""
         program = state.program
         dims = numbers(state.counts, target, self.task.largest)
-        return _peak(program, _sizes_at(program, dims), self.task.pinned, self.budget)
+        return peak_of(program, sizes_at(program, dims), self.task.pinned, self.budget)
 
     def _following(self, way: _Way) -> Iterator[_Way]:
         """Yield the ways with one more loop."""
@@ -407,7 +224,7 @@ class _Search:
         for var in (*loop.region.given, *loop.region.results):
             facts = state.program.vars.get(var)
             if facts is not None:
-                found += _bytes_at(facts.shape, facts.dtype, dims)
+                found += bytes_at(facts.shape, facts.dtype, dims)
         return found
 
 
@@ -432,18 +249,3 @@ def _varied(ways: list[_Way]) -> list[_Way]:
     for way in sorted(ways, key=lambda each: (each.peak.excess, each.moved)):
         found.setdefault(way.kind, way)
     return list(found.values())
-
-
-def _sizes_at(program: Program, dims: Mapping[str, int]) -> Mapping[VarId, Size]:
-    found = {}
-    for var in _counted(program):
-        facts = program.vars[var]
-        if facts.shape is not None and None not in facts.shape:
-            found[var] = Size(_bytes_at(facts.shape, facts.dtype, dims))
-    return found
-
-
-def _bytes_at(shape: tuple[object, ...] | None, dtype: str, dims: Mapping[str, int]) -> int:
-    bound = tuple(bind_dim(dim, dims) for dim in shape or ())  # type: ignore[arg-type]
-    size = size_of(bound, dtype)
-    return 0 if size is None or size.symbols else size.coefficient

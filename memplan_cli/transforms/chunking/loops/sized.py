@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.program import Block, Program, VarId, blocks
 from memplan_cli.core.symbolic.dims import bind_dim, symbols_of
 from memplan_cli.transforms.chunking.axes.table import edit, operator
 from memplan_cli.transforms.chunking.axes.terms import Edit, Role
@@ -19,6 +18,7 @@ from memplan_cli.transforms.chunking.graph import Graph
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
+    from memplan_cli.core.program import Program, VarId
     from memplan_cli.transforms.chunking.axes.terms import Facts, Node, Part, Split
 
 _LEAST_PRIME = 61
@@ -26,16 +26,6 @@ _LEAST_PRIME = 61
 
 TOLD_SHAPES = frozenset({"Reshape", "Expand"})
 """Operators that are told the shape of what they make: a piece is told its own."""
-
-
-def block_at(program: Program, path: str) -> Block:
-    """Return the block of a path."""
-    return next(block for block in blocks(program.body) if block.path == path)
-
-
-def part_of(program: Program, path: str) -> Program:
-    """Return a block as a program of its own; what it captures no op of it makes."""
-    return replace(program, body=block_at(program, path))
 
 
 def primes_for(

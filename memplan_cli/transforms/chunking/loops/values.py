@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.program import Op, Origin, Var, VarId
 from memplan_cli.core.symbolic.dims import as_dim, parse_dim
 from memplan_cli.core.symbolic.polynomials import call_in, constant, formatted, names_in, total
-
 from memplan_cli.transforms.chunking.loops.counts import as_terms
+from memplan_cli.transforms.chunking.schedule import INSERTED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from memplan_cli.core.symbolic.polynomials import Polynomial
     from memplan_cli.transforms.chunking.axes.terms import Dims
     from memplan_cli.transforms.chunking.loops.counts import Count
-
-INSERTED = -1
-"""The ``source`` of an op that stands for no node of the file."""
 
 
 def sources(program: Program) -> dict[str, tuple[VarId, int]]:

@@ -13,19 +13,20 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.aliasing import SHARE_VIEWS
-from memplan_cli.analysis.dataflow import op_reads
 from memplan_cli.analysis.storage import storage_of
 from memplan_cli.core.problem import Problem, lower_bound
 from memplan_cli.core.program import Block, Op, Origin, Program, Var, VarId, var_id, walk
 from memplan_cli.core.symbolic.dims import as_dim, parse_dim
 from memplan_cli.core.symbolic.polynomials import multiplied, total
 from memplan_cli.core.symbolic.sizes import size_of
+from memplan_cli.transforms.chunking.loops.blocks import block_at, with_block, without_unread
 from memplan_cli.transforms.chunking.loops.counts import Count, resolved, with_dims
 from memplan_cli.transforms.chunking.loops.fits import rows_in
-from memplan_cli.transforms.chunking.loops.sized import TOLD_SHAPES, block_at
-from memplan_cli.transforms.chunking.loops.values import INSERTED, Values
+from memplan_cli.transforms.chunking.loops.sized import TOLD_SHAPES
+from memplan_cli.transforms.chunking.loops.values import Values
 from memplan_cli.transforms.chunking.ranges import result_part
-from memplan_cli.transforms.chunking.rewrite import Chunked, schedule
+from memplan_cli.transforms.chunking.rewrite import Chunked
+from memplan_cli.transforms.chunking.schedule import INSERTED, schedule
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -114,7 +115,7 @@ def with_loop(
         for each in ((graph.ops[step],) if step < len(graph.ops) else writer.ops)
     ]
     outer = block_at(state.program, path)
-    body = _with_block(state.program.body, path, replace(outer, ops=tuple(ops)))
+    body = with_block(state.program.body, path, replace(outer, ops=tuple(ops)))
     program = replace(state.program, body=body, vars=writer.vars)
     return Looped(
         without_unread(program, state.program),
@@ -123,46 +124,6 @@ def with_loop(
         (*state.places, writer.places),
         state,
     )
-
-
-def _with_block(block: Block, path: str, new: Block) -> Block:
-    """Return a block with the one of a path in place of that which it has."""
-    if block.path == path:
-        return new
-    ops = tuple(
-        op._replace(bodies=tuple(_with_block(body, path, new) for body in op.bodies))
-        if op.bodies
-        else op
-        for op in block.ops
-    )
-    return replace(block, ops=ops)
-
-
-def without_unread(program: Program, before: Program) -> Program:
-    """Return a program without ops and vars that were read before and are no longer."""
-    was_read = {var for _, op in walk(before.body) for var in op_reads(op)}
-    ops = list(program.body.ops)
-    while True:
-        read = {*program.body.outputs, *(var for op in ops for var in op_reads(op))}
-        left = [op for op in ops if not _is_idle(op, read, was_read)]
-        if len(left) == len(ops):
-            break
-        ops = left
-    body = replace(program.body, ops=tuple(ops))
-    used = {*body.inputs, *body.outputs, *program.overridable}
-    for block, op in walk(body):
-        used.update(op.inputs, op.outputs, block.outputs)
-        used.update(var for inner in op.bodies for var in (*inner.inputs, *inner.outputs))
-    gone = was_read | {var for var in program.vars if var not in before.vars}
-    vars_ = {
-        var: facts for var, facts in program.vars.items() if var in used or var not in gone
-    }
-    return replace(program, body=body, vars=vars_)
-
-
-def _is_idle(op: Op, read: set[VarId], was_read: set[VarId]) -> bool:
-    made = {var for var in op.outputs if var}
-    return made.isdisjoint(read) and not made.isdisjoint(was_read)
 
 
 class _Writer:
