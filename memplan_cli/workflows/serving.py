@@ -88,7 +88,7 @@ def range_settings(
     from memplan_cli.runtime.serving.served import foreseen_service
 
     refuse_run(given, "--measure" if timeout is not None else "")
-    service, notes = _service(Path(model), given, timeout or DEFAULT_TIMEOUT)
+    service, notes = service_of(Path(model), given, timeout or DEFAULT_TIMEOUT)
     if timeout is not None:
         found = _measured(service)
     else:
@@ -113,7 +113,7 @@ def soak(
 
     terms, tell = terms or SoakTerms(), progress or silent
     refuse_run(given, "soak")
-    service, notes = _service(Path(model), given, terms.timeout)
+    service, notes = service_of(Path(model), given, terms.timeout)
     tell("choosing settings")
     serving = _measured(service)
     order = requests(service.extent, terms.sequence, terms.requests, terms.seed)
@@ -158,7 +158,7 @@ def _looked_at(found: ServingSettings) -> tuple[str, ...]:
     return (f"{seen}: the bound is of these",)
 
 
-def _service(path: Path, given: Settings, timeout: float) -> tuple[Service, tuple[str, ...]]:
+def service_of(path: Path, given: Settings, timeout: float) -> tuple[Service, tuple[str, ...]]:
     """Return what is served, and what was assumed of dims without bounds."""
     from memplan_cli.runtime.serving.sequences import Extent
     from memplan_cli.runtime.serving.served import Service

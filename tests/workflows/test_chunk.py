@@ -104,7 +104,7 @@ def test_a_bound_dim_is_the_only_one_of_the_written_file(tmp_path: Path) -> None
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.shape.dim[0].dim_param = "batch"
     path = saved(tmp_path, model)
-    with pytest.raises(SettingsError, match="sizes that are numbers"):
+    with pytest.raises(SettingsError, match="numbers or bounds for the dims: batch"):
         workflows.optimize(path, HALF)
     found = workflows.optimize(path, replace(HALF, dims={"batch": 1}))
     assert found.passed

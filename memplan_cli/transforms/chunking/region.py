@@ -57,7 +57,16 @@ class Region:
 
 
 def regions_of(graph: Graph, seed: VarId, axis: int) -> Iterator[Region]:
-    """Yield regions around a tensor, sliced along one of its axes, each of a smaller border."""
+    """Yield regions around a tensor, sliced along one of its axes, each holding less whole."""
+    least = 0
+    for region, whole in growing(graph, seed, axis):
+        if len(region.splits) == 1 or whole < least:
+            least = whole
+            yield region
+
+
+def growing(graph: Graph, seed: VarId, axis: int) -> Iterator[tuple[Region, int]]:
+    """Yield each region that grows from a tensor, with the bytes that it leaves whole."""
     start = graph.flow.producer.get(seed)
     if start is None:
         return
@@ -120,10 +129,19 @@ def _stages(graph: Graph, first: Mapping[int, Split]) -> Iterator[_Stage]:
             return
         split = graph.splits(found.at)[found.number]
         ops = {**stage.ops, found.at: split}
-        copied = stage.copied | ({found.at} if found.is_copy else set())
+        joined = stage.copied | ({found.at} if found.is_copy else set())
+        copied = frozenset(at for at in joined if not _is_own(graph, ops, at))
         is_light = split.role is Role.FREE and not found.is_copy
         stage = _Stage(ops, copied, held(graph, ops, copied), is_light)
         yield stage
+
+
+def _is_own(graph: Graph, ops: Mapping[int, Split], at: int) -> bool:
+    """Whether all that read what an op makes are in the region by now."""
+    return all(
+        var not in graph.results and all(reader in ops for reader in graph.readers(var))
+        for var in graph.ops[at].outputs
+    )
 
 
 class _Step(NamedTuple):
