@@ -24,7 +24,7 @@ from memplan_cli.analysis.dataflow import op_reads
 from memplan_cli.core.program import Op, Origin, Var, VarId
 from memplan_cli.transforms.chunking.axes.table import operator
 from memplan_cli.transforms.chunking.axes.terms import Role
-from memplan_cli.transforms.chunking.rewrite import INSERTED
+from memplan_cli.transforms.chunking.schedule import INSERTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -58,41 +58,46 @@ class Region:
 
 def regions_of(graph: Graph, seed: VarId, axis: int) -> Iterator[Region]:
     """Yield regions around a tensor, sliced along one of its axes, each holding less whole."""
-    least = 0
-    for region, whole in growing(graph, seed, axis):
-        if len(region.splits) == 1 or whole < least:
-            least = whole
-            yield region
+    for first in _starts(graph, seed, axis):
+        for stage in _lighter(_stages(graph, first)):
+            ops = _without_ends(graph, stage.ops, stage.copied)
+            yield _region(graph, ops, stage.copied, seed, axis)
 
 
 def growing(graph: Graph, seed: VarId, axis: int) -> Iterator[tuple[Region, int]]:
     """Yield each region that grows from a tensor, with the bytes that it leaves whole."""
+    for first in _starts(graph, seed, axis):
+        for stage in _stages(graph, first):
+            yield _region(graph, stage.ops, stage.copied, seed, axis), stage.held
+
+
+def _region(
+    graph: Graph, ops: Mapping[int, Split], copied: frozenset[int], seed: VarId, axis: int
+) -> Region:
+    given, results = outside(graph, ops, copied)
+    return Region(ops, tuple(given), tuple(results), seed, axis, copied & ops.keys())
+
+
+def _starts(graph: Graph, seed: VarId, axis: int) -> Iterator[Mapping[int, Split]]:
+    """Yield each way in which the op that makes a tensor is sliced along that axis."""
     start = graph.flow.producer.get(seed)
     if start is None:
         return
     for split in graph.splits(start):
         part = split.outputs[graph.ops[start].outputs.index(seed)]
-        if part is not None and part.axis == axis:
-            yield from _grown(graph, {start: split}, seed, axis)
+        if part is not None and part.axis == axis and _fits(graph, {}, start, split):
+            yield {start: split}
 
 
-def _grown(
-    graph: Graph, first: Mapping[int, Split], seed: VarId, axis: int
-) -> Iterator[Region]:
-    """Yield what grows from an op whenever less is whole, with what is light and makes it less."""
-    if not all(_fits(graph, {}, at, split) for at, split in first.items()):
-        return
+def _lighter(stages: Iterator[_Stage]) -> Iterator[_Stage]:
+    """Yield what holds less whole than all before, with what is light and makes it less."""
     least: int | None = None
-    for stage, following in pairwise(chain(_stages(graph, first), [None])):
+    for stage, following in pairwise(chain(stages, [None])):
         if stage is None or (least is not None and stage.held >= least):
             continue
         least = stage.held
         if following is None or not following.is_light or following.held > least * _LIGHTER:
-            ops = _without_ends(graph, stage.ops, stage.copied)
-            given, results = outside(graph, ops, stage.copied)
-            yield Region(
-                ops, tuple(given), tuple(results), seed, axis, stage.copied & ops.keys()
-            )
+            yield stage
 
 
 def _without_ends(
