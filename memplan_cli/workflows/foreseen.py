@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from memplan_cli.core.results.plan import Plan
-    from memplan_cli.runtime.account import Before, Proved, Written
+    from memplan_cli.runtime.account import Proved
+    from memplan_cli.runtime.confirming import Before, Written
     from memplan_cli.runtime.proofs.original import Original
     from memplan_cli.workflows.ahead import Ahead
     from memplan_cli.workflows.candidates import Candidate
@@ -84,7 +85,7 @@ class _Proving:
         before = self.before
         if before is None or len(candidates) == 1:
             return list(candidates)
-        from memplan_cli.runtime.account import foreseen_cost, ranked
+        from memplan_cli.runtime.ranking import foreseen_cost, ranked
 
         # The weights are those of the file that is rewritten, wherever they lie.
         written = (_written(c, c.rewriting.file.path) for c in candidates)
@@ -129,7 +130,7 @@ class _Proving:
 
 
 def _written(candidate: Candidate, path: Path) -> Written:
-    from memplan_cli.runtime.account import Written
+    from memplan_cli.runtime.confirming import Written
 
     rewriting = candidate.rewriting
     return Written(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memplan_cli.runtime.account import Cost, ranked
+from memplan_cli.runtime.ranking import Cost, ranked
 
 MB = 1 << 20
 
