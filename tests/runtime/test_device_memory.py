@@ -54,8 +54,8 @@ class Driver:
 
     def _processes(
         self,
-        device: Any,
-        count: Any,
+        device: Any,  # noqa: ANN401 - pointers
+        count: Any,  # noqa: ANN401
         found: Any,  # noqa: ANN401
     ) -> int:
         listed = self.devices[device.value - 1].items()

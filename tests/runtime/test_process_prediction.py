@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -11,13 +12,14 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from memplan_cli.core.program import Block, Op, Origin, Program, Var, VarId
 from memplan_cli.core.results.observations import CUDA, ProcessBytes, RuntimeSettings
 from memplan_cli.onnx_io.weights.stored import stored_model
 from memplan_cli.runtime.graph.executed import executed_graph
 from memplan_cli.runtime.measuring.measure import Trial
 from memplan_cli.runtime.measuring.resident import loaded_process, observed_process
 from memplan_cli.runtime.process.foresee import Shown, foresee_process
-from memplan_cli.runtime.process.packing import panels
+from memplan_cli.runtime.process.packing import packed_bytes, panels
 from memplan_cli.runtime.process.parts import ARENA, CODE, INSIDE, PACKED
 from memplan_cli.runtime.process.space import Space
 from memplan_cli.runtime.process.workspace import workspace_by_rule
@@ -148,6 +150,30 @@ def test_the_arena_counts_where_it_is_written(model: Path) -> None:
 
 def test_rows_of_a_matrix_are_packed_in_panels_of_sixteen_columns() -> None:
     assert panels(2048, 1000) == 2048 * 1008 * 4
+
+
+@pytest.mark.parametrize(
+    ("dims", "groups", "copies"),
+    [
+        ((64, 32, 3, 3), 1, 1),
+        ((64, 32, 3, 3), 4, 1),
+        ((64, 1, 3, 3), 64, 0),
+        ((64, 1, 1, 1), 1, 0),
+    ],
+)
+def test_filters_of_a_transposed_convolution_are_kept_once_more(
+    dims: tuple[int, ...], groups: int, copies: int
+) -> None:
+    op = Op(
+        "n",
+        "ConvTranspose",
+        (VarId("x"), VarId("w")),
+        (VarId("y"),),
+        attributes={"group": groups},
+    )
+    weights = Var(VarId("w"), "float32", dims, Origin.WEIGHT, "w")
+    program = Program("p", Block((), (), (op,)), {VarId("w"): weights})
+    assert packed_bytes(op, VarId("w"), program) == copies * 4 * math.prod(dims)
 
 
 def test_nothing_is_predicted_for_another_provider(model: Path) -> None:
