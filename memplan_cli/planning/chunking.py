@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.results.chunks import ChunkedRegion, Chunks, WholeTensor
+from memplan_cli.core.results.chunks import ChunkedRegion, Chunks, NewWeight, WholeTensor
 from memplan_cli.errors import SettingsError
 from memplan_cli.planning.terms import terms_of
 
@@ -25,7 +25,7 @@ class Chunking:
     """A program in pieces, the values of its new constants, and what is reported."""
 
     program: Program
-    constants: Mapping[VarId, tuple[int, ...]] = field(default_factory=dict)
+    constants: Mapping[VarId, NewWeight] = field(default_factory=dict)
     facts: Chunks = field(default_factory=Chunks)
 
 

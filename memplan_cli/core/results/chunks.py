@@ -13,6 +13,20 @@ _MOST_NAMES = 4
 """Tensors of a bound that are named in words."""
 
 
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A range of an axis of a weight, cut once in the file: ``start <= at < stop``."""
+
+    weight: str
+    axis: int
+    start: int
+    stop: int
+
+
+NewWeight = tuple[int, ...] | Cut
+"""What a constant of pieces is: whole numbers, or a part of a weight."""
+
+
 class ChunkedRegion(NamedTuple):
     """Nodes that are computed piece by piece together.
 
