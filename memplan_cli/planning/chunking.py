@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import walk
-from memplan_cli.core.results.chunks import ChunkedRegion, Chunks, WholeTensor
+from memplan_cli.core.results.chunks import ChunkedRegion, Chunks, NewWeight, WholeTensor
 from memplan_cli.core.symbolic.dims import parse_dim
 from memplan_cli.core.symbolic.polynomials import names_in
 from memplan_cli.errors import SettingsError
@@ -32,7 +32,7 @@ class Chunking:
     """A program in pieces, the values of its new constants, and what is reported."""
 
     program: Program
-    constants: Mapping[VarId, tuple[int, ...]] = field(default_factory=dict)
+    constants: Mapping[VarId, NewWeight] = field(default_factory=dict)
     facts: Chunks = field(default_factory=Chunks)
 
 

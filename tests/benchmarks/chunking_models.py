@@ -263,19 +263,33 @@ def llama(path: Path, layers: int = 2, length: int = 2048) -> None:
     add.save(path, given, logits, *caches)
 
 
-def gpt2(path: Path, tokens: tuple[int, int], hidden: int, layers: int) -> None:
-    """A decoder with GPT-2's vocabulary, tied to its logits, on samples of some tokens."""
-    add, (samples, length), vocabulary = Writer(), tokens, 50257
+def _gpt2(add: Writer, tokens: tuple[int, int], hidden: int, layers: int, width: int) -> str:
+    """Write a decoder with GPT-2's vocabulary, tied to its logits, and return these."""
+    length, vocabulary = tokens[1], 50257
     away = np.triu(np.full((1, 1, length, length), -1e9, np.float32), 1)
     mask, words = add.constant(away), add.matrix(vocabulary, hidden)
     x = add("Add", add("Gather", words, "input_ids"), add.matrix(length, hidden))
     for _ in range(layers):
-        normal, sizes = _norm(add, x, hidden), (hidden, hidden // 32)
+        normal, sizes = _norm(add, x, hidden), (hidden, hidden // width)
         x = add("Add", x, _self_attention(add, normal, mask, tokens, sizes))
         x = add("Add", x, _mlp(add, _norm(add, x, hidden), hidden))
     turned = add("Transpose", words, perm=(1, 0))
-    logits = add("MatMul", _norm(add, x, hidden), turned)
-    add.save(path, {"input_ids": (samples, length)}, logits)
+    return add("MatMul", _norm(add, x, hidden), turned)
+
+
+def gpt2(path: Path, tokens: tuple[int, int], hidden: int, layers: int) -> None:
+    """A decoder with GPT-2's vocabulary, on samples of some tokens."""
+    add = Writer()
+    add.save(path, {"input_ids": tokens}, _gpt2(add, tokens, hidden, layers, 32))
+
+
+def gpt2_loss(path: Path, layers: int = 2, length: int = 1024) -> None:
+    """GPT-2's widths and how likely each of 1,024 tokens is, as texts are scored."""
+    add, tokens = Writer(), (1, length)
+    logs = add("LogSoftmax", _gpt2(add, tokens, 768, layers, 64), axis=-1)
+    likely = add("GatherElements", logs, add("Unsqueeze", "label_ids", add.shape(-1)), axis=-1)
+    given = {"input_ids": tokens, "label_ids": tokens}
+    add.save(path, given, add("Squeeze", likely, add.shape(-1)))
 
 
 GENERATED: Mapping[str, Callable[[Path], None]] = {
@@ -283,5 +297,6 @@ GENERATED: Mapping[str, Callable[[Path], None]] = {
     "vit_2048": vit,
     "bert_2048": bert,
     "llama_prefill_2048": llama,
+    "gpt2_loss_1024": gpt2_loss,
 }
 """Models that no folder holds, each by what writes it."""

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import onnx
@@ -36,9 +37,11 @@ from .chunking_models import gpt2
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from memplan_cli.core.program import Program
+    from memplan_cli.core.program import Program, Shape
 
     Array = np.ndarray[Any, Any]
+
+Recompute = Literal["none", "auto"]
 
 TABLE = Path(__file__).parents[2] / "docs" / "measurements" / "chunking_training.md"
 
@@ -53,7 +56,7 @@ class Case(NamedTuple):
     hidden: int
     layers: int
     budget: float
-    recompute: str = "none"
+    recompute: Recompute = "none"
 
 
 CASES = {
@@ -153,9 +156,10 @@ def row(folder: Path, name: str, case: Case) -> list[str]:
     ]
 
 
-def _is_logits(shape: tuple[object, ...] | None) -> bool:
+def _is_logits(shape: Shape | None) -> bool:
     """Whether a tensor has the vocabulary for each token."""
-    return shape is not None and shape[-1:] == (VOCABULARY,) and np.prod(shape[:-1]) >= FEWEST  # type: ignore[arg-type]
+    dims = [dim for dim in shape or () if isinstance(dim, int)]
+    return dims[-1:] == [VOCABULARY] and prod(dims[:-1]) >= FEWEST
 
 
 def _most(program: Program, names: set[str]) -> int:

@@ -10,8 +10,9 @@ import onnxruntime
 import pytest
 
 from memplan_cli.transforms.chunking.axes.table import RULES, splits
+from memplan_cli.transforms.chunking.axes.terms import Role
 from memplan_cli.transforms.chunking.kernels import keeps_bits, least
-from transforms.chunk_cases import Case, differences
+from transforms.chunk_cases import CONTRIB, Case, differences
 from transforms.chunk_draws import CASES, Draw
 
 if TYPE_CHECKING:
@@ -155,6 +156,34 @@ def convolution(seed: int) -> Case:
         "group": group,
     }
     return Case("Conv", (x, weight), attributes, constants=(1,))
+
+
+def fused_rows(seed: int) -> tuple[Case, Node, Split, int]:
+    """Return a fused attention of more rows than a block has, and where it is cut."""
+    rng = np.random.default_rng(seed)
+    width, rows, keys = (
+        int(rng.choice([8, 16, 32])),
+        *(int(n) for n in rng.integers(20, 150, 2)),
+    )
+    q, k, v = (
+        rng.standard_normal((1, count, 2 * width)).astype(np.float32)
+        for count in (rows, keys, keys)
+    )
+    case = Case("MultiHeadAttention", (q, k, v), {"num_heads": 2}, domain=CONTRIB)
+    node = case.node(case.run_in_runtime())
+    (split,) = (each for each in splits(node) if each.role is Role.QUERIES)
+    return case, node, split, int(rng.integers(4, rows - 4))
+
+
+def test_fused_attention_keeps_the_bits_where_no_block_is_one_row() -> None:
+    changed = set[bool]()
+    for seed in range(80):
+        case, node, split, cut = fused_rows(seed)
+        keeps = keeps_bits(node, split, [(0, cut), (cut, split.extent)])
+        differs = bool(differences(case, node, split, [cut], Case.run_in_runtime))
+        assert not (keeps and differs), seed
+        changed.add(differs)
+    assert changed == {True, False}
 
 
 @pytest.mark.parametrize("seed", range(40))

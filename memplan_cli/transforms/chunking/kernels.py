@@ -7,7 +7,8 @@ another way for a narrow piece. Measured with ONNX Runtime 1.31.1, float32, one 
 =========================  ==============================================================
 rows of a product          one row takes another kernel (gemv); from 4 the same
 columns of a product       one takes another kernel; narrow ones are summed in longer blocks
-query rows of attention    as rows of a product
+query rows of attention    as rows of a product; MultiHeadAttention takes blocks of rows, as many
+                           as a head of queries and one of values have elements: no rest of one
 tiles of a convolution     positions are columns of a product: the same where its sum is cut
                            into blocks as for the whole (`_block`); never less than 4 rows
 sums over the last axis    rows are summed from where registers are aligned: other rows of a
@@ -89,7 +90,7 @@ def keeps_bits(node: Node, split: Split, pieces: Iterable[Range]) -> bool:
     pieces = tuple(pieces)
     if kind in SUMS and not _begin_alike(node, split, pieces):
         return False
-    if not _has_same_blocks(node, split, pieces):
+    if not _has_same_blocks(node, split, pieces) or _leaves_one_row(node, split, pieces):
         return False
     return all(
         stop - start >= narrowest
@@ -109,6 +110,17 @@ def _has_same_blocks(node: Node, split: Split, pieces: Iterable[Range]) -> bool:
         return True
     whole = _block(split.extent * beside, summed)
     return all(_block((stop - start) * beside, summed) == whole for start, stop in pieces)
+
+
+def _leaves_one_row(node: Node, split: Split, pieces: Iterable[Range]) -> bool:
+    """Whether a fused attention computes one row alone, in the whole or in a piece."""
+    is_blocked = operator(node.op) == "com.microsoft:MultiHeadAttention"
+    if not is_blocked or split.role is not Role.QUERIES:
+        return False
+    elements = (node.shape(0) or (0,))[-1] + node.made[-1]
+    block = elements // node.integer("num_heads", 1)
+    counts = (split.extent, *(stop - start for start, stop in pieces))
+    return any(count % block == 1 for count in counts)
 
 
 def _begin_alike(node: Node, split: Split, pieces: Iterable[Range]) -> bool:

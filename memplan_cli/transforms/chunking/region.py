@@ -10,7 +10,7 @@ from a tensor by the op that makes its border, the bytes that stay whole, the le
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -57,88 +57,46 @@ class Region:
 
 
 def regions_of(graph: Graph, seed: VarId, axis: int) -> Iterator[Region]:
-    """Yield regions around a tensor, sliced along one of its axes, each holding less whole."""
-    for first in _starts(graph, seed, axis):
-        for stage in _lighter(_stages(graph, first)):
-            ops = _without_ends(graph, stage.ops, stage.copied)
-            yield _region(graph, ops, stage.copied, seed, axis)
+    """Yield regions around a tensor, sliced along one of its axes, each holding less whole.
+
+    What is light and makes much less whole is part of a region, not a choice.
+    """
+    least = 0
+    for stage, following in pairwise(chain(growing(graph, seed, axis), [None])):
+        if stage is None or (len(stage[0].splits) > 1 and stage[1] >= least):
+            continue
+        region, least = stage
+        if following is None or not _is_lighter(region, following, least * _LIGHTER):
+            yield _without_ends(graph, region)
 
 
 def growing(graph: Graph, seed: VarId, axis: int) -> Iterator[tuple[Region, int]]:
     """Yield each region that grows from a tensor, with the bytes that it leaves whole."""
-    for first in _starts(graph, seed, axis):
-        for stage in _stages(graph, first):
-            yield _region(graph, stage.ops, stage.copied, seed, axis), stage.held
-
-
-def _region(
-    graph: Graph, ops: Mapping[int, Split], copied: frozenset[int], seed: VarId, axis: int
-) -> Region:
-    given, results = outside(graph, ops, copied)
-    return Region(ops, tuple(given), tuple(results), seed, axis, copied & ops.keys())
-
-
-def _starts(graph: Graph, seed: VarId, axis: int) -> Iterator[Mapping[int, Split]]:
-    """Yield each way in which the op that makes a tensor is sliced along that axis."""
     start = graph.flow.producer.get(seed)
     if start is None:
         return
     for split in graph.splits(start):
         part = split.outputs[graph.ops[start].outputs.index(seed)]
-        if part is not None and part.axis == axis and _fits(graph, {}, start, split):
-            yield {start: split}
+        if part is not None and part.axis == axis:
+            yield from _grown(graph, {start: split}, seed, axis)
 
 
-def _lighter(stages: Iterator[_Stage]) -> Iterator[_Stage]:
-    """Yield what holds less whole than all before, with what is light and makes it less."""
-    least: int | None = None
-    for stage, following in pairwise(chain(stages, [None])):
-        if stage is None or (least is not None and stage.held >= least):
-            continue
-        least = stage.held
-        if following is None or not following.is_light or following.held > least * _LIGHTER:
-            yield stage
-
-
-def _without_ends(
-    graph: Graph, ops: Mapping[int, Split], copied: frozenset[int]
-) -> Mapping[int, Split]:
-    """Return the ops without those last ones that make more whole than they read."""
-    left, least = dict(ops), border(graph, ops, copied)
-    for at in sorted(ops, reverse=True):
-        made = graph.ops[at].outputs
-        if at in copied or any(r in left for var in made for r in graph.readers(var)):
-            continue
-        without = {each: split for each, split in left.items() if each != at}
-        less = border(graph, without, copied) if without.keys() - copied else least
-        if less < least:
-            left, least = without, less
-    return left
-
-
-class _Stage(NamedTuple):
-    """A region as it grows, what is whole then, whether the op that joined last is light."""
-
-    ops: Mapping[int, Split]
-    copied: frozenset[int]
-    held: int
-    is_light: bool
-
-
-def _stages(graph: Graph, first: Mapping[int, Split]) -> Iterator[_Stage]:
-    stage = _Stage(first, frozenset(), held(graph, first), is_light=False)
-    yield stage
-    while len(stage.ops) < _MOST_OPS:
-        found = min(_steps(graph, stage.ops, stage.copied), default=None)
+def _grown(
+    graph: Graph, first: Mapping[int, Split], seed: VarId, axis: int
+) -> Iterator[tuple[Region, int]]:
+    ops, copied = dict(first), frozenset[int]()
+    if not all(_fits(graph, {}, at, split) for at, split in ops.items()):
+        return
+    while len(ops) < _MOST_OPS:
+        given, results = outside(graph, ops, copied)
+        region = Region(dict(ops), tuple(given), tuple(results), seed, axis, copied)
+        yield region, held(graph, ops, copied)
+        found = min(_steps(graph, ops, copied), default=None)
         if found is None:
             return
-        split = graph.splits(found.at)[found.number]
-        ops = {**stage.ops, found.at: split}
-        joined = stage.copied | ({found.at} if found.is_copy else set())
-        copied = frozenset(at for at in joined if not _is_own(graph, ops, at))
-        is_light = split.role is Role.FREE and not found.is_copy
-        stage = _Stage(ops, copied, held(graph, ops, copied), is_light)
-        yield stage
+        ops[found.at] = graph.splits(found.at)[found.number]
+        copied |= {found.at} if found.is_copy else set()
+        copied -= {at for at in copied if _is_own(graph, ops, at)}
 
 
 def _is_own(graph: Graph, ops: Mapping[int, Split], at: int) -> bool:
@@ -147,6 +105,32 @@ def _is_own(graph: Graph, ops: Mapping[int, Split], at: int) -> bool:
         var not in graph.results and all(reader in ops for reader in graph.readers(var))
         for var in graph.ops[at].outputs
     )
+
+
+def _is_lighter(region: Region, following: tuple[Region, int], most: float) -> bool:
+    """Whether a region that follows has a light op more, and at most so much whole."""
+    grown, whole = following
+    joined = [split for at, split in grown.splits.items() if at not in region.splits]
+    is_light = all(split.role is Role.FREE for split in joined)
+    return is_light and grown.copied == region.copied and bool(joined) and whole <= most
+
+
+def _without_ends(graph: Graph, region: Region) -> Region:
+    """Return a region without those last ops that make more whole than they read."""
+    left, copied = dict(region.splits), region.copied
+    least = border(graph, left, copied)
+    for at in sorted(region.splits, reverse=True):
+        made = graph.ops[at].outputs
+        if at in copied or any(r in left for var in made for r in graph.readers(var)):
+            continue
+        without = {each: split for each, split in left.items() if each != at}
+        less = border(graph, without, copied) if without.keys() - copied else least
+        if less < least:
+            left, least = without, less
+    if len(left) == len(region.splits):
+        return region
+    given, results = outside(graph, left, copied)
+    return replace(region, splits=left, given=tuple(given), results=tuple(results))
 
 
 class _Step(NamedTuple):
