@@ -35,6 +35,13 @@ found["where"] = memplan_cli.__file__
 found["files"] = [str(f) for f in m.files("memplan") or ()]
 found["scripts"] = [e.name for e in m.distribution("memplan").entry_points]
 found["said"] = memplan.__version__
+found["licences"] = {
+    d.name: " ".join([
+        d.metadata["License-Expression"] or "", (d.metadata["License"] or "")[:200],
+        *(c for c in d.metadata.get_all("Classifier") or () if c.startswith("License")),
+    ])
+    for d in m.distributions()
+}
 print(json.dumps(found))
 """
 
@@ -66,18 +73,13 @@ def wrong_tag(tags: list[str], version: str, changelog: str) -> list[str]:
     return wrong
 
 
-def wrong_licences(document: dict[str, Any]) -> list[str]:
-    """Return the components of a CycloneDX document whose licence is unknown or not permitted."""
-    wrong = []
-    for one in document["components"]:
-        said = [
-            str(each.get("expression") or inner.get("id") or inner.get("name"))
-            for each in one.get("licenses", ())
-            for inner in (each.get("license") or {},)
-        ]
-        if not any(word in text for text in said for word in PERMITTED):
-            wrong.append(f"{one['name']}: {', '.join(said) or 'no licence'}"[:120])
-    return wrong
+def wrong_licences(licences: dict[str, str]) -> list[str]:
+    """Return the distributions whose licence is unknown or not permitted, of each its own words."""
+    return [
+        f"{name}: {said.strip() or 'no licence'}"[:120]
+        for name, said in sorted(licences.items())
+        if not any(word in said for word in PERMITTED)
+    ]
 
 
 def tried(artefact: Path, samples: Path, folder: Path) -> list[str]:
@@ -92,7 +94,9 @@ def tried(artefact: Path, samples: Path, folder: Path) -> list[str]:
     made = subprocess.run(
         read, check=True, capture_output=True, text=True, cwd=folder, env=ALONE
     )
-    wrong = wrong_metadata(json.loads(made.stdout), folder)
+    found = json.loads(made.stdout)
+    wrong = wrong_metadata(found, folder)
+    wrong += [f"a licence known of {one}" for one in wrong_licences(found["licences"])]
     demo = {**ALONE, "BIN": str(folder / "bin"), "OUT": str(folder / "demo")}
     words = ["sh", "sample_models/demo.sh"]
     done = subprocess.run(
@@ -115,8 +119,6 @@ def main(folder: Path, dist: Path) -> int:
     tags = subprocess.run(listed, capture_output=True, text=True, check=False, cwd=ROOT)
     changelog = (samples / "CHANGELOG.md").read_text(encoding="utf-8")
     wrong = wrong_tag(tags.stdout.split(), version, changelog)
-    (components,) = dist.glob("*.cdx.json")
-    wrong += wrong_licences(json.loads(components.read_text(encoding="utf-8")))
     only = folder / "samples"
     only.mkdir(exist_ok=True)
     (samples / "sample_models").rename(only / "sample_models")

@@ -239,3 +239,20 @@ def test_the_next_step_of_a_report_has_the_dims_that_were_given() -> None:
         f"{step} --dim batch=3\n" in memplan("report", "free.onnx", "--dim", "batch=3").stdout
     )
     assert f"{step}\n" in memplan("report", "free.onnx").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("validate a.onnx --dim n=1", "it runs at what `memplan optimize` planned for"),
+        ("gate a.onnx --target cpu", "gate has no option --target: optimize has it"),
+        ("pack a.csv --dim n=1", "optimize, report, gate and 7 more have it"),
+        ("report a.onnx --nonsense", "No such option"),
+        ("report a.onnx --levle 1", "--level"),
+    ],
+)
+def test_an_option_of_other_commands_is_named_as_one(words: str, said: str) -> None:
+    done = memplan(*words.split())
+    assert done.exit_code == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr

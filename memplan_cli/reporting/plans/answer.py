@@ -91,6 +91,9 @@ def _next_step(plan: Plan) -> Iterator[doc.Block]:
         yield _command(f"memplan optimize {model} --order keep")
     elif budget is not None and not report.recompute.met and report.chunked.budget is None:
         yield _command(f"memplan optimize {model} --chunk auto --budget {budget}")
+    elif report.chunked.budget is not None and not report.chunked.met:
+        least = report.memory.resident
+        yield _command(f"memplan optimize {model} --chunk auto --budget {least}")
     elif report.memory.planned is None or report.partial:
         hint = how_to_know(plan)
         if hint:
