@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import Origin, Program, Var, VarId, captures
 from memplan_cli.transforms.chunking.loops.blocks import without_unread
-from memplan_cli.transforms.chunking.loops.sized import TOLD_SHAPES
+from memplan_cli.transforms.chunking.loops.sized import shape_input
 from memplan_cli.transforms.chunking.loops.values import is_told, sources
 from memplan_cli.transforms.chunking.loops.write import Looped
 
@@ -44,7 +44,7 @@ def begun(program: Program) -> Looped:
         if dims is not None:
             if dims not in shapes:
                 shapes[dims] = _new(vars_, f"loop_shape_of_{len(shapes)}", len(dims))
-            inputs[1] = shapes[dims]
+            inputs[shape_input(op) or 0] = shapes[dims]
         ops.append(op._replace(inputs=tuple(inputs)))
     if not shapes:
         return Looped(program)
@@ -67,10 +67,11 @@ def _dims_read(op: Op, program: Program, told: Mapping[str, object]) -> Shape | 
 
 def _dims_told(op: Op, program: Program, told: Mapping[str, object]) -> Shape | None:
     """Return the shape of what an op makes that reads it from another op, if inputs tell it."""
-    if op.type not in TOLD_SHAPES or op.domain or len(op.inputs) < 2:
+    told_by = shape_input(op)
+    if told_by is None:
         return None
     made = program.vars[op.outputs[0]].shape
-    if program.vars[op.inputs[1]].origin is not Origin.OP or not made:
+    if program.vars[op.inputs[told_by]].origin is not Origin.OP or not made:
         return None
     return made if is_told(made, told) else None
 

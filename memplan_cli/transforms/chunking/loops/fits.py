@@ -7,7 +7,9 @@ from itertools import product as cartesian
 from math import prod
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.symbolic.bounds import range_of
 from memplan_cli.core.symbolic.dims import as_dim, parse_dim
+from memplan_cli.core.symbolic.polynomials import names_in
 from memplan_cli.transforms.chunking.axes.table import operator
 from memplan_cli.transforms.chunking.axes.terms import Role
 from memplan_cli.transforms.chunking.kernels import SUMS, keeps_bits
@@ -15,9 +17,10 @@ from memplan_cli.transforms.chunking.loops.sized import same_split
 from memplan_cli.transforms.chunking.ranges import computed_for, result_part
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from memplan_cli.core.program import Dim, Program, VarId
+    from memplan_cli.core.symbolic.bounds import Bounds
     from memplan_cli.transforms.chunking.axes.terms import Node, Part, Range
     from memplan_cli.transforms.chunking.graph import Graph
     from memplan_cli.transforms.chunking.region import Region
@@ -54,7 +57,7 @@ def least_rows(
     program: Program,
     graphs: tuple[Graph, Graph],
     region: Region,
-    lowest: Mapping[str, int],
+    bounds: Bounds,
 ) -> int | None:
     """Return the fewest rows of a piece; None where a region is no loop at every size.
 
@@ -62,19 +65,19 @@ def least_rows(
         program: The block, sizes unknown.
         graphs: The same with numbers for them; the region is of the first.
         region: What is to be a loop.
-        lowest: The least that symbols can be.
+        bounds: The least and the greatest value of each symbol.
     """
     first, second = graphs
     other = _at_other_sizes(second, region)
     if other is None or not _is_told_by_rows(program, first, region):
         return None
-    if not _sums_are_long(program, first, region, lowest):
+    if not _sums_are_long(program, first, region, bounds):
         return None
     for rows in _ROWS:
         # The number of rows is any number from the least on.
         pairs = cartesian(((first, region), (second, other)), (rows, rows + 1, 2 * rows + 1))
         if all(_keeps_bits(*graph, each) for graph, each in pairs):
-            at_least = _of_products(first, region, program, lowest)
+            at_least = _of_products(first, region, program, bounds)
             return max(rows, at_least)
     return None
 
@@ -146,21 +149,17 @@ def _keeps_bits(graph: Graph, region: Region, rows: int) -> bool:
     return True
 
 
-def _sums_are_long(
-    program: Program, graph: Graph, region: Region, lowest: Mapping[str, int]
-) -> bool:
+def _sums_are_long(program: Program, graph: Graph, region: Region, bounds: Bounds) -> bool:
     """Whether no size makes rows of one element of what is summed: these are added otherwise."""
     for at in region.splits:
         op = graph.ops[at]
         read = program.vars[op.inputs[0]].shape if op.inputs and op.inputs[0] else None
-        if operator(op) in SUMS and read and _least(read[-1], lowest) < _LEAST_OF_SUM:
+        if operator(op) in SUMS and read and _least(read[-1], bounds) < _LEAST_OF_SUM:
             return False
     return True
 
 
-def _of_products(
-    graph: Graph, region: Region, program: Program, lowest: Mapping[str, int]
-) -> int:
+def _of_products(graph: Graph, region: Region, program: Program, bounds: Bounds) -> int:
     """Return the samples that a piece must have: a product of one row has a kernel of its own."""
     for at, split in region.splits.items():
         node = graph.node(at)
@@ -169,7 +168,7 @@ def _of_products(
         made = program.vars[graph.ops[at].outputs[0]].shape or ()
         part = split.outputs[0]
         rows = prod(
-            _least(dim, lowest)
+            _least(dim, bounds)
             for axis, dim in enumerate(made[:-1])
             if part is None or axis != part.axis
         )
@@ -184,5 +183,9 @@ def _is_flat_product(node: Node) -> bool:
     return kind in ("MatMul", "com.microsoft:FusedMatMul") and len(node.shape(1) or ()) == 2
 
 
-def _least(dim: Dim, lowest: Mapping[str, int]) -> int:
-    return dim if isinstance(dim, int) else lowest.get(dim or "", 1)
+def _least(dim: Dim, bounds: Bounds) -> int:
+    """Return what a dim is never below; 1 where that is not known."""
+    if isinstance(dim, int):
+        return dim
+    terms = parse_dim(dim) if dim else {}
+    return range_of(terms, bounds)[0] if terms and names_in(terms) <= bounds.keys() else 1

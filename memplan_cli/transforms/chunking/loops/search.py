@@ -198,11 +198,10 @@ class _Search:
         graphs = self._graphs_of(state, path)
         part = part_of(state.program, path)
         told = {**sources(state.program), **{c.rows: 0 for c in state.counts}}
-        lowest = {name: low for name, (low, _) in self.task.bounds.items()}
         for region in _regions(graphs[0], var, axis)[-_REGIONS:]:
             if not self._is_told(part, graphs[0], region.splits, told):
                 continue
-            least = least_rows(part, graphs, region, lowest)
+            least = least_rows(part, graphs, region, self.task.bounds)
             after = (
                 with_loop(state, path, graphs[0], region, least) if least is not None else None
             )

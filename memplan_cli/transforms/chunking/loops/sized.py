@@ -10,22 +10,24 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from memplan_cli.analysis.aliasing import STANDARD_DOMAINS
 from memplan_cli.core.symbolic.dims import bind_dim, symbols_of
 from memplan_cli.transforms.chunking.axes.table import edit, operator
 from memplan_cli.transforms.chunking.axes.terms import Edit, Role
+from memplan_cli.transforms.chunking.axes.windows import PADDED
 from memplan_cli.transforms.chunking.graph import Graph
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-    from memplan_cli.core.program import Program, VarId
+    from memplan_cli.core.program import Op, Program, VarId
     from memplan_cli.transforms.chunking.axes.terms import Facts, Node, Part, Split
 
 _LEAST_PRIME = 61
 """Sizes that are smaller still are looked at as if they were so large."""
 
-TOLD_SHAPES = frozenset({"Reshape", "Expand"})
-"""Operators that are told the shape of what they make: a piece is told its own."""
+_TOLD_SHAPES = {"Reshape": 1, "Expand": 1, "Resize": 3}
+"""Operators that are told the shape of what they make, and by which input."""
 
 
 def primes_for(
@@ -85,7 +87,16 @@ def _is_plain(node: Node, split: Split) -> bool:
     parts = filter(None, (*split.inputs, *split.outputs))
     if any(part.before or part.after for part in parts):
         return False
-    return operator(node.op) in TOLD_SHAPES or edit(node, split, (0, 1)) == Edit()
+    # What other sizes have for padding, the operator's own attributes say.
+    is_known = operator(node.op) in PADDED or shape_input(node.op) is not None
+    return is_known or edit(node, split, (0, 1)) == Edit()
+
+
+def shape_input(op: Op) -> int | None:
+    """Return the input that tells an op the shape of what it makes: a piece is told its own."""
+    position = _TOLD_SHAPES.get(op.type) if op.domain in STANDARD_DOMAINS else None
+    is_there = position is not None and len(op.inputs) > position and op.inputs[position]
+    return position if is_there and "axes" not in op.attributes else None
 
 
 def same_split(graph: Graph, at: int, split: Split) -> Split | None:

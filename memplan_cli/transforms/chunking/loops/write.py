@@ -22,7 +22,7 @@ from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.transforms.chunking.loops.blocks import block_at, with_block, without_unread
 from memplan_cli.transforms.chunking.loops.counts import Count, resolved, with_dims
 from memplan_cli.transforms.chunking.loops.fits import rows_in
-from memplan_cli.transforms.chunking.loops.sized import TOLD_SHAPES
+from memplan_cli.transforms.chunking.loops.sized import shape_input
 from memplan_cli.transforms.chunking.loops.values import Values
 from memplan_cli.transforms.chunking.ranges import result_part
 from memplan_cli.transforms.chunking.rewrite import Chunked
@@ -184,8 +184,9 @@ class _Writer:
                 dims[part.axis] = rows_in(dims[part.axis], self.extent, self.rows)
                 self._made[var] = self._copy(var, self.suffix, self.inner, tuple(dims))
         outputs = tuple(self._made.get(var, VarId("")) for var in op.outputs)
-        if op.type in TOLD_SHAPES and not op.domain:
-            inputs[1] = self._shape(self.vars[outputs[0]].shape or ())
+        told = shape_input(op)
+        if told is not None:
+            inputs[told] = self._shape(self.vars[outputs[0]].shape or ())
         self._body.append(
             op._replace(name=f"{op.label}{self.suffix}", inputs=tuple(inputs), outputs=outputs)
         )
