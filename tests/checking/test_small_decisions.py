@@ -27,6 +27,7 @@ from memplan_cli.workflows.files.agreement import held_against
 if TYPE_CHECKING:
     from pathlib import Path
 
+Told = tuple[int, str, tuple[int | str, ...]]
 RANGES = st.lists(st.tuples(st.integers(0, 14), st.integers(0, 6)), max_size=12)
 
 
@@ -64,8 +65,8 @@ def test_a_tensor_is_fresh_where_none_of_its_bytes_was_taken(
     ],
 )
 def test_sizes_are_alike_where_they_are_for_all_dims(
-    one: Any, other: Any, *, same: bool
-) -> None:  # noqa: ANN401
+    one: Told, other: Told, *, same: bool
+) -> None:
     rows = [row("a", 0, size, dtype=dtype, shape=shape) for size, dtype, shape in (one, other)]
     assert _same_size(*rows) == same
 
@@ -107,19 +108,25 @@ def agreement(text: str, folder: Path, settings: Settings) -> Any:  # noqa: ANN4
 
 HONEST: dict[str, tuple[str, Settings]] = {
     "an input of a symbol's size is donated": (
-        "g (float[n] x, float[n] z) => (float[n] y, float[n] w)"
-        "{ a = Exp(x)  b = Neg(a)  y = Add(a, b)  w = Relu(z) }",
+        (
+            "g (float[n] x, float[n] z) => (float[n] y, float[n] w)"
+            "{ a = Exp(x)  b = Neg(a)  y = Add(a, b)  w = Relu(z) }"
+        ),
         Settings(donate={"x": "y"}),
     ),
     "a size is not known, and neither are the totals": (
-        "g (float[4] x, int64[k] to) => (float[u] y)"
-        "{ a = Exp(x)  b = Expand(a, to)  c = Neg(b)  d = Neg(c)"
-        " y = ReduceSum <keepdims = 0> (d) }",
+        (
+            "g (float[4] x, int64[k] to) => (float[u] y)"
+            "{ a = Exp(x)  b = Expand(a, to)  c = Neg(b)  d = Neg(c)"
+            " y = ReduceSum <keepdims = 0> (d) }"
+        ),
         Settings(allow_partial=True),
     ),
     "a node leaves out a result that is the first": (
-        "g (float[3, 1, 4] x, float[1, 8, 4] w, float[1, 8, 2] r) => (float[1, 1, 2] y)"
-        "{ , h = LSTM <hidden_size = 2> (x, w, r)  y = Relu(h) }",
+        (
+            "g (float[3, 1, 4] x, float[1, 8, 4] w, float[1, 8, 2] r) => (float[1, 1, 2] y)"
+            "{ , h = LSTM <hidden_size = 2> (x, w, r)  y = Relu(h) }"
+        ),
         Settings(),
     ),
 }
