@@ -55,7 +55,9 @@ class Writer:
         self.weights.append(numpy_helper.from_array(values, name))
         return name
 
-    def save(self, path: Path, given: Mapping[str, tuple[int, ...]], *results: str) -> None:
+    def save(
+        self, path: Path, given: Mapping[str, tuple[int | str, ...]], *results: str
+    ) -> None:
         """Write the model, weights beside it."""
         inputs = [_value(name, dims) for name, dims in given.items()]
         outputs = [helper.make_empty_tensor_value_info(name) for name in results]
@@ -68,7 +70,7 @@ class Writer:
         onnx.shape_inference.infer_shapes_path(path, data_prop=True)
 
 
-def _value(name: str, dims: tuple[int, ...]) -> onnx.ValueInfoProto:
+def _value(name: str, dims: tuple[int | str, ...]) -> onnx.ValueInfoProto:
     kind = TensorProto.INT64 if name.endswith("ids") else TensorProto.FLOAT
     return helper.make_tensor_value_info(name, kind, dims)
 
