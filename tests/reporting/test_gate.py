@@ -122,9 +122,10 @@ def test_every_metric_that_is_asked_for_is_checked() -> None:
     with pytest.raises(UnknownSizeError, match=r"total of m\.onnx is not known"):
         judge(snapshot(1), None, rules)
     told = replace(snapshot(1), to_run="run it", to_know="--dim n=1")
-    with pytest.raises(UnknownSizeError) as caught:
-        judge(told, None, Rules(metrics=("observed.held",)))
-    assert caught.value.hint == "run it"
+    for metric in ("observed.held", "process.run"):
+        with pytest.raises(UnknownSizeError) as caught:
+            judge(told, None, Rules(metrics=(metric,)))
+        assert caught.value.hint == "run it"
 
 
 def test_a_model_or_metric_without_a_baseline_fails_where_one_is_needed() -> None:

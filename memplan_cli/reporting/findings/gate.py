@@ -251,7 +251,7 @@ def _value(snapshot: Snapshot, name: str) -> int:
     value = snapshot.metrics.get(name)
     if value is None:
         hint = snapshot.to_know
-        if name.partition(".")[0] in ("predicted", "observed"):
+        if name.partition(".")[0] in ("predicted", "observed", "process"):
             hint = snapshot.to_run
         raise UnknownSizeError(f"{name} of {snapshot.model} is not known", hint=hint)
     return value

@@ -83,9 +83,10 @@ def _executed(
         if found is None or (trial and needs_run(found)):
             dump = Path(name) / "whole.onnx"
             write_dump(model, dump, settings, provider)
-            found = read_graph(dump, runtime_shapes(dump, provider), settings, dims, model)
+            shapes = runtime_shapes(dump, provider, about=model)
+            found = read_graph(dump, shapes, settings, dims, model)
             if trial and needs_run(found):
-                observed = observe(dump, found.program, trial, provider)
+                observed = observe(dump, found.program, trial, provider, about=model)
                 found = replace(found, observed=observed)
     return found
 
@@ -125,7 +126,9 @@ def _light_graph(
         session={"graph_optimization_level": level}, session_config=settings.session_config
     )
     job = {"session": to_json(SessionJob(model, provider, (), wanted)), "out": str(out)}
-    return shapes_of(run_job("graph", job).require(f"{model} does not load")["types"])
+    return shapes_of(
+        run_job("graph", job, about=model).require(f"{model} does not load")["types"]
+    )
 
 
 def write_dump(model: Path, out: Path, settings: RuntimeSettings, provider: str = CPU) -> None:
@@ -144,13 +147,15 @@ def write_dump(model: Path, out: Path, settings: RuntimeSettings, provider: str 
         "provider": provider,
         "out": str(out),
     }
-    run_job("dump", job).require(f"{model} does not load")
+    run_job("dump", job, about=model).require(f"{model} does not load")
     distinct = with_distinct_names(load_model(out))
     if distinct is not None:
         out.write_bytes(distinct.SerializeToString())
 
 
-def runtime_shapes(model: Path, provider: str = CPU) -> RuntimeShapes:
+def runtime_shapes(
+    model: Path, provider: str = CPU, about: Path | None = None
+) -> RuntimeShapes:
     """Return the shapes that the runtime infers for every value at the top of a model.
 
     It loads a twin that gives every value as an output; the twin lies beside the model,
@@ -168,7 +173,7 @@ def runtime_shapes(model: Path, provider: str = CPU) -> RuntimeShapes:
             "provider": provider,
             "shapes": True,
         }
-        result = run_job("dump", job).require(f"{model} does not load")
+        result = run_job("dump", job, about=about or model).require(f"{model} does not load")
     finally:
         twin.unlink(missing_ok=True)
     return shapes_of(result["shapes"])

@@ -120,7 +120,7 @@ class Dumping:
             "cut": packing is Packing.IN_COLUMNS,
         }
         self._model, self._out, self._provider = model, tuple(out), provider
-        self._job = start_job("offline", {"dump": asked})
+        self._job = start_job("offline", {"dump": asked}, about=model)
 
     def __enter__(self) -> Self:
         """Use it in a block."""

@@ -97,13 +97,13 @@ def baseline() -> Resident | None:
     """Return what lies in memory with the runtime imported; count the highest anew from here."""
     import onnxruntime  # noqa: F401 - what it takes by itself is nobody's model's
 
-    _give_back()
+    give_back()
     with suppress(OSError):  # a container may refuse it: then the highest of all counts
         _CLEAR.write_text(_RESET_PEAK, encoding="ascii")
     return resident()
 
 
-def _give_back() -> None:
+def give_back() -> None:
     """Give back what was freed: a session that lay in it would seem to take nothing."""
     gc.collect()
     with suppress(OSError, AttributeError):  # another C library has no such function

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 def _normalized(node: Node) -> Sequence[Made]:
-    """SimplifiedLayerNormalization: the tensor, and a factor for each row."""
-    return [Made(node.element(0), node.shape(0)), Made(1, last_as(node.shape(0), 1))]
+    """SimplifiedLayerNormalization: the tensor in its scale's type, and a factor for each row."""
+    return [Made(node.element(1), node.shape(0)), Made(1, last_as(node.shape(0), 1))]
 
 
 DOMAINS: Mapping[str, Mapping[str, Rule]] = {

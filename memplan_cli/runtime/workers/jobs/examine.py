@@ -37,12 +37,8 @@ if TYPE_CHECKING:
 
 
 def run(job: Json) -> Json:
-    """Examine a model; with ``then``, another one after it, when the first session is gone."""
-    found = _examined(from_json(Examination, job["examination"], "the job"))
-    if job.get("then"):
-        then = _examined(from_json(Examination, job["then"], "the job"))
-        found["then"] = then
-    return found
+    """Examine a model; the session is gone when this returns."""
+    return _examined(from_json(Examination, job["examination"], "the job"))
 
 
 @dataclass(slots=True)
@@ -54,6 +50,7 @@ class _Seen:
     milliseconds: list[float] = field(default_factory=list)
     effort: list[float] = field(default_factory=list)
     process: ProcessBytes | None = None
+    ended: bool = False
     events: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -62,11 +59,13 @@ def _examined(asked: Examination) -> Json:
         folder = Path(name)
         seen = _session(asked, folder)
         gc.collect()
-        # Their workspace would count among that of the first.
-        seen.looks += [_at(asked, seen.outputs, look) for look in asked.looks[1:]]
         # The statistics are written when the session goes.
         workspace = workspace_in(folder / STATISTICS)
-    graph = asked.graph
+        graph = asked.graph
+        if seen.ended:
+            graph = None
+        else:  # their workspace would count among that of the first
+            seen.looks += [_at(asked, seen.outputs, look) for look in asked.looks[1:]]
     return {
         "outputs": seen.outputs,
         "looks": seen.looks,
@@ -95,6 +94,9 @@ def _session(asked: Examination, folder: Path) -> _Seen:
     runs = _Runs(asked, session, feed, wanted, asked.looks[0], missing)
     for number in range(asked.runs):
         runs.run(number, seen)
+        seen.ended = asked.until == "difference" and any(d.beyond for d in runs.differences)
+        if seen.ended:
+            break
     on_device = taken(device, device_use(asked.session.provider))
     seen.process = beyond(before, loaded, resident(), on_device)
     profile = Path(session.end_profiling())
