@@ -39,6 +39,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     report = found.plan.report
     assert report.validation is not None
     assert report.validation.bit_identical
+    assert any("every loop has several pieces" in note for note in report.warnings)
     assert report.chunked.met
     assert report.memory.resident is not None
     assert report.memory.resident <= BUDGET
