@@ -36,7 +36,7 @@ def with_turns(
     """Add the verdict on a size at which every loop has several pieces."""
     plan, settings = rewriting.planned.plan, rewriting.settings
     trips = [each.trips for each in plan.report.chunked.regions if each.trips]
-    if not trips or not verdict.passed or settings.inputs.given:
+    if not trips or not settings.bounds or not verdict.passed or settings.inputs.given:
         return verdict
     dims = _turning(plan, trips, settings.bounds)
     if dims is None:
