@@ -220,7 +220,7 @@ def test_excluded_tensors_stay_whole(tmp_path: Path) -> None:
 def test_a_plan_file_that_says_other_regions_is_refused(tmp_path: Path) -> None:
     plan = workflows.plan(saved(tmp_path, transformer(length=128, layers=1)), HALF)
     assert checked_plan(json.loads(json.dumps(to_json(plan)))).digest == plan.digest
-    region = plan.report.chunked.regions[0]._replace(pieces=1)
+    region = replace(plan.report.chunked.regions[0], pieces=1)
     chunked = replace(plan.report.chunked, regions=(region,))
     changed = plan.with_report(replace(plan.report, chunked=chunked))
     with pytest.raises(PlanError):
