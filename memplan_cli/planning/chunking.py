@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import walk
-from memplan_cli.core.results.chunks import ChunkedRegion, Chunks, WholeTensor
+from memplan_cli.core.results.chunks import ChunkedRegion, Chunks, NewWeight, WholeTensor
 from memplan_cli.core.symbolic.dims import parse_dim
 from memplan_cli.core.symbolic.polynomials import names_in
 from memplan_cli.errors import SettingsError
@@ -36,7 +36,7 @@ class Chunking:
     """A program in pieces, the values of its new constants, and what is reported."""
 
     program: Program
-    constants: Mapping[VarId, tuple[int, ...]] = field(default_factory=dict)
+    constants: Mapping[VarId, NewWeight] = field(default_factory=dict)
     facts: Chunks = field(default_factory=Chunks)
 
 
@@ -52,7 +52,7 @@ def in_pieces(
     from memplan_cli.transforms.chunking.graph import Graph
     from memplan_cli.transforms.chunking.loops.measure import Task
     from memplan_cli.transforms.chunking.loops.search import search_loops
-    from memplan_cli.transforms.chunking.search import search
+    from memplan_cli.transforms.chunking.search import search, search_by_columns
 
     budget = _budget(settings)
     tell("chunking")
@@ -63,6 +63,8 @@ def in_pieces(
     terms = terms_of(program, scope, settings).resident
     found = search(graph, terms, budget)
     allowed = int(budget * found.before) if isinstance(budget, float) else budget
+    if found.peak > allowed:
+        found = search_by_columns(graph, terms, found, allowed)
     many = len(found.chunked.program.body.ops) - len(program.body.ops) > _MANY_NODES
     may_loop = settings.target == "portable" and facts.opset >= _LEAST_OPSET
     if may_loop and (many or found.peak > allowed):

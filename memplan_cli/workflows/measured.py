@@ -24,6 +24,7 @@ from memplan_cli.workflows.fallbacks import chosen_among
 from memplan_cli.workflows.files.binding import run_at
 from memplan_cli.workflows.files.rewriting import RewrittenFiles
 from memplan_cli.workflows.turning import with_turns
+from memplan_cli.workflows.within_bounds import with_range
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -78,6 +79,7 @@ def _tried(candidate: Candidate, files: RewrittenFiles, known: RuntimeFacts | No
             return plan
         facts, caveats = _measured(plan, _pair(candidate, path, found, known), candidate.tell)
         plan = plan.with_report(replace(plan.report, runtime=facts))
+        plan = with_range(plan, candidate, path)
         return warned(plan, *(by_name(caveat, rewriting, path) for caveat in caveats), *notes)
 
 

@@ -14,6 +14,20 @@ _MOST_NAMES = 4
 
 
 @dataclass(frozen=True, slots=True)
+class Cut:
+    """A range of an axis of a weight, cut once in the file: ``start <= at < stop``."""
+
+    weight: str
+    axis: int
+    start: int
+    stop: int
+
+
+NewWeight = tuple[int, ...] | Cut
+"""What a constant of pieces is: whole numbers, or a part of a weight."""
+
+
+@dataclass(frozen=True, slots=True)
 class ChunkedRegion:
     """Nodes that are computed piece by piece together.
 

@@ -5,20 +5,27 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.program import Origin, VarId
+from memplan_cli.core.program import VarId
+from memplan_cli.core.results.chunks import Cut
 from memplan_cli.onnx_io.read import plain_attributes
 from memplan_cli.onnx_io.types import element_type
+from memplan_cli.onnx_io.weights.cut import cut_weight
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, MutableSequence
+    from collections.abc import Mapping, MutableSequence, Sequence
+    from pathlib import Path
 
     from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 
     from memplan_cli.core.program import Block, Op, Program, Var
+    from memplan_cli.core.results.chunks import NewWeight
 
 
 def chunked_model(
-    model: ModelProto, program: Program, constants: Mapping[VarId, tuple[int, ...]]
+    model: ModelProto,
+    program: Program,
+    constants: Mapping[VarId, NewWeight],
+    folders: Sequence[Path] = (),
 ) -> tuple[ModelProto, Program]:
     """Return a copy whose top graph has the ops of a program, and the program for the copy.
 
@@ -27,7 +34,8 @@ def chunked_model(
     Args:
         model: The model that the program was read from, before regions were put in pieces.
         program: Its ops; copies share the source of their node, what was inserted has none.
-        constants: Values of the weights that are new, all int64.
+        constants: What the weights that are new are: int64 values, or ranges of weights.
+        folders: Where the model's external data may be.
     """
     from onnx import helper
 
@@ -42,10 +50,15 @@ def chunked_model(
     _keep(graph.value_info, [value.name in names for value in graph.value_info])
     kept = [tensor.name in names or tensor.name in given for tensor in graph.initializer]
     _keep(graph.initializer, kept)
+    weights = {tensor.name: tensor for tensor in model.graph.initializer}
     for var, values in constants.items():
-        if program.vars[var].origin is Origin.WEIGHT:
-            name, dims = program.vars[var].name, [len(values)]
-            graph.initializer.append(helper.make_tensor(name, _INT64, dims, values))
+        name = program.vars[var].name
+        if isinstance(values, Cut):
+            part = cut_weight(weights[values.weight], values, folders)
+            part.name = name
+            graph.initializer.append(part)
+        else:
+            graph.initializer.append(helper.make_tensor(name, _INT64, [len(values)], values))
     for value in (*graph.input, *graph.output):
         _fix_dims(value, program.vars.get(VarId(value.name)))
     return copy, replace(program, body=_as_written(program.body))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from memplan_cli.analysis.dataflow import dataflow
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from memplan_cli.transforms.chunking.axes.terms import Split
 
     Array = np.ndarray[Any, np.dtype[np.int64]]
+
+_FEW_ROWS = 8
+"""Rows below which no two pieces of them keep the bits."""
 
 
 def _any(node: Node, split: Split) -> bool:
@@ -117,7 +121,7 @@ class Graph:
         )
 
     def _leaves_weights(self, at: int, split: Split) -> bool:
-        """Whether weights are read whole: masks may be sliced, matrices are never copied."""
+        """Whether weights are not copied: masks may be sliced, columns are cut in the file."""
         op = self.ops[at]
         made = sum(self.bytes(var) for var in op.outputs if var)
         cut = [
@@ -125,8 +129,27 @@ class Graph:
             for var, part in zip(op.inputs, split.inputs, strict=True)
             if part is not None and var in self.weights
         ]
+        if split.role is Role.FREE:
+            return all(self.bytes(var) <= made for var in cut)
         return not cut or (
-            split.role is Role.FREE and all(self.bytes(var) <= made for var in cut)
+            self._has_few_rows(at) and all(self._is_own(at, var) for var in cut)
+        )
+
+    def _has_few_rows(self, at: int) -> bool:
+        """Whether a product has too few rows to be cut along them."""
+        dims = self.dims(self.ops[at].outputs[0])
+        return prod(dims[:-1]) < _FEW_ROWS
+
+    def _is_own(self, at: int, var: VarId) -> bool:
+        """Whether a weight of the file's is read by one op alone, so that it is kept once."""
+        program, reads = self.program, self.ops[at].inputs
+        return (
+            program.vars[var].dtype == "float32"
+            and self.readers(var) == (at,)
+            and reads.count(var) == 1
+            and var not in program.overridable
+            and var not in self.results
+            and var not in self.flow.producer
         )
 
     def bytes(self, var: VarId) -> int:

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.dataflow import op_reads
 from memplan_cli.core.program import Op, Origin, Program, Var, VarId
+from memplan_cli.core.results.chunks import Cut
 from memplan_cli.transforms.chunking.axes.table import edit
+from memplan_cli.transforms.chunking.axes.terms import Role
 from memplan_cli.transforms.chunking.axes.windows import ROWS
 from memplan_cli.transforms.chunking.ranges import pieces_of, result_part
 from memplan_cli.transforms.chunking.schedule import INSERTED, schedule
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from memplan_cli.core.program import Attribute
+    from memplan_cli.core.results.chunks import NewWeight
     from memplan_cli.transforms.chunking.axes.terms import Causal, Dims, Edit, Part, Range
     from memplan_cli.transforms.chunking.graph import Graph
     from memplan_cli.transforms.chunking.ranges import Piece
@@ -44,12 +47,12 @@ class Chunked:
 
     Attributes:
         program: The ops, those of regions once for each piece.
-        constants: Values of the new weights, all int64.
+        constants: What the new weights are: int64 values, or ranges of weights.
         places: Where the ops of each region begin and end in the schedule, in the order given.
     """
 
     program: Program
-    constants: Mapping[VarId, Dims] = field(default_factory=dict)
+    constants: Mapping[VarId, NewWeight] = field(default_factory=dict)
     places: tuple[Range, ...] = ()
 
 
@@ -87,6 +90,7 @@ class _Writer:
         self.ops: list[Op] = []
         self._vars = dict(graph.program.vars)
         self._constants: dict[Dims, VarId] = {}
+        self._cuts: dict[VarId, NewWeight] = {}
         self._gone: set[VarId] = set()
 
     def finished(self, places: Sequence[Range]) -> Chunked:
@@ -106,7 +110,8 @@ class _Writer:
         count = [0, *accumulate(map(int, stays))]
         vars_ = {var: facts for var, facts in self._vars.items() if var not in dead}
         body = replace(program.body, ops=ops)
-        constants = {var: values for values, var in self._constants.items()}
+        values: dict[VarId, NewWeight] = {var: each for each, var in self._constants.items()}
+        constants = {**values, **self._cuts}
         where = tuple((count[start], count[stop]) for start, stop in places)
         return Chunked(replace(program, body=body, vars=vars_), constants, where)
 
@@ -191,6 +196,15 @@ class _Writer:
             self._constants[values] = name
         return self._constants[values]
 
+    def cut(self, var: VarId, suffix: str, axis: int, places: Range) -> VarId:
+        """Return a weight that is a range of another."""
+        dims = list(self._dims(var))
+        dims[axis] = places[1] - places[0]
+        name = self.made(var, suffix, tuple(dims))
+        self._vars[name] = self._vars[name]._replace(origin=Origin.WEIGHT)
+        self._cuts[name] = Cut(self._vars[var].name, axis, *places)
+        return name
+
     def made(self, var: VarId, suffix: str, dims: Dims, dtype: str | None = None) -> VarId:
         """Return a new var of a piece of another, or of what goes with it."""
         facts = self._vars[var]
@@ -225,7 +239,9 @@ class _PieceWriter:
                 raise ValueError(f"{op.label} has no shapes")
             changed = edit(node, split, turn)
             inputs = [
-                self._read(var, part, turn)
+                self._own_columns(var, part, turn)
+                if split.role is Role.COLUMNS and var in self.graph.weights
+                else self._read(var, part, turn)
                 for var, part in zip(op.inputs, split.inputs, strict=True)
             ]
             for position, values in changed.constants.items():
@@ -273,6 +289,13 @@ class _PieceWriter:
         if part is None or not var:
             return var
         return self._cut(var, part.axis, part.range(turn, self.graph.dims(var)[part.axis]))
+
+    def _own_columns(self, var: VarId, part: Part | None, turn: Range) -> VarId:
+        """Return the columns of a weight that a piece reads, which the file has apart."""
+        if part is None:
+            return var
+        places = part.range(turn, self.graph.dims(var)[part.axis])
+        return self.writer.cut(var, self.suffix, part.axis, places)
 
     def _make(self, var: VarId, part: Part | None, turn: Range) -> VarId:
         if part is None or not var:
