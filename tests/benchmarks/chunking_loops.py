@@ -216,7 +216,7 @@ was run beside the file, both without the runtime's optimisation: {found.equal:,
 file took {found.faster:.2f} times the original's processor time.
 
 What falls short: with the runtime's optimisation on, the original fuses what the file, which has to run as it
-stands, does not. The machine was shared with others.
+stands, does not.
 """
 
 
