@@ -21,7 +21,11 @@ if TYPE_CHECKING:
     from memplan_cli.planning.scope import Scope
     from memplan_cli.settings.settings import Settings
     from memplan_cli.transforms.chunking.axes.terms import Facts
+    from memplan_cli.transforms.chunking.loops.search import Loops
     from memplan_cli.transforms.chunking.search import Choice, Found
+
+_MANY_NODES = 2000
+"""Nodes more than which pieces are loops, where loops meet the budget as well."""
 
 _LEAST_OPSET = 12
 """The opset since which Max and Min are of whole numbers too."""
@@ -46,6 +50,8 @@ def in_pieces(
     """
     from memplan_cli.transforms.chunking.axes.terms import Facts
     from memplan_cli.transforms.chunking.graph import Graph
+    from memplan_cli.transforms.chunking.loops.measure import Task
+    from memplan_cli.transforms.chunking.loops.search import search_loops
     from memplan_cli.transforms.chunking.search import search, search_by_columns
 
     budget = _budget(settings)
@@ -59,6 +65,12 @@ def in_pieces(
     allowed = int(budget * found.before) if isinstance(budget, float) else budget
     if found.peak > allowed:
         found = search_by_columns(graph, terms, found, allowed)
+    many = len(found.chunked.program.body.ops) - len(program.body.ops) > _MANY_NODES
+    may_loop = settings.target == "portable" and facts.opset >= _LEAST_OPSET
+    if may_loop and (many or found.peak > allowed):
+        loops = search_loops(Task(program, facts, frozenset(scope.pinned), {}), allowed)
+        if loops.chunked is not None and loops.peak <= allowed:
+            return _as_loops(program, loops, allowed)
     return Chunking(
         found.chunked.program if found.choices else program,
         found.chunked.constants,
@@ -104,6 +116,11 @@ def _in_loops(
     task = Task(program, facts, frozenset(scope.pinned), settings.bounds)
     found = search_loops(task, budget)
     allowed = int(budget * found.before) if isinstance(budget, float) else budget
+    return _as_loops(program, found, allowed)
+
+
+def _as_loops(program: Program, found: Loops, allowed: int) -> Chunking:
+    """Return a program in loops with what is reported of it."""
     made = found.chunked
     return Chunking(
         made.program if made else program,

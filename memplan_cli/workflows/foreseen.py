@@ -19,6 +19,7 @@ from memplan_cli.workflows.candidates import (
 )
 from memplan_cli.workflows.fallbacks import chosen_among
 from memplan_cli.workflows.files.rewriting import RewrittenFiles
+from memplan_cli.workflows.turning import with_turns
 from memplan_cli.workflows.within_bounds import with_range
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ class _Proving:
         with staged(rewriting.targets.model, files.data) as path:
             found = self._found(candidate, path, folder)
             verdict = donated(rewriting, path, found.verdict, check)
+            verdict = with_turns(rewriting, path, verdict, check)
             notes = tuple(by_name(note, rewriting, path) for note in verdict.notes)
             plan = with_verdict(rewriting, replace(verdict, notes=notes))
             if not verdict.passed:

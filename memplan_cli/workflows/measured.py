@@ -23,6 +23,7 @@ from memplan_cli.workflows.candidates import (
 from memplan_cli.workflows.fallbacks import chosen_among
 from memplan_cli.workflows.files.binding import run_at
 from memplan_cli.workflows.files.rewriting import RewrittenFiles
+from memplan_cli.workflows.turning import with_turns
 from memplan_cli.workflows.within_bounds import with_range
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ def _tried(candidate: Candidate, files: RewrittenFiles, known: RuntimeFacts | No
         candidate.tell("running both models")
         found = compared(rewriting, path, candidate.check)
         verdict = donated(rewriting, path, found.verdict, candidate.check)
+        verdict = with_turns(rewriting, path, verdict, candidate.check)
         notes = tuple(by_name(note, rewriting, path) for note in verdict.notes)
         verdict = replace(verdict, notes=notes)
         plan = with_verdict(rewriting, verdict)

@@ -86,3 +86,24 @@ def exact(kinds: list[str]) -> onnx.ModelProto:
         else:
             x = make.node("Add", x, make.node("Mul", x, whole(16)))
     return _saved(make, x)
+
+
+def pictures() -> onnx.ModelProto:
+    """Convolutions of many samples, enlarged to a size that is told, of any height and width."""
+    make, x = Maker(), "x"
+    twice = make.constant(np.array([1, 1, 2, 2], np.int64))
+    sizes = make.node("Mul", make.node("Shape", x), twice)
+    x = make.node("Resize", x, "", "", sizes, mode="nearest")
+    for before, after in ((16, 24), (24, 24), (24, 16)):
+        x = make.node("Conv", x, make.weight(after, before, 3, 3), pads=[1, 1, 1, 1])
+        x = make.node("Relu", x)
+    x = make.node("MaxPool", x, kernel_shape=[4, 4], strides=[4, 4])
+    given = helper.make_tensor_value_info(
+        "x", TensorProto.FLOAT, ["batch", 16, "side", "side"]
+    )
+    output = helper.make_tensor_value_info(x, TensorProto.FLOAT, None)
+    graph = helper.make_graph(make.nodes, "pictures", [given], [output], make.weights)
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10
+    )
+    return onnx.shape_inference.infer_shapes(model, data_prop=True)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
-from memplan_cli.core.program import VarId, blocks, walk
+from memplan_cli.core.program import Program, VarId, blocks, walk
 from memplan_cli.core.symbolic.dims import as_dim, bind_dim
 from memplan_cli.onnx_io.weights.small import small_constants, standard_opset
 from memplan_cli.onnx_io.writing.chunked import chunked_model
@@ -21,11 +21,9 @@ from memplan_cli.transforms.chunking.axes.terms import Facts
 from memplan_cli.transforms.chunking.loops.counts import Count, numbers, resolved
 from memplan_cli.transforms.chunking.loops.measure import Task
 from memplan_cli.transforms.chunking.loops.search import Loops, search_loops
-from transforms.loop_models import BOUNDS, encoder, exact
+from transforms.loop_models import BOUNDS, encoder, exact, pictures
 
 if TYPE_CHECKING:
-    from memplan_cli.core.program import Program
-
     Array = np.ndarray[Any, Any]
 
 BUDGET = 400_000
@@ -168,6 +166,37 @@ def test_names_of_all_that_remains_stay_and_no_value_hides_another() -> None:
     ]
     made_there = {VarId(out) for _, op in walk(program.body) for out in op.outputs if out}
     assert made_there <= program.vars.keys()
+
+
+def test_samples_of_convolutions_of_any_size_give_the_bits_of_the_whole() -> None:
+    model = pictures()
+    facts = Facts(small_constants(model), standard_opset(model))
+    bounds = {"batch": (1, 12), "side": (4, 24)}
+    found = search_loops(Task(read_program(model).program, facts, frozenset(), bounds), 0.5)
+    assert found.chunked is not None
+    assert found.peak <= found.before / 2
+    made, _ = chunked_model(model, found.chunked.program, found.chunked.constants)
+    inside = [op.type for block, op in walk(found.chunked.program.body) if block.path]
+    assert inside.count("Conv") == 3
+    assert "Resize" in inside
+    whole, loops = session(model), session(made)
+    for batch, side in ((1, 4), (12, 24), (7, 19), (11, 5)):
+        rng = np.random.default_rng(batch)
+        x = rng.standard_normal((batch, 16, side, side)).astype(np.float32)
+        one, other = (np.asarray(each.run(None, {"x": x})[0]) for each in (whole, loops))
+        assert one.tobytes() == other.tobytes()
+
+
+def test_shapes_that_cannot_be_together_are_no_endless_search() -> None:
+    model = encoder()
+    task = task_of(model)
+    body = task.program.body
+    reshape = next(op for op in body.ops if op.type == "Reshape")
+    facts = task.program.vars[reshape.outputs[0]]
+    wrong = {**task.program.vars, facts.id: facts._replace(shape=("batch", "seq", 3, 7))}
+    program = Program(task.program.name, body, wrong)
+    found = search_loops(Task(program, task.facts, frozenset(), BOUNDS), BUDGET)
+    assert found.peak <= found.before
 
 
 def test_a_budget_that_is_met_anyway_changes_nothing() -> None:

@@ -13,8 +13,10 @@ import pytest
 import memplan_cli as memplan_api
 from memplan_cli import workflows
 from memplan_cli.errors import SettingsError
+from memplan_cli.planning import chunking
 from memplan_cli.settings.settings import Settings
 from story import memplan
+from transforms.chunk_models import transformer
 from transforms.loop_models import BOUNDS, encoder
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     report = found.plan.report
     assert report.validation is not None
     assert report.validation.bit_identical
+    assert any("every loop has several pieces" in note for note in report.warnings)
     assert report.chunked.met
     assert report.memory.resident is not None
     assert report.memory.resident <= BUDGET
@@ -126,3 +129,19 @@ def test_a_budget_below_the_bound_writes_nothing(tmp_path: Path) -> None:
     assert found.exit_code == 1
     assert "cannot be met" in found.output
     assert not out.exists()
+
+
+def test_sizes_that_are_numbers_are_loops_where_unrolled_pieces_are_too_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chunking, "_MANY_NODES", 100)
+    path, out = tmp_path / "net.onnx", tmp_path / "out.onnx"
+    onnx.save(transformer(length=512, layers=1), path)
+    found = workflows.optimize(path, Settings(chunk="auto", budget=0.1), out=out)
+    assert found.passed
+    report = found.plan.report
+    assert report.validation is not None
+    assert report.validation.bit_identical
+    assert any(region.trips.isdigit() for region in report.chunked.regions)
+    again = memplan("validate", out, "--original", path, "--replay")
+    assert again.exit_code == 0, again.output

@@ -23,7 +23,7 @@ def pieces(found: Chunks, most: int) -> Iterator[doc.Block]:
         return
     count = len(found.regions)
     loops = any(region.trips for region in found.regions)
-    how = "in loops, whose pieces follow each request's sizes" if loops else "in pieces"
+    how = "in loops" if loops else "in pieces"
     more = f"{abs(found.nodes)} nodes {'more' if found.nodes >= 0 else 'fewer'}"
     line = (
         f"{count} {'region' if count == 1 else 'regions'} {how}, {more}, "
