@@ -29,7 +29,7 @@ from memplan_cli.transforms.chunking.across import (
     staying,
 )
 from memplan_cli.transforms.chunking.graph import Graph
-from memplan_cli.transforms.chunking.rewrite import INSERTED
+from memplan_cli.transforms.chunking.schedule import INSERTED
 from memplan_cli.transforms.chunking.search import Found, search, sizes_with
 
 if TYPE_CHECKING:

@@ -49,7 +49,7 @@ _LEAST: Mapping[Role, int] = {
 
 _LEAST_OF_SUMS = 4
 
-_SUMS = frozenset(REDUCTIONS) - {"ReduceMax", "ReduceMin"}
+SUMS = frozenset(REDUCTIONS) - {"ReduceMax", "ReduceMin"}
 
 _TOGETHER = frozenset({"Acos", "Asin", "Atan", "Cos", "Log", "Mish", "Sin", "Softplus", "Tan"})
 """Functions whose last elements, those that fill no register, have another formula."""
@@ -71,7 +71,7 @@ def _block(columns: int, summed: int) -> int:
 
 def least(node: Node, split: Split) -> int:
     """Return how narrow a piece may be."""
-    if operator(node.op) in _SUMS:
+    if operator(node.op) in SUMS:
         rows = prod(node.made) // split.extent
         return 1 if _sums_rows(node) and rows >= _LEAST_OF_SUMS else _LEAST_OF_SUMS
     return _LEAST[split.role]
@@ -88,7 +88,7 @@ def keeps_bits(node: Node, split: Split, pieces: Iterable[Range]) -> bool:
     kind, narrowest = operator(node.op), least(node, split)
     row = prod(node.made) // split.extent
     pieces = tuple(pieces)
-    if kind in _SUMS and not _begin_alike(node, split, pieces):
+    if kind in SUMS and not _begin_alike(node, split, pieces):
         return False
     if not _has_same_blocks(node, split, pieces) or _leaves_one_row(node, split, pieces):
         return False

@@ -96,6 +96,15 @@ def _grown(
             return
         ops[found.at] = graph.splits(found.at)[found.number]
         copied |= {found.at} if found.is_copy else set()
+        copied -= {at for at in copied if _is_own(graph, ops, at)}
+
+
+def _is_own(graph: Graph, ops: Mapping[int, Split], at: int) -> bool:
+    """Whether all that read what an op makes are in the region by now."""
+    return all(
+        var not in graph.results and all(reader in ops for reader in graph.readers(var))
+        for var in graph.ops[at].outputs
+    )
 
 
 def _is_lighter(region: Region, following: tuple[Region, int], most: float) -> bool:

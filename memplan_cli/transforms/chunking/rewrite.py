@@ -15,13 +15,13 @@ from itertools import accumulate, compress
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.dataflow import op_reads
-from memplan_cli.analysis.topological import nearest_order
 from memplan_cli.core.program import Op, Origin, Program, Var, VarId
 from memplan_cli.core.results.chunks import Cut
 from memplan_cli.transforms.chunking.axes.table import edit
 from memplan_cli.transforms.chunking.axes.terms import Role
 from memplan_cli.transforms.chunking.axes.windows import ROWS
 from memplan_cli.transforms.chunking.ranges import pieces_of, result_part
+from memplan_cli.transforms.chunking.schedule import INSERTED, schedule
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from memplan_cli.transforms.chunking.graph import Graph
     from memplan_cli.transforms.chunking.ranges import Piece
     from memplan_cli.transforms.chunking.region import Region
-
-INSERTED = -1
-"""The ``source`` of an op that stands for no node of the file."""
 
 _SLICES_BY_INPUT = 10
 """The opset since which Slice is told by inputs where it begins and ends."""
@@ -68,7 +65,7 @@ def chunked(graph: Graph, chosen: Sequence[tuple[Region, int]]) -> Chunked | Non
         graph: The program as it is.
         chosen: Regions that share no op, with the number of their pieces.
     """
-    order = _order(graph, [region for region, _ in chosen])
+    order = schedule(graph, [region for region, _ in chosen])
     if order is None:
         return None
     cut = [pieces_of(graph, region, count) for region, count in chosen]
@@ -83,35 +80,6 @@ def chunked(graph: Graph, chosen: Sequence[tuple[Region, int]]) -> Chunked | Non
         writer.write(chosen[number][0], cut[number] or ())
         begun[number] = begin, len(writer.ops)
     return writer.finished([begun[number] for number in range(len(chosen))])
-
-
-def _order(graph: Graph, regions: Sequence[Region]) -> list[int] | None:
-    """Return ops, then regions, by number in an order in which all is made before it is read."""
-    ops = range(len(graph.ops))
-    place = {
-        at: number
-        for number, region in enumerate(regions, start=len(ops))
-        for at in region.splits
-        if at not in region.copied
-    }
-    after: list[set[int]] = [set() for _ in range(len(ops) + len(regions))]
-    for at in ops:
-        for above in graph.above(at):
-            one, other = place.get(above, above), place.get(at, at)
-            if one != other:
-                after[one].add(other)
-    for number, region in enumerate(regions, start=len(ops)):
-        for at in region.copied:
-            own = (place.get(above, above) for above in graph.above(at))
-            for above in own:
-                if above != number:
-                    after[above].add(number)
-    # A region goes where its first op stood, or as soon after as what it reads is there.
-    ranks = [*ops, *(min(set(region.splits) - region.copied) for region in regions)]
-    steps = nearest_order([sorted(later) for later in after], ranks.__getitem__)
-    if len(steps) < len(after):
-        return None
-    return [step for step in steps if step not in place]
 
 
 class _Writer:

@@ -21,7 +21,7 @@ def _reshape(node: Node) -> tuple[Split, ...]:
     is one axis, which is kept.
     """
     read, made = node.shape(0) or (), node.made
-    if 0 in read or 0 in made:
+    if 0 in read or 0 in made or prod(read) != prod(made):
         return ()
     found = []
     for ins, outs in _groups(read, made):
