@@ -49,10 +49,11 @@ def in_pieces(
         SettingsError: there is no budget, sizes are no numbers, or the target is another.
     """
     from memplan_cli.transforms.chunking.axes.terms import Facts
+    from memplan_cli.transforms.chunking.columns import search_by_columns
     from memplan_cli.transforms.chunking.graph import Graph
     from memplan_cli.transforms.chunking.loops.measure import Task
     from memplan_cli.transforms.chunking.loops.search import search_loops
-    from memplan_cli.transforms.chunking.search import search, search_by_columns
+    from memplan_cli.transforms.chunking.search import search
 
     budget = _budget(settings)
     tell("chunking")

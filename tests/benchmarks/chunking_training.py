@@ -70,6 +70,8 @@ HEADS = (
     "measured before", "measured after", "work", "time", "bits", "losses", "same losses",
 )  # fmt: skip
 
+_TEXTS = frozenset({"step", "bits", "losses", "same losses"})
+
 WORDS = """# Training steps with logits in pieces
 
 `python -m tests.benchmarks.chunking_training`; onnxruntime {ort}, onnx {onnx}, CPU, one thread.
@@ -100,21 +102,25 @@ def main() -> None:
     parser.add_argument("cases", nargs="*", metavar="CASE", help="as the table names them")
     parser.add_argument("--untimed", action="store_true", help="leave times out")
     asked = parser.parse_args()
-    rows = []
     for name in asked.cases or CASES:
         with tempfile.TemporaryDirectory() as folder:
             words = row(Path(folder), name, CASES[name])
         words[HEADS.index("time")] = "-" if asked.untimed else words[HEADS.index("time")]
-        rows.append(f"| {' | '.join(words)} |")
-        print(rows[-1], flush=True)
-    if not asked.cases:
-        rule = "|".join(
-            "---" if head in {"step", "bits", "losses", "same losses"} else "---:"
-            for head in HEADS
-        )
-        table = "\n".join([f"| {' | '.join(HEADS)} |", f"|{rule}|", *rows])
-        versions = {"ort": onnxruntime.__version__, "onnx": onnx.__version__}
-        TABLE.write_text(WORDS.format(table=table, **versions), "utf-8")
+        print(" | ".join(words), flush=True)
+        write(words)
+
+
+def write(words: list[str]) -> None:
+    """Put a row into the page, in the order of the cases."""
+    page = TABLE.read_text("utf-8") if TABLE.exists() else ""
+    known = (line for line in page.splitlines() if line.startswith("| gpt2"))
+    rows = {line.split(" | ")[0][2:]: line for line in known}
+    rows[words[0]] = f"| {' | '.join(words)} |"
+    rule = "|".join("---" if head in _TEXTS else "---:" for head in HEADS)
+    lines = [rows[name] for name in CASES if name in rows]
+    table = "\n".join([f"| {' | '.join(HEADS)} |", f"|{rule}|", *lines])
+    versions = {"ort": onnxruntime.__version__, "onnx": onnx.__version__}
+    TABLE.write_text(WORDS.format(table=table, **versions), "utf-8")
 
 
 def row(folder: Path, name: str, case: Case) -> list[str]:

@@ -101,9 +101,18 @@ def _gathered(make: Maker, x: str, _: str) -> str:
     return make.node("Gather", x, at, axis=axis)
 
 
+def _put(make: Maker, x: str, other: str) -> str:
+    axis = int(make.rng.integers(0, 3))
+    shape = [SAMPLES, ROWS, HIDDEN]
+    length, shape[axis] = shape[axis], int(make.rng.integers(1, shape[axis] + 1))
+    at = make.constant(make.rng.integers(0, length, shape).astype(np.int64))
+    picked = make.node("GatherElements", other, at, axis=axis)
+    return make.node("ScatterElements", x, at, picked, axis=axis, reduction="add")
+
+
 STEPS: Sequence[Callable[[Maker, str, str], str]] = (
     _linear, _mlp, _norm, _centred, _softmax, _joined, _unary, _scores, _attention, _halves,
-    _convolved, _heads, _gathered,
+    _convolved, _heads, _gathered, _put,
 )  # fmt: skip
 
 

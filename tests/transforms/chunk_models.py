@@ -115,6 +115,19 @@ def convolutions(size: int = 64, layers: int = 4) -> onnx.ModelProto:
     return make.model({"x": (1, 3, size, size)}, x)
 
 
+def segmentation(size: int = 64) -> onnx.ModelProto:
+    """Return a head that enlarges maps of several sizes, joins them and mixes their channels."""
+    make, maps = Maker(), list[str]()
+    for stride in (1, 2, 4):
+        told = {"pads": (1, 1, 1, 1), "strides": (stride, stride)}
+        x = make.node("Relu", make.node("Conv", "x", make.weight(24, 8, 3, 3), **told))
+        scales = make.constant(np.array((1, 1, stride, stride), np.float32))
+        maps.append(make.node("Resize", x, "", scales, mode="linear") if stride > 1 else x)
+    joined = make.node("Concat", *maps, axis=1)
+    mixed = make.node("Relu", make.node("Conv", joined, make.weight(4, 72, 1, 1)))
+    return make.model({"x": (1, 8, size, size)}, mixed)
+
+
 def two_readers(size: int = 32) -> onnx.ModelProto:
     """Return a graph where one reader of a tensor needs a halo and the other does not."""
     make = Maker()

@@ -18,11 +18,11 @@ from memplan_cli.onnx_io.writing.chunked import chunked_model
 from memplan_cli.training.losses import LossFunction
 from memplan_cli.training.optimizers import Optimizer
 from memplan_cli.training.train_step import Recipe, make_train_step
-from memplan_cli.transforms.chunking.columns import by_columns
+from memplan_cli.transforms.chunking.columns import by_columns, search_by_columns
 from memplan_cli.transforms.chunking.graph import Graph
 from memplan_cli.transforms.chunking.region import regions_of
 from memplan_cli.transforms.chunking.rewrite import chunked
-from memplan_cli.transforms.chunking.search import search, search_by_columns
+from memplan_cli.transforms.chunking.search import search
 from memplan_cli.transforms.terms import Terms
 from transforms.chunk_models import Maker, language_model
 from transforms.test_chunk_rewrite import graph_of, run, sizes_of
@@ -135,7 +135,8 @@ def crossed(kind: str, index: int = onnx.TensorProto.INT64) -> onnx.ModelProto:
     made = make.node("ScatterElements", made, "at", "more", axis=-1, reduction="add")
     back = make.node("MatMul", made, make.weight(columns, 16))
     across = make.node("Gemm", "x", made, transA=1)
-    given = {"x": (rows, 16), "head": (16, columns), "more": (rows, 1)}
+    given: dict[str, tuple[int, ...]] = {"x": (rows, 16), "more": (rows, 1)}
+    given["head"] = (16, columns)
     model = make.model(given, across)
     model.graph.input.append(helper.make_tensor_value_info("at", index, (rows, 1)))
     model.graph.output.append(

@@ -15,8 +15,11 @@ from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import PlanError, SettingsError
 from memplan_cli.planning.checking.plan_file import checked_plan
 from memplan_cli.settings.settings import Settings
+from memplan_cli.training.losses import LossFunction
+from memplan_cli.training.optimizers import Optimizer
+from memplan_cli.training.train_step import Recipe, make_train_step
 from story import memplan
-from transforms.chunk_models import Maker, convolutions, transformer
+from transforms.chunk_models import Maker, convolutions, language_model, transformer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,6 +46,26 @@ def test_attention_in_pieces_is_written_proved_and_replayed(tmp_path: Path) -> N
     assert report.memory.live_peak <= report.original_live_peak / 2
     assert report.chunked.met
     assert all(region.pieces > 1 for region in report.chunked.regions)
+    onnx.checker.check_model(str(found.model), full_check=True)
+    again = memplan("validate", found.model, "--original", path, "--replay")
+    assert again.exit_code == 0, again.output
+    assert "replay in one poisoned arena: passed" in again.output
+
+
+def test_a_training_step_has_its_logits_in_pieces_both_ways(tmp_path: Path) -> None:
+    recipe = Recipe(LossFunction("softmax-cross-entropy"), Optimizer("sgd"))
+    step = make_train_step(language_model(128, 8, 256), recipe).model
+    path, logits = saved(tmp_path, step), 4 * 128 * 256
+    found = workflows.optimize(path, Settings(chunk="auto", budget=2 * logits, loss="loss"))
+    assert found.passed
+    assert found.model is not None
+    report = found.plan.report
+    assert report.validation is not None
+    assert report.validation.bit_identical
+    assert {region.axis for region in report.chunked.regions} == {1, 2}
+    assert report.chunked.flops_increase > sum(
+        region.flops_increase for region in report.chunked.regions
+    )
     onnx.checker.check_model(str(found.model), full_check=True)
     again = memplan("validate", found.model, "--original", path, "--replay")
     assert again.exit_code == 0, again.output

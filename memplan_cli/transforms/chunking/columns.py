@@ -22,33 +22,26 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.dataflow import op_reads
 from memplan_cli.core.program import Op, Origin, Var, VarId
-from memplan_cli.transforms.chunking.axes.table import operator
-from memplan_cli.transforms.chunking.axes.terms import Role
+from memplan_cli.transforms.chunking.across import (
+    crossed_chains,
+    is_log_softmax,
+    puts_one,
+    staying,
+)
+from memplan_cli.transforms.chunking.graph import Graph
 from memplan_cli.transforms.chunking.schedule import INSERTED
+from memplan_cli.transforms.chunking.search import Found, search, sizes_with
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from memplan_cli.core.program import Attribute, Program
-    from memplan_cli.transforms.chunking.axes.terms import Dims, Node
-    from memplan_cli.transforms.chunking.graph import Graph
-
-_PRODUCTS = frozenset({"MatMul", "Gemm", "com.microsoft:FusedMatMul"})
-
-_SMALL = 4
-"""What is so many times smaller than the tensor computed again stays as it is."""
-
-_MOST_OPS = 32
-"""Ops that are computed again for one product."""
-
-_LARGE = 4
-"""Tensors of less than the budget's part are no reason."""
+    from memplan_cli.transforms.chunking.across import Chain
+    from memplan_cli.transforms.chunking.axes.terms import Dims
+    from memplan_cli.transforms.terms import Terms
 
 _AXES_BY_INPUT = 18
 """The opset since which ReduceMax is given its axes as an input."""
-
-_SIDES = frozenset({Role.ROWS, Role.COLUMNS})
-"""What is split of one input of a product, the other being read whole."""
 
 _SUFFIX = "__columns"
 
@@ -61,23 +54,37 @@ class Recomputed:
     constants: Mapping[VarId, Dims] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class _Chain:
-    """What a product reads, and the ops that make it from small tensors.
+def search_by_columns(graph: Graph, terms: Terms, found: Found, budget: int) -> Found:
+    """Return what is found where products across read copies, if that comes nearer to a budget.
 
-    Attributes:
-        reader: The product.
-        var: What it reads.
-        axes: The axis along which each result is cut.
-        ops: In their order.
-        has_statistics: Whether some op mixes that axis, but for statistics of rows.
+    Args:
+        graph: The program as it is.
+        terms: What is planned of it.
+        found: What was found without copies.
+        budget: Bytes.
     """
-
-    reader: int
-    var: VarId
-    axes: Mapping[VarId, int]
-    ops: tuple[int, ...]
-    has_statistics: bool
+    copied = by_columns(graph, budget)
+    if copied is None:
+        return found
+    program = copied.program
+    sizes = sizes_with(program, graph.program, terms.sizes)
+    facts = replace(graph.facts, constants={**graph.facts.constants, **copied.constants})
+    own = Graph.of(program, facts, graph.kept)
+    other = search(own, replace(terms, sizes=sizes), budget)
+    if other.peak > budget:
+        # One of the two passes may have stopped at what the other then has whole.
+        tighter = search(own, replace(terms, sizes=sizes), budget // 2)
+        other = min(other, tighter, key=lambda each: each.peak)
+    if other.peak >= found.peak:
+        return found
+    kept = {
+        var: each
+        for var, each in copied.constants.items()
+        if var in other.chunked.program.vars
+    }
+    chunked = replace(other.chunked, constants={**kept, **other.chunked.constants})
+    work = (1 + other.extra) * other.work / found.work - 1 if found.work else 0.0
+    return replace(other, chunked=chunked, before=found.before, extra=work, work=found.work)
 
 
 def by_columns(graph: Graph, budget: int) -> Recomputed | None:
@@ -87,142 +94,10 @@ def by_columns(graph: Graph, budget: int) -> Recomputed | None:
         graph: The program as it is.
         budget: Bytes; a tensor far below is no reason to compute it again.
     """
-    chains = [
-        chain
-        for at in range(len(graph.ops))
-        for chain in _chains(graph, at, budget)
-        if _is_crossed(graph, chain) and _frees(graph, chain)
-    ]
     writer = _Writer(graph)
-    for chain in sorted(chains, key=lambda each: (not each.has_statistics, each.reader)):
+    for chain in crossed_chains(graph, budget):
         writer.copy(chain)
     return writer.finished() if writer.copied else None
-
-
-def _chains(graph: Graph, at: int, budget: int) -> Iterator[_Chain]:
-    """Yield what a product's large inputs are made by, along the axis that is not summed."""
-    op = graph.ops[at]
-    if operator(op) not in _PRODUCTS:
-        return
-    for split in graph.splits(at):
-        cut = [place for place in (0, 1) if split.inputs[place] is not None]
-        if len(cut) != 1 or split.role not in _SIDES:
-            continue
-        var, part = op.inputs[cut[0]], split.inputs[cut[0]]
-        if part is not None and graph.bytes(var) * _LARGE > budget:
-            chain = _chain(graph, at, var, part.axis)
-            if chain is not None:
-                yield chain
-
-
-def _chain(graph: Graph, reader: int, var: VarId, axis: int) -> _Chain | None:
-    """Return the ops that make a tensor from small ones; None where some mixes the axis."""
-    least = graph.bytes(var) // _SMALL
-    axes: dict[VarId, int] = {}
-    left = [(var, axis)]
-    while left:
-        wanted, along = left.pop()
-        at = graph.flow.producer.get(wanted)
-        if at is None or graph.bytes(wanted) < least:
-            continue
-        is_new = wanted not in axes
-        if axes.setdefault(wanted, along) != along or len(axes) > _MOST_OPS:
-            return None
-        read = _read(graph, at, wanted, along)
-        if read is None:
-            return None
-        left += read if is_new else ()
-    ops = sorted({graph.flow.producer[each] for each in axes})
-    mixed = (graph.flow.producer[each] for each, along in axes.items())
-    nodes = [(graph.node(at), axis) for at, axis in zip(mixed, axes.values(), strict=True)]
-    statistics = any(node is not None and _is_log_softmax(node, at) for node, at in nodes)
-    return _Chain(reader, var, axes, tuple(ops), statistics) if axes else None
-
-
-def _read(graph: Graph, at: int, var: VarId, axis: int) -> list[tuple[VarId, int]] | None:
-    """Return what an op reads, along which axes, for a result along one; None where it mixes."""
-    op, node = graph.ops[at], graph.node(at)
-    if node is None or graph.program.vars[var].dtype != "float32":
-        return None
-    if _is_log_softmax(node, axis) or _puts_one(graph, node, axis):
-        return [(op.inputs[0], axis)]
-    for split in graph.splits(at):
-        made = split.outputs[op.outputs.index(var)]
-        if made is not None and made.axis == axis:
-            pairs = zip(op.inputs, split.inputs, strict=True)
-            return [(read, part.axis) for read, part in pairs if part is not None]
-    return None
-
-
-def _is_log_softmax(node: Node, axis: int) -> bool:
-    return operator(node.op) == "LogSoftmax" and _own_axis(node, -1) == axis
-
-
-def _puts_one(graph: Graph, node: Node, axis: int) -> bool:
-    """Whether an op adds to one element of each row, rows being the last axis."""
-    put, made = node.shape(1) or (), node.made
-    return (
-        operator(node.op) == "ScatterElements"
-        and graph.program.vars[node.op.inputs[1]].dtype == "int64"
-        and node.text("reduction", "none") == "add"
-        and _own_axis(node, 0) == axis == len(made) - 1
-        and put == (*made[:-1], 1)
-    )
-
-
-def _own_axis(node: Node, default: int) -> int:
-    return node.integer("axis", default) % len(node.made)
-
-
-def _is_crossed(graph: Graph, chain: _Chain) -> bool:
-    """Whether an op that makes or reads one of the tensors cannot go along with the product."""
-    return any(
-        not _makes_so(graph, var, axis) or not all(_reads_so(graph, var, axis, chain.reader))
-        for var, axis in chain.axes.items()
-    )
-
-
-def _frees(graph: Graph, chain: _Chain) -> bool:
-    """Whether the others who read what the product reads can have it in pieces without it."""
-    var, axis = chain.var, chain.axes[chain.var]
-    others = (axes_read(graph, at, var) - {axis} for at in _left(graph, chain))
-    return all(
-        any(_chain(graph, chain.reader, var, other) for other in sorted(axes))
-        for axes in others
-    )
-
-
-def _left(graph: Graph, chain: _Chain) -> list[int]:
-    """Return who goes on reading what a product reads: all that can take it another way."""
-    own = {chain.axes[chain.var]}
-    readers = graph.readers(chain.var)
-    return [
-        at for at in readers if at != chain.reader and axes_read(graph, at, chain.var) != own
-    ]
-
-
-def _makes_so(graph: Graph, var: VarId, axis: int) -> bool:
-    at = graph.flow.producer[var]
-    place = graph.ops[at].outputs.index(var)
-    parts = (split.outputs[place] for split in graph.splits(at))
-    return any(part is not None and part.axis == axis for part in parts)
-
-
-def _reads_so(graph: Graph, var: VarId, axis: int, but: int) -> Iterator[bool]:
-    """Yield for each reader of a var, one left out, whether it may take it along an axis."""
-    for at in graph.readers(var):
-        if at != but:
-            yield axis in axes_read(graph, at, var)
-
-
-def axes_read(graph: Graph, at: int, var: VarId) -> frozenset[int]:
-    """Return the axes along which an op may take a var."""
-    return frozenset(
-        part.axis
-        for split in graph.splits(at)
-        for read, part in zip(graph.ops[at].inputs, split.inputs, strict=True)
-        if read == var and part is not None
-    )
 
 
 class _Writer:
@@ -238,13 +113,13 @@ class _Writer:
         self._statistics: dict[int, tuple[VarId, VarId]] = {}
         self._constants: dict[Dims, VarId] = {}
 
-    def copy(self, chain: _Chain) -> None:
+    def copy(self, chain: Chain) -> None:
         """Write a chain again, unless a part of it is already; its readers read the copy."""
         if not self.copied.isdisjoint(chain.ops):
             return
         self.copied.update(chain.ops)
         # Who can take nothing but columns, as the sum over rows for a bias, reads them too.
-        left = _left(self.graph, chain)
+        left = staying(self.graph, chain)
         readers = [at for at in self.graph.readers(chain.var) if at not in left]
         names: dict[VarId, VarId] = {}
         ops = self._before.setdefault(min(readers), [])
@@ -253,15 +128,15 @@ class _Writer:
         for at in readers:
             self._inputs.setdefault(at, {})[chain.var] = names[chain.var]
 
-    def _copies(self, at: int, chain: _Chain, names: dict[VarId, VarId]) -> list[Op]:
+    def _copies(self, at: int, chain: Chain, names: dict[VarId, VarId]) -> list[Op]:
         """Return what stands for an op of a chain; its results have new names."""
         op, node = self.graph.ops[at], self.graph.node(at)
         made = [var for var in op.outputs if var in chain.axes]
         names |= {var: self._new(var, _SUFFIX) for var in made}
         axis = chain.axes[made[0]]
-        if node is not None and _is_log_softmax(node, axis):
+        if node is not None and is_log_softmax(node, axis):
             return self._normalised(at, axis, names)
-        if node is not None and _puts_one(self.graph, node, axis):
+        if node is not None and puts_one(self.graph, node, axis):
             return self._put(op, names)
         inputs = tuple(names.get(var, var) for var in op.inputs)
         outputs = tuple(names[var] if var in made else VarId("") for var in op.outputs)
