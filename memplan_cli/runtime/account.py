@@ -21,7 +21,7 @@ from memplan_cli.runtime.graph.executed import dump_run
 from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN
 from memplan_cli.runtime.graph.seen_graph import executed_of
 from memplan_cli.runtime.measuring.measure import Trial
-from memplan_cli.runtime.process.foresee import process_of
+from memplan_cli.runtime.process.foresee import Shown, process_of
 from memplan_cli.runtime.proofs.written import (
     Run,
     run_written,
@@ -70,7 +70,7 @@ def account_before(original: Original) -> Before:
         executed,
         DEFAULTS,
         original.provider,
-        original.seen.workspace,
+        Shown(original.seen.workspace),
     )
     predicted = replace(predict(executed, DEFAULTS, original.provider), process=process)
     return Before(executed, predicted, (*caveats(executed, original.provider), *notes))

@@ -13,7 +13,7 @@ from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN
 from memplan_cli.runtime.graph.seen_graph import executed_of, reordered
 from memplan_cli.runtime.graph.speed import is_slower_as_written
 from memplan_cli.runtime.measuring.timing import is_far_slower
-from memplan_cli.runtime.process.foresee import process_of
+from memplan_cli.runtime.process.foresee import Shown, process_of
 from memplan_cli.runtime.proofs.written import (
     Plain,
     Run,
@@ -188,7 +188,7 @@ class Proof:
             executed,
             run.settings,
             provider,
-            run.seen.workspace,
+            Shown(run.seen.workspace),
         )
         peaks = predict(executed, run.settings, provider)
         predicted = replace(peaks, held=held, process=process)

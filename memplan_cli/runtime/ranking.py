@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.onnx_io.weights.stored import stored_model
 from memplan_cli.runtime.confirming import Before, Proof, Written, least_of
-from memplan_cli.runtime.process.foresee import foresee_process
+from memplan_cli.runtime.process.foresee import Shown, foresee_process
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,7 +66,7 @@ def foreseen_cost(original: Original, before: Before, written: Written) -> Cost:
         executed,
         choice.settings,
         original.provider,
-        original.seen.workspace,
+        Shown(original.seen.workspace),
     )
     unknown, least = least_of(choice)
     if found is not None:

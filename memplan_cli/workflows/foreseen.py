@@ -19,6 +19,7 @@ from memplan_cli.workflows.candidates import (
 )
 from memplan_cli.workflows.fallbacks import chosen_among
 from memplan_cli.workflows.files.rewriting import RewrittenFiles
+from memplan_cli.workflows.within_bounds import with_range
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,7 +108,8 @@ class _Proving:
             caveats = [by_name(each, rewriting, path) for each in found.warnings]
             if self.failure:
                 caveats.append(f"the runtime's memory was not measured: {self.failure}")
-        return warned(_with_facts(plan, found), *caveats, *notes)
+            plan = with_range(_with_facts(plan, found), candidate, path)
+        return warned(plan, *caveats, *notes)
 
     def _found(self, candidate: Candidate, path: Path, folder: Path) -> Proved:
         from memplan_cli.runtime.account import prove, prove_outputs

@@ -134,6 +134,15 @@ def settle_all_but(
     )
 
 
+def names_left_open(source: LazyModel, path: Path, settings: Settings) -> tuple[str, ...]:
+    """Return the names of the dims that settings leave open, as options take them.
+
+    Raises:
+        MemplanError: the model or a setting is wrong.
+    """
+    return tuple(_Search(source, path, bind(source.model, settings)).free)
+
+
 def _assuming(settings: Settings, dims: Mapping[str, int]) -> Settings:
     """Return settings that say what a run is at; a dim with bounds is at the least of them."""
     lows = {name: low for name, (low, _) in settings.bounds.items()}

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import Origin, Program, VarId, intermediates
+from memplan_cli.core.quantities import counted
 from memplan_cli.core.symbolic.dims import symbols_of
 from memplan_cli.core.symbolic.polynomials import format_atom
 from memplan_cli.core.symbolic.sizes import BITS, size_of
@@ -162,7 +163,7 @@ def _read_with(
     gained = [var for var in before if var not in after]
     if not gained:
         return loaded
-    note = f"the shapes of {len(gained)} tensors {how}: {_named(gained)}"
+    note = f"shapes of {counted(len(gained), 'tensor')} {how}: {_named(gained)}"
     return replace(loaded, warnings=(*loaded.warnings, note))
 
 

@@ -19,6 +19,7 @@ from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.results.observations import Difference, RuntimeSettings
 from memplan_cli.core.serialization import to_json
 from memplan_cli.runtime.workers.bits import Tolerance
+from memplan_cli.runtime.workers.device_memory import device_use, taken
 from memplan_cli.runtime.workers.examination import Examination, Look
 from memplan_cli.runtime.workers.jobs.measure import STATISTICS, workspace_in
 from memplan_cli.runtime.workers.jobs.observed import shapes_in
@@ -83,7 +84,7 @@ def _session(asked: Examination, folder: Path) -> _Seen:
     # Imported before anything is counted: what the runtime itself takes is no session's.
     importlib.import_module("onnxruntime")
     feed = asked.session.feed()
-    before = baseline()
+    device, before = device_use(asked.session.provider), baseline()
     session = asked.session.session(_profiled(folder))
     loaded = resident()
     known = [output.name for output in session.get_outputs()]
@@ -96,7 +97,8 @@ def _session(asked: Examination, folder: Path) -> _Seen:
         seen.ended = asked.until == "difference" and any(d.beyond for d in runs.differences)
         if seen.ended:
             break
-    seen.process = beyond(before, loaded, resident())
+    on_device = taken(device, device_use(asked.session.provider))
+    seen.process = beyond(before, loaded, resident(), on_device)
     profile = Path(session.end_profiling())
     seen.events = json.loads(profile.read_text(encoding="utf-8"))
     seen.looks.append(runs.result())
