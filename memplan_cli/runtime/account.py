@@ -17,7 +17,7 @@ from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.onnx_io.weights.stored import stored_model
 from memplan_cli.runtime.confirming import Before, Proof, Written
 from memplan_cli.runtime.facts import caveats
-from memplan_cli.runtime.graph.executed import executed_run
+from memplan_cli.runtime.graph.executed import dump_run
 from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN
 from memplan_cli.runtime.graph.seen_graph import executed_of
 from memplan_cli.runtime.measuring.measure import Trial
@@ -61,7 +61,7 @@ def account_before(original: Original) -> Before:
     executed = executed_of(original.seen, DEFAULTS, original.dims, original.path)
     notes: tuple[str, ...] = ()
     if needs_run(executed) and executed.observed is None:
-        executed = executed_run(original.path, DEFAULTS, _trial(original), original.provider)
+        executed = dump_run(original.path, DEFAULTS, _trial(original), original.provider)
         notes = (
             "nodes without names of their own: the original ran again for what data decides",
         )

@@ -26,6 +26,7 @@ from memplan_cli.runtime.graph.fusions import costly_fusions, without
 from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN, offline_program
 from memplan_cli.runtime.installed import runtime_version
 from memplan_cli.runtime.measuring.measure import Trial, load_cost, measure
+from memplan_cli.runtime.measuring.observed import observe
 from memplan_cli.runtime.measuring.timing import (
     Timed,
     is_slower,
@@ -35,7 +36,7 @@ from memplan_cli.runtime.measuring.timing import (
 )
 from memplan_cli.runtime.probe import version_warning
 from memplan_cli.runtime.proofs.compare import Comparison, compare
-from memplan_cli.runtime.simulation.predict import Executed, predict
+from memplan_cli.runtime.simulation.predict import Executed, needs_run, predict
 from memplan_cli.runtime.steer import (
     DEFAULTS,
     MOST_RUNS,
@@ -204,8 +205,8 @@ def settings_as_written(
         executed = Executed(offline_program(model, binding.dims, provider), binding.dims)
         return recommend_unmeasured(executed, RUN_AS_WRITTEN, provider)
     provider = resolve_provider(trial.provider)
-    executed = Executed(offline_program(model, binding.dims, provider), binding.dims)
     bound = replace(trial, dims=binding.dims, feeds=binding.feeds)
+    executed = _file_as_run(model, bound, provider)
     return replace(recommend(model, executed, RUN_AS_WRITTEN, bound), provider=provider)
 
 
@@ -298,8 +299,17 @@ def required_version() -> str:
 
 
 def _as_written(pair: Pair, trial: Trial, provider: str) -> Recommendation:
-    program = offline_program(pair.written, pair.dims, provider)
-    return recommend(pair.written, Executed(program, pair.dims), RUN_AS_WRITTEN, trial)
+    executed = _file_as_run(pair.written, trial, provider)
+    return recommend(pair.written, executed, RUN_AS_WRITTEN, trial)
+
+
+def _file_as_run(model: Path, trial: Trial, provider: str) -> Executed:
+    """Return a file as it stands, with what data decides in one run of it."""
+    executed = Executed(offline_program(model, trial.dims, provider), trial.dims)
+    if not needs_run(executed):
+        return executed
+    observed = observe(model, executed.program, trial, provider, about=model)
+    return replace(executed, observed=observed)
 
 
 def worse_by_default(before: Peaks, after: Peaks) -> tuple[str, ...]:

@@ -23,9 +23,13 @@ def fell_back(plan: Plan, *found: Fallback) -> Plan:
 
 
 def chosen_among(plan: Plan, rejected: Iterable[Plan]) -> Plan:
-    """Return the plan that is written, with what became of the others, and of its time."""
-    found = [_differed(other) for other in rejected]
-    return fell_back(plan, *found, *_slower(plan))
+    """Return the plan that is written, with what became of the others."""
+    return fell_back(plan, *(_differed(other) for other in rejected))
+
+
+def timed_among(plan: Plan, rejected: Iterable[Plan]) -> Plan:
+    """Return the plan that is written where runs were timed, with what became of its time."""
+    return fell_back(chosen_among(plan, rejected), *_slower(plan))
 
 
 def _differed(plan: Plan) -> Fallback:

@@ -20,7 +20,7 @@ from memplan_cli.workflows.candidates import (
     warned,
     with_verdict,
 )
-from memplan_cli.workflows.fallbacks import chosen_among
+from memplan_cli.workflows.fallbacks import timed_among
 from memplan_cli.workflows.files.binding import run_at
 from memplan_cli.workflows.files.rewriting import RewrittenFiles
 from memplan_cli.workflows.turning import with_turns
@@ -56,7 +56,7 @@ def best_measured(candidates: Sequence[Candidate]) -> Optimized:
             return Optimized(tried[0][1], None, None)
         candidates[0].tell("writing")
         files, plan = min(good, key=lambda found: _cost(found[1]))
-        plan = chosen_among(plan, (other for _, other in tried if not passed(other)))
+        plan = timed_among(plan, (other for _, other in tried if not passed(other)))
         done = finished(candidates[0].rewriting, files, plan)
         for other, _ in tried:
             other.forget()

@@ -307,6 +307,37 @@ def beside(way: str, figure: str, both: list[tuple[str, float, float]]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+ASKED = {"optimize": (5, 3), "--target cpu": (8, 4)}
+"""The geometric mean of units, and processes, that are asked for at most."""
+
+MOST_UNITS, MOST_SECONDS = 8, 3
+"""No `optimize` is to take more than both."""
+
+
+def judged(rows: list[Json]) -> list[str]:
+    """Say what of that which is asked for is not reached, and by which models."""
+    lines = []
+    for way, (most, processes) in ASKED.items():
+        mean = geometric([row["times"][way] / row["times"]["unit"] for row in rows])
+        many = [
+            f"{row['name']} {row[way]['processes']}"
+            for row in rows
+            if row[way]["processes"] > processes
+        ]
+        lines.append(
+            f"- `{way}`: a geometric mean of {text(mean)} units over {len(rows)} models, {most} asked;"
+            f" more than {processes} processes: {', '.join(many) or 'none'}"
+        )
+    slow = [
+        f"{row['name']} {row['times']['optimize'] / row['times']['unit']:.3g}"
+        for row in rows
+        if row["times"]["optimize"] > max(MOST_SECONDS, MOST_UNITS * row["times"]["unit"])
+    ]
+    above = ", ".join(slow) or "none"
+    lines.append(f"- `optimize` above both {MOST_UNITS} units and {MOST_SECONDS} s: {above}")
+    return lines
+
+
 def unmeasured(rows: list[Json]) -> list[str]:
     """Say of each model that has no times why it has none."""
     found = [f"- {row['name']}: {row['error']}" for row in rows if "error" in row]
@@ -335,7 +366,7 @@ def sizes_of(tensor: onnx.TensorProto) -> int:
 def write_page() -> None:
     rows = [json.loads(file.read_text()) for file in sorted(OUT.glob("*.json"))]
     good = [row for row in rows if "times" in row and "dims" in row]
-    lines = table(good) if good else []
+    lines = [*table(good), "", *judged(good)] if good else []
     lines += ["", *compared([row for row in rows if "dims" in row]), "", *unmeasured(rows)]
     page = PAGE.read_text()
     head, rest = page.split(BEGIN)

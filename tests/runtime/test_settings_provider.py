@@ -14,6 +14,8 @@ from memplan_cli.runtime.measuring.measure import Trial
 from memplan_cli.runtime.steer import Recommendation
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pytest
 
 
@@ -46,3 +48,22 @@ def test_a_search_counts_each_process_and_says_so(samples: Path) -> None:
         str(at) for at in range(len(told))
     ]
     assert all(text.startswith(facts.TUNING) for text in told)
+
+
+BRANCHES = """g (float[256] x) => (y) {
+    at = Constant<value = float {0.5}>() low = ReduceMin<keepdims = 0>(x) some = Less(low, at)
+    a = Exp(x)
+    y = If (some) <
+        then_branch = t () => (p) { b = Neg(a) c = Exp(b) p = Add(b, c) },
+        else_branch = e () => (q) { q = Neg(a) }> }"""
+
+
+def test_a_file_with_branches_is_searched_by_what_its_run_decided(
+    save: Callable[..., Path],
+) -> None:
+    """Without, nothing is predicted, and only a few arenas are tried."""
+    trial = Trial(provider="cpu", timing_runs=0)
+    found = facts.settings_as_written(save(BRANCHES), Binding(), trial)
+    assert found.predicted.held is not None
+    assert found.measured.held is not None
+    assert not found.notes

@@ -280,7 +280,10 @@ def test_a_forked_job_takes_what_one_takes_that_starts_anew(
     with warm.warm_workers():
         forked = process_bytes(model, tmp_path / "forked")
     for one, other in zip(astuple(anew), astuple(forked), strict=True):
-        assert abs(one - other) <= max(0.02 * one, 1 << 20)
+        if one is None:  # what is observed in other places alone
+            assert other is None
+        else:
+            assert abs(one - other) <= max(0.02 * one, 1 << 20)
 
 
 def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ from memplan_cli.reporting.schemas import schema_text
 from memplan_cli.runtime.measuring import timing
 from memplan_cli.workflows import target
 from memplan_cli.workflows.candidates import Optimized
-from memplan_cli.workflows.fallbacks import chosen_among, fell_back
+from memplan_cli.workflows.fallbacks import chosen_among, fell_back, timed_among
 from memplan_cli.workflows.files.model_file import ModelFile, plan_model
 from memplan_cli.workflows.files.rewriting import Rewriting, Targets
 
@@ -137,8 +137,9 @@ def test_settings_that_are_all_too_slow_are_said(
         runtime = RuntimeFacts("onnxruntime", "1", CPU, {}, peaks)
         return planned.with_report(replace(planned.report, runtime=runtime))
 
-    assert codes(chosen_among(timed(20.0), [])) == ["all-slower"]
-    assert codes(chosen_among(timed(9.0), [])) == []
+    assert codes(timed_among(timed(20.0), [])) == ["all-slower"]
+    assert codes(timed_among(timed(9.0), [])) == []
+    assert codes(chosen_among(timed(20.0), [])) == [], "nobody has timed other ways"
 
 
 def test_weights_that_are_not_packed_are_said(samples: Path, tmp_path: Path) -> None:

@@ -68,6 +68,26 @@ def executed_run(
     return _executed(model, settings, trial.dims, provider, trial)
 
 
+def dump_run(
+    model: Path, settings: RuntimeSettings, trial: Trial, provider: str = CPU
+) -> Executed:
+    """Return what `executed_run` does where a run is known to decide something.
+
+    Raises:
+        RuntimeUnavailableError: weights are missing, or the model does not run.
+    """
+    require_weights(model)
+    with tempfile.TemporaryDirectory(prefix="memplan-dump-") as name:
+        dump = Path(name) / "whole.onnx"
+        write_dump(model, dump, settings, provider)
+        shapes = runtime_shapes(dump, provider, about=model)
+        found = read_graph(dump, shapes, settings, trial.dims, model)
+        if not needs_run(found):
+            return found
+        observed = observe(dump, found.program, trial, provider, about=model)
+        return replace(found, observed=observed)
+
+
 def _executed(
     model: Path,
     settings: RuntimeSettings,
@@ -80,14 +100,13 @@ def _executed(
         dump = Path(name) / "dump.onnx"
         shapes = _light_graph(model, dump, settings, provider)
         found = read_graph(dump, shapes, settings, dims, model) if shapes else None
-        if found is None or (trial and needs_run(found)):
+        if trial is not None and (found is None or needs_run(found)):
+            return dump_run(model, settings, trial, provider)
+        if found is None:
             dump = Path(name) / "whole.onnx"
             write_dump(model, dump, settings, provider)
             shapes = runtime_shapes(dump, provider, about=model)
             found = read_graph(dump, shapes, settings, dims, model)
-            if trial and needs_run(found):
-                observed = observe(dump, found.program, trial, provider, about=model)
-                found = replace(found, observed=observed)
     return found
 
 

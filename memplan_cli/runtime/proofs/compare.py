@@ -233,8 +233,8 @@ def _seeded(
         twins = seeded_twins(original, rewritten, Path(folder))
         if twins is None:
             return None
-        whose = zip(twins, (original, rewritten), strict=True)
-        one, other = (_Model(twin, about) for twin, about in whose)
+        # Copies that nothing is measured of: the original's process runs both in turn.
+        one, other = (_Model(twin, original) for twin in twins)
         return _first_runs((one, other), how, specs, _DRAWN)
 
 
