@@ -72,14 +72,18 @@ def without_progress(text: str) -> str:
 def main(folder: Path) -> None:
     """Run every page's commands, and fill what is empty."""
     for page in TASKS:
+        work = folder / page.stem
+        work.mkdir(exist_ok=True)
+        for model in folder.glob("*.onnx"):
+            shutil.copy(model, work)
         for step in list(steps(page)):
-            if filed(step, folder):
+            if filed(step, work):
                 continue
             if step.printed.strip():
                 continue
             print(f"{page.name}:{step.line} {shlex.join(step.words)}", flush=True)
             done = subprocess.run(
-                step.words, cwd=folder, check=False, text=True,
+                step.words, cwd=work, check=False, text=True,
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             )  # fmt: skip
             assert done.returncode == step.code, done.stdout
@@ -89,7 +93,6 @@ def main(folder: Path) -> None:
             if followed:
                 said = without_progress(done.stdout).strip()
                 page.write_text(f"{head}```text\n{said}\n```{rest}", encoding="utf-8")
-        (folder / "memplan.yaml").unlink(missing_ok=True)
 
 
 def shlex_line(step: Step, text: str) -> str:
