@@ -25,7 +25,7 @@ Dims = Sequence[int | str | None]
 
 FIRST = re.compile(
     r"^(process, observed|plan|proved|next|given|pass|FAIL|error|memplan: wrote"
-    r"|Trained|Not trained, and why|Memory to expect|  planned|No single tensor)"
+    r"|Trained|Memory to expect|  planned|No single tensor)"
 )
 """What begins the lines that every model's output has."""
 
