@@ -207,7 +207,8 @@ class RewrittenFiles(OutputFiles):
         notes = {**notes, FOLDED: f"{count} constants{where}"}
         model, program = folded.model, folded.program
         if planned.plan.report.chunked.regions:
-            model, program = chunked_model(model, program, planned.constants)
+            folders = (self._rewriting.file.path.parent, out.parent)
+            model, program = chunked_model(model, program, planned.constants, folders)
         return self._written(model, program, notes)
 
     def _in_pieces(self, notes: Mapping[str, str]) -> Iterable[bytes]:
@@ -215,7 +216,8 @@ class RewrittenFiles(OutputFiles):
         from memplan_cli.onnx_io.writing.chunked import chunked_model
 
         planned, model = self._rewriting.planned, self._rewriting.file.model
-        cut, program = chunked_model(model, planned.program, planned.constants)
+        folders = (self._rewriting.file.path.parent,)
+        cut, program = chunked_model(model, planned.program, planned.constants, folders)
         return self._written(cut, program, notes)
 
     def finish(self, plan: Plan) -> tuple[Plan, tuple[Path, ...]]:

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.workers.worker import Json
 
 
+_SAMPLES_A_READING = 8
+"""Times at which memory is sampled, for each reading of the arena: that takes memory too."""
+
+
 def run(job: Json) -> Json:
     """Return times, samples of memory and digests of outputs.
 
@@ -43,13 +47,13 @@ def run(job: Json) -> Json:
     ]
     session, options = task.session(), run_options(task.settings)
     _warm_up(sizes, task.seed)
-    start = baseline()
     compared = set(given["compared"])
     until = time.monotonic() + float(given["seconds"])
     milliseconds, effort, digests = [], [], {}
     samples: list[tuple[int, int]] = []
     with tempfile.TemporaryDirectory(prefix="memplan-soak-") as folder:
         meter = _Meter(task, Path(folder))
+        start = baseline()
         for number, size in enumerate(given["order"]):
             if number and time.monotonic() > until:
                 break
@@ -65,7 +69,8 @@ def run(job: Json) -> Json:
             now = resident()
             if now and start and not number % given["every"]:
                 samples.append((number, now.anonymous - start.anonymous))
-                meter.read()
+                if not len(samples) % _SAMPLES_A_READING:
+                    meter.read()
         end = resident()
         if end and start:
             samples.append((len(milliseconds) - 1, end.anonymous - start.anonymous))
@@ -135,5 +140,10 @@ def _digest(outputs: Sequence[Any]) -> str:
             array = np.asarray(part)
             found.update(f"{array.dtype} {array.shape}".encode())
             is_text = array.dtype == object
-            found.update(repr(array.tolist()).encode() if is_text else array.tobytes())
+            # A view: a copy would be the largest block that the process ever asks for.
+            found.update(
+                repr(array.tolist()).encode()
+                if is_text
+                else np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+            )
     return found.hexdigest()
