@@ -84,12 +84,19 @@ def _followed(target: Path) -> Path:
     """Return the file that a link stands for.
 
     Raises:
-        OSError: links lead in a circle, for which Python 3.11 has a `RuntimeError`.
+        OSError: links lead in a circle: a `RuntimeError` up to Python 3.12, and then a path
+            that is a link still.
     """
+    if not target.is_symlink():
+        return target
+    circle = OSError(errno.ELOOP, os.strerror(errno.ELOOP))
     try:
-        return target.resolve() if target.is_symlink() else target
+        found = target.resolve()
     except RuntimeError as error:
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from error
+        raise circle from error
+    if found.is_symlink():
+        raise circle
+    return found
 
 
 def _is_special(path: Path) -> bool:
