@@ -103,7 +103,7 @@ def _bounds(plan: Plan) -> Bounds:
     """
     from memplan_cli.settings.sources import read_overrides
 
-    said = plan.settings.get("bounds") or None
+    said = plan.settings.get("bounds")
     try:
         found = read_overrides({"bounds": said}).values.get("bounds", {})
     except (SettingsError, RecursionError) as error:
