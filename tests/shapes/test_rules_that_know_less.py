@@ -15,6 +15,7 @@ from memplan_cli.shapes.lattice import shape_in
 from memplan_cli.shapes.reading import read_program
 from memplan_cli.shapes.symbolic.bodies import type_of
 from memplan_cli.shapes.symbolic.interpret import RULES, _by_rule
+from memplan_cli.shapes.symbolic.targets import quotient
 from memplan_cli.shapes.symbolic.values import Values, value_of_tensor
 from transforms.chunk_cases import Case
 from transforms.chunk_draws import CASES, ONLY_IN_RUNTIME, Draw
@@ -38,6 +39,8 @@ MORE = (
     Case("SpaceToDepth", (np.zeros((1, 2, 4, 6)),), {"blocksize": 2}),
     Case("Resize", (np.zeros((1, 2, 4, 6), np.float32), None, None, np.array([1, 2, 8, 3])),
          {"mode": "nearest"}, constants=(3,)),
+    Case("Resize", (np.zeros((1, 2, 4, 6), np.float32), None, np.array([1, 1, 2, 0.5], np.float32),
+                    None), {"mode": "nearest"}, constants=(2,)),
     Case("Expand", (np.zeros((1, 6)), np.array([4, 1])), constants=(1,)),
     Case("Tile", (np.zeros((2, 6)), np.array([3, 2])), constants=(1,)),
     Case("Pad", (np.zeros((2, 6)), np.array([1, 0, 2, 3])), constants=(1,)),
@@ -102,6 +105,31 @@ def test_a_rule_that_knows_less_says_nothing_false(case: Case) -> None:
                 for one, other in zip(shape, truth, strict=True)
                 if one is not None and not isinstance(one, str) and one != other
             ] == []
+
+
+def test_a_node_that_makes_a_dim_below_none_says_nothing() -> None:
+    case = Case("ConstantOfShape", (np.array([3, -2, 4]),), constants=(0,))
+    assert said(case.model, types_of(case), case.opset) is None
+
+
+@pytest.mark.parametrize(
+    ("whole", "parts", "expected"),
+    [
+        (("a", "b"), ("a",), "b"),
+        (("a*b", 6), ("a",), "6*b"),
+        (("a*b", 6), ("a", 4), None),
+        (("a", 6), (4,), None),
+        (("a", 6), (3,), "2*a"),
+        (("a", 6), ("b",), None),
+        (("a", 6), (0,), None),
+        (("a", None), ("a",), None),
+        ((12,), (4,), 3),
+    ],
+)
+def test_a_product_of_dims_is_divided_where_a_product_is_left(
+    whole: Shape, parts: Shape, expected: object
+) -> None:
+    assert quotient(whole, parts) == expected
 
 
 @pytest.mark.parametrize("size", [0, 1, 4096, 4097])
