@@ -23,6 +23,7 @@ from memplan_cli.workflows.candidates import (
 from memplan_cli.workflows.fallbacks import chosen_among
 from memplan_cli.workflows.files.binding import run_at
 from memplan_cli.workflows.files.rewriting import RewrittenFiles
+from memplan_cli.workflows.within_bounds import with_range
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -76,6 +77,7 @@ def _tried(candidate: Candidate, files: RewrittenFiles, known: RuntimeFacts | No
             return plan
         facts, caveats = _measured(plan, _pair(candidate, path, found, known), candidate.tell)
         plan = plan.with_report(replace(plan.report, runtime=facts))
+        plan = with_range(plan, candidate, path)
         return warned(plan, *(by_name(caveat, rewriting, path) for caveat in caveats), *notes)
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _SHARE = 0.8
 """Of the time limit of a process, for requests."""
 
-_AS_WRITTEN = ("graph_optimization_level", "execution_order")
+AS_WRITTEN = ("graph_optimization_level", "execution_order")
 """What has to stay of the session of a file that has to run as it stands."""
 
 
@@ -72,7 +72,10 @@ def binding_alone(settings: Settings) -> Settings:
 
 
 def range_settings(
-    model: FilePath, given: Settings, timeout: float | None = None
+    model: FilePath,
+    given: Settings,
+    timeout: float | None = None,
+    base: RuntimeSettings | None = None,
 ) -> RangeSettings:
     """Return the runtime options under which a process stays lowest within bounds of dims.
 
@@ -80,6 +83,7 @@ def range_settings(
         model: Its weights must be there: the runtime loads it to tell what it would run.
         given: Bounds, and what binds the other dims.
         timeout: Seconds for each run that confirms them; None predicts only.
+        base: Settings that have to stay; None leaves those that the file names.
 
     Raises:
         MemplanError: the model does not load, or has no dim of a name.
@@ -88,7 +92,8 @@ def range_settings(
     from memplan_cli.runtime.serving.served import foreseen_service
 
     refuse_run(given, "--measure" if timeout is not None else "")
-    service, notes = _service(Path(model), given, timeout or DEFAULT_TIMEOUT)
+    service, notes = service_of(Path(model), given, timeout or DEFAULT_TIMEOUT)
+    service = service if base is None else replace(service, base=base)
     if timeout is not None:
         found = _measured(service)
     else:
@@ -113,7 +118,7 @@ def soak(
 
     terms, tell = terms or SoakTerms(), progress or silent
     refuse_run(given, "soak")
-    service, notes = _service(Path(model), given, terms.timeout)
+    service, notes = service_of(Path(model), given, terms.timeout)
     tell("choosing settings")
     serving = _measured(service)
     order = requests(service.extent, terms.sequence, terms.requests, terms.seed)
@@ -158,8 +163,13 @@ def _looked_at(found: ServingSettings) -> tuple[str, ...]:
     return (f"{seen}: the bound is of these",)
 
 
-def _service(path: Path, given: Settings, timeout: float) -> tuple[Service, tuple[str, ...]]:
+def service_of(path: Path, given: Settings, timeout: float) -> tuple[Service, tuple[str, ...]]:
     """Return what is served, and what was assumed of dims without bounds."""
+    """Return what is served, and what was assumed of dims without bounds.
+
+    Raises:
+        SettingsError: there are no bounds, or they are of no dim.
+    """
     from memplan_cli.runtime.serving.sequences import Extent
     from memplan_cli.runtime.serving.served import Service
 
@@ -184,7 +194,7 @@ def _base(file: ModelFile) -> RuntimeSettings:
     if recorded is None or not runs_as_written(recorded.settings):
         return RuntimeSettings()
     said = recorded.settings
-    session = {key: value for key, value in said.session.items() if key in _AS_WRITTEN}
+    session = {key: value for key, value in said.session.items() if key in AS_WRITTEN}
     return RuntimeSettings(
         session=session, session_config=said.session_config, io_binding=said.io_binding
     )

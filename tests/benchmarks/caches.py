@@ -57,7 +57,7 @@ class Case:
 
 
 CASES: Mapping[str, Case] = {
-    "llama_1b_dyn": Case(4096, 40, 32000),
+    "llama_1b_dyn": Case(4096, 500, 32000),
     "llama_like": Case(4096, 500, 8000),
     "gpt2_like": Case(1024, 500, 50257),
     "whisper_tiny_like": Case(448, 430, 51865),

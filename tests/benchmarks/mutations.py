@@ -482,7 +482,7 @@ MUTATIONS = (
     Mutation("the process: a panel has whole columns", f"{_PROCESS}/packing.py",
              "rows * -(-columns // _COLUMNS) * _COLUMNS * _FLOAT", "rows * columns * _FLOAT", _FORESEEN),
     Mutation("the process: kernels whose packing nobody measured are not guessed", f"{_PROCESS}/foresee.py",
-             "if not plain or unknown_kernels(executed.program):", "if not plain:", _FORESEEN),
+             "kernels = unknown_kernels(executed.program)", "kernels = ()", _FORESEEN),
     Mutation("the process: weights in the file lie on the heap while it is parsed", f"{_PROCESS}/loading.py",
              "            self.values[weight.name] = space.take(INSIDE, weight.size)\n", "", _FORESEEN),
     Mutation("the process: the arena's pages count", f"{_PROCESS}/running.py",

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import numpy as np
 import onnx
 import pytest
 
 from builders import parse
+from memplan_cli import load
 from story import memplan
 
 if TYPE_CHECKING:
@@ -21,6 +23,17 @@ agraph (float[batch,64] x) => (float[batch,64] y) {
   c = Softmax<axis=1>(b)
   d = ReduceMax<keepdims=1>(c)
   y = Mul(a, d)
+}
+"""
+
+EXPORTED = """
+agraph (int64[batch,seq] x) => (float[Reshapes_dim_0, 32] y) {
+  rows = Constant<value = int64[2] {7, 32}>()
+  wide = Constant<value = int64[2] {-1, 32}>()
+  table = ConstantOfShape<value = float[1] {0.5}>(rows)
+  taken = Gather(table, x)
+  flat = Reshape(taken, wide)
+  y = Softmax<axis=-1>(flat)
 }
 """
 
@@ -93,6 +106,54 @@ def test_a_gate_takes_the_bound_as_a_metric(model: Path) -> None:
     without = memplan(*words, "--max-memory", "1MiB")
     assert without.exit_code == 2
     assert "--bounds batch=A..B" in without.stderr
+
+
+def test_a_gate_takes_the_bound_of_a_model_whose_exporter_made_names_up(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "exported.onnx"
+    onnx.save(parse(EXPORTED), path)
+    words = ("gate", path, "--metric", "serving.bound", "--quiet", "--bounds", "batch=1..3")
+    sizes = (*words, "--bounds", "seq=2..9", "--format", "json")
+    found = json.loads(memplan(*sizes, "--max-memory", "1MiB").stdout)
+    bound = found["models"][0]["metrics"]["serving.bound"]
+    # What is invented is the product of both: 27 rows of 32 float32 and their softmax.
+    assert 27 * 32 * 4 <= bound <= 3 * 27 * 32 * 4
+    half = (*words, "--dim", "seq=9", "--max-memory", "1MiB")
+    assert memplan(*half).exit_code == 0
+    invented = ("gate", path, "--metric", "serving.bound", "--bounds", "Reshapes_dim_0=1..3")
+    done = memplan(*invented, "--max-memory", "1MiB", "--quiet")
+    assert done.exit_code == 2
+    assert "batch" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_optimize_within_bounds_writes_settings_of_the_range(
+    model: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.onnx"
+    words = ("optimize", model, "-o", out, "--quiet", "--format", "json")
+    done = memplan(*words, "--bounds", "batch=1..64")
+    assert done.exit_code == 0, done.stderr
+    report = json.loads(done.stdout)
+    (said,) = (line for line in report["warnings"] if "whatever their sequence" in line)
+    assert "batch 1..64" in said
+    arena = report["runtime"]["settings"]["arena"]
+    # The largest request: a row of 192 twice, one of 64, and a number, for 64 rows.
+    assert arena["initial_chunk_size_bytes"] > 64 * 64 * 4
+    one = json.loads(memplan(*words, "--dim", "batch=1").stdout)
+    assert not any("whatever" in line for line in one["warnings"])
+    assert load(out).run(None, {"x": np.ones((64, 64), np.float32)})[0].shape == (64, 64)
+
+
+def test_optimize_within_bounds_says_where_no_run_chose_settings(
+    model: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.onnx"
+    words = ("optimize", model, "-o", out, "--quiet", "--format", "json", "--no-run")
+    done = memplan(*words, "--bounds", "batch=1..64")
+    assert done.exit_code == 0, done.stderr
+    assert not any("whatever" in line for line in json.loads(done.stdout)["warnings"])
 
 
 @pytest.mark.parametrize(

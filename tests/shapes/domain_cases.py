@@ -163,6 +163,21 @@ GROUPS = {"q": real(2, 5, 32), "k": real(2, 5, 16), "v": real(2, 5, 16)}
 TOTAL = {"lengths": np.array([4, 4], "int32"), "total": np.array(5, "int32")}
 SINES = {"c": real(16, 2), "n": real(16, 2)}
 
+
+def blocked(
+    op: str,
+    fed: dict[str, Any],
+    constants: dict[str, Any] | None = None,
+    **attributes: object,
+) -> Case:
+    """Return a case of the domain of blocked layouts; channels are a number."""
+    return Case(
+        op, fed, constants or {}, attributes, domain="com.microsoft.nchwc", numbers=(32,)
+    )
+
+
+CHANNELS = {"x": real(2, 32, 9, 11)}
+
 RUNTIME_CASES = (
     *(runtime(op, X) for op in ("Gelu", "FastGelu", "QuickGelu")),
     runtime("BiasGelu", X, constants={"b": real(7)}),
@@ -274,6 +289,14 @@ DECLARED_CASES: tuple[tuple[Case, list[tuple[str, Any]]], ...] = (
     (runtime("DecoderMaskedMultiHeadAttention", {"q": real(2, 1, 8), "k": real(2, 1, 8), "v": real(2, 1, 8), "pk": real(2, 2, 9, 4), "pv": real(2, 2, 9, 4)}, "q k v   pk pv", 3, num_heads=2, past_present_share_buffer=1), [("float32", ("d2", 1, 8)), *[("float32", ("d2", "d2", "d9", "d4"))] * 2]),
     (Case("FusedConv", IMAGE, {"w": real(4, 3, 3, 3)}, {"activation": "Relu"}, domain=""), [("float32", ("d2", 4, "d9 - 2", "d11 - 2"))]),
     *((runtime(op, {"x": real(2, 5, 8), "y": real(2, 5, 8), "g": real(2, 5, 1)}), [("float32", ("d2", "d5", 8))]) for op in ("BiasAdd", "BranchwiseRMSNorm", "GatedAdd", "GatedRMSNorm", "MRotaryEmbedding", "QMoE", "ScaledSiLU")),
+    (blocked("ReorderInput", CHANNELS), [("float32", ("d2", 32, "d9", "d11"))]),
+    (blocked("ReorderInput", {"x": real(2, 9, 11, 32)}, channels_last=1), [("float32", ("d2", 32, "d9", "d11"))]),
+    (blocked("ReorderOutput", CHANNELS, channels=20), [("float32", ("d2", 20, "d9", "d11"))]),
+    (blocked("ReorderOutput", CHANNELS, channels=20, channels_last=1), [("float32", ("d2", "d9", "d11", 20))]),
+    (blocked("Conv", CHANNELS, {"w": real(48, 32, 3, 3)}, kernel_shape=[3, 3], pads=[1, 1, 1, 1]), [("float32", ("d2", 48, "d9", "d11"))]),
+    *((blocked(op, CHANNELS, kernel_shape=[3, 3]), [("float32", ("d2", 32, "d9 - 2", "d11 - 2"))]) for op in ("AveragePool", "MaxPool")),
+    *((blocked(op, CHANNELS), [("float32", ("d2", 32, 1, 1))]) for op in ("GlobalAveragePool", "GlobalMaxPool")),
+    (blocked("Upsample", CHANNELS, scales=[1, 1, 2, 3]), [("float32", ("d2", 32, "2*d9", "3*d11"))]),
     (runtime("ComplexMulConj", {"x": real(5, 3, 2), "y": real(3, 2)}), [("float32", ("d5", "d3", "d2"))]),
     (runtime("DecoderMaskedSelfAttention", {"x": real(2, 1, 8), "p": real(2, 2, 2, 9, 4)}, "x w b  p", 2, constants={"w": real(8, 24), "b": real(24)}, num_heads=2, past_present_share_buffer=1), [("float32", ("d2", 1, 8)), ("float32", ("d2", "d2", "d2", "d9", "d4"))]),
     (runtime("FusedMatMulActivation", {"a": real(7, 5), "b": real(7, 3)}, transA=1), [("float32", ("d5", "d3"))]),

@@ -192,6 +192,8 @@ def _recomputation(report: Report) -> Iterator[doc.Block]:
             f"; no order of these nodes needs less than {format_size(found.bound)}, whatever is "
             "recomputed (fusion may)"
         )
+    if found.resident_bound is not None:
+        line += f", and {format_size(found.resident_bound)} with its outputs"
     rows = (
         (format_size(point.peak), f"{100 * point.extra:.1f}%", str(point.nodes))
         for point in found.curve

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.onnx_io.protobuf import messages
 from memplan_cli.shapes.domains.attention import ATTENTION, standard
+from memplan_cli.shapes.domains.blocked import BLOCKED
 from memplan_cli.shapes.domains.learning import LEARNING
 from memplan_cli.shapes.domains.made import Made, Node, Rule, last_as
 from memplan_cli.shapes.domains.microsoft import MICROSOFT
@@ -37,6 +38,7 @@ DOMAINS: Mapping[str, Mapping[str, Rule]] = {
     },
     "ai.onnx.ml": LEARNING,
     "com.microsoft": {**MICROSOFT, **PRODUCTS, **ATTENTION},
+    "com.microsoft.nchwc": BLOCKED,
 }
 """The rules of each domain, by operator."""
 

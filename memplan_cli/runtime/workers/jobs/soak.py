@@ -18,7 +18,7 @@ from memplan_cli.runtime.workers.inputs import draw_all
 from memplan_cli.runtime.workers.process_memory import baseline, resident
 from memplan_cli.runtime.workers.profile import read_profile
 from memplan_cli.runtime.workers.running import run as run_session
-from memplan_cli.runtime.workers.session import run_options
+from memplan_cli.runtime.workers.session import given_options_count, run_options
 from memplan_cli.runtime.workers.session_job import SessionJob
 
 if TYPE_CHECKING:
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.bindings import FeedSpec
     from memplan_cli.runtime.workers.worker import Json
+
+
+_SAMPLES_A_READING = 8
+"""Times at which memory is sampled, for each reading of the arena: that takes memory too."""
 
 
 def run(job: Json) -> Json:
@@ -43,13 +47,13 @@ def run(job: Json) -> Json:
     ]
     session, options = task.session(), run_options(task.settings)
     _warm_up(sizes, task.seed)
-    start = baseline()
     compared = set(given["compared"])
     until = time.monotonic() + float(given["seconds"])
     milliseconds, effort, digests = [], [], {}
     samples: list[tuple[int, int]] = []
     with tempfile.TemporaryDirectory(prefix="memplan-soak-") as folder:
         meter = _Meter(task, Path(folder))
+        start = baseline()
         for number, size in enumerate(given["order"]):
             if number and time.monotonic() > until:
                 break
@@ -65,7 +69,8 @@ def run(job: Json) -> Json:
             now = resident()
             if now and start and not number % given["every"]:
                 samples.append((number, now.anonymous - start.anonymous))
-                meter.read()
+                if not len(samples) % _SAMPLES_A_READING:
+                    meter.read()
         end = resident()
         if end and start:
             samples.append((len(milliseconds) - 1, end.anonymous - start.anonymous))
@@ -105,7 +110,10 @@ class _Meter:
             options.enable_profiling = True
             options.profile_file_prefix = str(folder / "meter")
             options.add_session_config_entry("session.use_env_allocators", "1")
-            self._session = ort.InferenceSession(smallest_model(), options, providers=[CPU])
+            with given_options_count():
+                self._session = ort.InferenceSession(
+                    smallest_model(), options, providers=[CPU]
+                )
 
     def read(self) -> None:
         """Take a reading."""
@@ -132,5 +140,10 @@ def _digest(outputs: Sequence[Any]) -> str:
             array = np.asarray(part)
             found.update(f"{array.dtype} {array.shape}".encode())
             is_text = array.dtype == object
-            found.update(repr(array.tolist()).encode() if is_text else array.tobytes())
+            # A view: a copy would be the largest block that the process ever asks for.
+            found.update(
+                repr(array.tolist()).encode()
+                if is_text
+                else np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+            )
     return found.hexdigest()
