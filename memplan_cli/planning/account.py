@@ -179,10 +179,8 @@ def _memory(decided: Decided, foldable: int) -> Memory:
     inputs = number_at(input_bytes(program, bounds), dims)
     outputs = number_at(output_bytes(program, bounds), dims)
     weights = weight_bytes(program)
-    total = resident = None
-    if naive is not None and outputs is not None:
-        buffers = _resident(decided, decided.needs)
-        resident = live_peak_of(in_bytes(buffers, dims))
+    total = None
+    resident = live_peak_of(in_bytes(_resident(decided, decided.needs), dims))
     if inputs is not None and outputs is not None and planned is not None:
         total = weights + inputs + outputs + planned - _donated_bytes(decided)
     return Memory(

@@ -51,6 +51,8 @@ LEAST = 80
 COLD_FILES = 8
 """Files of tests that a cold process collects at most."""
 NO_TEST = "no test"
+EFFORT = "effort: "
+"""How the reason of a mutant begins that changes how long a search looks, and no promise."""
 TIMES = (2, 4, 8, 16)
 """Seconds by which the page counts survivors."""
 
@@ -199,7 +201,12 @@ def page(every: Mapping[str, int], chosen: Sequence[Mutant], rows: Mapping[str, 
         "rooms, those that run the line first, must fail or hang. The score is what was killed,",
         "of what is not equivalent. A survivor met the quickest of its tests only, as many as",
         "`--seconds` allows: `--again --seconds 60` runs survivors on more. What was not run yet",
-        "is run by the same command, which resumes.",
+        "is run by the same command, which resumes. Judged equivalent, each with its reason in",
+        (
+            "`tests/benchmarks/equivalent_mutants.json`, is what nobody could see;"
+            f" {sum(why.startswith(EFFORT) for why in judged.values())} of these are"
+        ),
+        "amounts of effort: how long a search looks, or where first, and not what it may answer.",
         "",
         "| room | mutants | sampled | run | killed | by time-out | equivalent | survived | score |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|",

@@ -146,6 +146,9 @@ FORGED: dict[str, tuple[str, Forge, str]] = {
     "a tensor that is not there": ("cut", add(SHARES, share(50, 2, 1)), "no tensor 50"),
     "a tensor of another name": ("cut", put("order.tensors.0", "nobody"), "no two groups"),
     "held without need": ("cut", add(f"{DUAL}.holds", hold(7, 0, 5)), "does not need it"),
+    "held before who is not there": (
+        "cut", add(f"{DUAL}.holds", hold(0, 99, 5)), "holds 0 before 99",
+    ),
     "held too much": ("cut", add(f"{DUAL}.holds", hold(0, 6, 999)), "bytes only"),
     "replacing what cannot be": ("cut", put(f"{DUAL}.replaced", 0), "not one dual for each"),
     "no dual": ("cut", put("order.cuts.0.duals", []), "not one dual for each"),
@@ -158,6 +161,12 @@ FORGED: dict[str, tuple[str, Forge, str]] = {
         "pair", both(drop("order.cuts.1"), twice("order.cuts")), "both orders of two nodes",
     ),
     "a pair of one node": ("pair", put("order.cuts.0.before", 6), "both orders|before it"),
+    "a pair with who is not there": (
+        "pair", put("order.cuts.0.before", 99), "both orders|no group 99",
+    ),
+    "one order of who is not there taken for granted": (
+        "cut", put("order.cuts.0.before", 99), "for granted|no group 99",
+    ),
     "a pair that says no order": (
         "pair", both(drop("order.cuts.0.before")), "which node of the pair is first",
     ),

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from onnx import parser, save
 
@@ -39,6 +39,8 @@ def row(name: str, offset: int, size: int, first: int = 0, last: int = 1, **told
     )
 
 
+@example(ranges=[(0, 3), (5, 3), (2, 4), (3, 2)])
+@example(ranges=[(0, 2), (4, 2), (8, 2), (1, 8), (2, 2), (6, 2)])
 @given(ranges=RANGES)
 def test_a_tensor_is_fresh_where_none_of_its_bytes_was_taken(
     ranges: list[tuple[int, int]],

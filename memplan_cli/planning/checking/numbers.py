@@ -103,7 +103,7 @@ def _bounds(plan: Plan) -> Bounds:
     """
     from memplan_cli.settings.sources import read_overrides
 
-    said = plan.settings.get("bounds") or None
+    said = plan.settings.get("bounds")
     try:
         found = read_overrides({"bounds": said}).values.get("bounds", {})
     except (SettingsError, RecursionError) as error:
@@ -285,8 +285,7 @@ def _limits(plan: Plan) -> Iterator[tuple[str, int, int, int]]:
     yield from _resident(report, memory, apart)
     levels = [report.levels[level] for level in "210"]
     for name, said in zip("210", levels, strict=True):
-        least = memory.live_peak if name == "2" and report.level == 2 else 0
-        least = least if name == "2" else apart
+        least = 0 if name == "2" else apart
         if said is not None:
             yield f"the bytes of level {name}", least, said, memory.naive + padding
     for (name, low), (_, high) in pairwise(zip("210", levels, strict=True)):

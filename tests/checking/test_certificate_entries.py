@@ -1,0 +1,117 @@
+"""Whatever stands in a certificate ends in a verdict; models at the edges are shown as well."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from certificate_cases import SAMPLES, Case, case_of, random_case, write_text
+from memplan_cli import Settings
+from memplan_cli.checking.certificates.packing import _height, _Row
+from memplan_cli.checking.certificates.refused import RefusedError
+from memplan_cli.errors import PlanError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
+    folder = tmp_path_factory.mktemp("entries")
+    return {
+        "cut": random_case(4, 8, folder),
+        "pair": random_case(3, 8, folder),
+        "search": random_case(12, 8, folder),
+        "types": random_case(4, 8, folder, level=1),
+        "kept": case_of(SAMPLES / "train_mlp.onnx", Settings(recompute="auto", budget=0.5)),
+    }
+
+
+def places_of(data: object) -> Iterator[tuple[Any, Any]]:
+    """Yield each container of a certificate with a key of it; of long lists the first three."""
+    items = data.items() if isinstance(data, dict) else enumerate((data or [])[:3])  # type: ignore[index]
+    for key, value in items:
+        yield data, key
+        if isinstance(value, dict | list):
+            yield from places_of(value)
+
+
+@pytest.mark.parametrize("value", [None, 0, 99, -1, "nobody", []])
+@pytest.mark.parametrize("name", ["cut", "pair", "search", "types", "kept"])
+def test_whatever_stands_in_a_certificate_ends_in_a_verdict(
+    name: str, value: object, cases: dict[str, Case]
+) -> None:
+    data = cases[name].certificate
+    for holder, key in list(places_of(data)):
+        before = holder[key]
+        holder[key] = value
+        with suppress(PlanError):
+            cases[name].verdict(data)
+        holder[key] = before
+    assert cases[name].verdict().passed
+
+
+@pytest.mark.parametrize("extra", ["before", "after"])
+def test_an_order_with_a_group_that_is_not_there_is_refused(
+    extra: str, cases: dict[str, Case]
+) -> None:
+    data = cases["pair"].certificate
+    cut = data["order"]["cuts"][0]
+    kept = dict(cut)
+    cut[extra] = 99
+    assert not cases["pair"].verdict(data).passed
+    cut.clear()
+    cut.update(kept)
+
+
+HEAD = '<ir_version: 10, opset_import: ["" : 21]> '
+EDGES = {
+    "a first result is left out": (
+        "g (float[3, 1, 4] x, float[1, 8, 4] w, float[1, 8, 2] r) => (float[1, 1, 2] y)"
+        "{ , h = LSTM <hidden_size = 2> (x, w, r)  y = Relu(h) }"
+    ),
+    "a constant is made by a node": (
+        "g (float[4] x) => (float[4] y) { c = Constant <value_floats = [1.0, 2.0, 3.0, 4.0]> ()"
+        "  a = Exp(x)  b = Mul(a, c)  d = Neg(b)  y = Add(d, c) }"
+    ),
+    "two draw": (
+        "g (float[64] x) => (float[64] y) { a = RandomUniformLike(x)  b = RandomNormalLike(x)"
+        "  c = Exp(x)  d = Add(a, c)  e = Mul(b, d)  y = Add(e, c) }"
+    ),
+    "an optional result is not asked for again": (
+        "g (float[1, 1, 16] x) => (float[1, 1, 8] y, int64[1, 1, 8] z)"
+        "{ a = Exp(x)  b, z = MaxPool <kernel_shape = [2], strides = [2]> (a)  c = Neg(b)"
+        "  d = Exp(c)  y = Add(d, b) }"
+    ),
+}
+
+
+EXCLUDED = {name: ("h",) if "LSTM" in text else ("a",) for name, text in EDGES.items()}
+
+
+@pytest.mark.parametrize("level", [0, 2])
+@pytest.mark.parametrize("name", EDGES)
+def test_the_bounds_of_a_model_at_the_edge_are_shown(
+    name: str, level: int, tmp_path: Path
+) -> None:
+    path = write_text(HEAD + EDGES[name], tmp_path / "edge.onnx")
+    for more in ({}, {"exclude": EXCLUDED[name]}, {"recompute": "auto", "budget": 0.8}):
+        with suppress(PlanError):
+            found = case_of(path, Settings(level=level, **more)).verdict()  # type: ignore[arg-type]
+            assert found.passed, (more, found.parts)
+
+
+def test_a_buffer_of_no_bytes_lies_anywhere() -> None:
+    rows = {"a": _Row(0, 4, 8, 0), "b": _Row(1, 3, 0, 4), "c": _Row(2, 2, 6, 2)}
+    assert _height(rows) == 8
+    with pytest.raises(RefusedError, match="lies on the bytes"):
+        _height({**rows, "d": _Row(1, 3, 1, 4)})
+
+
+def test_a_certificate_of_another_plan_bounds_nothing(cases: dict[str, Case]) -> None:
+    forged = {**cases["cut"].certificate, "plan_sha256": "0" * 64}
+    (part,) = cases["cut"].verdict(forged).parts
+    assert (part.part, part.bound) == ("certificate", 0)
