@@ -146,6 +146,17 @@ def test_optimize_within_bounds_writes_settings_of_the_range(
     assert load(out).run(None, {"x": np.ones((64, 64), np.float32)})[0].shape == (64, 64)
 
 
+def test_optimize_within_bounds_runs_nothing_that_is_larger_than_the_machine(
+    model: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.onnx"
+    words = ("optimize", model, "-o", out, "--quiet", "--format", "json")
+    done = memplan(*words, "--bounds", "batch=1..4000000000")
+    assert done.exit_code == 0, done.stderr
+    (said,) = (line for line in json.loads(done.stdout)["warnings"] if "one size" in line)
+    assert "was not run" in said
+
+
 def test_optimize_within_bounds_says_where_no_run_chose_settings(
     model: Path, tmp_path: Path
 ) -> None:
