@@ -12,7 +12,7 @@ TOOLS  := $(OUT)/tools
 export ORT_DISABLE_TELEMETRY := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo docs test test-slow test-cuda test-suite test-commands test-oldest lock audit dist hostile faults field fuzz mutations random-mutants lint types bench zoo same-results golden samples clean
+.PHONY: help install demo docs test test-slow test-cuda test-suite test-commands test-oldest test-pythons test-integrations lock audit dist hostile faults field fuzz mutations random-mutants lint types bench zoo same-results golden samples clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -82,6 +82,17 @@ test-oldest: ## Run the tests with the oldest versions that pyproject.toml allow
 	$(OLDEST)/venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(OLDEST)/constraints.txt --editable '.[dev]'
 	$(OLDEST)/venv/bin/python -m pytest -n 2 --dist worksteal -m 'not slow and not bench and not cuda'
 
+test-pythons: ## Run the tests with each supported Python found here, each in its own environment (WORDS="tests/core" for some)
+	$(PYTHON) .ci/pythons.py $(OUT)/pythons $(WORDS)
+
+INTEGRATIONS := $(OUT)/integrations
+TORCH ?= torch
+
+test-integrations: ## Run the tests with the real Olive, optimum, Netron and pre-commit, in their own environment (TORCH="torch==2.13.0+cpu" for a small one)
+	test -x $(INTEGRATIONS)/bin/python || $(PYTHON) -m venv $(INTEGRATIONS)
+	$(INTEGRATIONS)/bin/python -m pip install --quiet --disable-pip-version-check '$(TORCH)' --editable '.[dev,olive,optimum]' ./integrations/optimum netron pre-commit
+	$(INTEGRATIONS)/bin/python -m pytest -ra tests/integrations
+
 $(TOOLS)/.ready: .ci/install.py .ci/locks/tools.txt
 	test -x $(TOOLS)/bin/python || $(PYTHON) -m venv $(TOOLS)
 	$(TOOLS)/bin/python .ci/install.py tools
@@ -95,10 +106,11 @@ audit: ## Look for known faults of what is locked; exit 3 where no service of ad
 	    || { echo 'audit: not done: its tools could not be installed' >&2; exit 3; }
 	@$(TOOLS)/bin/python .ci/audit.py $(TOOLS)/bin/pip-audit
 
-dist: $(TOOLS)/.ready ## Build the release: source, wheel, and what is in it as CycloneDX JSON, in dist/
+dist: $(TOOLS)/.ready ## Build the release in dist/, install each file fresh, run the demo there, check metadata and licences
 	rm -rf dist $(OUT)/release
 	$(TOOLS)/bin/python -m build --no-isolation --outdir dist .
 	$(TOOLS)/bin/python .ci/sbom.py $(OUT)/release dist
+	$(TOOLS)/bin/python .ci/release.py $(OUT)/release/tried dist
 
 hostile: $(READY) ## Give memplan files that nobody should have to read
 	$(BIN)/python -m tests.benchmarks.hostile

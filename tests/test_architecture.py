@@ -32,6 +32,7 @@ STOREYS: tuple[frozenset[str], ...] = (
     frozenset({"workflows"}),
     frozenset({"cli"}),
     frozenset({"__init__", "__main__"}),
+    frozenset({"integrations"}),
 )
 """The rooms from the bottom; those of one storey know nothing of each other."""
 
@@ -44,6 +45,8 @@ HOMES: Mapping[str, frozenset[str]] = {
     "numba": frozenset({"packing"}),
     "yaml": frozenset({"settings"}),
     "pytest": frozenset({"cli"}),
+    "olive": frozenset({"integrations"}),
+    "optimum": frozenset({"integrations"}),
     "numpy": frozenset({"packing", "transforms", "onnx_io", "shapes", "training", "runtime"}),
 }
 """Library -> where it may be imported; elsewhere its types may be named at most."""

@@ -24,7 +24,8 @@ def check_donation(subject: Subject) -> Iterator[str]:
     readers = _readers(subject.clock) if subject.plan.report.donated.pairs else {}
     for one, other in subject.plan.report.donated.pairs:
         pair = f"{one[:120]!r} is donated to {other[:120]!r}"
-        if one not in given or other not in made or made[other].maker is None:
+        writer = made[other].maker if other in made else None
+        if one not in given or writer is None:
             yield f"{pair}: the model has no such input, or makes no such output"
             continue
         if not seen.isdisjoint((one, other)):
@@ -32,7 +33,10 @@ def check_donation(subject: Subject) -> Iterator[str]:
         seen.update((one, other))
         if subject.type_of(given[one]) != subject.type_of(made[other]):
             yield f"{pair}, which is of another type or shape"
-        late = _needed_late(given[one], made[other], readers, top.outputs)
+        late = _needed_late(given[one], made[other], writer, readers)
+        views = _views(given[one], readers)
+        if not late and any(id(v) in views for v in top.outputs if v is not made[other]):
+            late = "the caller"
         if late:
             yield f"{pair}, and {late} needs it when that is written"
 
@@ -50,13 +54,12 @@ def _readers(clock: Clock) -> Readers:
     return found
 
 
-def _needed_late(given: Value, made: Value, readers: Readers, results: Sequence[Value]) -> str:
+def _needed_late(given: Value, made: Value, writer: Node, readers: Readers) -> str:
     """Return the node that reads an input, or a view of it, too late for an output."""
-    writer = made.maker
     views = _views(given, readers)
     reading = {id(node): node for view in views for node in readers.get(view, ())}
     for node in sorted(reading.values(), key=lambda node: node.start):
-        if writer is None or not (node.start > writer.end or node is writer):
+        if not (node.start > writer.end or node is writer):
             continue
         shown = [value for value in node.inputs if value is not None and id(value) in views]
         captured = any(id(v) in views for body in node.bodies for v in body.captured.values())
@@ -64,7 +67,7 @@ def _needed_late(given: Value, made: Value, readers: Readers, results: Sequence[
         if node is writer and alone and _writes_over(node, given, made):
             continue
         return repr((node.proto.name or node.proto.op_type)[:120])
-    return "the caller" if any(id(v) in views for v in results if v is not made) else ""
+    return ""
 
 
 def _views(given: Value, readers: Readers) -> set[int]:
@@ -75,9 +78,10 @@ def _views(given: Value, readers: Readers) -> set[int]:
         for node in readers.get(id(value), ()):
             shows = node.kind in SAME_BYTES and any(each is value for each in node.inputs)
             view = node.outputs[0] if shows and node.outputs else None
-            if view is not None and id(view) not in views:
-                views.add(id(view))
-                waiting.append(view)
+            if view is None:
+                continue
+            views.add(id(view))
+            waiting.append(view)
     return views
 
 

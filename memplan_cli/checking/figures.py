@@ -169,7 +169,8 @@ def _resident(
 def _original(subject: Subject) -> Iterator[Claim]:
     """Yield what the file's order takes where it is the plan's: other orders are not here."""
     report, memory = subject.plan.report, subject.plan.report.memory
-    own = report.chosen_order == "file" and not report.recompute.nodes
+    is_another = report.recompute.nodes or report.chunked.regions
+    own = report.chosen_order == "file" and not is_another
     pairs = (
         ("original.live_peak", report.original_live_peak, memory.live_peak),
         ("original.planned", report.original_planned, memory.planned),

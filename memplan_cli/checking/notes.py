@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.results.placements import in_words
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
@@ -24,8 +26,10 @@ def check_notes(subject: Subject, placed: Placed) -> Iterator[str]:
     yield from _of_model(subject)
     said = {release.step: list(release.tensors) for release in subject.plan.releases}
     noted: set[str] = set()
+    units = {arena.id: arena.unit for arena in subject.plan.arenas}
     for region in subject.clock.regions:
         yield from _of_nodes(region, said)
+        yield from _of_memory(region, placed, units)
         yield from _of_values(region, placed, noted)
     for identity, (row, value) in placed.rows.items():
         # What no run enters has no bytes, and is written as it was.
@@ -97,6 +101,23 @@ def _of_nodes(region: Region, releases: Mapping[int, list[str]]) -> Iterator[str
             yield f"the note of node {who!r} releases {given}, the plan releases {wanted}"[
                 :400
             ]
+
+
+def _of_memory(region: Region, placed: Placed, units: Mapping[int, str]) -> Iterator[str]:
+    """Yield where the words at a node are not the plan's; large graphs have none."""
+    start = f"{region.path}/" if region.path else ""
+    for node in region.nodes:
+        said = read(node.proto.metadata_props).get("memory")
+        if said is None:
+            continue
+        known = [placed.rows.get(start + name) for name in node.proto.output if name]
+        wanted = "; ".join(in_words(found[0], units) for found in known if found)
+        if said != wanted:
+            who = (node.proto.name or node.proto.op_type)[:120]
+            yield (
+                f"the note of node {who!r} says of its memory {_word(said)}, the plan says "
+                f"{_word(wanted)}"
+            )
 
 
 def _names(text: str | None) -> object:

@@ -93,6 +93,15 @@ _LATER = 10
 """Time limits, of the usual length, that a hint offers."""
 
 
+_MOST_COMMANDS = 3
+"""Commands that a message names."""
+
+_DECIDED = frozenset(
+    ("validate", name) for name in ("--dim", "--shape", "--bounds", "--inputs", "--input")
+)
+"""Options that a command lacks because a plan has said what they say."""
+
+
 class _Failure(click.ClickException):
     exit_code = 2
 
@@ -152,9 +161,30 @@ class _Commands(click.Group):
                 raise _ended(ended) from None
             raise
 
+    def _elsewhere(self, ctx: click.Context, error: click.NoSuchOption) -> click.UsageError:
+        """Say which commands have an option that the one asked for lacks; else what click says."""
+        having = [
+            name
+            for name in self.table
+            for command in [self.get_command(ctx, name)]
+            if command and any(error.option_name in each.opts for each in command.params)
+        ]
+        if not having:
+            return error
+        of = (error.ctx.info_name if error.ctx else "") or ""
+        if (of, error.option_name) in _DECIDED:
+            why = "it runs at what `memplan optimize` planned for"
+        else:
+            left = len(having) - _MOST_COMMANDS
+            rest = f" and {left} more" if left > 0 else ""
+            why = f"{', '.join(having[:_MOST_COMMANDS])}{rest} {'have' if len(having) > 1 else 'has'} it"
+        return click.UsageError(f"{of} has no option {error.option_name}: {why}", error.ctx)
+
     def _invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's own signature
         try:
             return super().invoke(ctx)
+        except click.NoSuchOption as error:
+            raise self._elsewhere(ctx, error) from error
         except KeyboardInterrupt as error:
             _show_traceback(ctx)
             raise _ended(error) from None

@@ -10,7 +10,7 @@ from memplan_cli.errors import ModelError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from onnx import ModelProto
+    from onnx import ModelProto, StringStringEntryProto
 
 PREFIX = "pkg.memplan."
 """Every key that memplan writes begins so."""
@@ -28,6 +28,19 @@ WEIGHTS = f"{PREFIX}weights"
 
 HARDWARE = f"{PREFIX}hardware"
 """Of such a file: which processor it was made on."""
+
+
+ORT_CONFIG = "ort_config"
+"""Session options that ONNX Runtime itself reads where ORT_LOAD_CONFIG_FROM_MODEL is 1."""
+
+OWN_CONFIG = '{"made_by":"memplan",'
+"""How the value of `ORT_CONFIG` begins where memplan wrote it; the runtime ignores the key."""
+
+
+def is_own(entry: StringStringEntryProto) -> bool:
+    """Whether memplan wrote an entry: one that it may replace or drop."""
+    key, value = str(entry.key), str(entry.value)
+    return key.startswith(PREFIX) or (key == ORT_CONFIG and value.startswith(OWN_CONFIG))
 
 
 def read_notes(model: ModelProto) -> dict[str, str]:

@@ -10,14 +10,18 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from memplan_cli.core.deserialization import MisfitError, from_json
 from memplan_cli.core.results.observations import CPU, PROVIDERS, RuntimeSettings, Setting
 from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import ModelError
-from memplan_cli.onnx_io.metadata import PREFIX
+from memplan_cli.onnx_io.metadata import ORT_CONFIG, OWN_CONFIG, PREFIX, is_own
 from memplan_cli.onnx_io.scan import METADATA
 from memplan_cli.onnx_io.writing.wire import Entries
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
 
 SETTINGS = f"{PREFIX}settings"
 """The key of the entry, whose value is JSON."""
@@ -119,6 +123,38 @@ def settings_entry(recorded: Recorded) -> bytes:
     """
     text = json.dumps(to_json(recorded), separators=(",", ":"))
     return Entries(METADATA, SETTINGS)(text)
+
+
+_CARRIED: Mapping[str, Mapping[Setting, int]] = {
+    "execution_mode": {"ORT_SEQUENTIAL": 0, "ORT_PARALLEL": 1},
+    "graph_optimization_level": {
+        "ORT_DISABLE_ALL": 0,
+        "ORT_ENABLE_BASIC": 1,
+        "ORT_ENABLE_EXTENDED": 2,
+        "ORT_ENABLE_LAYOUT": 3,
+        "ORT_ENABLE_ALL": 99,
+    },
+}
+"""What of a session's options ONNX Runtime reads from a model, in its numbers."""
+
+
+def config_entry(settings: RuntimeSettings, model: ModelProto) -> bytes:
+    """Return the entry by which ONNX Runtime itself sets what it can read from a model.
+
+    It reads some options alone, and where it reads them those of its caller do not count. So
+    nothing is written where nothing can be carried, nor beside what somebody else wrote: the
+    first entry of the name is the one that is read.
+    """
+    carried = {
+        name: _CARRIED[name][value]
+        for name, value in sorted(settings.session.items())
+        if name in _CARRIED and value in _CARRIED[name]
+    }
+    theirs = any(e.key == ORT_CONFIG and not is_own(e) for e in model.metadata_props)
+    if theirs or not carried:
+        return b""
+    options = json.dumps({"session_options": carried}, separators=(",", ":"))
+    return Entries(METADATA, ORT_CONFIG)(OWN_CONFIG + options.removeprefix("{"))
 
 
 def recorded_settings(metadata: Mapping[str, str]) -> Recorded | None:

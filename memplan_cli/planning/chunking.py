@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.results.chunks import ChunkedRegion, Chunks, WholeTensor
+from memplan_cli.core.program import walk
+from memplan_cli.core.results.chunks import ChunkedRegion, Chunks, NewWeight, WholeTensor
+from memplan_cli.core.symbolic.dims import parse_dim
+from memplan_cli.core.symbolic.polynomials import names_in
 from memplan_cli.errors import SettingsError
 from memplan_cli.planning.terms import terms_of
 
@@ -17,7 +20,11 @@ if TYPE_CHECKING:
     from memplan_cli.planning.decided import Source
     from memplan_cli.planning.scope import Scope
     from memplan_cli.settings.settings import Settings
+    from memplan_cli.transforms.chunking.axes.terms import Facts
     from memplan_cli.transforms.chunking.search import Choice, Found
+
+_LEAST_OPSET = 12
+"""The opset since which Max and Min are of whole numbers too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +32,7 @@ class Chunking:
     """A program in pieces, the values of its new constants, and what is reported."""
 
     program: Program
-    constants: Mapping[VarId, tuple[int, ...]] = field(default_factory=dict)
+    constants: Mapping[VarId, NewWeight] = field(default_factory=dict)
     facts: Chunks = field(default_factory=Chunks)
 
 
@@ -39,19 +46,19 @@ def in_pieces(
     """
     from memplan_cli.transforms.chunking.axes.terms import Facts
     from memplan_cli.transforms.chunking.graph import Graph
-    from memplan_cli.transforms.chunking.search import search
+    from memplan_cli.transforms.chunking.search import search, search_by_columns
 
     budget = _budget(settings)
-    if settings.bounds or any(size.symbols for size in scope.sizes.values()):
-        raise SettingsError(
-            "--chunk auto needs sizes that are numbers", hint="bind the dims with --dim"
-        )
     tell("chunking")
     facts = Facts(source.constants, source.opset, source.block)
+    if settings.bounds or any(size.symbols for size in scope.sizes.values()):
+        return _in_loops(program, scope, settings, facts, budget)
     graph = Graph.of(program, facts, scope.pinned)
     terms = terms_of(program, scope, settings).resident
     found = search(graph, terms, budget)
     allowed = int(budget * found.before) if isinstance(budget, float) else budget
+    if found.peak > allowed:
+        found = search_by_columns(graph, terms, found, allowed)
     return Chunking(
         found.chunked.program if found.choices else program,
         found.chunked.constants,
@@ -68,6 +75,68 @@ def in_pieces(
             ),
         ),
     )
+
+
+def _in_loops(
+    program: Program, scope: Scope, settings: Settings, facts: Facts, budget: float
+) -> Chunking:
+    """Compute regions as loops, whose pieces the graph sizes by each request.
+
+    Raises:
+        SettingsError: a dim has no bounds, or the operators are older than loops need.
+    """
+    from memplan_cli.transforms.chunking.loops.measure import Task
+    from memplan_cli.transforms.chunking.loops.search import search_loops
+
+    free = sorted({name for size in scope.sizes.values() for name in size.symbols})
+    if free:
+        names = sorted({name for unit in free for name in names_in(parse_dim(unit))})
+        raise SettingsError(
+            f"--chunk auto needs numbers or bounds for the dims: {', '.join(names)}",
+            hint=" ".join(f"--bounds {name}=A..B" for name in names),
+        )
+    if facts.opset < _LEAST_OPSET:
+        raise SettingsError(
+            f"--chunk auto with --bounds writes operators of opset {_LEAST_OPSET}, and the model "
+            f"has opset {facts.opset}",
+            hint="convert the model, or bind the dims with --dim",
+        )
+    task = Task(program, facts, frozenset(scope.pinned), settings.bounds)
+    found = search_loops(task, budget)
+    allowed = int(budget * found.before) if isinstance(budget, float) else budget
+    made = found.chunked
+    return Chunking(
+        made.program if made else program,
+        made.constants if made else {},
+        Chunks(
+            regions=tuple(
+                ChunkedRegion(
+                    each.tensor,
+                    each.axis,
+                    each.pieces,
+                    each.nodes,
+                    found.before,
+                    each.after,
+                    each.extra,
+                    each.trips,
+                )
+                for each in found.told
+            ),
+            nodes=_nodes(made.program) - _nodes(program) if made else 0,
+            flops_increase=sum(each.extra for each in found.told),
+            budget=allowed,
+            met=found.peak <= allowed,
+            bound=found.bound.bytes,
+            bound_node=found.bound.op,
+            bound_tensors=tuple(
+                WholeTensor(var, size) for var, size in found.bound_sizes.items()
+            ),
+        ),
+    )
+
+
+def _nodes(program: Program) -> int:
+    return sum(1 for _ in walk(program.body))
 
 
 def _told(choice: Choice, found: Found) -> ChunkedRegion:

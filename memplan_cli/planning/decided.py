@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.results.chunks import Chunks
+from memplan_cli.core.results.chunks import Chunks, NewWeight
 from memplan_cli.core.results.folded import Folded
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Decided:
     fallbacks: tuple[Fallback, ...] = ()
     folded: Folded = field(default_factory=Folded)
     chunked: Chunks = field(default_factory=Chunks)
-    constants: Mapping[VarId, tuple[int, ...]] = field(default_factory=dict)
+    constants: Mapping[VarId, NewWeight] = field(default_factory=dict)
     """Values of the constants that pieces of regions read."""
 
     @property

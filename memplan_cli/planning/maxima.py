@@ -8,6 +8,7 @@ are left, the peak is the maximum of these.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING
@@ -91,7 +92,12 @@ def _covers(one: ByUnit, other: ByUnit) -> bool:
 
 
 def _summed(sums: ByUnit) -> Polynomial:
-    return total(multiplied([parse_dim(unit)], value) for unit, value in sums.items())
+    return total(multiplied([_parsed(unit)], value) for unit, value in sums.items())
+
+
+@lru_cache(maxsize=1 << 12)
+def _parsed(unit: str) -> Polynomial:
+    return parse_dim(unit)
 
 
 def _at_most(terms: Polynomial) -> Polynomial:
@@ -111,6 +117,7 @@ def _largest_of(atom: str) -> Polynomial:
     return max(arguments, key=lambda argument: len(names_in(argument)))
 
 
+@lru_cache(maxsize=1 << 12)
 def _shifted(atom: str) -> Polynomial:
     """Return a symbol or call as the least that it can be, plus what is not negative."""
     low = _least(atom)
@@ -121,6 +128,7 @@ def _can_be_negative(atom: str) -> bool:
     return _least(atom) < 0
 
 
+@lru_cache(maxsize=1 << 12)
 def _least(atom: str) -> int:
     """Return what a symbol or call is never below, for dims of 1 or more."""
     terms: Polynomial = {(atom,): 1}

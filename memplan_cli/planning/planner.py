@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.problem import Allocator
     from memplan_cli.core.program import Program, VarId
     from memplan_cli.core.progress import Progress
+    from memplan_cli.core.results.chunks import NewWeight
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.planning.choosing.allocation import Allocation, Heights
     from memplan_cli.planning.choosing.candidate import Runtime
@@ -58,7 +59,7 @@ class Planned:
     program: Program
     plan: Plan
     settings: Settings
-    constants: Mapping[VarId, tuple[int, ...]] = field(default_factory=dict)
+    constants: Mapping[VarId, NewWeight] = field(default_factory=dict)
     """Values of the constants that pieces of regions read."""
 
 

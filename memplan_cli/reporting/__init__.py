@@ -59,7 +59,8 @@ def _text(plan: Plan, screen: Screen | None = None, detail: Detail = "answer") -
 
 
 def _markdown_logged(plan: Plan) -> str:
-    from memplan_cli.reporting.plans.sections import logged, plan_document
+    from memplan_cli.reporting.plans.reuse import logged
+    from memplan_cli.reporting.plans.sections import plan_document
 
     document = plan_document(plan, _MOST_ROWS)
     return drawn(replace(document, blocks=(*document.blocks, *logged(plan))), "markdown")

@@ -7,39 +7,30 @@ where that run disagrees is another one made, and said in a note.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.progress import silent
-from memplan_cli.core.results.observations import CPU, RuntimeSettings, Validation
-from memplan_cli.core.results.report import RuntimeFacts
+from memplan_cli.core.results.observations import RuntimeSettings, Validation
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.onnx_io.weights.stored import stored_model
-from memplan_cli.runtime.facts import caveats, required_version, worse_by_default
+from memplan_cli.runtime.confirming import Before, Proof, Written
+from memplan_cli.runtime.facts import caveats
 from memplan_cli.runtime.graph.executed import executed_run
 from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN
-from memplan_cli.runtime.graph.seen_graph import executed_of, reordered
-from memplan_cli.runtime.graph.speed import is_slower_as_written
+from memplan_cli.runtime.graph.seen_graph import executed_of
 from memplan_cli.runtime.measuring.measure import Trial
-from memplan_cli.runtime.measuring.timing import is_far_slower
-from memplan_cli.runtime.process.foresee import foresee_process, process_of
+from memplan_cli.runtime.process.foresee import Shown, process_of
 from memplan_cli.runtime.proofs.written import (
     Run,
-    is_unoptimised,
     run_written,
     unoptimised_both,
 )
-from memplan_cli.runtime.simulation.predict import Executed, needs_run, predict
+from memplan_cli.runtime.simulation.predict import needs_run, predict
 from memplan_cli.runtime.steer import (
     DEFAULTS,
     Recommendation,
-    foreseen,
-    has_several_regions,
-    held_under,
-    held_without_weights,
-    in_one_region,
-    sources_of,
-    with_best_arena,
 )
 
 if TYPE_CHECKING:
@@ -47,31 +38,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from memplan_cli.core.program import Program
-    from memplan_cli.core.results.observations import Peaks
-    from memplan_cli.runtime.measuring.examine import Examined
+    from memplan_cli.core.results.report import RuntimeFacts
     from memplan_cli.runtime.proofs.original import Original
-
-_WORTH = 0.98
-"""Share of what an arena holds that must be left for another run to be worth it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """A written model that is to be proved.
-
-    Attributes:
-        path: its file, which may be a trial's.
-        program: what is in it, in its order.
-        as_written: whether the runtime's optimisation must not touch it.
-        offline: whether it holds the runtime's own graph.
-        verdict: on its outputs, where they were compared in another way.
-    """
-
-    path: Path
-    program: Program = field(repr=False)
-    as_written: bool = False
-    offline: bool = False
-    verdict: Validation | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +50,6 @@ class Proved:
     facts: RuntimeFacts | None = None
     warnings: tuple[str, ...] = ()
     as_written: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Before:
-    """The original's graph as it was run, and what is predicted of it."""
-
-    executed: Executed = field(repr=False)
-    predicted: Peaks
-    warnings: tuple[str, ...]
 
 
 def account_before(original: Original) -> Before:
@@ -111,7 +70,7 @@ def account_before(original: Original) -> Before:
         executed,
         DEFAULTS,
         original.provider,
-        original.seen.workspace,
+        Shown(original.seen.workspace),
     )
     predicted = replace(predict(executed, DEFAULTS, original.provider), process=process)
     return Before(executed, predicted, (*caveats(executed, original.provider), *notes))
@@ -122,9 +81,11 @@ def prove_outputs(original: Original, written: Written, folder: Path) -> Proved:
     if written.verdict is not None:
         return Proved(written.verdict)
     settings = RUN_AS_WRITTEN if written.as_written else RuntimeSettings()
-    run = run_written(original, written.path, settings, None)
+    held = partial(run_written, original, written.path)
+    run = held(settings, None)
     if _other_bits(run) and not written.offline:
-        run = unoptimised_both(original, written.path, run, RUN_AS_WRITTEN, folder)
+        again = partial(held, RUN_AS_WRITTEN, None)
+        run = unoptimised_both(original, run, folder, again)
     return Proved(run.verdict, as_written=run.as_written)
 
 
@@ -149,7 +110,7 @@ def prove(
     """
     tell = progress or silent
     tell("running the written model")
-    proof = _Proof(original, before, written, folder)
+    proof = Proof(original, before, written, folder)
     run = proof.first()
     if written.verdict is None and _other_bits(run) and not written.offline:
         tell("comparing both models without the runtime's optimisation")
@@ -176,7 +137,7 @@ def own_settings(
     Raises:
         RuntimeUnavailableError: it does not run under any but the defaults.
     """
-    proof = _Proof(original, before, Written(original.path, program), folder)
+    proof = Proof(original, before, Written(original.path, program), folder)
     run, notes = proof.first(), list(before.warnings)
     if not run.verdict.passed and run.as_written:
         run = proof.optimised()
@@ -197,204 +158,6 @@ def own_settings(
         tuple(notes),
         original.provider,
     )
-
-
-def foreseen_cost(original: Original, before: Before, written: Written) -> tuple[bool, int]:
-    """Rank a written model by the process that it is foreseen to take, loading included.
-
-    Its path is that of a file with the same weights. Where a process cannot be foreseen,
-    what the arena holds counts, weights included: what is packed by each session lies there;
-    what was packed in the file is mapped. Such a file comes after those that can.
-    """
-    proof = _Proof(original, before, written, written.path)
-    choice = proof.foreseen()
-    executed = proof.executed(choice.settings)
-    found = foresee_process(
-        stored_model(written.path),
-        executed,
-        choice.settings,
-        original.provider,
-        original.seen.workspace,
-    )
-    if found is not None:
-        process = found.process
-        return False, process.load + process.run + process.private
-    unknown, least = _least(choice)
-    peaks = original.seen.peaks
-    if unknown:
-        least = 2 * (peaks.first_run_peak or 0)
-    return True, least + (0 if written.offline else peaks.weights or 0)
-
-
-@dataclass(slots=True)
-class _Proof:
-    """One written model's runs; each step takes the run so far and returns the one to go by."""
-
-    original: Original
-    before: Before
-    written: Written
-    folder: Path
-    choice: Recommendation | None = None
-    """What the last run was made with."""
-    runs: int = 0
-    read: tuple[Examined, Executed] | None = None
-    """The graph of a run that was read."""
-    only_as_written: bool = False
-    """Whether it gives the original's bits as it stands alone."""
-
-    def first(self) -> Run:
-        """Run the file under the settings that are foreseen to be best."""
-        return self._run(self.foreseen())
-
-    def foreseen(self) -> Recommendation:
-        """Return the settings that are foreseen to be best."""
-        as_it_stands = self._as_it_stands()
-        if self.written.as_written or self.written.offline:
-            return as_it_stands
-        optimised = self._optimised()
-        program, dims = self.written.program, self.original.dims
-        if is_slower_as_written(program, dims, self.before.executed):
-            return optimised
-        return min((optimised, as_it_stands), key=_least)
-
-    def executed(self, settings: RuntimeSettings) -> Executed:
-        """Return the graph that a session of the file is foreseen to run."""
-        return self._file() if is_unoptimised(settings) else self._under_optimisation()
-
-    def optimised(self) -> Run:
-        """Run under the runtime's optimisation."""
-        return self._run(self._optimised())
-
-    def unoptimised(self, run: Run) -> Run:
-        """Compare both without optimisation."""
-        self.choice = choice = self._as_it_stands()
-        again = unoptimised_both(
-            self.original, self.written.path, run, choice.settings, self.folder
-        )
-        self.only_as_written = again.as_written
-        return again
-
-    def in_time(self, run: Run) -> tuple[Run, str]:
-        """Run under optimisation instead where the file as it stands takes far longer."""
-        bound = self.written.as_written or self.written.offline or self.only_as_written
-        if bound or not run.as_written or run.seen is None:
-            return run, ""
-        if not is_far_slower(run.seen.peaks, self.original.seen.peaks):
-            return run, ""
-        before, other = self.choice, self.optimised()
-        if other.seen is None or not (self.written.verdict or other.verdict).passed:
-            self.choice = before
-            return run, "as it stands, the written model takes far longer than the original"
-        return other, "as it stands, the written model took longer than foreseen: it ran twice"
-
-    def in_its_arena(self, run: Run) -> tuple[Run, str]:
-        """Run again where what the kernels asked for wants another arena than was foreseen."""
-        if self.original.provider != CPU or run.seen is None or self.choice is None:
-            return run, ""
-        held = held_without_weights(run.seen.peaks)
-        expected = self.choice.predicted.held
-        if expected is not None and _WORTH * held <= expected:
-            return run, ""
-        executed, workspace = self._after(run), run.seen.workspace
-        better = with_best_arena(executed, run.settings, self.original.provider, workspace)
-        if better is None or (better.predicted.held or 0) >= _WORTH * held:
-            return run, ""
-        if better.settings.arena == run.settings.arena or has_several_regions(better):
-            # When a kernel asks for its workspace is not known to the step, and two sessions of
-            # one graph need not run its nodes in one order: one region bears both.
-            better = in_one_region(better)
-        before, again = self.choice, self._run(better)
-        if not self._is_same(run, again) or _held(again) >= held:
-            self.choice = before
-            return run, ""
-        why = "was" if expected is not None else "could not be"
-        return replace(again, verdict=run.verdict, as_written=run.as_written), (
-            f"the arena {why} foreseen{' otherwise' if why == 'was' else ''}: the written "
-            "model ran twice"
-        )
-
-    def _is_same(self, run: Run, again: Run) -> bool:
-        """Whether another run gave what this one gave, whose outputs were found right."""
-        if self.written.verdict is not None:
-            return again.seen is not None
-        if self.only_as_written and run.seen is not None and again.seen is not None:
-            return run.seen.differences == again.seen.differences
-        return again.verdict.passed
-
-    def facts(self, run: Run) -> RuntimeFacts:
-        """Return the report's block."""
-        assert run.seen is not None  # noqa: S101 - only what has run comes here
-        provider, executed = self.original.provider, self._after(run)
-        held = self.choice.predicted.held if self.choice else None
-        if held is None:
-            held = held_under(executed, run.settings, provider, run.seen.workspace)
-        process = process_of(
-            stored_model(self.written.path),
-            executed,
-            run.settings,
-            provider,
-            run.seen.workspace,
-        )
-        peaks = predict(executed, run.settings, provider)
-        predicted = replace(peaks, held=held, process=process)
-        return RuntimeFacts(
-            name="onnxruntime",
-            version=required_version(),
-            provider=provider,
-            predicted={"original": self.before.predicted, "optimized": predicted},
-            observed={"original": self.original.seen.peaks, "optimized": run.seen.peaks},
-            settings=run.settings,
-            settings_sources=sources_of(run.settings) if run.seen.workspace else {},
-        )
-
-    def by_default(self, run: Run) -> tuple[str, ...]:
-        """Warn where somebody who sets nothing would need more memory than before."""
-        if self.written.as_written or self.written.offline:
-            return ()
-        executed = self._under_optimisation() if run.as_written else self._after(run)
-        after = predict(executed, DEFAULTS, self.original.provider)
-        return worse_by_default(self.before.predicted, after)
-
-    def _run(self, choice: Recommendation) -> Run:
-        self.choice = choice
-        self.runs += 1
-        needs_graph = not is_unoptimised(choice.settings) or needs_run(self._file())
-        graph = self.folder / f"run{self.runs}.onnx" if needs_graph else None
-        return run_written(self.original, self.written.path, choice.settings, graph)
-
-    def _file(self) -> Executed:
-        return Executed(self.written.program, self.original.dims)
-
-    def _under_optimisation(self) -> Executed:
-        return reordered(self.before.executed, self.original.nodes, self.written.program)
-
-    def _optimised(self) -> Recommendation:
-        workspace = self.original.seen.workspace
-        executed = self._under_optimisation()
-        return foreseen(executed, RuntimeSettings(), self.original.provider, workspace)
-
-    def _as_it_stands(self) -> Recommendation:
-        workspace = self.original.seen.workspace
-        return foreseen(self._file(), RUN_AS_WRITTEN, self.original.provider, workspace)
-
-    def _after(self, run: Run) -> Executed:
-        """Return the graph of a run; of a file that ran as it stands, the file's own."""
-        if run.seen is None or run.seen.graph is None:
-            return self._file()
-        if self.read is None or self.read[0] is not run.seen:
-            dims, path = self.original.dims, self.written.path
-            self.read = run.seen, executed_of(run.seen, run.settings, dims, path)
-        return self.read[1]
-
-
-def _held(run: Run) -> int:
-    return held_without_weights(run.seen.peaks) if run.seen else 0
-
-
-def _least(choice: Recommendation) -> tuple[bool, int]:
-    peaks = choice.predicted
-    unknown = peaks.first_run_peak is None or peaks.held is None
-    return unknown, (peaks.first_run_peak or 0) + (peaks.held or 0)
 
 
 def _other_bits(run: Run) -> bool:

@@ -19,6 +19,7 @@ from memplan_cli.onnx_io.scan import scanned_metadata
 from memplan_cli.runtime.decoding import Decoder
 from memplan_cli.runtime.workers.session import (
     apply_options,
+    given_options_count,
     provider_options,
     register_arena,
     run_entries,
@@ -144,7 +145,8 @@ def load_session(path: Path, options: Any = None, **others: Any) -> PlannedSessi
     elif settings.arena and provider == CPU:
         _use_arena(settings.arena)
         options.add_session_config_entry("session.use_env_allocators", "1")
-    session = PlannedSession(path, options, recorded, **others)
+    with given_options_count():
+        session = PlannedSession(path, options, recorded, **others)
     session.caches = recorded_caches(metadata)
     _refuse_unknown(session, path)
     return session

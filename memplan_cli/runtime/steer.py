@@ -29,6 +29,7 @@ from memplan_cli.runtime.simulation.region import (
     rounded,
 )
 from memplan_cli.runtime.simulation.requests import held_after, most_in_use, requests_of
+from memplan_cli.runtime.simulation.trace import Trace
 from memplan_cli.runtime.workers.session import resolve_provider
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from memplan_cli.core.results.observations import Setting
+    from memplan_cli.runtime.simulation.trace import Request
     from memplan_cli.runtime.workers.profile import Recording
 
 DEFAULTS = RuntimeSettings()
@@ -270,15 +272,20 @@ def _foreseen(
     workspace: Mapping[str, int],
 ) -> _Candidate:
     peaks = [
-        (most_in_use(requests_of(model_of(executed, settings, provider), workspace)), settings)
+        (most_in_use(requests), settings, requests)
         for settings in _variants(executed, base)
+        for requests in (requests_of(model_of(executed, settings, provider), workspace),)
     ]
-    lowest = min(peak for peak, _ in peaks)
-    near = (
-        _with_arena(executed, base.updated(settings), provider, workspace)
-        for peak, settings in peaks
-        if peak <= _NEAR * lowest
-    )
+    lowest = min(peak for peak, _, _ in peaks)
+    arenas: dict[Trace, ArenaChoice] = {}
+    near: list[_Candidate] = []
+    for peak, settings, requests in peaks:
+        if peak <= _NEAR * lowest:
+            trace = Trace.of(requests)
+            if trace not in arenas:  # several orders often ask for the same in turn
+                arenas[trace] = _arena_for(requests, provider)
+            chosen = base.updated(settings)
+            near.append(_in_arena(executed, chosen, provider, arenas[trace]))
     return min(near, key=lambda candidate: candidate.score)
 
 
@@ -289,8 +296,17 @@ def _with_arena(
     workspace: Mapping[str, int],
 ) -> _Candidate:
     requests = requests_of(model_of(executed, settings, provider), workspace)
+    return _in_arena(executed, settings, provider, _arena_for(requests, provider))
+
+
+def _arena_for(requests: Sequence[Request], provider: str) -> ArenaChoice:
     # The CUDA arena cannot be told its first region from Python.
-    choice = best_arena(requests) if provider == CPU else ArenaChoice(EXACT_UNSPLIT, 0)
+    return best_arena(requests) if provider == CPU else ArenaChoice(EXACT_UNSPLIT, 0)
+
+
+def _in_arena(
+    executed: Executed, settings: RuntimeSettings, provider: str, choice: ArenaChoice
+) -> _Candidate:
     chosen = dataclasses.replace(
         settings.updated(RuntimeSettings(session_config=_OWN_INITIALIZERS)),
         arena=choice.arena,

@@ -77,7 +77,7 @@ def _tried(
             copy = Path(folder) / "model.onnx"
             copy.write_bytes(observed.data)
             job["observed"] = str(copy)
-        outcome = run_job("trial", job, timeout=_TIMEOUT)
+        outcome = run_job("trial", job, timeout=_TIMEOUT, about=model)
     if not outcome.ok:
         return Tried(reasons=(outcome.reason,))
     result: Any = outcome.result

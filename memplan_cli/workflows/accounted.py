@@ -56,7 +56,8 @@ def accounted(
             not run.
     """
     from memplan_cli.onnx_io.load import load_model
-    from memplan_cli.runtime.account import Written, account_before, prove
+    from memplan_cli.runtime.account import account_before, prove
+    from memplan_cli.runtime.confirming import Written
     from memplan_cli.runtime.graph.offline import offline_program
     from memplan_cli.runtime.proofs.original import Asked, run_original
     from memplan_cli.runtime.workers.bits import Tolerance

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from memplan_cli.workflows.files.rewriting import Rewriting
 
 
+class SizesRefusedError(RuntimeUnavailableError):
+    """An original does not run at sizes that were believed, not tried."""
+
+
 class Ahead:
     """The original that a check wants, started as soon as it is known how to run it."""
 
@@ -60,6 +64,7 @@ class Ahead:
         """Return the original of a rewriting, run now if it was not begun as asked.
 
         Raises:
+            SizesRefusedError: it does not run, and some of its sizes are assumed.
             RuntimeUnavailableError: it cannot run here.
         """
         from memplan_cli.onnx_io.load import load_model
@@ -76,7 +81,12 @@ class Ahead:
             # A dump may have lost dims that the inputs have.
             model = rewriting.file.model if rewriting.original is None else load_model(path)
             self._running = running = Running(path, model, asked, dims, self.folder())
-        return running.result()
+        try:
+            return running.result()
+        except RuntimeUnavailableError as error:
+            if rewriting.settings.inputs.assumed:
+                raise SizesRefusedError(str(error), hint=error.hint) from error
+            raise
 
     def _end(self) -> None:
         if self._running is not None:

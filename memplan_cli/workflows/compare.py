@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from memplan_cli.core.bindings import Binding
-    from memplan_cli.core.results.observations import RuntimeSettings, Validation
+    from memplan_cli.core.results.observations import Difference, RuntimeSettings, Validation
     from memplan_cli.runtime.proofs.compare import Comparison
 
 
@@ -35,6 +35,7 @@ class Check:
         search: settings are ``foreseen``, and confirmed by the run that is made anyway, or
             searched among many that are ``measured``.
         processes: how many hold a model at once where their memory together is measured.
+        noise: by what runs of the original differ, where it has run already.
     """
 
     provider: str = "auto"
@@ -45,6 +46,7 @@ class Check:
     depth: Depth = "full"
     search: Search = "foreseen"
     processes: int = 0
+    noise: tuple[Difference, ...] = ()
 
 
 DEFAULT_CHECK = Check()
@@ -121,6 +123,7 @@ def comparison(
         feeds=binding.feeds,
         runs=check.runs,
         timeout=check.timeout,
+        noise=check.noise,
         tolerance=Tolerance(check.rtol, check.atol),
         original_settings=settings.get("original", RuntimeSettings()),
         rewritten_settings=settings.get("rewritten", RuntimeSettings()),

@@ -124,6 +124,15 @@ def fit(
     )
 
 
+def _nothing_to_find(free: tuple[str, ...]) -> SettingsError:
+    """Return the error of a search for no dim, with those that there are."""
+    words = " ".join(f"--dim {quote(f'{name}=?')}" for name in free[:_MOST_DIMS])
+    return SettingsError(
+        "fit looks for a dim: name it with --dim NAME=?",
+        hint=f"its dims are open as {words}" if free else "every dim of MODEL has a number",
+    )
+
+
 def _refuse_decided(unknown: tuple[str, ...], settings: Settings) -> None:
     """Refuse to look for a dim of which an option or a settings file says something already.
 
@@ -145,6 +154,10 @@ def _refuse_decided(unknown: tuple[str, ...], settings: Settings) -> None:
             )
 
 
+_MOST_DIMS = 6
+"""Dims that a hint names."""
+
+
 @dataclass(slots=True)
 class _Search:
     """One model, ordered once, planned for as many bindings as are asked about."""
@@ -162,7 +175,7 @@ class _Search:
     def of(
         cls, path: Path, limit: MemoryLimit, settings: Settings, progress: Progress | None
     ) -> _Search:
-        from memplan_cli.workflows.files.assuming import settle_all_but
+        from memplan_cli.workflows.files.assuming import names_left_open, settle_all_but
         from memplan_cli.workflows.files.binding import assumed_in, bind
         from memplan_cli.workflows.files.model_file import read_model
         from memplan_cli.workflows.fit_process import process_search
@@ -170,6 +183,8 @@ class _Search:
         file = read_model(path)
         settings = bind(file.model, settings)
         _refuse_decided(limit.unknown, settings)
+        if not limit.unknown:
+            raise _nothing_to_find(names_left_open(file.lazy, path, settings))
         found = settle_all_but(file.lazy, path, settings, limit.unknown)
         del file
         settings, loaded = found.settings, found.loaded

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from memplan_cli.core.results.observations import ProcessBytes
     from memplan_cli.onnx_io.weights.stored import StoredModel
     from memplan_cli.planning.fit import Point, Question
     from memplan_cli.runtime.simulation.predict import Executed
@@ -31,14 +32,26 @@ class ProcessSearch:
     stored: StoredModel
     executed: Executed
     settings: Settings
+    loaded: ProcessBytes | None = None
+    """What its session took when it was made: the same whatever the values are."""
 
     def highest(self, dims: Mapping[str, int]) -> int | None:
         """Return the highest of the process with some values; None where nobody can tell."""
-        from memplan_cli.runtime.process.foresee import process_of
+        from memplan_cli.runtime.process.foresee import Shown, process_of
 
-        bound = replace(self.executed, dims={**self.settings.dims, **dims})
-        found = process_of(self.stored, bound, RuntimeSettings())
+        found = process_of(
+            self.stored, self._at(dims), RuntimeSettings(), shown=Shown(loaded=self.loaded)
+        )
         return found.run if found else None
+
+    def obstacle(self, dims: Mapping[str, int]) -> str:
+        """Return what keeps the process with some values from being predicted."""
+        from memplan_cli.runtime.process.foresee import obstacle
+
+        return obstacle(self._at(dims), RuntimeSettings())
+
+    def _at(self, dims: Mapping[str, int]) -> Executed:
+        return replace(self.executed, dims={**self.settings.dims, **dims})
 
 
 def process_search(
@@ -64,9 +77,10 @@ def process_search(
         if of == "process":
             raise
         return None, (f"{_LEFT_OUT}: {error}",)
-    if found.highest(dict.fromkeys(unknown, 1)) is not None:
+    smallest = dict.fromkeys(unknown, 1)
+    if found.highest(smallest) is not None:
         return found, ()
-    why = "data decides sizes, or a kernel packs weights in a way that was not measured"
+    why = found.obstacle(smallest)
     if of == "process":
         raise UnknownSizeError(
             f"the process of {path} cannot be predicted: {why}",
@@ -78,10 +92,14 @@ def process_search(
 def _search(path: Path, settings: Settings) -> ProcessSearch:
     from memplan_cli.onnx_io.weights.stored import stored_model
     from memplan_cli.runtime.graph.executed import executed_graph
+    from memplan_cli.runtime.measuring.measure import Trial
+    from memplan_cli.runtime.measuring.resident import loaded_process
     from memplan_cli.runtime.steer import DEFAULTS
 
     executed = executed_graph(path, DEFAULTS, settings.dims)
-    return ProcessSearch(stored_model(path), executed, settings)
+    trial = Trial(CPU, settings.dims, feeds=settings.inputs.feeds or {})
+    loaded = loaded_process(path, DEFAULTS, trial)
+    return ProcessSearch(stored_model(path), executed, settings, loaded)
 
 
 @dataclass(frozen=True, slots=True)

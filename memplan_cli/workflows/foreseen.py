@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from memplan_cli.core.results.plan import Plan
-    from memplan_cli.runtime.account import Before, Proved, Written
+    from memplan_cli.runtime.account import Proved
+    from memplan_cli.runtime.confirming import Before, Written
     from memplan_cli.runtime.proofs.original import Original
     from memplan_cli.workflows.ahead import Ahead
     from memplan_cli.workflows.candidates import Candidate
@@ -85,15 +86,12 @@ class _Proving:
         before = self.before
         if before is None or len(candidates) == 1:
             return list(candidates)
-        from memplan_cli.runtime.account import foreseen_cost
+        from memplan_cli.runtime.ranking import foreseen_cost, ranked
 
-        return sorted(
-            candidates,
-            # The weights are those of the file that is rewritten, wherever they lie.
-            key=lambda c: foreseen_cost(
-                self.original, before, _written(c, c.rewriting.file.path)
-            ),
-        )
+        # The weights are those of the file that is rewritten, wherever they lie.
+        written = (_written(c, c.rewriting.file.path) for c in candidates)
+        costs = [foreseen_cost(self.original, before, each) for each in written]
+        return [candidates[place] for place in ranked(costs)]
 
     def proved(self, candidate: Candidate, files: RewrittenFiles, folder: Path) -> Plan:
         """Return the plan with what running the written model says of it."""
@@ -119,7 +117,8 @@ class _Proving:
         written = _written(candidate, path)
         if not self.original.repeats:
             # Copies that draw the same numbers, or first runs alone, are compared.
-            other = compared(candidate.rewriting, path, candidate.check)
+            check = replace(candidate.check, noise=self.original.seen.differences)
+            other = compared(candidate.rewriting, path, check)
             written = replace(
                 written,
                 verdict=other.verdict,
@@ -133,7 +132,7 @@ class _Proving:
 
 
 def _written(candidate: Candidate, path: Path) -> Written:
-    from memplan_cli.runtime.account import Written
+    from memplan_cli.runtime.confirming import Written
 
     rewriting = candidate.rewriting
     return Written(

@@ -30,7 +30,7 @@ from memplan_cli.reporting.findings.snapshot import process_metrics, snapshot_of
 from memplan_cli.settings.sources import layers, read_overrides
 from memplan_cli.workflows.files.file_names import matched
 from memplan_cli.workflows.files.output_files import refuse_targets
-from memplan_cli.workflows.process import predicted_process
+from memplan_cli.workflows.process import process_by_default
 from memplan_cli.workflows.report import planned_or_stale, say_assumed, warn
 from memplan_cli.workflows.request import Request
 from memplan_cli.workflows.serving import binding_alone, range_settings
@@ -280,15 +280,16 @@ def with_process(
 ) -> Snapshot:
     """Return a snapshot with the process, where rules ask for it and no plan has observed it.
 
-    What a model takes is predicted: it is loaded, and not run.
+    What a model takes is predicted: it is loaded, and run only where data decides sizes.
 
     Raises:
+        UnknownSizeError: it cannot be predicted.
         RuntimeUnavailableError: weights are missing, or the model does not load.
     """
     wanted = [name for name in rules.metrics if name.startswith("process.")]
     if model.suffix == ".json" or all(name in snapshot.metrics for name in wanted):
         return snapshot
-    found = process_metrics(predicted_process(model, settings()))
+    found = process_metrics(process_by_default(model, settings()))
     known = {name: size for name, size in found.items() if size is not None}
     return replace(snapshot, metrics={**snapshot.metrics, **known})
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,16 +11,24 @@ from memplan_cli.core.progress import Progress, silent
 from memplan_cli.errors import SettingsError
 from memplan_cli.runtime.workers.warm import warm_workers
 from memplan_cli.settings.settings import Settings
-from memplan_cli.workflows.ahead import Ahead
+from memplan_cli.workflows.ahead import Ahead, SizesRefusedError
 from memplan_cli.workflows.best import write_proved
 from memplan_cli.workflows.candidates import Optimized, write_unproved
 from memplan_cli.workflows.compare import DEFAULT_CHECK, Check
 from memplan_cli.workflows.files.binding import bind
-from memplan_cli.workflows.files.model_file import bind_whole, plan_model, read_model
+from memplan_cli.workflows.files.model_file import (
+    Early,
+    bind_whole,
+    plan_model,
+    read_model,
+)
 from memplan_cli.workflows.files.rewriting import Rewriting, Targets
 from memplan_cli.workflows.profiles import at_largest, plan_profiles
 
 if TYPE_CHECKING:
+    from memplan_cli.planning.planner import Planned
+    from memplan_cli.workflows.files.assuming import Trust
+    from memplan_cli.workflows.files.model_file import ModelFile
     from memplan_cli.workflows.profiles import Profiles
     from memplan_cli.workflows.request import FilePath
 
@@ -66,10 +74,8 @@ def optimize(  # noqa: PLR0913 - what the command takes, by name
         )
     targets.refuse(model)
     with ExitStack() as stack:
-        ahead = None
         if check:
             stack.enter_context(warm_workers())
-            ahead = stack.enter_context(Ahead(check))
         file = read_model(model)
         if settings.kv_cache == "in-place":
             from memplan_cli.workflows.caches import optimize_in_place
@@ -77,21 +83,61 @@ def optimize(  # noqa: PLR0913 - what the command takes, by name
             _refuse_profiles(profiles)
             return optimize_in_place(file, settings, targets, check, progress or silent)
         settings = bind(file.model, settings)
+        job = _Job(file, settings, targets, check, progress)
         if profiles:
-            planned = plan_profiles(file, settings, profiles, progress)
-            settings = at_largest(replace(settings, inputs=planned.settings.inputs), profiles)
-        elif settings.target != "portable":
+            return job.at_profiles(profiles)
+        believes = check is not None and check.search == "foreseen"
+        try:
+            return job.done("believed" if believes else "tried")
+        except SizesRefusedError:
+            if not believes:
+                raise
+        if progress:
+            progress("trying sizes: the model does not run at the least ones")
+        return job.done("tried")
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A model that was read, and what is to be made of it."""
+
+    file: ModelFile
+    settings: Settings
+    targets: Targets
+    check: Check | None
+    progress: Progress | None
+
+    def done(self, trust: Trust) -> Optimized:
+        """Plan the model, write it and prove it; ``trust`` is about sizes that nobody said.
+
+        Raises:
+            SizesRefusedError: the original does not run at sizes that were assumed.
+        """
+        file, settings = self.file, self.settings
+        if settings.target != "portable":
             from memplan_cli.workflows.target import optimize_for_target
 
-            settings = bind_whole(file, settings)
-            return optimize_for_target(file, settings, targets, check, progress or silent)
-        else:
-            begin = ahead.begin if ahead else None
-            planned = plan_model(file, settings, progress, before=begin)
-            settings = planned.settings
-        written = Rewriting(file, planned, settings, targets)
-        if check and ahead:
-            return write_proved(written, check, progress, ahead)
+            settings = bind_whole(file, settings, trust)
+            tell = self.progress or silent
+            return optimize_for_target(file, settings, self.targets, self.check, tell)
+        with ExitStack() as stack:
+            ahead = stack.enter_context(Ahead(self.check)) if self.check else None
+            early = Early(trust, ahead.begin if ahead else None)
+            planned = plan_model(file, settings, self.progress, early=early)
+            return self._written(planned, planned.settings, ahead)
+
+    def at_profiles(self, profiles: Profiles) -> Optimized:
+        """Plan the model for several sizes, and prove it at the largest."""
+        planned = plan_profiles(self.file, self.settings, profiles, self.progress)
+        settings = replace(self.settings, inputs=planned.settings.inputs)
+        with ExitStack() as stack:
+            ahead = stack.enter_context(Ahead(self.check)) if self.check else None
+            return self._written(planned, at_largest(settings, profiles), ahead)
+
+    def _written(self, planned: Planned, settings: Settings, ahead: Ahead | None) -> Optimized:
+        written = Rewriting(self.file, planned, settings, self.targets)
+        if self.check and ahead:
+            return write_proved(written, self.check, self.progress, ahead)
         return write_unproved(written)
 
 

@@ -2,41 +2,47 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
-from memplan_cli.errors import PlanError, RuntimeUnavailableError
+from memplan_cli.core.results.observations import CPU
+from memplan_cli.errors import PlanError, RuntimeUnavailableError, UnknownSizeError
 from memplan_cli.settings.settings import Settings
-from memplan_cli.shapes.reading import NOT_BELIEVED
-from memplan_cli.workflows.files.binding import binding_of
+from memplan_cli.workflows.files.binding import binding_of, run_at
 from memplan_cli.workflows.files.model_file import bind_whole, plan_model, read_model
 from memplan_cli.workflows.request import Request
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.observations import ProcessBytes
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.reporting.findings.process import ProcessStory
+    from memplan_cli.runtime.process.unrun import Sizes
     from memplan_cli.workflows.request import FilePath
 
 
 def why_process(path: FilePath, request: Request | None = None) -> ProcessStory:
     """Say what the process of a model is made of, under the settings that its file asks for.
 
-    A file that memplan did not write has the runtime's defaults. Nothing is run: the session
-    is made, for the graph that it would run.
+    A file that memplan did not write has the runtime's defaults. The session is made, for the
+    graph that it would run, and run only where data decides sizes.
 
     Raises:
         PlanError: the path is a plan.
-        RuntimeUnavailableError: weights are missing, or it cannot be told.
+        UnknownSizeError: it cannot be predicted.
+        RuntimeUnavailableError: weights are missing, or the model does not load.
         MemplanError: the file or a setting is wrong.
     """
     from memplan_cli.onnx_io.recorded import recorded_settings
     from memplan_cli.onnx_io.scan import scanned_metadata
     from memplan_cli.reporting.findings.process import ProcessStory
     from memplan_cli.runtime.facts import required_version
-    from memplan_cli.runtime.process.unrun import unrun_process
+    from memplan_cli.runtime.process.unrun import predicted_process
     from memplan_cli.runtime.steer import DEFAULTS
 
     path, request = Path(path), request or Request()
@@ -49,53 +55,71 @@ def why_process(path: FilePath, request: Request | None = None) -> ProcessStory:
     recorded = recorded_settings(scanned_metadata(path))
     request.progress("loading the model")
     settings = recorded.settings if recorded else DEFAULTS
-    found = unrun_process(path, settings, binding_of(bound).dims)
-    if found is None:
-        raise RuntimeUnavailableError(
-            f"the process of {path} cannot be predicted: data decides sizes, or a kernel "
-            "packs weights in a way that was not measured",
-            hint=f"`memplan settings {path} --measure` runs it",
-        )
+    with _leading_on(path):
+        found = predicted_process(path, settings, _sizes(bound))
     return ProcessStory(
-        str(path), f"onnxruntime {required_version()}", found.process, found.parts
+        str(path),
+        f"onnxruntime {required_version()}",
+        found.process,
+        found.parts,
+        run_at(bound),
     )
 
 
-def predicted_process(path: Path, settings: Settings) -> ProcessBytes | None:
-    """Return the process of a model under the runtime's defaults; None if it cannot be told.
+def process_by_default(path: Path, settings: Settings) -> ProcessBytes:
+    """Return the process that a model is predicted to take under the runtime's defaults.
 
     Raises:
+        UnknownSizeError: it cannot be predicted.
         RuntimeUnavailableError: weights are missing, or the model does not load.
         MemplanError: the file or a setting is wrong.
     """
-    from memplan_cli.runtime.process.unrun import unrun_process
+    from memplan_cli.runtime.process.unrun import predicted_process
     from memplan_cli.runtime.steer import DEFAULTS
 
-    found = unrun_process(path, DEFAULTS, binding_of(_bound(path, settings)).dims)
-    return found.process if found else None
+    with _leading_on(path):
+        return predicted_process(path, DEFAULTS, _sizes(_bound(path, settings))).process
+
+
+@contextmanager
+def _leading_on(path: Path) -> Iterator[None]:
+    """Say of what cannot be predicted how it is observed."""
+    try:
+        yield
+    except UnknownSizeError as error:
+        hint = f"`memplan optimize {quote(str(path))}` runs it, and its plan has what was observed"
+        raise UnknownSizeError(str(error), hint=hint) from error
+
+
+def _sizes(bound: Settings) -> Sizes:
+    """Return what a process is predicted at; a run shows what data decides, where one may be."""
+    from memplan_cli.runtime.measuring.measure import Trial
+    from memplan_cli.runtime.process.unrun import Run, Sizes
+
+    binding = binding_of(bound)
+    trial = Trial(CPU, binding.dims, feeds=binding.feeds, runs=1, timing_runs=0)
+    return Sizes(trial, Run.FOR_SIZES if bound.run else Run.NEVER)
 
 
 def report_with_prediction(
     path: Path, settings: Settings, progress: Progress | None = None
 ) -> Plan:
-    """Plan a model, with what the runtime is predicted to need; nothing is run for that.
+    """Plan a model, with what the runtime is predicted to need; only data's sizes take a run.
 
-    Where weights or the runtime are missing, the model does not load, or it declares what its
-    nodes contradict, the plan says nothing of a runtime.
+    Where weights or the runtime are missing, or the model does not load, the plan says nothing
+    of a runtime.
 
     Raises:
         MemplanError: the model or a setting is wrong.
     """
     file = read_model(path)
     planned = plan_model(file, settings, progress)
-    if any(said.startswith(NOT_BELIEVED) for said in planned.plan.report.warnings):
-        return planned.plan  # the runtime's own graph would have the wrong sizes
     try:
         from memplan_cli.runtime.process.unrun import unrun_facts
 
-        dims = binding_of(bind_whole(file, settings)).dims
+        sizes = _sizes(bind_whole(file, settings))
         nodes = [node.name for node in file.model.graph.node]
-        facts = unrun_facts(path, planned.program, dims, nodes)
+        facts = unrun_facts(path, planned.program, sizes, nodes)
     except (RuntimeUnavailableError, ImportError):
         return planned.plan
     report = replace(planned.plan.report, runtime=facts)

@@ -8,7 +8,7 @@ stands. Fusion can also cost memory, so the graph as it is competes, and the bet
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from memplan_cli.core.results.fallbacks import CANDIDATE_DIFFERED, WEIGHTS_UNPAC
 from memplan_cli.core.results.observations import CPU, PROVIDERS
 from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.errors import SettingsError
+from memplan_cli.shapes.bindings import Bindings
 from memplan_cli.workflows.ahead import Ahead
 from memplan_cli.workflows.best import best_candidate
 from memplan_cli.workflows.candidates import (
@@ -33,6 +34,7 @@ from memplan_cli.workflows.files.own_weights import (
     dump_name,
     refuse_foreign_weights,
 )
+from memplan_cli.workflows.files.reading import numbers_in, read_seen
 from memplan_cli.workflows.files.rewriting import Rewriting, Targets
 
 if TYPE_CHECKING:
@@ -42,10 +44,15 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Program
     from memplan_cli.runtime.graph.offline import Dump, Dumping, Packing
     from memplan_cli.settings.settings import Settings
+    from memplan_cli.shapes.bindings import Known
     from memplan_cli.workflows.compare import Check
 
 _READERS_COST = 256
 """Bytes that the shape of a tensor takes in an arena."""
+
+_RUN = "the inputs of a run of the model"
+
+_OF_ONE_RUN = f"sizes that data decides were read off {_RUN}; other data may need more"
 
 
 def optimize_for_target(
@@ -94,7 +101,10 @@ def _proved(
     packing = Packing.IN_COLUMNS if provider == CPU else Packing.AT_LOAD
     plain = replace(graphs.settings, target="portable")
     with graphs.begun(packing) as dumping:
-        portable = Rewriting(file, plan_model(file, plain, progress), plain, graphs.targets)
+        planned = plan_model(file, plain, progress)
+        portable = Rewriting(file, planned, plain, graphs.targets)
+        if planned.settings.profile_shapes:
+            graphs = replace(graphs, seen=numbers_in(planned.program))
         ahead.begin(file, graphs.settings)  # when the dump is there
         dumps = dumping.result()
     prove = partial(_best, portable=portable, check=check, ahead=ahead, progress=progress)
@@ -151,13 +161,24 @@ def _broke(done: Optimized) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Graphs:
-    """The graphs that the runtime makes of one model."""
+    """The graphs that the runtime makes of one model.
+
+    Attributes:
+        file: the model.
+        settings: what decides the plans.
+        targets: where files go.
+        folder: for what the runtime writes.
+        provider: for which it is made.
+        seen: what a run of the model showed, where data decides sizes: most values of the
+            runtime's graph are the model's own.
+    """
 
     file: ModelFile
     settings: Settings
     targets: Targets
     folder: Path
     provider: str
+    seen: Known = field(default_factory=dict)
 
     def begun(self, packing: Packing, kinds: Sequence[str] = (FUSED, UNFUSED)) -> Dumping:
         """Start to dump the runtime's graph, and that without its costly fusions."""
@@ -187,7 +208,7 @@ class _Graphs:
 
         path = dump.path
         file = ModelFile.of(path, load_model(path))
-        program = self._program(dump, path)
+        program = self._program(dump, file)
         sizes = {
             v.name: size_of(v.shape, v.dtype) for v in program.vars.values() if not v.block
         }
@@ -200,7 +221,8 @@ class _Graphs:
             return self._plan(dump, file, program)
         copy = path.with_name(f"{path.stem}.read{path.suffix}")
         copy.write_bytes(with_readers(file.model, worth).SerializeToString())
-        read, as_read = ModelFile.of(copy, load_model(copy)), self._program(dump, copy)
+        read = ModelFile.of(copy, load_model(copy))
+        as_read = self._program(dump, read)
         before, after = (self._peak(each) for each in (program, as_read))
         # What is freed at once leaves room that only another order may use.
         costs = _READERS_COST * len(worth)
@@ -212,10 +234,15 @@ class _Graphs:
         planned = replace(found.planned, plan=warned(found.planned.plan, note))
         return replace(found, planned=planned)
 
-    def _program(self, dump: Dump, path: Path) -> Program:
+    def _program(self, dump: Dump, file: ModelFile) -> Program:
         from memplan_cli.runtime.graph.offline import offline_program
 
-        return offline_program(path, self.settings.dims, self.provider, dump.shapes)
+        dims = self.settings.dims
+        program = offline_program(file.path, dims, self.provider, dump.shapes)
+        known = {var: told for var, told in self.seen.items() if var in program.vars}
+        if not known:
+            return program
+        return read_seen(file.lazy, Bindings(dims), known, program, _RUN).program
 
     def _peak(self, program: Program) -> int | None:
         return _peak_as_it_stands(program, self.settings, self.provider)
@@ -233,7 +260,11 @@ class _Graphs:
         )
         source = replace(source_of(self.file), block=dump.block)
         source = knowing(file.model, source, self.settings)
-        planned = make_plan(program, self.settings, source, runtime=runtime)
+        settings = self.settings
+        if self.seen:
+            source = replace(source, warnings=(*source.warnings, _OF_ONE_RUN))
+            settings = replace(settings, profile_shapes=True)
+        planned = make_plan(program, settings, source, runtime=runtime)
         return Rewriting(
             file,
             planned,

@@ -136,7 +136,8 @@ def recompute_step(
     if not found.recompute.met:
         raise PlanError(
             f"the budget of {found.recompute.budget} bytes cannot be met: the best found "
-            f"takes {found.resident}, outputs counted",
+            f"takes {found.resident}, and no order less than "
+            f"{found.recompute.resident_bound}, outputs counted",
             hint="allow more, or train fewer parameters",
         )
     return replace(step, model=rewrite(step.model, found.program))

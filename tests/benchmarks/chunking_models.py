@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
+    Dims = tuple[int | str, ...]
+
 
 class Writer:
     """Adds nodes one by one; what each makes has the next free name."""
@@ -55,9 +57,7 @@ class Writer:
         self.weights.append(numpy_helper.from_array(values, name))
         return name
 
-    def save(
-        self, path: Path, given: Mapping[str, tuple[int | str, ...]], *results: str
-    ) -> None:
+    def save(self, path: Path, given: Mapping[str, Dims], *results: str) -> None:
         """Write the model, weights beside it."""
         inputs = [_value(name, dims) for name, dims in given.items()]
         outputs = [helper.make_empty_tensor_value_info(name) for name in results]
@@ -70,7 +70,7 @@ class Writer:
         onnx.shape_inference.infer_shapes_path(path, data_prop=True)
 
 
-def _value(name: str, dims: tuple[int | str, ...]) -> onnx.ValueInfoProto:
+def _value(name: str, dims: Dims) -> onnx.ValueInfoProto:
     kind = TensorProto.INT64 if name.endswith("ids") else TensorProto.FLOAT
     return helper.make_tensor_value_info(name, kind, dims)
 
@@ -94,8 +94,8 @@ def _linear(add: Writer, x: str, read: int, made: int) -> str:
     return add("Add", add("MatMul", x, add.matrix(read, made)), add.zeros(made))
 
 
-def _heads(add: Writer, x: str, length: int, heads: int, width: int) -> str:
-    parted = add("Reshape", x, add.shape(1, length, heads, width))
+def _heads(add: Writer, x: str, tokens: tuple[int, int], heads: int, width: int) -> str:
+    parted = add("Reshape", x, add.shape(*tokens, heads, width))
     return add("Transpose", parted, perm=(0, 2, 1, 3))
 
 
@@ -119,14 +119,14 @@ def _norm(add: Writer, x: str, width: int) -> str:
 
 
 def _self_attention(
-    add: Writer, x: str, mask: str, length: int, sizes: tuple[int, int]
+    add: Writer, x: str, mask: str, tokens: tuple[int, int], sizes: tuple[int, int]
 ) -> str:
     hidden, heads = sizes
     width = hidden // heads
     given = [
-        _heads(add, _linear(add, x, hidden, hidden), length, heads, width) for _ in range(3)
+        _heads(add, _linear(add, x, hidden, hidden), tokens, heads, width) for _ in range(3)
     ]
-    flat = add("Reshape", _attention(add, given, mask, width), add.shape(1, length, hidden))
+    flat = add("Reshape", _attention(add, given, mask, width), add.shape(*tokens, hidden))
     return _linear(add, flat, hidden, hidden)
 
 
@@ -144,7 +144,7 @@ def vit(path: Path, layers: int = 4, hidden: int = 768) -> None:
     x = add("Transpose", x, perm=(0, 2, 1))
     x = add("Add", x, add.matrix(length, hidden))
     for _ in range(layers):
-        y = _self_attention(add, _norm(add, x, hidden), "", length, (hidden, 12))
+        y = _self_attention(add, _norm(add, x, hidden), "", (1, length), (hidden, 12))
         x = add("Add", x, y)
         x = add("Add", x, _mlp(add, _norm(add, x, hidden), hidden))
     pooled = add("ReduceMean", _norm(add, x, hidden), add.shape(1), keepdims=0)
@@ -159,10 +159,40 @@ def bert(path: Path, layers: int = 4, hidden: int = 768, length: int = 2048) -> 
     away = add("Sub", add.number(1.0), "mask")
     mask = add("Mul", away, add.number(-10000.0))
     for _ in range(layers):
-        y = _self_attention(add, x, mask, length, (hidden, 12))
+        y = _self_attention(add, x, mask, (1, length), (hidden, 12))
         x = _norm(add, add("Add", x, y), hidden)
         x = _norm(add, add("Add", x, _mlp(add, x, hidden)), hidden)
     add.save(path, {"input_ids": (1, length), "mask": (1, 1, 1, length)}, x)
+
+
+def bert_of_any_length(
+    path: Path, layers: int = 1, hidden: int = 64, heads: int = 2, longest: int = 8192
+) -> None:
+    """A text encoder of dynamic axes with a mask of its tokens: narrow, its attention as long."""
+    add, width = Writer(), hidden // heads
+    x = add("Gather", add.matrix(1000, hidden), "input_ids")
+    length = add("Shape", "input_ids", start=1, end=2)
+    places = add("Slice", add.matrix(longest, hidden), add.shape(0), length, add.shape(0))
+    x = _norm(add, add("Add", x, places), hidden)
+    there = add("Unsqueeze", add("Cast", "mask_ids", to=TensorProto.FLOAT), add.shape(1, 2))
+    mask = add("Mul", add("Sub", add.number(1.0), there), add.number(-10000.0))
+    for _ in range(layers):
+        given = [
+            add(
+                "Transpose",
+                add(
+                    "Reshape", _linear(add, x, hidden, hidden), add.shape(0, -1, heads, width)
+                ),
+                perm=(0, 2, 1, 3),
+            )
+            for _ in range(3)
+        ]
+        mixed = _attention(add, given, mask, width)
+        flat = add("Reshape", mixed, add.shape(0, -1, hidden))
+        x = _norm(add, add("Add", x, _linear(add, flat, hidden, hidden)), hidden)
+        x = _norm(add, add("Add", x, _mlp(add, x, hidden)), hidden)
+    sizes = ("batch", "seq")
+    add.save(path, {"input_ids": sizes, "mask_ids": sizes}, x)
 
 
 def _rms(add: Writer, x: str, width: int) -> str:
@@ -181,10 +211,14 @@ def _rotated(add: Writer, x: str, cos: str, sin: str, width: int) -> str:
 
 def _llama_attention(add: Writer, x: str, length: int, rotation: tuple[str, str]) -> list[str]:
     hidden, heads, shared, width = 2048, 32, 8, 64
-    q = _heads(add, add("MatMul", x, add.matrix(hidden, hidden)), length, heads, width)
+    q = _heads(add, add("MatMul", x, add.matrix(hidden, hidden)), (1, length), heads, width)
     k, v = (
         _heads(
-            add, add("MatMul", x, add.matrix(hidden, shared * width)), length, shared, width
+            add,
+            add("MatMul", x, add.matrix(hidden, shared * width)),
+            (1, length),
+            shared,
+            width,
         )
         for _ in range(2)
     )
@@ -229,10 +263,40 @@ def llama(path: Path, layers: int = 2, length: int = 2048) -> None:
     add.save(path, given, logits, *caches)
 
 
+def _gpt2(add: Writer, tokens: tuple[int, int], hidden: int, layers: int, width: int) -> str:
+    """Write a decoder with GPT-2's vocabulary, tied to its logits, and return these."""
+    length, vocabulary = tokens[1], 50257
+    away = np.triu(np.full((1, 1, length, length), -1e9, np.float32), 1)
+    mask, words = add.constant(away), add.matrix(vocabulary, hidden)
+    x = add("Add", add("Gather", words, "input_ids"), add.matrix(length, hidden))
+    for _ in range(layers):
+        normal, sizes = _norm(add, x, hidden), (hidden, hidden // width)
+        x = add("Add", x, _self_attention(add, normal, mask, tokens, sizes))
+        x = add("Add", x, _mlp(add, _norm(add, x, hidden), hidden))
+    turned = add("Transpose", words, perm=(1, 0))
+    return add("MatMul", _norm(add, x, hidden), turned)
+
+
+def gpt2(path: Path, tokens: tuple[int, int], hidden: int, layers: int) -> None:
+    """A decoder with GPT-2's vocabulary, on samples of some tokens."""
+    add = Writer()
+    add.save(path, {"input_ids": tokens}, _gpt2(add, tokens, hidden, layers, 32))
+
+
+def gpt2_loss(path: Path, layers: int = 2, length: int = 1024) -> None:
+    """GPT-2's widths and how likely each of 1,024 tokens is, as texts are scored."""
+    add, tokens = Writer(), (1, length)
+    logs = add("LogSoftmax", _gpt2(add, tokens, 768, layers, 64), axis=-1)
+    likely = add("GatherElements", logs, add("Unsqueeze", "label_ids", add.shape(-1)), axis=-1)
+    given = {"input_ids": tokens, "label_ids": tokens}
+    add.save(path, given, add("Squeeze", likely, add.shape(-1)))
+
+
 GENERATED: Mapping[str, Callable[[Path], None]] = {
     "super_resolution": super_resolution,
     "vit_2048": vit,
     "bert_2048": bert,
     "llama_prefill_2048": llama,
+    "gpt2_loss_1024": gpt2_loss,
 }
 """Models that no folder holds, each by what writes it."""

@@ -3,7 +3,9 @@
     python -m tests.benchmarks.kills [--only TEXT] [--no-table]
 
 Moments are spread over the time that the whole command takes, the first while Python
-starts. What SIGKILL leaves is gone after the next run of the same command.
+starts. What SIGKILL leaves is gone after the next run of the same command. The process from
+which jobs are forked, and the fork that runs a model, are killed alone too: there the command
+goes on, or says what has failed, and leaves nothing by itself.
 """
 
 from __future__ import annotations
@@ -13,9 +15,10 @@ import signal
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from .cases import asked, publish, side_by_side
 from .fault_place import ROOT, Place
@@ -27,6 +30,12 @@ if TYPE_CHECKING:
 TABLE = ROOT / "docs" / "measurements" / "kills.md"
 MOMENTS = 20
 SIGNALS = ("SIGTERM", "SIGHUP", "SIGINT", "SIGKILL")
+
+Victim = Literal["command", "server", "job"]
+"""The command, the process that forks its jobs, or the newest of these forks."""
+
+_SERVER = b"memplan_cli.runtime.workers.server"
+"""In the command line of a server, and of what it forks."""
 
 MARK = "MEMPLAN_KILLED"
 """A variable by which every process that a command started is known."""
@@ -53,6 +62,17 @@ class Killed:
     wrong: list[str] = field(default_factory=list)
     left: int = 0
     seconds: float = 0.0
+    hits: int = 0
+    """Moments at which there was a process to send the signal to."""
+
+
+@dataclass(frozen=True)
+class Shot:
+    """A signal, whom it is sent to, and after how many seconds."""
+
+    number: signal.Signals
+    victim: Victim
+    moment: float
 
 
 def _heavy(place: Place) -> tuple[str, ...]:
@@ -60,6 +80,12 @@ def _heavy(place: Place) -> tuple[str, ...]:
     with_weights(place.folder)
     (place.folder / "out").mkdir()
     return ("heavy.onnx", "heavy.bin", "out")
+
+
+def _baseline(place: Place) -> tuple[str, ...]:
+    """Have a baseline of what is observed of the model."""
+    place.end(*_GATE, "--update-baseline")
+    return ("b.json",)
 
 
 def _optimized(place: Place) -> tuple[str, ...]:
@@ -77,6 +103,9 @@ def _problem(place: Place) -> tuple[str, ...]:
     return ("p.csv",)
 
 
+_GATE = ("gate", "model.onnx", "--baseline", "b.json", "--metric", "process.run")
+"""What no plan tells without a run."""
+
 COMMANDS: Mapping[str, Command] = {
     "optimize": Command(
         ("optimize", "model.onnx", "-o", "out.onnx"), ("out.onnx", "out.json"), lambda _: (),
@@ -87,6 +116,12 @@ COMMANDS: Mapping[str, Command] = {
         ("out.onnx", "out.json", "heavy.bin"), _heavy,
         ("optimize", "heavy.onnx", "-o", "out/out.onnx", "--no-validate"),
     ),
+    "optimize, target": Command(
+        ("optimize", "model.onnx", "-o", "out.onnx", "--target", "cpu"),
+        ("out.onnx", "out.json"), lambda _: (),
+        ("optimize", "model.onnx", "-o", "out.onnx", "--no-validate"),
+    ),
+    "gate": Command(_GATE, (), _baseline, ("report", "model.onnx")),
     "validate": Command(
         ("validate", "o.onnx", "--original", "model.onnx", "--replay"), (), _optimized,
         ("report", "model.onnx"),
@@ -97,27 +132,57 @@ COMMANDS: Mapping[str, Command] = {
     ),
 }  # fmt: skip
 
-CASES = {f"{name}: {sent}": (command, sent) for name, command in COMMANDS.items()
-         for sent in SIGNALS}  # fmt: skip
+FORKING = ("optimize", "optimize, target", "validate")
+"""Commands whose server and jobs are killed alone too."""
+
+CASES: Mapping[str, tuple[Command, str, Victim]] = {
+    **{f"{name}: {sent}": (command, sent, "command") for name, command in COMMANDS.items()
+       for sent in SIGNALS},
+    **{f"{name}, its {victim}: SIGKILL": (COMMANDS[name], "SIGKILL", victim)
+       for name in FORKING for victim in ("server", "job")},
+}  # fmt: skip
 
 
-def marked(mark: str) -> list[int]:
-    """Return the processes that a command of this mark started, itself included."""
+def marked(mark: str) -> dict[int, int]:
+    """Return the processes that a command of this mark started, itself included.
+
+    By number, each with its parent's. A fork has the environment of what it was forked from.
+    """
     wanted = f"{MARK}={mark}".encode()
-    found = []
+    found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             try:
-                stat = (entry / "stat").read_text().rpartition(")")[2].split()[0]
-                if stat != "Z" and wanted in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
+                state, parent, *_ = (entry / "stat").read_text().rpartition(")")[2].split()
+                if state != "Z" and wanted in (entry / "environ").read_bytes().split(b"\0"):
+                    found[int(entry.name)] = int(parent)
             except OSError:
                 continue
     return found
 
 
-def killed(command: Command, sent: str, moments: int = MOMENTS) -> Killed:
-    """Kill a command at moments that are spread over the time that it takes."""
+def aimed_at(victim: Victim, command: int, mark: str) -> int | None:
+    """Return the process that is to be killed; None where there is none now."""
+    if victim == "command":
+        return command
+    forking = {number: parent for number, parent in marked(mark).items() if _is_server(number)}
+    servers = [number for number, parent in forking.items() if parent == command]
+    if victim == "server":
+        return max(servers, default=None)
+    return max((n for n, parent in forking.items() if parent in servers), default=None)
+
+
+def _is_server(process: int) -> bool:
+    try:
+        return _SERVER in Path(f"/proc/{process}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def killed(
+    command: Command, sent: str, victim: Victim = "command", moments: int = MOMENTS
+) -> Killed:
+    """Kill a command, or a process of it, at moments spread over the time that it takes."""
     number = signal.Signals[sent]
     found = Killed()
     with tempfile.TemporaryDirectory() as name:
@@ -134,26 +199,32 @@ def killed(command: Command, sent: str, moments: int = MOMENTS) -> Killed:
                 for old in place.folder.rglob(path):
                     if old.name not in known or old.parent != place.folder:
                         old.unlink()
-            _at(place, command, number, whole * at / moments, known, found)
+            shot = Shot(number, victim, whole * at / moments)
+            _at(place, command, shot, known, found)
     return found
 
 
-def _at(  # noqa: PLR0913, PLR0917 - one moment of `killed`
-    place: Place, command: Command, number: signal.Signals, moment: float,
-    known: tuple[str, ...], found: Killed,
-) -> None:  # fmt: skip
-    mark = os.urandom(6).hex()
+def _at(
+    place: Place, command: Command, shot: Shot, known: tuple[str, ...], found: Killed
+) -> None:
+    mark, number = os.urandom(6).hex(), shot.number
     process = place.start(*command.words, env=place.environment(**{MARK: mark}))
-    time.sleep(moment)
+    time.sleep(shot.moment)
     hears = _hears(process.pid)
     sent = time.perf_counter()
-    process.send_signal(number)
+    aim = aimed_at(shot.victim, process.pid, mark)
+    with suppress(ProcessLookupError):
+        if aim is not None and process.poll() is None:
+            os.kill(aim, number)
+            found.hits += 1
     _, said = process.communicate(timeout=120)
     found.seconds = max(found.seconds, time.perf_counter() - sent)
     code = process.returncode
     found.ended[str(code)] += 1
-    when = f"at {moment:.2f} s"
-    if not (code in _codes(number) or (code in (-number, 1) and not hears)):
+    when = f"at {shot.moment:.2f} s"
+    alone = shot.victim != "command"
+    expected = (0, 1, 2) if alone else _codes(number)
+    if not (code in expected or (code in (-number, 1) and not hears)):
         found.wrong.append(f"{when}: exit {code}: {' '.join(said.split())[-160:]}")
     elif "Traceback" in said and hears:
         found.wrong.append(f"{when}: {' '.join(said.split())[-160:]}")
@@ -167,13 +238,13 @@ def _at(  # noqa: PLR0913, PLR0917 - one moment of `killed`
     done = bool(command.writes) and all(
         any(place.folder.rglob(name)) for name in command.writes
     )
-    finished = code == 0 or number == signal.SIGKILL or done
-    expected = (*known, *command.writes) if finished else known
-    rubbish = [left for left in place.rubbish(*expected) if not left.endswith(" model.onnx")]
-    if number == signal.SIGKILL and rubbish:
+    gone = number == signal.SIGKILL and not alone
+    wanted = (*known, *command.writes) if code == 0 or gone or done else known
+    rubbish = [left for left in place.rubbish(*wanted) if not left.endswith(" model.onnx")]
+    if gone and rubbish:
         found.left += 1
         place.end(*command.again)
-        rubbish = place.rubbish(*expected)
+        rubbish = place.rubbish(*wanted)
     found.wrong += [f"{when}: {left}" for left in rubbish]
 
 
@@ -207,7 +278,9 @@ def main() -> int:
         "(its process said so), or SIGKILL's; 0 is a command that was done before. No process with the",
         "command's own mark in its environment may live two seconds later, and no file may be",
         "there that was not before: of SIGKILL, after the next run (how often one was needed is",
-        "said). Seconds are the longest from the signal to the end.",
+        "said). Seconds are the longest from the signal to the end. `its server` is the process",
+        "from which jobs are forked and `its job` the fork that runs a model, killed alone: the",
+        "command may then work (0), or say what failed (1, 2), and nothing may be left at once.",
         "",
         "| command | signal | exit codes, how often | needed the next run | seconds | wrong |",
         "|---|---|---|---:|---:|---|",
@@ -222,7 +295,8 @@ def main() -> int:
         )
     faults = sum(len(found.wrong) for found in endings.values())
     runs = sum(sum(found.ended.values()) for found in endings.values())
-    lines += ["", f"{runs} kills, {faults} faults."]
+    hits = sum(found.hits for found in endings.values())
+    lines += ["", f"{runs} commands, {hits} kills, {faults} faults."]
     publish(lines, TABLE, words)
     return 1 if faults else 0
 

@@ -3,12 +3,14 @@
     python -m tests.benchmarks.main_job                    measure all, and write the page
     python -m tests.benchmarks.main_job --only MODEL...    these, beside what was measured
     python -m tests.benchmarks.main_job --rest             those that have no figures
+    python -m tests.benchmarks.main_job --tune MODEL...    their savings with --tune, untimed
     python -m tests.benchmarks.main_job --table            the page again
 
 For each shared model that runs in 20 s: one process that creates the original's session and
 runs it twice, and the command in its ways, in turn; the median of three rounds, of fewer
 where they take long. Weights are seeded. Modules are compiled beforehand, as those of an
-installed package are. On a quiet machine all models together take a quarter of an hour.
+installed package are. On a quiet machine all models together take twenty-five minutes; what was
+measured stays, so that a call that ended goes on with `--rest`.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import onnx
 
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.runs.feeds import feed_specs
@@ -42,7 +45,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 MODELS = ROOT.parent / "shared" / "models"
 TOO_LARGE = {"llama_1b_dyn", "sd15_unet", "train_gpt2_small_adam"}
-"""Their weights, optimiser states or runs are beyond two cores and 20 seconds."""
+"""Their weights, optimiser states or runs are beyond two cores and 20 seconds; the page says
+how large they are."""
 
 LONG = {"lstm_unrolled_512x2", "train_lstm_unrolled_128x2"}
 """Many thousand nodes, whose planning takes longest: they come last."""
@@ -60,6 +64,9 @@ SLOWEST = 20.0
 
 ENOUGH = 12.0
 """Seconds of one model after which no further round begins."""
+
+FAR = 0.01
+"""By which a model's saving differs from the page's so that it is named."""
 
 WAYS: dict[str, tuple[str, ...]] = {
     "optimize": (),
@@ -82,18 +89,21 @@ for _ in range(2):
 """
 
 COUNTED = """
+import json
 import sys
 from memplan_cli.runtime.workers import worker
 real, started = worker.start_script, []
 def counted(arguments, *words, **more):
-    started.append(arguments[-1])
-    return real(arguments, *words, **more)
+    job = real(arguments, *words, **more)
+    started.append((arguments[-1], job))
+    return job
 worker.start_script = counted
 from memplan_cli.__main__ import main
 try:
     main()
 finally:
-    print(len(started), *started, file=open(__file__ + ".started", "w"))
+    with open(__file__ + ".started", "w") as file:
+        json.dump([(job.process, kind) for kind, job in started], file)
 """
 
 COUNTED_WAYS = ("optimize", "--target cpu")
@@ -165,9 +175,28 @@ def measured(name: str, source: Path) -> Json:
             times.setdefault(way, []).append(seconds(command(model, way)))
             if way in COUNTED_WAYS:
                 row[way] = saved(model)
+    if file_of(name).exists():
+        row["tuned"] = json.loads(file_of(name).read_text()).get("tuned", {})
     row["rounds"] = len(times["unit"])
     row["times"] = {way: median(each) for way, each in times.items()}
     return row
+
+
+def file_of(name: str) -> Path:
+    """Return where a model's figures are."""
+    return OUT / f"{name}.json"
+
+
+def tuned(name: str, source: Path) -> Json:
+    """Return a model's figures, with what it saves where settings are searched by measuring."""
+    model, row = filled(name, source), {"name": name}
+    if file_of(name).exists():
+        row = json.loads(file_of(name).read_text())
+    found: Json = {}
+    for way in COUNTED_WAYS:
+        seconds([*command(model, way), "--tune"])
+        found[way] = saved(model)
+    return {**row, "dims": dict(assumed(model)), "tuned": found}
 
 
 def saved(model: Path) -> Json:
@@ -177,9 +206,12 @@ def saved(model: Path) -> Json:
     seen = runtime["observed"]
     before, after = seen["original"], seen["optimized"]
     predicted = runtime["predicted"]["optimized"]["first_run_peak"]
-    started = model.with_name("counted.py.started").read_text().split()
+    purposes: dict[int, list[str]] = {}
+    for process, kind in json.loads(model.with_name("counted.py.started").read_text()):
+        purposes.setdefault(process, []).append(kind)
     return {
-        "processes": int(started[0]),
+        "processes": len(purposes),
+        "purposes": list(purposes.values()),
         "first run": ratio(after["first_run_peak"], before["first_run_peak"]),
         "held": ratio(after["held"], before["held"]),
         "held-w": ratio(*(each["held"] - each["weights"] for each in (after, before))),
@@ -246,28 +278,65 @@ def published() -> dict[tuple[str, str], dict[str, float]]:
 def compared(rows: list[Json]) -> list[str]:
     """Return the geometric means beside those published, over the models that both have."""
     lines = [
-        "| way | figure | models | here | `runtime.md` | here / there |",
-        "|" + "---|" * 6,
+        "| way | figure | models | here | `runtime.md` | here / there | farthest |",
+        "|" + "---|" * 7,
     ]
-    for (way, figure), there in published().items():
-        both = [
-            (row[way][figure], there[row["name"]])
-            for row in rows
-            if not row["dims"] and row["name"] in there and row[way][figure]
-        ]
-        if not both:
-            continue
-        here, before = (geometric(list(side)) for side in zip(*both, strict=True))
-        cells = [way, figure, str(len(both)), text(here), text(before)]
-        lines.append(f"| {' | '.join([*cells, f'{(here or 0) / (before or 1):.4f}'])} |")
+    known = published()
+    for side, more in ((lambda row: row, ""), (lambda row: row.get("tuned", {}), " --tune")):
+        for (way, figure), there in known.items():
+            both = [
+                (row["name"], side(row)[way][figure], there[row["name"]])
+                for row in rows
+                if not row["dims"]
+                and row["name"] in there
+                and side(row).get(way, {}).get(figure)
+            ]
+            if both:
+                lines.append(beside(f"{way}{more}", figure, both))
     return lines
+
+
+def beside(way: str, figure: str, both: list[tuple[str, float, float]]) -> str:
+    """Return a line of the table: means, and the models that are farthest apart."""
+    here, there = (geometric([each[side] for each in both]) or 1.0 for side in (1, 2))
+    apart = sorted(both, key=lambda each: -abs(math.log(each[1] / each[2])))[:3]
+    far = ", ".join(
+        f"{name} {one / other:.2f}" for name, one, other in apart if abs(one / other - 1) > FAR
+    )
+    cells = [way, figure, str(len(both)), text(here), text(there), f"{here / there:.4f}", far]
+    return f"| {' | '.join(cells)} |"
+
+
+def unmeasured(rows: list[Json]) -> list[str]:
+    """Say of each model that has no times why it has none."""
+    found = [f"- {row['name']}: {row['error']}" for row in rows if "error" in row]
+    timed = {row["name"] for row in rows if "times" in row or "error" in row}
+    found += [f"- {name}: not measured yet" for name in sources() if name not in timed]
+    for name in sorted(TOO_LARGE):
+        graph = load_model(MODELS / f"{name}.onnx").graph
+        size = sum(sizes_of(tensor) for tensor in graph.initializer)
+        states = sum(
+            math.prod(d.dim_value for d in i.type.tensor_type.shape.dim) for i in graph.input
+        )
+        found.append(
+            f"- {name}: left out, {size / 1e9:.1f} GB of weights, {4 * states / 1e9:.1f} GB of inputs"
+        )
+    return found
+
+
+def sizes_of(tensor: onnx.TensorProto) -> int:
+    """Return the bytes of a tensor, wherever they lie."""
+    return (
+        math.prod(tensor.dims)
+        * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+    )
 
 
 def write_page() -> None:
     rows = [json.loads(file.read_text()) for file in sorted(OUT.glob("*.json"))]
     good = [row for row in rows if "times" in row and "dims" in row]
-    lines = [*table(good), "", *compared(good)] if good else []
-    lines += ["", *(f"- {row['name']}: {row['error']}" for row in rows if "error" in row)]
+    lines = table(good) if good else []
+    lines += ["", *compared([row for row in rows if "dims" in row]), "", *unmeasured(rows)]
     page = PAGE.read_text()
     head, rest = page.split(BEGIN)
     tail = rest.split(END)[1]
@@ -278,18 +347,19 @@ def main(words: list[str]) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", nargs="+", choices=sources())
     parser.add_argument("--rest", action="store_true")
+    parser.add_argument("--tune", nargs="+", choices=sources())
     parser.add_argument("--table", action="store_true")
     asked = parser.parse_args(words)
     OUT.mkdir(parents=True, exist_ok=True)
     compileall.compile_dir(ROOT / "memplan_cli", quiet=1)
     for name, source in sources().items():
-        file = OUT / f"{name}.json"
-        if asked.table or name not in (asked.only or sources()):
+        file = file_of(name)
+        if asked.table or name not in (asked.only or asked.tune or sources()):
             continue
-        if asked.rest and file.exists():
+        if asked.rest and file.exists() and "times" in json.loads(file.read_text()):
             continue
         try:
-            row = measured(name, source)
+            row = (tuned if asked.tune else measured)(name, source)
         except (RuntimeError, subprocess.CalledProcessError) as error:
             row = {"name": name, "error": str(error)}
         file.write_text(json.dumps(row, indent=1) + "\n")

@@ -80,7 +80,8 @@ def rows(name: str) -> Iterator[str]:
             done = workflows.optimize(step, asked, out=out, check=None)
             report = done.plan.report
             word = f"{budget}" if budget else "none: the knee"
-            word += "" if report.recompute.met else ", refused"
+            least = (report.recompute.resident_bound or 0) / before
+            word += "" if report.recompute.met else f", refused: no order below {least:.3f}"
             work = f"{report.recompute.flops_increase:.2%}"
             found = held(out) if done.model else (None, None)
             if done.model:

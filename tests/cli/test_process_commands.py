@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import numpy as np
+import onnx.parser
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from story import memplan
 
@@ -31,6 +34,74 @@ def test_the_parts_are_json_too_largest_first(model: str) -> None:
     sizes = [part["run"] for part in found["parts"]]
     assert sizes == sorted(sizes, reverse=True)
     assert sum(sizes) == found["process"]["run"]
+
+
+ASKED = (
+    ("why", "--process"),
+    ("gate", "--metric", "process.run", "--max-memory", "1GiB"),
+    ("fit", "--of", "process", "--memory", "100MiB", "--dim", "side=?"),
+)
+
+
+def _in_blocks(folder: Path, made_up: str) -> str:
+    """Write a convolution over pictures of any size, its result's dims named by an exporter."""
+    filters = np.ones((16, 3, 3, 3), np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])],
+        "pictures",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3, "side", 32])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [made_up, 16, made_up, 32])],
+        [numpy_helper.from_array(filters, "w")],
+    )
+    version = helper.make_opsetid("", 17)
+    path = folder / "pictures.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[version], ir_version=8), path)
+    return str(path)
+
+
+@pytest.mark.parametrize("words", ASKED, ids=lambda words: words[0])
+def test_a_process_is_predicted_at_the_sizes_that_are_assumed(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
+    path = _in_blocks(tmp_path, "Convy_dim_0")
+    result = memplan(words[0], path, *words[1:])
+    assert result.exit_code == 0, result.output
+    assert "batch=1" in result.output
+
+
+def test_a_report_in_json_predicts_at_the_sizes_that_are_bound(tmp_path: Path) -> None:
+    path = _in_blocks(tmp_path, "Convy_dim_0")
+
+    def at(*words: str) -> int:
+        document = json.loads(memplan("report", path, "--format", "json", *words).stdout)
+        return int(document["runtime"]["predicted"]["original"]["process"]["run"])
+
+    assert at("--dim", "batch=64", "--dim", "side=64") > at("--dim", "side=64") + 10_000_000
+
+
+def _counting(folder: Path) -> str:
+    path = folder / "counting.onnx"
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        counting (float[8] x) => (float[n] y) { i = NonZero(x)
+            r = Squeeze(i) y = Gather(x, r) }"""
+    )
+    onnx.save(model, path)
+    return str(path)
+
+
+def test_sizes_that_data_decides_are_those_of_a_run(tmp_path: Path) -> None:
+    path = _counting(tmp_path)
+    assert memplan("why", path, "--process").exit_code == 0
+    gate = ("gate", path, "--metric", "process.run", "--max-memory", "1GiB")
+    assert memplan(*gate).exit_code == 0
+
+
+def test_without_a_run_the_tensor_that_data_decides_is_named(tmp_path: Path) -> None:
+    result = memplan("why", _counting(tmp_path), "--process", "--no-run")
+    assert result.exit_code == 2
+    assert "data decides the size of 'i'" in result.output
+    assert "memplan optimize" in result.output
 
 
 def test_a_process_and_a_tensor_are_not_explained_at_once(model: str) -> None:

@@ -222,3 +222,37 @@ def test_a_number_that_no_dim_can_be_is_refused_as_it_was_written(
     done = memplan(*f"{words}{digits}".split())
     assert done.exit_code == 2
     assert f"Error: {digits[:20]}... is more than any machine has" in done.stderr
+
+
+def test_fit_without_a_dim_to_look_for_names_those_of_the_model() -> None:
+    done = memplan("fit", "free.onnx", "--memory", "1GiB")
+    assert done.exit_code == 2
+    assert "Hint: its dims are open as --dim 'batch=?'" in done.stderr
+    done = memplan("fit", "a.onnx", "--memory", "1GiB")
+    assert done.exit_code == 2
+    assert "every dim of MODEL has a number" in done.stderr
+
+
+def test_the_next_step_of_a_report_has_the_dims_that_were_given() -> None:
+    step = "next: memplan settings free.onnx"
+    assert (
+        f"{step} --dim batch=3\n" in memplan("report", "free.onnx", "--dim", "batch=3").stdout
+    )
+    assert f"{step}\n" in memplan("report", "free.onnx").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("validate a.onnx --dim n=1", "it runs at what `memplan optimize` planned for"),
+        ("gate a.onnx --target cpu", "gate has no option --target: optimize has it"),
+        ("pack a.csv --dim n=1", "optimize, report, gate and 7 more have it"),
+        ("report a.onnx --nonsense", "No such option"),
+        ("report a.onnx --levle 1", "--level"),
+    ],
+)
+def test_an_option_of_other_commands_is_named_as_one(words: str, said: str) -> None:
+    done = memplan(*words.split())
+    assert done.exit_code == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr

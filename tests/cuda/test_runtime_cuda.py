@@ -14,6 +14,7 @@ from memplan_cli import workflows
 from memplan_cli.core.results.observations import CUDA, RuntimeSettings
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.runtime.measuring.measure import Trial, measure, record
+from memplan_cli.runtime.measuring.resident import observed_process
 from memplan_cli.runtime.probe import probe_table
 from memplan_cli.runtime.proofs.compare import Comparison, compare
 from memplan_cli.runtime.proofs.replay import replay
@@ -105,3 +106,10 @@ def test_the_in_place_table_can_be_probed() -> None:
     table = probe_table(CUDA)
     assert "Relu" in table["probed"]
     assert table["alias"].get("Reshape") == [0]
+
+
+def test_a_process_says_what_it_took_on_the_device(net: Path) -> None:
+    process = observed_process(net, RuntimeSettings(), ON_CUDA)
+    assert process is not None
+    assert process.device is not None
+    assert process.device > 1_000_000

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from benchmarks.kills import COMMANDS, SIGNALS, killed
+from benchmarks.kills import COMMANDS, FORKING, SIGNALS, Victim, killed
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
@@ -21,3 +21,10 @@ def test_a_killed_optimize_leaves_nothing(sent: str) -> None:
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name != "optimize"])
 def test_a_killed_command_leaves_nothing(name: str, sent: str) -> None:
     assert killed(COMMANDS[name], sent, moments=5).wrong == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["server", "job"])
+@pytest.mark.parametrize("name", FORKING)
+def test_what_runs_models_may_be_killed_alone(name: str, victim: Victim) -> None:
+    assert killed(COMMANDS[name], "SIGKILL", victim, moments=6).wrong == []

@@ -15,7 +15,7 @@ import pytest
 from memplan_cli import Check, workflows
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.reporting.findings.baseline import read_baseline
-from memplan_cli.runtime import account, facts
+from memplan_cli.runtime import account, confirming, facts
 from memplan_cli.runtime.proofs import compare as comparisons
 from memplan_cli.runtime.proofs import written
 from story import GOOD, memplan, write
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 
 EQUALLY_FAST = """
-from memplan_cli.runtime import account
-account.is_far_slower = lambda *_: False
+from memplan_cli.runtime import confirming
+confirming.is_far_slower = lambda *_: False
 from memplan_cli.__main__ import main
 main()
 """
@@ -149,7 +149,8 @@ def test_what_a_comparison_says_names_models_without_their_folders(
         return replace(found, verdict=replace(found.verdict, notes=notes))
 
     monkeypatch.setattr(comparisons, "compare", with_note)
-    monkeypatch.setattr(account, "run_written", run_with_note)
+    for module in (account, confirming):
+        monkeypatch.setattr(module, "run_written", run_with_note)
     model = write(tmp_path / "a.onnx", GOOD)
     check = Check(provider="cpu", search=search)
     done = workflows.optimize(model, out=tmp_path / "net.onnx", check=check)

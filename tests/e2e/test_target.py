@@ -15,7 +15,7 @@ from memplan_cli import Check, Settings, workflows
 from memplan_cli.core.results.observations import RuntimeSettings, Validation
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.runtime import account
+from memplan_cli.runtime import account, confirming
 from memplan_cli.runtime.proofs import written
 from memplan_cli.runtime.proofs.written import Run
 from memplan_cli.runtime.workers import worker
@@ -162,7 +162,8 @@ def test_weights_are_not_packed_in_the_file_where_the_runtime_fails_with_that(
         note = "the rewritten model does not run (crash): SIGSEGV"
         return Run(RuntimeSettings(), Validation("failed", original.provider, notes=(note,)))
 
-    monkeypatch.setattr(account, "run_written", crashes)
+    for module in (account, confirming):
+        monkeypatch.setattr(module, "run_written", crashes)
     model, out = one_matmul(tmp_path / "model.onnx"), tmp_path / "net.onnx"
     done = workflows.optimize(model, CPU, out=out, check=Check(provider="cpu"))
     assert tried == [True, False]

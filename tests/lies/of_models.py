@@ -144,6 +144,10 @@ LIES: Mapping[str, Lie] = {
     "a node in a subgraph has another step": (
         "nested", lambda told: told.say(told.node("heat_out/Tanh"), "step", 99), "says step 99",
     ),
+    "a node says other words of its memory": (
+        "flat", lambda told: told.say(told.node("n_g"), "memory", "g: 1 bytes at 0"),
+        "'n_g' says of its memory g: 1 bytes",
+    ),
     "a node releases nothing in the model": (
         "flat", lambda told: told.say(told.node("n_g"), "release", None), "'n_g' releases None",
     ),

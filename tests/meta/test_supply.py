@@ -206,3 +206,85 @@ def test_workflow_runs_targets_that_the_makefile_has() -> None:
             asked += [word for word in words if re.fullmatch("[a-z-]+", word)]
     assert "test-oldest" in asked
     assert set(asked) <= targets
+
+
+def test_every_python_that_is_supported_is_tried_or_said_not_to_be(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pythons = script("pythons")
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert pythons.supported(text) == ("3.11", "3.12", "3.13", "3.14")
+    answers = {"3.11": "passed", "3.12": "tests failed", "3.13": "passed"}
+    monkeypatch.setattr(
+        pythons, "interpreter", lambda version: answers.get(version) and version
+    )
+    monkeypatch.setattr(pythons, "tried", lambda python, *_: answers[python])
+    assert pythons.main(tmp_path, []) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "Python 3.11: passed",
+        "Python 3.12: tests failed",
+        "Python 3.13: passed",
+        "Python 3.14: not tried: no such Python here",
+    ]
+    answers["3.12"] = "passed"
+    assert pythons.main(tmp_path, []) == 0
+
+
+def test_an_interpreter_is_asked_for_its_version(tmp_path: Path) -> None:
+    pythons = script("pythons")
+    here = ".".join(map(str, sys.version_info[:2]))
+    assert pythons.is_version(sys.executable, here)
+    assert not pythons.is_version(sys.executable, "3.0")
+    assert not pythons.is_version(str(tmp_path / "none"), here)
+
+
+@pytest.mark.parametrize(
+    ("tags", "changelog", "wrong"),
+    [
+        ([], "", []),
+        (["nightly"], "", []),
+        (["v0.2.0"], "## [0.2.0] - 2027", []),
+        (["v0.3.0"], "## [0.2.0] - 2027", ["the tag is v0.3.0, the version 0.2.0"]),
+        (["v0.2.0"], "## [Unreleased]", ["CHANGELOG.md has no section [0.2.0]"]),
+    ],
+)
+def test_a_tag_is_the_version_and_has_a_section(
+    tags: list[str], changelog: str, wrong: list[str]
+) -> None:
+    assert script("release").wrong_tag(tags, "0.2.0", changelog) == wrong
+
+
+def test_a_licence_that_is_unknown_or_not_permitted_is_named() -> None:
+    licences = {
+        "a": "MIT",
+        "b": " 3-Clause BSD License",
+        "c": " Apache-2.0 OR MIT",
+        "d": "",
+        "e": "GPL-3.0-only",
+    }
+    assert script("release").wrong_licences(licences) == ["d: no licence", "e: GPL-3.0-only"]
+
+
+def test_metadata_that_is_missing_is_named(tmp_path: Path) -> None:
+    found = {
+        "version": "1",
+        "said": "1",
+        "license_expression": "Apache-2.0",
+        "files": ["memplan_cli/py.typed", "memplan-1.dist-info/licenses/LICENSE"],
+        "requires_python": ">=3.11",
+        "description": "words " * 200,
+        "description_content_type": "text/markdown",
+        "requires_dist": ["onnx>=1.19"],
+        "scripts": ["memplan"],
+        "where": str(tmp_path / "lib" / "memplan_cli" / "__init__.py"),
+    }
+    release = script("release")
+    assert release.wrong_metadata(found, tmp_path) == []
+    wrong = {**found, "said": "2", "files": ["tests/test_a.py"], "where": str(ROOT)}
+    assert release.wrong_metadata(wrong, tmp_path) == [
+        "the version that it says itself",
+        "the text of its licence",
+        "types",
+        "its own files, not the checkout's",
+        "no tests",
+    ]

@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 
 from memplan_cli.core.results.observations import CPU, CUDA, RuntimeSettings
 from memplan_cli.errors import ModelError
-from memplan_cli.onnx_io.recorded import SETTINGS, Recorded, recorded_settings, settings_entry
+from memplan_cli.onnx_io.metadata import ORT_CONFIG, is_own
+from memplan_cli.onnx_io.recorded import (
+    SETTINGS,
+    Recorded,
+    config_entry,
+    recorded_settings,
+    settings_entry,
+)
 from memplan_cli.onnx_io.scan import scanned_metadata
 
 if TYPE_CHECKING:
@@ -198,3 +205,31 @@ def test_of_an_entry_that_is_too_long_the_key_alone_is_read(tmp_path: Path) -> N
     path = tmp_path / "model.onnx"
     path.write_bytes(model.SerializeToString())
     assert scanned_metadata(path) == {"long": "", "short": "y"}
+
+
+def test_what_the_runtime_can_read_itself_is_carried_in_its_own_entry() -> None:
+    model = onnx.ModelProto()
+    settings = RuntimeSettings(
+        session={
+            "graph_optimization_level": "ORT_DISABLE_ALL",
+            "execution_mode": "ORT_SEQUENTIAL",
+            "enable_mem_pattern": False,
+        }
+    )
+    found = onnx.load_from_string(config_entry(settings, model)).metadata_props
+    assert [entry.key for entry in found] == [ORT_CONFIG]
+    assert json.loads(found[0].value)["session_options"] == {
+        "execution_mode": 0,
+        "graph_optimization_level": 0,
+    }
+    assert is_own(found[0])
+
+
+def test_nothing_is_carried_where_nothing_can_be_or_somebody_else_wrote_it() -> None:
+    model = onnx.ModelProto()
+    assert config_entry(MINE.settings, model) == b""
+    settings = RuntimeSettings(session={"graph_optimization_level": "ORT_DISABLE_ALL"})
+    assert config_entry(settings, model)
+    model.metadata_props.add(key=ORT_CONFIG, value='{"session_options":{}}')
+    assert config_entry(settings, model) == b""
+    assert not is_own(model.metadata_props[0])

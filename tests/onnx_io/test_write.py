@@ -10,6 +10,7 @@ import onnx
 import pytest
 
 from builders import parse
+from memplan_cli.core.results.placements import Placement, in_words
 from memplan_cli.onnx_io.load import graph_digest, graphs
 from memplan_cli.onnx_io.metadata import (
     HARDWARE,
@@ -340,3 +341,31 @@ def test_the_data_of_weights_is_in_the_file_once() -> None:
     model.graph.initializer.add(name="w", data_type=1, dims=[8, 8], raw_data=raw)
     done = plan(model, Settings())
     assert b"".join(written_model(model, done.program, done.plan)).count(raw) == 1
+
+
+def test_nodes_say_in_words_what_their_outputs_take() -> None:
+    model = parse(NESTED)
+    done = plan(model, Settings())
+    got = onnx.load_from_string(b"".join(written_model(model, done.program, done.plan)))
+    said = [notes(n).get("pkg.memplan.memory") for g in graphs(got.graph) for n in g.node]
+    words = [part for one in said if one for part in one.split("; ")]
+    assert sorted(part.split(":")[0] for part in words) == sorted(
+        tensor.name for tensor in done.plan.tensors
+    )
+    by_name = {tensor.name: tensor for tensor in done.plan.tensors}
+    for part in words:
+        tensor = by_name[part.split(":")[0]]
+        assert f" {tensor.bytes} bytes at {tensor.offset}" in part
+        assert (tensor.alias_of is None) == (", the memory of " not in part)
+
+
+def test_words_of_sizes_that_are_not_known_have_their_symbols() -> None:
+    row = Placement("a", "", "float32", ("n", 4), 16, 1, 32, None, 2, 5)
+    units = {0: "1", 1: "n"}
+    assert in_words(row, units) == "a: 16*n bytes at 32*n of arena 1, steps 2 to 4"
+    assert in_words(row, {1: "1"}) == "a: 16 bytes at 32, steps 2 to 4"
+
+
+def test_a_graph_that_no_viewer_draws_has_no_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("memplan_cli.onnx_io.writing.annotate._DRAWN", 1)
+    assert all("pkg.memplan.memory" not in notes(n) for n in written(parse(FREE)).graph.node)

@@ -78,6 +78,27 @@ def test_with_a_baseline_and_no_other_word_nothing_may_grow() -> None:
     assert found(snapshot(1001), snapshot(1000), Rules()) == [Finding.INCREASE]
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "passes"),
+    [
+        (100_000_000, 102_000_000, True),
+        (100_000_000, 102_000_001, False),
+        (10_000_000, 11_000_000, True),
+        (10_000_000, 11_000_001, False),
+    ],
+)
+def test_two_processes_of_one_model_differ_and_no_gate_fails_for_that(
+    before: int, now: int, *, passes: bool
+) -> None:
+    rules = Rules(metrics=("process.run",), ratchet=True)
+
+    def at(size: int) -> Snapshot:
+        return replace(snapshot(1), metrics={"process.run": size})
+
+    assert (found(at(now), at(before), rules) == []) == passes
+    assert worth_recording(at(now), at(before), rules) == passes
+
+
 def test_a_ratchet_wants_gains_recorded() -> None:
     rules = Rules(ratchet=True)
     assert found(snapshot(999), snapshot(1000), rules) == [Finding.NOT_RECORDED]
@@ -101,9 +122,10 @@ def test_every_metric_that_is_asked_for_is_checked() -> None:
     with pytest.raises(UnknownSizeError, match=r"total of m\.onnx is not known"):
         judge(snapshot(1), None, rules)
     told = replace(snapshot(1), to_run="run it", to_know="--dim n=1")
-    with pytest.raises(UnknownSizeError) as caught:
-        judge(told, None, Rules(metrics=("observed.held",)))
-    assert caught.value.hint == "run it"
+    for metric in ("observed.held", "process.run"):
+        with pytest.raises(UnknownSizeError) as caught:
+            judge(told, None, Rules(metrics=(metric,)))
+        assert caught.value.hint == "run it"
 
 
 def test_a_model_or_metric_without_a_baseline_fails_where_one_is_needed() -> None:

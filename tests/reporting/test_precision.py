@@ -11,7 +11,7 @@ import pytest
 from memplan_cli import Settings, workflows
 from memplan_cli.reporting import render
 from memplan_cli.reporting.document import Name, Paragraph, Table
-from memplan_cli.reporting.plans.sections import left_at_32_bits
+from memplan_cli.reporting.plans.reuse import left_at_32_bits
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,18 +12,14 @@ import pytest
 
 from memplan_cli.core.results.observations import UNOPTIMISED, Peaks
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.onnx_io.runs.feeds import feed_specs
 from memplan_cli.runtime.account import account_before
-from memplan_cli.runtime.measuring.examine import examine
 from memplan_cli.runtime.measuring.measure import Trial, measure
 from memplan_cli.runtime.measuring.timing import is_far_slower
 from memplan_cli.runtime.proofs.original import Asked, run_original
-from memplan_cli.runtime.proofs.written import run_written, unoptimised_both
+from memplan_cli.runtime.proofs.written import Plain, Run, run_written, unoptimised_both
 from memplan_cli.runtime.steer import DEFAULTS
-from memplan_cli.runtime.workers.examination import Examination, Look
 from memplan_cli.runtime.workers.process_memory import Resident, beyond
 from memplan_cli.runtime.workers.session import DETERMINISTIC
-from memplan_cli.runtime.workers.session_job import SessionJob
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -89,8 +85,33 @@ def test_other_bits_are_found_at_every_dim_and_kept(tmp_path: Path) -> None:
     assert run.seen is not None
     assert [len(look.differences) for look in run.seen.looks] == [1, 1]
     assert all(look.kept and (look.kept / "0.npy").exists() for look in found.looks)
-    again = unoptimised_both(found, tmp_path / "other.onnx", run, UNOPTIMISED, tmp_path)
-    assert again == run
+    assert unoptimised_both(found, run, tmp_path, lambda _: run) == run
+
+
+def test_other_bits_under_optimisation_end_the_run(tmp_path: Path) -> None:
+    found = original(tmp_path)
+    other, graph = write(tmp_path / "other.onnx", OTHER), tmp_path / "graph.onnx"
+    run = run_written(found, other, DEFAULTS, graph)
+    assert run.seen is not None
+    assert [len(look.differences) for look in run.seen.looks] == [1]
+    assert not graph.exists()
+
+
+def test_what_differs_under_optimisation_alone_is_compared_without_it(tmp_path: Path) -> None:
+    found = original(tmp_path)
+    other = write(tmp_path / "other.onnx", OTHER)
+    first = run_written(found, other, DEFAULTS, None)
+    asked: list[Plain] = []
+
+    def again(plain: Plain) -> Run:
+        asked.append(plain)
+        return run_written(found, found.path, UNOPTIMISED, None, plain)
+
+    run = unoptimised_both(found, first, tmp_path, again)
+    assert run.as_written
+    assert run.verdict.bit_identical
+    assert "optimisation off" in run.verdict.notes[-1]
+    assert [look.specs for look in asked[0].looks] == [look.specs for look in found.looks]
 
 
 def test_a_model_that_does_not_run_fails_the_check(tmp_path: Path) -> None:
@@ -100,19 +121,6 @@ def test_a_model_that_does_not_run_fails_the_check(tmp_path: Path) -> None:
     assert run.verdict.status == "failed"
     assert run.verdict.max_abs_diff is None
     assert "does not run" in run.verdict.notes[0]
-
-
-def test_a_second_model_is_examined_when_the_first_is_gone(tmp_path: Path) -> None:
-    model, folder = write(tmp_path / "model.onnx"), tmp_path / "outputs"
-    folder.mkdir()
-    specs = feed_specs(load_model(model), {})
-    job = SessionJob(model, "CPUExecutionProvider", specs, DETERMINISTIC)
-    saves = Examination(job, (Look(specs, folder),), runs=1)
-    outcome, found = examine(saves, 60.0, replace(saves, then="compare"))
-    assert outcome.ok
-    assert found is not None
-    assert found.then is not None
-    assert found.then.differences == ()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says it")

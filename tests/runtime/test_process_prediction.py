@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -11,14 +12,16 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from memplan_cli.core.results.observations import CUDA, RuntimeSettings
+from memplan_cli.core.program import Block, Op, Origin, Program, Var, VarId
+from memplan_cli.core.results.observations import CUDA, ProcessBytes, RuntimeSettings
 from memplan_cli.onnx_io.weights.stored import stored_model
 from memplan_cli.runtime.graph.executed import executed_graph
 from memplan_cli.runtime.measuring.measure import Trial
-from memplan_cli.runtime.measuring.resident import observed_process
-from memplan_cli.runtime.process.foresee import foresee_process
-from memplan_cli.runtime.process.packing import panels
-from memplan_cli.runtime.process.parts import ARENA, INSIDE, PACKED
+from memplan_cli.runtime.measuring.resident import loaded_process, observed_process
+from memplan_cli.runtime.process.foresee import Shown, foresee_process
+from memplan_cli.runtime.process.packing import packed_bytes, panels
+from memplan_cli.runtime.process.parts import ARENA, CODE, INSIDE, PACKED
+from memplan_cli.runtime.process.space import Space
 from memplan_cli.runtime.process.workspace import workspace_by_rule
 
 if TYPE_CHECKING:
@@ -89,6 +92,36 @@ def test_the_parts_of_the_run_add_up_to_it(model: Path) -> None:
     assert sum(part.private for part in found.parts) == found.process.private
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what a process takes")
+def test_what_a_session_took_that_was_made_is_the_load_and_parts_still_add_up(
+    model: Path,
+) -> None:
+    executed = executed_graph(model, DEFAULTS, {"batch": 4})
+    seen = loaded_process(model, DEFAULTS, Trial("cpu", {"batch": 4}))
+    assert seen is not None
+    found = foresee_process(stored_model(model), executed, DEFAULTS, shown=Shown(loaded=seen))
+    assert found is not None
+    assert found.process.load == seen.load
+    for name in ("load", "run", "private"):
+        parts = sum(getattr(part, name) for part in found.parts)
+        assert parts == getattr(found.process, name), name
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 1, 3])
+def test_a_load_that_is_far_from_the_rules_leaves_no_part_below_nothing(share: float) -> None:
+    space = Space()
+    space.take("weights", 1_000_000)
+    space.map(CODE, 500_000)
+    highest = int(space.highest * share)
+    space.settle(ProcessBytes(highest, highest, int(space.anonymous * share), 600_000))
+    assert space.highest == highest
+    assert space.peak.total() == highest
+    parts = space.anonymous_parts()
+    assert parts.total() == space.anonymous
+    assert min(parts.values()) >= 0
+    assert space.file.total() == 600_000
+
+
 def test_each_layer_keeps_a_packed_copy_of_its_weights(model: Path) -> None:
     (packed,) = (p for p in foreseen(model).parts if p.name.startswith(PACKED))
     least = LAYERS * panels(WIDTH, WIDTH)
@@ -117,6 +150,30 @@ def test_the_arena_counts_where_it_is_written(model: Path) -> None:
 
 def test_rows_of_a_matrix_are_packed_in_panels_of_sixteen_columns() -> None:
     assert panels(2048, 1000) == 2048 * 1008 * 4
+
+
+@pytest.mark.parametrize(
+    ("dims", "groups", "copies"),
+    [
+        ((64, 32, 3, 3), 1, 1),
+        ((64, 32, 3, 3), 4, 1),
+        ((64, 1, 3, 3), 64, 0),
+        ((64, 1, 1, 1), 1, 0),
+    ],
+)
+def test_filters_of_a_transposed_convolution_are_kept_once_more(
+    dims: tuple[int, ...], groups: int, copies: int
+) -> None:
+    op = Op(
+        "n",
+        "ConvTranspose",
+        (VarId("x"), VarId("w")),
+        (VarId("y"),),
+        attributes={"group": groups},
+    )
+    weights = Var(VarId("w"), "float32", dims, Origin.WEIGHT, "w")
+    program = Program("p", Block((), (), (op,)), {VarId("w"): weights})
+    assert packed_bytes(op, VarId("w"), program) == copies * 4 * math.prod(dims)
 
 
 def test_nothing_is_predicted_for_another_provider(model: Path) -> None:

@@ -17,7 +17,7 @@ from memplan_cli.runtime.serving.choice import ONE_REGION, SHRUNK, choose
 from memplan_cli.runtime.serving.formulas import fitted
 from memplan_cli.runtime.serving.sequences import SEQUENCES, Extent, Point, requests
 from memplan_cli.runtime.serving.served import PLAIN, Served, with_others
-from memplan_cli.runtime.serving.soak import CHOSEN, Course, Soak
+from memplan_cli.runtime.serving.soak import CHOSEN, Course, Soak, rooms
 from memplan_cli.runtime.simulation.bfc import ArenaRules
 from memplan_cli.runtime.simulation.doubling import doubling_for_all
 from memplan_cli.runtime.simulation.predict import Executed
@@ -219,6 +219,15 @@ def test_one_region_is_chosen_and_holds_less_than_arenas_that_grow() -> None:
     assert found.chosen.name.startswith(ONE_REGION)
     assert found.live <= (found.chosen.bound or 0) <= heights[SHRUNK] < heights["exact growth"]
     assert not found.exhaustive
+
+
+def test_a_candidate_that_runs_as_foreseen_is_tried_before_a_larger_one() -> None:
+    extent = Extent({"batch": (1, 8), "seq": (8, 256)})
+    found = rooms(choose(served(extent), extent.count))
+    bounds = [one.chosen.bound or 0 for one in found]
+    assert bounds == sorted(bounds)
+    assert len({one.chosen.name for one in found}) > 1
+    assert all(one.chosen in one.candidates for one in found)
 
 
 def course(name: str, held: int | None, digest: str = "a") -> Course:

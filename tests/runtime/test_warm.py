@@ -7,13 +7,14 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from memplan_cli.core.results.observations import CPU
+from memplan_cli.core.serialization import to_json
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.runs.feeds import feed_specs
 from memplan_cli.runtime.measuring.examine import examine
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from memplan_cli.core.results.observations import ProcessBytes
+    from memplan_cli.runtime.workers.request import Begin
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="no process is forked here")
 
@@ -174,6 +176,84 @@ def test_a_library_that_would_read_another_variable_is_loaded_anew(
     assert server.takes(worker_environment())
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert not server.takes(worker_environment())
+
+
+def named(note: Path, code: str, worker: str, begin: Begin = "waiting") -> Request:
+    return replace(asked(note, code), worker=worker, begin=begin)
+
+
+def test_a_process_with_a_name_does_what_comes_next_under_it(
+    server: Server, tmp_path: Path
+) -> None:
+    def process(name: str, request: Request) -> int:
+        assert server.fork(request).wait(60) == 0
+        return processes(tmp_path / name)[0]
+
+    first = process("a", named(tmp_path / "a", "pass", "model"))
+    assert process("b", named(tmp_path / "b", "pass", "model")) == first
+    other = process("c", named(tmp_path / "c", "pass", "other"))
+    assert other != first
+    assert process("d", named(tmp_path / "d", "pass", "model")) == first
+    fresh = process("e", named(tmp_path / "e", "pass", "model", "new"))
+    assert fresh not in {first, other}
+    assert gone(first), "one process for a model"
+    assert process("f", named(tmp_path / "f", "pass", "model")) == fresh
+    process("g", named(tmp_path / "g", "pass", "third"))
+    assert gone(other), "the one that was asked longest ago"
+
+
+@pytest.mark.parametrize(("code", "ended"), [("os.abort()", -6), ("sys.exit(3)", 3)])
+def test_a_waiting_process_may_fail_and_the_next_job_is_done(
+    code: str, ended: int, server: Server, tmp_path: Path
+) -> None:
+    for name, wanted, words in (("a", 0, "pass"), ("b", ended, code), ("c", 0, "pass")):
+        assert server.fork(named(tmp_path / name, words, "model")).wait(60) == wanted
+    found = [processes(tmp_path / name)[0] for name in "abc"]
+    assert found[0] == found[1]
+    assert (found[2] == found[1]) == (ended > 0)
+
+
+def test_a_process_that_dies_while_it_waits_is_replaced(
+    server: Server, tmp_path: Path
+) -> None:
+    assert server.fork(named(tmp_path / "a", "pass", "model")).wait(60) == 0
+    process, _ = processes(tmp_path / "a")
+    os.kill(process, signal.SIGKILL)
+    assert gone(process)
+    assert server.fork(named(tmp_path / "b", "pass", "model")).wait(60) == 0
+    assert processes(tmp_path / "b")[0] != process
+
+
+def test_a_job_that_hangs_takes_its_waiting_process_along(
+    server: Server, tmp_path: Path
+) -> None:
+    assert server.fork(named(tmp_path / "a", "pass", "model")).wait(60) == 0
+    job = server.fork(named(tmp_path / "b", "time.sleep(60)", "model"))
+    process, _ = processes(tmp_path / "b")
+    job.end()
+    assert gone(process)
+    assert server.fork(named(tmp_path / "c", "pass", "model")).wait(60) == 0
+
+
+def test_waiting_processes_go_with_their_server(server: Server, tmp_path: Path) -> None:
+    assert server.fork(named(tmp_path / "a", "pass", "model")).wait(60) == 0
+    process, _ = processes(tmp_path / "a")
+    server.close()
+    assert gone(process)
+
+
+def test_what_is_measured_begins_in_a_new_process_and_is_asked_again_there(
+    samples: Path, tmp_path: Path
+) -> None:
+    model, numbers = samples / "branchy_cnn.onnx", []
+    session = SessionJob(model, CPU, feed_specs(load_model(model), {}))
+    asked_for = Examination(session, (Look(session.specs, tmp_path),), then="save")
+    with warm.warm_workers():
+        for kind in ("examine", "reexamine", "examine"):
+            with start_job(kind, {"examination": to_json(asked_for)}, about=model) as job:
+                assert job.outcome().ok
+                numbers.append(job.process)
+    assert numbers[0] == numbers[1] != numbers[2]
 
 
 def test_two_jobs_never_run_at_the_same_time() -> None:

@@ -27,7 +27,7 @@ class Case:
     outputs: int = 1
     domain: str = RUNTIME
     opset: int = 1
-    numbers: tuple[int, ...] = (8, 12, 16, 32, 64)
+    numbers: tuple[int, ...] = (8, 12, 16, 32, 48, 64)
 
     def __str__(self) -> str:
         return self.op
@@ -114,6 +114,8 @@ LEARNING_CASES = (
     learning("Imputer", X, imputed_value_floats=[0.0], replaced_value_float=float("nan")),
     learning("LabelEncoder", {"x": whole(5, 2)}, keys_int64s=[0, 1, 2], values_strings=["a", "b", "c"]),
     learning("LabelEncoder", {"x": whole(5)}, keys_int64s=[0, 1, 2], values_floats=[0.5, 1.5, 2.5]),
+    learning("LabelEncoder", {"x": np.array(["a", "b"], object)}, keys_strings=["a", "b"], values_int64s=[4, 5]),
+    learning("LabelEncoder", {"x": np.array(["a", "b"], object)}, keys_strings=["a", "b"], values_strings=["c", "d"]),
     learning("LinearClassifier", ROWS, 2, coefficients=[0.1] * 9, intercepts=[0.1] * 3, classlabels_ints=[0, 1, 2]),
     learning("LinearClassifier", ROWS, 2, coefficients=[0.1] * 3, intercepts=[0.1], classlabels_strings=["n", "y"], post_transform="LOGISTIC"),
     learning("LinearClassifier", ROWS, 2, coefficients=[0.1] * 6, intercepts=[0.1] * 2, classlabels_ints=[0, 1], post_transform="SOFTMAX"),
@@ -130,6 +132,7 @@ LEARNING_CASES = (
     learning("SVMClassifier", ROWS, 2, coefficients=[0.1] * 8, rho=[0.2] * 3, vectors_per_class=[2, 1, 1], classlabels_ints=[0, 1, 2], **VECTORS),
     learning("SVMClassifier", ROWS, 2, coefficients=[0.1] * 8, rho=[0.2] * 3, vectors_per_class=[2, 1, 1], classlabels_ints=[0, 1, 2], prob_a=[0.1] * 3, prob_b=[0.2] * 3, **VECTORS),
     learning("SVMClassifier", ROWS, 2, coefficients=[0.1] * 12, rho=[0.2] * 6, vectors_per_class=[1, 1, 1, 1], classlabels_strings=["a", "b", "c", "d"], **VECTORS),
+    *(learning("SVMClassifier", ROWS, 2, coefficients=[0.1] * 3 * count, rho=[0.2], classlabels_ints=list(range(count)), kernel_type="LINEAR", kernel_params=[0.5, 0.0, 3.0]) for count in (2, 4)),
     learning("TreeEnsembleClassifier", ROWS, 2, classlabels_int64s=[0, 1, 2], **TREE, **CLASS),
     learning("TreeEnsembleClassifier", ROWS, 2, classlabels_strings=["a", "b", "c"], **TREE, **CLASS),
     learning("TreeEnsembleClassifier", ROWS, 2, classlabels_int64s=[0, 1], post_transform="LOGISTIC", **TREE, **ONE_CLASS),
@@ -159,6 +162,21 @@ CACHE = {"pk": real(2, 2, 3, 4), "pv": real(2, 2, 3, 4)}
 GROUPS = {"q": real(2, 5, 32), "k": real(2, 5, 16), "v": real(2, 5, 16)}
 TOTAL = {"lengths": np.array([4, 4], "int32"), "total": np.array(5, "int32")}
 SINES = {"c": real(16, 2), "n": real(16, 2)}
+
+
+def blocked(
+    op: str,
+    fed: dict[str, Any],
+    constants: dict[str, Any] | None = None,
+    **attributes: object,
+) -> Case:
+    """Return a case of the domain of blocked layouts; channels are a number."""
+    return Case(
+        op, fed, constants or {}, attributes, domain="com.microsoft.nchwc", numbers=(32,)
+    )
+
+
+CHANNELS = {"x": real(2, 32, 9, 11)}
 
 RUNTIME_CASES = (
     *(runtime(op, X) for op in ("Gelu", "FastGelu", "QuickGelu")),
@@ -199,11 +217,13 @@ RUNTIME_CASES = (
     *(runtime(op, QROWS, "x s z s z", constants=QUANTIZED) for op in ("QLinearLeakyRelu", "QLinearSigmoid")),
     runtime("QLinearSoftmax", QROWS, "x s z s z", constants=QUANTIZED, opset=13),
     runtime("QLinearConcat", {"x": whole(5, 8, dtype="uint8"), "y": whole(5, 3, dtype="uint8")}, "s z x s z y s z", constants=QUANTIZED, axis=1),
+    runtime("QLinearConcat", {"x": whole(5, 8, dtype="uint8")}, "s z x s z", constants=QUANTIZED, axis=0),
     runtime("QLinearWhere", {"c": whole(5, 1, dtype="bool", high=2), "x": whole(5, 8, dtype="uint8"), "y": whole(8, dtype="uint8")}, "c x s z y s z s z", constants=QUANTIZED),
     runtime("QuantizeLinear", X, "x s z", constants=QUANTIZED),
     runtime("QuantizeLinear", X, "x s z", constants={"s": F(0.1), "z": np.int16(0)}),
     runtime("DequantizeLinear", QROWS, "x s z", constants=QUANTIZED),
     runtime("GatherBlockQuantized", {"i": whole(2, 3)}, "d i s", constants={"d": whole(9, 16, dtype="uint8", high=256), "s": real(9, 2)}, bits=4, block_size=16, gather_axis=0, quantize_axis=1),
+    runtime("GatherBlockQuantized", {"i": whole(2, 3)}, "d i s", constants={"d": whole(9, 4, 16, dtype="uint8", high=256), "s": real(9, 4, 2)}, bits=4, block_size=16, gather_axis=0, quantize_axis=2),
     runtime("DynamicQuantizeLSTM", {"x": real(5, 2, 3)}, "x w r      t u v y", 3, constants={"w": whole(2, 3, 16, dtype="uint8"), "r": whole(2, 4, 16, dtype="uint8"), "t": np.full(2, 0.1, F), "u": np.zeros(2, "uint8"), "v": np.full(2, 0.1, F), "y": np.zeros(2, "uint8")}, hidden_size=4, direction="bidirectional"),
     # Attention.
     runtime("Attention", CUBE, "x w b", 2, constants={"w": real(8, 24), "b": real(24)}, num_heads=2),
@@ -218,6 +238,7 @@ RUNTIME_CASES = (
     runtime("GroupQueryAttention", {**GROUPS, "pk": real(2, 2, 0, 8), "pv": real(2, 2, 0, 8)}, "q k v pk pv lengths total", 3, constants=TOTAL, num_heads=4, kv_num_heads=2),
     runtime("GroupQueryAttention", {"q": real(2, 1, 32), "k": real(2, 1, 16), "v": real(2, 1, 16), "pk": real(2, 2, 4, 8), "pv": real(2, 2, 4, 8)}, "q k v pk pv lengths total", 3, constants=TOTAL, num_heads=4, kv_num_heads=2),
     runtime("GroupQueryAttention", {"q": real(2, 5, 64), "pk": real(2, 2, 9, 8), "pv": real(2, 2, 9, 8)}, "q   pk pv lengths total", 3, constants=TOTAL, num_heads=4, kv_num_heads=2),
+    runtime("GroupQueryAttention", {"q": real(2, 5, 48), "pk": real(2, 1, 9, 8), "pv": real(2, 1, 9, 8)}, "q   pk pv lengths total", 3, constants=TOTAL, num_heads=4, kv_num_heads=1),
     runtime("RotaryEmbedding", {"x": real(2, 5, 8)}, "x p c n", constants={"p": np.tile(np.arange(5), (2, 1)), **SINES}, num_heads=2),
     # The rest.
     Case("GatherND", {"x": real(5, 7, 3), "i": whole(4, 2)}, numbers=(2,)),
@@ -263,10 +284,19 @@ DECLARED_CASES: tuple[tuple[Case, list[tuple[str, Any]]], ...] = (
     (runtime("PackedAttention", {"x": real(7, 8)}, "x w b t c", constants={"w": real(8, 24), "b": real(24), "t": whole(2, 5, dtype="int32"), "c": whole(3, dtype="int32")}, num_heads=2), [("float32", ("d7", 8))]),
     (runtime("RestorePadding", {"x": real(7, 8), "t": whole(2, 5, dtype="int32")}), [("float32", ("d2", "d5", 8))]),
     (runtime("Irfft", {"x": real(2, 5, 2)}, signal_ndim=1, onesided=1, normalized=0), [("float32", ("d2", "2*d5 - 2"))]),
+    (runtime("Irfft", {"x": real(5, 2)}, signal_ndim=1, onesided=1, normalized=0), [("float32", ("2*d5 - 2",))]),
     (runtime("ComplexMul", {"x": real(5, 3, 2), "y": real(3, 2)}), [("float32", ("d5", "d3", "d2"))]),
     (runtime("DecoderMaskedMultiHeadAttention", {"q": real(2, 1, 8), "k": real(2, 1, 8), "v": real(2, 1, 8), "pk": real(2, 2, 9, 4), "pv": real(2, 2, 9, 4)}, "q k v   pk pv", 3, num_heads=2, past_present_share_buffer=1), [("float32", ("d2", 1, 8)), *[("float32", ("d2", "d2", "d9", "d4"))] * 2]),
     (Case("FusedConv", IMAGE, {"w": real(4, 3, 3, 3)}, {"activation": "Relu"}, domain=""), [("float32", ("d2", 4, "d9 - 2", "d11 - 2"))]),
     *((runtime(op, {"x": real(2, 5, 8), "y": real(2, 5, 8), "g": real(2, 5, 1)}), [("float32", ("d2", "d5", 8))]) for op in ("BiasAdd", "BranchwiseRMSNorm", "GatedAdd", "GatedRMSNorm", "MRotaryEmbedding", "QMoE", "ScaledSiLU")),
+    (blocked("ReorderInput", CHANNELS), [("float32", ("d2", 32, "d9", "d11"))]),
+    (blocked("ReorderInput", {"x": real(2, 9, 11, 32)}, channels_last=1), [("float32", ("d2", 32, "d9", "d11"))]),
+    (blocked("ReorderOutput", CHANNELS, channels=20), [("float32", ("d2", 20, "d9", "d11"))]),
+    (blocked("ReorderOutput", CHANNELS, channels=20, channels_last=1), [("float32", ("d2", "d9", "d11", 20))]),
+    (blocked("Conv", CHANNELS, {"w": real(48, 32, 3, 3)}, kernel_shape=[3, 3], pads=[1, 1, 1, 1]), [("float32", ("d2", 48, "d9", "d11"))]),
+    *((blocked(op, CHANNELS, kernel_shape=[3, 3]), [("float32", ("d2", 32, "d9 - 2", "d11 - 2"))]) for op in ("AveragePool", "MaxPool")),
+    *((blocked(op, CHANNELS), [("float32", ("d2", 32, 1, 1))]) for op in ("GlobalAveragePool", "GlobalMaxPool")),
+    (blocked("Upsample", CHANNELS, scales=[1, 1, 2, 3]), [("float32", ("d2", 32, "2*d9", "3*d11"))]),
     (runtime("ComplexMulConj", {"x": real(5, 3, 2), "y": real(3, 2)}), [("float32", ("d5", "d3", "d2"))]),
     (runtime("DecoderMaskedSelfAttention", {"x": real(2, 1, 8), "p": real(2, 2, 2, 9, 4)}, "x w b  p", 2, constants={"w": real(8, 24), "b": real(24)}, num_heads=2, past_present_share_buffer=1), [("float32", ("d2", 1, 8)), ("float32", ("d2", "d2", "d2", "d9", "d4"))]),
     (runtime("FusedMatMulActivation", {"a": real(7, 5), "b": real(7, 3)}, transA=1), [("float32", ("d5", "d3"))]),

@@ -123,3 +123,12 @@ def two_readers(size: int = 32) -> onnx.ModelProto:
     wide = make.node("Conv", x, make.weight(16, 16, 3, 3), pads=(1, 1, 1, 1))
     x = make.node("Conv", make.node("Add", plain, wide), make.weight(3, 16, 1, 1))
     return make.model({"x": (1, 3, size, size)}, x)
+
+
+def language_model(tokens: int, hidden: int, vocabulary: int) -> onnx.ModelProto:
+    """Return an MLP over tokens, and the logits of the next one."""
+    make = Maker()
+    wide = make.node("Relu", make.node("MatMul", "x", make.weight(hidden, 2 * hidden)))
+    x = make.node("Add", "x", make.node("MatMul", wide, make.weight(2 * hidden, hidden)))
+    x = make.node("MatMul", x, make.weight(hidden, vocabulary))
+    return make.model({"x": (1, tokens, hidden)}, x)

@@ -10,8 +10,9 @@ import onnxruntime
 import pytest
 
 from memplan_cli.transforms.chunking.axes.table import RULES, splits
+from memplan_cli.transforms.chunking.axes.terms import Role
 from memplan_cli.transforms.chunking.kernels import keeps_bits, least
-from transforms.chunk_cases import Case, differences
+from transforms.chunk_cases import CONTRIB, Case, differences
 from transforms.chunk_draws import CASES, Draw
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ class Wide(Draw):
 
     def doubles(self, *shape: int) -> Array:
         return self.floats(*shape)
+
+    def scale(self) -> float:
+        return 0.2
 
 
 def drawn(kind: str, seed: int) -> tuple[Case, Node] | None:
@@ -97,6 +101,31 @@ def test_rows_that_fill_registers_are_summed_alike_in_pieces() -> None:
             assert not differences(case, node, split, cuts, Case.run_in_runtime), kind
 
 
+@pytest.mark.parametrize("kind", ["ReduceSum", "ReduceMean", "ReduceL2"])
+@pytest.mark.parametrize("dims", [(256, 77), (512, 3), (5, 64, 77), (3, 8, 8, 129)])
+def test_rows_of_any_width_are_summed_alike_where_pieces_begin_as_registers_do(
+    kind: str, dims: tuple[int, ...]
+) -> None:
+    x, last = Wide(3).whole(*dims), np.array([-1], np.int64)
+    case = Case(kind, (x, last), constants=(1,))
+    node = case.node(case.run_in_runtime())
+    split = splits(node)[0]
+    cuts = [1, 3] if len(dims) > 2 else [64, 192]
+    cuts = [at for at in cuts if at < dims[0]]
+    assert keeps_bits(node, split, pairwise([0, *cuts, split.extent]))
+    assert not differences(case, node, split, cuts, Case.run_in_runtime)
+
+
+def test_rows_that_begin_elsewhere_are_not_summed_in_pieces() -> None:
+    case = Case(
+        "ReduceSum", (Wide(3).whole(256, 77), np.array([-1], np.int64)), constants=(1,)
+    )
+    node = case.node(case.run_in_runtime())
+    (split,) = splits(node)
+    assert not keeps_bits(node, split, [(0, 65), (65, 256)])
+    assert differences(case, node, split, [65, 130, 195], Case.run_in_runtime)
+
+
 @pytest.mark.parametrize(
     ("kind", "cuts"),
     [("MatMul", [1]), ("Gemm", [1]), ("Attention", [1]), ("ReduceSum", [4]), ("Log", [3])],
@@ -127,6 +156,34 @@ def convolution(seed: int) -> Case:
         "group": group,
     }
     return Case("Conv", (x, weight), attributes, constants=(1,))
+
+
+def fused_rows(seed: int) -> tuple[Case, Node, Split, int]:
+    """Return a fused attention of more rows than a block has, and where it is cut."""
+    rng = np.random.default_rng(seed)
+    width, rows, keys = (
+        int(rng.choice([8, 16, 32])),
+        *(int(n) for n in rng.integers(20, 150, 2)),
+    )
+    q, k, v = (
+        rng.standard_normal((1, count, 2 * width)).astype(np.float32)
+        for count in (rows, keys, keys)
+    )
+    case = Case("MultiHeadAttention", (q, k, v), {"num_heads": 2}, domain=CONTRIB)
+    node = case.node(case.run_in_runtime())
+    (split,) = (each for each in splits(node) if each.role is Role.QUERIES)
+    return case, node, split, int(rng.integers(4, rows - 4))
+
+
+def test_fused_attention_keeps_the_bits_where_no_block_is_one_row() -> None:
+    changed = set[bool]()
+    for seed in range(80):
+        case, node, split, cut = fused_rows(seed)
+        keeps = keeps_bits(node, split, [(0, cut), (cut, split.extent)])
+        differs = bool(differences(case, node, split, [cut], Case.run_in_runtime))
+        assert not (keeps and differs), seed
+        changed.add(differs)
+    assert changed == {True, False}
 
 
 @pytest.mark.parametrize("seed", range(40))

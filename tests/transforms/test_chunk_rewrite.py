@@ -40,16 +40,19 @@ def run(model: onnx.ModelProto) -> list[Array]:
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
     rng = np.random.default_rng(1)
-    feeds = {
-        value.name: rng.standard_normal(
-            [dim.dim_value for dim in value.type.tensor_type.shape.dim]
-        ).astype(np.float32)
-        for value in model.graph.input
-    }
+    feeds = {value.name: _drawn(rng, value) for value in model.graph.input}
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
     return [np.asarray(each) for each in session.run(None, feeds)]
+
+
+def _drawn(rng: np.random.Generator, value: onnx.ValueInfoProto) -> Array:
+    kind = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+    dims = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+    if kind.kind == "f":
+        return rng.standard_normal(dims).astype(kind)
+    return rng.integers(-3, 24, dims).astype(kind)
 
 
 def sizes_of(program: Program) -> dict[VarId, Size]:

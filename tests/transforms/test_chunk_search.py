@@ -56,7 +56,7 @@ def test_what_fits_is_left_as_it_is() -> None:
 
 
 def test_no_choice_gets_below_the_bound() -> None:
-    for model in (transformer(layers=2), convolutions()):
+    for model in (transformer(layers=1), convolutions(size=48, layers=3)):
         found = searched(model, 0.2)
         assert found.bound.bytes <= found.peak
 

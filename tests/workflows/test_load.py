@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ import memplan_cli
 from builders import parse
 from memplan_cli import Check, workflows
 from memplan_cli.errors import ModelError
+from memplan_cli.onnx_io.metadata import ORT_CONFIG
 from memplan_cli.onnx_io.recorded import SETTINGS, recorded_settings
 from memplan_cli.onnx_io.scan import scanned_metadata
 from memplan_cli.runtime.doctor import what_is_lost
@@ -103,6 +105,58 @@ def test_what_optimisation_would_undo_is_run_as_written_also_where_nothing_was_r
     assert recorded is not None
     assert recorded.settings.session["graph_optimization_level"] == "ORT_DISABLE_ALL"
     assert recorded.settings.io_binding == {"new_w": "w"}
+
+
+PLAIN = """
+import json, sys
+import onnxruntime as ort
+options = ort.SessionOptions()
+options.enable_mem_pattern = False
+session = ort.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
+found = session.get_session_options()
+print(json.dumps([str(found.graph_optimization_level), found.enable_mem_pattern]))
+"""
+
+
+def opened_plainly(model: Path, variable: str) -> list[object]:
+    """Return what a session of the runtime's own says, under a value of its variable."""
+    done = subprocess.run(
+        [sys.executable, "-c", PLAIN, str(model)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "ORT_LOAD_CONFIG_FROM_MODEL": variable},
+    )
+    return list(json.loads(done.stdout))
+
+
+def test_the_runtime_reads_what_it_can_from_the_file_itself(tmp_path: Path) -> None:
+    model, out = tmp_path / "step.onnx", tmp_path / "out.onnx"
+    onnx.save(
+        parse("g (float[4] w, float[4] d) => (float[4] new_w) { new_w = Sub(w, d) }"), model
+    )
+    settings = Settings(donate={"w": "new_w"})
+    workflows.optimize(model, settings, out=out, check=None)
+    disabled, enabled = (
+        f"GraphOptimizationLevel.ORT_{w}" for w in ("DISABLE_ALL", "ENABLE_ALL")
+    )
+    assert opened_plainly(out, "0") == [enabled, False]
+    # The runtime takes the file's options instead of its caller's, and not besides.
+    assert opened_plainly(out, "1") == [disabled, True]
+    assert opened_plainly(model, "1") == [enabled, True]
+    workflows.optimize(out, out=tmp_path / "again.onnx", check=None)
+    assert ORT_CONFIG not in scanned_metadata(tmp_path / "again.onnx")
+
+
+def test_load_takes_all_of_the_settings_also_where_the_runtime_reads_some(
+    written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = onnx.load(written)
+    model.metadata_props.add(key=ORT_CONFIG, value='{"session_options":{}}')
+    onnx.save(model, tmp_path / "other.onnx")
+    monkeypatch.setenv("ORT_LOAD_CONFIG_FROM_MODEL", "1")
+    assert loaded(tmp_path / "other.onnx") == loaded(written)
+    assert loaded(written)["pattern"] is False
 
 
 def test_a_second_optimize_leaves_no_settings_of_the_first(

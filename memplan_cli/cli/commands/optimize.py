@@ -50,10 +50,11 @@ def _why_not(plan: Plan) -> str:
         if found is not None and found.max_abs_diff is None and found.notes:
             return found.notes[0]  # it does not run, and why
         return "the rewritten model gives other outputs"
+    least = recompute.resident_bound or recompute.bound
     bound = (
         ""
-        if recompute.bound is None
-        else f", and no order can take less than {format_size(recompute.bound)}"
+        if least is None
+        else f", and no order can take less than {format_size(least)}, outputs counted"
     )
     return (
         f"the budget of {format_size(recompute.budget)} cannot be met: the best found takes "

@@ -47,7 +47,7 @@ def why(  # noqa: PLR0913 - one parameter an option, as click wants it
     """Say who needs the memory at the peak, or who keeps one tensor alive.
 
     With --process: what a process with MODEL is predicted to hold, largest first, and which
-    option would remove each part. Nothing is run.
+    option would remove each part; it is run only where data decides sizes.
 
     \b
     memplan why model.onnx

@@ -18,14 +18,14 @@ def open_dims(command: Command) -> Command:
     """Take ``NAME=?`` out of ``--dim``; the command gets the names as ``unknown``.
 
     Raises:
-        SettingsError: when it is called, without such a word or with a dim said twice.
+        SettingsError: when it is called, with a word that has no name or a dim said twice.
     """
 
     @wraps(command)
     def run(*args: object, dims: tuple[str, ...], **options: object) -> Any:  # noqa: ANN401 - as the command
         unknown = [text.removesuffix(_OPEN) for text in dims if text.endswith(_OPEN)]
         fixed = tuple(text for text in dims if not text.endswith(_OPEN))
-        if not unknown or "" in unknown:
+        if "" in unknown:
             raise SettingsError("fit looks for a dim: name it with --dim NAME=?")
         for text in fixed:
             if text.rpartition("=")[0] in unknown:

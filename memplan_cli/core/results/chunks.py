@@ -7,19 +7,47 @@ from typing import ClassVar, NamedTuple
 
 from memplan_cli.core.quantities import format_size
 from memplan_cli.core.results.placements import Natural  # noqa: TC001 - a type to read by
-from memplan_cli.core.serialization import Keys, optional
+from memplan_cli.core.serialization import Keys, optional, sparse
 
 _MOST_NAMES = 4
 """Tensors of a bound that are named in words."""
 
 
-class ChunkedRegion(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A range of an axis of a weight, cut once in the file: ``start <= at < stop``."""
+
+    weight: str
+    axis: int
+    start: int
+    stop: int
+
+
+NewWeight = tuple[int, ...] | Cut
+"""What a constant of pieces is: whole numbers, or a part of a weight."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkedRegion:
     """Nodes that are computed piece by piece together.
 
     ``tensor`` is the one that the region was grown from, sliced along ``axis``; ``before`` is
     the fullest step when it was chosen, ``after`` the region's own fullest step since.
-    ``flops_increase`` is the added work, as a share of the model's.
+    ``flops_increase`` is the added work, as a share of the model's. Where the region is a loop
+    whose pieces the graph sizes by each request, ``trips`` is their number as an expression,
+    and ``pieces`` the most that it gets within the bounds.
     """
+
+    json_keys: ClassVar[Keys] = (
+        "tensor",
+        "axis",
+        "pieces",
+        "nodes",
+        "before",
+        "after",
+        "flops_increase",
+        *sparse("trips"),
+    )
 
     tensor: str
     axis: Natural
@@ -28,6 +56,7 @@ class ChunkedRegion(NamedTuple):
     before: Natural
     after: Natural
     flops_increase: float
+    trips: str = ""
 
 
 class WholeTensor(NamedTuple):
@@ -53,8 +82,8 @@ class Chunks:
     )
 
     regions: tuple[ChunkedRegion, ...] = ()
-    nodes: Natural = 0
-    """Nodes of the written graph more than of the file's."""
+    nodes: int = 0
+    """Nodes of the written graph more than of the file's; loops may leave fewer."""
     flops_increase: float = 0.0
     budget: int | None = None
     met: bool = True

@@ -84,12 +84,17 @@ class ProcessBytes:
         run: the highest with the first runs.
         private: anonymous bytes after them, which no other process shares.
         file: bytes of mapped files after them, which are shared and can be dropped.
+        device: bytes on CUDA devices after them, the context included; None on others, and
+            where nobody says it.
     """
+
+    json_keys: ClassVar[Keys] = ("load", "run", "private", "file", *sparse("device"))
 
     load: int
     run: int
     private: int
     file: int
+    device: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

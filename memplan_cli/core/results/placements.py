@@ -9,7 +9,7 @@ from memplan_cli.core.deserialization import Range
 from memplan_cli.core.program import var_id
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 MAX_BYTES = 1 << 62
 """Sizes and offsets from here on are no memory of any machine."""
@@ -54,6 +54,22 @@ class Placement(NamedTuple):
     def id(self) -> str:
         """Return ``block/name``, or the name at the top."""
         return var_id(self.block, self.name)
+
+
+def in_words(row: Placement, units: Mapping[int, str]) -> str:
+    """Say where a tensor lies and when, for viewers that show what is written at a node.
+
+    Args:
+        row: the tensor.
+        units: what the integers of each arena are multiples of.
+    """
+    unit = units.get(row.arena, "1")
+    times = "" if unit == "1" else f"*{unit}"
+    where = f" of arena {row.arena}" if len(units) > 1 else ""
+    when = f"steps {row.first} to {max(row.first, row.last - 1)}"
+    shared = "" if row.alias_of is None else f", the memory of {row.alias_of}"
+    said = f"{row.bytes}{times} bytes at {row.offset}{times}{where}, {when}{shared}"
+    return f"{row.name}: {said}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from memplan_cli.core.serialization import Key, Keys, optional
+from memplan_cli.core.serialization import Key, Keys, optional, sparse
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +24,14 @@ class Recompute:
     """What runs twice, what that costs, and whether it was enough.
 
     ``flops_increase`` is a share of the model's modelled work. ``bound`` is what no order
-    goes below, whatever runs twice.
+    goes below, whatever runs twice, of intermediates alone; ``resident_bound`` with outputs.
     """
 
     json_keys: ClassVar[Keys] = (
         "nodes",
         "flops_increase",
         *optional("budget", "met", "bound", "curve"),
+        *sparse("resident_bound"),
     )
 
     nodes: int = 0
@@ -39,3 +40,4 @@ class Recompute:
     met: bool = True
     bound: int | None = None
     curve: tuple[CurvePoint, ...] = ()
+    resident_bound: int | None = None

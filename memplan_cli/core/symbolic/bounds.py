@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product as cartesian
+from math import prod
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.symbolic.dims import parse_dim
+from memplan_cli.core.symbolic.joint import largest_product
 from memplan_cli.core.symbolic.polynomials import (
     call_in,
     called,
@@ -20,11 +22,10 @@ from memplan_cli.core.symbolic.polynomials import (
     names_in,
     total,
 )
-from memplan_cli.core.symbolic.sizes import product_of
+from memplan_cli.core.symbolic.sizes import Size, product_of
 
 if TYPE_CHECKING:
     from memplan_cli.core.symbolic.polynomials import Polynomial
-    from memplan_cli.core.symbolic.sizes import Size
 
 Interval = tuple[int, int]
 """The least and the greatest value, both included."""
@@ -43,6 +44,9 @@ def at_most(size: Size, bounds: Bounds) -> Size:
     inside = [s for s in size.symbols if names_in(parse_dim(s)) & bounds.keys()]
     if not inside:
         return size
+    whole = _largest_whole(size, bounds)
+    if whole is not None:
+        return Size(whole, bound_of=str(size))
     left, factors = list(size.symbols), []
     for symbol in inside:
         largest = _largest(parse_dim(symbol), bounds)
@@ -53,6 +57,22 @@ def at_most(size: Size, bounds: Bounds) -> Size:
         return size
     most = product_of([*factors, *map(parse_dim, left)], size.coefficient)
     return replace(most, bound_of=str(size))
+
+
+def _largest_whole(size: Size, bounds: Bounds) -> int | None:
+    """Return the most bytes of a size all of whose symbols have bounds; None of others."""
+    factors = [parse_dim(symbol) for symbol in size.symbols]
+    if not all(names_in(terms) <= bounds.keys() for terms in factors):
+        return None
+    apart = size.coefficient * prod(max(range_of(terms, bounds)[1], 0) for terms in factors)
+    if not any(call_in(atom) for terms in factors for product in terms for atom in product):
+        return apart
+    try:
+        terms = multiplied(factors, size.coefficient)
+    except ValueError:  # more products than anybody would write down
+        return apart
+    together = largest_product(terms, lambda atom: range_of({(atom,): 1}, bounds))
+    return apart if together is None else min(apart, together)
 
 
 def _largest(terms: Polynomial, bounds: Bounds) -> Polynomial | None:

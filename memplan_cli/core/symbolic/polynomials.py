@@ -200,6 +200,11 @@ def multiplied(parts: Iterable[Polynomial], factor: int = 1) -> Polynomial:
     """
     found: Polynomial = {(): factor} if factor else {}
     for part in parts:
+        if len(found) == len(part) == 1:  # nearly all: a number times a symbol
+            ((one, times),), ((other, more),) = found.items(), part.items()
+            both = tuple(sorted(one + other)) if one and other else one or other
+            found = {both: times * more} if times * more else {}
+            continue
         if len(found) * len(part) > _MOST_PRODUCTS:
             raise ValueError("too many products")
         pairs = cartesian(found.items(), part.items())

@@ -20,7 +20,9 @@ from memplan_cli.core.bindings import Feed
 from memplan_cli.core.selection import nearest
 from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.interface import fed_inputs, tensor_type
-from memplan_cli.onnx_io.runs.input_files import Found, array_of, read_file, within_limit
+from memplan_cli.onnx_io.runs.input_files.found import Found, within_limit
+from memplan_cli.onnx_io.runs.input_files.read import read_file
+from memplan_cli.onnx_io.runs.input_files.said import array_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from memplan_cli.analysis.liveness import steps, timed
 from memplan_cli.core.compact.columns import Groups, cells
 from memplan_cli.core.compact.spool import Parts, spooled
+from memplan_cli.core.results.placements import Placement, in_words
 from memplan_cli.onnx_io.load import subgraphs
 from memplan_cli.onnx_io.metadata import PREFIX
 from memplan_cli.onnx_io.protobuf import messages
@@ -32,8 +33,11 @@ if TYPE_CHECKING:
 
     from memplan_cli.analysis.liveness import Step
     from memplan_cli.core.program import Block, Op, Program
-    from memplan_cli.core.results.placements import Placement, Release
+    from memplan_cli.core.results.placements import Release
     from memplan_cli.core.results.plan import Plan
+
+_DRAWN = 5000
+"""Nodes of a graph that viewers draw."""
 
 _PART = 1000
 """Nodes or values whose bytes are kept as one part."""
@@ -167,17 +171,29 @@ class _Notes:
     unplanned: AbstractSet[str]
     """What the graph is given and gives: nearly always all that it declares."""
     dying: _Dying
+    units: Mapping[int, str]
+    """What the integers of each arena are multiples of."""
     shapes_hold: bool
     """Whether the shapes are the model's own, and not those of one set of bindings."""
 
-    def entries(self, start: int, end: int) -> bytes:
+    def entries(self, start: int, end: int, memory: str) -> bytes:
         """Return the notes of an op's node, by its first tick and its last one."""
-        step_entry, release_entry = _node_entries()
+        step_entry, release_entry, memory_entry = _node_entries()
         entries = step_entry.number(start)
         dying = self.dying.after(end)
         if dying:
             entries += release_entry(f"[{', '.join(map(quoted, dying))}]")
-        return entries
+        return entries + memory_entry(memory) if memory else entries
+
+    def in_words(self, path: str, nodes: int) -> Mapping[str, str]:
+        """Return what is said of each tensor of a block at its node; nothing of large graphs.
+
+        Viewers show what is written at a node, and draw no graph that is larger.
+        """
+        if nodes > _DRAWN:
+            return {}
+        rows = (Placement(*row) for row in cells(self.tensors(path)))
+        return {row.name: in_words(row, self.units) for row in rows}
 
     def tensors(self, path: str) -> Sequence[Placement]:
         """Return the tensors of a block, in the order of the plan."""
@@ -199,7 +215,9 @@ class _Notes:
         shapes_hold = not any(plan.settings.get(name) for name in bound)
         ends = {*program.body.inputs, *program.body.outputs}
         unplanned = {program.vars[var].name for var in ends}
-        return cls(by_block, plan, inside, unplanned, _Dying(plan.releases), shapes_hold)
+        units = {arena.id: arena.unit for arena in plan.arenas}
+        dying = _Dying(plan.releases)
+        return cls(by_block, plan, inside, unplanned, dying, units, shapes_hold)
 
 
 class _Dying:
@@ -224,21 +242,30 @@ class _Dying:
 def _noted(graph: GraphProto, block: Block, notes: _Notes) -> Iterator[bytes]:
     """Yield the bytes of each node of the top graph with its notes and those of its subgraphs."""
     clock = timed(notes.steps.get(block.path, ()))
+    said = notes.in_words(block.path, len(graph.node))
     for node, (start, end, op) in zip(graph.node, clock, strict=True):
         whole = node
         if op.bodies:
             whole = type(node)()
             whole.CopyFrom(node)
             _annotate_bodies(whole, op, notes)
-        yield whole.SerializeToString(deterministic=True) + notes.entries(start, end)
+        entries = notes.entries(start, end, _memory(node, said))
+        yield whole.SerializeToString(deterministic=True) + entries
+
+
+def _memory(node: NodeProto, said: Mapping[str, str]) -> str:
+    """Return what a node's outputs take, in words; nothing where no plan has them."""
+    return "; ".join(said[name] for name in node.output if name in said) if said else ""
 
 
 def _annotate_bodies(node: NodeProto, op: Op, notes: _Notes) -> None:
     for (_, graph), block in zip(subgraphs(node), op.bodies, strict=True):
+        said = notes.in_words(block.path, len(graph.node))
         for inner, step in zip(graph.node, notes.steps.get(block.path, ()), strict=True):
             if step.op.bodies:
                 _annotate_bodies(inner, step.op, notes)
-            inner.MergeFromString(notes.entries(step.start, step.end))
+            entries = notes.entries(step.start, step.end, _memory(inner, said))
+            inner.MergeFromString(entries)
         values = _Values(notes, block.path, graph)
         for value in (*graph.value_info, *graph.input, *graph.output):
             value.MergeFromString(values.entries(value.name))
@@ -302,9 +329,12 @@ def _typed(dtype: str, shape: Sequence[int | str], notes: _Notes) -> ValueInfoPr
 
 
 @cache
-def _node_entries() -> tuple[Entries, Entries]:
+def _node_entries() -> tuple[Entries, Entries, Entries]:
     field = messages().NodeProto.METADATA_PROPS_FIELD_NUMBER
-    return Entries(field, f"{PREFIX}step"), Entries(field, f"{PREFIX}release")
+    step, release, memory = (
+        Entries(field, f"{PREFIX}{key}") for key in ("step", "release", "memory")
+    )
+    return step, release, memory
 
 
 @cache

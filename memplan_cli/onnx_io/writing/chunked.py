@@ -5,19 +5,27 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.program import Origin, VarId
+from memplan_cli.core.program import VarId
+from memplan_cli.core.results.chunks import Cut
 from memplan_cli.onnx_io.read import plain_attributes
+from memplan_cli.onnx_io.types import element_type
+from memplan_cli.onnx_io.weights.cut import cut_weight
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, MutableSequence
+    from collections.abc import Mapping, MutableSequence, Sequence
+    from pathlib import Path
 
-    from onnx import ModelProto, NodeProto, ValueInfoProto
+    from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 
-    from memplan_cli.core.program import Op, Program, Var
+    from memplan_cli.core.program import Block, Op, Program, Var
+    from memplan_cli.core.results.chunks import NewWeight
 
 
 def chunked_model(
-    model: ModelProto, program: Program, constants: Mapping[VarId, tuple[int, ...]]
+    model: ModelProto,
+    program: Program,
+    constants: Mapping[VarId, NewWeight],
+    folders: Sequence[Path] = (),
 ) -> tuple[ModelProto, Program]:
     """Return a copy whose top graph has the ops of a program, and the program for the copy.
 
@@ -26,7 +34,8 @@ def chunked_model(
     Args:
         model: The model that the program was read from, before regions were put in pieces.
         program: Its ops; copies share the source of their node, what was inserted has none.
-        constants: Values of the weights that are new, all int64.
+        constants: What the weights that are new are: int64 values, or ranges of weights.
+        folders: Where the model's external data may be.
     """
     from onnx import helper
 
@@ -41,14 +50,27 @@ def chunked_model(
     _keep(graph.value_info, [value.name in names for value in graph.value_info])
     kept = [tensor.name in names or tensor.name in given for tensor in graph.initializer]
     _keep(graph.initializer, kept)
+    weights = {tensor.name: tensor for tensor in model.graph.initializer}
     for var, values in constants.items():
-        if program.vars[var].origin is Origin.WEIGHT:
-            name, dims = program.vars[var].name, [len(values)]
-            graph.initializer.append(helper.make_tensor(name, _INT64, dims, values))
+        name = program.vars[var].name
+        if isinstance(values, Cut):
+            part = cut_weight(weights[values.weight], values, folders)
+            part.name = name
+            graph.initializer.append(part)
+        else:
+            graph.initializer.append(helper.make_tensor(name, _INT64, [len(values)], values))
     for value in (*graph.input, *graph.output):
         _fix_dims(value, program.vars.get(VarId(value.name)))
-    ops = tuple(op._replace(source=at) for at, op in enumerate(program.body.ops))
-    return copy, replace(program, body=replace(program.body, ops=ops))
+    return copy, replace(program, body=_as_written(program.body))
+
+
+def _as_written(block: Block) -> Block:
+    """Return a block whose ops have the places that their nodes now have."""
+    ops = tuple(
+        op._replace(source=at, bodies=tuple(map(_as_written, op.bodies)))
+        for at, op in enumerate(block.ops)
+    )
+    return replace(block, ops=ops)
 
 
 _INT64 = 7
@@ -71,9 +93,12 @@ def _node(program: Program, op: Op, model: ModelProto) -> NodeProto:
     inputs = [program.vars[var].name if var else "" for var in op.inputs]
     outputs = [program.vars[var].name if var else "" for var in op.outputs]
     if op.source < 0:
-        return helper.make_node(
+        made = helper.make_node(
             op.type, inputs, outputs, op.name, domain=op.domain, **op.attributes
         )
+        subgraphs = (_graph(program, body, model) for body in op.bodies)
+        made.attribute.extend(helper.make_attribute("body", graph) for graph in subgraphs)
+        return made
     node = model.graph.node[op.source]
     if (op.name, inputs, outputs) == (node.name, node.input[:], node.output[:]):
         return node
@@ -86,6 +111,22 @@ def _node(program: Program, op: Op, model: ModelProto) -> NodeProto:
     _keep(copy.attribute, [attribute.name not in changed for attribute in copy.attribute])
     copy.attribute.extend(helper.make_attribute(*pair) for pair in changed.items())
     return copy
+
+
+def _graph(program: Program, block: Block, model: ModelProto) -> GraphProto:
+    """Return the subgraph of a new op; of what it is given and gives, it declares the rank."""
+    from onnx import helper
+
+    def declared(var: VarId) -> ValueInfoProto:
+        facts = program.vars[var]
+        dims = [dim if isinstance(dim, int) else None for dim in facts.shape or ()]
+        return helper.make_tensor_value_info(facts.name, element_type(facts.dtype), dims)
+
+    nodes = [_node(program, op, model) for op in block.ops]
+    name = block.path.rpartition("/")[2]
+    return helper.make_graph(
+        nodes, name, list(map(declared, block.inputs)), list(map(declared, block.outputs))
+    )
 
 
 def _keep(items: MutableSequence[object], is_kept: list[bool]) -> None:

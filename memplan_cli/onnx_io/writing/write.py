@@ -16,7 +16,7 @@ from memplan_cli.core.program import Origin
 from memplan_cli.core.selection import select
 from memplan_cli.errors import InvalidLayoutError, SettingsError
 from memplan_cli.onnx_io.load import graphs, subgraphs
-from memplan_cli.onnx_io.metadata import HARDWARE, PREFIX, RUNTIME
+from memplan_cli.onnx_io.metadata import HARDWARE, ORT_CONFIG, PREFIX, RUNTIME, is_own
 from memplan_cli.onnx_io.types import element_type
 from memplan_cli.onnx_io.writing.annotate import annotated
 from memplan_cli.onnx_io.writing.verify import graph_differences
@@ -78,7 +78,8 @@ def rewrite(model: ModelProto, program: Program, exposed: Sequence[str] = ()) ->
         program: The same ops, in another order, copies with new outputs among them.
         exposed: Names of top-level vars that become graph outputs too.
     """
-    noted = PREFIX.encode() in model.SerializeToString()  # quicker than looking everywhere
+    data = model.SerializeToString()  # quicker than looking everywhere
+    noted = PREFIX.encode() in data or ORT_CONFIG.encode() in data
     if not noted and not exposed and _is_in_order(model.graph, program.body):
         return model
     written = type(model)()
@@ -114,11 +115,9 @@ def _drop_notes(model: ModelProto) -> None:
 
 
 def _drop(item: ModelProto | NodeProto | ValueInfoProto) -> None:
-    if any(entry.key.startswith(PREFIX) for entry in item.metadata_props):
+    if any(is_own(entry) for entry in item.metadata_props):
         kept = [
-            entry
-            for entry in item.metadata_props
-            if entry.key in _STAYS or not entry.key.startswith(PREFIX)
+            entry for entry in item.metadata_props if entry.key in _STAYS or not is_own(entry)
         ]
         del item.metadata_props[:]
         item.metadata_props.extend(kept)

@@ -171,6 +171,7 @@ def _within_budget(question: Question) -> Candidate:
         budget=allowed,
         met=found.met,
         bound=found.bound,
+        resident_bound=found.resident_bound,
         curve=tuple(CurvePoint(p.peak, p.extra, p.nodes) for p in found.curve),
     )
     peaks = {

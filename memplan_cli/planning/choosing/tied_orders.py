@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 _WORTH = 6
 """A search that gained less than one part in two to the power of so many is the last one."""
 
+_WORK_OF_OP = 2000
+"""Of one search, in steps looked at: what is not found by then, ten times as many do not find."""
+
 
 def for_runtime(question: Question, runtime: Runtime, found: Candidate) -> Candidate:
     """Prefer the order that a runtime needs least memory for, where that saves more.
@@ -66,9 +69,12 @@ def _searched_again(
     finds more (an unrolled LSTM's training step: 714 MB in the file, then 81, 54, 50).
     A limit of seconds is one search's.
     """
-    from memplan_cli.transforms.ordering.order import best_order
+    from memplan_cli.transforms.ordering.order import DEFAULT_WORK, best_order
 
-    search = partial(best_order, sizes=sizes, aliasing=sharing, time_limit=time_limit)
+    work = min(DEFAULT_WORK, _WORK_OF_OP * len(program.body.ops))
+    search = partial(
+        best_order, sizes=sizes, aliasing=sharing, work=work, time_limit=time_limit
+    )
     found = search(program)
     while time_limit is None and not found.proved and found.candidates:
         before = found.candidates[found.chosen]

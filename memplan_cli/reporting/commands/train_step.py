@@ -60,7 +60,8 @@ def _trained(step: TrainStep) -> Iterator[doc.Block]:
     titles: tuple[str, ...] = ("weight", ">shape", ">elements", "remarks")
     if not any(row[-1] for row in rows):
         titles, rows = titles[:-1], [row[:-1] for row in rows]
-    table = doc.first_rows(titles, rows[:_SHOWN], len(rows) - _SHOWN, "weights")
+    rest = "weights and statistics" if step.running else "weights"
+    table = doc.first_rows(titles, rows[:_SHOWN], len(rows) - _SHOWN, rest)
     yield from doc.section(f"Trained: {elements:,} elements", table)
 
 
@@ -91,7 +92,13 @@ def _memory(written: WrittenStep) -> Iterator[doc.Block]:
         size = getattr(written.memory, name)
         value = written.symbolic.get(name, "unknown") if size is None else format_size(size)
         figures.append(doc.Figure(name.replace("_", " "), value, DEFINITIONS[name]))
-    yield from doc.section("Memory to expect, in this order", doc.Figures(tuple(figures)))
+    blocks: list[doc.Block] = [doc.Figures(tuple(figures))]
+    if any(each.value == "unknown" for each in figures):
+        blocks += [
+            doc.Paragraph("what is unknown depends on data; a run says it:"),
+            doc.Code((f"memplan report {written.path}",), doc.SHELL),
+        ]
+    yield from doc.section("Memory to expect, in this order", *blocks)
 
 
 def _json(written: WrittenStep) -> str:

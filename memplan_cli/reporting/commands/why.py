@@ -8,6 +8,7 @@ from memplan_cli.core.quantities import format_share, format_size
 from memplan_cli.core.serialization import to_json
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import per_unit
+from memplan_cli.reporting.findings.assumed import assumed_lines
 from memplan_cli.reporting.findings.snapshot import known_share
 from memplan_cli.reporting.media import renderers
 from memplan_cli.reporting.media.json_text import result_json
@@ -52,6 +53,7 @@ def process(story: ProcessStory) -> doc.Document:
         (
             doc.Table(doc.columns(*_PROCESS_HEADS), rows),
             doc.Paragraph(f"{_PROCESS_MEANS} ({story.runtime})", "soft"),
+            *map(doc.Paragraph, assumed_lines(story.assumed)),
         ),
     )
 

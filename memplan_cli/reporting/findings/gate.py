@@ -29,6 +29,10 @@ NO_INCREASE = Increase()
 """With a baseline and no other word, nothing may grow: plans are deterministic."""
 
 
+_NOISE_SHARE, _NOISE_BYTES = 0.02, 1_000_000
+"""What a process takes differs from the next one of the same model by up to the larger of both."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rules:
     """What is asked of one model. ``max_increase`` needs a baseline, as ``ratchet`` does."""
@@ -186,9 +190,17 @@ def worth_recording(snapshot: Snapshot, earlier: Snapshot | None, rules: Rules) 
     if earlier is None or not rules.ratchet:
         return True
     return all(
-        _value(snapshot, name) <= earlier.metrics.get(name, _value(snapshot, name))
+        _value(snapshot, name) <= before + noise(name, before)
         for name in rules.metrics
+        if (before := earlier.metrics.get(name)) is not None
     )
+
+
+def noise(name: str, value: int) -> int:
+    """Return the bytes by which a metric of one model differs between two processes."""
+    if not name.startswith("process."):
+        return 0
+    return max(int(_NOISE_SHARE * value), _NOISE_BYTES)
 
 
 def _budget(snapshot: Snapshot, rules: Rules) -> Iterator[Result]:
@@ -211,7 +223,7 @@ def _against(snapshot: Snapshot, earlier: Snapshot, rules: Rules) -> Iterator[Re
             message = f"the baseline of {snapshot.model} has no {name}"
             yield Result(Finding.NO_BASELINE, message, name, value)
             continue
-        limit = allowed.limit(before)
+        limit = max(allowed.limit(before), before + noise(name, before))
         change = f"{format_change(value - before)} ({_percent(value, before)})"
         if value > limit:
             message = (
@@ -219,7 +231,7 @@ def _against(snapshot: Snapshot, earlier: Snapshot, rules: Rules) -> Iterator[Re
                 f"{allowed} more is allowed"
             )
             yield Result(Finding.INCREASE, message, name, value, limit, before)
-        elif value < before and rules.ratchet:
+        elif value < before - noise(name, before) and rules.ratchet:
             message = (
                 f"{name} fell from {format_size(before)} to {format_size(value)}, {change}: "
                 "record it with --update-baseline"
@@ -239,7 +251,7 @@ def _value(snapshot: Snapshot, name: str) -> int:
     value = snapshot.metrics.get(name)
     if value is None:
         hint = snapshot.to_know
-        if name.partition(".")[0] in ("predicted", "observed"):
+        if name.partition(".")[0] in ("predicted", "observed", "process"):
             hint = snapshot.to_run
         raise UnknownSizeError(f"{name} of {snapshot.model} is not known", hint=hint)
     return value

@@ -49,6 +49,17 @@ def command_with_numbers(report: Report) -> str:
     )
 
 
+def same_numbers(report: Report) -> str:
+    """Return a model's path and the options that bind its dims as in a report.
+
+    What nobody gave a number is left to be assumed again; bounds are those of one plan.
+    """
+    numbers = {name: dim.value for name, dim in report.bindings.items()}
+    given = any(dim.source == "given" for dim in report.bindings.values())
+    words = binding_options(report.model.inputs, numbers) if given else ""
+    return f"{path_word(report)} {words}".strip()
+
+
 def path_word(report: Report) -> str:
     """Return where the model of a report is, as a word of a command."""
     name = report.model.path

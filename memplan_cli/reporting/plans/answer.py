@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from memplan_cli.core.quantities import format_size
 from memplan_cli.planning.print_log import is_left_alone
 from memplan_cli.reporting import document as doc
-from memplan_cli.reporting.findings.hints import how_to_know, path_word
+from memplan_cli.reporting.findings.hints import how_to_know, same_numbers
 from memplan_cli.reporting.plans.memory import process_line, verdict
 from memplan_cli.reporting.plans.sections import details, plan_document, said_besides
 
@@ -83,7 +83,7 @@ def _proved(report: Report) -> Iterator[str]:
 def _next_step(plan: Plan) -> Iterator[doc.Block]:
     """Yield the one thing to do next: a command where there is one."""
     report = plan.report
-    model = path_word(report) if report.model.path else "MODEL"
+    model = same_numbers(report) if report.model.path else "MODEL"
     checked, budget = report.validation, report.recompute.budget
     if is_left_alone(plan):
         yield _said(f"set mem_param.optimize_{report.phase} to true, and the model is planned")
@@ -91,6 +91,9 @@ def _next_step(plan: Plan) -> Iterator[doc.Block]:
         yield _command(f"memplan optimize {model} --order keep")
     elif budget is not None and not report.recompute.met and report.chunked.budget is None:
         yield _command(f"memplan optimize {model} --chunk auto --budget {budget}")
+    elif report.chunked.budget is not None and not report.chunked.met:
+        least = report.memory.resident
+        yield _command(f"memplan optimize {model} --chunk auto --budget {least}")
     elif report.memory.planned is None or report.partial:
         hint = how_to_know(plan)
         if hint:

@@ -24,6 +24,7 @@ _MEASURES: Mapping[str, str] = {
     "process, run": "the same with the first runs",
     "process, private": "anonymous bytes after them, which no other process shares",
     "process, file": "bytes of mapped files after them, shared and dropped where room is needed",
+    "process, device": "bytes on CUDA devices after them, the context included",
 }
 
 _HEADS = ("", ">original: predicted", ">observed", ">optimized: predicted", ">observed")

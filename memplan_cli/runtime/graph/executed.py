@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.program import Origin
 from memplan_cli.core.results.observations import CPU, UNOPTIMISED, RuntimeSettings
 from memplan_cli.core.serialization import to_json
-from memplan_cli.core.symbolic.dims import canonical_dim
+from memplan_cli.core.symbolic.dims import bind_dim, canonical_dim, symbols_of
+from memplan_cli.onnx_io.interface import free_dims
 from memplan_cli.onnx_io.load import graphs, load_as_written, load_model, subgraphs
 from memplan_cli.onnx_io.runs.runnable import with_every_output
 from memplan_cli.runtime.graph.node_index import by_index
@@ -21,10 +22,10 @@ from memplan_cli.runtime.simulation.predict import Executed, needs_run
 from memplan_cli.runtime.workers.session_job import SessionJob
 from memplan_cli.runtime.workers.worker import run_job
 from memplan_cli.shapes.bindings import Bindings
-from memplan_cli.shapes.reading import read_program
+from memplan_cli.shapes.reading import read_checked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from onnx import GraphProto, ModelProto, NodeProto
 
@@ -82,9 +83,10 @@ def _executed(
         if found is None or (trial and needs_run(found)):
             dump = Path(name) / "whole.onnx"
             write_dump(model, dump, settings, provider)
-            found = read_graph(dump, runtime_shapes(dump, provider), settings, dims, model)
+            shapes = runtime_shapes(dump, provider, about=model)
+            found = read_graph(dump, shapes, settings, dims, model)
             if trial and needs_run(found):
-                observed = observe(dump, found.program, trial, provider)
+                observed = observe(dump, found.program, trial, provider, about=model)
                 found = replace(found, observed=observed)
     return found
 
@@ -107,7 +109,8 @@ def read_graph(
     """
     graph = load_model(dump)
     graph = with_distinct_names(graph) or graph
-    program = read_program(graph, Bindings(dims=dims, known=complete(shapes))).program
+    known = bound_shapes(shapes, dims, free_dims(graph))
+    program = read_checked(graph, Bindings(dims=dims, known=known)).program
     ordered = settings.session.get("graph_optimization_level") != "ORT_DISABLE_ALL"
     if not ordered:
         program = by_index(program, graph.graph, load_as_written(model))
@@ -123,7 +126,9 @@ def _light_graph(
         session={"graph_optimization_level": level}, session_config=settings.session_config
     )
     job = {"session": to_json(SessionJob(model, provider, (), wanted)), "out": str(out)}
-    return shapes_of(run_job("graph", job).require(f"{model} does not load")["types"])
+    return shapes_of(
+        run_job("graph", job, about=model).require(f"{model} does not load")["types"]
+    )
 
 
 def write_dump(model: Path, out: Path, settings: RuntimeSettings, provider: str = CPU) -> None:
@@ -142,13 +147,15 @@ def write_dump(model: Path, out: Path, settings: RuntimeSettings, provider: str 
         "provider": provider,
         "out": str(out),
     }
-    run_job("dump", job).require(f"{model} does not load")
+    run_job("dump", job, about=model).require(f"{model} does not load")
     distinct = with_distinct_names(load_model(out))
     if distinct is not None:
         out.write_bytes(distinct.SerializeToString())
 
 
-def runtime_shapes(model: Path, provider: str = CPU) -> RuntimeShapes:
+def runtime_shapes(
+    model: Path, provider: str = CPU, about: Path | None = None
+) -> RuntimeShapes:
     """Return the shapes that the runtime infers for every value at the top of a model.
 
     It loads a twin that gives every value as an output; the twin lies beside the model,
@@ -166,7 +173,7 @@ def runtime_shapes(model: Path, provider: str = CPU) -> RuntimeShapes:
             "provider": provider,
             "shapes": True,
         }
-        result = run_job("dump", job).require(f"{model} does not load")
+        result = run_job("dump", job, about=about or model).require(f"{model} does not load")
     finally:
         twin.unlink(missing_ok=True)
     return shapes_of(result["shapes"])
@@ -190,6 +197,25 @@ def complete(shapes: RuntimeShapes) -> RuntimeShapes:
     return {
         name: (t, shape) for name, (t, shape) in shapes.items() if shape and None not in shape
     }
+
+
+def bound_shapes(
+    shapes: RuntimeShapes, dims: Mapping[str, int], names: Collection[str]
+) -> RuntimeShapes:
+    """Return the shapes that are sure to be known, in numbers and names of the inputs' dims.
+
+    The runtime repeats the names that an exporter made up for a result's dims, makes up names
+    itself, and takes ``seq-len`` for a difference of two: nobody could bind those.
+    """
+    every = {
+        name: (dtype, tuple(bind_dim(dim, dims) for dim in shape))
+        for name, (dtype, shape) in complete(shapes).items()
+    }
+    return {name: (t, shape) for name, (t, shape) in every.items() if _in_names(shape, names)}
+
+
+def _in_names(shape: Shape, names: Collection[str]) -> bool:
+    return all(symbols_of(dim) <= set(names) for dim in shape)
 
 
 def seen_shapes(program: Program, shapes: RuntimeShapes) -> dict[VarId, Shape | None]:

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 from memplan_cli.core.results.observations import CPU, RuntimeSettings
 from memplan_cli.core.serialization import to_json
-from memplan_cli.core.symbolic.dims import bind_dim, symbols_of
 from memplan_cli.onnx_io.interface import free_dims
 from memplan_cli.onnx_io.load import graphs, load_model
 from memplan_cli.onnx_io.metadata import HARDWARE, RUNTIME
 from memplan_cli.onnx_io.weights.on_pages import write_on_pages
 from memplan_cli.runtime.graph.executed import (
-    complete,
+    bound_shapes,
     runtime_shapes,
     shapes_of,
     with_distinct_names,
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
     from onnx import ModelProto
 
-    from memplan_cli.core.program import Program, Shape, Var
+    from memplan_cli.core.program import Program, Var
     from memplan_cli.runtime.graph.executed import RuntimeShapes
 
 RUN_AS_WRITTEN = RuntimeSettings(
@@ -121,7 +120,7 @@ class Dumping:
             "cut": packing is Packing.IN_COLUMNS,
         }
         self._model, self._out, self._provider = model, tuple(out), provider
-        self._job = start_job("offline", {"dump": asked})
+        self._job = start_job("offline", {"dump": asked}, about=model)
 
     def __enter__(self) -> Self:
         """Use it in a block."""
@@ -239,21 +238,11 @@ def offline_program(
     if not missing:
         return program
     found = runtime_shapes(dump, provider) if shapes is None else shapes
-    bindable = free_dims(model).keys()
-    known = {
-        name: (dtype, bound)
-        for name, (dtype, shape) in complete(found).items()
-        # The runtime makes up names for dims, and takes `seq-len` for a difference of two.
-        if name in missing
-        and bindable >= _symbols(bound := tuple(bind_dim(dim, dims) for dim in shape))
-    }
+    wanted = {name: each for name, each in found.items() if name in missing}
+    known = bound_shapes(wanted, dims, free_dims(model))
     return read_checked(model, Bindings(dims=dims, known=known)).program
 
 
 def _is_open(var: Var) -> bool:
     """Whether our own inference leaves something of a value's size open."""
     return var.shape is None or None in var.shape or var.dtype == "unknown"
-
-
-def _symbols(shape: Shape) -> frozenset[str]:
-    return frozenset().union(*map(symbols_of, shape))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.results.observations import CPU, Peaks, ProcessBytes
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.graph.executed import RuntimeShapes
     from memplan_cli.runtime.workers.examination import Examination
     from memplan_cli.runtime.workers.worker import Json, Outcome
+
+
+Kind = Literal["examine", "reexamine"]
+"""In a process that has done nothing before, or in one that has answered about the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,6 @@ class Examined:
         nodes: ``[name, read, written]`` of each kernel of the first run.
         shapes: what the runtime infers of its own graph.
         graph: the runtime's own graph, if it was asked for.
-        then: what a second model in the same process has shown.
     """
 
     outputs: tuple[str, ...]
@@ -53,7 +56,6 @@ class Examined:
     nodes: Sequence[Any] = field(repr=False)
     shapes: RuntimeShapes = field(repr=False)
     graph: Path | None = None
-    then: Examined | None = None
 
     @property
     def differences(self) -> tuple[Difference, ...]:
@@ -64,13 +66,11 @@ class Examined:
 class Examining:
     """An examination under way, that ends with the block in which it is used."""
 
-    def __init__(
-        self, asked: Examination, timeout: float, then: Examination | None = None
-    ) -> None:
-        """Start a process that examines a model, and ``then`` another one."""
-        self._asked, self._then = asked, then
-        job = {"examination": to_json(asked), "then": to_json(then) if then else None}
-        self._job = start_job("examine", job, timeout=timeout)
+    def __init__(self, asked: Examination, timeout: float, kind: Kind = "examine") -> None:
+        """Start an examination of a model, in a process of its own or one that knows it."""
+        self._asked = asked
+        job = {"examination": to_json(asked)}
+        self._job = start_job(kind, job, timeout=timeout, about=asked.session.model)
 
     def __enter__(self) -> Self:
         """Use it in a block."""
@@ -89,22 +89,18 @@ class Examining:
         outcome = self._job.outcome()
         if not outcome.ok:
             return outcome, None
-        found = _read(outcome.result, self._asked)
-        if self._then is not None:
-            then: Any = outcome.result["then"]
-            found = replace(found, then=_read(then, self._then))
-        return outcome, found
+        return outcome, _read(outcome.result, self._asked)
 
 
 def examine(
-    asked: Examination, timeout: float, then: Examination | None = None
+    asked: Examination, timeout: float, kind: Kind = "examine"
 ) -> tuple[Outcome, Examined | None]:
-    """Examine a model in a process of its own, and ``then`` another one in the same.
+    """Examine a model in a process of its own, or one that has answered about it.
 
     Returns:
         What became of the process, and what was seen where it ended well.
     """
-    with Examining(asked, timeout, then) as under_way:
+    with Examining(asked, timeout, kind) as under_way:
         return under_way.result()
 
 

@@ -73,7 +73,9 @@ class Event:
     wrote: Tensors
 
 
-def observe(model: Path, program: Program, trial: Trial, provider: str) -> Observed:
+def observe(
+    model: Path, program: Program, trial: Trial, provider: str, about: Path | None = None
+) -> Observed:
     """Run a model once, as it is written, and return what the data decided.
 
     Args:
@@ -81,6 +83,7 @@ def observe(model: Path, program: Program, trial: Trial, provider: str) -> Obser
         program: the file, as it was read.
         trial: dims, inputs and seed.
         provider: where to run it.
+        about: the model that it is a graph of, whose process may run it.
 
     Raises:
         RuntimeUnavailableError: it does not run here.
@@ -93,7 +96,8 @@ def observe(model: Path, program: Program, trial: Trial, provider: str) -> Obser
     # Beside the model: only there may a session read its external data.
     with staged(model, copy.data) as file:
         job = SessionJob(file, provider, specs, seed=trial.seed)
-        outcome = run_job("observed", {"session": to_json(job)}, timeout=trial.timeout)
+        asked = {"session": to_json(job)}
+        outcome = run_job("observed", asked, timeout=trial.timeout, about=about)
     found: Any = outcome.require(
         f"{model} could not be run for its sizes{given_text(trial.feeds)}"
     )["nodes"]

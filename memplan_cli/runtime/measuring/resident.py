@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.bindings import given_text
@@ -50,3 +51,19 @@ def observed_process(
         "process"
     ]
     return from_json(ProcessBytes, found, "the job's result") if found else None
+
+
+def loaded_process(
+    model: Path, settings: RuntimeSettings, trial: Trial
+) -> ProcessBytes | None:
+    """Return what one process took that made a session and ran nothing.
+
+    Tens of thousands of small objects are made and dropped between a model's weights, and
+    which holes of the heap they leave open decides what stays resident. No rule has that,
+    and a session costs what loading costs. Inputs are drawn as for a run, for they leave
+    holes too. None where the system does not say it.
+
+    Raises:
+        RuntimeUnavailableError: weights are missing, or it does not load.
+    """
+    return observed_process(model, settings, replace(trial, runs=0))

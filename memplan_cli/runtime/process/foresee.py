@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.program import walk
 from memplan_cli.core.results.observations import CPU, ProcessBytes
 from memplan_cli.runtime.process.loading import Loading
 from memplan_cli.runtime.process.packing import unknown_kernels
@@ -23,6 +25,7 @@ from memplan_cli.runtime.simulation.control_flow import CONTROL_FLOW
 from memplan_cli.runtime.simulation.frame import Runner
 from memplan_cli.runtime.simulation.ledger import Ledger, UnknownBytesError
 from memplan_cli.runtime.simulation.predict import model_of
+from memplan_cli.runtime.simulation.tensor_bytes import tensor_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,12 +44,28 @@ _RUN_NODE = 500
 """Bytes on the heap that runs leave for each node."""
 
 
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What real sessions of a model have shown of the process.
+
+    Attributes:
+        workspace: what kernels ask for besides, by node; None: by rules.
+        loaded: what a process took that made the session and ran nothing; None: simulated.
+    """
+
+    workspace: Mapping[str, int] | None = None
+    loaded: ProcessBytes | None = None
+
+
+NOTHING = Shown()
+
+
 def foresee_process(
     stored: StoredModel,
     executed: Executed,
     settings: RuntimeSettings,
     provider: str = CPU,
-    workspace: Mapping[str, int] | None = None,
+    shown: Shown = NOTHING,
 ) -> ForeseenProcess | None:
     """Return what a process with a session of a file is predicted to take beyond none.
 
@@ -58,20 +77,24 @@ def foresee_process(
         executed: the graph that the session runs.
         settings: of the session.
         provider: where it runs.
-        workspace: what kernels ask for besides, by node, as a run has shown it; None: by rules.
+        shown: what real sessions have shown; the rest is simulated.
     """
-    plain = provider == CPU and settings.session.get("enable_cpu_mem_arena", True)
-    if not plain or unknown_kernels(executed.program):
+    if _beyond_rules(executed, settings, provider):
         return None
     space = Space()
     loading = Loading(space, stored, executed.program)
     loading.run()
+    if shown.loaded is not None:
+        space.settle(shown.loaded)
     load, at_load = space.highest, dict(space.peak)
     space.map(CODE, _RUN_CODE)
     space.add(GRAPH, _RUN_NODE * stored.nodes)
-    space.map(WEIGHT_FILES, mapped_bytes(executed.program, loading.sizes, loading.known))
+    read = mapped_bytes(executed.program, loading.sizes, loading.known)
+    space.map(WEIGHT_FILES, max(read - space.file[WEIGHT_FILES], 0))
     try:
-        scratch = workspace_by_rule(executed) if workspace is None else workspace
+        scratch = shown.workspace
+        if scratch is None:
+            scratch = workspace_by_rule(executed)
         _run(space, executed, settings, provider, scratch)
     except UnknownBytesError:
         return None
@@ -80,15 +103,40 @@ def foresee_process(
     return ForeseenProcess(process, _parts(at_load, space))
 
 
+def obstacle(executed: Executed, settings: RuntimeSettings, provider: str = CPU) -> str:
+    """Return what keeps the process of a session from being foreseen, or nothing."""
+    found = _beyond_rules(executed, settings, provider)
+    if found or executed.observed is not None:
+        return found
+    known = tensor_bytes(executed.program, executed.dims)
+    open_sizes = (
+        executed.program.vars[var].name
+        for _, op in walk(executed.program.body)
+        for var in op.outputs
+        if var and var not in known
+    )
+    name = next(open_sizes, None)
+    return "" if name is None else f"data decides the size of {name!r}"
+
+
+def _beyond_rules(executed: Executed, settings: RuntimeSettings, provider: str) -> str:
+    if provider != CPU:
+        return f"it is that of {CPU} that is predicted, not of {provider}"
+    if not settings.session.get("enable_cpu_mem_arena", True):
+        return "sessions without an arena are not predicted"
+    kernels = unknown_kernels(executed.program)
+    return f"how {', '.join(kernels)} packs its weights was not measured" if kernels else ""
+
+
 def process_of(
     stored: StoredModel,
     executed: Executed,
     settings: RuntimeSettings,
     provider: str = CPU,
-    workspace: Mapping[str, int] | None = None,
+    shown: Shown = NOTHING,
 ) -> ProcessBytes | None:
     """Return the numbers of `foresee_process` alone."""
-    found = foresee_process(stored, executed, settings, provider, workspace)
+    found = foresee_process(stored, executed, settings, provider, shown)
     return found.process if found else None
 
 

@@ -8,6 +8,7 @@ in blocked layouts are not packed by kernels: optimisation has made new weights 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import prod
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import Origin, walk
@@ -47,6 +48,13 @@ def _recurrent(_: Op, dims: Dims) -> int:
     return directions * panels(rows, columns)
 
 
+def _transposed(op: Op, dims: Dims) -> int:
+    """Filters of a ConvTranspose are kept transposed, group by group, unless one dim is 1."""
+    groups = op.attributes.get("group", 1)
+    rows = dims[0] // groups if isinstance(groups, int) and groups and dims else 0
+    return prod(dims) * _FLOAT if rows > 1 and prod(dims[1:]) > 1 else 0
+
+
 Rule = Callable[["Op", Dims], int]
 
 PACKED_OPERANDS: Mapping[tuple[str, str], Mapping[int, Rule]] = {
@@ -55,6 +63,7 @@ PACKED_OPERANDS: Mapping[tuple[str, str], Mapping[int, Rule]] = {
     ("com.microsoft", "FusedMatMul"): {1: _matrix},
     ("com.microsoft", "FusedGemm"): {1: _matrix},
     ("com.microsoft", "Attention"): {1: _matrix},
+    ("", "ConvTranspose"): {1: _transposed},
     ("", "LSTM"): {1: _recurrent, 2: _recurrent},
     ("", "GRU"): {1: _recurrent, 2: _recurrent},
 }
@@ -63,7 +72,6 @@ PACKED_OPERANDS: Mapping[tuple[str, str], Mapping[int, Rule]] = {
 _UNKNOWN = frozenset(
     {
         "ConvInteger",
-        "ConvTranspose",
         "DynamicQuantizeLSTM",
         "DynamicQuantizeMatMul",
         "MatMulBnb4",

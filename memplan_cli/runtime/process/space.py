@@ -7,9 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from memplan_cli.runtime.process.heap import ALIGNED, PAGE, Heap
-from memplan_cli.runtime.process.parts import SLACK
+from memplan_cli.runtime.process.parts import SLACK, WEIGHT_FILES
+
+if TYPE_CHECKING:
+    from memplan_cli.core.results.observations import ProcessBytes
 
 
 @dataclass(slots=True)
@@ -104,11 +108,20 @@ class Space:
         """Let go of bytes of a mapped file."""
         self.file[purpose] -= size
 
+    def settle(self, seen: ProcessBytes) -> None:
+        """Go on from what a real process took until here, instead of what was simulated.
+
+        Parts keep their sizes, and what the heap keeps makes up the difference.
+        """
+        self._mapped += seen.private - self.anonymous
+        known = self.file.total() - self.file[WEIGHT_FILES]
+        self.file[WEIGHT_FILES] = max(seen.file - known, 0)
+        self.highest = seen.load
+        self.peak = _fitted(self.peak, seen.load)
+
     def anonymous_parts(self) -> Counter[str]:
         """Return the anonymous bytes by purpose, what the heap keeps included."""
-        found = Counter(self.live)
-        found[SLACK] = max(self.anonymous - self.live.total(), 0)
-        return found
+        return _fitted(self.live, self.anonymous)
 
     def look(self) -> None:
         """Note what is resident, if it is the most so far."""
@@ -116,6 +129,18 @@ class Space:
         if now > self.highest:
             self.highest = now
             self.peak = self.anonymous_parts() + self.file
+
+
+def _fitted(parts: Counter[str], total: int) -> Counter[str]:
+    """Return parts that come to a total: by what the heap keeps, then by the largest."""
+    found = Counter(parts)
+    found[SLACK] = max(total - found.total() + found[SLACK], 0)
+    over = found.total() - total
+    for name, size in found.most_common():
+        less = min(over, size)
+        found[name] -= less
+        over -= less
+    return found
 
 
 def _mark(pages: bytearray, start: int, size: int) -> int:

@@ -1,19 +1,22 @@
-"""What is predicted of a model without running it: its session is made, and no more."""
+"""What is predicted of a model: its session is made, and run only for sizes that data decides."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.observations import CPU, Peaks, RuntimeSettings
 from memplan_cli.core.results.report import RuntimeFacts
+from memplan_cli.errors import UnknownSizeError
 from memplan_cli.onnx_io.weights.stored import stored_model
 from memplan_cli.runtime.facts import required_version
-from memplan_cli.runtime.graph.executed import executed_graph
+from memplan_cli.runtime.graph.executed import executed_graph, executed_run
 from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN
 from memplan_cli.runtime.graph.seen_graph import reordered
 from memplan_cli.runtime.graph.speed import is_slower_as_written
-from memplan_cli.runtime.process.foresee import foresee_process, process_of
+from memplan_cli.runtime.measuring.resident import loaded_process
+from memplan_cli.runtime.process.foresee import Shown, foresee_process, obstacle
 from memplan_cli.runtime.simulation.predict import Executed, predict
 from memplan_cli.runtime.steer import DEFAULTS, recommend_unmeasured
 
@@ -22,52 +25,98 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from memplan_cli.core.program import Program
+    from memplan_cli.runtime.measuring.measure import Trial
     from memplan_cli.runtime.process.parts import ForeseenProcess
     from memplan_cli.runtime.steer import Recommendation
 
 
-def unrun_process(
-    path: Path, settings: RuntimeSettings, dims: Mapping[str, int]
-) -> ForeseenProcess | None:
-    """Return the process of a model under some settings, attributed; None if nobody can tell.
+class Run(Enum):
+    """When a model is run to predict something of it."""
+
+    NEVER = "never"
+    FOR_SIZES = "where data decides sizes"
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What a process is predicted at, and whether a run may show what data decides."""
+
+    trial: Trial
+    run: Run = Run.FOR_SIZES
+
+    @property
+    def dims(self) -> Mapping[str, int]:
+        """Return the numbers of dims."""
+        return self.trial.dims
+
+
+def predicted_process(path: Path, settings: RuntimeSettings, at: Sizes) -> ForeseenProcess:
+    """Return the process of a model under some settings, attributed.
 
     Raises:
-        RuntimeUnavailableError: weights are missing, or it does not load.
+        UnknownSizeError: it cannot be predicted; what keeps it is said.
+        RuntimeUnavailableError: weights are missing, or it does not load, or not run.
     """
-    executed = executed_graph(path, settings, dims)
-    return foresee_process(stored_model(path), executed, settings)
+    executed = graph_at(path, settings, at)
+    found = _foreseen(path, executed, settings, at.trial)
+    if found is None:
+        why = obstacle(executed, settings)
+        raise UnknownSizeError(f"the process of {path} cannot be predicted: {why}")
+    return found
 
 
-def unrun_facts(
-    path: Path, program: Program, dims: Mapping[str, int], nodes: Sequence[str]
-) -> RuntimeFacts:
+def _foreseen(
+    path: Path, executed: Executed, settings: RuntimeSettings, trial: Trial
+) -> ForeseenProcess | None:
+    """Make the session as it will be made, and go on from what that took."""
+    if obstacle(executed, settings):
+        return None
+    shown = Shown(loaded=loaded_process(path, settings, trial))
+    return foresee_process(stored_model(path), executed, settings, shown=shown)
+
+
+def graph_at(path: Path, settings: RuntimeSettings, at: Sizes) -> Executed:
+    """Return the graph that a session runs; sizes that data decides are those of one run.
+
+    Raises:
+        RuntimeUnavailableError: weights are missing, or it does not load, or not run.
+    """
+    executed = executed_graph(path, settings, at.dims)
+    if at.run is Run.NEVER or not obstacle(executed, settings):
+        return executed
+    return executed_run(path, settings, at.trial)
+
+
+def unrun_facts(path: Path, program: Program, at: Sizes, nodes: Sequence[str]) -> RuntimeFacts:
     """Return the report's block for a model and its planned order, nothing observed.
 
     Args:
         path: the model, as it is.
         program: in the planned order, as it would be written.
-        dims: values for symbolic dims.
+        at: values for symbolic dims, and the run that shows others.
         nodes: names of the nodes at the top of the file, in its order.
 
     Raises:
         RuntimeUnavailableError: weights are missing, or it does not load.
     """
-    before = executed_graph(path, DEFAULTS, dims)
-    written = Executed(program, dims)
+    before = graph_at(path, DEFAULTS, at)
+    written = Executed(program, at.dims)
     choice = _chosen(before, reordered(before, nodes, program), written)
     as_it_stands = choice.settings.session.get("graph_optimization_level") is not None
     after = written if as_it_stands else reordered(before, nodes, program)
-    stored, nothing = stored_model(path), Peaks(None, None)
+    nothing = Peaks(None, None)
+    original = _foreseen(path, before, DEFAULTS, at.trial)
+    optimized = _foreseen(path, after, choice.settings, at.trial)
     return RuntimeFacts(
         name="onnxruntime",
         version=required_version(),
         provider=CPU,
         predicted={
             "original": replace(
-                predict(before, DEFAULTS), process=process_of(stored, before, DEFAULTS)
+                predict(before, DEFAULTS), process=original.process if original else None
             ),
             "optimized": replace(
-                choice.predicted, process=process_of(stored, after, choice.settings)
+                choice.predicted, process=optimized.process if optimized else None
             ),
         },
         observed={"original": nothing, "optimized": nothing},

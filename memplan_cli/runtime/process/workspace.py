@@ -23,6 +23,9 @@ Operands = tuple[tuple[str, Dims | None], ...]
 
 _FLOAT = 4
 
+_PIECE = 64 << 10
+"""What MLAS takes for a thread that goes through an image piece by piece."""
+
 
 def _where(_: Op, inputs: Operands, __: Dims) -> int:
     """Both alternatives are spread over the condition first."""
@@ -33,13 +36,13 @@ def _where(_: Op, inputs: Operands, __: Dims) -> int:
 
 
 def _conv(op: Op, inputs: Operands, output: Dims) -> int:
-    """Columns of the image, where filters are more than pixels; else it goes piece by piece."""
+    """Columns of the image, where filters are more than pixels; else of a piece at a time."""
     filters = inputs[1][1]
     if filters is None or _is_pointwise(op, filters):
         return 0
     pixels = prod(output[2:])
     if filters[0] // _integer(op, "group", 1) <= pixels:
-        return 0
+        return _PIECE
     return prod(filters[1:]) * pixels * _FLOAT
 
 

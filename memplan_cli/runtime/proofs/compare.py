@@ -60,6 +60,7 @@ class Comparison:
         runs: runs of each model in each shape.
         timeout: seconds for each process.
         tolerance: zero asks for the same bits.
+        noise: by what runs of the original differ, where it is known to draw numbers.
         seed: of the inputs.
         specs: how to draw the inputs; None reads it from the original.
         original_settings, rewritten_settings: on top of the deterministic settings. Both
@@ -74,6 +75,7 @@ class Comparison:
     runs: int = 2
     timeout: float = DEFAULT_TIMEOUT
     tolerance: Tolerance = field(default_factory=Tolerance)
+    noise: tuple[Difference, ...] = ()
     seed: int = 0
     specs: tuple[FeedSpec, ...] | None = None
     feeds: Feeds = field(default_factory=dict)
@@ -170,27 +172,42 @@ def _at_dims(
     specs = how.specs if how.specs is not None else feed_specs(model, dims, how.feeds)
     what = f"{original} does not run at {_text(dims) or 'its dims'}{given_text(how.feeds)}"
     with tempfile.TemporaryDirectory(prefix="memplan-outputs-") as folder:
-        base = _kept(original, how, specs, folder).require(what)
-        noise, drawn = differences(base), random_ops(model)
+        drawn = random_ops(model)
+        if how.noise and drawn:
+            # Runs that nothing says anything of need not be made again to know that.
+            seeded = _seeded(original, rewritten, how, specs)
+            return seeded or _random(how, how.noise, drawn)
+        one, other = _Model(original, original), _Model(rewritten, rewritten)
+        base = _kept(one, how, specs, folder).require(what)
+        noise = differences(base)
         if not noise:
-            return _against(base, rewritten, how, specs, folder)
+            return _against(base, other, how, specs, folder)
         if drawn:
             return _seeded(original, rewritten, how, specs) or _random(how, noise, drawn)
-        found = _first_runs(original, rewritten, how, specs, _CHANGING)
-        return found or _against(base, rewritten, how, specs, folder)
+        found = _first_runs((one, other), how, specs, _CHANGING)
+        return found or _against(base, other, how, specs, folder)
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """A model that is run, and the one that it is, or is a copy of."""
+
+    path: Path
+    about: Path
 
 
 def _kept(
-    original: Path, how: Comparison, specs: tuple[FeedSpec, ...], folder: str
+    original: _Model, how: Comparison, specs: tuple[FeedSpec, ...], folder: str
 ) -> Outcome:
     """Run the original, and keep its outputs in a folder."""
-    job = _job(original, how, how.original_settings, specs)
-    return run_job("outputs", {**job, "folder": folder, "save": True}, timeout=how.timeout)
+    job = _job(original.path, how, how.original_settings, specs)
+    job |= {"folder": folder, "save": True}
+    return run_job("outputs", job, timeout=how.timeout, about=original.about)
 
 
 def _against(
     base: Mapping[str, object],
-    rewritten: Path,
+    rewritten: _Model,
     how: Comparison,
     specs: tuple[FeedSpec, ...],
     folder: str,
@@ -198,9 +215,10 @@ def _against(
     """Run the rewritten model against what lies in the folder."""
     noise = differences(base)
     tolerance = widened(how.tolerance, noise)
-    job = _job(rewritten, how, how.rewritten_settings, specs)
+    job = _job(rewritten.path, how, how.rewritten_settings, specs)
     job |= {"tolerance": [tolerance.rtol, tolerance.atol], "outputs": base["outputs"]}
-    second = run_job("outputs", {**job, "folder": folder, "save": False}, timeout=how.timeout)
+    job |= {"folder": folder, "save": False}
+    second = run_job("outputs", job, timeout=how.timeout, about=rewritten.about)
     return verdict(differences(second.result), second, how.provider, tolerance, noise)
 
 
@@ -213,20 +231,21 @@ def _seeded(
     """
     with tempfile.TemporaryDirectory(prefix="memplan-seeded-") as folder:
         twins = seeded_twins(original, rewritten, Path(folder))
-        return _first_runs(*twins, how, specs, _DRAWN) if twins else None
+        if twins is None:
+            return None
+        whose = zip(twins, (original, rewritten), strict=True)
+        one, other = (_Model(twin, about) for twin, about in whose)
+        return _first_runs((one, other), how, specs, _DRAWN)
 
 
 def _first_runs(
-    original: Path,
-    rewritten: Path,
-    how: Comparison,
-    specs: tuple[FeedSpec, ...],
-    note: str,
+    models: tuple[_Model, _Model], how: Comparison, specs: tuple[FeedSpec, ...], note: str
 ) -> Validation | None:
     """Compare the first run of each; None where the original's is not always the same."""
     how = dataclasses.replace(how, runs=1)
     alike = dataclasses.replace(how, rewritten_settings=how.original_settings)
     with tempfile.TemporaryDirectory(prefix="memplan-first-runs-") as folder:
+        original, rewritten = models
         base = _kept(original, how, specs, folder).require("the original's first run")
         if not _against(base, original, alike, specs, folder).bit_identical:
             return None

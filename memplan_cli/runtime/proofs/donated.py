@@ -80,14 +80,19 @@ def donated_steps(
     """
     for path in (original, written):
         require_weights(path)
+    whose = original, written
     if not random_ops(load_model(original)):
-        return _steps(original, written, pairs, how)
+        return _steps(whose, whose, pairs, how)
     with tempfile.TemporaryDirectory(prefix="memplan-seeded-") as folder:
         twins = seeded_twins(original, written, Path(folder))
-        return _steps(*(twins or (original, written)), pairs, how)
+        return _steps(twins or whose, whose, pairs, how)
 
 
-def _steps(original: Path, written: Path, pairs: Pairs, how: Comparison) -> DonatedSteps:
+def _steps(
+    models: tuple[Path, Path], whose: tuple[Path, Path], pairs: Pairs, how: Comparison
+) -> DonatedSteps:
+    """Take the steps with two models, which may be copies of two others."""
+    original, written = models
     provider = resolve_provider(how.provider)
     specs = (
         how.specs
@@ -101,11 +106,13 @@ def _steps(original: Path, written: Path, pairs: Pairs, how: Comparison) -> Dona
             "donated",
             {**job, "way": "fed", "then": "save", "folder": folder},
             timeout=how.timeout,
+            about=whose[0],
         ).require(f"{original} takes no two steps")
         tolerance = how.tolerance
         if provider != CPU:
             again = {**job, "way": "fed", "then": "against", "folder": folder}
-            noise = differences(run_job("donated", again, timeout=how.timeout).result)
+            found = run_job("donated", again, timeout=how.timeout, about=whose[0])
+            noise = differences(found.result)
             tolerance = widened(tolerance, noise)
         job = _job(written, how.rewritten_settings, how, pairs)
         second = run_job(
@@ -118,6 +125,7 @@ def _steps(original: Path, written: Path, pairs: Pairs, how: Comparison) -> Dona
                 "tolerance": [tolerance.rtol, tolerance.atol],
             },
             timeout=how.timeout,
+            about=whose[1],
         )
     return DonatedSteps(
         differences(second.result),

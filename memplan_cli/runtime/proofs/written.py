@@ -20,7 +20,7 @@ from memplan_cli.runtime.proofs.original import COMPARED
 from memplan_cli.runtime.workers.examination import Examination, Look
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from memplan_cli.runtime.measuring.examine import Examined
@@ -45,21 +45,52 @@ class Run:
     as_written: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """An original that ran without the runtime's optimisation.
+
+    Attributes:
+        looks: its inputs, and where its outputs are.
+        workspace: bytes that a kernel asks for besides, by node: those of the written file,
+            which has the same nodes, are the same.
+    """
+
+    looks: tuple[Look, ...]
+    workspace: Mapping[str, int] = field(default_factory=dict, repr=False)
+
+
 def is_unoptimised(settings: RuntimeSettings) -> bool:
     """Whether a file runs as it stands under these settings."""
     return settings.session.get("graph_optimization_level") == "ORT_DISABLE_ALL"
 
 
 def run_written(
-    original: Original, path: Path, settings: RuntimeSettings, graph: Path | None
+    original: Original,
+    path: Path,
+    settings: RuntimeSettings,
+    graph: Path | None,
+    plain: Plain | None = None,
 ) -> Run:
-    """Run a written model on the original's inputs, and compare its outputs with those kept."""
+    """Run a written model on the original's inputs, and compare its outputs with those kept.
+
+    Under the runtime's optimisation it ends with the first outputs that are other ones, for
+    then both are compared without it.
+
+    Args:
+        original: as it ran.
+        path: the written file.
+        settings: of its session.
+        graph: where the runtime's own graph goes, if it is wanted.
+        plain: the original without optimisation, where the outputs are to be those of it.
+    """
     require_weights(path)
+    ends = original.repeats and not is_unoptimised(settings)
     asked = replace(
-        _examination(original, path, settings, original.looks),
+        _examination(original, path, settings, plain.looks if plain else original.looks),
         then="compare",
         outputs=original.seen.outputs,
         graph=graph,
+        until="difference" if ends else "end",
     )
     outcome, seen = examine(asked, original.asked.timeout)
     found = _verdict(original, outcome, seen)
@@ -67,7 +98,7 @@ def run_written(
 
 
 def unoptimised_both(
-    original: Original, path: Path, run: Run, settings: RuntimeSettings, folder: Path
+    original: Original, run: Run, folder: Path, again: Callable[[Plain], Run]
 ) -> Run:
     """Compare again where the first comparison found other bits: both without optimisation.
 
@@ -77,37 +108,34 @@ def unoptimised_both(
 
     Args:
         original: as it ran under the defaults.
-        path: the written file.
-        run: how it ran first.
-        settings: for the file as it stands.
+        run: how the written file ran first.
         folder: for outputs.
+        again: runs the written file as it stands, and holds it against the original as it
+            ran without optimisation.
     """
     assert run.seen is not None  # noqa: S101 - what never ran has no other bits
-    apart = [
-        look
-        for look, found in zip(original.looks, run.seen.looks, strict=False)
-        if found.differences
-    ]
     if run.as_written:
-        kept = [replace(look, folder=look.kept or look.folder, kept=None) for look in apart]
-        outcome, seen = examine(_plain(original, kept), original.asked.timeout)
-        again, found = run, seen
+        kept = [
+            replace(look, folder=look.kept or look.folder, kept=None)
+            for look, found in zip(original.looks, run.seen.looks, strict=False)
+            if found.differences
+        ]
+        outcome, seen = _run_plain(original, kept, "compare")
+        found = replace(run, verdict=_verdict(original, outcome, seen))
     else:
-        places = [_moved(look, folder / f"again{n}") for n, look in enumerate(apart)]
-        first = replace(
-            _examination(original, path, settings, places), outputs=original.seen.outputs
-        )
-        outcome, seen = examine(first, original.asked.timeout, _plain(original, places))
-        again = Run(settings, run.verdict, seen, as_written=True)
-        found = seen.then if seen else None
-    second = _verdict(original, outcome, found)
-    if second.status != "passed" or found is None:
+        looks = [_moved(look, folder / f"again{n}") for n, look in enumerate(original.looks)]
+        _, seen = _run_plain(original, looks, "save")
+        if seen is None or seen.differences:
+            return run
+        found = again(Plain(tuple(looks), seen.workspace))
+    if found.verdict.status != "passed" or seen is None:
         return run
     note = (
         "compared with the runtime's optimisation off: on, the order changes what it fuses, "
         f"and outputs differ by up to {run.verdict.max_abs_diff:.2g}"
     )
-    return replace(again, verdict=replace(second, notes=(*second.notes, note)))
+    verdict = replace(found.verdict, notes=(*found.verdict.notes, note))
+    return replace(found, verdict=verdict, as_written=True)
 
 
 def _moved(look: Look, folder: Path) -> Look:
@@ -115,10 +143,13 @@ def _moved(look: Look, folder: Path) -> Look:
     return replace(look, folder=folder, kept=None)
 
 
-def _plain(original: Original, looks: Sequence[Look]) -> Examination:
-    """Return the original without optimisation, held against what lies in other folders."""
+def _run_plain(
+    original: Original, looks: Sequence[Look], then: str
+) -> tuple[Outcome, Examined | None]:
+    """Run the original without optimisation, its outputs saved, or held against others."""
     asked = _examination(original, original.path, UNOPTIMISED, looks)
-    return replace(asked, then="compare", outputs=original.seen.outputs, runs=COMPARED)
+    asked = replace(asked, then=then, outputs=original.seen.outputs, runs=COMPARED)
+    return examine(asked, original.asked.timeout, "reexamine")
 
 
 def _examination(

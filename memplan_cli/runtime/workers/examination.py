@@ -37,6 +37,8 @@ class Examination:
         outputs: names to compare; none asks for all that the model has.
         rtol, atol: what is excused; two zeros ask for the same bits.
         graph: where the runtime's own graph goes, if it is wanted; without its weights.
+        until: ``difference`` ends it with the first run whose outputs are not what they
+            should be: nothing else is told then.
     """
 
     session: SessionJob
@@ -48,6 +50,7 @@ class Examination:
     rtol: float = 0.0
     atol: float = 0.0
     graph: Path | None = None
+    until: str = "end"
 
     def at(self, look: Look) -> SessionJob:
         """Return the session's job with other inputs."""

@@ -97,13 +97,13 @@ def baseline() -> Resident | None:
     """Return what lies in memory with the runtime imported; count the highest anew from here."""
     import onnxruntime  # noqa: F401 - what it takes by itself is nobody's model's
 
-    _give_back()
+    give_back()
     with suppress(OSError):  # a container may refuse it: then the highest of all counts
         _CLEAR.write_text(_RESET_PEAK, encoding="ascii")
     return resident()
 
 
-def _give_back() -> None:
+def give_back() -> None:
     """Give back what was freed: a session that lay in it would seem to take nothing."""
     gc.collect()
     with suppress(OSError, AttributeError):  # another C library has no such function
@@ -111,7 +111,10 @@ def _give_back() -> None:
 
 
 def beyond(
-    before: Resident | None, loaded: Resident | None, ran: Resident | None
+    before: Resident | None,
+    loaded: Resident | None,
+    ran: Resident | None,
+    device: int | None = None,
 ) -> ProcessBytes | None:
     """Return what a session took beyond what the process had before it.
 
@@ -119,6 +122,7 @@ def beyond(
         before: with the runtime imported, and nothing loaded.
         loaded: when the session stood.
         ran: after its first runs.
+        device: what it took on devices.
     """
     if before is None or loaded is None or ran is None:
         return None
@@ -127,4 +131,5 @@ def beyond(
         run=max(ran.highest - before.now, 0),
         private=max(ran.anonymous - before.anonymous, 0),
         file=max(ran.file - before.file, 0),
+        device=device,
     )

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 STOP = b"stop\n"
 """The request to end the job that runs."""
+
+Begin = Literal["waiting", "new"]
+"""Whether the process that waits for work of this kind does it, or one that starts with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,8 @@ class Request:
         err: the file for stderr.
         environment: its variables.
         limits: pairs of a resource and its most.
+        worker: the name under which its process waits for more; none: it ends.
+        begin: ``new`` ends the process that waits under this name before.
     """
 
     kind: str
@@ -33,3 +38,5 @@ class Request:
     err: str
     environment: Mapping[str, str]
     limits: Sequence[tuple[int, int]] = ()
+    worker: str = ""
+    begin: Begin = "waiting"

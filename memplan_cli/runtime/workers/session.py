@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -20,7 +22,7 @@ from memplan_cli.errors import RuntimeUnavailableError, SettingsError
 from memplan_cli.runtime.workers.worker import run_job
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from memplan_cli.core.results.observations import Setting
@@ -37,6 +39,9 @@ DETERMINISTIC = RuntimeSettings(
 DETERMINISTIC_CUDA = DETERMINISTIC.updated(
     RuntimeSettings(provider={"use_tf32": 0, "cudnn_conv_algo_search": "DEFAULT"})
 )
+
+_READ_CONFIG = "ORT_LOAD_CONFIG_FROM_MODEL"
+"""Where it is 1, ONNX Runtime takes the options of a file's ``ort_config``."""
 
 _PROBE_TIMEOUT = 120.0
 """Seconds for a session of one op; the first on CUDA loads all of its libraries."""
@@ -118,10 +123,25 @@ def make_session(model: Path | bytes, settings: RuntimeSettings, provider: str) 
         options.add_session_config_entry("session.use_env_allocators", "1")
     providers = [(provider, provider_options(settings, provider))]
     source = model if isinstance(model, bytes) else str(model)
-    session = ort.InferenceSession(source, options, providers=providers)
+    with given_options_count():
+        session = ort.InferenceSession(source, options, providers=providers)
     if session.get_providers()[0] != provider:
         raise RuntimeUnavailableError(f"the session is on {session.get_providers()[0]}")
     return session
+
+
+@contextmanager
+def given_options_count() -> Iterator[None]:
+    """Create sessions with the options that they are given, whatever their file says.
+
+    ONNX Runtime takes those of the file instead, and refuses a session that is told not to.
+    """
+    said = os.environ.pop(_READ_CONFIG, None)
+    try:
+        yield
+    finally:
+        if said is not None:
+            os.environ[_READ_CONFIG] = said
 
 
 def session_options(settings: RuntimeSettings) -> Any:  # noqa: ANN401 - ONNX Runtime has no types

@@ -23,6 +23,8 @@ from memplan_cli.runtime.workers.request import STOP, Request
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from memplan_cli.runtime.workers.request import Begin
+
 SERVER = ("-m", "memplan_cli.runtime.workers.server")
 
 _AT_IMPORT = (
@@ -104,8 +106,8 @@ class Server:
         self._busy = True
         return Forked(self)
 
-    def answer(self, timeout: float) -> int | None:
-        """Return how the request ended: its exit code, None if it was ended.
+    def answer(self, timeout: float) -> tuple[int, int | None]:
+        """Return which process did the request, and its exit code, None if it was ended.
 
         Raises:
             TimeoutError: nothing was said in that time.
@@ -123,7 +125,8 @@ class Server:
             self._answers += read
         line, _, self._answers = self._answers.partition(b"\n")
         self._busy = False
-        return cast("int | None", json.loads(line))
+        process, code = json.loads(line)
+        return process, code
 
     def stop(self) -> None:
         """End the job that runs, and wait until it is gone."""
@@ -152,6 +155,7 @@ class Forked:
     server: Server
     code: int | None = None
     over: bool = False
+    process: int = 0
 
     def wait(self, timeout: float) -> int:
         """Return the exit code.
@@ -162,7 +166,7 @@ class Forked:
         """
         if not self.over:
             try:
-                self.code = self.server.answer(timeout)
+                self.process, self.code = self.server.answer(timeout)
             except TimeoutError:
                 raise subprocess.TimeoutExpired(SERVER, timeout) from None
             except ServerGoneError:
@@ -221,14 +225,25 @@ def using(server: Server) -> Iterator[None]:
         running = former
 
 
-def forked(words: Sequence[str], log: Path, environment: Mapping[str, str]) -> Forked | None:
-    """Start a worker's job as a fork; None where it has to start anew."""
+def forked(
+    words: Sequence[str],
+    log: Path,
+    environment: Mapping[str, str],
+    worker: str = "",
+    begin: Begin = "new",
+) -> Forked | None:
+    """Start a worker's job as a fork; None where it has to start anew.
+
+    Under the name of a ``worker`` the process waits for more; ``begin`` says whether one that
+    waits under it does this job.
+    """
     server = running
     if server is None or not server.takes(environment):
         return None
     try:
         folder = str(Path.cwd())
-        request = Request("job", words, folder, str(log), str(log), environment)
+        where = folder, str(log), str(log), environment
+        request = Request("job", words, *where, worker=worker, begin=begin)
         return server.fork(request)
     except (OSError, ServerGoneError):
         return None

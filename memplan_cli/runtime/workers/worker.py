@@ -23,12 +23,18 @@ from memplan_cli.core.children import Child, end_with_parent
 from memplan_cli.core.interrupts import deferred
 from memplan_cli.core.results.observations import CUDA, DEFAULT_TIMEOUT
 from memplan_cli.errors import MemplanError, RuntimeTimeoutError, RuntimeUnavailableError
-from memplan_cli.runtime.workers.warm import ServerGoneError, forked, worker_environment
+from memplan_cli.runtime.workers.warm import (
+    Forked,
+    ServerGoneError,
+    forked,
+    worker_environment,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from memplan_cli.core.children import Ending
+    from memplan_cli.runtime.workers.request import Begin
 
 WORKER = ["-m", "memplan_cli.runtime.workers.worker"]
 
@@ -37,6 +43,7 @@ Json = dict[str, object]
 JOBS: Mapping[str, str] = {
     "probe": "memplan_cli.runtime.workers.jobs.probe",
     "examine": "memplan_cli.runtime.workers.jobs.examine",
+    "reexamine": "memplan_cli.runtime.workers.jobs.examine",
     "outputs": "memplan_cli.runtime.workers.jobs.outputs",
     "donated": "memplan_cli.runtime.workers.jobs.donated",
     "decode": "memplan_cli.runtime.workers.jobs.decode",
@@ -56,6 +63,12 @@ JOBS: Mapping[str, str] = {
     "soak": "memplan_cli.runtime.workers.jobs.soak",
 }
 """Each module has ``run(job) -> result``; it is imported in the child only."""
+
+_MEASURING = frozenset({"examine", "measure", "loading", "together", "resident", "soak"})
+"""Kinds of jobs whose figures are those of a process that has done nothing before.
+
+Where nobody asks for these figures, `reexamine` is an examination in a process that waits.
+"""
 
 _TAIL = 1200
 """Characters of a log or an error that are passed on, the last or the first."""
@@ -107,14 +120,20 @@ class Job:
     """A job in a process of its own, that ends with the block in which it is used."""
 
     def __init__(
-        self, arguments: list[str], job: Mapping[str, object], timeout: float
+        self,
+        arguments: list[str],
+        job: Mapping[str, object],
+        timeout: float,
+        about: About | None = None,
     ) -> None:
         """Start Python with these arguments and a folder that has ``job.json``.
+
+        Where processes are forked, one that has answered ``about`` a model answers again.
 
         Raises:
             RuntimeUnavailableError: there is no room for the job's temporary files.
         """
-        self._arguments, self._timeout = arguments, timeout
+        self._arguments, self._timeout, self._about = arguments, timeout, about
         self._found: Outcome | None = None
         self._process: Ending | None = None
         # Two sessions at the same time would take the memory of both.
@@ -155,6 +174,13 @@ class Job:
             self.end()
         return self._found
 
+    @property
+    def process(self) -> int:
+        """The number of the process that did it; several jobs may have one."""
+        if isinstance(self._process, Forked):
+            return self._process.process
+        return self._process.process.pid if isinstance(self._process, Child) else 0
+
     def end(self) -> None:
         """End the process if it is there still, and remove what it has left."""
         if _latest.job is self:
@@ -169,7 +195,8 @@ class Job:
         environment = {**worker_environment(), "TMPDIR": str(self._folder)}
         with deferred():  # nothing may come between a start and the name of what was started
             if self._forks:
-                self._process = forked(words[len(WORKER) :], log, environment)
+                kept = () if self._about is None else (self._about.model, self._about.begin)
+                self._process = forked(words[len(WORKER) :], log, environment, *kept)
             if self._process is None:
                 with log.open("wb") as sink:
                     command = [sys.executable, *words]
@@ -188,6 +215,14 @@ class Job:
         return _outcome(self._folder / "result.json", self._folder / "log", code)
 
 
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a process answers: everything about one model, and whether it has to be a new one."""
+
+    model: str
+    begin: Begin
+
+
 class _Latest(threading.local):
     """The job that this thread has started and not heard of."""
 
@@ -199,22 +234,39 @@ _latest = _Latest()
 
 
 def run_job(
-    kind: str, job: Mapping[str, object], *, timeout: float = DEFAULT_TIMEOUT
+    kind: str,
+    job: Mapping[str, object],
+    *,
+    timeout: float = DEFAULT_TIMEOUT,
+    about: Path | None = None,
 ) -> Outcome:
     """Run one job in a child process and wait for it at most ``timeout`` seconds."""
-    with start_job(kind, job, timeout=timeout) as started:
+    with start_job(kind, job, timeout=timeout, about=about) as started:
         return started.outcome()
 
 
 def start_job(
-    kind: str, job: Mapping[str, object], *, timeout: float = DEFAULT_TIMEOUT
+    kind: str,
+    job: Mapping[str, object],
+    *,
+    timeout: float = DEFAULT_TIMEOUT,
+    about: Path | None = None,
 ) -> Job:
     """Start one job in a child process; another one that was started ends before.
+
+    Args:
+        kind: what is to be done.
+        job: what it is told.
+        timeout: seconds that it may take.
+        about: the model that it is about: within `warm_workers` its process waits for more
+            of the same model, unless what is measured is a process that has done nothing yet.
 
     Raises:
         RuntimeUnavailableError: there is no room for the job's temporary files.
     """
-    return start_script([*WORKER, kind], job, timeout=timeout)
+    begin: Begin = "new" if kind in _MEASURING else "waiting"
+    whose = About(str(about.absolute()), begin) if about is not None else None
+    return start_script([*WORKER, kind], job, timeout=timeout, about=whose)
 
 
 def run_script(arguments: list[str], job: Mapping[str, object], *, timeout: float) -> Outcome:
@@ -227,13 +279,19 @@ def run_script(arguments: list[str], job: Mapping[str, object], *, timeout: floa
         return started.outcome()
 
 
-def start_script(arguments: list[str], job: Mapping[str, object], *, timeout: float) -> Job:
-    """Start Python with these arguments and a folder.
+def start_script(
+    arguments: list[str],
+    job: Mapping[str, object],
+    *,
+    timeout: float,
+    about: About | None = None,
+) -> Job:
+    """Start Python with these arguments and a folder, or a job of that process.
 
     Raises:
         RuntimeUnavailableError: there is no room for the job's temporary files.
     """
-    return Job(arguments, job, timeout)
+    return Job(arguments, job, timeout, about)
 
 
 def _outcome(result: Path, log: Path, code: int) -> Outcome:

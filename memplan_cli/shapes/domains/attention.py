@@ -37,7 +37,7 @@ def _self(past: int, element: int) -> Rule:
         length = shape[1] if before is None else summed((before[3], shape[1]))
         if node.number("past_present_share_buffer"):
             length = before[3] if before is not None else None
-        present = (2, shape[0], heads, length, part(hidden, heads))
+        present = (2, shape[0], heads or None, length, part(hidden, heads))
         return [Made(kind, last_as(shape, hidden)), Made(kind, present)]
 
     return rule
@@ -52,7 +52,7 @@ def _several(node: Node) -> Sequence[Made]:
     if len(query) == _PACKED:
         hidden = product((query[2], query[4]))
         return [Made(kind, (*query[:2], hidden)), *[Made(kind, None)] * 3]
-    wide, length = _values_and_length(node, key, value, heads)
+    wide, length = _values_and_length(key, value, heads)
     head, wide_head = part(query[-1], heads), part(wide, heads)
     past = node.ranked(6, 4) if node.has(6) else None
     if node.has(7 + 1) or (node.has(6) and past is None):  # a buffer that is shared
@@ -67,13 +67,11 @@ def _several(node: Node) -> Sequence[Made]:
     ]
 
 
-def _values_and_length(
-    node: Node, key: Shape | None, value: Shape | None, heads: int
-) -> tuple[Dim, Dim]:
+def _values_and_length(key: Shape | None, value: Shape | None, heads: int) -> tuple[Dim, Dim]:
     """Return how wide the values of all heads are together, and how many keys there are."""
     if key is not None and len(key) == _PACKED:  # keys and values in one
         return product((key[2], key[4])), key[1]
-    if not node.has(2) or value is None or key is None:
+    if value is None:
         return None, None
     if len(value) == _HEADS_APART:
         return product((heads, value[3])), value[2]

@@ -24,10 +24,6 @@ def _rows(node: Node) -> Dim:
     return None if shape is None else shape[0] if len(shape) == _MATRIX else 1
 
 
-def _is_matrix(node: Node) -> bool:
-    return node.ranked(0, _MATRIX) is not None
-
-
 def _extracted(node: Node) -> Sequence[Made]:
     """ArrayFeatureExtractor: the columns that are asked for."""
     shape, wanted = node.shape(0), node.shape(1)
@@ -89,7 +85,7 @@ def _tree_classes(node: Node) -> Sequence[Made]:
     rows = _rows(node)
     return [
         Made(_labels(node, "classlabels_strings"), (rows,)),
-        Made(FLOAT, (rows, count) if count and _is_matrix(node) else None),
+        Made(FLOAT, (rows, count) if count else None),
     ]
 
 
@@ -107,14 +103,14 @@ def _linear_classes(node: Node) -> Sequence[Made]:
 
 
 def _vector_classes(node: Node) -> Sequence[Made]:
-    """SVMClassifier: a score for each class, or for each pair of them."""
+    """SVMClassifier: a score for each class; of support vectors, for each pair of them."""
     labels = node.length("classlabels_strings") or node.length("classlabels_ints")
     is_machine = bool(node.length("vectors_per_class"))
     pairs = labels * (labels - 1) // 2
     two = 2
-    if not labels or not is_machine:
+    if not labels:
         count = None
-    elif node.length("prob_a"):
+    elif not is_machine or node.length("prob_a"):
         count = labels
     else:
         count = two if labels == two else pairs

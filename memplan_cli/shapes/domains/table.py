@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.onnx_io.protobuf import messages
 from memplan_cli.shapes.domains.attention import ATTENTION, standard
+from memplan_cli.shapes.domains.blocked import BLOCKED
 from memplan_cli.shapes.domains.learning import LEARNING
 from memplan_cli.shapes.domains.made import Made, Node, Rule, last_as
 from memplan_cli.shapes.domains.microsoft import MICROSOFT
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 
 
 def _normalized(node: Node) -> Sequence[Made]:
-    """SimplifiedLayerNormalization: the tensor, and a factor for each row."""
-    return [Made(node.element(0), node.shape(0)), Made(1, last_as(node.shape(0), 1))]
+    """SimplifiedLayerNormalization: the tensor in its scale's type, and a factor for each row."""
+    return [Made(node.element(1), node.shape(0)), Made(1, last_as(node.shape(0), 1))]
 
 
 DOMAINS: Mapping[str, Mapping[str, Rule]] = {
@@ -37,6 +38,7 @@ DOMAINS: Mapping[str, Mapping[str, Rule]] = {
     },
     "ai.onnx.ml": LEARNING,
     "com.microsoft": {**MICROSOFT, **PRODUCTS, **ATTENTION},
+    "com.microsoft.nchwc": BLOCKED,
 }
 """The rules of each domain, by operator."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from memplan_cli.analysis.dataflow import dataflow
@@ -14,7 +15,7 @@ from memplan_cli.transforms.chunking.axes.terms import Facts, Node, Role, node_o
 from memplan_cli.transforms.chunking.axes.windows import NCHWC, ROWS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     import numpy as np
 
@@ -24,6 +25,14 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, np.dtype[np.int64]]
 
+_FEW_ROWS = 8
+"""Rows below which no two pieces of them keep the bits."""
+
+
+def _any(node: Node, split: Split) -> bool:
+    del node, split
+    return True
+
 
 @dataclass(frozen=True)
 class Graph:
@@ -32,6 +41,7 @@ class Graph:
     Attributes:
         kept: Vars that stay one tensor: excluded ones, the loss.
         blocked: Vars whose channels lie in blocks behind the columns, whatever their dims say.
+        accepts: Which splits the form can write in which pieces come.
     """
 
     program: Program
@@ -41,17 +51,33 @@ class Graph:
     results: frozenset[VarId]
     weights: frozenset[VarId]
     blocked: frozenset[VarId]
+    accepts: Callable[[Node, Split], bool] = field(default=_any, repr=False)
     _nodes: dict[int, Node | None] = field(default_factory=dict, repr=False)
     _splits: dict[int, tuple[Split, ...]] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, program: Program, facts: Facts, kept: Collection[VarId] = ()) -> Graph:
+    def of(
+        cls,
+        program: Program,
+        facts: Facts,
+        kept: Collection[VarId] = (),
+        accepts: Callable[[Node, Split], bool] | None = None,
+    ) -> Graph:
         """Return the graph of a program."""
         weights = {v.id for v in program.vars.values() if v.origin is Origin.WEIGHT}
         results = frozenset(program.body.outputs)
         flow = dataflow(program.body)
         blocked = frozenset(_blocked(flow.ops))
-        return cls(program, flow, facts, frozenset(kept), results, frozenset(weights), blocked)
+        return cls(
+            program,
+            flow,
+            facts,
+            frozenset(kept),
+            results,
+            frozenset(weights),
+            blocked,
+            accepts or _any,
+        )
 
     @property
     def ops(self) -> tuple[Op, ...]:
@@ -73,7 +99,9 @@ class Graph:
             self._splits[at] = tuple(
                 each
                 for each in found
-                if self._leaves_weights(at, each) and self._keeps_blocks(at, each)
+                if self._leaves_weights(at, each)
+                and self._keeps_blocks(at, each)
+                and (node is None or self.accepts(node, each))
             )
         return self._splits[at]
 
@@ -93,7 +121,7 @@ class Graph:
         )
 
     def _leaves_weights(self, at: int, split: Split) -> bool:
-        """Whether weights are read whole: masks may be sliced, matrices are never copied."""
+        """Whether weights are not copied: masks may be sliced, columns are cut in the file."""
         op = self.ops[at]
         made = sum(self.bytes(var) for var in op.outputs if var)
         cut = [
@@ -101,8 +129,27 @@ class Graph:
             for var, part in zip(op.inputs, split.inputs, strict=True)
             if part is not None and var in self.weights
         ]
+        if split.role is Role.FREE:
+            return all(self.bytes(var) <= made for var in cut)
         return not cut or (
-            split.role is Role.FREE and all(self.bytes(var) <= made for var in cut)
+            self._has_few_rows(at) and all(self._is_own(at, var) for var in cut)
+        )
+
+    def _has_few_rows(self, at: int) -> bool:
+        """Whether a product has too few rows to be cut along them."""
+        dims = self.dims(self.ops[at].outputs[0])
+        return prod(dims[:-1]) < _FEW_ROWS
+
+    def _is_own(self, at: int, var: VarId) -> bool:
+        """Whether a weight of the file's is read by one op alone, so that it is kept once."""
+        program, reads = self.program, self.ops[at].inputs
+        return (
+            program.vars[var].dtype == "float32"
+            and self.readers(var) == (at,)
+            and reads.count(var) == 1
+            and var not in program.overridable
+            and var not in self.results
+            and var not in self.flow.producer
         )
 
     def bytes(self, var: VarId) -> int:

@@ -7,11 +7,13 @@ another way for a narrow piece. Measured with ONNX Runtime 1.31.1, float32, one 
 =========================  ==============================================================
 rows of a product          one row takes another kernel (gemv); from 4 the same
 columns of a product       one takes another kernel; narrow ones are summed in longer blocks
-query rows of attention    as rows of a product
+query rows of attention    as rows of a product; MultiHeadAttention takes blocks of rows, as many
+                           as a head of queries and one of values have elements: no rest of one
 tiles of a convolution     positions are columns of a product: the same where its sum is cut
                            into blocks as for the whole (`_block`); never less than 4 rows
 sums over the last axis    rows are summed from where registers are aligned: other rows of a
-                           piece lie otherwise unless a row fills whole registers
+                           piece lie otherwise unless a row, or what lies before a piece,
+                           fills whole registers; from 4 rows the same
 sums over other axes       one sample alone is summed in another order; from 4 the same
 Eigen's functions          elements are computed 4 to 16 at a time and the rest one by one,
                            by another formula: only where pieces have no such rest
@@ -27,7 +29,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-from memplan_cli.transforms.chunking.axes.normalisation import REDUCTIONS
+from memplan_cli.transforms.chunking.axes.normalisation import REDUCTIONS, reduced_axes
 from memplan_cli.transforms.chunking.axes.table import operator
 from memplan_cli.transforms.chunking.axes.terms import Role
 
@@ -47,7 +49,7 @@ _LEAST: Mapping[Role, int] = {
 
 _LEAST_OF_SUMS = 4
 
-_SUMS = frozenset(REDUCTIONS) - {"ReduceMax", "ReduceMin"}
+SUMS = frozenset(REDUCTIONS) - {"ReduceMax", "ReduceMin"}
 
 _TOGETHER = frozenset({"Acos", "Asin", "Atan", "Cos", "Log", "Mish", "Sin", "Softplus", "Tan"})
 """Functions whose last elements, those that fill no register, have another formula."""
@@ -69,19 +71,26 @@ def _block(columns: int, summed: int) -> int:
 
 def least(node: Node, split: Split) -> int:
     """Return how narrow a piece may be."""
-    if operator(node.op) in _SUMS:
-        return _LEAST_OF_SUMS
+    if operator(node.op) in SUMS:
+        rows = prod(node.made) // split.extent
+        return 1 if _sums_rows(node) and rows >= _LEAST_OF_SUMS else _LEAST_OF_SUMS
     return _LEAST[split.role]
+
+
+def _sums_rows(node: Node) -> bool:
+    """Whether what is summed lies together, so that any axes before are rows of one matrix."""
+    gone, rank = reduced_axes(node), len(node.shape(0) or ())
+    return gone is not None and sorted(gone) == list(range(rank - len(gone), rank))
 
 
 def keeps_bits(node: Node, split: Split, pieces: Iterable[Range]) -> bool:
     """Whether a kernel gives the same bits in these pieces as for the whole."""
     kind, narrowest = operator(node.op), least(node, split)
     row = prod(node.made) // split.extent
-    if kind in _SUMS and not _fills_registers(node):
-        return False
     pieces = tuple(pieces)
-    if not _has_same_blocks(node, split, pieces):
+    if kind in SUMS and not _begin_alike(node, split, pieces):
+        return False
+    if not _has_same_blocks(node, split, pieces) or _leaves_one_row(node, split, pieces):
         return False
     return all(
         stop - start >= narrowest
@@ -103,8 +112,24 @@ def _has_same_blocks(node: Node, split: Split, pieces: Iterable[Range]) -> bool:
     return all(_block((stop - start) * beside, summed) == whole for start, stop in pieces)
 
 
-def _fills_registers(node: Node) -> bool:
-    """Whether the rows that are summed begin alike, wherever in a tensor they lie."""
-    read, made = node.shape(0) or (), node.made
+def _leaves_one_row(node: Node, split: Split, pieces: Iterable[Range]) -> bool:
+    """Whether a fused attention computes one row alone, in the whole or in a piece."""
+    is_blocked = operator(node.op) == "com.microsoft:MultiHeadAttention"
+    if not is_blocked or split.role is not Role.QUERIES:
+        return False
+    elements = (node.shape(0) or (0,))[-1] + node.made[-1]
+    block = elements // node.integer("num_heads", 1)
+    counts = (split.extent, *(stop - start for start, stop in pieces))
+    return any(count % block == 1 for count in counts)
+
+
+def _begin_alike(node: Node, split: Split, pieces: Iterable[Range]) -> bool:
+    """Whether the rows that are summed begin alike in registers, whole and in pieces."""
+    read, made, part = node.shape(0) or (), node.made, split.inputs[0]
     is_kept = len(made) == len(read) and made[-1] == read[-1] > 1
-    return is_kept or read[-1] % _REGISTERS == 0
+    if is_kept or read[-1] % _REGISTERS == 0:
+        return True
+    if part is None or prod(read[: part.axis]) > 1:
+        return False
+    below = prod(read[part.axis + 1 :])
+    return all(part.reach(piece)[0] * below % _REGISTERS == 0 for piece in pieces)

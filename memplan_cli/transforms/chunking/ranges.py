@@ -43,7 +43,7 @@ def pieces_of(graph: Graph, region: Region, count: int) -> tuple[Piece, ...] | N
     found = []
     for number in range(count):
         wanted = {var: (at[number], at[number + 1]) for var, at in cuts.items()}
-        computed = _computed(graph, region, wanted)
+        computed = computed_for(graph, region, wanted)
         if computed is None:
             return None
         found.append(Piece(computed, wanted))
@@ -69,9 +69,10 @@ def _cuts(graph: Graph, region: Region, var: VarId, count: int) -> list[int]:
     return sorted(set(cuts))
 
 
-def _computed(
+def computed_for(
     graph: Graph, region: Region, wanted: Mapping[VarId, Range]
 ) -> dict[int, Range] | None:
+    """Return the range of its split that each op computes; None where one makes nothing."""
     needed = dict(wanted)
     computed: dict[int, Range] = {}
     for at in sorted(region.splits, reverse=True):

@@ -10,7 +10,8 @@ from a tensor by the op that makes its border, the bytes that stay whole, the le
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.transforms.chunking.axes.terms import Role
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 _MOST_OPS = 400
 """Ops of a region: what bounds the time of growing one."""
+
+_LIGHTER = 0.9
+"""A light op that makes so much of what is whole is part of a region, not a choice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,21 @@ class Region:
 
 
 def regions_of(graph: Graph, seed: VarId, axis: int) -> Iterator[Region]:
-    """Yield regions around a tensor, sliced along one of its axes, each of a smaller border."""
+    """Yield regions around a tensor, sliced along one of its axes, each holding less whole.
+
+    What is light and makes much less whole is part of a region, not a choice.
+    """
+    least = 0
+    for stage, following in pairwise(chain(growing(graph, seed, axis), [None])):
+        if stage is None or (len(stage[0].splits) > 1 and stage[1] >= least):
+            continue
+        region, least = stage
+        if following is None or not _is_lighter(region, following, least * _LIGHTER):
+            yield _without_ends(graph, region)
+
+
+def growing(graph: Graph, seed: VarId, axis: int) -> Iterator[tuple[Region, int]]:
+    """Yield each region that grows from a tensor, with the bytes that it leaves whole."""
     start = graph.flow.producer.get(seed)
     if start is None:
         return
@@ -65,22 +83,54 @@ def regions_of(graph: Graph, seed: VarId, axis: int) -> Iterator[Region]:
 
 def _grown(
     graph: Graph, first: Mapping[int, Split], seed: VarId, axis: int
-) -> Iterator[Region]:
+) -> Iterator[tuple[Region, int]]:
     ops, copied = dict(first), frozenset[int]()
     if not all(_fits(graph, {}, at, split) for at, split in ops.items()):
         return
-    least = held(graph, ops, copied) + 1
     while len(ops) < _MOST_OPS:
-        now = held(graph, ops, copied)
-        if now < least:
-            given, results = outside(graph, ops, copied)
-            least = now
-            yield Region(dict(ops), tuple(given), tuple(results), seed, axis, copied)
+        given, results = outside(graph, ops, copied)
+        region = Region(dict(ops), tuple(given), tuple(results), seed, axis, copied)
+        yield region, held(graph, ops, copied)
         found = min(_steps(graph, ops, copied), default=None)
         if found is None:
             return
         ops[found.at] = graph.splits(found.at)[found.number]
         copied |= {found.at} if found.is_copy else set()
+        copied -= {at for at in copied if _is_own(graph, ops, at)}
+
+
+def _is_own(graph: Graph, ops: Mapping[int, Split], at: int) -> bool:
+    """Whether all that read what an op makes are in the region by now."""
+    return all(
+        var not in graph.results and all(reader in ops for reader in graph.readers(var))
+        for var in graph.ops[at].outputs
+    )
+
+
+def _is_lighter(region: Region, following: tuple[Region, int], most: float) -> bool:
+    """Whether a region that follows has a light op more, and at most so much whole."""
+    grown, whole = following
+    joined = [split for at, split in grown.splits.items() if at not in region.splits]
+    is_light = all(split.role is Role.FREE for split in joined)
+    return is_light and grown.copied == region.copied and bool(joined) and whole <= most
+
+
+def _without_ends(graph: Graph, region: Region) -> Region:
+    """Return a region without those last ops that make more whole than they read."""
+    left, copied = dict(region.splits), region.copied
+    least = border(graph, left, copied)
+    for at in sorted(region.splits, reverse=True):
+        made = graph.ops[at].outputs
+        if at in copied or any(r in left for var in made for r in graph.readers(var)):
+            continue
+        without = {each: split for each, split in left.items() if each != at}
+        less = border(graph, without, copied) if without.keys() - copied else least
+        if less < least:
+            left, least = without, less
+    if len(left) == len(region.splits):
+        return region
+    given, results = outside(graph, left, copied)
+    return replace(region, splits=left, given=tuple(given), results=tuple(results))
 
 
 class _Step(NamedTuple):

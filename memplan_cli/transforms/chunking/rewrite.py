@@ -15,23 +15,23 @@ from itertools import accumulate, compress
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.dataflow import op_reads
-from memplan_cli.analysis.topological import nearest_order
 from memplan_cli.core.program import Op, Origin, Program, Var, VarId
+from memplan_cli.core.results.chunks import Cut
 from memplan_cli.transforms.chunking.axes.table import edit
+from memplan_cli.transforms.chunking.axes.terms import Role
 from memplan_cli.transforms.chunking.axes.windows import ROWS
 from memplan_cli.transforms.chunking.ranges import pieces_of, result_part
+from memplan_cli.transforms.chunking.schedule import INSERTED, schedule
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from memplan_cli.core.program import Attribute
+    from memplan_cli.core.results.chunks import NewWeight
     from memplan_cli.transforms.chunking.axes.terms import Causal, Dims, Edit, Part, Range
     from memplan_cli.transforms.chunking.graph import Graph
     from memplan_cli.transforms.chunking.ranges import Piece
     from memplan_cli.transforms.chunking.region import Region
-
-INSERTED = -1
-"""The ``source`` of an op that stands for no node of the file."""
 
 _SLICES_BY_INPUT = 10
 """The opset since which Slice is told by inputs where it begins and ends."""
@@ -47,12 +47,12 @@ class Chunked:
 
     Attributes:
         program: The ops, those of regions once for each piece.
-        constants: Values of the new weights, all int64.
+        constants: What the new weights are: int64 values, or ranges of weights.
         places: Where the ops of each region begin and end in the schedule, in the order given.
     """
 
     program: Program
-    constants: Mapping[VarId, Dims] = field(default_factory=dict)
+    constants: Mapping[VarId, NewWeight] = field(default_factory=dict)
     places: tuple[Range, ...] = ()
 
 
@@ -65,7 +65,7 @@ def chunked(graph: Graph, chosen: Sequence[tuple[Region, int]]) -> Chunked | Non
         graph: The program as it is.
         chosen: Regions that share no op, with the number of their pieces.
     """
-    order = _order(graph, [region for region, _ in chosen])
+    order = schedule(graph, [region for region, _ in chosen])
     if order is None:
         return None
     cut = [pieces_of(graph, region, count) for region, count in chosen]
@@ -82,35 +82,6 @@ def chunked(graph: Graph, chosen: Sequence[tuple[Region, int]]) -> Chunked | Non
     return writer.finished([begun[number] for number in range(len(chosen))])
 
 
-def _order(graph: Graph, regions: Sequence[Region]) -> list[int] | None:
-    """Return ops, then regions, by number in an order in which all is made before it is read."""
-    ops = range(len(graph.ops))
-    place = {
-        at: number
-        for number, region in enumerate(regions, start=len(ops))
-        for at in region.splits
-        if at not in region.copied
-    }
-    after: list[set[int]] = [set() for _ in range(len(ops) + len(regions))]
-    for at in ops:
-        for above in graph.above(at):
-            one, other = place.get(above, above), place.get(at, at)
-            if one != other:
-                after[one].add(other)
-    for number, region in enumerate(regions, start=len(ops)):
-        for at in region.copied:
-            own = (place.get(above, above) for above in graph.above(at))
-            for above in own:
-                if above != number:
-                    after[above].add(number)
-    # A region goes where its first op stood, or as soon after as what it reads is there.
-    ranks = [*ops, *(min(set(region.splits) - region.copied) for region in regions)]
-    steps = nearest_order([sorted(later) for later in after], ranks.__getitem__)
-    if len(steps) < len(after):
-        return None
-    return [step for step in steps if step not in place]
-
-
 class _Writer:
     """Writes ops, those of regions piece by piece, and the vars that they make."""
 
@@ -119,6 +90,7 @@ class _Writer:
         self.ops: list[Op] = []
         self._vars = dict(graph.program.vars)
         self._constants: dict[Dims, VarId] = {}
+        self._cuts: dict[VarId, NewWeight] = {}
         self._gone: set[VarId] = set()
 
     def finished(self, places: Sequence[Range]) -> Chunked:
@@ -138,7 +110,8 @@ class _Writer:
         count = [0, *accumulate(map(int, stays))]
         vars_ = {var: facts for var, facts in self._vars.items() if var not in dead}
         body = replace(program.body, ops=ops)
-        constants = {var: values for values, var in self._constants.items()}
+        values: dict[VarId, NewWeight] = {var: each for each, var in self._constants.items()}
+        constants = {**values, **self._cuts}
         where = tuple((count[start], count[stop]) for start, stop in places)
         return Chunked(replace(program, body=body, vars=vars_), constants, where)
 
@@ -223,6 +196,15 @@ class _Writer:
             self._constants[values] = name
         return self._constants[values]
 
+    def cut(self, var: VarId, suffix: str, axis: int, places: Range) -> VarId:
+        """Return a weight that is a range of another."""
+        dims = list(self._dims(var))
+        dims[axis] = places[1] - places[0]
+        name = self.made(var, suffix, tuple(dims))
+        self._vars[name] = self._vars[name]._replace(origin=Origin.WEIGHT)
+        self._cuts[name] = Cut(self._vars[var].name, axis, *places)
+        return name
+
     def made(self, var: VarId, suffix: str, dims: Dims, dtype: str | None = None) -> VarId:
         """Return a new var of a piece of another, or of what goes with it."""
         facts = self._vars[var]
@@ -257,7 +239,9 @@ class _PieceWriter:
                 raise ValueError(f"{op.label} has no shapes")
             changed = edit(node, split, turn)
             inputs = [
-                self._read(var, part, turn)
+                self._own_columns(var, part, turn)
+                if split.role is Role.COLUMNS and var in self.graph.weights
+                else self._read(var, part, turn)
                 for var, part in zip(op.inputs, split.inputs, strict=True)
             ]
             for position, values in changed.constants.items():
@@ -305,6 +289,13 @@ class _PieceWriter:
         if part is None or not var:
             return var
         return self._cut(var, part.axis, part.range(turn, self.graph.dims(var)[part.axis]))
+
+    def _own_columns(self, var: VarId, part: Part | None, turn: Range) -> VarId:
+        """Return the columns of a weight that a piece reads, which the file has apart."""
+        if part is None:
+            return var
+        places = part.range(turn, self.graph.dims(var)[part.axis])
+        return self.writer.cut(var, self.suffix, part.axis, places)
 
     def _make(self, var: VarId, part: Part | None, turn: Range) -> VarId:
         if part is None or not var:

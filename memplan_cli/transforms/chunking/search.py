@@ -20,6 +20,8 @@ from memplan_cli.core.problem import Problem, pressure
 from memplan_cli.core.program import Origin
 from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.transforms.chunking.bound import Bound, lower_bound
+from memplan_cli.transforms.chunking.columns import by_columns
+from memplan_cli.transforms.chunking.graph import Graph
 from memplan_cli.transforms.chunking.region import Region, regions_of
 from memplan_cli.transforms.chunking.rewrite import Chunked, chunked
 
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.program import Op, Program, VarId
     from memplan_cli.core.symbolic.sizes import Size
-    from memplan_cli.transforms.chunking.graph import Graph
     from memplan_cli.transforms.terms import Terms
 
 LAUNCH = 20_000
@@ -126,6 +127,39 @@ def search(graph: Graph, terms: Terms, budget: float) -> Found:
         work,
         bound,
     )
+
+
+def search_by_columns(graph: Graph, terms: Terms, found: Found, budget: int) -> Found:
+    """Return what is found where products across read copies, if that comes nearer to a budget.
+
+    Args:
+        graph: The program as it is.
+        terms: What is planned of it.
+        found: What was found without copies.
+        budget: Bytes.
+    """
+    copied = by_columns(graph, budget)
+    if copied is None:
+        return found
+    program = copied.program
+    sizes = _sizes(program, graph.program, terms.sizes)
+    facts = replace(graph.facts, constants={**graph.facts.constants, **copied.constants})
+    own = Graph.of(program, facts, graph.kept)
+    other = search(own, replace(terms, sizes=sizes), budget)
+    if other.peak > budget:
+        # One of the two passes may have stopped at what the other then has whole.
+        tighter = search(own, replace(terms, sizes=sizes), budget // 2)
+        other = min(other, tighter, key=lambda each: each.peak)
+    if other.peak >= found.peak:
+        return found
+    kept = {
+        var: each
+        for var, each in copied.constants.items()
+        if var in other.chunked.program.vars
+    }
+    chunked = replace(other.chunked, constants={**kept, **other.chunked.constants})
+    work = (1 + other.extra) * other.work / found.work - 1 if found.work else 0.0
+    return replace(other, chunked=chunked, before=found.before, extra=work, work=found.work)
 
 
 def _between(before: int, budget: int) -> Iterator[int]:

@@ -18,6 +18,7 @@ from memplan_cli.core.progress import Detail, silent
 from memplan_cli.transforms.ordering.order import DEFAULT_WORK, best_order
 from memplan_cli.transforms.rematerialization.bound import Bound, number
 from memplan_cli.transforms.rematerialization.prune import pruned
+from memplan_cli.transforms.rematerialization.resident_bound import resident_bound
 from memplan_cli.transforms.rematerialization.solve import Solver, Trial
 from memplan_cli.transforms.rematerialization.tidy import tidy
 
@@ -71,6 +72,8 @@ class Recomputation:
     bound: int
     """No order of the program, with whatever copies, has a smaller `live_peak` of
     intermediates alone."""
+    resident_bound: int
+    """None has less of intermediates and outputs together."""
 
     @property
     def met(self) -> bool:
@@ -105,11 +108,12 @@ def auto(
         # What no order can reach is not worth the work of trying.
         search.fit(max(budget, search.floor))
         chosen = search.best(budget)
-    bound = search.lower.least
+    bound, floor = search.lower.least, search.floor
     if budget is not None and budget < chosen.peak and not search.is_large:
         bound = search.lower.below(chosen.peak)
         # A search that aims at what cannot be reached takes much for little.
-        search.fit(max(budget, search.held.below(chosen.peak), search.floor))
+        floor = max(floor, search.held.below(chosen.peak))
+        search.fit(max(budget, floor))
         chosen = search.best(budget)
     chosen = search.prune(chosen, chosen.peak if budget is None else budget)
     return Recomputation(
@@ -120,6 +124,7 @@ def auto(
         tuple(search.point(trial) for trial in search.curve()),
         budget,
         bound,
+        floor,
     )
 
 
@@ -136,9 +141,7 @@ class _Search:
         self.first = solver.as_it_is()
         self.lower = Bound(program, terms)
         self.held = Bound(program, replace(self._terms, sizes=terms.sizes))
-        # At the end all outputs are there.
-        given = sum(number(terms.results, var) for var in terms.results)
-        self.floor = max(self.held.least, given)
+        self.floor = resident_bound(self.held, terms)
         self._trials = [self.first]
         self._solvers: dict[str, Solver] = {"file": solver}
         self.is_large = len(program.body.ops) > LARGE

@@ -59,6 +59,15 @@ class Bound:
         """Return the bytes of what an op touches, less what it may overwrite."""
         return sum(self._values.size[value] for value in touched) - self._overwritten[at]
 
+    @property
+    def ops(self) -> tuple[Op, ...]:
+        """Return the ops of the top block."""
+        return tuple(self._values.flow.ops)
+
+    def need_at(self, at: int) -> int:
+        """Return what the op at a place touches, and what is pinned."""
+        return self._always + self._need[at]
+
     def below(self, reached: int) -> int:
         """Return a bound that is at least `least` and at most a peak that was reached.
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from re import findall
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from memplan_cli.analysis.demands import LADDER, STRIDES, Wanted, demands, least_agreeing
 from memplan_cli.core.symbolic.dims import bind_dim, binding_text, symbols_of
@@ -51,6 +51,10 @@ _MOST_WORDS = 12
 
 Dims = dict[str, int]
 
+Trust = Literal["tried", "believed"]
+"""Whether a model is run at the sizes assumed, or the first are believed: whoever runs it in
+any case finds out, and begins anew with sizes that were tried."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settled:
@@ -60,7 +64,9 @@ class Settled:
     loaded: Loaded
 
 
-def settle(source: LazyModel, path: Path, settings: Settings) -> Settled:
+def settle(
+    source: LazyModel, path: Path, settings: Settings, trust: Trust = "tried"
+) -> Settled:
     """Read a model and find what nobody said of its sizes.
 
     Dims stay free in the program, and settings say what is assumed of them. Where sizes are
@@ -86,6 +92,8 @@ def settle(source: LazyModel, path: Path, settings: Settings) -> Settled:
     if not search.may_run:
         least = least_agreeing(demands(loaded.program), Wanted(free, search.fixed))
         return Settled(_assuming(settings, least), loaded)
+    if trust == "believed" and not gaps:
+        return Settled(_assuming(settings, search.first(loaded)), loaded)
     return search.run(loaded, known)
 
 
@@ -124,6 +132,15 @@ def settle_all_but(
     return Settled(
         settings, read_completely(source, path, replace(search.bindings, dims=settings.dims))
     )
+
+
+def names_left_open(source: LazyModel, path: Path, settings: Settings) -> tuple[str, ...]:
+    """Return the names of the dims that settings leave open, as options take them.
+
+    Raises:
+        MemplanError: the model or a setting is wrong.
+    """
+    return tuple(_Search(source, path, bind(source.model, settings)).free)
 
 
 def _assuming(settings: Settings, dims: Mapping[str, int]) -> Settings:
@@ -181,7 +198,7 @@ class _Search:
         gaps = self.gaps(loaded.program)
         asked = demands(loaded.program) if self.free and known is None else ()
         every = [dict(known)] if known is not None else list(self._candidates(asked))
-        first = _without_empty(every, loaded.program, self.fixed) or every
+        first = self._with_places(every, loaded.program)
         copy = numbered(self.source.model) if gaps else None
         from memplan_cli.runtime.trials import first_that_runs
 
@@ -203,6 +220,20 @@ class _Search:
         bindings = replace(self.bindings, dims=settings.dims)
         seen = read_seen(self.source, bindings, tried.known, loaded.program, whose)
         return Settled(settings, seen)
+
+    def first(self, loaded: Loaded) -> Dims:
+        """Return the sizes that would be tried first."""
+        least = dict.fromkeys(self.free, 1)
+        if _without_empty([least], loaded.program, self.fixed):
+            return least
+        program = loaded.program
+        candidates = self._candidates(demands(program))
+        found = (dims for dims in candidates if _without_empty([dims], program, self.fixed))
+        return next(found, least)
+
+    def _with_places(self, every: list[Dims], program: Program) -> list[Dims]:
+        """Return the sizes at which nothing comes to nothing, all where it does at each."""
+        return _without_empty(every, program, self.fixed) or every
 
     @property
     def _has_data(self) -> bool:

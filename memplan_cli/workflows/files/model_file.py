@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from memplan_cli.planning.decided import Source
     from memplan_cli.planning.planner import Planned
     from memplan_cli.settings.settings import Settings
-    from memplan_cli.workflows.files.assuming import Settled
+    from memplan_cli.workflows.files.assuming import Settled, Trust
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +76,27 @@ def read_model(path: Path) -> ModelFile:
     return file
 
 
+@dataclass(frozen=True, slots=True)
+class Early:
+    """What a run of the model, that is made in any case, takes from and gives to its planning.
+
+    Attributes:
+        trust: whether sizes have to be tried before.
+        begin: called when every size is found; what it starts goes on meanwhile.
+    """
+
+    trust: Trust = "tried"
+    begin: Callable[[ModelFile, Settings], None] | None = None
+
+
 def plan_model(
     file: ModelFile,
     settings: Settings,
     progress: Callable[[str], None] | None = None,
     allocate: Allocator | None = None,
-    before: Callable[[ModelFile, Settings], None] | None = None,
+    early: Early | None = None,
 ) -> Planned:
     """Plan a model that was read, with an allocator of the caller's if there is one.
-
-    ``before`` is called when every size is found, and what it starts goes on meanwhile.
 
     What comes back has the settings that it was planned under: all that runs the model goes
     by these.
@@ -98,9 +109,10 @@ def plan_model(
     refuse_caches(settings)
     if progress:
         progress("reading")
-    found = settle(file.lazy, file.path, settings)
-    if before:
-        before(file, found.settings)
+    early = early or Early()
+    found = settle(file.lazy, file.path, settings, early.trust)
+    if early.begin:
+        early.begin(file, found.settings)
     return plan_settled(file, found, progress, allocate)
 
 
@@ -142,7 +154,7 @@ def plan_settled(
     )
 
 
-def bind_whole(file: ModelFile, settings: Settings) -> Settings:
+def bind_whole(file: ModelFile, settings: Settings, trust: Trust = "tried") -> Settings:
     """Return settings with a number for every dim of a model, as a run needs them.
 
     Raises:
@@ -155,7 +167,7 @@ def bind_whole(file: ModelFile, settings: Settings) -> Settings:
     bound = bind(file.model, settings)
     if bound.inputs.assumed is not None or free_dims(file.model).keys() <= bound.dims.keys():
         return bound
-    return settle(file.lazy, file.path, bound).settings
+    return settle(file.lazy, file.path, bound, trust).settings
 
 
 def knowing(model: ModelProto, source: Source, settings: Settings) -> Source:

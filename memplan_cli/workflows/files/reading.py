@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import Origin, Program, VarId, intermediates
+from memplan_cli.core.quantities import counted
 from memplan_cli.core.symbolic.dims import symbols_of
 from memplan_cli.core.symbolic.polynomials import format_atom
 from memplan_cli.core.symbolic.sizes import BITS, size_of
@@ -72,7 +73,8 @@ def read_seen(
     gaps = dict.fromkeys((*missing_sizes(before), *unbound(before, bindings.dims)))
     text = f"were read off one run on {whose}; other data may need more"
     found = _read_with(source, replace(bindings, dims=dims), known, tuple(gaps), text)
-    filled = _filled(found.program, {**_numbers_in(before), **known})
+    # What was known in numbers before may be hidden again by turns that differ.
+    filled = _filled(found.program, {**numbers_in(before), **known})
     absent = _not_run(filled, known)
     if absent:
         note = (
@@ -84,8 +86,8 @@ def read_seen(
     return replace(found, program=filled, observed=True)
 
 
-def _numbers_in(program: Program) -> Known:
-    """Return what was known in numbers before: turns that differ may hide it again."""
+def numbers_in(program: Program) -> Known:
+    """Return the type and shape of what has a size in numbers."""
     return {
         var: (facts.dtype, facts.shape)
         for var, facts in program.vars.items()
@@ -161,7 +163,7 @@ def _read_with(
     gained = [var for var in before if var not in after]
     if not gained:
         return loaded
-    note = f"the shapes of {len(gained)} tensors {how}: {_named(gained)}"
+    note = f"shapes of {counted(len(gained), 'tensor')} {how}: {_named(gained)}"
     return replace(loaded, warnings=(*loaded.warnings, note))
 
 

@@ -207,7 +207,8 @@ class RewrittenFiles(OutputFiles):
         notes = {**notes, FOLDED: f"{count} constants{where}"}
         model, program = folded.model, folded.program
         if planned.plan.report.chunked.regions:
-            model, program = chunked_model(model, program, planned.constants)
+            folders = (self._rewriting.file.path.parent, out.parent)
+            model, program = chunked_model(model, program, planned.constants, folders)
         return self._written(model, program, notes)
 
     def _in_pieces(self, notes: Mapping[str, str]) -> Iterable[bytes]:
@@ -215,7 +216,8 @@ class RewrittenFiles(OutputFiles):
         from memplan_cli.onnx_io.writing.chunked import chunked_model
 
         planned, model = self._rewriting.planned, self._rewriting.file.model
-        cut, program = chunked_model(model, planned.program, planned.constants)
+        folders = (self._rewriting.file.path.parent,)
+        cut, program = chunked_model(model, planned.program, planned.constants, folders)
         return self._written(cut, program, notes)
 
     def finish(self, plan: Plan) -> tuple[Plan, tuple[Path, ...]]:
@@ -280,11 +282,12 @@ def _recorded(rewriting: Rewriting, plan: Plan) -> bytes:
 
     What optimisation would undo or make unsafe is run as it stands, measured or not.
     """
-    from memplan_cli.onnx_io.recorded import Recorded, settings_entry
+    from memplan_cli.onnx_io.recorded import Recorded, config_entry, settings_entry
 
-    runtime = plan.report.runtime
+    model, runtime = rewriting.file.model, plan.report.runtime
     if runtime is not None and runtime.settings is not None:
-        return settings_entry(Recorded(runtime.provider, runtime.settings))
+        found = settings_entry(Recorded(runtime.provider, runtime.settings))
+        return found + config_entry(runtime.settings, model)
     if not rewriting.only_as_written:
         return b""
     from memplan_cli.runtime.graph.offline import FREED_AT_ONCE
@@ -292,7 +295,7 @@ def _recorded(rewriting: Rewriting, plan: Plan) -> bytes:
     provider = PROVIDERS.get(rewriting.settings.target, CPU)
     donated = {made: given for given, made in plan.report.donated.pairs}
     bound = replace(FREED_AT_ONCE, io_binding=donated)
-    return settings_entry(Recorded(provider, bound))
+    return settings_entry(Recorded(provider, bound)) + config_entry(bound, model)
 
 
 def _seen_from(folder: Path, plan: Plan) -> Plan:

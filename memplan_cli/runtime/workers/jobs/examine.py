@@ -19,6 +19,7 @@ from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.results.observations import Difference, RuntimeSettings
 from memplan_cli.core.serialization import to_json
 from memplan_cli.runtime.workers.bits import Tolerance
+from memplan_cli.runtime.workers.device_memory import device_use, taken
 from memplan_cli.runtime.workers.examination import Examination, Look
 from memplan_cli.runtime.workers.jobs.measure import STATISTICS, workspace_in
 from memplan_cli.runtime.workers.jobs.observed import shapes_in
@@ -36,12 +37,8 @@ if TYPE_CHECKING:
 
 
 def run(job: Json) -> Json:
-    """Examine a model; with ``then``, another one after it, when the first session is gone."""
-    found = _examined(from_json(Examination, job["examination"], "the job"))
-    if job.get("then"):
-        then = _examined(from_json(Examination, job["then"], "the job"))
-        found["then"] = then
-    return found
+    """Examine a model; the session is gone when this returns."""
+    return _examined(from_json(Examination, job["examination"], "the job"))
 
 
 @dataclass(slots=True)
@@ -53,6 +50,7 @@ class _Seen:
     milliseconds: list[float] = field(default_factory=list)
     effort: list[float] = field(default_factory=list)
     process: ProcessBytes | None = None
+    ended: bool = False
     events: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -61,11 +59,13 @@ def _examined(asked: Examination) -> Json:
         folder = Path(name)
         seen = _session(asked, folder)
         gc.collect()
-        # Their workspace would count among that of the first.
-        seen.looks += [_at(asked, seen.outputs, look) for look in asked.looks[1:]]
         # The statistics are written when the session goes.
         workspace = workspace_in(folder / STATISTICS)
-    graph = asked.graph
+        graph = asked.graph
+        if seen.ended:
+            graph = None
+        else:  # their workspace would count among that of the first
+            seen.looks += [_at(asked, seen.outputs, look) for look in asked.looks[1:]]
     return {
         "outputs": seen.outputs,
         "looks": seen.looks,
@@ -84,7 +84,7 @@ def _session(asked: Examination, folder: Path) -> _Seen:
     # Imported before anything is counted: what the runtime itself takes is no session's.
     importlib.import_module("onnxruntime")
     feed = asked.session.feed()
-    before = baseline()
+    device, before = device_use(asked.session.provider), baseline()
     session = asked.session.session(_profiled(folder))
     loaded = resident()
     known = [output.name for output in session.get_outputs()]
@@ -94,7 +94,11 @@ def _session(asked: Examination, folder: Path) -> _Seen:
     runs = _Runs(asked, session, feed, wanted, asked.looks[0], missing)
     for number in range(asked.runs):
         runs.run(number, seen)
-    seen.process = beyond(before, loaded, resident())
+        seen.ended = asked.until == "difference" and any(d.beyond for d in runs.differences)
+        if seen.ended:
+            break
+    on_device = taken(device, device_use(asked.session.provider))
+    seen.process = beyond(before, loaded, resident(), on_device)
     profile = Path(session.end_profiling())
     seen.events = json.loads(profile.read_text(encoding="utf-8"))
     seen.looks.append(runs.result())

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from memplan_cli.core.results.observations import RuntimeSettings
 from memplan_cli.core.serialization import to_json
+from memplan_cli.runtime.workers.device_memory import device_use, taken
 from memplan_cli.runtime.workers.process_memory import baseline, beyond, resident
 from memplan_cli.runtime.workers.profile import read_profile
 from memplan_cli.runtime.workers.running import run as run_session
@@ -53,11 +54,13 @@ def run(job: Json) -> Json:
         if job.get("workspace"):
             entry = {"session.collect_node_memory_stats_to_file": str(statistics)}
             profiled = profiled.updated(RuntimeSettings(session_config=entry))
+        device = device_use(task.provider)
         empty, before = baseline(), time.perf_counter()
         session = task.session(profiled)
         loading, loaded = time.perf_counter() - before, resident()
         _repeat(session, feed, task.settings, int(str(job["runs"])))
-        process = beyond(empty, loaded, resident())
+        on_device = taken(device, device_use(task.provider))
+        process = beyond(empty, loaded, resident(), on_device)
         profile = Path(session.end_profiling())
         recording = read_profile(json.loads(profile.read_text(encoding="utf-8")))
         # The statistics are written when the session goes.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.serialization import to_json
+from memplan_cli.runtime.workers.device_memory import device_use, taken
 from memplan_cli.runtime.workers.process_memory import baseline, beyond, resident
 from memplan_cli.runtime.workers.running import run as run_session
 from memplan_cli.runtime.workers.session import run_options
@@ -19,11 +20,12 @@ def run(job: Json) -> Json:
     task = SessionJob.of(job)
     feed = task.feed()
     options = run_options(task.settings)
-    before = baseline()
+    device, before = device_use(task.provider), baseline()
     session = task.session()
     loaded = resident()
     for _ in range(int(str(job["runs"]))):
         values = run_session(session, None, feed, options)
         del values
-    process = beyond(before, loaded, resident())
+    on_device = taken(device, device_use(task.provider))
+    process = beyond(before, loaded, resident(), on_device)
     return {"process": to_json(process) if process else None}

@@ -18,7 +18,7 @@ from memplan_cli.runtime.workers.inputs import draw_all
 from memplan_cli.runtime.workers.process_memory import baseline, resident
 from memplan_cli.runtime.workers.profile import read_profile
 from memplan_cli.runtime.workers.running import run as run_session
-from memplan_cli.runtime.workers.session import run_options
+from memplan_cli.runtime.workers.session import given_options_count, run_options
 from memplan_cli.runtime.workers.session_job import SessionJob
 
 if TYPE_CHECKING:
@@ -115,7 +115,10 @@ class _Meter:
             options.enable_profiling = True
             options.profile_file_prefix = str(folder / "meter")
             options.add_session_config_entry("session.use_env_allocators", "1")
-            self._session = ort.InferenceSession(smallest_model(), options, providers=[CPU])
+            with given_options_count():
+                self._session = ort.InferenceSession(
+                    smallest_model(), options, providers=[CPU]
+                )
 
     def read(self) -> None:
         """Take a reading."""

@@ -21,7 +21,7 @@ def _reshape(node: Node) -> tuple[Split, ...]:
     is one axis, which is kept.
     """
     read, made = node.shape(0) or (), node.made
-    if 0 in read or 0 in made:
+    if 0 in read or 0 in made or prod(read) != prod(made):
         return ()
     found = []
     for ins, outs in _groups(read, made):
@@ -130,26 +130,6 @@ def _trilu(node: Node) -> tuple[Split, ...]:
     return _first_off(node, (-1, -2))
 
 
-def _gather(node: Node) -> tuple[Split, ...]:
-    """Split along the indices, the data whole, or along an axis of the data that is kept."""
-    data, indices = node.shape(0) or (), node.shape(1) or ()
-    at = node.integer("axis", 0) % len(data)
-    kept = [axis for axis in range(len(data)) if axis != at]
-    shift = len(indices) - 1
-    return (
-        *(
-            node.split(dim, {1: Part(axis)}, {0: Part(at + axis)})
-            for axis, dim in enumerate(indices)
-            if dim > 1
-        ),
-        *(
-            node.split(data[a], {0: Part(a)}, {0: Part(a if a < at else a + shift)})
-            for a in kept
-            if data[a] > 1
-        ),
-    )
-
-
 RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("Reshape", "Flatten", "Unsqueeze"), _reshape),
     "Squeeze": _squeeze,
@@ -161,7 +141,6 @@ RULES: Mapping[str, Rule] = {
     "CumSum": _cumsum,
     "TopK": _of_last_axis,
     "Trilu": _trilu,
-    "Gather": _gather,
 }
 
 EDITS: Mapping[str, Editor] = {"Reshape": piece_shape}

@@ -109,7 +109,7 @@ def _batch_normalisation(node: Node) -> tuple[Split, ...]:
 
 def _reduce(node: Node) -> tuple[Split, ...]:
     read, made = node.shape(0) or (), node.made
-    gone = _reduced(node)
+    gone = reduced_axes(node)
     if gone is None:
         return ()
     left = [axis for axis in range(len(read)) if axis not in gone]
@@ -121,7 +121,7 @@ def _reduce(node: Node) -> tuple[Split, ...]:
     )
 
 
-def _reduced(node: Node) -> frozenset[int] | None:
+def reduced_axes(node: Node) -> frozenset[int] | None:
     """Return the axes that a reduction sums over; None where only a run tells."""
     rank = len(node.shape(0) or ())
     axes = node.integers("axes")

@@ -8,6 +8,8 @@ from memplan_cli.analysis.aliasing import STANDARD_DOMAINS
 from memplan_cli.transforms.chunking.axes import (
     attention,
     elementwise,
+    fused_attention,
+    indexing,
     moves,
     normalisation,
     products,
@@ -25,8 +27,10 @@ RULES: Mapping[str, Rule] = {
     **elementwise.RULES,
     **products.RULES,
     **attention.RULES,
+    **fused_attention.RULES,
     **normalisation.RULES,
     **moves.RULES,
+    **indexing.RULES,
     **windows.RULES,
 }
 """Operators of other domains stand under ``domain:type``."""
@@ -34,6 +38,7 @@ RULES: Mapping[str, Rule] = {
 EDITS: Mapping[str, Editor] = {
     **elementwise.EDITS,
     **attention.EDITS,
+    **fused_attention.EDITS,
     **normalisation.EDITS,
     **moves.EDITS,
     **windows.EDITS,

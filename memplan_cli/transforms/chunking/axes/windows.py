@@ -239,10 +239,12 @@ RULES: Mapping[str, Rule] = {
     f"{NCHWC}:ReorderOutput": _reordered,
 }
 
-EDITS: Mapping[str, Editor] = {
+PADDED: Mapping[str, Editor] = {
     "Conv": _piece_pads,
     **dict.fromkeys(_POOLS, _piece_pads),
-    "Resize": _piece_sizes,
     "com.microsoft:FusedConv": _piece_pads,
     **{f"{NCHWC}:{kind}": _piece_pads for kind in ("Conv", "MaxPool")},
 }
+"""Operators of which tiles have a padding of their own; pieces of other axes keep it."""
+
+EDITS: Mapping[str, Editor] = {**PADDED, "Resize": _piece_sizes}

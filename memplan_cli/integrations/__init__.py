@@ -1,0 +1,1 @@
+"""What other tools load of memplan: Olive's pass and optimum's command."""

@@ -1,0 +1,259 @@
+"""A written model run under foreseen settings, and again where that run disagrees with them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.results.observations import CPU, RuntimeSettings, Validation
+from memplan_cli.core.results.report import RuntimeFacts
+from memplan_cli.onnx_io.weights.stored import stored_model
+from memplan_cli.runtime.facts import required_version, worse_by_default
+from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN
+from memplan_cli.runtime.graph.seen_graph import executed_of, reordered
+from memplan_cli.runtime.graph.speed import is_slower_as_written
+from memplan_cli.runtime.measuring.timing import is_far_slower
+from memplan_cli.runtime.process.foresee import Shown, process_of
+from memplan_cli.runtime.proofs.written import (
+    Plain,
+    Run,
+    is_unoptimised,
+    run_written,
+    unoptimised_both,
+)
+from memplan_cli.runtime.simulation.predict import Executed, needs_run, predict
+from memplan_cli.runtime.steer import (
+    DEFAULTS,
+    Recommendation,
+    foreseen,
+    has_several_regions,
+    held_under,
+    held_without_weights,
+    in_one_region,
+    sources_of,
+    with_best_arena,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from memplan_cli.core.program import Program
+    from memplan_cli.core.results.observations import Peaks
+    from memplan_cli.runtime.measuring.examine import Examined
+    from memplan_cli.runtime.proofs.original import Original
+
+_WORTH = 0.98
+"""Share of what an arena holds that must be left for another run to be worth it."""
+
+_NOTICED = 1 << 18
+"""Bytes below which another arena makes no other process: a session of nothing takes 8 MB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A written model that is to be proved.
+
+    Attributes:
+        path: its file, which may be a trial's.
+        program: what is in it, in its order.
+        as_written: whether the runtime's optimisation must not touch it.
+        offline: whether it holds the runtime's own graph.
+        verdict: on its outputs, where they were compared in another way.
+    """
+
+    path: Path
+    program: Program = field(repr=False)
+    as_written: bool = False
+    offline: bool = False
+    verdict: Validation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """The original's graph as it was run, and what is predicted of it."""
+
+    executed: Executed = field(repr=False)
+    predicted: Peaks
+    warnings: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Proof:
+    """One written model's runs; each step takes the run so far and returns the one to go by."""
+
+    original: Original
+    before: Before
+    written: Written
+    folder: Path
+    choice: Recommendation | None = None
+    """What the last run was made with."""
+    runs: int = 0
+    read: tuple[Examined, Executed] | None = None
+    """The graph of a run that was read."""
+    only_as_written: bool = False
+    """Whether it gives the original's bits as it stands alone."""
+    plain: Plain | None = None
+    """The original without optimisation, where outputs are to be those of it."""
+
+    def first(self) -> Run:
+        """Run the file under the settings that are foreseen to be best."""
+        return self._run(self.foreseen())
+
+    def foreseen(self) -> Recommendation:
+        """Return the settings that are foreseen to be best."""
+        if self.written.as_written or self.written.offline:
+            return self._as_it_stands()
+        program, dims = self.written.program, self.original.dims
+        if is_slower_as_written(program, dims, self.before.executed):
+            return self._optimised()
+        return min((self._optimised(), self._as_it_stands()), key=least_of)
+
+    def executed(self, settings: RuntimeSettings) -> Executed:
+        """Return the graph that a session of the file is foreseen to run."""
+        return self._file() if is_unoptimised(settings) else self._under_optimisation()
+
+    def optimised(self) -> Run:
+        """Run under the runtime's optimisation."""
+        return self._run(self._optimised())
+
+    def unoptimised(self, run: Run) -> Run:
+        """Compare both without optimisation."""
+        again = unoptimised_both(self.original, run, self.folder, self._against)
+        self.only_as_written = again.as_written
+        return again
+
+    def _against(self, plain: Plain) -> Run:
+        """Run the file as it stands, against the original as it ran without optimisation."""
+        self.plain = plain
+        return self._run(self._as_it_stands())
+
+    def in_time(self, run: Run) -> tuple[Run, str]:
+        """Run under optimisation instead where the file as it stands takes far longer."""
+        bound = self.written.as_written or self.written.offline or self.only_as_written
+        if bound or not run.as_written or run.seen is None:
+            return run, ""
+        if not is_far_slower(run.seen.peaks, self.original.seen.peaks):
+            return run, ""
+        before, other = self.choice, self.optimised()
+        if other.seen is None or not (self.written.verdict or other.verdict).passed:
+            self.choice = before
+            return run, "as it stands, the written model takes far longer than the original"
+        return other, "as it stands, the written model took longer than foreseen: it ran twice"
+
+    def in_its_arena(self, run: Run) -> tuple[Run, str]:
+        """Run again where what the kernels asked for wants another arena than was foreseen."""
+        if self.original.provider != CPU or run.seen is None or self.choice is None:
+            return run, ""
+        held = held_without_weights(run.seen.peaks)
+        expected = self.choice.predicted.held
+        least = min(int(_WORTH * held), held - _NOTICED)
+        if expected is not None and least <= expected:
+            return run, ""
+        executed, workspace = self._after(run), run.seen.workspace
+        better = with_best_arena(executed, run.settings, self.original.provider, workspace)
+        if better is None or (better.predicted.held or 0) >= least:
+            return run, ""
+        if better.settings.arena == run.settings.arena or has_several_regions(better):
+            # When a kernel asks for its workspace is not known to the step, and two sessions of
+            # one graph need not run its nodes in one order: one region bears both.
+            better = in_one_region(better)
+        before, again = self.choice, self._run(better)
+        if not self._is_same(run, again) or _held(again) >= held:
+            self.choice = before
+            return run, ""
+        why = "was" if expected is not None else "could not be"
+        return replace(again, verdict=run.verdict, as_written=run.as_written), (
+            f"the arena {why} foreseen{' otherwise' if why == 'was' else ''}: the written "
+            "model ran twice"
+        )
+
+    def _is_same(self, run: Run, again: Run) -> bool:
+        """Whether another run gave what this one gave, whose outputs were found right."""
+        if self.written.verdict is not None:
+            return again.seen is not None
+        if self.only_as_written and run.seen is not None and again.seen is not None:
+            # Where no plain outputs are there, both are as far from those of the defaults.
+            return run.seen.differences == again.seen.differences
+        return again.verdict.passed
+
+    def facts(self, run: Run) -> RuntimeFacts:
+        """Return the report's block."""
+        assert run.seen is not None  # noqa: S101 - only what has run comes here
+        provider, executed = self.original.provider, self._after(run)
+        held = self.choice.predicted.held if self.choice else None
+        if held is None:
+            held = held_under(executed, run.settings, provider, run.seen.workspace)
+        process = process_of(
+            stored_model(self.written.path),
+            executed,
+            run.settings,
+            provider,
+            Shown(run.seen.workspace),
+        )
+        peaks = predict(executed, run.settings, provider)
+        predicted = replace(peaks, held=held, process=process)
+        return RuntimeFacts(
+            name="onnxruntime",
+            version=required_version(),
+            provider=provider,
+            predicted={"original": self.before.predicted, "optimized": predicted},
+            observed={"original": self.original.seen.peaks, "optimized": run.seen.peaks},
+            settings=run.settings,
+            settings_sources=sources_of(run.settings) if run.seen.workspace else {},
+        )
+
+    def by_default(self, run: Run) -> tuple[str, ...]:
+        """Warn where somebody who sets nothing would need more memory than before."""
+        if self.written.as_written or self.written.offline:
+            return ()
+        executed = self._under_optimisation() if run.as_written else self._after(run)
+        after = predict(executed, DEFAULTS, self.original.provider)
+        return worse_by_default(self.before.predicted, after)
+
+    def _run(self, choice: Recommendation) -> Run:
+        self.choice = choice
+        self.runs += 1
+        needs_graph = not is_unoptimised(choice.settings) or needs_run(self._file())
+        graph = self.folder / f"run{self.runs}.onnx" if needs_graph else None
+        path, settings = self.written.path, choice.settings
+        return run_written(self.original, path, settings, graph, self.plain)
+
+    def _file(self) -> Executed:
+        """Return the file as it stands; what data decides is foreseen from the original's run.
+
+        The runtime's own graph has the same values whoever has it written.
+        """
+        observed = self.before.executed.observed if self.written.offline else None
+        return Executed(self.written.program, self.original.dims, observed=observed)
+
+    def _under_optimisation(self) -> Executed:
+        return reordered(self.before.executed, self.original.nodes, self.written.program)
+
+    def _optimised(self) -> Recommendation:
+        workspace = self.original.seen.workspace
+        executed = self._under_optimisation()
+        return foreseen(executed, RuntimeSettings(), self.original.provider, workspace)
+
+    def _as_it_stands(self) -> Recommendation:
+        workspace = (self.plain or self.original.seen).workspace
+        return foreseen(self._file(), RUN_AS_WRITTEN, self.original.provider, workspace)
+
+    def _after(self, run: Run) -> Executed:
+        """Return the graph of a run; of a file that ran as it stands, the file's own."""
+        if run.seen is None or run.seen.graph is None:
+            return self._file()
+        if self.read is None or self.read[0] is not run.seen:
+            dims, path = self.original.dims, self.written.path
+            self.read = run.seen, executed_of(run.seen, run.settings, dims, path)
+        return self.read[1]
+
+
+def _held(run: Run) -> int:
+    return held_without_weights(run.seen.peaks) if run.seen else 0
+
+
+def least_of(choice: Recommendation) -> tuple[bool, int]:
+    """Return whether what settings take is unknown, and the arena and first run's peak."""
+    peaks = choice.predicted
+    unknown = peaks.first_run_peak is None or peaks.held is None
+    return unknown, (peaks.first_run_peak or 0) + (peaks.held or 0)

@@ -1,0 +1,73 @@
+"""Products whose factors hang on one another are bounded together: never too low, often exact."""
+
+from __future__ import annotations
+
+from itertools import product
+from math import ceil
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memplan_cli.core.symbolic.bounds import at_most
+from memplan_cli.core.symbolic.sizes import Size, bind_dim, size_of
+
+BOUNDS = {"a": (1, 9), "b": (2, 7)}
+
+LEAVES = st.sampled_from(["a", "b", "1", "3", "20", "2*a", "a*b", "a + b", "a*b + 3*a"])
+
+
+def calls(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    pair = st.tuples(inner, inner)
+    return st.one_of(
+        pair.map(lambda each: f"min({each[0]}, {each[1]})"),
+        pair.map(lambda each: f"max({each[0]}, {each[1]})"),
+        pair.map(lambda each: f"floor(({each[0]})/({each[1]} + 1))"),
+        pair.map(lambda each: f"ceiling(({each[0]})/({each[1]} + 1))"),
+        pair.map(lambda each: f"ceiling(({each[0]})/(ceiling(({each[0]})/({each[1]} + 1))))"),
+        pair.map(lambda each: f"ceiling(({each[0]})/(ceiling(({each[1]})/(a + 1))))"),
+    )
+
+
+EXPRESSIONS = st.recursive(LEAVES, calls, max_leaves=5)
+
+
+def largest(dims: tuple[str, ...]) -> int:
+    """Return the most bytes by trying every value."""
+    found = 0
+    for values in product(*(range(low, high + 1) for low, high in BOUNDS.values())):
+        known = dict(zip(BOUNDS, values, strict=True))
+        size = size_of(tuple(bind_dim(dim, known) for dim in dims), "int8")
+        found = max(found, size.coefficient if size is not None else 0)
+    return found
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(EXPRESSIONS, min_size=1, max_size=3))
+def test_no_size_within_bounds_is_above_the_bound(dims: list[str]) -> None:
+    size = size_of(tuple(dims), "int8")
+    if size is None:
+        return
+    bound = at_most(size, BOUNDS)
+    assert not bound.symbols
+    assert bound.coefficient >= largest(tuple(dims))
+
+
+def test_what_one_factor_is_divided_by_cancels_the_other() -> None:
+    size = size_of(("floor(1000/b)", "b"), "int8")
+    assert size is not None
+    assert at_most(size, {"b": (1, 100)}) == Size(1000, bound_of=str(size))
+
+
+def test_pieces_dealt_out_evenly_are_no_longer_than_allowed() -> None:
+    bounds = {"seq": (1, 1000)}
+    size = size_of(("ceiling(seq/(ceiling(seq/(floor(8000/seq + 1)))))", "seq"), "int8")
+    assert size is not None
+    assert at_most(size, bounds).coefficient <= 8000 + 1000
+    most = max(ceil(n / ceil(n / (8000 // n + 1))) * n for n in range(1, 1001))
+    assert at_most(size, bounds).coefficient >= most
+
+
+def test_one_symbol_without_bounds_stays() -> None:
+    size = size_of(("min(a, c)", "c"), "int8")
+    assert size is not None
+    assert at_most(size, BOUNDS).symbols
