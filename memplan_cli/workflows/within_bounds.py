@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -34,6 +36,11 @@ def with_range(plan: Plan, candidate: Candidate, path: Path) -> Plan:
         return plan
     if facts.provider != CPU:
         return warned(plan, _one_size(f"on {facts.provider} no range is looked at"))
+    need = plan.report.memory.total or 0
+    if need > _room():
+        return warned(
+            plan, _one_size(f"the largest takes {format_size(need)}, and was not run")
+        )
     candidate.tell("choosing settings for the range")
     try:
         found = range_settings(
@@ -44,6 +51,14 @@ def with_range(plan: Plan, candidate: Candidate, path: Path) -> Plan:
     chosen = replace(found.serving.chosen.settings, io_binding=facts.settings.io_binding)
     report = replace(plan.report, runtime=replace(facts, settings=chosen, settings_sources={}))
     return warned(plan.with_report(report), _said(found, facts), *found.notes)
+
+
+def _room() -> int:
+    """Return half the memory of this machine; where the system does not say it, no limit."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    except (AttributeError, ValueError, OSError):  # no POSIX
+        return sys.maxsize
 
 
 def _asked(settings: Settings) -> Settings:

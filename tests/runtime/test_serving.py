@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import permutations, product
+from itertools import permutations
 from math import prod
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import read
@@ -17,26 +17,15 @@ from memplan_cli.runtime.serving.choice import ONE_REGION, SHRUNK, choose
 from memplan_cli.runtime.serving.formulas import fitted
 from memplan_cli.runtime.serving.sequences import SEQUENCES, Extent, Point, requests
 from memplan_cli.runtime.serving.served import PLAIN, Served, with_others
-from memplan_cli.runtime.serving.soak import CHOSEN, Course, Soak
+from memplan_cli.runtime.serving.soak import CHOSEN, Course, Soak, rooms
 from memplan_cli.runtime.simulation.bfc import ArenaRules
-from memplan_cli.runtime.simulation.doubling import doubling_for_all
 from memplan_cli.runtime.simulation.predict import Executed
-from memplan_cli.runtime.simulation.region import (
-    EXACT,
-    ArenaChoice,
-    larger,
-    one_chunk,
-    region_for_all,
-    regions,
-)
+from memplan_cli.runtime.simulation.region import EXACT, one_chunk, region_for_all
 from memplan_cli.runtime.simulation.trace import (
-    ENDLESS,
     SHRINK,
     Request,
     Trace,
-    height_of,
     held_by,
-    held_in_any_turn,
     held_over,
 )
 
@@ -79,69 +68,6 @@ def test_one_region_for_all_never_grows_whatever_the_sequence(each: list[Trace])
     rules = ArenaRules.from_settings(one_chunk(size))
     for order in permutations([*each, each[0]]):
         assert held_over(order, rules) == size
-
-
-@given(
-    st.lists(runs(), min_size=1, max_size=3),
-    st.sampled_from([1, 9, 40]),
-    st.sampled_from([4, 4096]),
-)
-@settings(max_examples=80)
-def test_no_sequence_holds_more_than_what_is_held_in_any_turn(
-    each: list[Trace], first: int, most: int
-) -> None:
-    rules = ArenaRules.from_settings(regions(first << 8, most << 8))
-    highest, worst = held_in_any_turn(lambda: each, rules, ENDLESS)
-    assert worst is None
-    seen = [held_over(order, rules) for order in product(each, repeat=5)]
-    # Five runs of three lead to nearly every state that there is.
-    assert max(seen) <= highest
-    if len(each) == 1:
-        assert max(seen) == highest
-    if highest > 256:
-        held, worst = held_in_any_turn(lambda: each, rules, highest - 256)
-        assert held >= highest - 256
-        assert worst in each
-
-
-@given(st.lists(runs(), min_size=1, max_size=3))
-@settings(max_examples=40)
-def test_regions_that_double_hold_their_bound_whatever_the_sequence(each: list[Trace]) -> None:
-    live = max(height_of(trace) for trace in each)
-    found = doubling_for_all(lambda: each, live, 4 * live)
-    assume(found is not None)
-    assert found is not None
-    rules = ArenaRules.from_settings(found.arena)
-    assert found.held < 4 * live
-    assert max(held_over(order, rules) for order in product(each, repeat=4)) <= found.held
-
-
-def test_large_tensors_that_take_turns_with_small_ones_get_regions_of_their_own() -> None:
-    large, small = 64 << 10, 1 << 10
-
-    def run(size: int) -> Trace:
-        """Two large tensors in turn; a small one outlives the first and lies in its way."""
-        given = [(0, size), (1, small), (0, -1), (2, size + small), (1, -1), (2, -1)]
-        return Trace.of([Request(*one) for one in given])
-
-    each = [run(large - (at << 10)) for at in range(8)]
-    one = region_for_all(lambda: each, large)
-    assert one is not None
-    live = large + 2 * small
-    found = doubling_for_all(lambda: each, live, one)
-    assert found is not None
-    assert found.held < one
-
-
-@pytest.mark.parametrize("factor", [1.0, 1.03, 1.3])
-def test_larger_regions_are_said_to_hold_no_less_than_they_do(factor: float) -> None:
-    asked = [Request(0, 3000), Request(1, 90_000), Request(1, -1), Request(0, -1)]
-    trace = Trace.of(asked)
-    choice = ArenaChoice(regions(4 << 8, 1 << 20), 0)
-    held = held_by(trace, ArenaRules.from_settings(choice.arena))
-    found = larger(replace(choice, held=held), factor)
-    assert held_by(trace, ArenaRules.from_settings(found.arena)) <= found.held
-    assert found.held <= held * factor * 1.3
 
 
 @given(st.lists(runs(), min_size=1, max_size=4))
@@ -219,6 +145,15 @@ def test_one_region_is_chosen_and_holds_less_than_arenas_that_grow() -> None:
     assert found.chosen.name.startswith(ONE_REGION)
     assert found.live <= (found.chosen.bound or 0) <= heights[SHRUNK] < heights["exact growth"]
     assert not found.exhaustive
+
+
+def test_what_is_bounded_is_confirmed_in_the_order_of_the_bounds() -> None:
+    extent = Extent({"batch": (1, 8), "seq": (8, 256)})
+    found = rooms(choose(served(extent), extent.count))
+    bounds = [one.chosen.bound or 0 for one in found]
+    assert bounds == sorted(bounds)
+    assert len({one.chosen.name for one in found}) > 1
+    assert all(one.chosen in one.candidates for one in found)
 
 
 def course(name: str, held: int | None, digest: str = "a") -> Course:

@@ -3,8 +3,7 @@
 An arena that grows keeps what one sequence of sizes made of it, and the next sequence finds
 holes of the wrong sizes. One region with room for every single request is whole again after
 each, so the state in which a request finds it does not depend on those before: what is held
-is bounded by the region for every sequence. Of several regions every state is looked at to
-which a sequence leads.
+is bounded by the region for every sequence.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.results.observations import RuntimeSettings
 from memplan_cli.runtime.serving.sequences import SEQUENCES, among
 from memplan_cli.runtime.simulation.bfc import ArenaRules
-from memplan_cli.runtime.simulation.doubling import doubling_for_all
 from memplan_cli.runtime.simulation.region import (
     EXACT_UNSPLIT,
     ArenaChoice,
@@ -40,7 +38,6 @@ NO_ARENA = "no arena"
 SHRUNK = "exact growth, shrunk after each run"
 ONE_REGION = "one region for the largest request"
 FEW_REGIONS = "a few regions for the largest request"
-DOUBLING = "regions that double, made for large tensors"
 
 _SHRINKING = {"memory.enable_memory_arena_shrinkage": "cpu:0"}
 
@@ -63,9 +60,6 @@ HAND_MADE: Mapping[str, RuntimeSettings] = {
 """Settings that people choose by hand, by name."""
 
 _REUSE_OFF = RuntimeSettings(session={"enable_mem_reuse": False})
-
-_NEAR = 50
-"""No further arena is looked for where the bound is above what is live by less than its fiftieth."""
 
 _REQUESTS = 48
 """Requests of each simulated sequence."""
@@ -172,19 +166,13 @@ def _bounded(
 ) -> Iterator[tuple[str, ArenaChoice]]:
     """Yield arenas of which no sequence of requests makes more than they are."""
     every = partial(served.every, plain)
-    live = max(load.live for load in loads.values())
-    size = region_for_all(every, live)
-    least = ENDLESS if size is None else size
+    size = region_for_all(every, max(load.live for load in loads.values()))
     if size is not None:
         yield ONE_REGION, ArenaChoice(one_chunk(size), size)
-    few = regions_for_all(every, best_arena(served.largest(plain)), least)
-    if few is not None:
-        least = few.held
-        yield FEW_REGIONS, few
-    if least > live + live // _NEAR:
-        doubling = doubling_for_all(every, live, least)
-        if doubling is not None:
-            yield DOUBLING, doubling
+    few = best_arena(served.largest(plain))
+    found = regions_for_all(every, few, ENDLESS if size is None else size)
+    if found is not None:
+        yield FEW_REGIONS, found
 
 
 def _highest(loads: Mapping[Point, Load], settings: RuntimeSettings, seed: int) -> int:

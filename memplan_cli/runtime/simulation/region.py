@@ -89,17 +89,16 @@ def one_chunk(size: int) -> dict[str, Setting]:
     return regions(size, SMALL_STEP)
 
 
-def regions(first: int, later: int, dead: int = 1) -> dict[str, Setting]:
+def regions(first: int, later: int) -> dict[str, Setting]:
     """Return the settings of an arena whose first region and later ones have given bytes.
 
     A later region has ``later`` bytes as long as that is at most twice the first and no
-    request is larger; else each is twice the one before until it has. A chunk is split where
-    ``dead`` bytes or more would be left, or half of it.
+    request is larger.
     """
     return {
         "arena_extend_strategy": "kNextPowerOfTwo",
         "initial_chunk_size_bytes": first,
-        "max_dead_bytes_per_chunk": dead,
+        "max_dead_bytes_per_chunk": 1,
         "max_power_of_two_extend_bytes": later,
     }
 
@@ -163,14 +162,10 @@ def regions_for_all(
 
 def larger(choice: ArenaChoice, factor: float) -> ArenaChoice:
     """Return as many regions, each larger by a factor."""
-    first, later, _ = _parts(choice)
+    first, later, count = _parts(choice)
+    more = rounded(later * factor) if count else later
     wider = rounded(first * factor)
-    more = rounded(later * factor) if choice.held > first else later
-    # Each region has a multiple of the first's bytes, or those of a later one.
-    held = max(-(-choice.held * wider // first), -(-choice.held * more // later))
-    dead = int(choice.arena["max_dead_bytes_per_chunk"])
-    arena = regions(wider, more, dead)
-    return ArenaChoice(arena, wider if choice.held == first else rounded(held))
+    return ArenaChoice(regions(wider, more), wider + count * more)
 
 
 def _parts(choice: ArenaChoice) -> tuple[int, int, int]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from memplan_cli.runtime.simulation.bfc import CHUNK, ArenaRules
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
 ENDLESS = sys.maxsize
 """Bytes that no arena holds."""
@@ -32,12 +32,6 @@ _TALLEST = 1 << 50
 """Bytes of a region that stands for one without an end."""
 
 _PLACE = (1 << _BITS) - 1
-
-_MOST_STATES = 48
-"""Sets of regions that sequences of runs may lead to, and whose runs are simulated."""
-
-_State = tuple[tuple[int, ...], int]
-"""Chunks of each region, and of the next one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,44 +105,6 @@ def held_in_turn(traces: Iterable[Trace], rules: ArenaRules, most: int) -> int:
     return arena.held * CHUNK
 
 
-def held_in_any_turn(
-    traces: Callable[[], Iterable[Trace]], rules: ArenaRules, most: int
-) -> tuple[int, Trace | None]:
-    """Return what an arena holds at most, whatever the sequence of runs.
-
-    Regions are whole again after each run, so what a run finds is which regions there are and
-    how large the next one is: every such state that some sequence leads to is visited.
-
-    Args:
-        traces: gives the requests of each run, as often as it is asked; each gives all back.
-        rules: of the arena.
-        most: bytes that are too many.
-
-    Returns:
-        Bytes held, and the run that makes it more than ``most``, which ends the search.
-        `ENDLESS` and no run where there are too many states.
-    """
-    start = _Regions(rules, most // CHUNK).state()
-    seen, waiting, highest = {start}, [start], 0
-    while waiting:
-        if len(seen) > _MOST_STATES:
-            return ENDLESS, None
-        state = waiting.pop()
-        arena = _Regions.at(state, rules, most // CHUNK)
-        for trace in traces():
-            if not arena.run(trace):
-                return arena.held * CHUNK, trace
-            after = arena.state()
-            if after == state:
-                continue
-            if after not in seen:
-                seen.add(after)
-                waiting.append(after)
-            highest = max(highest, arena.held)
-            arena = _Regions.at(state, rules, most // CHUNK)
-    return highest * CHUNK, None
-
-
 def height_of(trace: Trace) -> int:
     """Return how high one region gets that has no end, each chunk split where it can be."""
     arena = _Regions(ArenaRules(initial=_TALLEST, max_dead_bytes=1), ENDLESS)
@@ -185,19 +141,6 @@ class _Regions:
         self.sizes: dict[int, int] = {}
         self.before: dict[int, int] = {}
         self.after: dict[int, int] = {}
-
-    @classmethod
-    def at(cls, state: _State, rules: ArenaRules, most: int) -> _Regions:
-        """Return an arena with idle regions."""
-        found = cls(rules, most)
-        for size in state[0]:
-            found._add(size)
-        found.growth = state[1]
-        return found
-
-    def state(self) -> _State:
-        """Return the chunks between runs, whole regions if everything was given back."""
-        return tuple(self.sizes[start] for start in sorted(self.sizes)), self.growth
 
     def is_settled(self) -> bool:
         """Whether another run of the same requests would find what this one found.
@@ -274,20 +217,16 @@ class _Regions:
     def _extend(self, wanted: int) -> bool:
         most, cap = self.limits
         size = self._power_of_two(wanted, cap) if cap else wanted
-        if self.held + size > most:
-            self.held += size
-            return False
-        self._add(size)
-        return True
-
-    def _add(self, size: int) -> None:
         # Chunks of two regions are never neighbours, wherever these begin.
         start = self.top
         self.top += size
         self.held += size
+        if self.held > most:
+            return False
         self.sizes[start], self.before[start], self.after[start] = size, -1, -1
         self.idle.add(start)
         insort(self.free, size << _BITS | start)
+        return True
 
     def _power_of_two(self, wanted: int, cap: int) -> int:
         grown = wanted > self.growth

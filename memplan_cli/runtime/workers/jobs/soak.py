@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.workers.worker import Json
 
 
+_WARMING = 64
+"""Sizes whose inputs are drawn before anything is measured."""
+
 _SAMPLES_A_READING = 8
 """Times at which memory is sampled, for each reading of the arena: that takes memory too."""
 
@@ -88,8 +91,10 @@ def run(job: Json) -> Json:
 
 
 def _warm_up(sizes: Sequence[Sequence[FeedSpec]], seed: int) -> None:
-    """Draw and digest the largest inputs once: that takes memory which is not the session's."""
+    """Draw inputs of many sizes and digest the largest: that takes memory which is no session's."""
     largest = max(sizes, key=lambda specs: sum(prod(spec.shape) for spec in specs))
+    for specs in sizes[:_WARMING]:
+        draw_all(specs, seed=seed)
     _digest(list(draw_all(largest, seed=seed).values()))
 
 
