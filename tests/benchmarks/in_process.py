@@ -28,8 +28,14 @@ class _Done(worker.Job):
         """Leave nothing behind."""
 
 
-def _start(arguments: list[str], job: Mapping[str, object], *, timeout: float) -> worker.Job:
-    del timeout
+def _start(
+    arguments: list[str],
+    job: Mapping[str, object],
+    *,
+    timeout: float,
+    about: worker.About | None = None,
+) -> worker.Job:
+    del timeout, about
     return _Done(_run(arguments, job))
 
 

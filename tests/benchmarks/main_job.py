@@ -282,14 +282,15 @@ def compared(rows: list[Json]) -> list[str]:
         "|" + "---|" * 7,
     ]
     known = published()
-    for side, more in ((lambda row: row, ""), (lambda row: row.get("tuned", {}), " --tune")):
+    fixed = [row for row in rows if not row["dims"]]
+    sides = ([(row["name"], row) for row in fixed], "")
+    tuned = ([(row["name"], row.get("tuned", {})) for row in fixed], " --tune")
+    for found, more in (sides, tuned):
         for (way, figure), there in known.items():
             both = [
-                (row["name"], side(row)[way][figure], there[row["name"]])
-                for row in rows
-                if not row["dims"]
-                and row["name"] in there
-                and side(row).get(way, {}).get(figure)
+                (name, side[way][figure], there[name])
+                for name, side in found
+                if name in there and side.get(way, {}).get(figure)
             ]
             if both:
                 lines.append(beside(f"{way}{more}", figure, both))
@@ -298,7 +299,8 @@ def compared(rows: list[Json]) -> list[str]:
 
 def beside(way: str, figure: str, both: list[tuple[str, float, float]]) -> str:
     """Return a line of the table: means, and the models that are farthest apart."""
-    here, there = (geometric([each[side] for each in both]) or 1.0 for side in (1, 2))
+    here = geometric([each[1] for each in both]) or 1.0
+    there = geometric([each[2] for each in both]) or 1.0
     apart = sorted(both, key=lambda each: -abs(math.log(each[1] / each[2])))[:3]
     far = ", ".join(
         f"{name} {one / other:.2f}" for name, one, other in apart if abs(one / other - 1) > FAR
@@ -357,10 +359,8 @@ def unmeasured(rows: list[Json]) -> list[str]:
 
 def sizes_of(tensor: onnx.TensorProto) -> int:
     """Return the bytes of a tensor, wherever they lie."""
-    return (
-        math.prod(tensor.dims)
-        * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
-    )
+    element = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    return math.prod(tensor.dims) * int(element.itemsize)
 
 
 def write_page() -> None:
