@@ -76,6 +76,9 @@ def held(model: Path, variants: Mapping[str, Settings]) -> Held:
     plans, most, faults = 0, Held(model.name, 0), []
     with tempfile.TemporaryDirectory() as folder:
         for label, settings in variants.items():
+            # What one plan wrote, a file of weights too, would be in the way of the next.
+            for left in Path(folder).iterdir():
+                left.unlink()
             out = Path(folder) / "net.memplan.onnx"
             try:
                 optimize(model, settings, out=out, check=None)
