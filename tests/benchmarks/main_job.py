@@ -360,7 +360,7 @@ def unmeasured(rows: list[Json]) -> list[str]:
 def sizes_of(tensor: onnx.TensorProto) -> int:
     """Return the bytes of a tensor, wherever they lie."""
     element = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
-    return math.prod(tensor.dims) * int(element.itemsize)
+    return int(math.prod(tensor.dims) * element.itemsize)
 
 
 def write_page() -> None:

@@ -42,19 +42,29 @@ def _tensor(spec: FeedSpec, generator: np.random.Generator) -> Array:
             words = [f"s{number}" for number in generator.integers(0, 8, spec.shape).flat]
             return np.array(words, dtype=object).reshape(spec.shape)
         case "values":
-            return np.resize(np.array(spec.values), spec.shape).astype(spec.dtype)
+            return np.resize(np.array(spec.values), spec.shape).astype(_element(spec.dtype))
         case "integers":
-            return generator.integers(spec.low, spec.high, spec.shape).astype(spec.dtype)
+            return generator.integers(spec.low, spec.high, spec.shape).astype(_element(spec.dtype))
         case "mask":
             return _mask(spec, generator)
     drawn = generator.standard_normal(spec.shape, dtype=np.float32) * np.float32(spec.scale)
     if spec.kind == "positive":
         drawn = np.abs(drawn) + np.float32(1e-3)
-    return np.asarray(drawn).astype(spec.dtype)
+    return np.asarray(drawn).astype(_element(spec.dtype))
+
+
+def _element(name: str) -> np.dtype[np.generic]:
+    """Return the type of that name; numpy knows bfloat16 once the package that has it is there."""
+    try:
+        return np.dtype(name)
+    except TypeError:
+        import ml_dtypes  # of onnx's, which has no lighter way to such types
+
+        return np.dtype(getattr(ml_dtypes, name))
 
 
 def _mask(spec: FeedSpec, generator: np.random.Generator) -> Array:
-    drawn = (generator.random(spec.shape) < 0.8).astype(spec.dtype)
+    drawn = (generator.random(spec.shape) < 0.8).astype(_element(spec.dtype))
     if drawn.ndim and drawn.size:
         # A row of nothing but zeros makes attention give NaN, which hides differences.
         drawn[..., 0] = 1
@@ -69,7 +79,7 @@ def _read(file: str, dtype: str) -> Array:
     array: Array = np.load(file, allow_pickle=False)
     if dtype == "str":
         return array.astype(object)
-    wanted = np.dtype(dtype)
+    wanted = _element(dtype)
     return array.view(wanted) if array.dtype.kind == "V" else array.astype(wanted)
 
 
