@@ -60,7 +60,8 @@ def _element(name: str) -> np.dtype[np.generic]:
     except TypeError:
         import ml_dtypes  # of onnx's, which has no lighter way to such types
 
-        return np.dtype(getattr(ml_dtypes, name))
+        known: np.dtype[np.generic] = np.dtype(getattr(ml_dtypes, name))
+        return known
 
 
 def _mask(spec: FeedSpec, generator: np.random.Generator) -> Array:
