@@ -24,6 +24,9 @@ from memplan_cli.runtime.workers.warm import Server, worker_environment
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+_NOT_IMPORTED = ("memplan_cli.integrations.", "memplan_cli.cli.pytest_plugin")
+"""Modules for packages that may not be there, and one whose import of pytest takes longest."""
+
 
 @dataclass(frozen=True)
 class WarmWorkers:
@@ -72,8 +75,7 @@ def _serve() -> None:
     from memplan_cli.runtime.workers import server
 
     for at in pkgutil.walk_packages(memplan_cli.__path__, "memplan_cli."):
-        # Its import of pytest is what would take longest.
-        if not at.name.endswith("pytest_plugin"):
+        if not at.name.startswith(_NOT_IMPORTED):
             importlib.import_module(at.name)
     # Nothing that is tested in a warm process goes by times, so few runs are enough of them.
     measure = importlib.import_module("memplan_cli.runtime.workers.jobs.measure")
