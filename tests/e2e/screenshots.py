@@ -1,58 +1,138 @@
-"""Take the pictures of docs/screenshots: ``python tests/e2e/screenshots.py MODELS``."""
+"""Take the pictures of docs/screenshots: ``python tests/e2e/screenshots.py MODELS [NAME...]``.
+
+MODELS is the folder of the shared models. Pages are made by memplan's own commands.
+"""
 
 from __future__ import annotations
 
 import sys
 import tempfile
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 
+from click.testing import CliRunner
+
 from browser import Browser
-from memplan_cli import workflows
-from memplan_cli.reporting.plans import html
-from memplan_cli.settings.settings import Settings
+from memplan_cli.cli import main as memplan
 
-TARGET = Path(__file__).parents[2] / "docs" / "screenshots"
-MODELS = {"sd15_unet": "light", "train_bert_small_adam": "dark"}
+ROOT = Path(__file__).parents[2]
+TARGET = ROOT / "docs" / "screenshots"
 _SETTLE = "new Promise(done => setTimeout(done, 150))"
+_BY_OP = """(() => {
+    const menu = document.querySelector('#colour');
+    menu.value = 'type';
+    menu.dispatchEvent(new Event('change'));
+})()"""
+
+_OTHER_VALUES = """[[1, 4], [2, 16]].forEach(([symbol, value]) => {
+    const field = document.querySelector(`#fields input[data-symbol="${symbol}"]`);
+    field.value = value;
+    field.dispatchEvent(new Event('input', { bubbles: true }));
+    field.dispatchEvent(new Event('change', { bubbles: true }));
+})"""
+
+Words = tuple[str, ...]
 
 
-def page(model: Path) -> str:
-    """Return a model's page, the order of its file laid over."""
-    kept = replace(Settings(), order="keep")
-    plan, other = workflows.plan(model), workflows.plan(model, kept)
-    plan = replace(
-        plan, report=replace(plan.report, model=replace(plan.report.model, path=model.name))
-    )
-    return html.render(plan, html.Beside("in the order of the file", other))
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A page, and how it is looked at.
+
+    Attributes:
+        commands: memplan's, the last of which writes the page to ``PAGE``. ``SAMPLES`` and
+            ``MODELS`` stand for folders.
+        theme: of the system.
+        width: of the window, in pixels.
+        done: run in the page before the picture is taken.
+    """
+
+    commands: tuple[Words, ...]
+    theme: str = "light"
+    width: int = 1400
+    done: str = ""
 
 
-def shoot(browser: Browser, path: Path, theme: str, target: Path) -> None:
-    """Open a page, point at its map, and take the picture."""
-    features = [{"name": "prefers-color-scheme", "value": theme}]
+_SYMBOLIC: tuple[Words, ...] = (
+    ("report", "MODELS/messy/gpt_cache_dynamo.onnx", "--format", "html", "-o", "PAGE"),
+)
+PICTURES = {
+    "symbolic": Picture(_SYMBOLIC, done=_OTHER_VALUES),
+    "symbolic-narrow": Picture(_SYMBOLIC, width=400, done=_OTHER_VALUES),
+    "measured": Picture(
+        (
+            ("optimize", "SAMPLES/branchy_cnn.onnx", "-o", "WORK/branchy.onnx"),
+            ("report", "WORK/branchy.memplan.json", "--format", "html", "-o", "PAGE"),
+        ),
+        theme="dark",
+        done=_BY_OP,
+    ),
+    "chunked": Picture(
+        (
+            (
+                "report", "MODELS/whisper_tiny_encoder.onnx", "--chunk", "auto", "--budget", "60%",
+                "--format", "html", "-o", "PAGE",
+            ),
+        )
+    ),
+    "diff": Picture(
+        (
+            ("optimize", "SAMPLES/dynamic_batch.onnx", "--dim", "batch=4", "-o", "WORK/4.onnx",
+             "--plan", "WORK/batch4.json", "--no-validate"),
+            ("optimize", "SAMPLES/dynamic_batch.onnx", "--dim", "batch=8", "-o", "WORK/8.onnx",
+             "--plan", "WORK/batch8.json", "--no-validate"),
+            ("diff", "WORK/batch4.json", "WORK/batch8.json", "--format", "html", "-o", "PAGE"),
+        )
+    ),
+}  # fmt: skip
+
+
+def made(picture: Picture, models: Path, work: Path) -> Path:
+    """Run a picture's commands; return its page.
+
+    Raises:
+        RuntimeError: a command failed.
+    """
+    page = work / "page.html"
+    folders = {"MODELS": models, "SAMPLES": ROOT / "sample_models", "WORK": work, "PAGE": page}
+    for command in picture.commands:
+        words = []
+        for word in command:
+            first, slash, rest = word.partition("/")
+            words.append(f"{folders[first]}{slash}{rest}" if first in folders else word)
+        ended = CliRunner().invoke(memplan, words)
+        if ended.exit_code not in (0, 1) or not (page.exists() or command[0] == "optimize"):
+            raise RuntimeError(f"{' '.join(words)}: {ended.output}")
+    return page
+
+
+def shoot(browser: Browser, page: Path, picture: Picture, target: Path) -> None:
+    """Open a page, do what is to be done, and take the picture."""
+    features = [{"name": "prefers-color-scheme", "value": picture.theme}]
     browser.call("Emulation.setEmulatedMedia", features=features)
-    size = {"width": 1440, "height": 1180, "deviceScaleFactor": 1, "mobile": False}
+    size = {"width": picture.width, "height": 1150, "deviceScaleFactor": 1, "mobile": False}
     browser.call("Emulation.setDeviceMetricsOverride", **size)
-    browser.open(path)
+    browser.open(page)
     browser.run(_SETTLE)
-    # The largest tensor: the first row, which is chosen on the map by a click.
-    browser.run("document.querySelector('#rows tr[data-tensor]').click()")
-    browser.run(_SETTLE)
+    if picture.done:
+        browser.run(picture.done)
+        browser.run(_SETTLE)
     browser.screenshot(target)
     assert browser.complaints() == []
 
 
 def main() -> None:
-    """Write a picture a model; the argument is the folder of the shared models."""
+    """Take the pictures that are named, or all."""
+    models, *names = sys.argv[1:]
     TARGET.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         browser = Browser(Path(folder) / "profile")
         try:
-            for name, theme in MODELS.items():
-                path = Path(folder) / f"{name}.html"
-                path.write_text(page(Path(sys.argv[1]) / f"{name}.onnx"), encoding="utf-8")
-                print(f"{name}: {path.stat().st_size} bytes")
-                shoot(browser, path, theme, TARGET / f"{name}-{theme}.png")
+            for name in names or PICTURES:
+                work = Path(folder) / name
+                work.mkdir()
+                page = made(PICTURES[name], Path(models).resolve(), work)
+                print(f"{name}: {page.stat().st_size} bytes")
+                shoot(browser, page, PICTURES[name], TARGET / f"{name}.png")
         finally:
             browser.close()
 
