@@ -5,6 +5,8 @@ MODELS is the folder of the shared models. Pages are made by memplan's own comma
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -39,8 +41,8 @@ class Picture:
     """A page, and how it is looked at.
 
     Attributes:
-        commands: memplan's, the last of which writes the page to ``PAGE``. ``SAMPLES`` and
-            ``MODELS`` stand for folders.
+        commands: memplan's, the last of which prints the page. ``SAMPLES`` and ``MODELS``
+            stand for folders.
         theme: of the system.
         width: of the window, in pixels.
         done: run in the page before the picture is taken.
@@ -53,15 +55,15 @@ class Picture:
 
 
 _SYMBOLIC: tuple[Words, ...] = (
-    ("report", "MODELS/messy/gpt_cache_dynamo.onnx", "--format", "html", "-o", "PAGE"),
+    ("report", "MODELS/messy/gpt_cache_dynamo.onnx", "--format", "html"),
 )
 PICTURES = {
     "symbolic": Picture(_SYMBOLIC, done=_OTHER_VALUES),
     "symbolic-narrow": Picture(_SYMBOLIC, width=400, done=_OTHER_VALUES),
     "measured": Picture(
         (
-            ("optimize", "SAMPLES/branchy_cnn.onnx", "-o", "WORK/branchy.onnx"),
-            ("report", "WORK/branchy.memplan.json", "--format", "html", "-o", "PAGE"),
+            ("optimize", "SAMPLES/branchy_cnn.onnx", "-o", "branchy.onnx"),
+            ("report", "branchy.json", "--format", "html"),
         ),
         theme="dark",
         done=_BY_OP,
@@ -70,38 +72,42 @@ PICTURES = {
         (
             (
                 "report", "MODELS/whisper_tiny_encoder.onnx", "--chunk", "auto", "--budget", "60%",
-                "--format", "html", "-o", "PAGE",
+                "--format", "html",
             ),
         )
     ),
     "diff": Picture(
         (
-            ("optimize", "SAMPLES/dynamic_batch.onnx", "--dim", "batch=4", "-o", "WORK/4.onnx",
-             "--plan", "WORK/batch4.json", "--no-validate"),
-            ("optimize", "SAMPLES/dynamic_batch.onnx", "--dim", "batch=8", "-o", "WORK/8.onnx",
-             "--plan", "WORK/batch8.json", "--no-validate"),
-            ("diff", "WORK/batch4.json", "WORK/batch8.json", "--format", "html", "-o", "PAGE"),
+            ("optimize", "SAMPLES/dynamic_batch.onnx", "--dim", "batch=4", "-o", "4.onnx",
+             "--plan", "batch4.json", "--no-validate"),
+            ("optimize", "SAMPLES/dynamic_batch.onnx", "--dim", "batch=8", "-o", "8.onnx",
+             "--plan", "batch8.json", "--no-validate"),
+            ("diff", "batch4.json", "batch8.json", "--format", "html"),
         )
     ),
 }  # fmt: skip
 
 
 def made(picture: Picture, models: Path, work: Path) -> Path:
-    """Run a picture's commands; return its page.
+    """Run a picture's commands where copies of the models lie; return its page.
 
     Raises:
         RuntimeError: a command failed.
     """
     page = work / "page.html"
-    folders = {"MODELS": models, "SAMPLES": ROOT / "sample_models", "WORK": work, "PAGE": page}
-    for command in picture.commands:
-        words = []
-        for word in command:
-            first, slash, rest = word.partition("/")
-            words.append(f"{folders[first]}{slash}{rest}" if first in folders else word)
-        ended = CliRunner().invoke(memplan, words)
-        if ended.exit_code not in (0, 1) or not (page.exists() or command[0] == "optimize"):
-            raise RuntimeError(f"{' '.join(words)}: {ended.output}")
+    folders = {"MODELS": models, "SAMPLES": ROOT / "sample_models"}
+    with contextlib.chdir(work):  # a page says the path that it was made from
+        for command in picture.commands:
+            words = []
+            for word in command:
+                first, _, rest = word.partition("/")
+                if first in folders:
+                    shutil.copy(folders[first] / rest, work)
+                words.append(Path(rest).name if first in folders else word)
+            ended = CliRunner().invoke(memplan, words)
+            if ended.exit_code:
+                raise RuntimeError(f"{' '.join(words)}: {ended.output}")
+            page.write_text(ended.stdout, encoding="utf-8")
     return page
 
 
