@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import helper, numpy_helper
 
 from memplan_cli.shapes.bindings import Bindings
+from memplan_cli.shapes.infer import infer
+from memplan_cli.shapes.lattice import shape_in
 from memplan_cli.shapes.reading import read_program
 
 
@@ -117,3 +122,32 @@ def test_a_dim_bound_later_is_what_onnx_inference_says_of_the_number(
     free = shape_of(RESIZE, weights)
     assert known == later
     assert bind_dim(free[2], {"h": dim}) == known[2]  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("start", "limit", "delta", "steps"),
+    [(0.1, 2.5, 0.1, 24), (0.3, 1.5, 0.3, 4), (0.0, 1.0, 0.1, 10), (1.0, 0.0, -0.25, 4)],
+)
+def test_a_range_of_floats_is_as_long_as_the_runtime_makes_it(
+    start: float, limit: float, delta: float, steps: int
+) -> None:
+    # A limit that is computed: of constants ONNX's own inference counts in their own type.
+    ends = [np.array(end, np.float32) for end in (start, limit, delta, 1.0)]
+    names = ("start", "end", "delta", "one")
+    weights = [
+        numpy_helper.from_array(end, name) for end, name in zip(ends, names, strict=True)
+    ]
+    nodes = [
+        helper.make_node("Mul", ["end", "one"], ["limit"]),
+        helper.make_node("Range", ["start", "limit", "delta"], ["made"]),
+    ]
+    made = helper.make_tensor_value_info("made", onnx.TensorProto.FLOAT, None)
+    graph = helper.make_graph(nodes, "g", [], [made], weights)
+    opset = helper.make_opsetid("", 21)
+    model = helper.make_model(graph, opset_imports=[opset], ir_version=10)
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    assert session.run(None, {})[0].shape == (steps,)
+    inferred, _ = infer(model, Bindings())
+    assert shape_in(inferred.graph.output[0].type) == (steps,)

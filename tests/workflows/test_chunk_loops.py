@@ -58,6 +58,7 @@ def test_the_file_validates_and_replays_at_a_size_of_its_own(
     assert "replay in one poisoned arena: passed" in again.output
 
 
+@pytest.mark.filterwarnings("ignore:this process has its arena already")
 @pytest.mark.parametrize("size", [(1, 4), (16, 128), (5, 101), (16, 7), (2, 128)])
 def test_one_file_gives_the_bits_of_the_original_at_every_size(
     written: tuple[Path, Path], size: tuple[int, int]

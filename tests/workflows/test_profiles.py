@@ -169,7 +169,12 @@ def test_the_rows_are_shown(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_value_that_is_given_twice_is_one_value() -> None:
     twice = memplan("report", SAMPLE, "--dim", "batch=8,8", "--format", "json", "--quiet")
     once = memplan("report", SAMPLE, "--dim", "batch=8", "--format", "json", "--quiet")
-    assert twice.stdout == once.stdout
+    first, second = (json.loads(said.stdout) for said in (twice, once))
+    for report in (first, second):
+        # What loading takes is one session's own: two differ by pages.
+        for side in report["runtime"]["predicted"].values():
+            side.pop("process", None)
+    assert first == second
 
 
 def test_the_library_says_what_it_cannot_take(two: Path) -> None:

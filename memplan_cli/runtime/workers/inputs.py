@@ -44,7 +44,9 @@ def _tensor(spec: FeedSpec, generator: np.random.Generator) -> Array:
         case "values":
             return np.resize(np.array(spec.values), spec.shape).astype(_element(spec.dtype))
         case "integers":
-            return generator.integers(spec.low, spec.high, spec.shape).astype(_element(spec.dtype))
+            return generator.integers(spec.low, spec.high, spec.shape).astype(
+                _element(spec.dtype)
+            )
         case "mask":
             return _mask(spec, generator)
     drawn = generator.standard_normal(spec.shape, dtype=np.float32) * np.float32(spec.scale)

@@ -151,10 +151,14 @@ class _Search:
         return min(self._trials, key=lambda trial: trial.rank(budget))
 
     def prune(self, trial: Trial, budget: int) -> Trial:
-        """Return a trial without the copies that it does not need; it is one more trial."""
+        """Return a trial without the copies that it does not need; it is one more trial.
+
+        Where another has the same peak and work, the one with the fewest copies is taken.
+        """
         fewer = pruned(trial, self._program, self._terms, budget)
         self._trials.append(fewer)
-        return fewer
+        alike = [t for t in self._trials if (t.peak, t.work) == (fewer.peak, fewer.work)]
+        return min(alike, key=lambda each: len(each.copied.copies))
 
     def point(self, trial: Trial) -> Point:
         """Return where a program is on the curve."""
