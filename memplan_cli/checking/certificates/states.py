@@ -87,7 +87,7 @@ class _Walk:
         self._late = {
             group
             for group, task in tasks.groups.items()
-            if task.succs and is_late(task) and task.need <= self._taken[group]
+            if task.succs and is_late(tasks, group) and task.need <= self._taken[group]
         }
         self._ready_from: list[int] = list(tasks.groups)
         self.start = _State((self._bit_of_end << 1) - 1, tasks.always)
