@@ -39,12 +39,12 @@ class Held:
 
 def held_by_steps(model: Path, pairs: Pairs, way: str, how: Comparison) -> Held:
     """Return the memory of a process that takes two steps in one of `WAYS`."""
-    provider = resolve_provider(how.provider)
-    specs = how.specs if how.specs is not None else step_specs(model, how.dims, pairs)
+    provider = resolve_provider(how.check.provider)
+    specs = how.specs if how.specs is not None else step_specs(model, how.binding, pairs)
     settings = how.rewritten_settings.updated(deterministic(provider))
-    job: Json = {"session": to_json(SessionJob(model, provider, specs, settings, how.seed))}
+    job: Json = {"session": to_json(SessionJob(model, provider, specs, settings))}
     job |= {"pairs": [list(pair) for pair in pairs], "way": way}
-    done = run_script([__file__], job, timeout=how.timeout)
+    done = run_script([__file__], job, timeout=how.check.timeout)
     return Held(**done.require(f"{model} takes no two steps"))  # type: ignore[arg-type]
 
 

@@ -166,5 +166,4 @@ def _other_bits(run: Run) -> bool:
 
 
 def _trial(original: Original) -> Trial:
-    asked = original.asked
-    return Trial(original.provider, original.dims, timeout=asked.timeout, feeds=asked.feeds)
+    return Trial.of(original.check, original.binding)

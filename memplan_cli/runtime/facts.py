@@ -8,17 +8,14 @@ no more than five per cent more time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.bindings import Binding
+from memplan_cli.core.check import Check
 from memplan_cli.core.progress import Progress, Tally, silent
-from memplan_cli.core.results.observations import (
-    CPU,
-    DEFAULT_TIMEOUT,
-    UNOPTIMISED,
-    RuntimeSettings,
-)
+from memplan_cli.core.results.observations import CPU, UNOPTIMISED, RuntimeSettings
 from memplan_cli.core.results.report import RuntimeFacts
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.runtime.graph.executed import executed_graph, executed_run
@@ -49,10 +46,9 @@ from memplan_cli.runtime.steer import (
 from memplan_cli.runtime.workers.session import resolve_provider
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from memplan_cli.core.bindings import Binding, Feeds
     from memplan_cli.core.results.observations import Peaks
 
 _WORTH = 0.98
@@ -78,11 +74,9 @@ class Pair:
 
     original: Path
     written: Path
-    provider: str = "auto"
-    dims: Mapping[str, int] = field(default_factory=dict)
-    feeds: Feeds = field(default_factory=dict)
+    check: Check
+    binding: Binding
     as_written: bool = False
-    timeout: float = DEFAULT_TIMEOUT
     known: RuntimeFacts | None = None
 
 
@@ -103,11 +97,8 @@ def runtime_account(pair: Pair, progress: Callable[[str], None] | None = None) -
     """
     tally = Tally(progress or silent, TUNING, (pair.known is None) + MOST_RUNS)
     tally.expected += 0 if pair.as_written else MOST_RUNS
-    provider = resolve_provider(pair.provider)
-    trial = Trial(
-        provider=pair.provider, dims=pair.dims, timeout=pair.timeout, feeds=pair.feeds,
-        begins=tally.begin,
-    )  # fmt: skip
+    provider = resolve_provider(pair.check.provider)
+    trial = replace(Trial.of(pair.check, pair.binding), begins=tally.begin)
     predicted, observed, warnings = _original(pair, trial, provider)
     options = [_searched(tally, partial(_as_written, pair, trial, provider))]
     if not pair.as_written:
@@ -270,11 +261,9 @@ def _as_good(
     if is_slower(after, before):
         return None
     how = Comparison(
-        provider=trial.provider,
-        dims=trial.dims,
-        specs=trial.specs,
-        feeds=trial.feeds,
-        timeout=trial.timeout,
+        Check(trial.provider, timeout=trial.timeout),
+        Binding(trial.dims, trial.feeds),
+        trial.specs,
         rewritten_settings=other.settings,
     )
     return other if compare(model, model, how).bit_identical else None

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.check import DEFAULT_CHECK, Check
 from memplan_cli.core.progress import Progress, silent
 from memplan_cli.errors import SettingsError
 from memplan_cli.runtime.workers.warm import warm_workers
@@ -14,7 +15,6 @@ from memplan_cli.settings.settings import Settings
 from memplan_cli.workflows.ahead import Ahead, SizesRefusedError
 from memplan_cli.workflows.best import write_proved
 from memplan_cli.workflows.candidates import Optimized, write_unproved
-from memplan_cli.workflows.compare import DEFAULT_CHECK, Check
 from memplan_cli.workflows.files.binding import bind
 from memplan_cli.workflows.files.model_file import (
     Early,

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.check import Check
 from memplan_cli.core.progress import silent
 from memplan_cli.settings.settings import Settings
 from memplan_cli.workflows.files.binding import assumed_in, binding_of, refuse_run
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.observations import RuntimeSettings
     from memplan_cli.runtime.steer import Recommendation
-    from memplan_cli.workflows.compare import Check
     from memplan_cli.workflows.files.model_file import ModelFile
     from memplan_cli.workflows.request import FilePath
 
@@ -80,13 +80,13 @@ def runs_as_written(settings: RuntimeSettings) -> bool:
 def _confirmed(file: ModelFile, bound: Settings, check: Check) -> Recommendation:
     """Run the model under the defaults, and once under the settings foreseen on that run."""
     from memplan_cli.runtime.account import account_before, own_settings
-    from memplan_cli.runtime.proofs.original import Asked, run_original
+    from memplan_cli.runtime.proofs.original import run_original
     from memplan_cli.workflows.files.assuming import settle_in_numbers
 
-    binding = binding_of(bound)
-    asked = Asked(check.provider, binding.dims, binding.feeds, check.timeout)
+    binding = replace(binding_of(bound), assumed=frozenset())
+    exact = Check(check.provider, timeout=check.timeout)
     program = settle_in_numbers(file.lazy, file.path, bound).loaded.program
     with tempfile.TemporaryDirectory(prefix="memplan-proof-") as name:
         folder = Path(name)
-        original = run_original(file.path, file.model, asked, binding.dims, folder)
+        original = run_original(file.path, file.model, exact, binding, folder)
         return own_settings(original, account_before(original), folder, program)

@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from memplan_cli.analysis.aliasing import Aliasing
+    from memplan_cli.core.check import Check
     from memplan_cli.core.program import Program
     from memplan_cli.runtime.graph.offline import Dump, Dumping, Packing
     from memplan_cli.settings.settings import Settings
     from memplan_cli.shapes.bindings import Known
-    from memplan_cli.workflows.compare import Check
 
 _READERS_COST = 256
 """Bytes that the shape of a tensor takes in an arena."""

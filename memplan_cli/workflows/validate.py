@@ -9,6 +9,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Literal
 
 from memplan_cli.core.bindings import Inputs
+from memplan_cli.core.check import DEFAULT_CHECK, Check
 from memplan_cli.core.results.observations import (
     CPU,
     PROVIDERS,
@@ -21,13 +22,7 @@ from memplan_cli.runtime.workers.warm import warm_workers
 from memplan_cli.settings.settings import Settings
 from memplan_cli.workflows.accounted import Models, accounted, with_processes, with_time
 from memplan_cli.workflows.caches import validate_decoding
-from memplan_cli.workflows.compare import (
-    DEFAULT_CHECK,
-    Check,
-    Compared,
-    compare_models,
-    compare_under,
-)
+from memplan_cli.workflows.compare import Compared, compare_as_written, compare_models
 from memplan_cli.workflows.donate import Donation, with_binding, with_donation
 from memplan_cli.workflows.files.agreement import bounds_of, dims_of, held_against, shapes_of
 from memplan_cli.workflows.files.binding import bind, binding_of
@@ -97,7 +92,7 @@ def validate(
     first, second = bindings_inside(plan, dict.fromkeys(free_dims(model), 1))
     binding = binding.at(first)
     donation = Donation(donated_pairs(model), offline=is_offline(model))
-    compare = _as_it_stands if donation.offline else compare_models
+    compare = compare_as_written if donation.offline else compare_models
     facts = None
     slower: tuple[str, ...] = ()
     with warm_workers():
@@ -187,15 +182,6 @@ def _named_by(planned: Path) -> Path:
 def _of_both(first: Compared, second: Compared) -> Compared:
     """Return what says most: a failure, or that both had to run as they are written."""
     return second if second.as_written or not second.verdict.passed else first
-
-
-def _as_it_stands(original: Path, planned: Path, check: Check, binding: Binding) -> Compared:
-    """Compare a graph that a runtime optimised before: it is not to be optimised again."""
-    from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN
-
-    settings = {"rewritten": RUN_AS_WRITTEN}
-    verdict = compare_under(original, planned, check, binding, settings)
-    return Compared(verdict, as_written=True)
 
 
 def refuse_foreign(notes: Mapping[str, str], planned: Path) -> None:
@@ -296,13 +282,7 @@ def _replayed(
     from memplan_cli.runtime.measuring.measure import Trial
     from memplan_cli.runtime.proofs.replay import replay
 
-    trial = Trial(
-        provider=check.provider,
-        dims=binding.dims,
-        feeds=binding.feeds,
-        timeout=check.timeout,
-    )
-    found = replay(planned, plan, trial)
+    found = replay(planned, plan, Trial.of(check, binding))
     notes = [f"replay: {said}" for said in found.extent.described()]
     notes += [f"replay: {found.reason}"] if found.reason else []
     notes += [f"replay: {note}" for note in found.notes]

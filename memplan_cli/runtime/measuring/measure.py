@@ -29,7 +29,10 @@ from memplan_cli.runtime.workers.worker import Outcome, run_job
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from memplan_cli.core.bindings import Feeds, FeedSpec
+    from onnx import ModelProto
+
+    from memplan_cli.core.bindings import Binding, Feeds, FeedSpec
+    from memplan_cli.core.check import Check
     from memplan_cli.core.results.observations import Peaks
 
 
@@ -62,6 +65,24 @@ class Trial:
     specs: tuple[FeedSpec, ...] | None = None
     feeds: Feeds = field(default_factory=dict)
     begins: Callable[[], None] = field(default=_unheard, compare=False)
+
+    @classmethod
+    def of(cls, check: Check, binding: Binding) -> Trial:
+        """Return how a model is measured where and at what it is checked."""
+        return cls(check.provider, binding.dims, feeds=binding.feeds, timeout=check.timeout)
+
+    def session(
+        self, model: Path, settings: RuntimeSettings, source: ModelProto | None = None
+    ) -> SessionJob:
+        """Return how a process runs a model; ``source`` is what is in it, or in its original.
+
+        Raises:
+            RuntimeUnavailableError: the provider does not work here.
+        """
+        provider, specs = resolve_provider(self.provider), self.specs
+        if specs is None:
+            specs = feed_specs(source or load_model(model), self.dims, self.feeds)
+        return SessionJob(model, provider, specs, settings, self.seed)
 
 
 def measure(model: Path, settings: RuntimeSettings, trial: Trial | None = None) -> Peaks:
@@ -134,11 +155,7 @@ def together(
 
 def _session(model: Path, settings: RuntimeSettings, trial: Trial) -> SessionJob:
     require_weights(model)
-    provider = resolve_provider(trial.provider)
-    chosen = trial.specs
-    if chosen is None:
-        chosen = feed_specs(load_model(model), trial.dims, trial.feeds)
-    return SessionJob(model, provider, chosen, settings, trial.seed)
+    return trial.session(model, settings)
 
 
 def _run(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import xor
 from typing import TYPE_CHECKING, Any
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from memplan_cli.core.bindings import given_text
 from memplan_cli.core.files import staged
 from memplan_cli.core.program import Origin, VarId, walk
+from memplan_cli.core.results.observations import RuntimeSettings
 from memplan_cli.core.serialization import to_json
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.onnx_io.runs.feeds import feed_specs
 from memplan_cli.runtime.simulation.tensor_bytes import bytes_of
 from memplan_cli.runtime.workers.session_job import SessionJob
 from memplan_cli.runtime.workers.type_names import dtype_of
@@ -90,13 +90,10 @@ def observe(
     """
     proto = load_model(model)
     copy = numbered(proto)
-    specs = trial.specs
-    if specs is None:
-        specs = feed_specs(proto, trial.dims, trial.feeds)
+    trial = replace(trial, provider=provider)
     # Beside the model: only there may a session read its external data.
     with staged(model, copy.data) as file:
-        job = SessionJob(file, provider, specs, seed=trial.seed)
-        asked = {"session": to_json(job)}
+        asked = {"session": to_json(trial.session(file, RuntimeSettings(), proto))}
         outcome = run_job("observed", asked, timeout=trial.timeout, about=about)
     found: Any = outcome.require(
         f"{model} could not be run for its sizes{given_text(trial.feeds)}"

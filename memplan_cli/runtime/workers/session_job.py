@@ -5,7 +5,7 @@ A job holds it under ``session``, beside keys of its own: what to save, how ofte
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path  # noqa: TC003 - a type to read by
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +66,12 @@ class SessionJob:
         folder = RuntimeSettings(session_config={_DATA_FOLDER: str(self.model.parent)})
         settings = self.settings.updated(more).updated(folder)
         return make_session(data, settings, self.provider)
+
+    def exact(self) -> SessionJob:
+        """Return the same with what makes its provider deterministic."""
+        from memplan_cli.runtime.workers.session import deterministic
+
+        return replace(self, settings=self.settings.updated(deterministic(self.provider)))
 
     def feed(self) -> Feed:
         """Draw the inputs, by name."""

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.results.observations import Difference, RuntimeSettings
 from memplan_cli.core.serialization import to_json
-from memplan_cli.runtime.workers.bits import Tolerance
 from memplan_cli.runtime.workers.device_memory import device_use, taken
 from memplan_cli.runtime.workers.examination import Examination, Look
 from memplan_cli.runtime.workers.jobs.measure import STATISTICS, workspace_in
@@ -146,9 +145,7 @@ class _Runs:
         if self.asked.then == "save" and number == 0:
             save(folder, wanted, wanted, values)
             return
-        found = against(
-            folder, wanted, wanted, values, Tolerance(self.asked.rtol, self.asked.atol)
-        )
+        found = against(folder, wanted, wanted, values, self.asked.tolerance)
         if found and number == 0 and self.look.kept is not None:
             save(self.look.kept, wanted, wanted, values)
         self.differences += found
