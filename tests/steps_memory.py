@@ -19,7 +19,7 @@ from memplan_cli.runtime.proofs.donated import step_specs
 from memplan_cli.runtime.workers.jobs.donated import STEPS, BoundSteps, Steps
 from memplan_cli.runtime.workers.session import deterministic, resolve_provider
 from memplan_cli.runtime.workers.session_job import SessionJob
-from memplan_cli.runtime.workers.worker import run_script
+from memplan_cli.runtime.workers.worker import start_script
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -44,8 +44,9 @@ def held_by_steps(model: Path, pairs: Pairs, way: str, how: Comparison) -> Held:
     settings = how.rewritten_settings.updated(deterministic(provider))
     job: Json = {"session": to_json(SessionJob(model, provider, specs, settings))}
     job |= {"pairs": [list(pair) for pair in pairs], "way": way}
-    done = run_script([__file__], job, timeout=how.check.timeout)
-    return Held(**done.require(f"{model} takes no two steps"))  # type: ignore[arg-type]
+    with start_script([__file__], job, timeout=how.check.timeout) as started:
+        done = started.outcome().require(f"{model} takes no two steps")
+    return Held(**done)  # type: ignore[arg-type]
 
 
 class SwappedSteps(BoundSteps):

@@ -140,14 +140,21 @@ def _light_graph(
     model: Path, out: Path, settings: RuntimeSettings, provider: str
 ) -> RuntimeShapes:
     """Write the graph without its weights; return what the runtime infers, or nothing."""
+    job = _written_to(out, model, settings, provider)
+    return shapes_of(
+        run_job("graph", job, about=model).require(f"{model} does not load")["types"]
+    )
+
+
+def _written_to(
+    out: Path, model: Path, settings: RuntimeSettings, provider: str
+) -> dict[str, object]:
+    """Return a job whose session writes the graph that it makes under these settings."""
     level = settings.session.get("graph_optimization_level", "ORT_ENABLE_ALL")
     wanted = RuntimeSettings(
         session={"graph_optimization_level": level}, session_config=settings.session_config
     )
-    job = {"session": to_json(SessionJob(model, provider, (), wanted)), "out": str(out)}
-    return shapes_of(
-        run_job("graph", job, about=model).require(f"{model} does not load")["types"]
-    )
+    return {"session": to_json(SessionJob(model, provider, (), wanted)), "out": str(out)}
 
 
 def write_dump(model: Path, out: Path, settings: RuntimeSettings, provider: str = CPU) -> None:
@@ -156,16 +163,7 @@ def write_dump(model: Path, out: Path, settings: RuntimeSettings, provider: str 
     Raises:
         RuntimeUnavailableError: the model does not load.
     """
-    level = settings.session.get("graph_optimization_level", "ORT_ENABLE_ALL")
-    wanted = RuntimeSettings(
-        session={"graph_optimization_level": level}, session_config=settings.session_config
-    )
-    job = {
-        "model": str(model),
-        "settings": to_json(wanted),
-        "provider": provider,
-        "out": str(out),
-    }
+    job = _written_to(out, model, settings, provider)
     run_job("dump", job, about=model).require(f"{model} does not load")
     distinct = with_distinct_names(load_model(out))
     if distinct is not None:
@@ -186,16 +184,11 @@ def runtime_shapes(
     twin = model.with_name(f"{model.stem}.every-output.onnx")
     try:
         twin.write_bytes(with_every_output(load_model(model)))
-        job = {
-            "model": str(twin),
-            "settings": to_json(UNOPTIMISED),
-            "provider": provider,
-            "shapes": True,
-        }
+        job = {"session": to_json(SessionJob(twin, provider, (), UNOPTIMISED))}
         result = run_job("dump", job, about=about or model).require(f"{model} does not load")
     finally:
         twin.unlink(missing_ok=True)
-    return shapes_of(result["shapes"])
+    return shapes_of(result["types"])
 
 
 def shapes_of(types: object) -> RuntimeShapes:

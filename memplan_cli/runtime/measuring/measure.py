@@ -29,8 +29,6 @@ from memplan_cli.runtime.workers.worker import Outcome, run_job
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from onnx import ModelProto
-
     from memplan_cli.core.bindings import Binding, Feeds, FeedSpec
     from memplan_cli.core.check import Check
     from memplan_cli.core.results.observations import Peaks
@@ -71,17 +69,15 @@ class Trial:
         """Return how a model is measured where and at what it is checked."""
         return cls(check.provider, binding.dims, feeds=binding.feeds, timeout=check.timeout)
 
-    def session(
-        self, model: Path, settings: RuntimeSettings, source: ModelProto | None = None
-    ) -> SessionJob:
-        """Return how a process runs a model; ``source`` is what is in it, or in its original.
+    def session(self, model: Path, settings: RuntimeSettings) -> SessionJob:
+        """Return how a process runs a model.
 
         Raises:
             RuntimeUnavailableError: the provider does not work here.
         """
         provider, specs = resolve_provider(self.provider), self.specs
         if specs is None:
-            specs = feed_specs(source or load_model(model), self.dims, self.feeds)
+            specs = feed_specs(load_model(model), self.dims, self.feeds)
         return SessionJob(model, provider, specs, settings, self.seed)
 
 

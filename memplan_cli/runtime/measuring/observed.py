@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from memplan_cli.core.bindings import given_text
 from memplan_cli.core.files import staged
 from memplan_cli.core.program import Origin, VarId, walk
-from memplan_cli.core.results.observations import RuntimeSettings
 from memplan_cli.core.serialization import to_json
 from memplan_cli.onnx_io.load import load_model
+from memplan_cli.onnx_io.runs.feeds import feed_specs
 from memplan_cli.runtime.simulation.tensor_bytes import bytes_of
 from memplan_cli.runtime.workers.session_job import SessionJob
 from memplan_cli.runtime.workers.type_names import dtype_of
@@ -88,38 +88,37 @@ def observe(
     Raises:
         RuntimeUnavailableError: it does not run here.
     """
-    proto = load_model(model)
-    copy = numbered(proto)
-    trial = replace(trial, provider=provider)
-    # Beside the model: only there may a session read its external data.
-    with staged(model, copy.data) as file:
-        asked = {"session": to_json(trial.session(file, RuntimeSettings(), proto))}
-        outcome = run_job("observed", asked, timeout=trial.timeout, about=about)
-    found: Any = outcome.require(
-        f"{model} could not be run for its sizes{given_text(trial.feeds)}"
-    )["nodes"]
-    known = copy.writes
-    return sorted_out(
-        program, (Event(known[node], *tensors) for node, *tensors in found if node in known)
-    )
+    sizes = None if trial.specs is None else (trial.specs,)
+    (found,) = observe_many(model, program, sizes, replace(trial, provider=provider), about)
+    return found
 
 
 def observe_many(
-    model: Path, program: Program, sizes: Sequence[Sequence[FeedSpec]], trial: Trial
+    model: Path,
+    program: Program,
+    sizes: Sequence[Sequence[FeedSpec]] | None,
+    trial: Trial,
+    about: Path | None = None,
 ) -> tuple[Observed, ...]:
     """Run a model once at each of several sizes, in one session; return what each run decided.
+
+    No sizes are the one of the trial's dims and feeds.
 
     Raises:
         RuntimeUnavailableError: it does not run here at one of them.
     """
-    copy = numbered(load_model(model))
+    proto = load_model(model)
+    copy = numbered(proto)
+    if sizes is None:
+        sizes = (feed_specs(proto, trial.dims, trial.feeds),)
+    # Beside the model: only there may a session read its external data.
     with staged(model, copy.data) as file:
-        job = {
-            "session": to_json(SessionJob(file, trial.provider, (), seed=trial.seed)),
-            "sizes": [[to_json(spec) for spec in specs] for specs in sizes],
-        }
-        outcome = run_job("many_sizes", job, timeout=trial.timeout)
-    runs: Any = outcome.require(f"{model} could not be run for its sizes")["runs"]
+        session = SessionJob(file, trial.provider, (), seed=trial.seed)
+        specs = [[to_json(spec) for spec in each] for each in sizes]
+        job = {"session": to_json(session), "sizes": specs}
+        outcome = run_job("observed", job, timeout=trial.timeout, about=about)
+    what = f"{model} could not be run for its sizes{given_text(trial.feeds)}"
+    runs: Any = outcome.require(what)["runs"]
     known = copy.writes
     return tuple(
         sorted_out(

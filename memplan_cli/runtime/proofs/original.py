@@ -14,7 +14,7 @@ from memplan_cli.core.symbolic.dims import binding_text
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.onnx_io.runs.feeds import feed_specs
 from memplan_cli.onnx_io.runs.runnable import random_ops
-from memplan_cli.runtime.measuring.examine import Examining, examine
+from memplan_cli.runtime.measuring.examine import examine, examined, start_examination
 from memplan_cli.runtime.proofs.compare import require_weights, second_dims
 from memplan_cli.runtime.workers.examination import Examination, Look
 from memplan_cli.runtime.workers.session import resolve_provider
@@ -116,7 +116,7 @@ class Running:
             compared=COMPARED,
             graph=folder / "original.onnx" if check.depth == "full" else None,
         )
-        self._under_way = Examining(self._examination, check.timeout)
+        self._job = start_examination(self._examination, check.timeout)
 
     def __enter__(self) -> Self:
         """Use it in a block."""
@@ -128,7 +128,7 @@ class Running:
 
     def end(self) -> None:
         """End it if it runs still."""
-        self._under_way.end()
+        self._job.end()
 
     def result(self) -> Original:
         """Wait for it.
@@ -137,7 +137,8 @@ class Running:
             RuntimeUnavailableError: it does not run.
         """
         binding, looks = self.binding, self._examination.looks
-        outcome, seen = self._under_way.result()
+        outcome = self._job.outcome()
+        seen = examined(outcome, self._examination)
         if seen is None and len(looks) > 1:
             # Other dims may be what it cannot bear: what was asked for comes first.
             looks = looks[:1]

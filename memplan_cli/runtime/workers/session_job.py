@@ -44,6 +44,12 @@ class SessionJob:
         """Return the part of a job that is about its session."""
         return from_json(cls, job["session"], "the job")
 
+    @classmethod
+    def of_sizes(cls, job: Json, sizes: Any) -> list[SessionJob]:  # noqa: ANN401 - JSON
+        """Return the session of a job with the specs of each of several sizes."""
+        session: Any = job["session"]
+        return [cls.of({"session": {**session, "specs": specs}}) for specs in sizes]
+
     def session(self, more: RuntimeSettings | None = None) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
         """Create the session, ``more`` on top of its settings; in a process of its own only.
 

@@ -73,7 +73,7 @@ def _examined(asked: Examination) -> Json:
         "effort": seen.effort,
         "workspace": workspace,
         "process": to_json(seen.process) if seen.process else None,
-        "nodes": shapes_in(seen.events) if graph else [],
+        "nodes": shapes_in(seen.events)[0] if graph else [],
         "types": write_graph(asked.session, graph) if graph else {},
     }
 
