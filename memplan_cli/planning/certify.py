@@ -60,6 +60,7 @@ def _order(planned: Planned, bounds: Bounds) -> OrderProof | None:
         tensor_names,
     )
     from memplan_cli.transforms.ordering.witness import order_witness
+    from memplan_cli.transforms.terms import Terms
 
     plan, program = planned.plan, planned.program
     bound = plan.report.memory.order_bound
@@ -69,7 +70,7 @@ def _order(planned: Planned, bounds: Bounds) -> OrderProof | None:
     sizes = _sizes(program, numbers, bounds)
     pinned = [VarId(row.id) for row in plan.tensors if row.pinned is not None]
     aliasing = aliasing_of(plan.report.level)
-    facts = storage_facts(program, sizes, numbers, pinned, aliasing)
+    facts = storage_facts(program, Terms(sizes, pinned, aliasing), numbers)
     least = {
         index: result_bytes(op, facts) if op.repeats else 0
         for index, op in enumerate(program.body.ops)
