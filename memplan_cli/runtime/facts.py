@@ -46,7 +46,7 @@ from memplan_cli.runtime.steer import (
 from memplan_cli.runtime.workers.session import resolve_provider
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from memplan_cli.core.results.observations import Peaks
@@ -99,14 +99,14 @@ def runtime_account(pair: Pair, progress: Callable[[str], None] | None = None) -
     tally.expected += 0 if pair.as_written else MOST_RUNS
     provider = resolve_provider(pair.check.provider)
     trial = replace(Trial.of(pair.check, pair.binding), begins=tally.begin)
-    predicted, observed, warnings = _original(pair, trial, provider)
-    options = [_searched(tally, partial(_as_written, pair, trial, provider))]
+    predicted, observed, warnings = _original(pair, trial)
+    options = [_searched(tally, partial(_as_written, pair, trial))]
     if not pair.as_written:
-        after = executed_run(pair.written, DEFAULTS, trial, provider)
+        after = executed_run(pair.written, DEFAULTS, trial)
         base = RuntimeSettings()
         search = partial(recommend, pair.written, after, base, trial)
         options.append(_searched(tally, search))
-        warnings += worse_by_default(predicted, predict(after, DEFAULTS, provider))
+        warnings += worse_by_default(predicted, predict(after, DEFAULTS))
     loading = load_cost(pair.written, provider)
     warnings += (str(loading),) if loading else ()
     observed, *times = second_look(
@@ -144,21 +144,21 @@ def _searched(tally: Tally, search: Callable[[], Recommendation]) -> Recommendat
     return found
 
 
-def _original(pair: Pair, trial: Trial, provider: str) -> tuple[Peaks, Peaks, tuple[str, ...]]:
+def _original(pair: Pair, trial: Trial) -> tuple[Peaks, Peaks, tuple[str, ...]]:
     """Return what the original needs under the defaults, predicted and observed, and notes."""
     if pair.known is not None:
         return pair.known.predicted["original"], pair.known.observed["original"], ()
-    before = executed_run(pair.original, DEFAULTS, trial, provider)
-    predicted = predict(before, DEFAULTS, provider)
-    notes = tuple(caveats(before, provider))
+    before = executed_run(pair.original, DEFAULTS, trial)
+    predicted = predict(before, DEFAULTS)
+    notes = tuple(caveats(before))
     return predicted, measure(pair.original, DEFAULTS, trial), notes
 
 
-def caveats(graph: Executed, provider: str) -> Iterator[str]:
+def caveats(graph: Executed) -> Iterator[str]:
     """Yield why what is predicted of a graph may not be what it takes."""
     if graph.observed:
         yield _OF_ONE_RUN
-    other_version = version_warning(provider)
+    other_version = version_warning(graph.provider)
     if other_version:
         yield other_version
 
@@ -173,12 +173,11 @@ def best_settings(
             load.
     """
     if trial is None:
-        executed = executed_graph(model, DEFAULTS, binding.dims, CPU)
-        return recommend_unmeasured(executed, RuntimeSettings(), CPU)
-    provider = resolve_provider(trial.provider)
+        executed = executed_graph(model, DEFAULTS, binding.dims)
+        return recommend_unmeasured(executed, RuntimeSettings())
     tally = Tally(progress, TUNING, MOST_RUNS)
     bound = replace(trial, dims=binding.dims, feeds=binding.feeds, begins=tally.begin)
-    return replace(_measured_best(model, bound, provider, tally), provider=provider)
+    return replace(_measured_best(model, bound, tally), provider=bound.runs_on)
 
 
 def settings_as_written(
@@ -193,36 +192,33 @@ def settings_as_written(
             run.
     """
     if trial is None:
-        executed = Executed(offline_program(model, binding.dims, provider), binding.dims)
-        return recommend_unmeasured(executed, RUN_AS_WRITTEN, provider)
-    provider = resolve_provider(trial.provider)
+        return recommend_unmeasured(_file_of(model, binding.dims, provider), RUN_AS_WRITTEN)
     bound = replace(trial, dims=binding.dims, feeds=binding.feeds)
-    executed = _file_as_run(model, bound, provider)
-    return replace(recommend(model, executed, RUN_AS_WRITTEN, bound), provider=provider)
+    executed = _file_as_run(model, bound)
+    found = recommend(model, executed, RUN_AS_WRITTEN, bound)
+    return replace(found, provider=executed.provider)
 
 
-def _measured_best(model: Path, trial: Trial, provider: str, tally: Tally) -> Recommendation:
-    executed = executed_run(model, DEFAULTS, trial, provider)
+def _measured_best(model: Path, trial: Trial, tally: Tally) -> Recommendation:
+    executed = executed_run(model, DEFAULTS, trial)
     search = partial(recommend, model, executed, RuntimeSettings(), trial)
     found = _searched(tally, search)
     return (
-        _unoptimised(model, found, trial, provider)
-        or _less_fused(model, executed, found, trial, provider)
+        _unoptimised(model, found, trial)
+        or _less_fused(model, executed, found, trial)
         or found
     )
 
 
-def _unoptimised(
-    model: Path, found: Recommendation, trial: Trial, provider: str
-) -> Recommendation | None:
+def _unoptimised(model: Path, found: Recommendation, trial: Trial) -> Recommendation | None:
     """Return settings without the runtime's optimisation, where they are as good and smaller.
 
     Optimisation fuses, and it gives new nodes new numbers, which the order of the run goes
     by: a training step can need a fifth more with it. Off is taken only where less was
     measured, at no more time, with the bits that the defaults give on the same inputs.
     """
-    graph = Executed(offline_program(model, trial.dims, provider), trial.dims)
-    expected = recommend_unmeasured(graph, UNOPTIMISED, provider).predicted
+    graph = _file_of(model, trial.dims, trial.runs_on)
+    expected = recommend_unmeasured(graph, UNOPTIMISED).predicted
     if not _is_smaller(expected, found.predicted):
         return None
     other = recommend(model, graph, UNOPTIMISED, trial)
@@ -233,14 +229,14 @@ def _unoptimised(
 
 
 def _less_fused(
-    model: Path, executed: Executed, found: Recommendation, trial: Trial, provider: str
+    model: Path, executed: Executed, found: Recommendation, trial: Trial
 ) -> Recommendation | None:
     """Return settings without the fusions that cost workspace, where the arena holds less."""
     fusions = costly_fusions(executed.program)
     if not fusions:
         return None
     base = without(fusions)
-    other = recommend(model, executed_run(model, base, trial, provider), base, trial)
+    other = recommend(model, executed_run(model, base, trial), base, trial)
     if total_of(other.measured) >= _WORTH * total_of(found.measured):
         return None
     note = (
@@ -287,18 +283,23 @@ def required_version() -> str:
     return version
 
 
-def _as_written(pair: Pair, trial: Trial, provider: str) -> Recommendation:
-    executed = _file_as_run(pair.written, trial, provider)
+def _as_written(pair: Pair, trial: Trial) -> Recommendation:
+    executed = _file_as_run(pair.written, trial)
     return recommend(pair.written, executed, RUN_AS_WRITTEN, trial)
 
 
-def _file_as_run(model: Path, trial: Trial, provider: str) -> Executed:
+def _file_as_run(model: Path, trial: Trial) -> Executed:
     """Return a file as it stands, with what data decides in one run of it."""
-    executed = Executed(offline_program(model, trial.dims, provider), trial.dims)
+    executed = _file_of(model, trial.dims, trial.runs_on)
     if not needs_run(executed):
         return executed
-    observed = observe(model, executed.program, trial, provider, about=model)
+    observed = observe(model, executed.program, trial, about=model)
     return replace(executed, observed=observed)
+
+
+def _file_of(model: Path, dims: Mapping[str, int], provider: str) -> Executed:
+    """Return a file as it stands."""
+    return Executed(offline_program(model, dims, provider), dims, provider=provider)
 
 
 def worse_by_default(before: Peaks, after: Peaks) -> tuple[str, ...]:

@@ -298,4 +298,6 @@ def _peak_as_it_stands(program: Program, settings: Settings, provider: str) -> i
     from memplan_cli.runtime.graph.offline import FREED_AT_ONCE
     from memplan_cli.runtime.simulation.predict import Executed, predict
 
-    return predict(Executed(program, settings.dims), FREED_AT_ONCE, provider).first_run_peak
+    return predict(
+        Executed(program, settings.dims, provider=provider), FREED_AT_ONCE
+    ).first_run_peak

@@ -50,18 +50,7 @@ def validate(
 ) -> Proof:
     """Hold a written model against its plan, run it and its original, and compare the outputs.
 
-    Where the plan beside it does not say what the model says, nothing is run. Both run at the
-    dims that the plan was made for, at two sets of them where it has bounds, both inside;
-    without a plan, at small ones. Where the written model says that outputs may lie where
-    inputs were, two steps are taken with each such pair in one buffer.
-
-    Args:
-        planned: A model that memplan wrote; its plan beside it, which the extras need.
-        original: The model it was made from; None: what its name says.
-        check: Where to run, and what counts as equal.
-        extras: ``replay`` runs it op by op inside the plan's arenas, ``measure`` measures
-            both models' memory in the runtime, of the check's number of processes at once too.
-        inputs: Real inputs, of the sizes that the plan was made for; the others are drawn.
+    All words are those of `memplan_cli.validate`.
 
     Raises:
         MemplanError: a file is not what it should be, or the original cannot run.

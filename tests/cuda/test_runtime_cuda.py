@@ -95,7 +95,7 @@ def test_the_counters_say_something(net: Path) -> None:
 
 def test_the_prediction_is_near_what_is_measured(net: Path) -> None:
     # The in-place table of CUDA is its own; the error is printed, and bounded here.
-    predicted = predict(Executed(read_program(load_model(net)).program), PLAIN, CUDA)
+    predicted = predict(Executed(read_program(load_model(net)).program, provider=CUDA), PLAIN)
     measured = measure(net, PLAIN, ON_CUDA)
     assert predicted.first_run_peak is not None
     assert measured.first_run_peak is not None

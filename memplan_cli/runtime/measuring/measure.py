@@ -69,13 +69,22 @@ class Trial:
         """Return how a model is measured where and at what it is checked."""
         return cls(check.provider, binding.dims, feeds=binding.feeds, timeout=check.timeout)
 
+    @property
+    def runs_on(self) -> str:
+        """ONNX Runtime's name of the provider.
+
+        Raises:
+            RuntimeUnavailableError: it does not work here.
+        """
+        return resolve_provider(self.provider)
+
     def session(self, model: Path, settings: RuntimeSettings) -> SessionJob:
         """Return how a process runs a model.
 
         Raises:
             RuntimeUnavailableError: the provider does not work here.
         """
-        provider, specs = resolve_provider(self.provider), self.specs
+        provider, specs = self.runs_on, self.specs
         if specs is None:
             specs = feed_specs(load_model(model), self.dims, self.feeds)
         return SessionJob(model, provider, specs, settings, self.seed)
@@ -90,7 +99,7 @@ def measure(model: Path, settings: RuntimeSettings, trial: Trial | None = None) 
     recording = record(model, settings, trial)
     peaks = peaks_of(recording, recording.milliseconds)
     peaks = replace(peaks, process=recording.process)
-    if not recording.effort or resolve_provider((trial or Trial()).provider) != CPU:
+    if not recording.effort or (trial or Trial()).runs_on != CPU:
         return peaks
     return replace(peaks, effort=median(recording.effort))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import reduce
 from operator import xor
 from typing import TYPE_CHECKING, Any
@@ -74,7 +74,7 @@ class Event:
 
 
 def observe(
-    model: Path, program: Program, trial: Trial, provider: str, about: Path | None = None
+    model: Path, program: Program, trial: Trial, about: Path | None = None
 ) -> Observed:
     """Run a model once, as it is written, and return what the data decided.
 
@@ -82,14 +82,13 @@ def observe(
         model: a file whose weights are there; no optimisation is applied to it.
         program: the file, as it was read.
         trial: dims, inputs and seed.
-        provider: where to run it.
         about: the model that it is a graph of, whose process may run it.
 
     Raises:
         RuntimeUnavailableError: it does not run here.
     """
     sizes = None if trial.specs is None else (trial.specs,)
-    (found,) = observe_many(model, program, sizes, replace(trial, provider=provider), about)
+    (found,) = observe_many(model, program, sizes, trial, about)
     return found
 
 
@@ -113,7 +112,7 @@ def observe_many(
         sizes = (feed_specs(proto, trial.dims, trial.feeds),)
     # Beside the model: only there may a session read its external data.
     with staged(model, copy.data) as file:
-        session = SessionJob(file, trial.provider, (), seed=trial.seed)
+        session = SessionJob(file, trial.runs_on, (), seed=trial.seed)
         specs = [[to_json(spec) for spec in each] for each in sizes]
         job = {"session": to_json(session), "sizes": specs}
         outcome = run_job("observed", job, timeout=trial.timeout, about=about)

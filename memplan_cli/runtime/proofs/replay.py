@@ -161,8 +161,11 @@ def _replayed(model: Path, plan: Plan, trial: Trial) -> Replayed:
         job |= {"save": True, "folder": folder}
         whole = run_job("outputs", job, timeout=trial.timeout).require(f"{model} does not run")
         job |= {"outputs": whole["outputs"], "save": False}
-        job |= _plain({"places": places})
-        job |= {"arenas": dict(_heights(plan, trial.dims)), "order": order}
+        job |= {
+            "places": to_json(places),
+            "arenas": dict(_heights(plan, trial.dims)),
+            "order": order,
+        }
         outcome = run_job("replay", job, timeout=trial.timeout)
         notes: tuple[str, ...] = ()
         if outcome.ok and outcome.result["differences"] and _is_unaligned(places):
@@ -191,12 +194,6 @@ def _extent(places: Sequence[Place], left_out: Mapping[str, str]) -> Extent:
     )
 
 
-def _plain(job: Mapping[str, object]) -> dict[str, object]:
-    """Return a job with its places as JSON has them."""
-    places = job["places"]
-    return {**job, "places": [dataclasses.asdict(place) for place in places]}  # type: ignore[attr-defined]
-
-
 def _is_unaligned(places: Sequence[Place]) -> bool:
     return any(place.offset % _ALIGNMENT for place in places)
 
@@ -219,8 +216,8 @@ def _against_own_memory(
         start = starts[place.arena, place.buffer]
         spread.append(dataclasses.replace(place, arena="own", offset=start))
     with tempfile.TemporaryDirectory(prefix="memplan-own-") as folder:
-        apart = {"places": spread, "arenas": {"own": top}, "save": True, "folder": folder}
-        first = run_job("replay", {**job, **_plain(apart)}, timeout=timeout)
+        apart = {**job, "places": to_json(spread), "arenas": {"own": top}, "folder": folder}
+        first = run_job("replay", {**apart, "save": True}, timeout=timeout)
         if not first.ok:
             return first
         return run_job("replay", {**job, "folder": folder}, timeout=timeout)
