@@ -17,8 +17,6 @@ from memplan_cli.runtime.workers.type_names import dtype_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from onnx import GraphProto
-
     from memplan_cli.runtime.workers.session_job import SessionJob
 
 _OUTSIDE = "1024"
@@ -63,10 +61,11 @@ def write_graph(task: SessionJob, out: Path) -> Types:
 def types_of(graph: Path, provider: str) -> Types:
     """Return type and dims of every value at the top of a graph; nothing where it is refused."""
     from memplan_cli.onnx_io.load import load_model
+    from memplan_cli.onnx_io.runs.runnable import give_every_output
     from memplan_cli.shapes.given import light_copy
 
     twin = light_copy(load_model(graph))
-    _give_every_output(twin.graph)
+    give_every_output(twin.graph)
     try:
         session = make_session(twin.SerializeToString(), UNOPTIMISED, provider)
     except Exception:  # noqa: BLE001 - some kernels insist on weights that they know
@@ -82,13 +81,3 @@ def types_of_outputs(session: Any) -> Types:  # noqa: ANN401 - ONNX Runtime has 
             shape = [dim if isinstance(dim, int | str) else None for dim in output.shape]
             found[output.name] = [dtype_of(output.type), shape]
     return found
-
-
-def _give_every_output(graph: GraphProto) -> None:
-    """Make each value at the top an output, types left open."""
-    known = {value.name for value in graph.output}
-    for node in graph.node:
-        for name in node.output:
-            if name and name not in known:
-                known.add(name)
-                graph.output.add().name = name
