@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from memplan_cli.core.check import Check
     from memplan_cli.core.version import VERSION as __version__  # noqa: N811 - a module's own name for it
     from memplan_cli.errors import MemplanError
     from memplan_cli.settings.settings import MemParam, Settings
@@ -25,11 +26,10 @@ if TYPE_CHECKING:
         validate,
     )
     from memplan_cli.workflows.candidates import Optimized
-    from memplan_cli.workflows.compare import Check
     from memplan_cli.workflows.load import Decoder, load
 
 _MODULES = {
-    "Check": "memplan_cli.workflows.compare",
+    "Check": "memplan_cli.core.check",
     "Decoder": "memplan_cli.workflows.load",
     "MemParam": "memplan_cli.settings.settings",
     "MemplanError": "memplan_cli.errors",

@@ -19,7 +19,7 @@ from memplan_cli.runtime.proofs.donated import step_specs
 from memplan_cli.runtime.workers.jobs.donated import STEPS, BoundSteps, Steps
 from memplan_cli.runtime.workers.session import deterministic, resolve_provider
 from memplan_cli.runtime.workers.session_job import SessionJob
-from memplan_cli.runtime.workers.worker import run_script
+from memplan_cli.runtime.workers.worker import start_script
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -39,13 +39,14 @@ class Held:
 
 def held_by_steps(model: Path, pairs: Pairs, way: str, how: Comparison) -> Held:
     """Return the memory of a process that takes two steps in one of `WAYS`."""
-    provider = resolve_provider(how.provider)
-    specs = how.specs if how.specs is not None else step_specs(model, how.dims, pairs)
+    provider = resolve_provider(how.check.provider)
+    specs = how.specs if how.specs is not None else step_specs(model, how.binding, pairs)
     settings = how.rewritten_settings.updated(deterministic(provider))
-    job: Json = {"session": to_json(SessionJob(model, provider, specs, settings, how.seed))}
+    job: Json = {"session": to_json(SessionJob(model, provider, specs, settings))}
     job |= {"pairs": [list(pair) for pair in pairs], "way": way}
-    done = run_script([__file__], job, timeout=how.timeout)
-    return Held(**done.require(f"{model} takes no two steps"))  # type: ignore[arg-type]
+    with start_script([__file__], job, timeout=how.check.timeout) as started:
+        done = started.outcome().require(f"{model} takes no two steps")
+    return Held(**done)  # type: ignore[arg-type]
 
 
 class SwappedSteps(BoundSteps):

@@ -88,8 +88,6 @@ class Measured:
     """A program on the clock, and its storage where some operators share bytes."""
 
     timeline: Timeline
-    sizes: Mapping[VarId, Size]
-    pinned: frozenset[VarId]
     aliasing: Aliasing
     storage: Storage
 
@@ -98,13 +96,6 @@ class Measured:
         """The most bytes of intermediates live at one tick, all sizes being numbers."""
         _, units = self.storage
         return lower_bound(Problem(units.get("1", ())))
-
-    def is_of(
-        self, program: Program, sizes: Mapping[VarId, Size], pinned: Collection[VarId]
-    ) -> bool:
-        """Whether this very program was measured, with these very sizes."""
-        same = self.timeline.program is program and self.sizes is sizes
-        return same and self.pinned == frozenset(pinned)
 
 
 def measured(
@@ -116,7 +107,7 @@ def measured(
     """Return `storage_of` a program with what it was made from, for those who need it too."""
     timeline = Timeline(program)
     storage = storage_of(program, sizes, pinned, aliasing, timeline)
-    return Measured(timeline, sizes, frozenset(pinned), aliasing, storage)
+    return Measured(timeline, aliasing, storage)
 
 
 def live_peak(

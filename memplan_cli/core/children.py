@@ -118,24 +118,6 @@ def readable(file: int, timeout: float) -> bool:
     return True
 
 
-def run_child(
-    command: Sequence[str], sink: IO[bytes], environment: Mapping[str, str], timeout: float
-) -> int:
-    """Run a command that reads nothing, and return its exit code.
-
-    Raises:
-        TimeoutExpired: it took longer; it is gone.
-    """
-    child: Child | None = None
-    try:
-        with deferred():  # nothing may come between a start and the name of what was started
-            child = Child.start(command, environment, stdout=sink)
-        return child.wait(timeout)
-    finally:
-        if child is not None:
-            child.end()
-
-
 def end_with_parent(parent: int | None = None) -> None:
     """Let this process end with the one that started it.
 

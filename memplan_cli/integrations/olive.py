@@ -22,11 +22,11 @@ from olive.model.utils import resolve_onnx_path
 from olive.passes import Pass
 from olive.passes.pass_config import PassConfigParam
 
+from memplan_cli.core.check import Check
 from memplan_cli.core.selection import nearest
 from memplan_cli.errors import MemplanError
 from memplan_cli.settings.settings import Settings
 from memplan_cli.workflows.api.plans import optimize
-from memplan_cli.workflows.compare import Check
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

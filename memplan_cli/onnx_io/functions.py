@@ -9,6 +9,7 @@ the one before twice total a thousand million nodes.
 from __future__ import annotations
 
 from collections import Counter
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -188,8 +189,7 @@ def filled(node: NodeProto, attributes: Mapping[str, AttributeProto]) -> NodePro
 
     Those of the bodies that it owns are references to the same function's attributes.
     """
-    copy: NodeProto = messages().NodeProto()
-    copy.CopyFrom(node)
+    copy = deepcopy(node)
     del copy.attribute[:]
     for attribute in node.attribute:
         name = attribute.ref_attr_name

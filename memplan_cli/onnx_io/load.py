@@ -6,6 +6,7 @@ Weights kept as external data stay on disk: nothing here opens them.
 from __future__ import annotations
 
 import hashlib
+from copy import deepcopy
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.untrusted_files import refuse_endless
@@ -218,8 +219,7 @@ def _bare(node: NodeProto) -> NodeProto:
     has_bodies = node.attribute and any(subgraphs(node))
     if not has_bodies and not node.metadata_props and not node.doc_string:
         return node
-    bare = type(node)()
-    bare.CopyFrom(node)
+    bare = deepcopy(node)
     noted = [bare]
     for graph in (inner for _, body in subgraphs(bare) for inner in graphs(body)):
         del graph.value_info[:]

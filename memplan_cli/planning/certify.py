@@ -60,6 +60,7 @@ def _order(
 ) -> tuple[OrderProof | None, tuple[BlockProof, ...]]:
     from memplan_cli.transforms.ordering.build import storage_facts
     from memplan_cli.transforms.ordering.nested_witness import nested_witness
+    from memplan_cli.transforms.terms import Terms
 
     plan, program = planned.plan, planned.program
     bound = plan.report.memory.order_bound
@@ -68,7 +69,8 @@ def _order(
     numbers = {VarId(row.id): row.bytes for row in plan.tensors}
     sizes = _sizes(program, numbers, bounds)
     pinned = [VarId(row.id) for row in plan.tensors if row.pinned is not None]
-    facts = storage_facts(program, sizes, numbers, pinned, aliasing_of(plan.report.level))
+    terms = Terms(sizes, pinned, aliasing_of(plan.report.level))
+    facts = storage_facts(program, terms, numbers)
     return nested_witness(program.body, facts, bound)
 
 

@@ -59,9 +59,12 @@ def account_before(original: Original) -> Before:
         RuntimeUnavailableError: its sizes depend on data, and it does not run again for them.
     """
     executed = executed_of(original.seen, DEFAULTS, original.dims, original.path)
+    executed = replace(executed, provider=original.provider)
     notes: tuple[str, ...] = ()
     if needs_run(executed) and executed.observed is None:
-        executed = dump_run(original.path, DEFAULTS, _trial(original), original.provider)
+        executed = dump_run(
+            original.path, DEFAULTS, Trial.of(original.check, original.binding)
+        )
         notes = (
             "nodes without names of their own: the original ran again for what data decides",
         )
@@ -72,8 +75,8 @@ def account_before(original: Original) -> Before:
         original.provider,
         Shown(original.seen.workspace),
     )
-    predicted = replace(predict(executed, DEFAULTS, original.provider), process=process)
-    return Before(executed, predicted, (*caveats(executed, original.provider), *notes))
+    predicted = replace(predict(executed, DEFAULTS), process=process)
+    return Before(executed, predicted, (*caveats(executed), *notes))
 
 
 def prove_outputs(original: Original, written: Written, folder: Path) -> Proved:
@@ -163,8 +166,3 @@ def own_settings(
 def _other_bits(run: Run) -> bool:
     """Whether the outputs are other ones, and not for want of a run."""
     return run.verdict.status == "failed" and run.verdict.max_abs_diff is not None
-
-
-def _trial(original: Original) -> Trial:
-    asked = original.asked
-    return Trial(original.provider, original.dims, timeout=asked.timeout, feeds=asked.feeds)

@@ -150,7 +150,7 @@ class Proof:
         if expected is not None and least <= expected:
             return run, ""
         executed, workspace = self._after(run), run.seen.workspace
-        better = with_best_arena(executed, run.settings, self.original.provider, workspace)
+        better = with_best_arena(executed, run.settings, workspace)
         if better is None or (better.predicted.held or 0) >= least:
             return run, ""
         if better.settings.arena == run.settings.arena or has_several_regions(better):
@@ -182,7 +182,7 @@ class Proof:
         provider, executed = self.original.provider, self._after(run)
         held = self.choice.predicted.held if self.choice else None
         if held is None:
-            held = held_under(executed, run.settings, provider, run.seen.workspace)
+            held = held_under(executed, run.settings, run.seen.workspace)
         process = process_of(
             stored_model(self.written.path),
             executed,
@@ -190,7 +190,7 @@ class Proof:
             provider,
             Shown(run.seen.workspace),
         )
-        peaks = predict(executed, run.settings, provider)
+        peaks = predict(executed, run.settings)
         predicted = replace(peaks, held=held, process=process)
         return RuntimeFacts(
             name="onnxruntime",
@@ -207,7 +207,7 @@ class Proof:
         if self.written.as_written or self.written.offline:
             return ()
         executed = self._under_optimisation() if run.as_written else self._after(run)
-        after = predict(executed, DEFAULTS, self.original.provider)
+        after = predict(executed, DEFAULTS)
         return worse_by_default(self.before.predicted, after)
 
     def _run(self, choice: Recommendation) -> Run:
@@ -224,7 +224,8 @@ class Proof:
         The runtime's own graph has the same values whoever has it written.
         """
         observed = self.before.executed.observed if self.written.offline else None
-        return Executed(self.written.program, self.original.dims, observed=observed)
+        dims, provider = self.original.dims, self.original.provider
+        return Executed(self.written.program, dims, observed=observed, provider=provider)
 
     def _under_optimisation(self) -> Executed:
         return reordered(self.before.executed, self.original.nodes, self.written.program)
@@ -232,11 +233,11 @@ class Proof:
     def _optimised(self) -> Recommendation:
         workspace = self.original.seen.workspace
         executed = self._under_optimisation()
-        return foreseen(executed, RuntimeSettings(), self.original.provider, workspace)
+        return foreseen(executed, RuntimeSettings(), workspace)
 
     def _as_it_stands(self) -> Recommendation:
         workspace = (self.plain or self.original.seen).workspace
-        return foreseen(self._file(), RUN_AS_WRITTEN, self.original.provider, workspace)
+        return foreseen(self._file(), RUN_AS_WRITTEN, workspace)
 
     def _after(self, run: Run) -> Executed:
         """Return the graph of a run; of a file that ran as it stands, the file's own."""
@@ -244,7 +245,8 @@ class Proof:
             return self._file()
         if self.read is None or self.read[0] is not run.seen:
             dims, path = self.original.dims, self.written.path
-            self.read = run.seen, executed_of(run.seen, run.settings, dims, path)
+            graph = executed_of(run.seen, run.settings, dims, path)
+            self.read = run.seen, replace(graph, provider=self.original.provider)
         return self.read[1]
 
 

@@ -8,17 +8,14 @@ no more than five per cent more time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.bindings import Binding
+from memplan_cli.core.check import Check
 from memplan_cli.core.progress import Progress, Tally, silent
-from memplan_cli.core.results.observations import (
-    CPU,
-    DEFAULT_TIMEOUT,
-    UNOPTIMISED,
-    RuntimeSettings,
-)
+from memplan_cli.core.results.observations import CPU, UNOPTIMISED, RuntimeSettings
 from memplan_cli.core.results.report import RuntimeFacts
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.runtime.graph.executed import executed_graph, executed_run
@@ -52,7 +49,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from memplan_cli.core.bindings import Binding, Feeds
     from memplan_cli.core.results.observations import Peaks
 
 _WORTH = 0.98
@@ -78,11 +74,9 @@ class Pair:
 
     original: Path
     written: Path
-    provider: str = "auto"
-    dims: Mapping[str, int] = field(default_factory=dict)
-    feeds: Feeds = field(default_factory=dict)
+    check: Check
+    binding: Binding
     as_written: bool = False
-    timeout: float = DEFAULT_TIMEOUT
     known: RuntimeFacts | None = None
 
 
@@ -103,19 +97,16 @@ def runtime_account(pair: Pair, progress: Callable[[str], None] | None = None) -
     """
     tally = Tally(progress or silent, TUNING, (pair.known is None) + MOST_RUNS)
     tally.expected += 0 if pair.as_written else MOST_RUNS
-    provider = resolve_provider(pair.provider)
-    trial = Trial(
-        provider=pair.provider, dims=pair.dims, timeout=pair.timeout, feeds=pair.feeds,
-        begins=tally.begin,
-    )  # fmt: skip
-    predicted, observed, warnings = _original(pair, trial, provider)
-    options = [_searched(tally, partial(_as_written, pair, trial, provider))]
+    provider = resolve_provider(pair.check.provider)
+    trial = replace(Trial.of(pair.check, pair.binding), begins=tally.begin)
+    predicted, observed, warnings = _original(pair, trial)
+    options = [_searched(tally, partial(_as_written, pair, trial))]
     if not pair.as_written:
-        after = executed_run(pair.written, DEFAULTS, trial, provider)
+        after = executed_run(pair.written, DEFAULTS, trial)
         base = RuntimeSettings()
         search = partial(recommend, pair.written, after, base, trial)
         options.append(_searched(tally, search))
-        warnings += worse_by_default(predicted, predict(after, DEFAULTS, provider))
+        warnings += worse_by_default(predicted, predict(after, DEFAULTS))
     loading = load_cost(pair.written, provider)
     warnings += (str(loading),) if loading else ()
     observed, *times = second_look(
@@ -153,21 +144,21 @@ def _searched(tally: Tally, search: Callable[[], Recommendation]) -> Recommendat
     return found
 
 
-def _original(pair: Pair, trial: Trial, provider: str) -> tuple[Peaks, Peaks, tuple[str, ...]]:
+def _original(pair: Pair, trial: Trial) -> tuple[Peaks, Peaks, tuple[str, ...]]:
     """Return what the original needs under the defaults, predicted and observed, and notes."""
     if pair.known is not None:
         return pair.known.predicted["original"], pair.known.observed["original"], ()
-    before = executed_run(pair.original, DEFAULTS, trial, provider)
-    predicted = predict(before, DEFAULTS, provider)
-    notes = tuple(caveats(before, provider))
+    before = executed_run(pair.original, DEFAULTS, trial)
+    predicted = predict(before, DEFAULTS)
+    notes = tuple(caveats(before))
     return predicted, measure(pair.original, DEFAULTS, trial), notes
 
 
-def caveats(graph: Executed, provider: str) -> Iterator[str]:
+def caveats(graph: Executed) -> Iterator[str]:
     """Yield why what is predicted of a graph may not be what it takes."""
     if graph.observed:
         yield _OF_ONE_RUN
-    other_version = version_warning(provider)
+    other_version = version_warning(graph.provider)
     if other_version:
         yield other_version
 
@@ -182,12 +173,11 @@ def best_settings(
             load.
     """
     if trial is None:
-        executed = executed_graph(model, DEFAULTS, binding.dims, CPU)
-        return recommend_unmeasured(executed, RuntimeSettings(), CPU)
-    provider = resolve_provider(trial.provider)
+        executed = executed_graph(model, DEFAULTS, binding.dims)
+        return recommend_unmeasured(executed, RuntimeSettings())
     tally = Tally(progress, TUNING, MOST_RUNS)
     bound = replace(trial, dims=binding.dims, feeds=binding.feeds, begins=tally.begin)
-    return replace(_measured_best(model, bound, provider, tally), provider=provider)
+    return replace(_measured_best(model, bound, tally), provider=bound.runs_on)
 
 
 def settings_as_written(
@@ -202,36 +192,33 @@ def settings_as_written(
             run.
     """
     if trial is None:
-        executed = Executed(offline_program(model, binding.dims, provider), binding.dims)
-        return recommend_unmeasured(executed, RUN_AS_WRITTEN, provider)
-    provider = resolve_provider(trial.provider)
+        return recommend_unmeasured(_file_of(model, binding.dims, provider), RUN_AS_WRITTEN)
     bound = replace(trial, dims=binding.dims, feeds=binding.feeds)
-    executed = _file_as_run(model, bound, provider)
-    return replace(recommend(model, executed, RUN_AS_WRITTEN, bound), provider=provider)
+    executed = _file_as_run(model, bound)
+    found = recommend(model, executed, RUN_AS_WRITTEN, bound)
+    return replace(found, provider=executed.provider)
 
 
-def _measured_best(model: Path, trial: Trial, provider: str, tally: Tally) -> Recommendation:
-    executed = executed_run(model, DEFAULTS, trial, provider)
+def _measured_best(model: Path, trial: Trial, tally: Tally) -> Recommendation:
+    executed = executed_run(model, DEFAULTS, trial)
     search = partial(recommend, model, executed, RuntimeSettings(), trial)
     found = _searched(tally, search)
     return (
-        _unoptimised(model, found, trial, provider)
-        or _less_fused(model, executed, found, trial, provider)
+        _unoptimised(model, found, trial)
+        or _less_fused(model, executed, found, trial)
         or found
     )
 
 
-def _unoptimised(
-    model: Path, found: Recommendation, trial: Trial, provider: str
-) -> Recommendation | None:
+def _unoptimised(model: Path, found: Recommendation, trial: Trial) -> Recommendation | None:
     """Return settings without the runtime's optimisation, where they are as good and smaller.
 
     Optimisation fuses, and it gives new nodes new numbers, which the order of the run goes
     by: a training step can need a fifth more with it. Off is taken only where less was
     measured, at no more time, with the bits that the defaults give on the same inputs.
     """
-    graph = Executed(offline_program(model, trial.dims, provider), trial.dims)
-    expected = recommend_unmeasured(graph, UNOPTIMISED, provider).predicted
+    graph = _file_of(model, trial.dims, trial.runs_on)
+    expected = recommend_unmeasured(graph, UNOPTIMISED).predicted
     if not _is_smaller(expected, found.predicted):
         return None
     other = recommend(model, graph, UNOPTIMISED, trial)
@@ -242,14 +229,14 @@ def _unoptimised(
 
 
 def _less_fused(
-    model: Path, executed: Executed, found: Recommendation, trial: Trial, provider: str
+    model: Path, executed: Executed, found: Recommendation, trial: Trial
 ) -> Recommendation | None:
     """Return settings without the fusions that cost workspace, where the arena holds less."""
     fusions = costly_fusions(executed.program)
     if not fusions:
         return None
     base = without(fusions)
-    other = recommend(model, executed_run(model, base, trial, provider), base, trial)
+    other = recommend(model, executed_run(model, base, trial), base, trial)
     if total_of(other.measured) >= _WORTH * total_of(found.measured):
         return None
     note = (
@@ -270,11 +257,9 @@ def _as_good(
     if is_slower(after, before):
         return None
     how = Comparison(
-        provider=trial.provider,
-        dims=trial.dims,
-        specs=trial.specs,
-        feeds=trial.feeds,
-        timeout=trial.timeout,
+        Check(trial.provider, timeout=trial.timeout),
+        Binding(trial.dims, trial.feeds),
+        trial.specs,
         rewritten_settings=other.settings,
     )
     return other if compare(model, model, how).bit_identical else None
@@ -298,18 +283,23 @@ def required_version() -> str:
     return version
 
 
-def _as_written(pair: Pair, trial: Trial, provider: str) -> Recommendation:
-    executed = _file_as_run(pair.written, trial, provider)
+def _as_written(pair: Pair, trial: Trial) -> Recommendation:
+    executed = _file_as_run(pair.written, trial)
     return recommend(pair.written, executed, RUN_AS_WRITTEN, trial)
 
 
-def _file_as_run(model: Path, trial: Trial, provider: str) -> Executed:
+def _file_as_run(model: Path, trial: Trial) -> Executed:
     """Return a file as it stands, with what data decides in one run of it."""
-    executed = Executed(offline_program(model, trial.dims, provider), trial.dims)
+    executed = _file_of(model, trial.dims, trial.runs_on)
     if not needs_run(executed):
         return executed
-    observed = observe(model, executed.program, trial, provider, about=model)
+    observed = observe(model, executed.program, trial, about=model)
     return replace(executed, observed=observed)
+
+
+def _file_of(model: Path, dims: Mapping[str, int], provider: str) -> Executed:
+    """Return a file as it stands."""
+    return Executed(offline_program(model, dims, provider), dims, provider=provider)
 
 
 def worse_by_default(before: Peaks, after: Peaks) -> tuple[str, ...]:

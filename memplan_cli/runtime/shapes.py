@@ -28,6 +28,9 @@ def inferred_shapes(
     model: ModelProto, bindings: Bindings, names: set[str]
 ) -> tuple[Known, str]:
     """Return what a session says of the named values of the top block, or why there is none."""
+    from memplan_cli.core.results.observations import CPU, UNOPTIMISED
+    from memplan_cli.core.serialization import to_json
+    from memplan_cli.runtime.workers.session_job import SessionJob
     from memplan_cli.runtime.workers.worker import run_job
     from memplan_cli.shapes.runtime_query import runtime_query
     from memplan_cli.shapes.workarounds import unreliable_values
@@ -39,13 +42,13 @@ def inferred_shapes(
     with tempfile.TemporaryDirectory(prefix="memplan-shapes-") as folder:
         file = Path(folder) / "model.onnx"
         file.write_bytes(query.data)
-        outcome = run_job("shapes", {"model": str(file)}, timeout=_LOAD_TIMEOUT)
+        job = {"session": to_json(SessionJob(file, CPU, (), UNOPTIMISED))}
+        outcome = run_job("dump", job, timeout=_LOAD_TIMEOUT)
     if not outcome.ok:
         return {}, outcome.reason
     types: Any = outcome.result["types"]
     found: dict[str, tuple[str, Shape]] = {}
-    for name, (kind, dims) in types.items():
-        dtype = dtype_of(kind)
+    for name, (dtype, dims) in types.items():
         # No dims can mean a scalar or that not even the rank is known: the runtime says
         # the same of both, and a scalar that is none would be planned in four bytes.
         if dtype in BITS and name in names and dims:

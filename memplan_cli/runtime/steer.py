@@ -30,7 +30,6 @@ from memplan_cli.runtime.simulation.region import (
 )
 from memplan_cli.runtime.simulation.requests import held_after, most_in_use, requests_of
 from memplan_cli.runtime.simulation.trace import Trace
-from memplan_cli.runtime.workers.session import resolve_provider
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -137,21 +136,20 @@ def recommend(
         RuntimeUnavailableError: the model does not run here.
     """
     trial = trial or Trial()
-    provider = resolve_provider(trial.provider)
     recorded = False
     try:
         workspace = workspace_of(model, _plain(base), trial)
-        best = _best(executed, base, provider, workspace)
+        best = _best(executed, base, workspace)
         if executed.ordered and "execution_order" not in base.session:
             by_priority = base.updated(_BY_PRIORITY)
             seen = _always_so(model, executed, _plain(by_priority), trial)
             if seen:
-                other = _best(seen, by_priority, provider, workspace)
+                other = _best(seen, by_priority, workspace)
                 recorded = other.score < best.score
                 best = other if recorded else best
     except UnknownBytesError:
         return _by_measurement(model, base, trial)
-    found = _confirmed(model, best, trial, provider)
+    found = _confirmed(model, best, trial, executed.provider)
     return dataclasses.replace(found, recorded_order=recorded)
 
 
@@ -187,12 +185,10 @@ def _always_so(
     return first if same else None
 
 
-def recommend_unmeasured(
-    executed: Executed, base: RuntimeSettings, provider: str = CPU
-) -> Recommendation:
+def recommend_unmeasured(executed: Executed, base: RuntimeSettings) -> Recommendation:
     """Return the best settings by prediction alone: kernels' workspace is not in it."""
     try:
-        best = _best(executed, base, provider, {})
+        best = _best(executed, base, {})
     except UnknownBytesError:
         return Recommendation(_tuned(base), Peaks(None, None), notes=(_BY_DATA,))
     return Recommendation(
@@ -203,36 +199,30 @@ def recommend_unmeasured(
 
 
 def foreseen(
-    executed: Executed,
-    base: RuntimeSettings,
-    provider: str,
-    workspace: Mapping[str, int],
+    executed: Executed, base: RuntimeSettings, workspace: Mapping[str, int]
 ) -> Recommendation:
     """Return the best settings by prediction, kernels' workspace in it as far as it is known.
 
     Execution orders and reuse with a low peak compete by the arena that suits each best.
     """
     try:
-        best = _foreseen(executed, base, provider, workspace)
+        best = _foreseen(executed, base, workspace)
     except UnknownBytesError:
         return Recommendation(_tuned(base), Peaks(None, None), notes=(_BY_DATA,))
     predicted = dataclasses.replace(best.predicted, held=best.choice.held)
-    return Recommendation(best.settings, predicted, provider=provider)
+    return Recommendation(best.settings, predicted, provider=executed.provider)
 
 
 def with_best_arena(
-    executed: Executed,
-    settings: RuntimeSettings,
-    provider: str,
-    workspace: Mapping[str, int],
+    executed: Executed, settings: RuntimeSettings, workspace: Mapping[str, int]
 ) -> Recommendation | None:
     """Return settings with the arena that suits them best; None where sizes are not known."""
     try:
-        best = _with_arena(executed, settings, provider, workspace)
+        best = _with_arena(executed, settings, workspace)
     except UnknownBytesError:
         return None
     predicted = dataclasses.replace(best.predicted, held=best.choice.held)
-    return Recommendation(best.settings, predicted, provider=provider)
+    return Recommendation(best.settings, predicted, provider=executed.provider)
 
 
 def has_several_regions(choice: Recommendation) -> bool:
@@ -252,29 +242,23 @@ def in_one_region(choice: Recommendation) -> Recommendation:
 
 
 def held_under(
-    executed: Executed,
-    settings: RuntimeSettings,
-    provider: str,
-    workspace: Mapping[str, int],
+    executed: Executed, settings: RuntimeSettings, workspace: Mapping[str, int]
 ) -> int | None:
     """Return what an arena is predicted to hold beside weights; None where nobody can tell."""
     try:
-        requests = requests_of(model_of(executed, settings, provider), workspace)
+        requests = requests_of(model_of(executed, settings), workspace)
     except UnknownBytesError:
         return None
     return held_after(requests, ArenaRules.from_settings(settings.arena))
 
 
 def _foreseen(
-    executed: Executed,
-    base: RuntimeSettings,
-    provider: str,
-    workspace: Mapping[str, int],
+    executed: Executed, base: RuntimeSettings, workspace: Mapping[str, int]
 ) -> _Candidate:
     peaks = [
         (most_in_use(requests), settings, requests)
         for settings in _variants(executed, base)
-        for requests in (requests_of(model_of(executed, settings, provider), workspace),)
+        for requests in (requests_of(model_of(executed, settings), workspace),)
     ]
     lowest = min(peak for peak, _, _ in peaks)
     arenas: dict[Trace, ArenaChoice] = {}
@@ -283,20 +267,17 @@ def _foreseen(
         if peak <= _NEAR * lowest:
             trace = Trace.of(requests)
             if trace not in arenas:  # several orders often ask for the same in turn
-                arenas[trace] = _arena_for(requests, provider)
+                arenas[trace] = _arena_for(requests, executed.provider)
             chosen = base.updated(settings)
-            near.append(_in_arena(executed, chosen, provider, arenas[trace]))
+            near.append(_in_arena(executed, chosen, arenas[trace]))
     return min(near, key=lambda candidate: candidate.score)
 
 
 def _with_arena(
-    executed: Executed,
-    settings: RuntimeSettings,
-    provider: str,
-    workspace: Mapping[str, int],
+    executed: Executed, settings: RuntimeSettings, workspace: Mapping[str, int]
 ) -> _Candidate:
-    requests = requests_of(model_of(executed, settings, provider), workspace)
-    return _in_arena(executed, settings, provider, _arena_for(requests, provider))
+    requests = requests_of(model_of(executed, settings), workspace)
+    return _in_arena(executed, settings, _arena_for(requests, executed.provider))
 
 
 def _arena_for(requests: Sequence[Request], provider: str) -> ArenaChoice:
@@ -305,24 +286,20 @@ def _arena_for(requests: Sequence[Request], provider: str) -> ArenaChoice:
 
 
 def _in_arena(
-    executed: Executed, settings: RuntimeSettings, provider: str, choice: ArenaChoice
+    executed: Executed, settings: RuntimeSettings, choice: ArenaChoice
 ) -> _Candidate:
     chosen = dataclasses.replace(
         settings.updated(RuntimeSettings(session_config=_OWN_INITIALIZERS)),
         arena=choice.arena,
     )
-    return _Candidate(chosen, predict(executed, settings, provider), choice)
+    return _Candidate(chosen, predict(executed, settings), choice)
 
 
 def _best(
-    executed: Executed,
-    base: RuntimeSettings,
-    provider: str,
-    workspace: Mapping[str, int],
+    executed: Executed, base: RuntimeSettings, workspace: Mapping[str, int]
 ) -> _Candidate:
     found = (
-        _with_arena(executed, settings, provider, workspace)
-        for settings in _variants(executed, base)
+        _with_arena(executed, settings, workspace) for settings in _variants(executed, base)
     )
     return min(found, key=lambda candidate: candidate.score)
 

@@ -9,6 +9,7 @@ stands for that expression in all.
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -50,7 +51,7 @@ def take_annotations(model: ModelProto, untrusted: Collection[str]) -> Annotatio
         types: dict[str, TypeProto] = {}
         for value in (*graph.value_info, *graph.output):
             if value.name not in untrusted:
-                types[value.name] = _copy(value.type)
+                types[value.name] = deepcopy(value.type)
         del graph.value_info[:]
         for value in graph.output:
             value.ClearField("type")
@@ -69,7 +70,7 @@ def _take_named(model: ModelProto) -> Annotations:
             if value.name in collected:
                 continue
             if named:
-                types[value.name] = _copy(value.type)
+                types[value.name] = deepcopy(value.type)
             for dim in named:
                 dim.ClearField("dim_param")
         annotations.append(types)
@@ -163,9 +164,3 @@ def names_of_inputs(model: ModelProto) -> frozenset[str]:
     """Return the names in the dims of a model's inputs, before any is bound."""
     dims = (d.dim_param for v in model.graph.input for d in v.type.tensor_type.shape.dim)
     return frozenset().union(*(symbols_of(dim or None) for dim in dims))
-
-
-def _copy(kind: TypeProto) -> TypeProto:
-    copy = type(kind)()
-    copy.CopyFrom(kind)
-    return copy

@@ -6,6 +6,7 @@ for a value that comes from two places.
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -40,8 +41,7 @@ def _dim(dim: TensorShapeProto.Dimension) -> Dim:
 
 def with_shape(kind: TypeProto, shape: Shape | None) -> TypeProto:
     """Return a tensor type with other dims; what is no tensor comes back as it is."""
-    changed = type(kind)()
-    changed.CopyFrom(kind)
+    changed = deepcopy(kind)
     tensor = _tensor(changed)
     if tensor is None:
         return changed

@@ -6,6 +6,7 @@ loaded, and one whose nodes have names of ours, for a profile of a run.
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -74,8 +75,7 @@ class Numbered:
 
 def numbered(model: ModelProto) -> Numbered:
     """Name every node of every block by a number, so that a profile's events say which."""
-    copy = type(model)()
-    copy.CopyFrom(model)
+    copy = deepcopy(model)
     reads: dict[str, tuple[str, ...]] = {}
     writes: dict[str, tuple[str, ...]] = {}
     # Paths come from the old names: all of them are read before one is changed.

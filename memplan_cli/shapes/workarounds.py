@@ -12,6 +12,7 @@ taken for 0 (a rule of ours says these shapes); STFT's default for ``onesided``,
 from __future__ import annotations
 
 import re
+from copy import deepcopy
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.onnx_io.load import graphs
@@ -141,8 +142,7 @@ def _rephrased(node: NodeProto) -> NodeProto | None:
     """Change a node that needs a workaround; return what it was, None where it stays so."""
     if not _unreliable_outputs(node):
         return None
-    original = type(node)()
-    original.CopyFrom(node)
+    original = deepcopy(node)
     if _is_in_rows(node):
         node.op_type += _HIDDEN
     elif node.op_type == "Attention":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -56,8 +57,7 @@ def assemble(model: ModelProto, plan: Plan, made: Differentiated, ends: Ends) ->
     nodes = live_nodes(nodes, [plan.loss, *outputs])
     rename(nodes, {name: p.input for name, p in fed.items()})
     used = {name for node in nodes for name in reads(node)}
-    result = ModelProto()
-    result.CopyFrom(model)
+    result = deepcopy(model)
     for part in ("node", "initializer", "input", "output", "value_info"):
         result.graph.ClearField(part)
     graph = result.graph

@@ -10,10 +10,9 @@ element-wise operators: they are computed again where they are read, and only X 
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-
-from onnx import NodeProto
 
 from memplan_cli.onnx_io.load import reads
 from memplan_cli.training.rules.broadcast import repeated_axes
@@ -21,6 +20,8 @@ from memplan_cli.training.tape import Phase, mark
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
+
+    from onnx import NodeProto
 
     from memplan_cli.training.tape import Tape
 
@@ -121,8 +122,7 @@ def _with_copies(
         if name not in again:
             return name
         if name not in names:
-            node = NodeProto()
-            node.CopyFrom(facts.makers[name])
+            node = deepcopy(facts.makers[name])
             for index, source in enumerate(node.input):
                 node.input[index] = copy_of(source)
             names[name] = node.output[0] = facts.tape.pool.fresh(f"{name}/again")

@@ -9,6 +9,7 @@ from onnx import NodeProto, TensorProto, helper
 
 from memplan_cli.errors import SettingsError
 from memplan_cli.training.forward.tensors import FLOATS, infer_tensors, names_in, tensor_of
+from memplan_cli.training.tape import Pool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -133,16 +134,16 @@ class _Writer:
 
     def __init__(self, graph: GraphProto) -> None:
         self.graph = graph
-        self.names = names_in(graph)
+        self.fresh = Pool(names_in(graph)).fresh
 
     def __call__(self, kind: str, *inputs: str, **attributes: object) -> str:
-        name = self._fresh(f"loss/{kind}")
+        name = self.fresh(f"loss/{kind}")
         self.graph.node.append(helper.make_node(kind, inputs, [name], name=name, **attributes))
         return name
 
     def constant(self, value: float | list[int], dtype: int) -> str:
         """Add an initializer and return its name."""
-        name = self._fresh("loss/const")
+        name = self.fresh("loss/const")
         values = value if isinstance(value, list) else [value]
         dims = [len(values)] if isinstance(value, list) else []
         self.graph.initializer.append(helper.make_tensor(name, dtype, dims, values))
@@ -150,7 +151,7 @@ class _Writer:
 
     def loss(self, kind: str, name: str, dtype: int, **attributes: object) -> str:
         """Append the last node; its result is the graph's first output."""
-        loss = self._fresh("loss")
+        loss = self.fresh("loss")
         self.graph.node.append(
             helper.make_node(kind, [name], [loss], name="loss", **attributes)
         )
@@ -158,14 +159,6 @@ class _Writer:
         del self.graph.output[:]
         self.graph.output.extend(outputs)
         return loss
-
-    def _fresh(self, wish: str) -> str:
-        name, count = wish, 0
-        while name in self.names:
-            count += 1
-            name = f"{wish}_{count}"
-        self.names.add(name)
-        return name
 
 
 def _before_softmax(graph: GraphProto, name: str, place: tuple[int, int]) -> str:

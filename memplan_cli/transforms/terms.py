@@ -48,8 +48,7 @@ class Ordering:
         chosen: The method whose order it is.
         bound: No order of the program has a smaller peak; None where not computed.
         proved: Whether the chosen order meets the bound.
-        measured: What is live in some order, where a search has measured it; see
-            `Measured.is_of`.
+        measured: What is live in the chosen order, where a search has measured it.
         looser: Makes the program in an order that leaves more room beside the fullest steps,
             mostly of no higher peak, and is less like the file's; None where there is none.
     """

@@ -7,8 +7,8 @@ Nothing here prints or exits. A check that fails is a result; what cannot work r
 
 from __future__ import annotations
 
+from memplan_cli.core.check import Check
 from memplan_cli.workflows.candidates import Optimized
-from memplan_cli.workflows.compare import Check
 from memplan_cli.workflows.doctor import doctor
 from memplan_cli.workflows.load import Decoder, load
 from memplan_cli.workflows.optimize import optimize

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from memplan_cli.core.bindings import Binding
+    from memplan_cli.core.check import Check
     from memplan_cli.core.results.report import RuntimeFacts
-    from memplan_cli.workflows.compare import Check
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +59,12 @@ def accounted(
     from memplan_cli.runtime.account import account_before, prove
     from memplan_cli.runtime.confirming import Written
     from memplan_cli.runtime.graph.offline import offline_program
-    from memplan_cli.runtime.proofs.original import Asked, run_original
-    from memplan_cli.runtime.workers.bits import Tolerance
+    from memplan_cli.runtime.proofs.original import run_original
 
-    asked = Asked(
-        check.provider,
-        binding.dims,
-        binding.feeds,
-        check.timeout,
-        Tolerance(check.rtol, check.atol),
-        assumed=binding.assumed,
-    )
+    check = replace(check, depth="full")
     with tempfile.TemporaryDirectory(prefix="memplan-proof-") as name:
         folder, path = Path(name), models.original
-        original = run_original(path, load_model(path), asked, binding.dims, folder)
+        original = run_original(path, load_model(path), check, binding, folder)
         program = offline_program(models.written, binding.dims, original.provider)
         written = Written(models.written, program, models.as_written, models.offline)
         if not original.repeats:
@@ -99,7 +91,7 @@ def with_processes(
         return facts
     from memplan_cli.runtime.measuring.measure import Trial, together
 
-    trial = Trial(check.provider, binding.dims, feeds=binding.feeds, timeout=check.timeout)
+    trial = Trial.of(check, binding)
     before = together(models.original, RuntimeSettings(), trial, check.processes)
     after = together(models.written, facts.settings, trial, check.processes)
     return replace(facts, processes=Together(check.processes, before, after))
@@ -114,7 +106,7 @@ def with_time(
     from memplan_cli.runtime.measuring.measure import Trial
     from memplan_cli.runtime.measuring.timing import Timed, slower_note, time_ratio
 
-    trial = Trial(check.provider, binding.dims, feeds=binding.feeds, timeout=check.timeout)
+    trial = Trial.of(check, binding)
     before = Timed(models.original, RuntimeSettings(), facts.observed["original"])
     after = Timed(models.written, facts.settings, facts.observed["optimized"])
     try:

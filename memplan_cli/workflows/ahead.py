@@ -12,14 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from memplan_cli.errors import RuntimeUnavailableError
-from memplan_cli.workflows.files.binding import binding_of, run_at
+from memplan_cli.workflows.files.binding import binding_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from memplan_cli.runtime.proofs.original import Asked, Original, Running
+    from memplan_cli.core.check import Check
+    from memplan_cli.runtime.proofs.original import Original, Running
     from memplan_cli.settings.settings import Settings
-    from memplan_cli.workflows.compare import Check
     from memplan_cli.workflows.files.model_file import ModelFile
     from memplan_cli.workflows.files.rewriting import Rewriting
 
@@ -55,10 +53,12 @@ class Ahead:
         if self._check.search != "foreseen" or self._running is not None:
             return
         from memplan_cli.runtime.proofs.original import Running
+        from memplan_cli.runtime.workers.session import resolve_provider
 
-        asked, dims = _asked(self._check, settings)
+        check, binding = self._check, binding_of(settings)
+        resolve_provider(check.provider)  # a provider that is not there is refused at once
         with suppress(RuntimeUnavailableError):
-            self._running = Running(file.path, file.model, asked, dims, self.folder())
+            self._running = Running(file.path, file.model, check, binding, self.folder())
 
     def original(self, rewriting: Rewriting, check: Check) -> Original:
         """Return the original of a rewriting, run now if it was not begun as asked.
@@ -70,17 +70,13 @@ class Ahead:
         from memplan_cli.onnx_io.load import load_model
         from memplan_cli.runtime.proofs.original import Running
 
-        asked, dims = _asked(check, rewriting.settings)
-        path, running = rewriting.compared_with, self._running
-        if running is None or (running.path, running.asked, running.dims) != (
-            path,
-            asked,
-            dims,
-        ):
+        path, binding = rewriting.compared_with, binding_of(rewriting.settings)
+        asked, running = (path, check, binding), self._running
+        if running is None or (running.path, running.check, running.binding) != asked:
             self._end()
             # A dump may have lost dims that the inputs have.
             model = rewriting.file.model if rewriting.original is None else load_model(path)
-            self._running = running = Running(path, model, asked, dims, self.folder())
+            self._running = running = Running(path, model, check, binding, self.folder())
         try:
             return running.result()
         except RuntimeUnavailableError as error:
@@ -91,22 +87,3 @@ class Ahead:
     def _end(self) -> None:
         if self._running is not None:
             self._running.end()
-
-
-def _asked(check: Check, settings: Settings) -> tuple[Asked, Mapping[str, int]]:
-    """Return how an original is run, and what each dim is then."""
-    from memplan_cli.runtime.proofs.original import Asked
-    from memplan_cli.runtime.workers.bits import Tolerance
-    from memplan_cli.runtime.workers.session import resolve_provider
-
-    binding = binding_of(settings)
-    asked = Asked(
-        resolve_provider(check.provider),
-        binding.dims,
-        binding.feeds,
-        check.timeout,
-        Tolerance(check.rtol, check.atol),
-        check.depth,
-        binding.assumed,
-    )
-    return asked, {name: dim.value for name, dim in run_at(settings).items()}

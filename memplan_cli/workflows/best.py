@@ -15,8 +15,8 @@ from memplan_cli.workflows.candidates import Candidate, Optimized
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from memplan_cli.core.check import Check, Search
     from memplan_cli.workflows.ahead import Ahead
-    from memplan_cli.workflows.compare import Check, Search
     from memplan_cli.workflows.files.rewriting import Rewriting
 
 

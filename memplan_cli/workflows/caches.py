@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them
 
     from memplan_cli.core.bindings import Provenance
+    from memplan_cli.core.check import Check
     from memplan_cli.core.program import Program
     from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.caches import Caches
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from memplan_cli.onnx_io.caches.find import Search
     from memplan_cli.runtime.proofs.decoded import Compared, Decoded, Loop
     from memplan_cli.settings.settings import Settings
-    from memplan_cli.workflows.compare import Check
     from memplan_cli.workflows.files.rewriting import Targets
 
 _AS_PLANNED = RuntimeSettings(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from memplan_cli.workflows.compare import Compared, compare_models, compare_under
+from memplan_cli.workflows.compare import compare_as_written, compare_models
 from memplan_cli.workflows.files.binding import binding_of, run_at
 from memplan_cli.workflows.files.rewriting import Rewriting, RewrittenFiles
 
@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from memplan_cli.core.check import Check
     from memplan_cli.core.results.observations import Validation
     from memplan_cli.core.results.plan import Plan
-    from memplan_cli.workflows.compare import Check
+    from memplan_cli.workflows.compare import Compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +110,8 @@ def warned(plan: Plan, *warnings: str) -> Plan:
 
 def compared(rewriting: Rewriting, path: Path, check: Check) -> Compared:
     """Compare both models in processes of their own; what was optimised offline runs as it is."""
-    from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN
-
-    binding = binding_of(rewriting.settings)
-    if rewriting.original is None:
-        return compare_models(rewriting.file.path, path, check, binding)
-    settings = {"rewritten": RUN_AS_WRITTEN}
-    verdict = compare_under(rewriting.original, path, check, binding, settings)
-    return Compared(verdict, as_written=True)
+    compare = compare_models if rewriting.original is None else compare_as_written
+    return compare(rewriting.compared_with, path, check, binding_of(rewriting.settings))
 
 
 def donated(rewriting: Rewriting, path: Path, verdict: Validation, check: Check) -> Validation:

@@ -49,13 +49,7 @@ def _original(file: ModelFile, planned: Planned) -> Program | None:
 def verify_certificate(
     model: FilePath, plan_file: FilePath, certificate_file: FilePath
 ) -> Certified:
-    """Check a certificate against a plan and a model, without the searches that found it.
-
-    Args:
-        model: The model that the plan was made of, or the one that was written with it;
-            or a CSV file of buffers.
-        plan_file: The plan; or the CSV file with their offsets.
-        certificate_file: The certificate.
+    """Check a certificate of files as `memplan_cli.verify_certificate` does.
 
     Raises:
         MemplanError: a file cannot be read, or the model is another one.

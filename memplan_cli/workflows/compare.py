@@ -3,54 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
-
-from memplan_cli.core.results.observations import DEFAULT_TIMEOUT
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from memplan_cli.core.bindings import Binding
-    from memplan_cli.core.results.observations import Difference, RuntimeSettings, Validation
-    from memplan_cli.runtime.proofs.compare import Comparison
-
-
-Depth = Literal["outputs", "full"]
-
-Search = Literal["foreseen", "measured"]
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """How a written model is proved: where it runs, and what counts as equal.
-
-    Attributes:
-        provider: ``auto``, ``cpu`` or ``cuda``.
-        runs: of each model, on the same inputs.
-        rtol, atol: what is excused, ``|got - wanted| <= atol + rtol * |wanted|``; two zeros
-            ask for the same bits.
-        timeout: seconds for each process that runs a model.
-        depth: ``full`` looks at the memory of the runs too, ``outputs`` compares alone.
-        search: settings are ``foreseen``, and confirmed by the run that is made anyway, or
-            searched among many that are ``measured``.
-        processes: how many hold a model at once where their memory together is measured.
-        noise: by what runs of the original differ, where it has run already.
-    """
-
-    provider: str = "auto"
-    runs: int = 2
-    rtol: float = 0.0
-    atol: float = 0.0
-    timeout: float = DEFAULT_TIMEOUT
-    depth: Depth = "full"
-    search: Search = "foreseen"
-    processes: int = 0
-    noise: tuple[Difference, ...] = ()
-
-
-DEFAULT_CHECK = Check()
-"""Both models on the best provider there is, two runs, bit for bit."""
+    from memplan_cli.core.check import Check
+    from memplan_cli.core.results.observations import Validation
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +35,14 @@ def compare_models(
             not run.
     """
     from memplan_cli.core.results.observations import UNOPTIMISED
+    from memplan_cli.runtime.proofs.compare import Comparison, compare
 
-    first = compare_under(original, rewritten, check, binding, {})
+    how = Comparison(check, binding)
+    first = compare(original, rewritten, how)
     if first.status != "failed" or first.max_abs_diff is None:
         return Compared(first)
-    off = {"original": UNOPTIMISED, "rewritten": UNOPTIMISED}
-    second = compare_under(original, rewritten, check, binding, off)
+    off = replace(how, original_settings=UNOPTIMISED, rewritten_settings=UNOPTIMISED)
+    second = compare(original, rewritten, off)
     if second.status != "passed":
         return Compared(first)
     note = (
@@ -90,41 +52,16 @@ def compare_models(
     return Compared(replace(second, notes=(*second.notes, note)), as_written=True)
 
 
-def compare_under(
-    original: Path,
-    rewritten: Path,
-    check: Check,
-    binding: Binding,
-    settings: Mapping[str, RuntimeSettings],
-) -> Validation:
-    """Run two models, each under its ``original`` or ``rewritten`` settings, and compare.
+def compare_as_written(
+    original: Path, rewritten: Path, check: Check, binding: Binding
+) -> Compared:
+    """Compare a graph that a runtime optimised before: it is not to be optimised again.
 
     Raises:
-        RuntimeUnavailableError: weights or the provider are missing, or the original does
-            not run.
+        RuntimeUnavailableError: as of `compare_models`.
     """
-    from memplan_cli.runtime.proofs.compare import compare
+    from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN
+    from memplan_cli.runtime.proofs.compare import Comparison, compare
 
-    return compare(original, rewritten, comparison(check, binding, settings))
-
-
-def comparison(
-    check: Check, binding: Binding, settings: Mapping[str, RuntimeSettings]
-) -> Comparison:
-    """Return how the runtime compares two models."""
-    from memplan_cli.core.results.observations import RuntimeSettings
-    from memplan_cli.runtime.proofs.compare import Comparison
-    from memplan_cli.runtime.workers.bits import Tolerance
-
-    return Comparison(
-        provider=check.provider,
-        dims=binding.dims,
-        assumed=binding.assumed,
-        feeds=binding.feeds,
-        runs=check.runs,
-        timeout=check.timeout,
-        noise=check.noise,
-        tolerance=Tolerance(check.rtol, check.atol),
-        original_settings=settings.get("original", RuntimeSettings()),
-        rewritten_settings=settings.get("rewritten", RuntimeSettings()),
-    )
+    how = Comparison(check, binding, rewritten_settings=RUN_AS_WRITTEN)
+    return Compared(compare(original, rewritten, how), as_written=True)

@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from memplan_cli.workflows.compare import comparison
-
 if TYPE_CHECKING:
     from pathlib import Path
 
     from memplan_cli.core.bindings import Binding
+    from memplan_cli.core.check import Check
     from memplan_cli.core.results.observations import Validation
     from memplan_cli.core.results.report import RuntimeFacts
-    from memplan_cli.workflows.compare import Check
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +44,16 @@ def with_donation(
     Raises:
         RuntimeUnavailableError: the original takes no two steps here.
     """
-    from memplan_cli.core.results.observations import UNOPTIMISED
+    from memplan_cli.core.results.observations import UNOPTIMISED, RuntimeSettings
     from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN
+    from memplan_cli.runtime.proofs.compare import Comparison
     from memplan_cli.runtime.proofs.donated import donated_steps
 
     if not donation.pairs or not verdict.passed:
         return verdict
-    settings = {"rewritten": RUN_AS_WRITTEN}
-    if not donation.offline:
-        settings["original"] = UNOPTIMISED
-    found = donated_steps(*models, donation.pairs, comparison(check, binding, settings))
+    original = RuntimeSettings() if donation.offline else UNOPTIMISED
+    how = Comparison(check, binding, None, original, RUN_AS_WRITTEN)
+    found = donated_steps(*models, donation.pairs, how)
     notes = []
     if found.failure:
         notes.append(f"two steps with donated buffers fail: {found.failure}")

@@ -21,7 +21,7 @@ from memplan_cli.workflows.candidates import (
     with_verdict,
 )
 from memplan_cli.workflows.fallbacks import timed_among
-from memplan_cli.workflows.files.binding import run_at
+from memplan_cli.workflows.files.binding import binding_of
 from memplan_cli.workflows.files.rewriting import RewrittenFiles
 from memplan_cli.workflows.turning import with_turns
 from memplan_cli.workflows.within_bounds import with_range
@@ -107,11 +107,9 @@ def _pair(
     return Pair(
         rewriting.compared_with,
         path,
-        check.provider,
-        {name: dim.value for name, dim in run_at(rewriting.settings).items()},
-        rewriting.settings.inputs.feeds or {},
+        check,
+        binding_of(rewriting.settings),
         as_written=found.as_written or rewriting.only_as_written,
-        timeout=check.timeout,
         known=known,
     )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.check import DEFAULT_CHECK, Check
 from memplan_cli.core.progress import Progress, silent
 from memplan_cli.errors import SettingsError
 from memplan_cli.runtime.workers.warm import warm_workers
@@ -14,7 +15,6 @@ from memplan_cli.settings.settings import Settings
 from memplan_cli.workflows.ahead import Ahead, SizesRefusedError
 from memplan_cli.workflows.best import write_proved
 from memplan_cli.workflows.candidates import Optimized, write_unproved
-from memplan_cli.workflows.compare import DEFAULT_CHECK, Check
 from memplan_cli.workflows.files.binding import bind
 from memplan_cli.workflows.files.model_file import (
     Early,
@@ -45,20 +45,9 @@ def optimize(  # noqa: PLR0913 - what the command takes, by name
     check: Check | None = DEFAULT_CHECK,
     progress: Progress | None = None,
 ) -> Optimized:
-    """Plan a model, write it in its new order with its plan, and prove it.
+    """Plan a model file, write it in its new order with its plan, and prove it.
 
-    Args:
-        model: The ONNX file to optimise; it is never changed.
-        settings: What decides the plan.
-        profiles: Several values of symbols: one plan that holds for all of them, and a row
-            for each in its report. The models are run with the largest.
-        out: The file to write; ``<stem>.memplan.onnx`` beside the model by default.
-        plan_file: The plan's file; ``out`` with the suffix ``.json`` by default.
-        settings_out: Where the runtime's settings go as Python, and as JSON beside it.
-        certificate: Where a witness of each bound of the plan goes.
-        check: How to compare both models; None leaves the comparison out, and so do
-            settings that allow no run.
-        progress: Told what is being done.
+    All words are those of `memplan_cli.optimize`.
 
     Raises:
         MemplanError: something could not work. Nothing is written then, nor if the

@@ -34,14 +34,7 @@ def pack(
     certificate: FilePath | None = None,
     progress: Progress | None = None,
 ) -> Packed:
-    """Pack the buffers of a CSV file; write them with their offsets if all fit.
-
-    Args:
-        problem: The file.
-        goal: When a layout is good enough.
-        out: Where the layout goes.
-        certificate: Where goes what shows that no layout is lower; needs ``out``.
-        progress: Told what is being done.
+    """Pack the buffers of a CSV file as `memplan_cli.pack` does, to a goal.
 
     Raises:
         MemplanError: the file is no problem, or the result cannot be written.

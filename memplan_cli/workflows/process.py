@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.observations import CPU
 from memplan_cli.errors import PlanError, RuntimeUnavailableError, UnknownSizeError
-from memplan_cli.settings.settings import Settings
-from memplan_cli.workflows.files.binding import binding_of, run_at
+from memplan_cli.workflows.files.binding import binding_alone, binding_of, run_at
 from memplan_cli.workflows.files.model_file import bind_whole, plan_model, read_model
 from memplan_cli.workflows.request import Request
 
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.reporting.findings.process import ProcessStory
     from memplan_cli.runtime.process.unrun import Sizes
+    from memplan_cli.settings.settings import Settings
     from memplan_cli.workflows.request import FilePath
 
 
@@ -127,7 +127,4 @@ def report_with_prediction(
 
 
 def _bound(path: Path, settings: Settings) -> Settings:
-    own = Settings(
-        dims=settings.dims, shapes=settings.shapes, inputs=settings.inputs, run=settings.run
-    )
-    return bind_whole(read_model(path), own)
+    return bind_whole(read_model(path), binding_alone(settings))

@@ -35,16 +35,7 @@ def plan(
     *,
     allocate: Allocator | None = None,
 ) -> Plan:
-    """Plan a model in memory; nothing is written.
-
-    Where its dims or sizes cannot be told otherwise it is run, unless settings forbid that.
-
-    Args:
-        model: The ONNX file.
-        settings: What decides the plan.
-        progress: Told what is being done.
-        allocate: Packs the arenas of level 2 in place of memplan's search. Where its arena
-            is taller than the pool of level 1, that pool is the plan, as for any other.
+    """Plan a model file as `memplan_cli.plan` does.
 
     Raises:
         MemplanError: the model or a setting is wrong.
@@ -84,15 +75,7 @@ def report(
     *,
     profiles: Profiles | None = None,
 ) -> Plan:
-    """Return the plan in a file, or make one of a model.
-
-    Where a model beside the file is another one than the plan is about, a warning says so.
-
-    Args:
-        path: A plan, a model, or None: the newest ``*.memplan.json`` of this folder.
-        settings: What decides the plan of a model.
-        progress: Told what is being done.
-        profiles: As for `optimize`.
+    """Return the plan in a file, or make one of a model, as `memplan_cli.report` does.
 
     Raises:
         MemplanError: there is none, or it is not valid.

@@ -10,7 +10,6 @@ from memplan_cli.core.progress import silent
 from memplan_cli.core.results.observations import DEFAULT_TIMEOUT, RuntimeSettings
 from memplan_cli.core.selection import nearest
 from memplan_cli.errors import SettingsError
-from memplan_cli.settings.settings import Settings
 from memplan_cli.workflows.files.binding import assumed_in, bind, binding_of, refuse_run
 from memplan_cli.workflows.files.model_file import bind_whole, read_model
 from memplan_cli.workflows.settings import runs_as_written
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.serving.choice import ServingSettings
     from memplan_cli.runtime.serving.served import Service
     from memplan_cli.runtime.serving.soak import Course, Soak
+    from memplan_cli.settings.settings import Settings
     from memplan_cli.workflows.files.model_file import ModelFile
     from memplan_cli.workflows.request import FilePath
 
@@ -58,17 +58,6 @@ class RangeSettings:
     serving: ServingSettings
     bounds: dict[str, tuple[int, int]]
     notes: tuple[str, ...] = ()
-
-
-def binding_alone(settings: Settings) -> Settings:
-    """Return what of settings says which sizes and inputs requests have."""
-    return Settings(
-        dims=settings.dims,
-        bounds=settings.bounds,
-        shapes=settings.shapes,
-        inputs=settings.inputs,
-        run=settings.run,
-    )
 
 
 def range_settings(

@@ -7,9 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.check import Check
 from memplan_cli.core.progress import silent
-from memplan_cli.settings.settings import Settings
-from memplan_cli.workflows.files.binding import assumed_in, binding_of, refuse_run
+from memplan_cli.workflows.files.binding import (
+    assumed_in,
+    binding_alone,
+    binding_of,
+    refuse_run,
+)
 from memplan_cli.workflows.files.model_file import bind_whole, read_model
 
 if TYPE_CHECKING:
@@ -18,7 +23,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.observations import RuntimeSettings
     from memplan_cli.runtime.steer import Recommendation
-    from memplan_cli.workflows.compare import Check
+    from memplan_cli.settings.settings import Settings
     from memplan_cli.workflows.files.model_file import ModelFile
     from memplan_cli.workflows.request import FilePath
 
@@ -31,11 +36,7 @@ def settings(
 ) -> Recommendation:
     """Return the runtime options that make a model, as it is, need least memory.
 
-    Args:
-        model: Its weights must be there: the runtime loads it to tell what it would run.
-        given: What binds dims and inputs in it counts.
-        check: Confirm by a run on its provider, or search by measuring; None predicts only.
-        progress: Told of each process of a search.
+    All words are those of `memplan_cli.runtime_settings`.
 
     Raises:
         MemplanError: the model does not load, or has no dim of a name.
@@ -48,8 +49,7 @@ def settings(
     model = Path(model)
     refuse_run(given, "--measure" if check else "")
     file = read_model(model)
-    own = Settings(dims=given.dims, shapes=given.shapes, inputs=given.inputs, run=given.run)
-    bound = bind_whole(file, own)
+    bound = bind_whole(file, binding_alone(given))
     recorded = recorded_settings(metadata_of(file.model))
     if recorded is not None and runs_as_written(recorded.settings):
         trial = Trial(provider=check.provider, timeout=check.timeout) if check else None
@@ -80,13 +80,13 @@ def runs_as_written(settings: RuntimeSettings) -> bool:
 def _confirmed(file: ModelFile, bound: Settings, check: Check) -> Recommendation:
     """Run the model under the defaults, and once under the settings foreseen on that run."""
     from memplan_cli.runtime.account import account_before, own_settings
-    from memplan_cli.runtime.proofs.original import Asked, run_original
+    from memplan_cli.runtime.proofs.original import run_original
     from memplan_cli.workflows.files.assuming import settle_in_numbers
 
-    binding = binding_of(bound)
-    asked = Asked(check.provider, binding.dims, binding.feeds, check.timeout)
+    binding = replace(binding_of(bound), assumed=frozenset())
+    exact = Check(check.provider, timeout=check.timeout)
     program = settle_in_numbers(file.lazy, file.path, bound).loaded.program
     with tempfile.TemporaryDirectory(prefix="memplan-proof-") as name:
         folder = Path(name)
-        original = run_original(file.path, file.model, asked, binding.dims, folder)
+        original = run_original(file.path, file.model, exact, binding, folder)
         return own_settings(original, account_before(original), folder, program)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.observations import DEFAULT_TIMEOUT
 from memplan_cli.errors import SettingsError
-from memplan_cli.settings.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from memplan_cli.runtime.simulation.dynamic import Simulated
+    from memplan_cli.settings.settings import Settings
     from memplan_cli.workflows.request import FilePath
 
 
@@ -53,25 +53,20 @@ def simulate(
     from memplan_cli.runtime.simulation.dynamic import Simulated
     from memplan_cli.runtime.simulation.dynamic import simulate as simulated
     from memplan_cli.runtime.simulation.predict import Executed, needs_run
-    from memplan_cli.runtime.workers.session import resolve_provider
     from memplan_cli.workflows.files.assuming import settle_in_numbers
-    from memplan_cli.workflows.files.binding import assumed_in, refuse_run
+    from memplan_cli.workflows.files.binding import assumed_in, binding_alone, refuse_run
     from memplan_cli.workflows.files.model_file import plan_settled, read_model
 
     path = Path(model)
     file = read_model(path)
-    given = Settings(
-        dims=settings.dims, shapes=settings.shapes, inputs=settings.inputs, run=settings.run
-    )
-    found = settle_in_numbers(file.lazy, path, given)
+    found = settle_in_numbers(file.lazy, path, binding_alone(settings))
     loaded, bound = found.loaded, found.settings
     dims, feeds = bound.dims, bound.inputs.feeds or {}
     executed = Executed(loaded.program, dims)
     if needs_run(executed):
         refuse_run(settings, "simulating what data decides")
-        provider = resolve_provider("auto")
-        trial = Trial(provider=provider, dims=dims, feeds=feeds, timeout=timeout)
-        seen = observe(path, loaded.program, trial, provider)
+        trial = Trial(dims=dims, feeds=feeds, timeout=timeout)
+        seen = observe(path, loaded.program, trial)
         executed = replace(executed, observed=seen)
     simulations = tuple(simulated(executed, name) for name in allocators)
     plan = plan_settled(file, found).plan

@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from memplan_cli.analysis.aliasing import Aliasing
+    from memplan_cli.core.check import Check
     from memplan_cli.core.program import Program
     from memplan_cli.runtime.graph.offline import Dump, Dumping, Packing
     from memplan_cli.settings.settings import Settings
     from memplan_cli.shapes.bindings import Known
-    from memplan_cli.workflows.compare import Check
 
 _READERS_COST = 256
 """Bytes that the shape of a tensor takes in an arena."""
@@ -298,4 +298,6 @@ def _peak_as_it_stands(program: Program, settings: Settings, provider: str) -> i
     from memplan_cli.runtime.graph.offline import FREED_AT_ONCE
     from memplan_cli.runtime.simulation.predict import Executed, predict
 
-    return predict(Executed(program, settings.dims), FREED_AT_ONCE, provider).first_run_peak
+    return predict(
+        Executed(program, settings.dims, provider=provider), FREED_AT_ONCE
+    ).first_run_peak

@@ -12,16 +12,15 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.symbolic.dims import bind_dim, binding_text
-from memplan_cli.workflows.compare import compare_under
 from memplan_cli.workflows.files.binding import binding_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    from memplan_cli.core.check import Check
     from memplan_cli.core.results.observations import Validation
     from memplan_cli.core.results.plan import Plan
-    from memplan_cli.workflows.compare import Check
     from memplan_cli.workflows.files.rewriting import Rewriting
 
 _MOST_SIZES = 4096
@@ -43,10 +42,10 @@ def with_turns(
         note = "loops were compared with one piece each: sizes of several are too large to run"
         return replace(verdict, notes=(*verdict.notes, note))
     from memplan_cli.core.results.observations import UNOPTIMISED
+    from memplan_cli.runtime.proofs.compare import Comparison, compare
 
-    off = {"original": UNOPTIMISED, "rewritten": UNOPTIMISED}
-    binding = binding_of(settings).at(dims)
-    found = compare_under(rewriting.compared_with, path, check, binding, off)
+    off = Comparison(check, binding_of(settings).at(dims), None, UNOPTIMISED, UNOPTIMISED)
+    found = compare(rewriting.compared_with, path, off)
     at = binding_text(dims)
     if not found.passed:
         return replace(

@@ -9,6 +9,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Literal
 
 from memplan_cli.core.bindings import Inputs
+from memplan_cli.core.check import DEFAULT_CHECK, Check
 from memplan_cli.core.results.observations import (
     CPU,
     PROVIDERS,
@@ -21,13 +22,7 @@ from memplan_cli.runtime.workers.warm import warm_workers
 from memplan_cli.settings.settings import Settings
 from memplan_cli.workflows.accounted import Models, accounted, with_processes, with_time
 from memplan_cli.workflows.caches import validate_decoding
-from memplan_cli.workflows.compare import (
-    DEFAULT_CHECK,
-    Check,
-    Compared,
-    compare_models,
-    compare_under,
-)
+from memplan_cli.workflows.compare import Compared, compare_as_written, compare_models
 from memplan_cli.workflows.donate import Donation, with_binding, with_donation
 from memplan_cli.workflows.files.agreement import bounds_of, dims_of, held_against, shapes_of
 from memplan_cli.workflows.files.binding import bind, binding_of
@@ -55,18 +50,7 @@ def validate(
 ) -> Proof:
     """Hold a written model against its plan, run it and its original, and compare the outputs.
 
-    Where the plan beside it does not say what the model says, nothing is run. Both run at the
-    dims that the plan was made for, at two sets of them where it has bounds, both inside;
-    without a plan, at small ones. Where the written model says that outputs may lie where
-    inputs were, two steps are taken with each such pair in one buffer.
-
-    Args:
-        planned: A model that memplan wrote; its plan beside it, which the extras need.
-        original: The model it was made from; None: what its name says.
-        check: Where to run, and what counts as equal.
-        extras: ``replay`` runs it op by op inside the plan's arenas, ``measure`` measures
-            both models' memory in the runtime, of the check's number of processes at once too.
-        inputs: Real inputs, of the sizes that the plan was made for; the others are drawn.
+    All words are those of `memplan_cli.validate`.
 
     Raises:
         MemplanError: a file is not what it should be, or the original cannot run.
@@ -97,7 +81,7 @@ def validate(
     first, second = bindings_inside(plan, dict.fromkeys(free_dims(model), 1))
     binding = binding.at(first)
     donation = Donation(donated_pairs(model), offline=is_offline(model))
-    compare = _as_it_stands if donation.offline else compare_models
+    compare = compare_as_written if donation.offline else compare_models
     facts = None
     slower: tuple[str, ...] = ()
     with warm_workers():
@@ -187,15 +171,6 @@ def _named_by(planned: Path) -> Path:
 def _of_both(first: Compared, second: Compared) -> Compared:
     """Return what says most: a failure, or that both had to run as they are written."""
     return second if second.as_written or not second.verdict.passed else first
-
-
-def _as_it_stands(original: Path, planned: Path, check: Check, binding: Binding) -> Compared:
-    """Compare a graph that a runtime optimised before: it is not to be optimised again."""
-    from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN
-
-    settings = {"rewritten": RUN_AS_WRITTEN}
-    verdict = compare_under(original, planned, check, binding, settings)
-    return Compared(verdict, as_written=True)
 
 
 def refuse_foreign(notes: Mapping[str, str], planned: Path) -> None:
@@ -296,13 +271,7 @@ def _replayed(
     from memplan_cli.runtime.measuring.measure import Trial
     from memplan_cli.runtime.proofs.replay import replay
 
-    trial = Trial(
-        provider=check.provider,
-        dims=binding.dims,
-        feeds=binding.feeds,
-        timeout=check.timeout,
-    )
-    found = replay(planned, plan, trial)
+    found = replay(planned, plan, Trial.of(check, binding))
     notes = [f"replay: {said}" for said in found.extent.described()]
     notes += [f"replay: {found.reason}"] if found.reason else []
     notes += [f"replay: {note}" for note in found.notes]

@@ -11,7 +11,8 @@ from memplan_cli.core.quantities import format_size
 from memplan_cli.core.results.observations import CPU, RuntimeSettings
 from memplan_cli.errors import MemplanError
 from memplan_cli.workflows.candidates import warned
-from memplan_cli.workflows.serving import AS_WRITTEN, binding_alone, range_settings
+from memplan_cli.workflows.files.binding import binding_alone
+from memplan_cli.workflows.serving import AS_WRITTEN, range_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,7 +64,7 @@ def _room() -> int:
 
 def _asked(settings: Settings) -> Settings:
     """Return what was said of sizes, without what was assumed for a run."""
-    given = binding_alone(settings)
+    given = replace(binding_alone(settings), bounds=settings.bounds)
     return replace(given, inputs=replace(given.inputs, feeds=None, assumed=None))
 
 

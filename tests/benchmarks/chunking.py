@@ -23,10 +23,10 @@ import onnx
 import onnxruntime
 
 from memplan_cli import Settings, workflows
+from memplan_cli.core.check import Check
 from memplan_cli.core.results.observations import RuntimeSettings
 from memplan_cli.runtime.graph.executed import executed_graph
 from memplan_cli.runtime.simulation.predict import predict
-from memplan_cli.workflows.compare import Check
 
 from .chunking_models import GENERATED
 from .models import SHARED

@@ -22,13 +22,13 @@ import onnxruntime
 from memplan_cli import Settings, workflows
 from memplan_cli.analysis.aliasing import SHARE_VIEWS
 from memplan_cli.analysis.storage import live_peak
+from memplan_cli.core.check import Check
 from memplan_cli.core.program import Origin
 from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.shapes.reading import read_program
 from memplan_cli.training.losses import LossFunction
 from memplan_cli.training.optimizers import Optimizer
 from memplan_cli.training.train_step import Recipe
-from memplan_cli.workflows.compare import Check
 from memplan_cli.workflows.train_step import StepFiles, train_step
 
 from .chunking import MIB, mib, ratio

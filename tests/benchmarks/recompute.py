@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memplan_cli import Settings, workflows
+from memplan_cli.core.check import Check
 from memplan_cli.core.results.observations import CPU, RuntimeSettings
 from memplan_cli.core.serialization import to_json
 from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN, offline_program
@@ -54,7 +55,7 @@ SHARES = (0.8, 0.6, 0.4)
 ALL = {"in.*": "new.*"}
 
 OFF = RuntimeSettings(session={"graph_optimization_level": "ORT_DISABLE_ALL"})
-BITS = Comparison(provider="cpu", original_settings=OFF, rewritten_settings=RUN_AS_WRITTEN)
+BITS = Comparison(Check("cpu"), original_settings=OFF, rewritten_settings=RUN_AS_WRITTEN)
 
 WORDS = """# Recomputation under a budget
 

@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "e2e")]
 
 from memplan_cli import Settings, workflows  # noqa: E402 - see the path above
+from memplan_cli.core.check import Check  # noqa: E402
 from memplan_cli.core.results.observations import CPU  # noqa: E402
 from memplan_cli.runtime.graph.offline import (  # noqa: E402
     FREED_AT_ONCE,
@@ -48,7 +49,7 @@ Sizes = tuple[int, int, int | None, int | None]
 
 BUDGETS = (None, 0.8, 0.6)
 BITS = Comparison(
-    provider="cpu", original_settings=FREED_AT_ONCE, rewritten_settings=RUN_AS_WRITTEN
+    Check("cpu"), original_settings=FREED_AT_ONCE, rewritten_settings=RUN_AS_WRITTEN
 )
 
 

@@ -97,7 +97,7 @@ def of_settings(model: Path, trial: Trial) -> Json:
     """Return the model as it is under its best settings."""
     found = best_settings(model, Binding(trial.dims), trial)
     how = Comparison(
-        provider="cpu", specs=trial.specs, dims=trial.dims, rewritten_settings=found.settings
+        Check("cpu"), Binding(trial.dims), trial.specs, rewritten_settings=found.settings
     )
     same = compare(model, model, how)
     assert found.observed

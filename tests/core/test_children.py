@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from memplan_cli.core.children import Child, readable, run_child
+from memplan_cli.core.children import Child, readable
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
@@ -28,11 +28,14 @@ time.sleep(60)
 STARTS = """
 import sys
 from memplan_cli.core.interrupts import raise_on_signals
-from memplan_cli.core.children import Child, readable, run_child
+from memplan_cli.core.children import Child
 import os
 raise_on_signals()
-with open(os.devnull, "wb") as sink:
-    run_child([sys.executable, "-c", *sys.argv[1:]], sink, os.environ, 60)
+child = Child.start([sys.executable, "-c", *sys.argv[1:]], os.environ)
+try:
+    child.wait(60)
+finally:
+    child.end()
 """
 
 
@@ -77,15 +80,20 @@ def test_a_child_ends_with_its_parent(
     assert gone(int(note.read_text()))
 
 
-def test_a_child_that_takes_too_long_is_gone(tmp_path: Path) -> None:
-    with (tmp_path / "log").open("wb") as sink, pytest.raises(subprocess.TimeoutExpired):
-        run_child([sys.executable, "-c", "import time; time.sleep(60)"], sink, os.environ, 0.2)
+def test_a_child_that_takes_too_long_is_gone_when_it_is_ended() -> None:
+    child = Child.start([sys.executable, "-c", "import time; time.sleep(60)"], os.environ)
+    with pytest.raises(subprocess.TimeoutExpired):
+        child.wait(0.2)
+    child.end()
+    assert gone(child.process.pid)
 
 
 def test_a_child_reads_nothing_and_writes_into_the_sink(tmp_path: Path) -> None:
     code = "import sys; print(repr(sys.stdin.read())); sys.exit(3)"
     with (tmp_path / "log").open("wb") as sink:
-        assert run_child([sys.executable, "-c", code], sink, os.environ, 60) == 3
+        child = Child.start([sys.executable, "-c", code], os.environ, stdout=sink)
+        assert child.wait(60) == 3
+    child.end()
     assert (tmp_path / "log").read_text() == "''\n"
 
 

@@ -11,6 +11,7 @@ import onnx.parser
 import pytest
 
 from memplan_cli import workflows
+from memplan_cli.core.check import Check
 from memplan_cli.core.results.observations import CUDA, RuntimeSettings
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.runtime.measuring.measure import Trial, measure, record
@@ -74,7 +75,7 @@ def test_every_kernel_runs_on_cuda(net: Path) -> None:
 def test_the_rewritten_model_gives_the_same_bits(net: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.onnx"
     workflows.optimize(net, Settings(), out=out, check=None)
-    got = compare(net, out, Comparison(provider="cuda"))
+    got = compare(net, out, Comparison(Check("cuda")))
     assert (got.status, got.bit_identical, got.provider) == ("passed", True, CUDA)
 
 
@@ -94,7 +95,7 @@ def test_the_counters_say_something(net: Path) -> None:
 
 def test_the_prediction_is_near_what_is_measured(net: Path) -> None:
     # The in-place table of CUDA is its own; the error is printed, and bounded here.
-    predicted = predict(Executed(read_program(load_model(net)).program), PLAIN, CUDA)
+    predicted = predict(Executed(read_program(load_model(net)).program, provider=CUDA), PLAIN)
     measured = measure(net, PLAIN, ON_CUDA)
     assert predicted.first_run_peak is not None
     assert measured.first_run_peak is not None

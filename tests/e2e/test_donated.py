@@ -12,6 +12,7 @@ import onnx.parser
 import pytest
 
 from memplan_cli import Check, Settings, optimize
+from memplan_cli.core.bindings import Binding
 from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.program import Program, VarId
 from memplan_cli.core.results.observations import RuntimeSettings, Validation
@@ -49,7 +50,7 @@ WRITTEN_FIRST = f"{SIGNATURE} {{ s = Mul(x, lr) new_w = Sub(in_w, s) y = MatMul(
 """``y`` reads the old weight after the new one was written: no pair may share a buffer."""
 
 ON_CPU = Comparison(
-    provider="cpu",
+    Check("cpu"),
     original_settings=RuntimeSettings(session={"graph_optimization_level": "ORT_DISABLE_ALL"}),
     rewritten_settings=RUN_AS_WRITTEN,
 )
@@ -146,7 +147,7 @@ def test_infinite_outputs_are_told(tmp_path: Path) -> None:
 
 def test_rates_and_states_are_drawn_small(tmp_path: Path) -> None:
     path = save(tmp_path, READ_FIRST.replace("float lr)", "float lr, int64 step)"))
-    drawn = {spec.name: spec for spec in step_specs(path, {}, PAIRS)}
+    drawn = {spec.name: spec for spec in step_specs(path, Binding(), PAIRS)}
     scales = [drawn[name].scale for name in ("x", "in_w", "lr")]
     assert scales == [1.0, STATE_SCALE, RATE_SCALE]
     assert draw_all([drawn["step"]])["step"] == 1, "what Adam divides by is not zero"
@@ -189,7 +190,7 @@ def test_the_settings_as_python_bind_what_they_say(tmp_path: Path, samples: Path
     words += ["--settings-out", str(snippet), "--provider", "cpu"]
     assert memplan("optimize", str(model), *words).exit_code == 0
     names: dict[str, Any] = runpy.run_path(str(snippet))
-    inputs: Any = draw_all(step_specs(model, {}, tuple(names["donated"].items())))
+    inputs: Any = draw_all(step_specs(model, Binding(), tuple(names["donated"].items())))
     plain, state = names["session"], {name: array.copy() for name, array in inputs.items()}
     outputs = [output.name for output in plain.get_outputs()]
     binding = names["bind"](inputs)

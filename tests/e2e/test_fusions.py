@@ -64,7 +64,7 @@ def test_each_fusion_is_made_and_can_be_left_out(
 def same_bits_without_it(model: Path) -> bool:
     """Whether both kernels give the same bits: each processor has kernels of its own."""
     left_out = without(["BiasGeluFusion"])
-    verdict = compare(model, model, Comparison("cpu", rewritten_settings=left_out))
+    verdict = compare(model, model, Comparison(Check("cpu"), rewritten_settings=left_out))
     return bool(verdict.bit_identical)
 
 

@@ -60,7 +60,7 @@ def test_weights_outside_give_the_same_outputs(tmp_path: Path) -> None:
     with_external_data(model, outside)
     assert outside.stat().st_size < 2000
     assert inline_bytes(load_model(outside)) == 0
-    assert compare(inside, outside, Comparison(provider="cpu")).bit_identical
+    assert compare(inside, outside, Comparison(Check("cpu"))).bit_identical
 
 
 @linux
@@ -118,7 +118,7 @@ def test_weights_leave_a_portable_file(tmp_path: Path) -> None:
     assert [t.name for t in before.graph.initializer] == [
         t.name for t in after.graph.initializer
     ]
-    found = compare(tmp_path / "in.onnx", done.model, Comparison(provider="cpu"))
+    found = compare(tmp_path / "in.onnx", done.model, Comparison(Check("cpu")))
     assert found.bit_identical
 
 

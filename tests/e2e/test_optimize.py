@@ -46,7 +46,7 @@ def test_a_sample_model_gives_the_same_bits(name: str, tmp_path: Path) -> None:
     done = optimize(source, out=tmp_path / f"{name}.memplan.onnx", check=None)
     assert done.model is not None
     checked(source, done.model)
-    proved = compare(source, done.model, Comparison(provider="cpu", runs=1))
+    proved = compare(source, done.model, Comparison(Check("cpu", runs=1)))
     assert (proved.status, proved.bit_identical) == ("passed", True)
 
 
@@ -58,7 +58,7 @@ def test_a_real_network_gives_the_same_bits(
     done = optimize(source, out=tmp_path / "m.onnx", check=None)
     assert done.model is not None
     checked(source, done.model)
-    proved = compare(source, done.model, Comparison(provider="cpu", runs=1))
+    proved = compare(source, done.model, Comparison(Check("cpu", runs=1)))
     assert (proved.status, proved.bit_identical) == ("passed", True)
     report = done.plan.report
     assert report.coverage == 1.0

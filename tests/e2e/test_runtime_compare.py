@@ -7,16 +7,17 @@ import onnx
 import onnx.parser
 import pytest
 
+from memplan_cli.core.bindings import Binding
+from memplan_cli.core.check import Check
 from memplan_cli.core.results.observations import CPU
 from memplan_cli.errors import ModelError, RuntimeUnavailableError
 from memplan_cli.runtime.proofs.compare import Comparison, compare
-from memplan_cli.runtime.workers.bits import Tolerance
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21]>\n'
-ON_CPU = Comparison(provider="cpu")
+ON_CPU = Comparison(Check("cpu"))
 
 CHAIN = """g (float[batch,4] x) => (float[batch,4] y, float[batch,4] z)
     { a = Relu(x)  b = Exp(a)  y = Add(a, b)  z = Neg(b) }"""
@@ -51,9 +52,9 @@ def test_a_model_that_is_right_at_one_batch_only_fails_at_the_second(tmp_path: P
     wrong = """g (float[batch,4] x) => (float[1,4] y)
         <int64[1] axes = {0}, float half = {0.5}> { s = ReduceSum(x, axes) y = Mul(s, half) }"""
     a, b = save(tmp_path, "a", right), save(tmp_path, "b", wrong)
-    near = Comparison(provider="cpu", tolerance=Tolerance(atol=1e-6))
+    near = Comparison(Check("cpu", atol=1e-6))
     assert compare(a, b, near).status == "failed"
-    one = Comparison(provider="cpu", dims={"batch": 2}, tolerance=Tolerance(atol=1e-6))
+    one = Comparison(Check("cpu", atol=1e-6), Binding({"batch": 2}))
     assert compare(a, b, one).status == "passed"
 
 
@@ -197,6 +198,6 @@ def test_a_written_model_that_never_ends_says_how_to_wait_longer(tmp_path: Path)
             { d = Identity(c) w = Tanh(v) }> }"""
     short = "g (float[4] x) => (float[4] y) { y = Tanh(x) }"
     pair = save(tmp_path, "short", short), save(tmp_path, "endless", endless)
-    got = compare(*pair, Comparison(provider="cpu", timeout=3))
+    got = compare(*pair, Comparison(Check("cpu", timeout=3)))
     said = "the rewritten model does not run (timeout): no answer within 3 s, and --timeout"
     assert got.notes[0].startswith(said)

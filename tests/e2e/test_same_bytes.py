@@ -23,11 +23,11 @@ from story import GOOD, memplan, write
 if TYPE_CHECKING:
     from typing import NoReturn
 
+    from memplan_cli.core.check import Search
     from memplan_cli.core.results.observations import Validation
     from memplan_cli.runtime.facts import Pair
     from memplan_cli.runtime.proofs.original import Original
     from memplan_cli.runtime.proofs.written import Run
-    from memplan_cli.workflows.compare import Search
 
 ROOT = Path(__file__).parents[2]
 

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from memplan_cli.runtime.workers.bits import Tolerance, difference
+from memplan_cli.core.check import Tolerance
+from memplan_cli.runtime.workers.bits import difference
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

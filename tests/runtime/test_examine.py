@@ -10,12 +10,14 @@ import onnx
 import onnx.parser
 import pytest
 
+from memplan_cli.core.bindings import Binding
+from memplan_cli.core.check import Check
 from memplan_cli.core.results.observations import UNOPTIMISED, Peaks
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.runtime.account import account_before
 from memplan_cli.runtime.measuring.measure import Trial, measure
 from memplan_cli.runtime.measuring.timing import is_far_slower
-from memplan_cli.runtime.proofs.original import Asked, run_original
+from memplan_cli.runtime.proofs.original import run_original
 from memplan_cli.runtime.proofs.written import Plain, Run, run_written, unoptimised_both
 from memplan_cli.runtime.steer import DEFAULTS
 from memplan_cli.runtime.workers.process_memory import Resident, beyond
@@ -37,16 +39,18 @@ def write(path: Path, text: str = CHAIN) -> Path:
     return path
 
 
-def original(tmp_path: Path, asked: Asked | None = None) -> Original:
+TWO = Binding({"n": 2}, assumed=frozenset({"n"}))
+
+
+def original(tmp_path: Path, binding: Binding = TWO) -> Original:
     model = write(tmp_path / "model.onnx")
     folder = tmp_path / "proof"
     folder.mkdir()
-    asked = asked or Asked("cpu", {"n": 2}, assumed=("n",))
-    return run_original(model, load_model(model), asked, {"n": 2, **asked.dims}, folder)
+    return run_original(model, load_model(model), Check("cpu"), binding, folder)
 
 
 def test_one_session_says_what_several_said_before(tmp_path: Path) -> None:
-    found = original(tmp_path, Asked("cpu", {"n": 4}))
+    found = original(tmp_path, Binding({"n": 4}))
     settings = DEFAULTS.updated(DETERMINISTIC)
     trial = Trial("cpu", {"n": 4}, timing_runs=0)
     before = measure(found.path, settings, trial)
@@ -73,9 +77,8 @@ def test_the_runtimes_graph_comes_without_weights_and_with_types(tmp_path: Path)
 
 def test_a_dim_that_was_assumed_is_tried_at_two_values(tmp_path: Path) -> None:
     assert [look.specs[0].shape for look in original(tmp_path).looks] == [(2, 64), (4, 64)]
-    asked = Asked("cpu", {"n": 2})
     (tmp_path / "once").mkdir()
-    assert len(original(tmp_path / "once", asked).looks) == 1
+    assert len(original(tmp_path / "once", Binding({"n": 2})).looks) == 1
 
 
 def test_other_bits_are_found_at_every_dim_and_kept(tmp_path: Path) -> None:
@@ -125,8 +128,8 @@ def test_a_model_that_does_not_run_fails_the_check(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says it")
 def test_a_process_says_what_it_took(tmp_path: Path) -> None:
-    asked = Asked("cpu", {"n": 1 << 16})  # 16 MiB a tensor
-    process = original(tmp_path, asked).seen.peaks.process
+    large = Binding({"n": 1 << 16})  # 16 MiB a tensor
+    process = original(tmp_path, large).seen.peaks.process
     assert process is not None
     assert process.run >= process.load >= 0
     assert process.run > 3 << 24, "three tensors are live at once"

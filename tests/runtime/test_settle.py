@@ -30,9 +30,7 @@ def always(program: Program) -> bool:
 
 
 def live_and_held(found: Program) -> tuple[int, int]:
-    requests = requests_of(
-        model_of(Executed(found), FREED_AT_ONCE, "CPUExecutionProvider"), {}
-    )
+    requests = requests_of(model_of(Executed(found), FREED_AT_ONCE), {})
     return most_in_use(requests), best_arena(requests).held
 
 

@@ -52,7 +52,7 @@ class _Runtime:
 
 def _answer(runtime: _Runtime, patch: pytest.MonkeyPatch) -> Recommendation | None:
     runtime.install(patch)
-    return facts._unoptimised(MODEL, BEFORE, Trial(provider="cpu"), CPU)
+    return facts._unoptimised(MODEL, BEFORE, Trial(provider="cpu"))
 
 
 def test_less_memory_with_the_same_bits_is_taken_and_said(

@@ -27,6 +27,11 @@ def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
 
+def outcome_of(arguments: list[str], timeout: float) -> worker.Outcome:
+    with worker.start_script(arguments, {}, timeout=timeout) as started:
+        return started.outcome()
+
+
 def spawn_with(module: str, folder: Path, timeout: float) -> worker.Outcome:
     """Run ``main`` of the worker in a child with one more entry in its table."""
     script = folder / "entry.py"
@@ -36,7 +41,7 @@ def spawn_with(module: str, folder: Path, timeout: float) -> worker.Outcome:
         f"worker.JOBS = {{'x': {module!r}}}\n"
         "worker.main('x', Path(sys.argv[2]))\n"
     )
-    return worker.run_script([str(script), "x"], {}, timeout=timeout)
+    return outcome_of([str(script), "x"], timeout)
 
 
 def test_a_job_answers() -> None:
@@ -83,7 +88,7 @@ def answering(folder: Path, expression: str) -> str:
         f"answer = {{'how': 'ok', 'result': {{'is': {expression}}}, 'reason': ''}}\n"
         "pathlib.Path(sys.argv[1], 'result.json').write_text(json.dumps(answer))\n"
     )
-    return str(worker.run_script([str(script)], {}, timeout=60).result["is"])
+    return str(outcome_of([str(script)], 60).result["is"])
 
 
 def test_runtime_sends_nothing_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,6 +115,6 @@ def test_folder_without_room_for_a_job_is_said(monkeypatch: pytest.MonkeyPatch) 
 def test_child_that_cannot_write_its_answer_says_so_by_its_exit_code(tmp_path: Path) -> None:
     script = tmp_path / "full.py"
     script.write_text("raise SystemExit(74)")
-    found = worker.run_script([str(script)], {}, timeout=60)
+    found = outcome_of([str(script)], 60)
     assert found.how == "crash"
     assert "no room for temporary files" in found.reason

@@ -16,6 +16,7 @@ from memplan_cli.transforms.ordering.build import (
     task_graph,
 )
 from memplan_cli.transforms.ordering.order import best_order
+from memplan_cli.transforms.terms import Terms
 
 NOBODY = Block((), (), ())
 
@@ -80,7 +81,7 @@ def test_views_are_one_tensor_with_what_they_show() -> None:
     vars_ = {VarId(n): Var(VarId(n), "uint8", None, Origin.OP) for n in names}
     sizes = {VarId("a"): Size(4), VarId("v"): Size(4)}
     numbers = {VarId("a"): 4, VarId("v"): 4}
-    facts = storage_facts(Program("p", block, vars_), sizes, numbers, (), SHARE_SAFELY)
+    facts = storage_facts(Program("p", block, vars_), Terms(sizes), numbers)
     graph = task_graph(block, facts, {})
     assert graph.opens == ((0,), (), ())
     assert graph.touches == ((0,), (0,), (0,))
@@ -124,7 +125,7 @@ def test_a_branch_s_result_is_counted_once_with_the_output() -> None:
     tested = builders.program(top, sizes={"t": 5, "u": 6, "r": 20, "s": 20, "y": 20})
     sizes = builders.var_sizes(tested)
     numbers = {var: size.coefficient for var, size in sizes.items()}
-    facts = storage_facts(tested, sizes, numbers, (), SHARE_SAFELY)
+    facts = storage_facts(tested, Terms(sizes), numbers)
     assert facts.given == {"s", "y"}
     assert (facts.numbers[VarId("s")], facts.numbers[VarId("y")]) == (0, 20)
     found = best_order(tested, sizes)

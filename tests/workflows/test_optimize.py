@@ -6,14 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.bindings import Binding
-from memplan_cli.core.results.observations import CPU, RuntimeSettings, Validation
-from memplan_cli.workflows import compare as comparing
-from memplan_cli.workflows.compare import Check, compare_models
+from memplan_cli.core.check import Check
+from memplan_cli.core.results.observations import CPU, UNOPTIMISED, Validation
+from memplan_cli.runtime.proofs import compare as comparisons
+from memplan_cli.workflows.compare import Compared, compare_models
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import pytest
+
+    from memplan_cli.runtime.proofs.compare import Comparison
 
 SAME = Validation("passed", CPU, 0.0, bit_identical=True)
 OTHER = Validation("failed", CPU, 1e-7, bit_identical=False)
@@ -22,12 +23,11 @@ CRASHED = Validation("failed", CPU)
 
 def answer(
     monkeypatch: pytest.MonkeyPatch, optimised: Validation, plain: Validation
-) -> comparing.Compared:
-    def compare(*words: object) -> Validation:
-        settings: Mapping[str, RuntimeSettings] = words[-1]  # type: ignore[assignment]
-        return plain if settings else optimised
+) -> Compared:
+    def compare(_original: Path, _rewritten: Path, how: Comparison) -> Validation:
+        return plain if how.original_settings == UNOPTIMISED else optimised
 
-    monkeypatch.setattr(comparing, "compare_under", compare)
+    monkeypatch.setattr(comparisons, "compare", compare)
     return compare_models(Path("a.onnx"), Path("b.onnx"), Check(), Binding())
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from memplan_cli import Settings, optimize
 from memplan_cli.core.bindings import Binding
+from memplan_cli.core.check import Check
 from memplan_cli.core.results.observations import (
     CPU,
     RuntimeSettings,
@@ -25,7 +26,7 @@ from memplan_cli.runtime.measuring.timing import ROUNDS
 from memplan_cli.runtime.workers import worker
 from memplan_cli.workflows import validate
 from memplan_cli.workflows.accounted import Models
-from memplan_cli.workflows.compare import Check, Compared
+from memplan_cli.workflows.compare import Compared
 from story import memplan
 
 if TYPE_CHECKING:

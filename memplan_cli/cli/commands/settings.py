@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from memplan_cli.cli.common import Output
+    from memplan_cli.core.check import Search
     from memplan_cli.settings.settings import Settings
-    from memplan_cli.workflows.compare import Search
 
 
 @click.command()

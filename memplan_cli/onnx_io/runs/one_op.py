@@ -6,6 +6,7 @@ plain weights need not give the same bits.
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -74,9 +75,7 @@ class Cutter:
     def _loaded(self, name: str) -> TensorProto:
         from onnx import external_data_helper
 
-        source = self.weights[name]
-        tensor = type(source)()
-        tensor.CopyFrom(source)
+        tensor = deepcopy(self.weights[name])
         tensor.name = name
         if external_data_helper.uses_external_data(tensor):
             external_data_helper.load_external_data_for_tensor(tensor, str(self.folder))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import TYPE_CHECKING
 
-from onnx import TensorProto, ValueInfoProto, helper
+from onnx import TensorProto, helper
 
 from memplan_cli.core.program import RANDOM
 from memplan_cli.onnx_io.load import graphs, load_model
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
-    from onnx import ModelProto, NodeProto
+    from onnx import GraphProto, ModelProto, NodeProto
 
 READ_SUFFIX = "__memplan_read"
 """What is put behind the name of a tensor that nobody reads, for its reader."""
@@ -67,18 +68,14 @@ def smallest_model() -> bytes:
     return model
 
 
-def with_every_output(model: ModelProto) -> bytes:
-    """Return the model with each value at its top as an output, types left open."""
-    twin = type(model)()
-    twin.CopyFrom(model)
-    known = {value.name for value in twin.graph.output}
-    for node in model.graph.node:
+def give_every_output(graph: GraphProto) -> None:
+    """Make each value at the top an output, types left open."""
+    known = {value.name for value in graph.output}
+    for node in graph.node:
         for name in node.output:
             if name and name not in known:
                 known.add(name)
-                twin.graph.output.append(ValueInfoProto(name=name))
-    data: bytes = twin.SerializeToString()
-    return data
+                graph.output.add().name = name
 
 
 def unread_outputs(model: ModelProto) -> tuple[str, ...]:
@@ -98,8 +95,7 @@ def with_readers(model: ModelProto, names: Collection[str]) -> ModelProto:
     ONNX Runtime keeps a tensor without a reader to the end of the run; a Shape node of a few
     bytes ends that. It helps only where optimisation is off: it is dead code otherwise.
     """
-    read = type(model)()
-    read.CopyFrom(model)
+    read = deepcopy(model)
     del read.graph.node[:]
     for node in model.graph.node:
         read.graph.node.append(node)

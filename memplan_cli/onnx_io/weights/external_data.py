@@ -14,6 +14,7 @@ import platform
 import re
 import shutil
 import zlib
+from copy import deepcopy
 from mmap import ACCESS_READ, mmap
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO
@@ -47,12 +48,7 @@ def external_copies(model: ModelProto) -> tuple[TensorProto, ...]:
     Raises:
         ModelError: as `external_tensors`.
     """
-    found = []
-    for tensor in external_tensors(model):
-        copy = type(tensor)()
-        copy.CopyFrom(tensor)
-        found.append(copy)
-    return tuple(found)
+    return tuple(map(deepcopy, external_tensors(model)))
 
 
 def tensors_of(model: ModelProto) -> Iterator[TensorProto]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -94,8 +95,7 @@ def folded_model(
     Raises:
         ModelError: a value cannot be computed, or is not of the type and shape that it has.
     """
-    copy = type(model)()
-    copy.CopyFrom(model)
+    copy = deepcopy(model)
     weights: dict[str, dict[str, Var]] = {}
     for var in program.vars.values():
         if var.origin is Origin.WEIGHT:

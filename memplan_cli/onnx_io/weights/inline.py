@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from copy import deepcopy
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.symbolic.sizes import BITS
@@ -82,8 +83,7 @@ def moved_outside(model: ModelProto, name: str, file: BinaryIO) -> ModelProto:
         name: of the data file, as the copy shall refer to it.
         file: written from its beginning; each weight begins on a page.
     """
-    copy = type(model)()
-    copy.CopyFrom(model)
+    copy = deepcopy(model)
     places: dict[bytes, int] = {}
     for tensor in _inline(copy):
         data = _raw(tensor)

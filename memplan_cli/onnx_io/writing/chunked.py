@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -39,8 +40,7 @@ def chunked_model(
     """
     from onnx import helper
 
-    copy = type(model)()
-    copy.CopyFrom(model)
+    copy = deepcopy(model)
     graph = copy.graph
     nodes = [_node(program, op, model) for op in program.body.ops]
     del graph.node[:]
@@ -102,8 +102,7 @@ def _node(program: Program, op: Op, model: ModelProto) -> NodeProto:
     node = model.graph.node[op.source]
     if (op.name, inputs, outputs) == (node.name, node.input[:], node.output[:]):
         return node
-    copy = type(node)()
-    copy.CopyFrom(node)
+    copy = deepcopy(node)
     copy.name = op.name
     copy.input[:], copy.output[:] = inputs, outputs
     said = plain_attributes(node)

@@ -13,6 +13,7 @@ elements are summed at a time does not depend on the number of columns.
 from __future__ import annotations
 
 import math
+from copy import deepcopy
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -93,7 +94,7 @@ def cut_columns(model: ModelProto, data: Path, made: Mapping[str, int]) -> int:
         for node in model.graph.node:
             product = found.get(id(node))
             nodes += [node] if product is None else cutter.pieces(product)
-    copies = [_copied(node) for node in nodes]
+    copies = [deepcopy(node) for node in nodes]
     del model.graph.node[:]
     model.graph.node.extend(copies)
     pairs = ((p.weight, p.bias) for p in found.values())
@@ -164,7 +165,7 @@ class _Cutter:
             biases = self._weights(product.bias, axis, product.cuts, inside)  # type: ignore[assignment]
         made = []
         for number, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
-            piece = _copied(node)
+            piece = deepcopy(node)
             piece.name = f"{node.name}/columns_{number}"
             piece.input[_OPERAND] = weight
             if bias is not None:
@@ -220,13 +221,6 @@ def _values(tensor: TensorProto, folder: Path) -> NDArray[Any]:
         return np.asarray(numpy_helper.to_array(tensor))
     path, offset = folder / places["location"], int(places.get("offset", "0"))
     return np.memmap(path, np.float32, "r", offset, tuple(tensor.dims))
-
-
-def _copied(node: NodeProto) -> NodeProto:
-    """Return a copy: a node goes with the list that it was in."""
-    copy = type(node)()
-    copy.CopyFrom(node)
-    return copy
 
 
 def _drop_unread(graph: GraphProto, names: set[str]) -> None:

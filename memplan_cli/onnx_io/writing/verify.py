@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -199,8 +200,7 @@ def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
 
 def _weight(tensor: TensorProto) -> bytes:
     """Return all of a tensor but the place of its external data."""
-    bare = type(tensor)()
-    bare.CopyFrom(tensor)
+    bare = deepcopy(tensor)
     bare.ClearField("external_data")
     return bytes(bare.SerializeToString(deterministic=True))
 

@@ -7,6 +7,7 @@ whatever memplan does not understand is carried over as it was.
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from functools import partial
 from operator import is_not
 from typing import TYPE_CHECKING
@@ -82,8 +83,7 @@ def rewrite(model: ModelProto, program: Program, exposed: Sequence[str] = ()) ->
     noted = PREFIX.encode() in data or ORT_CONFIG.encode() in data
     if not noted and not exposed and _is_in_order(model.graph, program.body):
         return model
-    written = type(model)()
-    written.CopyFrom(model)
+    written = deepcopy(model)
     if noted:
         _drop_notes(written)
     # Only where ops were copied are there other names: nothing else renames a value.
@@ -180,8 +180,7 @@ def _node(program: Program, op: Op, node: NodeProto) -> NodeProto:
     inputs, outputs = _names(op.inputs, program), _names(op.outputs, program)
     if (op.name, inputs, outputs) == (node.name, node.input[:], node.output[:]):
         return node
-    copy = type(node)()
-    copy.CopyFrom(node)
+    copy = deepcopy(node)
     copy.name = op.name
     copy.input[:] = inputs
     copy.output[:] = outputs

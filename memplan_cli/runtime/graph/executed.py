@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from copy import deepcopy
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -14,7 +15,7 @@ from memplan_cli.core.serialization import to_json
 from memplan_cli.core.symbolic.dims import bind_dim, canonical_dim, symbols_of
 from memplan_cli.onnx_io.interface import free_dims
 from memplan_cli.onnx_io.load import graphs, load_as_written, load_model, subgraphs
-from memplan_cli.onnx_io.runs.runnable import with_every_output
+from memplan_cli.onnx_io.runs.runnable import give_every_output
 from memplan_cli.runtime.graph.node_index import by_index
 from memplan_cli.runtime.measuring.observed import observe
 from memplan_cli.runtime.proofs.compare import require_weights
@@ -54,9 +55,7 @@ def executed_graph(
     return _executed(model, settings, dims, provider, None)
 
 
-def executed_run(
-    model: Path, settings: RuntimeSettings, trial: Trial, provider: str = CPU
-) -> Executed:
+def executed_run(model: Path, settings: RuntimeSettings, trial: Trial) -> Executed:
     """Return the same; where a run decides branches, turns or sizes, with those of one run.
 
     Predictions from it then hold for the feeds of that trial. The run is that of the dump,
@@ -65,12 +64,10 @@ def executed_run(
     Raises:
         RuntimeUnavailableError: weights are missing, or the model does not run.
     """
-    return _executed(model, settings, trial.dims, provider, trial)
+    return _executed(model, settings, trial.dims, trial.runs_on, trial)
 
 
-def dump_run(
-    model: Path, settings: RuntimeSettings, trial: Trial, provider: str = CPU
-) -> Executed:
+def dump_run(model: Path, settings: RuntimeSettings, trial: Trial) -> Executed:
     """Return what `executed_run` does where a run is known to decide something.
 
     Raises:
@@ -79,12 +76,10 @@ def dump_run(
     require_weights(model)
     with tempfile.TemporaryDirectory(prefix="memplan-dump-") as name:
         dump = Path(name) / "whole.onnx"
-        write_dump(model, dump, settings, provider)
-        shapes = runtime_shapes(dump, provider, about=model)
-        found = read_graph(dump, shapes, settings, trial.dims, model)
+        found = _whole(model, dump, settings, trial.dims, trial.runs_on)
         if not needs_run(found):
             return found
-        observed = observe(dump, found.program, trial, provider, about=model)
+        observed = observe(dump, found.program, trial, about=model)
         return replace(found, observed=observed)
 
 
@@ -101,13 +96,23 @@ def _executed(
         shapes = _light_graph(model, dump, settings, provider)
         found = read_graph(dump, shapes, settings, dims, model) if shapes else None
         if trial is not None and (found is None or needs_run(found)):
-            return dump_run(model, settings, trial, provider)
+            return dump_run(model, settings, trial)
         if found is None:
-            dump = Path(name) / "whole.onnx"
-            write_dump(model, dump, settings, provider)
-            shapes = runtime_shapes(dump, provider, about=model)
-            found = read_graph(dump, shapes, settings, dims, model)
-    return found
+            return _whole(model, Path(name) / "whole.onnx", settings, dims, provider)
+    return replace(found, provider=provider)
+
+
+def _whole(
+    model: Path,
+    dump: Path,
+    settings: RuntimeSettings,
+    dims: Mapping[str, int],
+    provider: str,
+) -> Executed:
+    """Return the graph that a session writes with its weights."""
+    write_dump(model, dump, settings, provider)
+    shapes = runtime_shapes(dump, provider, about=model)
+    return replace(read_graph(dump, shapes, settings, dims, model), provider=provider)
 
 
 def read_graph(
@@ -140,14 +145,21 @@ def _light_graph(
     model: Path, out: Path, settings: RuntimeSettings, provider: str
 ) -> RuntimeShapes:
     """Write the graph without its weights; return what the runtime infers, or nothing."""
+    job = _written_to(out, model, settings, provider)
+    return shapes_of(
+        run_job("graph", job, about=model).require(f"{model} does not load")["types"]
+    )
+
+
+def _written_to(
+    out: Path, model: Path, settings: RuntimeSettings, provider: str
+) -> dict[str, object]:
+    """Return a job whose session writes the graph that it makes under these settings."""
     level = settings.session.get("graph_optimization_level", "ORT_ENABLE_ALL")
     wanted = RuntimeSettings(
         session={"graph_optimization_level": level}, session_config=settings.session_config
     )
-    job = {"session": to_json(SessionJob(model, provider, (), wanted)), "out": str(out)}
-    return shapes_of(
-        run_job("graph", job, about=model).require(f"{model} does not load")["types"]
-    )
+    return {"session": to_json(SessionJob(model, provider, (), wanted)), "out": str(out)}
 
 
 def write_dump(model: Path, out: Path, settings: RuntimeSettings, provider: str = CPU) -> None:
@@ -156,16 +168,7 @@ def write_dump(model: Path, out: Path, settings: RuntimeSettings, provider: str 
     Raises:
         RuntimeUnavailableError: the model does not load.
     """
-    level = settings.session.get("graph_optimization_level", "ORT_ENABLE_ALL")
-    wanted = RuntimeSettings(
-        session={"graph_optimization_level": level}, session_config=settings.session_config
-    )
-    job = {
-        "model": str(model),
-        "settings": to_json(wanted),
-        "provider": provider,
-        "out": str(out),
-    }
+    job = _written_to(out, model, settings, provider)
     run_job("dump", job, about=model).require(f"{model} does not load")
     distinct = with_distinct_names(load_model(out))
     if distinct is not None:
@@ -185,17 +188,14 @@ def runtime_shapes(
     """
     twin = model.with_name(f"{model.stem}.every-output.onnx")
     try:
-        twin.write_bytes(with_every_output(load_model(model)))
-        job = {
-            "model": str(twin),
-            "settings": to_json(UNOPTIMISED),
-            "provider": provider,
-            "shapes": True,
-        }
+        whole = load_model(model)
+        give_every_output(whole.graph)
+        twin.write_bytes(whole.SerializeToString())
+        job = {"session": to_json(SessionJob(twin, provider, (), UNOPTIMISED))}
         result = run_job("dump", job, about=about or model).require(f"{model} does not load")
     finally:
         twin.unlink(missing_ok=True)
-    return shapes_of(result["shapes"])
+    return shapes_of(result["types"])
 
 
 def shapes_of(types: object) -> RuntimeShapes:
@@ -261,8 +261,7 @@ def with_distinct_names(model: ModelProto) -> ModelProto | None:
     """
     if len(list(islice(graphs(model.graph), 2))) == 1:
         return None
-    twin = type(model)()
-    twin.CopyFrom(model)
+    twin = deepcopy(model)
     taken = set(_defined(model.graph))
     return twin if _rename_below(twin.graph, taken, frozenset(taken), {}) else None
 

@@ -154,22 +154,6 @@ class Dumping:
         )
 
 
-def optimise_offline(
-    model: Path,
-    out: Sequence[Path],
-    provider: str = CPU,
-    packing: Packing = Packing.AT_LOAD,
-    dims: Mapping[str, int] | None = None,
-) -> tuple[Dump, ...]:
-    """Write the graph at the runtime's highest level for a provider, weights beside it.
-
-    Raises:
-        RuntimeUnavailableError: weights are missing, or the model does not load.
-    """
-    with Dumping(model, out, provider, packing, dims) as dumping:
-        return dumping.result()
-
-
 def _tidied(dump: Path, original: ModelProto, shapes: RuntimeShapes, provider: str) -> Dump:
     """Make a dump's names distinct and the same each time; put its weights on pages."""
     graph = load_model(dump)

@@ -73,7 +73,7 @@ def settled(
 
 
 def _requests(program: Program, dims: Mapping[str, int], provider: str) -> tuple[Request, ...]:
-    return requests_of(model_of(Executed(program, dims), FREED_AT_ONCE, provider), {})
+    return requests_of(model_of(Executed(program, dims, provider=provider), FREED_AT_ONCE), {})
 
 
 def _height(requests: Sequence[Request]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.results.observations import CPU, Peaks, ProcessBytes
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.observations import Difference
     from memplan_cli.runtime.graph.executed import RuntimeShapes
     from memplan_cli.runtime.workers.examination import Examination
-    from memplan_cli.runtime.workers.worker import Json, Outcome
+    from memplan_cli.runtime.workers.worker import Job, Json, Outcome
 
 
 Kind = Literal["examine", "reexamine"]
@@ -63,33 +63,10 @@ class Examined:
         return tuple(each for look in self.looks for each in look.differences)
 
 
-class Examining:
-    """An examination under way, that ends with the block in which it is used."""
-
-    def __init__(self, asked: Examination, timeout: float, kind: Kind = "examine") -> None:
-        """Start an examination of a model, in a process of its own or one that knows it."""
-        self._asked = asked
-        job = {"examination": to_json(asked)}
-        self._job = start_job(kind, job, timeout=timeout, about=asked.session.model)
-
-    def __enter__(self) -> Self:
-        """Use it in a block."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """End it if it is under way still."""
-        self.end()
-
-    def end(self) -> None:
-        """End the process if it is there still."""
-        self._job.end()
-
-    def result(self) -> tuple[Outcome, Examined | None]:
-        """Return what became of the process, and what was seen where it ended well."""
-        outcome = self._job.outcome()
-        if not outcome.ok:
-            return outcome, None
-        return outcome, _read(outcome.result, self._asked)
+def start_examination(asked: Examination, timeout: float, kind: Kind = "examine") -> Job:
+    """Start an examination of a model, in a process of its own or one that knows it."""
+    job = {"examination": to_json(asked)}
+    return start_job(kind, job, timeout=timeout, about=asked.session.model)
 
 
 def examine(
@@ -100,8 +77,14 @@ def examine(
     Returns:
         What became of the process, and what was seen where it ended well.
     """
-    with Examining(asked, timeout, kind) as under_way:
-        return under_way.result()
+    with start_examination(asked, timeout, kind) as job:
+        outcome = job.outcome()
+        return outcome, examined(outcome, asked)
+
+
+def examined(outcome: Outcome, asked: Examination) -> Examined | None:
+    """Return what was seen by a process that ended well."""
+    return _read(outcome.result, asked) if outcome.ok else None
 
 
 def _read(result: Json, asked: Examination) -> Examined:

@@ -29,7 +29,8 @@ from memplan_cli.runtime.workers.worker import Outcome, run_job
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from memplan_cli.core.bindings import Feeds, FeedSpec
+    from memplan_cli.core.bindings import Binding, Feeds, FeedSpec
+    from memplan_cli.core.check import Check
     from memplan_cli.core.results.observations import Peaks
 
 
@@ -63,6 +64,31 @@ class Trial:
     feeds: Feeds = field(default_factory=dict)
     begins: Callable[[], None] = field(default=_unheard, compare=False)
 
+    @classmethod
+    def of(cls, check: Check, binding: Binding) -> Trial:
+        """Return how a model is measured where and at what it is checked."""
+        return cls(check.provider, binding.dims, feeds=binding.feeds, timeout=check.timeout)
+
+    @property
+    def runs_on(self) -> str:
+        """ONNX Runtime's name of the provider.
+
+        Raises:
+            RuntimeUnavailableError: it does not work here.
+        """
+        return resolve_provider(self.provider)
+
+    def session(self, model: Path, settings: RuntimeSettings) -> SessionJob:
+        """Return how a process runs a model.
+
+        Raises:
+            RuntimeUnavailableError: the provider does not work here.
+        """
+        provider, specs = self.runs_on, self.specs
+        if specs is None:
+            specs = feed_specs(load_model(model), self.dims, self.feeds)
+        return SessionJob(model, provider, specs, settings, self.seed)
+
 
 def measure(model: Path, settings: RuntimeSettings, trial: Trial | None = None) -> Peaks:
     """Run a model in a process of its own and return what its arena did.
@@ -73,7 +99,7 @@ def measure(model: Path, settings: RuntimeSettings, trial: Trial | None = None) 
     recording = record(model, settings, trial)
     peaks = peaks_of(recording, recording.milliseconds)
     peaks = replace(peaks, process=recording.process)
-    if not recording.effort or resolve_provider((trial or Trial()).provider) != CPU:
+    if not recording.effort or (trial or Trial()).runs_on != CPU:
         return peaks
     return replace(peaks, effort=median(recording.effort))
 
@@ -134,11 +160,7 @@ def together(
 
 def _session(model: Path, settings: RuntimeSettings, trial: Trial) -> SessionJob:
     require_weights(model)
-    provider = resolve_provider(trial.provider)
-    chosen = trial.specs
-    if chosen is None:
-        chosen = feed_specs(load_model(model), trial.dims, trial.feeds)
-    return SessionJob(model, provider, chosen, settings, trial.seed)
+    return trial.session(model, settings)
 
 
 def _run(

@@ -74,7 +74,7 @@ class Event:
 
 
 def observe(
-    model: Path, program: Program, trial: Trial, provider: str, about: Path | None = None
+    model: Path, program: Program, trial: Trial, about: Path | None = None
 ) -> Observed:
     """Run a model once, as it is written, and return what the data decided.
 
@@ -82,47 +82,42 @@ def observe(
         model: a file whose weights are there; no optimisation is applied to it.
         program: the file, as it was read.
         trial: dims, inputs and seed.
-        provider: where to run it.
         about: the model that it is a graph of, whose process may run it.
 
     Raises:
         RuntimeUnavailableError: it does not run here.
     """
-    proto = load_model(model)
-    copy = numbered(proto)
-    specs = trial.specs
-    if specs is None:
-        specs = feed_specs(proto, trial.dims, trial.feeds)
-    # Beside the model: only there may a session read its external data.
-    with staged(model, copy.data) as file:
-        job = SessionJob(file, provider, specs, seed=trial.seed)
-        asked = {"session": to_json(job)}
-        outcome = run_job("observed", asked, timeout=trial.timeout, about=about)
-    found: Any = outcome.require(
-        f"{model} could not be run for its sizes{given_text(trial.feeds)}"
-    )["nodes"]
-    known = copy.writes
-    return sorted_out(
-        program, (Event(known[node], *tensors) for node, *tensors in found if node in known)
-    )
+    sizes = None if trial.specs is None else (trial.specs,)
+    (found,) = observe_many(model, program, sizes, trial, about)
+    return found
 
 
 def observe_many(
-    model: Path, program: Program, sizes: Sequence[Sequence[FeedSpec]], trial: Trial
+    model: Path,
+    program: Program,
+    sizes: Sequence[Sequence[FeedSpec]] | None,
+    trial: Trial,
+    about: Path | None = None,
 ) -> tuple[Observed, ...]:
     """Run a model once at each of several sizes, in one session; return what each run decided.
+
+    No sizes are the one of the trial's dims and feeds.
 
     Raises:
         RuntimeUnavailableError: it does not run here at one of them.
     """
-    copy = numbered(load_model(model))
+    proto = load_model(model)
+    copy = numbered(proto)
+    if sizes is None:
+        sizes = (feed_specs(proto, trial.dims, trial.feeds),)
+    # Beside the model: only there may a session read its external data.
     with staged(model, copy.data) as file:
-        job = {
-            "session": to_json(SessionJob(file, trial.provider, (), seed=trial.seed)),
-            "sizes": [[to_json(spec) for spec in specs] for specs in sizes],
-        }
-        outcome = run_job("many_sizes", job, timeout=trial.timeout)
-    runs: Any = outcome.require(f"{model} could not be run for its sizes")["runs"]
+        session = SessionJob(file, trial.runs_on, (), seed=trial.seed)
+        specs = [[to_json(spec) for spec in each] for each in sizes]
+        job = {"session": to_json(session), "sizes": specs}
+        outcome = run_job("observed", job, timeout=trial.timeout, about=about)
+    what = f"{model} could not be run for its sizes{given_text(trial.feeds)}"
+    runs: Any = outcome.require(what)["runs"]
     known = copy.writes
     return tuple(
         sorted_out(

@@ -9,11 +9,7 @@ from memplan_cli.core.bindings import given_text
 from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.results.observations import ProcessBytes
 from memplan_cli.core.serialization import to_json
-from memplan_cli.onnx_io.load import load_model
-from memplan_cli.onnx_io.runs.feeds import feed_specs
 from memplan_cli.runtime.proofs.compare import require_weights
-from memplan_cli.runtime.workers.session import deterministic, resolve_provider
-from memplan_cli.runtime.workers.session_job import SessionJob
 from memplan_cli.runtime.workers.worker import run_job
 
 if TYPE_CHECKING:
@@ -39,13 +35,7 @@ def observed_process(
         RuntimeUnavailableError: weights or provider are missing, or it does not run.
     """
     require_weights(model)
-    provider = resolve_provider(trial.provider)
-    specs = trial.specs
-    if specs is None:
-        specs = feed_specs(load_model(model), trial.dims, trial.feeds)
-    exact = settings.updated(deterministic(provider))
-    session = SessionJob(model, provider, specs, exact, trial.seed)
-    job = {"session": to_json(session), "runs": trial.runs}
+    job = {"session": to_json(trial.session(model, settings).exact()), "runs": trial.runs}
     outcome = run_job("resident", job, timeout=trial.timeout)
     found = outcome.require(f"{model} could not be measured{given_text(trial.feeds)}")[
         "process"

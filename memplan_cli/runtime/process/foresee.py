@@ -95,7 +95,7 @@ def foresee_process(
         scratch = shown.workspace
         if scratch is None:
             scratch = workspace_by_rule(executed)
-        _run(space, executed, settings, provider, scratch)
+        _run(space, executed, settings, scratch)
     except UnknownBytesError:
         return None
     file = space.file.total()
@@ -144,10 +144,9 @@ def _run(
     space: Space,
     executed: Executed,
     settings: RuntimeSettings,
-    provider: str,
     workspace: Mapping[str, int],
 ) -> None:
-    model = model_of(executed, settings, provider)
+    model = model_of(executed, settings)
     arena = ResidentArena(ArenaRules.from_settings(settings.arena), space=space)
     runner = Runner(model, Ledger(arena, workspace), CONTROL_FLOW)
     for _ in range(_RUNS):

@@ -13,13 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.bindings import given_text
-from memplan_cli.core.results.observations import (
-    DEFAULT_TIMEOUT,
-    Difference,
-    RuntimeSettings,
-    Validation,
-)
+from memplan_cli.core.bindings import Binding, given_text
+from memplan_cli.core.check import DEFAULT_CHECK, Check
+from memplan_cli.core.results.observations import Difference, RuntimeSettings, Validation
 from memplan_cli.core.serialization import to_json
 from memplan_cli.core.symbolic.dims import binding_text
 from memplan_cli.errors import ModelError, RuntimeUnavailableError
@@ -28,17 +24,18 @@ from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.runs.feeds import feed_specs
 from memplan_cli.onnx_io.runs.runnable import missing_weights, random_ops
 from memplan_cli.onnx_io.runs.seeding import seeded_twins
-from memplan_cli.runtime.workers.bits import Tolerance, differences, widened
-from memplan_cli.runtime.workers.session import deterministic, resolve_provider
+from memplan_cli.runtime.workers.bits import differences, widened
+from memplan_cli.runtime.workers.session import resolve_provider
 from memplan_cli.runtime.workers.session_job import SessionJob
 from memplan_cli.runtime.workers.worker import Outcome, run_job
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
 
     from onnx import ModelProto
 
-    from memplan_cli.core.bindings import Feeds, FeedSpec
+    from memplan_cli.core.bindings import FeedSpec
+    from memplan_cli.core.check import Tolerance
 
 _DRAWN = "random ops had seeds in copies of both models, of which the first runs were compared"
 
@@ -52,35 +49,31 @@ class Comparison:
     """How two models are compared with each other.
 
     Attributes:
-        provider: ``auto``, ``cpu`` or ``cuda``.
-        dims: values for symbolic dims.
-        assumed: those of them that nobody said: a second shape has others.
-        feeds: inputs that were given; the others are drawn.
-        second_dims: the dims of the second shape; None chooses them where a dim is free.
-        runs: runs of each model in each shape.
-        timeout: seconds for each process.
-        tolerance: zero asks for the same bits.
-        noise: by what runs of the original differ, where it is known to draw numbers.
-        seed: of the inputs.
+        check: where they run, and what counts as equal.
+        binding: numbers for dims, and inputs that were given; the others are drawn. A second
+            shape has others for the dims that nobody said.
         specs: how to draw the inputs; None reads it from the original.
         original_settings, rewritten_settings: on top of the deterministic settings. Both
             should name the same optimisation level, unless the file already holds the
             optimised graph.
     """
 
-    provider: str = "auto"
-    dims: Mapping[str, int] = field(default_factory=dict)
-    assumed: frozenset[str] = frozenset()
-    second_dims: Mapping[str, int] | None = None
-    runs: int = 2
-    timeout: float = DEFAULT_TIMEOUT
-    tolerance: Tolerance = field(default_factory=Tolerance)
-    noise: tuple[Difference, ...] = ()
-    seed: int = 0
+    check: Check = DEFAULT_CHECK
+    binding: Binding = field(default_factory=Binding)
     specs: tuple[FeedSpec, ...] | None = None
-    feeds: Feeds = field(default_factory=dict)
     original_settings: RuntimeSettings = field(default_factory=RuntimeSettings)
     rewritten_settings: RuntimeSettings = field(default_factory=RuntimeSettings)
+
+    def on_its_provider(self) -> Comparison:
+        """Return the same with ONNX Runtime's name of the provider.
+
+        Raises:
+            RuntimeUnavailableError: the one asked for does not work here.
+        """
+        provider = resolve_provider(self.check.provider)
+        return dataclasses.replace(
+            self, check=dataclasses.replace(self.check, provider=provider)
+        )
 
 
 def compare(original: Path, rewritten: Path, how: Comparison | None = None) -> Validation:
@@ -95,20 +88,17 @@ def compare(original: Path, rewritten: Path, how: Comparison | None = None) -> V
     how = how or Comparison()
     require_weights(original)
     require_weights(rewritten)
-    provider = resolve_provider(how.provider)
-    how = dataclasses.replace(how, provider=provider)
-    first = _at_dims(original, rewritten, how, how.dims)
+    how = how.on_its_provider()
+    first = _at_dims(original, rewritten, how, how.binding.dims)
     if first.status == "failed" and first.max_abs_diff is None:
         _refuse_another(original, rewritten)
-    second_dims = _second_dims(how)
-    if second_dims is None or first.status != "passed":
+    other = None if how.specs is not None else second_dims(how.binding)
+    if other is None or first.status != "passed":
         return first
     try:
-        second = _at_dims(original, rewritten, how, second_dims)
+        second = _at_dims(original, rewritten, how, other)
     except RuntimeUnavailableError as error:
-        if how.second_dims is not None:
-            raise
-        note = f"one shape only: the original does not run at {_text(second_dims)} ({error})"
+        note = f"one shape only: the original does not run at {_text(other)} ({error})"
         return dataclasses.replace(first, notes=(*first.notes, note))
     return _merged(first, second)
 
@@ -150,33 +140,24 @@ def _refuse_another(original: Path, rewritten: Path) -> None:
         )
 
 
-def _second_dims(how: Comparison) -> dict[str, int] | None:
+def second_dims(binding: Binding) -> dict[str, int] | None:
     """Return twice what was assumed, which ties of sums keep; None where nothing was."""
-    if how.specs is not None:
-        return None
-    if how.second_dims is not None:
-        return {**how.dims, **how.second_dims}
-    return second_dims(how.dims, how.assumed)
-
-
-def second_dims(dims: Mapping[str, int], assumed: Collection[str]) -> dict[str, int] | None:
-    """Return other values for the dims that nobody bound; None where there is none."""
-    other = {name: 2 * dims[name] for name in assumed if name in dims}
-    return {**dims, **other} if other else None
+    other = {name: 2 * binding.dims[name] for name in binding.assumed if name in binding.dims}
+    return {**binding.dims, **other} if other else None
 
 
 def _at_dims(
     original: Path, rewritten: Path, how: Comparison, dims: Mapping[str, int]
 ) -> Validation:
     model = load_model(original)
-    specs = how.specs if how.specs is not None else feed_specs(model, dims, how.feeds)
-    what = f"{original} does not run at {_text(dims) or 'its dims'}{given_text(how.feeds)}"
+    specs = how.specs if how.specs is not None else feed_specs(model, dims, how.binding.feeds)
+    what = f"{original} does not run at {_text(dims) or 'its dims'}{given_text(how.binding.feeds)}"
     with tempfile.TemporaryDirectory(prefix="memplan-outputs-") as folder:
         drawn = random_ops(model)
-        if how.noise and drawn:
+        if how.check.noise and drawn:
             # Runs that nothing says anything of need not be made again to know that.
             seeded = _seeded(original, rewritten, how, specs)
-            return seeded or _random(how, how.noise, drawn)
+            return seeded or _random(how, how.check.noise, drawn)
         one, other = _Model(original, original), _Model(rewritten, rewritten)
         base = _kept(one, how, specs, folder).require(what)
         noise = differences(base)
@@ -202,7 +183,7 @@ def _kept(
     """Run the original, and keep its outputs in a folder."""
     job = _job(original.path, how, how.original_settings, specs)
     job |= {"folder": folder, "save": True}
-    return run_job("outputs", job, timeout=how.timeout, about=original.about)
+    return run_job("outputs", job, timeout=how.check.timeout, about=original.about)
 
 
 def _against(
@@ -214,12 +195,12 @@ def _against(
 ) -> Validation:
     """Run the rewritten model against what lies in the folder."""
     noise = differences(base)
-    tolerance = widened(how.tolerance, noise)
+    tolerance = widened(how.check.tolerance, noise)
     job = _job(rewritten.path, how, how.rewritten_settings, specs)
     job |= {"tolerance": [tolerance.rtol, tolerance.atol], "outputs": base["outputs"]}
     job |= {"folder": folder, "save": False}
-    second = run_job("outputs", job, timeout=how.timeout, about=rewritten.about)
-    return verdict(differences(second.result), second, how.provider, tolerance, noise)
+    second = run_job("outputs", job, timeout=how.check.timeout, about=rewritten.about)
+    return verdict(differences(second.result), second, how.check.provider, tolerance, noise)
 
 
 def _seeded(
@@ -242,7 +223,7 @@ def _first_runs(
     models: tuple[_Model, _Model], how: Comparison, specs: tuple[FeedSpec, ...], note: str
 ) -> Validation | None:
     """Compare the first run of each; None where the original's is not always the same."""
-    how = dataclasses.replace(how, runs=1)
+    how = dataclasses.replace(how, check=dataclasses.replace(how.check, runs=1))
     alike = dataclasses.replace(how, rewritten_settings=how.original_settings)
     with tempfile.TemporaryDirectory(prefix="memplan-first-runs-") as folder:
         original, rewritten = models
@@ -259,10 +240,9 @@ def _job(
     settings: RuntimeSettings,
     specs: tuple[FeedSpec, ...],
 ) -> dict[str, object]:
-    exact = settings.updated(deterministic(how.provider))
-    session = SessionJob(model, how.provider, specs, exact, how.seed)
-    tolerance = [how.tolerance.rtol, how.tolerance.atol]
-    how_often = {"runs": how.runs, "outputs": [], "tolerance": tolerance}
+    session = SessionJob(model, how.check.provider, specs, settings).exact()
+    tolerance = [how.check.rtol, how.check.atol]
+    how_often = {"runs": how.check.runs, "outputs": [], "tolerance": tolerance}
     return {"session": to_json(session), **how_often}
 
 
@@ -273,7 +253,7 @@ def _random(
         f"two runs of the original differ in {len(noise)} outputs, because it draws random "
         f"numbers ({', '.join(ops)}): no comparison can show anything there"
     )
-    return Validation("nondeterministic", how.provider, notes=(note,))
+    return Validation("nondeterministic", how.check.provider, notes=(note,))
 
 
 def verdict(

@@ -21,7 +21,6 @@ from memplan_cli.core.results.observations import (
 from memplan_cli.core.serialization import to_json
 from memplan_cli.runtime.proofs.compare import require_weights
 from memplan_cli.runtime.workers.bits import differences
-from memplan_cli.runtime.workers.session import deterministic
 from memplan_cli.runtime.workers.session_job import SessionJob
 from memplan_cli.runtime.workers.worker import run_job
 
@@ -153,8 +152,7 @@ def _process(found: Mapping[str, Any]) -> ProcessBytes | None:
 
 
 def _job(model: Path, caches: Caches, how: Loop) -> Json:
-    exact = how.settings.updated(deterministic(how.provider))
-    session = SessionJob(model, how.provider, how.specs, exact)
+    session = SessionJob(model, how.provider, how.specs, how.settings).exact()
     return {
         "session": to_json(session),
         "caches": to_json(caches),

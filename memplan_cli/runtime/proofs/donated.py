@@ -22,14 +22,13 @@ from memplan_cli.onnx_io.runs.runnable import random_ops
 from memplan_cli.onnx_io.runs.seeding import seeded_twins
 from memplan_cli.runtime.proofs.compare import require_weights
 from memplan_cli.runtime.workers.bits import differences, widened
-from memplan_cli.runtime.workers.session import deterministic, resolve_provider
 from memplan_cli.runtime.workers.session_job import SessionJob
 from memplan_cli.runtime.workers.worker import run_job
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection
 
-    from memplan_cli.core.bindings import Feeds, FeedSpec
+    from memplan_cli.core.bindings import Binding, FeedSpec
     from memplan_cli.core.results.observations import RuntimeSettings
     from memplan_cli.runtime.proofs.compare import Comparison
     from memplan_cli.runtime.workers.worker import Json
@@ -93,25 +92,22 @@ def _steps(
 ) -> DonatedSteps:
     """Take the steps with two models, which may be copies of two others."""
     original, written = models
-    provider = resolve_provider(how.provider)
-    specs = (
-        how.specs
-        if how.specs is not None
-        else step_specs(original, how.dims, pairs, how.feeds)
-    )
+    how = how.on_its_provider()
+    provider, timeout, tolerance = how.check.provider, how.check.timeout, how.check.tolerance
+    if how.specs is None:
+        specs = step_specs(original, how.binding, pairs)
+        how = dataclasses.replace(how, specs=specs)
     with tempfile.TemporaryDirectory(prefix="memplan-steps-") as folder:
-        how = dataclasses.replace(how, provider=provider, specs=specs)
         job = _job(original, how.original_settings, how, pairs)
         first = run_job(
             "donated",
             {**job, "way": "fed", "then": "save", "folder": folder},
-            timeout=how.timeout,
+            timeout=timeout,
             about=whose[0],
         ).require(f"{original} takes no two steps")
-        tolerance = how.tolerance
         if provider != CPU:
             again = {**job, "way": "fed", "then": "against", "folder": folder}
-            found = run_job("donated", again, timeout=how.timeout, about=whose[0])
+            found = run_job("donated", again, timeout=timeout, about=whose[0])
             noise = differences(found.result)
             tolerance = widened(tolerance, noise)
         job = _job(written, how.rewritten_settings, how, pairs)
@@ -124,7 +120,7 @@ def _steps(
                 "folder": folder,
                 "tolerance": [tolerance.rtol, tolerance.atol],
             },
-            timeout=how.timeout,
+            timeout=timeout,
             about=whose[1],
         )
     return DonatedSteps(
@@ -134,12 +130,13 @@ def _steps(
     )
 
 
-def step_specs(
-    model: Path, dims: Mapping[str, int], pairs: Pairs, feeds: Feeds | None = None
-) -> tuple[FeedSpec, ...]:
+def step_specs(model: Path, binding: Binding, pairs: Pairs) -> tuple[FeedSpec, ...]:
     """Say how to draw the inputs of a step so that the one after it is finite too."""
     state = {given for given, _ in pairs}
-    return tuple(_scaled(spec, state) for spec in feed_specs(load_model(model), dims, feeds))
+    return tuple(
+        _scaled(spec, state)
+        for spec in feed_specs(load_model(model), binding.dims, binding.feeds)
+    )
 
 
 def _scaled(spec: FeedSpec, state: Collection[str]) -> FeedSpec:
@@ -156,7 +153,6 @@ def _scaled(spec: FeedSpec, state: Collection[str]) -> FeedSpec:
 
 def _job(model: Path, settings: RuntimeSettings, how: Comparison, pairs: Pairs) -> Json:
     assert how.specs is not None  # noqa: S101 - both callers fill it in
-    exact = settings.updated(deterministic(how.provider))
-    session = SessionJob(model, how.provider, how.specs, exact, how.seed)
-    tolerance = [how.tolerance.rtol, how.tolerance.atol]
+    session = SessionJob(model, how.check.provider, how.specs, settings).exact()
+    tolerance = [how.check.rtol, how.check.atol]
     return {"session": to_json(session), "pairs": to_json(pairs), "tolerance": tolerance}

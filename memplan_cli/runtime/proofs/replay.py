@@ -21,15 +21,12 @@ from memplan_cli.core.serialization import Json, to_json
 from memplan_cli.core.symbolic.sizes import bind_dim, canonical_dim
 from memplan_cli.errors import InvalidLayoutError
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.onnx_io.runs.feeds import feed_specs
 from memplan_cli.onnx_io.runs.runnable import random_ops
 from memplan_cli.onnx_io.runs.seeding import write_seeded
 from memplan_cli.runtime.measuring.measure import Trial
 from memplan_cli.runtime.proofs.compare import require_weights
 from memplan_cli.runtime.proofs.places import Place
 from memplan_cli.runtime.workers.bits import differences
-from memplan_cli.runtime.workers.session import deterministic, resolve_provider
-from memplan_cli.runtime.workers.session_job import SessionJob
 from memplan_cli.runtime.workers.worker import Outcome, run_job
 
 if TYPE_CHECKING:
@@ -146,11 +143,7 @@ def replay_unchecked(model: Path, plan: Plan, trial: Trial | None = None) -> Rep
 
 
 def _replayed(model: Path, plan: Plan, trial: Trial) -> Replayed:
-    provider = resolve_provider(trial.provider)
-    given = trial.specs
-    if given is None:
-        given = feed_specs(load_model(model), trial.dims, trial.feeds)
-    settings = UNOPTIMISED.updated(deterministic(provider))
+    session = trial.session(model, UNOPTIMISED).exact()
     graph = load_model(model).graph
     order = _order([node.name for node in graph.node], plan)
     if order is None:
@@ -163,14 +156,16 @@ def _replayed(model: Path, plan: Plan, trial: Trial) -> Replayed:
         return Replayed("failed", reason=reason)
     extent = _extent(places, left_out)
     with tempfile.TemporaryDirectory(prefix="memplan-replay-") as folder:
-        session = SessionJob(model, provider, given, settings, trial.seed)
         job: Json = {"session": to_json(session)}
         job |= {"runs": 1, "outputs": [], "tolerance": [0.0, 0.0]}
         job |= {"save": True, "folder": folder}
         whole = run_job("outputs", job, timeout=trial.timeout).require(f"{model} does not run")
         job |= {"outputs": whole["outputs"], "save": False}
-        job |= _plain({"places": places})
-        job |= {"arenas": dict(_heights(plan, trial.dims)), "order": order}
+        job |= {
+            "places": to_json(places),
+            "arenas": dict(_heights(plan, trial.dims)),
+            "order": order,
+        }
         outcome = run_job("replay", job, timeout=trial.timeout)
         notes: tuple[str, ...] = ()
         if outcome.ok and outcome.result["differences"] and _is_unaligned(places):
@@ -199,12 +194,6 @@ def _extent(places: Sequence[Place], left_out: Mapping[str, str]) -> Extent:
     )
 
 
-def _plain(job: Mapping[str, object]) -> dict[str, object]:
-    """Return a job with its places as JSON has them."""
-    places = job["places"]
-    return {**job, "places": [dataclasses.asdict(place) for place in places]}  # type: ignore[attr-defined]
-
-
 def _is_unaligned(places: Sequence[Place]) -> bool:
     return any(place.offset % _ALIGNMENT for place in places)
 
@@ -227,8 +216,8 @@ def _against_own_memory(
         start = starts[place.arena, place.buffer]
         spread.append(dataclasses.replace(place, arena="own", offset=start))
     with tempfile.TemporaryDirectory(prefix="memplan-own-") as folder:
-        apart = {"places": spread, "arenas": {"own": top}, "save": True, "folder": folder}
-        first = run_job("replay", {**job, **_plain(apart)}, timeout=timeout)
+        apart = {**job, "places": to_json(spread), "arenas": {"own": top}, "folder": folder}
+        first = run_job("replay", {**apart, "save": True}, timeout=timeout)
         if not first.ok:
             return first
         return run_job("replay", {**job, "folder": folder}, timeout=timeout)

@@ -92,7 +92,7 @@ def run_written(
         graph=graph,
         until="difference" if ends else "end",
     )
-    outcome, seen = examine(asked, original.asked.timeout)
+    outcome, seen = examine(asked, original.check.timeout)
     found = _verdict(original, outcome, seen)
     return Run(settings, found, seen, is_unoptimised(settings))
 
@@ -149,27 +149,25 @@ def _run_plain(
     """Run the original without optimisation, its outputs saved, or held against others."""
     asked = _examination(original, original.path, UNOPTIMISED, looks)
     asked = replace(asked, then=then, outputs=original.seen.outputs, runs=COMPARED)
-    return examine(asked, original.asked.timeout, "reexamine")
+    return examine(asked, original.check.timeout, "reexamine")
 
 
 def _examination(
     original: Original, path: Path, settings: RuntimeSettings, looks: Sequence[Look]
 ) -> Examination:
-    tolerance = original.asked.tolerance
     session = replace(original.session(path, settings), specs=looks[0].specs)
     return Examination(
         session,
         tuple(looks),
-        runs=original.asked.runs,
+        runs=original.runs,
         compared=COMPARED,
-        rtol=tolerance.rtol,
-        atol=tolerance.atol,
+        tolerance=original.check.tolerance,
     )
 
 
 def _verdict(original: Original, outcome: Outcome, seen: Examined | None) -> Validation:
     differences = seen.differences if seen else ()
-    found = verdict(differences, outcome, original.provider, original.asked.tolerance)
+    found = verdict(differences, outcome, original.provider, original.check.tolerance)
     failed = next((look.failure for look in seen.looks if look.failure), "") if seen else ""
     if failed:
         note = f"the rewritten model does not run (error): {failed}"

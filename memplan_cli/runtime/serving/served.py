@@ -131,7 +131,7 @@ class Served:
     def largest(self, settings: RuntimeSettings) -> tuple[Request, ...]:
         """Return what the first request of the largest size asks for."""
         executed = next(iter(self.executed.values()))
-        return requests_twice(model_of(executed, settings, CPU), self.workspace)[0]
+        return requests_twice(model_of(executed, settings), self.workspace)[0]
 
     def every(self, settings: RuntimeSettings) -> Iterator[Trace]:
         """Yield what the first request of each size asks for."""
@@ -140,7 +140,7 @@ class Served:
             yield from self._others(self.formulas, settings)
 
     def _load(self, executed: Executed, settings: RuntimeSettings) -> Load:
-        model = model_of(executed, settings, CPU)
+        model = model_of(executed, settings)
         first, later = requests_twice(model, self.workspace)
         trace = Trace.of(first)
         same = first == later
@@ -154,7 +154,7 @@ class Served:
         """
         first = next(iter(self.executed.values()))
         numbers = {var: at for at, var in enumerate(formulas.variables, start=1)}
-        model = replace(model_of(first, settings, CPU), bytes=numbers, observed=None)
+        model = replace(model_of(first, settings), bytes=numbers, observed=None)
         # A workspace has the number behind all tensors' that stands for its bytes.
         ends = {name: len(numbers) + at for at, name in enumerate(self.workspace, start=1)}
         run, _ = requests_twice(model, ends)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.binding_options import binding_options, input_shapes
-from memplan_cli.core.results.observations import CPU, RuntimeSettings
+from memplan_cli.core.results.observations import RuntimeSettings
 from memplan_cli.errors import SettingsError, UnknownSizeError
 from memplan_cli.runtime.simulation.bfc import ArenaRules
 from memplan_cli.runtime.simulation.ledger import UnknownBytesError
@@ -111,7 +111,7 @@ def simulate(executed: Executed, allocator: str) -> Simulation:
         known = ", ".join((*ALLOCATORS, RUNTIME))
         raise SettingsError(f"unknown allocator {allocator!r}", hint=f"Choose one of {known}.")
     try:
-        requests = requests_of(model_of(executed, _IN_FILE_ORDER, CPU), {})
+        requests = requests_of(model_of(executed, _IN_FILE_ORDER), {})
     except UnknownBytesError as error:
         raise UnknownSizeError(
             f"the size of {error} is not known before the run",

@@ -34,6 +34,7 @@ class Executed:
         seen: the shapes that the runtime itself knows before the run, of vars of which it
             knows less than the program says: its planner shares nothing by other ones.
         observed: what data decided in one run; predictions then hold for its feeds.
+        provider: ONNX Runtime's name of where it runs.
     """
 
     program: Program
@@ -41,12 +42,12 @@ class Executed:
     ordered: bool = False
     seen: Mapping[VarId, Shape | None] = field(default_factory=dict)
     observed: Observed | None = None
+    provider: str = CPU
 
 
 def predict(
     executed: Executed,
     settings: RuntimeSettings | None = None,
-    provider: str = CPU,
     workspace: Mapping[str, int] | None = None,
 ) -> Peaks:
     """Return the peaks of tensors in the first and in later runs, and what is held.
@@ -57,7 +58,7 @@ def predict(
     figure is None where a size or a number of turns depends on data that nobody observed.
     """
     settings = settings or RuntimeSettings()
-    model = model_of(executed, settings, provider)
+    model = model_of(executed, settings)
     arena = Arena(ArenaRules.from_settings(settings.arena))
     scratch = workspace or {}
     runner = Runner(model, Ledger(arena, scratch), CONTROL_FLOW)
@@ -71,12 +72,14 @@ def predict(
     return Peaks(first, runner.ledger.peak, held=arena.held)
 
 
-def model_of(executed: Executed, settings: RuntimeSettings, provider: str) -> Model:
+def model_of(executed: Executed, settings: RuntimeSettings) -> Model:
     """Return what the simulation of a run needs, under some settings."""
     session = settings.session
     order = ORDERS[str(session.get("execution_order", "DEFAULT"))]
     reuse = Reuse.ON if session.get("enable_mem_reuse", True) else Reuse.OFF
-    rules = Rules(load_table(provider), file_order if executed.ordered else order, reuse)
+    rules = Rules(
+        load_table(executed.provider), file_order if executed.ordered else order, reuse
+    )
     return Model(
         as_seen(executed),
         tensor_bytes(executed.program, executed.dims),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from memplan_cli.core.check import Tolerance
 from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.results.observations import Difference
 
@@ -22,19 +22,6 @@ _NOISE_MARGIN = 4.0
 """What a provider cannot repeat itself, the rewritten model need not repeat better."""
 
 _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
-
-
-@dataclass(frozen=True, slots=True)
-class Tolerance:
-    """``|got - wanted| <= atol + rtol * |wanted|``; zero asks for the same bits."""
-
-    rtol: float = 0.0
-    atol: float = 0.0
-
-    @property
-    def exact(self) -> bool:
-        """Whether only the same bits will do."""
-        return self.rtol == 0 and self.atol == 0
 
 
 def difference(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path  # noqa: TC003 - a type to read by
 
 from memplan_cli.core.bindings import FeedSpec  # noqa: TC001 - a type to read by
+from memplan_cli.core.check import Tolerance
 from memplan_cli.runtime.workers.session_job import SessionJob  # noqa: TC001 - a type to read by
 
 
@@ -35,7 +36,7 @@ class Examination:
             with them; ``compare``: each run's are compared with what lies there.
         runs: on the first inputs; ``compared`` of them, and of the others, are compared.
         outputs: names to compare; none asks for all that the model has.
-        rtol, atol: what is excused; two zeros ask for the same bits.
+        tolerance: what is excused.
         graph: where the runtime's own graph goes, if it is wanted; without its weights.
         until: ``difference`` ends it with the first run whose outputs are not what they
             should be: nothing else is told then.
@@ -47,8 +48,7 @@ class Examination:
     runs: int = 3
     compared: int = 2
     outputs: tuple[str, ...] = ()
-    rtol: float = 0.0
-    atol: float = 0.0
+    tolerance: Tolerance = field(default_factory=Tolerance)
     graph: Path | None = None
     until: str = "end"
 

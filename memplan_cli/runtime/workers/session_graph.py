@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from memplan_cli.core.results.observations import UNOPTIMISED, RuntimeSettings
 from memplan_cli.runtime.workers.session import make_session
@@ -17,17 +17,26 @@ from memplan_cli.runtime.workers.type_names import dtype_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from onnx import GraphProto
-
     from memplan_cli.runtime.workers.session_job import SessionJob
 
-OUTSIDE = "1024"
+_OUTSIDE = "1024"
 """Bytes from which a weight goes to a file of its own: values that decide shapes stay."""
 
 _NOT_PACKED = RuntimeSettings(session_config={"session.disable_prepacking": "1"})
 """The graph is the same, and made without a packed copy of the weights."""
 
 Types = dict[str, list[object]]
+
+
+def into(out: Path) -> RuntimeSettings:
+    """Return what has a session write its graph there, with its weights beside it."""
+    return RuntimeSettings(
+        session={"optimized_model_filepath": str(out)},
+        session_config={
+            "session.optimized_model_external_initializers_file_name": f"{out.name}.data",
+            "session.optimized_model_external_initializers_min_size_in_bytes": _OUTSIDE,
+        },
+    )
 
 
 def write_graph(task: SessionJob, out: Path) -> Types:
@@ -41,15 +50,10 @@ def write_graph(task: SessionJob, out: Path) -> Types:
         data.symlink_to(os.devnull)
     level = task.settings.session.get("graph_optimization_level", "ORT_ENABLE_ALL")
     wanted = RuntimeSettings(
-        session={"graph_optimization_level": level, "optimized_model_filepath": str(out)},
-        session_config={
-            **task.settings.session_config,
-            **_NOT_PACKED.session_config,
-            "session.optimized_model_external_initializers_file_name": data.name,
-            "session.optimized_model_external_initializers_min_size_in_bytes": OUTSIDE,
-        },
+        session={"graph_optimization_level": level},
+        session_config=task.settings.session_config,
     )
-    make_session(task.model, wanted, task.provider)
+    make_session(task.model, wanted.updated(_NOT_PACKED).updated(into(out)), task.provider)
     data.unlink(missing_ok=True)
     return types_of(out, task.provider)
 
@@ -57,27 +61,23 @@ def write_graph(task: SessionJob, out: Path) -> Types:
 def types_of(graph: Path, provider: str) -> Types:
     """Return type and dims of every value at the top of a graph; nothing where it is refused."""
     from memplan_cli.onnx_io.load import load_model
+    from memplan_cli.onnx_io.runs.runnable import give_every_output
     from memplan_cli.shapes.given import light_copy
 
     twin = light_copy(load_model(graph))
-    _give_every_output(twin.graph)
+    give_every_output(twin.graph)
     try:
         session = make_session(twin.SerializeToString(), UNOPTIMISED, provider)
     except Exception:  # noqa: BLE001 - some kernels insist on weights that they know
         return {}
+    return types_of_outputs(session)
+
+
+def types_of_outputs(session: Any) -> Types:  # noqa: ANN401 - ONNX Runtime has no types
+    """Return type and dims of the tensors that a session gives; None is an unknown dim."""
     found: Types = {}
     for output in session.get_outputs():
         if output.type.startswith("tensor("):
             shape = [dim if isinstance(dim, int | str) else None for dim in output.shape]
             found[output.name] = [dtype_of(output.type), shape]
     return found
-
-
-def _give_every_output(graph: GraphProto) -> None:
-    """Make each value at the top an output, types left open."""
-    known = {value.name for value in graph.output}
-    for node in graph.node:
-        for name in node.output:
-            if name and name not in known:
-                known.add(name)
-                graph.output.add().name = name

@@ -5,7 +5,7 @@ A job holds it under ``session``, beside keys of its own: what to save, how ofte
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path  # noqa: TC003 - a type to read by
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +44,12 @@ class SessionJob:
         """Return the part of a job that is about its session."""
         return from_json(cls, job["session"], "the job")
 
+    @classmethod
+    def of_sizes(cls, job: Json, sizes: Any) -> list[SessionJob]:  # noqa: ANN401 - JSON
+        """Return the session of a job with the specs of each of several sizes."""
+        session: Any = job["session"]
+        return [cls.of({"session": {**session, "specs": specs}}) for specs in sizes]
+
     def session(self, more: RuntimeSettings | None = None) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
         """Create the session, ``more`` on top of its settings; in a process of its own only.
 
@@ -66,6 +72,12 @@ class SessionJob:
         folder = RuntimeSettings(session_config={_DATA_FOLDER: str(self.model.parent)})
         settings = self.settings.updated(more).updated(folder)
         return make_session(data, settings, self.provider)
+
+    def exact(self) -> SessionJob:
+        """Return the same with what makes its provider deterministic."""
+        from memplan_cli.runtime.workers.session import deterministic
+
+        return replace(self, settings=self.settings.updated(deterministic(self.provider)))
 
     def feed(self) -> Feed:
         """Draw the inputs, by name."""

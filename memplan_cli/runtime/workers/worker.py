@@ -54,12 +54,10 @@ JOBS: Mapping[str, str] = {
     "graph": "memplan_cli.runtime.workers.jobs.graph",
     "replay": "memplan_cli.runtime.workers.jobs.replay",
     "inplace": "memplan_cli.runtime.workers.jobs.inplace",
-    "shapes": "memplan_cli.runtime.workers.jobs.shapes",
     "observed": "memplan_cli.runtime.workers.jobs.observed",
     "together": "memplan_cli.runtime.workers.jobs.together",
     "resident": "memplan_cli.runtime.workers.jobs.resident",
     "trial": "memplan_cli.runtime.workers.jobs.trial",
-    "many_sizes": "memplan_cli.runtime.workers.jobs.many_sizes",
     "soak": "memplan_cli.runtime.workers.jobs.soak",
 }
 """Each module has ``run(job) -> result``; it is imported in the child only."""
@@ -267,16 +265,6 @@ def start_job(
     begin: Begin = "new" if kind in _MEASURING else "waiting"
     whose = About(str(about.absolute()), begin) if about is not None else None
     return start_script([*WORKER, kind], job, timeout=timeout, about=whose)
-
-
-def run_script(arguments: list[str], job: Mapping[str, object], *, timeout: float) -> Outcome:
-    """Run Python with these arguments and a folder: ``job.json`` in, ``result.json`` out.
-
-    Raises:
-        RuntimeUnavailableError: there is no room for the job's temporary files.
-    """
-    with start_script(arguments, job, timeout=timeout) as started:
-        return started.outcome()
 
 
 def start_script(

@@ -9,6 +9,7 @@ come along.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -46,8 +47,7 @@ def infer_nested(model: ModelProto, infer: Infer) -> ModelProto:
         model: Types that are known are kept; changed by nobody here.
         infer: Infers one level; a failure is its caller's to handle.
     """
-    working = type(model)()
-    working.CopyFrom(model)
+    working = deepcopy(model)
     for _ in range(_ROUNDS):
         inferred = infer(working)
         found = _complete(working, inferred, infer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -110,8 +111,7 @@ class Level:
             graph.input[-1].type.CopyFrom(kind if kind.WhichOneof("value") else value.type)
         self._bring(graph, made={name for node in prelude for name in node.output})
         answer = self.infer(model).graph
-        result = type(subgraph)()
-        result.CopyFrom(subgraph)
+        result = deepcopy(subgraph)
         del result.node[:], result.input[:], result.output[:], result.value_info[:]
         result.node.extend(answer.node[len(prelude) :])
         result.input.extend(answer.input[: len(subgraph.input)])

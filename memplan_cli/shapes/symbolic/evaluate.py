@@ -6,6 +6,7 @@ operator knows of it, so an element may be an expression.
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,8 +31,7 @@ def evaluated(
     from onnx.reference import ReferenceEvaluator
 
     proto = messages()
-    copy = proto.NodeProto()
-    copy.CopyFrom(node)
+    copy = deepcopy(node)
     copy.domain = ""
     # Names of its own: one value may be two inputs, of which only one is moved.
     copy.input[:] = [f"i{at}" if value is not None else "" for at, value in enumerate(inputs)]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import TYPE_CHECKING
-
-from onnx import NodeProto, TensorProto
 
 from memplan_cli.training.forward.tensors import rename
 from memplan_cli.training.tape import Phase, mark
@@ -12,7 +11,7 @@ from memplan_cli.training.tape import Phase, mark
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from onnx import GraphProto
+    from onnx import GraphProto, NodeProto
 
     from memplan_cli.training.tape import Tape
 
@@ -33,8 +32,7 @@ def paste(
     """
     names = dict(given)
     for node in nodes:
-        copy = NodeProto()
-        copy.CopyFrom(node)
+        copy = deepcopy(node)
         copy.name = tape.pool.fresh(f"{label}/{node.name or node.op_type}")
         for name in node.output:
             if name and name not in given:
@@ -49,8 +47,7 @@ def lift_weights(tape: Tape, body: GraphProto, label: str) -> dict[str, str]:
     """Make a subgraph's initializers the graph's, once, and return their new names."""
     names = {}
     for tensor in body.initializer:
-        copy = TensorProto()
-        copy.CopyFrom(tensor)
+        copy = deepcopy(tensor)
         copy.name = names[tensor.name] = tape.pool.fresh(f"{label}/{tensor.name}")
         tape.pool.tensors.append(copy)
     return names

@@ -7,6 +7,7 @@ operators that ONNX defines by a function are expanded; what comes out has gradi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from typing import TYPE_CHECKING
 
 from memplan_cli.onnx_io.load import reads, subgraphs
@@ -112,7 +113,7 @@ def _expand_nodes(graph: GraphProto, tape: Tape, on_path: set[str], opset: int) 
                 continue
         kept.append(node)
     if changed:
-        copies = [_copy(node) for node in kept]
+        copies = [deepcopy(node) for node in kept]
         del graph.node[:]
         graph.node.extend(copies)
     return changed
@@ -129,9 +130,3 @@ def _written(node: NodeProto, tape: Tape, opset: int) -> list[NodeProto] | None:
     elif not expand_function(call, opset):
         return None
     return tape.nodes
-
-
-def _copy(node: NodeProto) -> NodeProto:
-    copy = type(node)()
-    copy.CopyFrom(node)
-    return copy

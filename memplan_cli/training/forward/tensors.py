@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -68,8 +69,7 @@ def tensor_of(kind: TypeProto) -> Tensor:
 
 def infer_tensors(model: ModelProto) -> dict[str, Tensor]:
     """Return the type of every tensor of a model and of its subgraphs, weights unread."""
-    bare = ModelProto()
-    bare.CopyFrom(model)
+    bare = deepcopy(model)
     inputs = {value.name for value in bare.graph.input}
     for weight in bare.graph.initializer:
         if _elements(weight) > _MANY and weight.name not in inputs:

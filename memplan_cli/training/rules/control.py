@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import TYPE_CHECKING
 
 from onnx import NodeProto, helper
@@ -98,8 +99,7 @@ def _branch_gradients(call: Call, body: GraphProto, wanted: list[str]) -> GraphP
     ]
     weights = []
     for tensor in body.initializer:
-        weights.append(type(tensor)())
-        weights[-1].CopyFrom(tensor)
+        weights.append(deepcopy(tensor))
         weights[-1].name = names[tensor.name]
     return helper.make_graph(kept, f"{body.name}_grad", [], outputs, weights)
 
@@ -120,8 +120,7 @@ def _inner_tape(outer: Tape, body: GraphProto) -> tuple[Tape, dict[str, str]]:
 
 
 def _renamed(node: NodeProto, names: dict[str, str]) -> NodeProto:
-    copy = NodeProto()
-    copy.CopyFrom(node)
+    copy = deepcopy(node)
     copy.name = f"{node.name}/again" if node.name else ""
     rename([copy], names)
     return copy

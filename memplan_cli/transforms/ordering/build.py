@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.program import Block, Op, Program
     from memplan_cli.core.symbolic.sizes import Size
+    from memplan_cli.transforms.terms import Terms
 
 
 _NONE = -1
@@ -55,15 +56,9 @@ class Inner:
     least: int
 
 
-def storage_facts(
-    program: Program,
-    sizes: Mapping[VarId, Size],
-    numbers: Mapping[VarId, int],
-    pinned: Collection[VarId],
-    aliasing: Aliasing,
-) -> Storage:
+def storage_facts(program: Program, terms: Terms, numbers: Mapping[VarId, int]) -> Storage:
     """Find the views, which are the same in every order, and the cost of each var."""
-    alone = frozenset(pinned)
+    sizes, aliasing, alone = terms.sizes, terms.aliasing, frozenset(terms.pinned)
     results = frozenset(var for var in program.body.outputs if var in sizes) - alone
     apart = alone | results
     sharing = {var: size for var, size in sizes.items() if var not in apart}

@@ -34,7 +34,7 @@ from memplan_cli.transforms.ordering.search.divide import divide
 from memplan_cli.transforms.ordering.search.list_orders import SCHEDULERS
 from memplan_cli.transforms.ordering.solve import RESTORE_WORK, Solution, solve
 from memplan_cli.transforms.ordering.source_order import relax_order
-from memplan_cli.transforms.terms import Ordering
+from memplan_cli.transforms.terms import Ordering, Terms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from memplan_cli.core.symbolic.sizes import Size
     from memplan_cli.transforms.ordering.graph import Order, TaskGraph
     from memplan_cli.transforms.ordering.search.list_orders import Scheduler
-    from memplan_cli.transforms.terms import Terms
 
 DEFAULT_WORK = 4_000_000
 """Steps that the searches may look at, all in all: up to six seconds on 1,000 ops."""
@@ -82,7 +81,7 @@ def best_order(  # noqa: PLR0913 - the planner's settings, one by one, all with 
         time_limit: Seconds after which no new search begins and a running one stops.
         progress: Told in a line what was found so far.
     """
-    meter = _Meter(sizes, pinned, aliasing, _numbers(sizes, SAMPLE))
+    meter = _Meter(Terms(sizes, pinned, aliasing), _numbers(sizes, SAMPLE))
     facts = meter.facts(program)
     tell = progress or silent
     effort = Effort(_scaled(work, program), time_limit)
@@ -123,7 +122,7 @@ def simple_orders(
         terms: What is planned, in sizes that are numbers.
         schedulers: The methods by name.
     """
-    meter = _Meter(terms.sizes, terms.pinned, terms.aliasing, _numbers(terms.sizes, SAMPLE))
+    meter = _Meter(terms, _numbers(terms.sizes, SAMPLE))
     facts = meter.facts(program)
     for name, scheduler in schedulers.items():
         if name != "file":
@@ -151,23 +150,22 @@ def _scaled(work: int, program: Program) -> int:
 class _Meter:
     """Measures what whole programs need, symbols standing for the same number each."""
 
-    sizes: Mapping[VarId, Size]
-    pinned: Collection[VarId]
-    aliasing: Aliasing
+    terms: Terms
     numbers: Mapping[VarId, int]
 
     def facts(self, program: Program) -> Storage:
         """Return what is known of a program's vars, with numbers in place of the sizes."""
-        return storage_facts(program, self.sizes, self.numbers, self.pinned, self.aliasing)
+        return storage_facts(program, self.terms, self.numbers)
 
     @property
     def symbolic(self) -> bool:
         """Whether peaks are only samples."""
-        return any(size.symbols for size in self.sizes.values())
+        return any(size.symbols for size in self.terms.sizes.values())
 
     def measured(self, program: Program) -> Measured:
         """Return what is live in a program, in sizes as they are."""
-        return measured(program, self.sizes, self.pinned, self.aliasing)
+        terms = self.terms
+        return measured(program, terms.sizes, terms.pinned, terms.aliasing)
 
     def peak(self, program: Program) -> int:
         """Return `live_peak`, with numbers in place of the sizes."""
@@ -184,7 +182,7 @@ class _Meter:
 
     def sampled(self, value: int) -> _Meter:
         """Return a meter in which the symbols stand for ``value``."""
-        return replace(self, numbers=_numbers(self.sizes, value))
+        return replace(self, numbers=_numbers(self.terms.sizes, value))
 
 
 def _numbers(sizes: Mapping[VarId, Size], sample: int) -> dict[VarId, int]:

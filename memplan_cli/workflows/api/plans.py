@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
+from memplan_cli.core.check import DEFAULT_CHECK, Check
 from memplan_cli.core.results.plan import Plan
 from memplan_cli.errors import PlanError, SettingsError
 from memplan_cli.workflows.api.given import request, settings_of
 from memplan_cli.workflows.api.shown import shown
-from memplan_cli.workflows.compare import DEFAULT_CHECK, Check
 from memplan_cli.workflows.files.sources import is_path, on_files
 
 if TYPE_CHECKING:

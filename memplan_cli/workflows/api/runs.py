@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from memplan_cli.core.check import DEFAULT_CHECK, Check
 from memplan_cli.core.results.observations import DEFAULT_TIMEOUT
 from memplan_cli.workflows.api.given import settings_of
 from memplan_cli.workflows.api.shown import shown
-from memplan_cli.workflows.compare import DEFAULT_CHECK, Check
 from memplan_cli.workflows.files.sources import on_files
 
 if TYPE_CHECKING:

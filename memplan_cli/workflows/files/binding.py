@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.bindings import Binding, Feed
 from memplan_cli.core.results.amounts import BoundDim
 from memplan_cli.errors import SettingsError
+from memplan_cli.settings.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.bindings import Feeds, Provenance
     from memplan_cli.core.program import Shape
-    from memplan_cli.settings.settings import Settings
 
 
 def bind(model: ModelProto, settings: Settings) -> Settings:
@@ -56,6 +56,13 @@ def bind(model: ModelProto, settings: Settings) -> Settings:
         dims=dims,
         shapes={**settings.shapes, **by_data},
         inputs=replace(inputs, feeds=every, provenance=provenance),
+    )
+
+
+def binding_alone(settings: Settings) -> Settings:
+    """Return what of settings says at which sizes and inputs a model is run."""
+    return Settings(
+        dims=settings.dims, shapes=settings.shapes, inputs=settings.inputs, run=settings.run
     )
 
 

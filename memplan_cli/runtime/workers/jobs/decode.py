@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from memplan_cli.core.check import Tolerance
 from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.results.caches import Caches, step_dims
 from memplan_cli.core.serialization import to_json
@@ -27,7 +28,6 @@ from memplan_cli.onnx_io.interface import (
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.runs.feeds import Feeder
 from memplan_cli.runtime.decoding import Decoder
-from memplan_cli.runtime.workers.bits import Tolerance
 from memplan_cli.runtime.workers.inputs import draw_all
 from memplan_cli.runtime.workers.jobs.outputs import against, save
 from memplan_cli.runtime.workers.process_memory import baseline, beyond, resident

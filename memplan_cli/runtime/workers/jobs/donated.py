@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from memplan_cli.core.check import Tolerance
 from memplan_cli.core.results.observations import CPU
 from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.onnx_io.arrays import array_dtype
-from memplan_cli.runtime.workers.bits import Tolerance
 from memplan_cli.runtime.workers.jobs.outputs import against, save
 from memplan_cli.runtime.workers.running import FOREIGN, array_of, ort_value
 from memplan_cli.runtime.workers.running import run as run_session

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.results.observations import Difference, RuntimeSettings
 from memplan_cli.core.serialization import to_json
-from memplan_cli.runtime.workers.bits import Tolerance
 from memplan_cli.runtime.workers.device_memory import device_use, taken
 from memplan_cli.runtime.workers.examination import Examination, Look
 from memplan_cli.runtime.workers.jobs.measure import STATISTICS, workspace_in
@@ -74,7 +73,7 @@ def _examined(asked: Examination) -> Json:
         "effort": seen.effort,
         "workspace": workspace,
         "process": to_json(seen.process) if seen.process else None,
-        "nodes": shapes_in(seen.events) if graph else [],
+        "nodes": shapes_in(seen.events)[0] if graph else [],
         "types": write_graph(asked.session, graph) if graph else {},
     }
 
@@ -146,9 +145,7 @@ class _Runs:
         if self.asked.then == "save" and number == 0:
             save(folder, wanted, wanted, values)
             return
-        found = against(
-            folder, wanted, wanted, values, Tolerance(self.asked.rtol, self.asked.atol)
-        )
+        found = against(folder, wanted, wanted, values, self.asked.tolerance)
         if found and number == 0 and self.look.kept is not None:
             save(self.look.kept, wanted, wanted, values)
         self.differences += found

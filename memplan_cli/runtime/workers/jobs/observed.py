@@ -1,9 +1,10 @@
-"""Run a model once with the profiler on and say which shapes its nodes read and wrote."""
+"""Run a model as it is written at several sizes, profiled, and say which shapes its nodes read and wrote."""
 
 from __future__ import annotations
 
 import json
 import tempfile
+from bisect import bisect_right
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,8 @@ from memplan_cli.runtime.workers.running import run as run_session
 from memplan_cli.runtime.workers.session_job import SessionJob
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from memplan_cli.runtime.workers.worker import Json
 
 AS_WRITTEN = RuntimeSettings(
@@ -21,34 +24,40 @@ AS_WRITTEN = RuntimeSettings(
 
 
 def run(job: Json) -> Json:
-    """Return ``{"nodes": [[name, read, written]]}``, an entry for each kernel that ran.
+    """Return ``{"runs": [[[name, read, written]]]}``, for each size each kernel that ran.
 
     ``read`` and ``written`` are lists of ``[type, dims]``.
     """
-    return {"nodes": nodes_of(SessionJob.of(job))}
+    return {"runs": nodes_of(SessionJob.of_sizes(job, job["sizes"]))}
 
 
-def nodes_of(task: SessionJob, source: bytes | None = None) -> list[list[Any]]:
-    """Run a session once, of other bytes where given; an entry for each kernel that ran."""
-    feed = task.feed()
+def nodes_of(
+    tasks: Sequence[SessionJob], source: bytes | None = None
+) -> list[list[list[Any]]]:
+    """Run a session once at each size, of other bytes where given; return the kernels that ran."""
+    first = tasks[0]
     with tempfile.TemporaryDirectory(prefix="memplan-shapes-") as folder:
         settings = AS_WRITTEN.updated(
             RuntimeSettings(session={"profile_file_prefix": f"{folder}/profile"})
         )
         session = (
-            task.session(settings) if source is None else task.session_of(source, settings)
+            first.session(settings) if source is None else first.session_of(source, settings)
         )
-        run_session(session, None, feed)
+        for task in tasks:
+            run_session(session, None, task.feed())
         profile = Path(session.end_profiling())
         events = json.loads(profile.read_text(encoding="utf-8"))
     return shapes_in(events)
 
 
-def shapes_in(events: list[dict[str, Any]]) -> list[list[Any]]:
-    """Return ``[name, read, written]`` for each kernel of the first run of a profile."""
-    runs = sorted(event["ts"] for event in events if event.get("name") == "model_run")
-    end = runs[1] if len(runs) > 1 else 1 << 62
-    return [entry for event in events if (entry := _entry(event)) and event["ts"] < end]
+def shapes_in(events: list[dict[str, Any]]) -> list[list[list[Any]]]:
+    """Return ``[name, read, written]`` for each kernel, run by run of a profile."""
+    starts = sorted(event["ts"] for event in events if event.get("name") == "model_run")[1:]
+    runs: list[list[list[Any]]] = [[] for _ in range(len(starts) + 1)]
+    for event in events:
+        if entry := _entry(event):
+            runs[bisect_right(starts, event["ts"])].append(entry)
+    return runs
 
 
 def _entry(event: dict[str, Any]) -> list[Any] | None:

@@ -19,7 +19,7 @@ from memplan_cli.onnx_io.writing.columns import cut_columns
 from memplan_cli.runtime.graph.fusions import FUSIONS, without
 from memplan_cli.runtime.workers.blocks import block_size
 from memplan_cli.runtime.workers.session import make_session
-from memplan_cli.runtime.workers.session_graph import OUTSIDE, types_of
+from memplan_cli.runtime.workers.session_graph import into, types_of
 
 if TYPE_CHECKING:
     from memplan_cli.runtime.workers.session_graph import Types
@@ -111,11 +111,4 @@ def _bytes(types: Types, dims: Mapping[str, int]) -> dict[str, int]:
 
 
 def _dump(model: Path, provider: str, out: Path, settings: RuntimeSettings) -> None:
-    weights = RuntimeSettings(
-        session={"optimized_model_filepath": str(out)},
-        session_config={
-            "session.optimized_model_external_initializers_file_name": f"{out.name}.data",
-            "session.optimized_model_external_initializers_min_size_in_bytes": OUTSIDE,
-        },
-    )
-    make_session(model, settings.updated(weights), provider)
+    make_session(model, settings.updated(into(out)), provider)

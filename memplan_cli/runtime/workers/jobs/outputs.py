@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from memplan_cli.core.check import Tolerance
 from memplan_cli.core.results.observations import Difference
 from memplan_cli.core.serialization import to_json
-from memplan_cli.runtime.workers.bits import Tolerance, difference
+from memplan_cli.runtime.workers.bits import difference
 from memplan_cli.runtime.workers.running import run as run_session
 from memplan_cli.runtime.workers.session import run_options
 from memplan_cli.runtime.workers.session_job import SessionJob

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from memplan_cli.analysis.aliasing import BRANCHES
+from memplan_cli.core.check import Tolerance
+from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.results.observations import CPU, UNOPTIMISED, Difference
 from memplan_cli.core.serialization import to_json
 from memplan_cli.onnx_io.arrays import array_dtype, unpacked
 from memplan_cli.onnx_io.runs.one_op import Cutter
 from memplan_cli.onnx_io.types import element_type
 from memplan_cli.runtime.proofs.places import Place
-from memplan_cli.runtime.workers.bits import Tolerance
 from memplan_cli.runtime.workers.jobs.outputs import against, save
 from memplan_cli.runtime.workers.memory import DeviceMemory, HostMemory, Memory
 from memplan_cli.runtime.workers.running import FOREIGN, array_of, ort_value
@@ -208,8 +209,7 @@ def run(job: Json) -> Json:
     the tensors that lay at their offsets.
     """
     task = SessionJob.of(job)
-    entries: Any = job["places"]
-    places = [Place(**{**entry, "shape": tuple(entry["shape"])}) for entry in entries]
+    places = from_json(tuple[Place, ...], job["places"], "the job")
     replay = _start(task, job["arenas"], [place for place in places if not place.block])
     feed = task.feed()
     replay.values.update({name: _value(value) for name, value in feed.items()})

@@ -22,15 +22,14 @@ def run(job: Json) -> Json:
     """Return which try ran, why those before it did not, and the nodes of its run.
 
     ``{"ran": [index], "reasons": [text], "nodes": [...]}``: with ``every``, all that run are
-    in ``ran``. ``nodes`` are those of the model in ``observed``, as of `observed.run`.
+    in ``ran``. ``nodes`` are those of the model in ``observed``, as of a size in `observed.run`.
     """
-    tries: Any = job["tries"]
-    tasks = [SessionJob.of({"session": {**job["session"], "specs": s}}) for s in tries]  # type: ignore[dict-item] # as it was written
+    tasks = SessionJob.of_sizes(job, job["tries"])
     ran, reasons = _tried(tasks, job) if job["observed"] == "" or len(tasks) > 1 else ([0], [])
     nodes: list[Any] = []
     if ran and job["observed"]:
         # The copy may lie anywhere: the model's own folder may not take a file.
-        nodes = nodes_of(tasks[ran[0]], Path(str(job["observed"])).read_bytes())
+        (nodes,) = nodes_of([tasks[ran[0]]], Path(str(job["observed"])).read_bytes())
     return {"ran": ran, "reasons": reasons, "nodes": nodes}
 
 
