@@ -46,6 +46,14 @@ def nodes_of(task: SessionJob, source: bytes | None = None) -> list[list[Any]]:
 
 def shapes_in(events: list[dict[str, Any]]) -> list[list[Any]]:
     """Return ``[name, read, written]`` for each kernel of the first run of a profile."""
+    return [entry[:3] for entry in timed_shapes(events)]
+
+
+def timed_shapes(events: list[dict[str, Any]]) -> list[list[Any]]:
+    """Return ``[name, read, written, begin]`` for each kernel of the first run of a profile.
+
+    They stand in the order in which they were done.
+    """
     runs = sorted(event["ts"] for event in events if event.get("name") == "model_run")
     end = runs[1] if len(runs) > 1 else 1 << 62
     return [entry for event in events if (entry := _entry(event)) and event["ts"] < end]
@@ -56,4 +64,5 @@ def _entry(event: dict[str, Any]) -> list[Any] | None:
     if event.get("cat") != "Node" or "output_type_shape" not in args:
         return None
     kinds = (args.get("input_type_shape", []), args["output_type_shape"])
-    return [name.removesuffix("_kernel_time"), *([list(*k.items()) for k in s] for s in kinds)]
+    seen: list[Any] = [[list(*k.items()) for k in s] for s in kinds]
+    return [name.removesuffix("_kernel_time"), *seen, event["ts"]]
