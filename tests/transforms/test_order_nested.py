@@ -142,3 +142,18 @@ def test_nested_programs_are_never_worse_and_bounds_hold() -> None:
             assert not found.proved or peak == min(peaks), seed
             proved += found.proved
     assert proved >= 60
+
+
+def test_subgraphs_keep_the_files_order_where_no_peak_is_in_one() -> None:
+    kept = 0
+    for seed in range(150):
+        maker = Maker(seed)
+        program = maker.program()
+        found = best_order(program, maker.sizes).program
+        files = {op.outputs: op for op in program.body.ops}
+        ops = tuple(files[op.outputs] for op in found.body.ops)
+        other = replace(found, body=replace(found.body, ops=ops))
+        if live_peak(other, maker.sizes) <= live_peak(found, maker.sizes):
+            assert found.body == other.body, seed
+            kept += any(op.bodies for op in ops) and found.body != program.body
+    assert kept >= 10

@@ -1,7 +1,9 @@
 """Kernels of a run told apart by their places, where nodes have no names that do.
 
-The runtime writes a graph in the order in which it runs it by default. A subgraph's kernels
-are done within the time of its control-flow node, all of them once each time it runs.
+Under the default order a block that optimisation changed is written as it runs; one that it
+left alone is written as it was read, and runs in the order that follows from that. A
+subgraph's kernels are done within the time of its control-flow node, all of them once each
+time it runs.
 """
 
 from __future__ import annotations
@@ -9,14 +11,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from memplan_cli.onnx_io.load import subgraphs
+from memplan_cli.core.program import blocks, walk
 from memplan_cli.runtime.measuring.observed import Event
-from memplan_cli.shapes.given import block_paths
+from memplan_cli.runtime.simulation.order import default_order
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from onnx import GraphProto, NodeProto
+    from memplan_cli.core.program import Block, Op
+    from memplan_cli.runtime.simulation.predict import Executed
+
+    _Orders = Mapping[str, Sequence[Sequence[Op]]]
+    """Orders in which each block may have run, by its path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,66 +31,80 @@ class _Kernel:
 
     name: str
     seen: Sequence[Any]
-    begin: int
     within: Sequence[_Kernel] = ()
+    begin: int = 0
 
 
-def events_by_place(graph: GraphProto, nodes: Sequence[Any]) -> list[Event] | None:
-    """Return the events of a run at a graph's nodes; None where some fit no node, or two.
+def events_by_place(executed: Executed, nodes: Sequence[Any]) -> list[Event] | None:
+    """Return the events of a run under the default order; None where several may be meant.
 
     Args:
-        graph: in the order in which it was run.
+        executed: the graph as the runtime wrote it.
         nodes: ``[name, read, written, begin]`` of each kernel, in the order in which they
             were done; one of a node without a name is called by its operator and a number.
     """
-    every = (node for _, block in block_paths(graph, "") for node in block.node)
-    holders = {node.name or node.op_type for node in every if _bodies(node)}
+    top = executed.program.body
+    orders = {block.path: [block.ops, default_order(block)] for block in blocks(top)}
+    if executed.ordered:
+        orders[top.path] = [top.ops]
+    holders = {op.name or op.type for _, op in walk(top) if op.bodies}
     done: list[_Kernel] = []
     for name, *seen, begin in nodes:
         first = len(done)
         if name in holders or _operator(name) in holders:
             while first and done[first - 1].begin >= begin:
                 first -= 1
-        done[first:] = [_Kernel(name, seen, begin, done[first:])]
-    return _once(graph, "", done)
+        done[first:] = [_Kernel(name, seen, done[first:], begin)]
+    return _once(top, done, orders)
 
 
-def _once(block: GraphProto, path: str, done: Sequence[_Kernel]) -> list[Event] | None:
-    """Return the events of a block that ran once, where each fits the node at its place."""
-    if len(done) != len(block.node):
+def _once(block: Block, done: Sequence[_Kernel], orders: _Orders) -> list[Event] | None:
+    """Return the events of a block that ran once; None if orders that fit say other things."""
+    written, *other = orders[block.path]
+    tried = [written, *(order for order in other if order != written)]
+    found = [_fitted(order, done, orders) for order in tried]
+    fits = [events for events in found if events is not None]
+    said = [_by_op(events) for events in fits]
+    return fits[0] if fits and all(each == said[0] for each in said) else None
+
+
+def _by_op(events: Sequence[Event]) -> dict[tuple[str, ...], list[Event]]:
+    found: dict[tuple[str, ...], list[Event]] = {}
+    for event in events:
+        found.setdefault(event.writes, []).append(event)
+    return found
+
+
+def _fitted(
+    order: Sequence[Op], done: Sequence[_Kernel], orders: _Orders
+) -> list[Event] | None:
+    """Return the events of ops in the order in which they ran, if each kernel fits its op."""
+    if len(done) != len(order):
         return None
-    here, events = f"{path}/" if path else "", list[Event]()
-    for index, (node, kernel) in enumerate(zip(block.node, done, strict=True)):
-        if kernel.name != node.name and (node.name or _operator(kernel.name) != node.op_type):
+    events: list[Event] = []
+    for op, kernel in zip(order, done, strict=True):
+        if kernel.name != op.name and (op.name or _operator(kernel.name) != op.type):
             return None
         if kernel.within:
-            step = f"{here}{node.name or f'{node.op_type}#{index}'}"
-            turns = [
-                found
-                for attribute, body in _bodies(node)
-                if (found := _turns(body, f"{step}.{attribute}", kernel.within)) is not None
-            ]
-            if len(turns) != 1:
+            turns = [_turns(body, kernel.within, orders) for body in op.bodies]
+            fits = [each for each in turns if each is not None]
+            if len(fits) != 1:
                 return None
-            events += turns[0]
-        writes = tuple(here + name for name in node.output if name)
-        events.append(Event(writes, *kernel.seen))
+            events += fits[0]
+        events.append(Event(tuple(filter(None, op.outputs)), *kernel.seen))
     return events
 
 
-def _turns(body: GraphProto, path: str, done: Sequence[_Kernel]) -> list[Event] | None:
+def _turns(body: Block, done: Sequence[_Kernel], orders: _Orders) -> list[Event] | None:
     """Return the events of a subgraph that ran as often as there are kernels for it."""
     events: list[Event] = []
-    for begin in range(0, len(done), max(len(body.node), 1)):
-        found = _once(body, path, done[begin : begin + len(body.node)])
+    step = max(len(body.ops), 1)
+    for begin in range(0, len(done), step):
+        found = _once(body, done[begin : begin + step], orders)
         if found is None:
             return None
         events += found
     return events
-
-
-def _bodies(node: NodeProto) -> list[tuple[str, GraphProto]]:
-    return list(subgraphs(node))
 
 
 def _operator(name: str) -> str:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.measuring.examine import Examined
 
 _DEFAULT = "DEFAULT"
-"""The execution order in which the runtime writes a graph too."""
+"""The execution order whose places are known."""
 
 
 def executed_of(
@@ -56,7 +56,7 @@ def executed_of(
     if named is not None:
         events = (Event(named[name][1], *seen) for name, *seen, _ in ran if name in named)
     elif settings.session.get("execution_order", _DEFAULT) == _DEFAULT:
-        events = events_by_place(graph.graph, ran)
+        events = events_by_place(executed, ran)
     if events is None:
         return executed
     return replace(executed, observed=sorted_out(executed.program, events))
