@@ -28,7 +28,7 @@ from memplan_cli.runtime.simulation.region import (
     one_chunk,
     rounded,
 )
-from memplan_cli.runtime.simulation.requests import held_after, most_in_use, requests_of
+from memplan_cli.runtime.simulation.requests import held_after, most_in_use, run_of
 from memplan_cli.runtime.simulation.trace import Trace
 from memplan_cli.runtime.workers.session import resolve_provider
 
@@ -259,7 +259,7 @@ def held_under(
 ) -> int | None:
     """Return what an arena is predicted to hold beside weights; None where nobody can tell."""
     try:
-        requests = requests_of(model_of(executed, settings, provider), workspace)
+        requests = run_of(model_of(executed, settings, provider), workspace).requests
     except UnknownBytesError:
         return None
     return held_after(requests, ArenaRules.from_settings(settings.arena))
@@ -272,20 +272,21 @@ def _foreseen(
     workspace: Mapping[str, int],
 ) -> _Candidate:
     peaks = [
-        (most_in_use(requests), settings, requests)
+        (most_in_use(run.requests), settings, run)
         for settings in _variants(executed, base)
-        for requests in (requests_of(model_of(executed, settings, provider), workspace),)
+        for run in (run_of(model_of(executed, settings, provider), workspace),)
     ]
     lowest = min(peak for peak, _, _ in peaks)
     arenas: dict[Trace, ArenaChoice] = {}
     near: list[_Candidate] = []
-    for peak, settings, requests in peaks:
+    for peak, settings, run in peaks:
         if peak <= _NEAR * lowest:
-            trace = Trace.of(requests)
+            trace = Trace.of(run.requests)
             if trace not in arenas:  # several orders often ask for the same in turn
-                arenas[trace] = _arena_for(requests, provider)
-            chosen = base.updated(settings)
-            near.append(_in_arena(executed, chosen, provider, arenas[trace]))
+                arenas[trace] = _arena_for(run.requests, provider)
+            # Without a memory pattern all runs are alike.
+            predicted = Peaks(run.peak, run.peak)
+            near.append(_in_arena(base.updated(settings), predicted, arenas[trace]))
     return min(near, key=lambda candidate: candidate.score)
 
 
@@ -295,8 +296,9 @@ def _with_arena(
     provider: str,
     workspace: Mapping[str, int],
 ) -> _Candidate:
-    requests = requests_of(model_of(executed, settings, provider), workspace)
-    return _in_arena(executed, settings, provider, _arena_for(requests, provider))
+    requests = run_of(model_of(executed, settings, provider), workspace).requests
+    predicted = predict(executed, settings, provider)
+    return _in_arena(settings, predicted, _arena_for(requests, provider))
 
 
 def _arena_for(requests: Sequence[Request], provider: str) -> ArenaChoice:
@@ -304,14 +306,12 @@ def _arena_for(requests: Sequence[Request], provider: str) -> ArenaChoice:
     return best_arena(requests) if provider == CPU else ArenaChoice(EXACT_UNSPLIT, 0)
 
 
-def _in_arena(
-    executed: Executed, settings: RuntimeSettings, provider: str, choice: ArenaChoice
-) -> _Candidate:
+def _in_arena(settings: RuntimeSettings, predicted: Peaks, choice: ArenaChoice) -> _Candidate:
     chosen = dataclasses.replace(
         settings.updated(RuntimeSettings(session_config=_OWN_INITIALIZERS)),
         arena=choice.arena,
     )
-    return _Candidate(chosen, predict(executed, settings, provider), choice)
+    return _Candidate(chosen, predicted, choice)
 
 
 def _best(
