@@ -28,7 +28,7 @@ from memplan_cli.runtime.simulation.region import (
     one_chunk,
     rounded,
 )
-from memplan_cli.runtime.simulation.requests import held_after, most_in_use, requests_of
+from memplan_cli.runtime.simulation.requests import held_after, most_in_use, run_of
 from memplan_cli.runtime.simulation.trace import Trace
 
 if TYPE_CHECKING:
@@ -246,7 +246,7 @@ def held_under(
 ) -> int | None:
     """Return what an arena is predicted to hold beside weights; None where nobody can tell."""
     try:
-        requests = requests_of(model_of(executed, settings), workspace)
+        requests = run_of(model_of(executed, settings), workspace).requests
     except UnknownBytesError:
         return None
     return held_after(requests, ArenaRules.from_settings(settings.arena))
@@ -256,28 +256,30 @@ def _foreseen(
     executed: Executed, base: RuntimeSettings, workspace: Mapping[str, int]
 ) -> _Candidate:
     peaks = [
-        (most_in_use(requests), settings, requests)
+        (most_in_use(run.requests), settings, run)
         for settings in _variants(executed, base)
-        for requests in (requests_of(model_of(executed, settings), workspace),)
+        for run in (run_of(model_of(executed, settings), workspace),)
     ]
     lowest = min(peak for peak, _, _ in peaks)
     arenas: dict[Trace, ArenaChoice] = {}
     near: list[_Candidate] = []
-    for peak, settings, requests in peaks:
+    for peak, settings, run in peaks:
         if peak <= _NEAR * lowest:
-            trace = Trace.of(requests)
+            trace = Trace.of(run.requests)
             if trace not in arenas:  # several orders often ask for the same in turn
-                arenas[trace] = _arena_for(requests, executed.provider)
-            chosen = base.updated(settings)
-            near.append(_in_arena(executed, chosen, arenas[trace]))
+                arenas[trace] = _arena_for(run.requests, executed.provider)
+            # Without a memory pattern all runs are alike.
+            predicted = Peaks(run.peak, run.peak)
+            near.append(_in_arena(base.updated(settings), predicted, arenas[trace]))
     return min(near, key=lambda candidate: candidate.score)
 
 
 def _with_arena(
     executed: Executed, settings: RuntimeSettings, workspace: Mapping[str, int]
 ) -> _Candidate:
-    requests = requests_of(model_of(executed, settings), workspace)
-    return _in_arena(executed, settings, _arena_for(requests, executed.provider))
+    requests = run_of(model_of(executed, settings), workspace).requests
+    predicted = predict(executed, settings)
+    return _in_arena(settings, predicted, _arena_for(requests, executed.provider))
 
 
 def _arena_for(requests: Sequence[Request], provider: str) -> ArenaChoice:
@@ -285,14 +287,12 @@ def _arena_for(requests: Sequence[Request], provider: str) -> ArenaChoice:
     return best_arena(requests) if provider == CPU else ArenaChoice(EXACT_UNSPLIT, 0)
 
 
-def _in_arena(
-    executed: Executed, settings: RuntimeSettings, choice: ArenaChoice
-) -> _Candidate:
+def _in_arena(settings: RuntimeSettings, predicted: Peaks, choice: ArenaChoice) -> _Candidate:
     chosen = dataclasses.replace(
         settings.updated(RuntimeSettings(session_config=_OWN_INITIALIZERS)),
         arena=choice.arena,
     )
-    return _Candidate(chosen, predict(executed, settings), choice)
+    return _Candidate(chosen, predicted, choice)
 
 
 def _best(

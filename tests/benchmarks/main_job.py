@@ -376,9 +376,9 @@ def write_page() -> None:
 
 def main(words: list[str]) -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--only", nargs="+", choices=sources())
+    parser.add_argument("--only", nargs="+", choices=sources(), metavar="MODEL")
     parser.add_argument("--rest", action="store_true")
-    parser.add_argument("--tune", nargs="+", choices=sources())
+    parser.add_argument("--tune", nargs="+", choices=sources(), metavar="MODEL")
     parser.add_argument("--table", action="store_true")
     asked = parser.parse_args(words)
     OUT.mkdir(parents=True, exist_ok=True)

@@ -4,6 +4,10 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import permutations, product
+from math import prod
+
+import onnx
+import onnx.parser
 
 from memplan_cli.analysis.storage import live_peak
 from memplan_cli.core.program import (
@@ -18,6 +22,7 @@ from memplan_cli.core.program import (
     walk,
 )
 from memplan_cli.core.symbolic.sizes import Size
+from memplan_cli.shapes.reading import read_program
 from memplan_cli.transforms.ordering.order import best_order
 
 _TYPES = ("Relu", "Add", "Identity", "Conv", "Conv", "Loop", "If")
@@ -142,3 +147,24 @@ def test_nested_programs_are_never_worse_and_bounds_hold() -> None:
             assert not found.proved or peak == min(peaks), seed
             proved += found.proved
     assert proved >= 60
+
+
+def test_subgraphs_keep_the_files_order_where_no_peak_is_in_one() -> None:
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
+        g (float[4] x, int64 n, bool go) => (float[1] y) {
+          z = Loop (n, go, x) <body = l (int64 i, bool k, float[4] now) => (bool o, float[1] m)
+            { o = Identity(k)
+              w = Concat<axis = 0>(now, now, now)  v = Concat<axis = 0>(now, now)
+              s = ReduceMax(w)  t = ReduceMin(v)  m = Add(s, t) }>
+          wide = Concat<axis = 0>(z, z, z, z, z, z, z, z)
+          also = Concat<axis = 0>(x, x, x, x, x, x, x, x)
+          one = ReduceMax(wide)  two = ReduceMax(also)  y = Add(one, two) }""")
+    program = read_program(model).program
+    made = [var for var in program.vars.values() if var.origin is Origin.OP and var.id != "y"]
+    known = {var.id: [dim for dim in var.shape or () if isinstance(dim, int)] for var in made}
+    sizes = {var: Size(prod(dims)) for var, dims in known.items()}
+    found = best_order(program, sizes)
+    assert found.chosen != "file"
+    assert found.program.body.ops != program.body.ops
+    loops = [op for way in (program, found.program) for op in way.body.ops if op.bodies]
+    assert loops[0] == loops[1]

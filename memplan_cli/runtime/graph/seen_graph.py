@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from memplan_cli.core.program import Block
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.runtime.graph.executed import read_graph, with_distinct_names
+from memplan_cli.runtime.graph.places import events_by_place
 from memplan_cli.runtime.measuring.observed import Event, sorted_out
 from memplan_cli.runtime.simulation.order import default_order
 from memplan_cli.runtime.simulation.predict import Executed, needs_run
@@ -15,7 +16,7 @@ from memplan_cli.runtime.workers.type_names import dtype_of
 from memplan_cli.shapes.given import block_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from onnx import ModelProto
@@ -25,13 +26,17 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.graph.executed import RuntimeShapes
     from memplan_cli.runtime.measuring.examine import Examined
 
+_DEFAULT = "DEFAULT"
+"""The execution order whose places are known."""
+
 
 def executed_of(
     found: Examined, settings: RuntimeSettings, dims: Mapping[str, int], model: Path
 ) -> Executed:
     """Return the graph that was run, what data decided in its first run included.
 
-    Where that cannot be told by the nodes' names, it stays open, and so do predictions.
+    Where that cannot be told by the nodes' names or places, it stays open, and so do
+    predictions.
 
     Args:
         found: of a session whose graph was asked for.
@@ -46,7 +51,12 @@ def executed_of(
     executed = read_graph(found.graph, shapes, settings, dims, model)
     if not needs_run(executed):
         return executed
-    events = _events(graph, found.nodes)
+    named, ran = _named(graph), found.nodes
+    events: Iterable[Event] | None = None
+    if named is not None:
+        events = (Event(named[name][1], *seen) for name, *seen, _ in ran if name in named)
+    elif settings.session.get("execution_order", _DEFAULT) == _DEFAULT:
+        events = events_by_place(executed, ran)
     if events is None:
         return executed
     return replace(executed, observed=sorted_out(executed.program, events))
@@ -64,18 +74,11 @@ def _named(graph: ModelProto) -> dict[str, tuple[str, tuple[str, ...]]] | None:
     return found
 
 
-def _events(graph: ModelProto, nodes: Sequence[Any]) -> Iterator[Event] | None:
-    named = _named(graph)
-    if named is None:
-        return None
-    return (Event(named[name][1], *seen) for name, *seen in nodes if name in named)
-
-
 def _ran(graph: ModelProto, nodes: Sequence[Any]) -> RuntimeShapes:
     """Return the shapes that a run had at the top, by name of the value."""
     named = _named(graph) or {}
     found: dict[str, tuple[str, tuple[int, ...]]] = {}
-    for name, _, wrote in nodes:
+    for name, _, wrote, _ in nodes:
         path, outputs = named.get(name, ("", ()))
         if not path and len(outputs) == len(wrote):
             for value, (kind, shape) in zip(outputs, wrote, strict=True):

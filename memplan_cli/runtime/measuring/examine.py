@@ -44,7 +44,8 @@ class Examined:
         looks: by the inputs, the first those that the rest is about.
         peaks: what the arena and the process took.
         workspace: bytes that a kernel asks for besides, by node.
-        nodes: ``[name, read, written]`` of each kernel of the first run.
+        nodes: ``[name, read, written, begin]`` of each kernel of the first run, in the order in
+            which they were done.
         shapes: what the runtime infers of its own graph.
         graph: the runtime's own graph, if it was asked for.
     """

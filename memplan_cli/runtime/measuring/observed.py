@@ -181,7 +181,9 @@ def _note(
     for var, (kind, shape) in zip(names, wrote, strict=True):
         size = bytes_of(dtype_of(kind), tuple(shape), {})
         if size is not None:
-            written[var].append(Written(size, reduce(xor, shape, 0)))
+            found, before = Written(size, reduce(xor, shape, 0)), written[var][-1:]
+            # Long loops write the same again and again: one object tells that soonest.
+            written[var].append(before[0] if before == [found] else found)
 
 
 def _packed(program: Program, op: Op, read: Tensors) -> Iterator[VarId]:

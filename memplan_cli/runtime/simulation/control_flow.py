@@ -127,10 +127,15 @@ def scan(frame: Frame, op: Op) -> None:
         for var in body.outputs[:states]
         for _ in range(spare)
     ]
-    for _ in range(turns):
+    left = turns
+    while left:
         results = frame.runner.frame(body, op, dict.fromkeys(body.outputs), frame)
         for ticket in results.values():
             ledger.free(ticket)
+        left -= 1
+        if turns - left == _SETTLED and frame.runner.is_alike(body, left):
+            frame.runner.frames[body.path] += left
+            break
     for ticket in own:
         ledger.free(ticket)
 

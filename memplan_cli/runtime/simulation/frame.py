@@ -89,6 +89,17 @@ class Runner:
         self.frames[block.path] += 1
         return frame.execute()
 
+    def is_alike(self, block: Block, turns: int) -> bool:
+        """Whether the next turns of a subgraph make what the last one made."""
+        if any(op.bodies for op in block.ops):
+            return False
+        observed, last = self.model.observed, self.frames[block.path] - 1
+        if observed is None:
+            return True
+        made = (observed.written.get(var, ()) for op in block.ops for var in op.outputs)
+        parts = (entries[last : last + 1 + turns] for entries in made if entries)
+        return all(len(part) == 1 + turns == part.count(part[0]) for part in parts)
+
     def key(self, block: Block) -> int | None:
         """Return what the runtime finds a pattern by; None where feeds forbid one.
 

@@ -68,15 +68,32 @@ class _TimedRecorder(_Recorder):
         self.mark = len(self.found)
 
 
-def requests_of(model: Model, scratch: Mapping[str, int]) -> tuple[Request, ...]:
-    """Return the requests of one run; ``scratch`` is each op's workspace, by name.
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run without a memory pattern: what it asks for, and the peak of its tensors."""
+
+    requests: tuple[Request, ...]
+    peak: int
+
+
+def run_of(model: Model, scratch: Mapping[str, int]) -> Run:
+    """Return one run; ``scratch`` is each op's workspace, by name.
 
     Raises:
         UnknownBytesError: a size depends on data.
     """
     recorder = _Recorder(scratch=scratch)
     Runner(model, recorder, CONTROL_FLOW).run()
-    return tuple(recorder.found)
+    return Run(tuple(recorder.found), recorder.peak)
+
+
+def requests_of(model: Model, scratch: Mapping[str, int]) -> tuple[Request, ...]:
+    """Return the requests of one run; ``scratch`` is each op's workspace, by name.
+
+    Raises:
+        UnknownBytesError: a size depends on data.
+    """
+    return run_of(model, scratch).requests
 
 
 def requests_twice(

@@ -30,6 +30,7 @@ from memplan_cli.transforms.ordering.build import (
     task_graph,
 )
 from memplan_cli.transforms.ordering.effort import Effort
+from memplan_cli.transforms.ordering.graph import moved
 from memplan_cli.transforms.ordering.search.divide import divide
 from memplan_cli.transforms.ordering.search.list_orders import SCHEDULERS
 from memplan_cli.transforms.ordering.solve import RESTORE_WORK, Solution, solve
@@ -91,7 +92,8 @@ def best_order(  # noqa: PLR0913 - the planner's settings, one by one, all with 
         programs |= _arrangements(program, facts)
         programs["searched"] = replace(program, body=top.block)
         peaks = {name: meter.peak(other) for name, other in programs.items()}
-        chosen = min(peaks, key=peaks.__getitem__)
+        chosen = min(peaks, key=lambda name: (peaks[name], _moved(program, programs[name])))
+        programs[chosen] = _with_bodies_of(program, programs[chosen], meter)
     else:
         peaks, chosen = top.solution.peaks, top.solution.chosen
         programs.setdefault(chosen, replace(program, body=top.block))
@@ -207,6 +209,24 @@ def _worse_elsewhere(program: Program, other: Program, meter: _Meter) -> bool:
         return False
     meters = [meter.sampled(value) for value in _OTHER_SAMPLES]
     return any(each.peak(other) > each.peak(program) for each in meters)
+
+
+def _moved(program: Program, other: Program) -> int:
+    """Return by how many places another order moves the ops at the top."""
+    place = {op.outputs: index for index, op in enumerate(program.body.ops)}
+    return moved([place[op.outputs] for op in other.body.ops])
+
+
+def _with_bodies_of(program: Program, other: Program, meter: _Meter) -> Program:
+    """Return another order with the file's in all subgraphs, if no peak is in one of them.
+
+    What a runtime fuses within, and so its bits, can hang on their order.
+    """
+    own = {op.outputs: op for op in program.body.ops if op.bodies}
+    ops = tuple([own.get(op.outputs, op) for op in other.body.ops])
+    found = replace(other, body=replace(other.body, ops=ops))
+    meters = [meter, *(meter.sampled(s) for s in _OTHER_SAMPLES if meter.symbolic)]
+    return found if all(m.peak(found) <= m.peak(other) for m in meters) else other
 
 
 @dataclass(frozen=True, slots=True)

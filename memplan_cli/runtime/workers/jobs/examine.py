@@ -21,7 +21,7 @@ from memplan_cli.core.serialization import to_json
 from memplan_cli.runtime.workers.device_memory import device_use, taken
 from memplan_cli.runtime.workers.examination import Examination, Look
 from memplan_cli.runtime.workers.jobs.measure import STATISTICS, workspace_in
-from memplan_cli.runtime.workers.jobs.observed import shapes_in
+from memplan_cli.runtime.workers.jobs.observed import timed_shapes
 from memplan_cli.runtime.workers.jobs.outputs import against, save, worst
 from memplan_cli.runtime.workers.process_memory import baseline, beyond, resident
 from memplan_cli.runtime.workers.profile import peaks_of, read_profile
@@ -73,7 +73,7 @@ def _examined(asked: Examination) -> Json:
         "effort": seen.effort,
         "workspace": workspace,
         "process": to_json(seen.process) if seen.process else None,
-        "nodes": shapes_in(seen.events)[0] if graph else [],
+        "nodes": timed_shapes(seen.events)[0] if graph else [],
         "types": write_graph(asked.session, graph) if graph else {},
     }
 

@@ -47,11 +47,14 @@ def nodes_of(
             run_session(session, None, task.feed())
         profile = Path(session.end_profiling())
         events = json.loads(profile.read_text(encoding="utf-8"))
-    return shapes_in(events)
+    return [[entry[:3] for entry in ran] for ran in timed_shapes(events)]
 
 
-def shapes_in(events: list[dict[str, Any]]) -> list[list[list[Any]]]:
-    """Return ``[name, read, written]`` for each kernel, run by run of a profile."""
+def timed_shapes(events: list[dict[str, Any]]) -> list[list[list[Any]]]:
+    """Return ``[name, read, written, begin]`` for each kernel, run by run of a profile.
+
+    The kernels of a run stand in the order in which they were done.
+    """
     starts = sorted(event["ts"] for event in events if event.get("name") == "model_run")[1:]
     runs: list[list[list[Any]]] = [[] for _ in range(len(starts) + 1)]
     for event in events:
@@ -65,4 +68,5 @@ def _entry(event: dict[str, Any]) -> list[Any] | None:
     if event.get("cat") != "Node" or "output_type_shape" not in args:
         return None
     kinds = (args.get("input_type_shape", []), args["output_type_shape"])
-    return [name.removesuffix("_kernel_time"), *([list(*k.items()) for k in s] for s in kinds)]
+    seen: list[Any] = [[list(*k.items()) for k in s] for s in kinds]
+    return [name.removesuffix("_kernel_time"), *seen, event["ts"]]

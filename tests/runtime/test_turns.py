@@ -1,0 +1,78 @@
+"""Turns of a Scan, simulated as they were seen: those that are all alike only a few times."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import onnx
+import onnx.parser
+
+from memplan_cli.core.program import VarId
+from memplan_cli.runtime.measuring.observed import Observed, Written
+from memplan_cli.runtime.simulation import frame
+from memplan_cli.runtime.simulation.predict import Executed, predict
+from memplan_cli.runtime.steer import DEFAULTS
+from memplan_cli.shapes.reading import read_program
+
+if TYPE_CHECKING:
+    import pytest
+
+PROGRAM = read_program(
+    onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
+g (float[9,4] x, int64 n, bool go) => (float[4] z)
+    <float[4] zero = {0,0,0,0}>
+    { z = Loop (n, go, zero) <
+        body = l (int64 i, bool k, float[4] now) => (bool o, float[4] then)
+        { o = Identity(k)
+          then, rows = Scan <num_scan_inputs = 1,
+            body = s (float[4] state, float[4] row) => (float[4] next, float[4] out)
+            { many = NonZero(row)  least = ReduceSum<keepdims = 0>(many)
+              f = Cast<to = 1>(least)  next = Add(state, f)  out = Neg(next) }>(now, x) }> }""")
+).program
+
+SCAN = "Loop#0.body/Scan#1.body"
+MANY = VarId(f"{SCAN}/many")
+TURNS = 9
+
+
+def peak(sizes: tuple[int, ...]) -> int | None:
+    """Return the peak of two Scans of nine turns, a tensor of each turn with its size."""
+    observed = Observed(
+        {MANY: tuple(Written(size, size) for size in sizes)},
+        {SCAN: (TURNS, TURNS), "Loop#0.body": (2,)},
+    )
+    return predict(Executed(PROGRAM, ordered=True, observed=observed), DEFAULTS).first_run_peak
+
+
+ALIKE = (1 << 10,) * 2 * TURNS
+
+
+def with_one(turn: int) -> tuple[int, ...]:
+    return (*ALIKE[:turn], 1 << 20, *ALIKE[turn + 1 :])
+
+
+def test_a_turn_unlike_the_others_counts_wherever_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runs = [ALIKE, *(with_one(turn) for turn in range(2 * TURNS))]
+    few = [peak(run) for run in runs]
+    assert min(found or 0 for found in few[1:]) > 1 << 20
+    monkeypatch.setattr(frame.Runner, "is_alike", lambda *_: False)
+    assert few == [peak(run) for run in runs]
+
+
+def test_turns_that_are_alike_are_not_all_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = []
+    execute = frame.Frame.execute
+
+    def counted(self: frame.Frame) -> dict[VarId, int]:
+        ran.append(self.block.path)
+        return execute(self)
+
+    monkeypatch.setattr(frame.Frame, "execute", counted)
+    peak(ALIKE)
+    alike = ran.count(SCAN)
+    ran.clear()
+    peak(with_one(5))
+    assert alike == 2 * 2 * 3
+    assert ran.count(SCAN) == 2 * (TURNS + 3)
