@@ -17,6 +17,7 @@ from memplan_cli.core.problem import Problem, pressure
 from memplan_cli.core.symbolic.bounds import range_of
 from memplan_cli.core.symbolic.dims import parse_dim
 from memplan_cli.core.symbolic.polynomials import call_in, multiplied, names_in, total
+from memplan_cli.planning.fit import LARGEST_DIM
 from memplan_cli.planning.totals import expression
 
 if TYPE_CHECKING:
@@ -32,8 +33,6 @@ MOST_SUMS = 4
 
 _MOST_COMPARED = 64
 """Sums above which not all are compared: that takes the square of their number."""
-
-_LARGEST_DIM = 2**31 - 1
 
 
 def live_peak_text(units: Mapping[str, tuple[Buffer, ...]]) -> str | None:
@@ -132,7 +131,7 @@ def _can_be_negative(atom: str) -> bool:
 def _least(atom: str) -> int:
     """Return what a symbol or call is never below, for dims of 1 or more."""
     terms: Polynomial = {(atom,): 1}
-    return range_of(terms, dict.fromkeys(names_in(terms), (1, _LARGEST_DIM)))[0]
+    return range_of(terms, dict.fromkeys(names_in(terms), (1, LARGEST_DIM)))[0]
 
 
 def _curve(units: Mapping[str, tuple[Buffer, ...]]) -> Iterator[ByUnit]:

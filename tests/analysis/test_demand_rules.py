@@ -55,6 +55,11 @@ def test_what_is_joined_agrees_in_all_other_dims() -> None:
     assert asked(text) == {("alike", (("a",), ("d",)))}
 
 
+def test_what_is_joined_along_no_axis_demands_nothing() -> None:
+    text = "g (float[a,b] x, float[d,b] w) => (y) { y = Concat(x, w) }"
+    assert asked(text) == set()
+
+
 @pytest.mark.parametrize(
     "kind", ["Add", "Sub", "Mul", "Div", "Pow", "Mod", "Min", "Max", "Sum", "Mean"]
 )

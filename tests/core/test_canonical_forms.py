@@ -22,6 +22,9 @@ from memplan_cli.core.symbolic.polynomials import bound, constant, floored
         ("floor((floor(a/2) + 1)/3)", "floor((a + 2)/6)"),
         ("floor(1/2) + a", "a"),
         ("mod(a + 4, 4)", "mod(a, 4)"),
+        ("mod(0, a) + b", "b"),
+        ("floor(0/a) + b", "b"),
+        ("(2*a)*(-2)", "-4*a"),
     ],
 )
 def test_quotients_of_equal_value_have_one_form(text: str, same: str) -> None:

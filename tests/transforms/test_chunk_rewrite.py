@@ -108,7 +108,7 @@ def test_rows_of_causal_attention_keep_their_places(opset: int, count: int) -> N
     assert [x.tobytes() for x in run(written)] == [x.tobytes() for x in run(model)]
     pieces = [node for node in written.graph.node if node.op_type == "Attention"]
     assert len(pieces) == count
-    assert all(node.input[3] for node in pieces)
+    assert all(node.input[3] and len(node.input) == 4 for node in pieces)
 
 
 def test_a_region_goes_past_the_reader_that_joins_maps() -> None:

@@ -202,8 +202,7 @@ def multiplied(parts: Iterable[Polynomial], factor: int = 1) -> Polynomial:
     for part in parts:
         if len(found) == len(part) == 1:  # nearly all: a number times a symbol
             ((one, times),), ((other, more),) = found.items(), part.items()
-            both = tuple(sorted(one + other)) if one and other else one or other
-            found = {both: times * more} if times * more else {}
+            found = {tuple(sorted(one + other)) if one else other: times * more}
             continue
         if len(found) * len(part) > _MOST_PRODUCTS:
             raise ValueError("too many products")
@@ -273,7 +272,7 @@ def called(name: str, arguments: Sequence[Polynomial]) -> Polynomial:
     top, bottom = arguments
     number = constant(bottom)
     if number is None:
-        return {(_format_call(name, arguments),): 1} if top or name == "mod" else {}
+        return {(_format_call(name, arguments),): 1} if top else {}
     if name == "floor":
         return floored(top, number)
     if name == "ceiling":

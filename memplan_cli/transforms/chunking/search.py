@@ -12,6 +12,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 from itertools import islice
+from sys import maxsize
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.analysis.cost import op_cost, total_cost
@@ -164,10 +165,10 @@ class _State:
 
     def at(self, op: Op) -> int:
         """Return the most that is live while an op runs; 0 where it is in pieces."""
-        for index, each in enumerate(self.made.program.body.ops):
+        spans = zip(self.ticks, (*self.ticks[1:], maxsize), strict=True)
+        for each, (start, after) in zip(self.made.program.body.ops, spans, strict=True):
             if each is op:
-                after = (*self.ticks, self.ticks[-1] + 1)[index + 1]
-                return self._most(self.ticks[index], max(after - 1, self.ticks[index]))
+                return self._most(start, after - 1)
         return 0
 
     def _most(self, start: int, end: int) -> int:

@@ -83,7 +83,7 @@ def _drop_unread(ops: list[Op | None], copied: Copied) -> None:
     copies = {op.outputs for op in copied.copies}
     for at in range(len(ops) - 1, -1, -1):
         op = ops[at]
-        if op is None or op.outputs not in copies or op.bodies:
+        if op is None or op.outputs not in copies:
             continue
         if not any(readers[var] or var in results for var in op.outputs if var):
             readers.subtract(mentions(op))

@@ -22,7 +22,6 @@ def elementwise(node: Node) -> tuple[Split, ...]:
             {at: Part(axis) for at, shape in enumerate(node.outputs) if shape == made},
         )
         for axis, dim in enumerate(made)
-        if dim > 1
     )
 
 

@@ -22,12 +22,11 @@ def _gather(node: Node) -> tuple[Split, ...]:
     by_index = (
         node.split(dim, {_INDICES: Part(axis)}, {0: Part(at + axis)})
         for axis, dim in enumerate(indices)
-        if dim > 1
     )
     by_data = (
         node.split(dim, {_DATA: Part(axis)}, {0: Part(axis if axis < at else axis + shift)})
         for axis, dim in enumerate(data)
-        if axis != at and dim > 1
+        if axis != at
     )
     return *by_index, *by_data
 
@@ -42,7 +41,6 @@ def _gather_elements(node: Node) -> tuple[Split, ...]:
             {0: Part(axis)},
         )
         for axis, dim in enumerate(node.made)
-        if dim > 1
     )
 
 
@@ -55,7 +53,7 @@ def _scatter_elements(node: Node) -> tuple[Split, ...]:
             dim, {which: Part(axis) for which in (_DATA, _INDICES, _UPDATES)}, {0: Part(axis)}
         )
         for axis, dim in enumerate(data)
-        if axis != at and indices[axis] == dim > 1
+        if axis != at and indices[axis] == dim
     )
 
 

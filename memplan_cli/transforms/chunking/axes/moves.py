@@ -26,9 +26,8 @@ def _reshape(node: Node) -> tuple[Split, ...]:
     found = []
     for ins, outs in _groups(read, made):
         extent = gcd(read[ins], made[outs])
-        if extent > 1:
-            parts = Part(ins, read[ins] // extent), Part(outs, made[outs] // extent)
-            found.append(node.split(extent, {0: parts[0]}, {0: parts[1]}))
+        parts = Part(ins, read[ins] // extent), Part(outs, made[outs] // extent)
+        found.append(node.split(extent, {0: parts[0]}, {0: parts[1]}))
     return tuple(found)
 
 
@@ -60,7 +59,6 @@ def _transpose(node: Node) -> tuple[Split, ...]:
     return tuple(
         node.split(dim, {0: Part(order[axis])}, {0: Part(axis)})
         for axis, dim in enumerate(node.made)
-        if dim > 1
     )
 
 
@@ -76,7 +74,7 @@ def _off(node: Node, axes: Iterable[int]) -> tuple[Split, ...]:
             {at: Part(axis) for at, shape in enumerate(node.outputs) if shape},
         )
         for axis, dim in enumerate(read)
-        if axis not in gone and dim > 1
+        if axis not in gone
     )
 
 

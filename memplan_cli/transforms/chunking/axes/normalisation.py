@@ -26,7 +26,6 @@ def _along(node: Node, axes: Iterable[int]) -> tuple[Split, ...]:
             {at: _kept(read, shape, axis) for at, shape in enumerate(node.outputs) if shape},
         )
         for axis in axes
-        if read[axis] > 1
     )
 
 
@@ -67,7 +66,6 @@ def _first_axes(node: Node, *, count: int) -> tuple[Split, ...]:
     return tuple(
         node.split(read[axis], {0: Part(axis)}, {0: Part(axis)})
         for axis in range(min(count, len(read), len(made)))
-        if read[axis] > 1
     )
 
 
@@ -103,7 +101,7 @@ def _batch_normalisation(node: Node) -> tuple[Split, ...]:
     return tuple(
         node.split(dim, {0: Part(axis)}, {0: Part(axis)})
         for axis, dim in enumerate(read)
-        if axis != 1 and dim > 1
+        if axis != 1
     )
 
 
@@ -117,7 +115,6 @@ def _reduce(node: Node) -> tuple[Split, ...]:
     return tuple(
         node.split(read[axis], {0: Part(axis)}, {0: Part(axis if keeps else at)})
         for at, axis in enumerate(left)
-        if read[axis] > 1
     )
 
 
@@ -145,7 +142,6 @@ def _picked(node: Node) -> tuple[Split, ...]:
     return tuple(
         node.split(read[axis], {0: Part(axis)}, {0: Part(axis if keeps else at)})
         for at, axis in enumerate(left)
-        if read[axis] > 1
     )
 
 

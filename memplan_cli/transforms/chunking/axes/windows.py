@@ -69,16 +69,13 @@ def _tiles(node: Node) -> tuple[Split, ...]:
             Role.TILES,
         )
         for axis, window in enumerate(_windows(node), start=_SPATIAL)
-        if made[axis] > 1
     )
 
 
 def _first(node: Node, count: int) -> tuple[Split, ...]:
     read = node.shape(0) or ()
     return tuple(
-        node.split(read[axis], {0: Part(axis)}, {0: Part(axis)})
-        for axis in range(count)
-        if read[axis] > 1
+        node.split(read[axis], {0: Part(axis)}, {0: Part(axis)}) for axis in range(count)
     )
 
 
@@ -86,8 +83,7 @@ def _conv(node: Node) -> tuple[Split, ...]:
     """Split by samples and tiles; what a fused one adds lies as its result does."""
     read, made = node.shape(0) or (), node.made
     reads = {0: Part(0), _ADDED: aligned(node.shape(_ADDED), made, 0)}
-    samples = (node.split(read[0], reads, {0: Part(0)}),) if read[0] > 1 else ()
-    return (*samples, *_tiles(node))
+    return (node.split(read[0], reads, {0: Part(0)}), *_tiles(node))
 
 
 def _pool(node: Node) -> tuple[Split, ...]:
@@ -130,7 +126,7 @@ def _reordered(node: Node) -> tuple[Split, ...]:
     for axis in (0, *range(_SPATIAL, len(made))):
         beside = axis - 1 if is_last and axis else axis
         ins, outs = (beside, axis) if to_blocks else (axis, beside)
-        if outs <= last and read[ins] == made[outs] > 1:
+        if outs <= last and read[ins] == made[outs]:
             found.append(node.split(made[outs], {0: Part(ins)}, {0: Part(outs)}))
     return tuple(found)
 
@@ -196,7 +192,7 @@ def _resize(node: Node) -> tuple[Split, ...]:
     halo = _beside(node)
     found = []
     for axis, scale in enumerate(scales):
-        if not is_known or read[axis] <= 1 or scale * read[axis] != made[axis]:
+        if not is_known or scale * read[axis] != made[axis]:
             continue
         if scale == 1 or (repeats and scale == int(scale)):
             found.append(node.split(read[axis], {0: Part(axis)}, {0: Part(axis, int(scale))}))

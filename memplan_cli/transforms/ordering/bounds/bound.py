@@ -78,8 +78,8 @@ class CutBounds:
         self._tensors = [
             (opener, readers, weight, outlives)
             for opener, readers, weight, outlives in facts
-            # What nobody reads is live at its opener's step alone, if not for ever.
-            if weight and (readers or (opener != _NONE and outlives))
+            # What no op makes or reads is resident.
+            if weight and (readers or opener != _NONE)
         ]
 
     def at(

@@ -121,7 +121,7 @@ class _Clusters:
         """Apply the second rule from the front to the back."""
         fused = 0
         for op, members in enumerate(self.members):
-            if not members or len(self.preds[op]) != 1:
+            if len(self.preds[op]) != 1:
                 continue
             (first,) = self.preds[op]
             room = self.need[first] - self.taken[first] - self.need[op]

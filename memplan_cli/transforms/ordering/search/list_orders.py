@@ -66,11 +66,12 @@ def greedy(graph: TaskGraph) -> Order:
     state = _Greedy(graph)
     order: Order = []
     while state.queue:
-        change, _, op = heappop(state.queue)
-        if state.done[op] or change != state.change[op]:
-            continue
-        order.append(op)
-        state.run(op)
+        op = heappop(state.queue)[-1]
+        if not state.done[
+            op
+        ]:  # a change only falls: what comes first is the last that is known
+            order.append(op)
+            state.run(op)
     return order
 
 
