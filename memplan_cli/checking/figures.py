@@ -160,7 +160,7 @@ def _resident(
     said = subject.plan.report.memory.resident
     numbers = None if shown is None else in_numbers(subject, shown)
     made = results_at(edges, dims_at(subject))
-    if said is None or numbers is None:
+    if numbers is None:
         return
     if made is not None or not subject.was_run:
         yield "resident", said, None if made is None else most_with(numbers, made)

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from certificate_cases import SAMPLES, Case, case_of, random_case, write_text
+from certificate_cases import SAMPLES, Case, case_of, random_case, random_text, write_text
 from memplan_cli import Settings
 from memplan_cli.checking.certificates.packing import _height, _Row
 from memplan_cli.checking.certificates.refused import RefusedError
+from memplan_cli.checking.certificates.states import check_states
+from memplan_cli.checking.certificates.tasks import Task, Tasks
+from memplan_cli.core.results.certificate import Move
 from memplan_cli.errors import PlanError
 
 if TYPE_CHECKING:
@@ -102,6 +105,37 @@ def test_the_bounds_of_a_model_at_the_edge_are_shown(
         with suppress(PlanError):
             found = case_of(path, Settings(level=level, **more)).verdict()  # type: ignore[arg-type]
             assert found.passed, (more, found.parts)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_excluded_is_counted_once_at_every_step(seed: int, tmp_path: Path) -> None:
+    """It is always there; at levels where nothing shares bytes it could be counted as made too."""
+    path = write_text(random_text(seed, 8), tmp_path / "net.onnx")
+    for excluded in ("t1", "t2", "t3"):
+        case = case_of(path, Settings(level=1, exclude=(excluded,)))
+        assert case.verdict().passed
+        assert not case.raised("order", 1).verdict().passed
+
+
+def test_what_is_written_over_what_its_node_reads_is_counted_once(tmp_path: Path) -> None:
+    text = (
+        "g (float[4] x) => (float[1] y) <int64[1] times = {64}>"
+        "{ a = Tile(x, times)  b = Relu(a)  y = ReduceSum(b) }"
+    )
+    path = write_text(HEAD + text, tmp_path / "net.onnx")
+    case = case_of(path, Settings(recompute="auto", budget=1.0))
+    assert (case.certificate["recompute"]["bound"], case.verdict().passed) == (1024, True)
+    forged = case.raised("recompute", 1)
+    for node in ("a", "b", "y"):
+        forged.certificate["recompute"]["node"] = node
+        assert not forged.verdict().passed
+
+
+def test_a_node_that_takes_no_memory_has_to_run_all_the_same() -> None:
+    """A state is none from which nothing goes on while such a node is left."""
+    tasks = Tasks({0: Task()}, {}, {}, 8)
+    with pytest.raises(RefusedError, match="state 1 has no move for 0"):
+        check_states(tasks, [[Move((), (), 1)], []], 9)
 
 
 def test_a_buffer_of_no_bytes_lies_anywhere() -> None:
