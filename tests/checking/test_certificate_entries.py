@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -68,6 +69,17 @@ def test_an_order_with_a_group_that_is_not_there_is_refused(
     assert not cases["pair"].verdict(data).passed
     cut.clear()
     cut.update(kept)
+
+
+def test_a_pair_with_a_node_that_is_not_there_is_refused(cases: dict[str, Case]) -> None:
+    """Both cuts name it, so that they are for both orders of the same two nodes."""
+    forged = deepcopy(cases["pair"].certificate)
+    cuts = forged["order"]["cuts"]
+    other = cuts[0].get("before", cuts[0].get("after"))
+    for cut in cuts:
+        cut.update({key: 99 for key, said in cut.items() if said == other})
+    (part,) = (p for p in cases["pair"].verdict(forged).parts if p.part == "order")
+    assert part.reason == "there is no group 99 for a pair"
 
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21]> '
@@ -145,7 +157,8 @@ def test_a_buffer_of_no_bytes_lies_anywhere() -> None:
         _height({**rows, "d": _Row(1, 3, 1, 4)})
 
 
-def test_a_certificate_of_another_plan_bounds_nothing(cases: dict[str, Case]) -> None:
-    forged = {**cases["cut"].certificate, "plan_sha256": "0" * 64}
+@pytest.mark.parametrize("of", ["plan_sha256", "graph_sha256"])
+def test_a_certificate_of_another_plan_bounds_nothing(of: str, cases: dict[str, Case]) -> None:
+    forged = {**cases["cut"].certificate, of: "0" * 64}
     (part,) = cases["cut"].verdict(forged).parts
     assert (part.part, part.bound) == ("certificate", 0)

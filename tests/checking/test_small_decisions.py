@@ -102,7 +102,10 @@ def test_what_certificates_know_of_operators_is_what_recomputation_knows() -> No
 
 def agreement(text: str, folder: Path, settings: Settings) -> Any:  # noqa: ANN401
     model = folder / "net.onnx"
-    save(parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> {text}'), model)
+    save(
+        parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21, "local" : 1]> {text}'),
+        model,
+    )
     optimize(model, settings, check=None)
     plan = read_plan(folder / "net.memplan.json")
     return held_against(load_model(folder / "net.memplan.onnx"), plan, model)
@@ -122,6 +125,17 @@ HONEST: dict[str, tuple[str, Settings]] = {
             "{ a = Exp(x)  b = Expand(a, to)  c = Neg(b)  d = Neg(c)"
             " y = ReduceSum <keepdims = 0> (d) }"
         ),
+        Settings(allow_partial=True),
+    ),
+    "the rank of an input is not known": (
+        (
+            "g (float[] x) => (float[4] y) <int64[1] four = {4}>"
+            "{ a = Exp(x)  b = Reshape(a, four)  y = Neg(b) }"
+        ),
+        Settings(allow_partial=True),
+    ),
+    "the bytes of an input alone are not known": (
+        "g (float[] x) => (int8[4] y) <int8[64] a> { a = local.F(x)  y = local.G(a) }",
         Settings(allow_partial=True),
     ),
     "a node leaves out a result that is the first": (
