@@ -152,3 +152,19 @@ HONEST: dict[str, tuple[str, Settings]] = {
 def test_what_nobody_changed_is_believed(name: str, tmp_path: Path) -> None:
     text, settings = HONEST[name]
     assert agreement(text, tmp_path, settings).disagreements == ()
+
+
+@pytest.mark.parametrize("field", ["elem_type", "shape"])
+def test_a_tensor_whose_type_or_dims_only_the_plan_says_is_believed(
+    field: str, tmp_path: Path
+) -> None:
+    text = "g (int8[4] x) => (int8[4] y) <int8[64] a> { a = local.F(x)  y = local.G(a) }"
+    assert agreement(text, tmp_path, Settings()).believed == 0
+    written, plan = (
+        load_model(tmp_path / "net.memplan.onnx"),
+        read_plan(tmp_path / "net.memplan.json"),
+    )
+    (known,) = (value for value in written.graph.value_info if value.name == "a")
+    known.type.tensor_type.ClearField(field)
+    found = held_against(written, plan, tmp_path / "net.onnx")
+    assert (found.believed, found.disagreements) == (1, ())
