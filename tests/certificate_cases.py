@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -40,6 +40,19 @@ class Case:
         return verify(
             found, self.plan, model_of(load_model(self.model), self.plan, self.model)
         )
+
+    def raised(self, part: Literal["order", "recompute"], more: int) -> Case:
+        """Return a case whose plan and certificate both say a higher bound than is shown.
+
+        The plan's digest says nothing of its report.
+        """
+        forged, report = deepcopy(self.certificate), self.plan.report
+        bound = forged[part]["bound"] = forged[part]["bound"] + more
+        if part == "order":
+            report = replace(report, memory=replace(report.memory, order_bound=bound))
+        else:
+            report = replace(report, recompute=replace(report.recompute, bound=bound))
+        return replace(self, plan=self.plan.with_report(report), certificate=forged)
 
 
 def case_of(model: Path, settings: Settings | None = None) -> Case:

@@ -157,10 +157,13 @@ def _resident(
 
     Where a run alone has told an output's bytes, this number is the run's word as they are.
     """
-    said = subject.plan.report.memory.resident
-    numbers = None if shown is None else in_numbers(subject, shown)
+    report = subject.plan.report
+    said, numbers = (
+        report.memory.resident,
+        None if shown is None else in_numbers(subject, shown),
+    )
     made = results_at(edges, dims_at(subject))
-    if said is None or numbers is None:
+    if numbers is None or (said is None and report.partial):
         return
     if made is not None or not subject.was_run:
         yield "resident", said, None if made is None else most_with(numbers, made)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from certificate_cases import SAMPLES, Case, case_of, random_case, write_text
+from certificate_cases import SAMPLES, Case, case_of, random_case, random_text, write_text
 from memplan_cli import Settings
 from memplan_cli.checking.certificates.packing import _height, _Row
 from memplan_cli.checking.certificates.refused import RefusedError
+from memplan_cli.checking.certificates.states import check_states
+from memplan_cli.checking.certificates.tasks import Task, Tasks
+from memplan_cli.core.results.certificate import Move
 from memplan_cli.errors import PlanError
 
 if TYPE_CHECKING:
@@ -67,6 +71,17 @@ def test_an_order_with_a_group_that_is_not_there_is_refused(
     cut.update(kept)
 
 
+def test_a_pair_with_a_node_that_is_not_there_is_refused(cases: dict[str, Case]) -> None:
+    """Both cuts name it, so that they are for both orders of the same two nodes."""
+    forged = deepcopy(cases["pair"].certificate)
+    cuts = forged["order"]["cuts"]
+    other = cuts[0].get("before", cuts[0].get("after"))
+    for cut in cuts:
+        cut.update({key: 99 for key, said in cut.items() if said == other})
+    (part,) = (p for p in cases["pair"].verdict(forged).parts if p.part == "order")
+    assert part.reason == "there is no group 99 for a pair"
+
+
 HEAD = '<ir_version: 10, opset_import: ["" : 21]> '
 EDGES = {
     "a first result is left out": (
@@ -104,6 +119,37 @@ def test_the_bounds_of_a_model_at_the_edge_are_shown(
             assert found.passed, (more, found.parts)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_excluded_is_counted_once_at_every_step(seed: int, tmp_path: Path) -> None:
+    """It is always there; at levels where nothing shares bytes it could be counted as made too."""
+    path = write_text(random_text(seed, 8), tmp_path / "net.onnx")
+    for excluded in ("t1", "t2", "t3"):
+        case = case_of(path, Settings(level=1, exclude=(excluded,)))
+        assert case.verdict().passed
+        assert not case.raised("order", 1).verdict().passed
+
+
+def test_what_is_written_over_what_its_node_reads_is_counted_once(tmp_path: Path) -> None:
+    text = (
+        "g (float[4] x) => (float[1] y) <int64[1] times = {64}>"
+        "{ a = Tile(x, times)  b = Relu(a)  y = ReduceSum(b) }"
+    )
+    path = write_text(HEAD + text, tmp_path / "net.onnx")
+    case = case_of(path, Settings(recompute="auto", budget=1.0))
+    assert (case.certificate["recompute"]["bound"], case.verdict().passed) == (1024, True)
+    forged = case.raised("recompute", 1)
+    for node in ("a", "b", "y"):
+        forged.certificate["recompute"]["node"] = node
+        assert not forged.verdict().passed
+
+
+def test_a_node_that_takes_no_memory_has_to_run_all_the_same() -> None:
+    """A state is none from which nothing goes on while such a node is left."""
+    tasks = Tasks({0: Task()}, {}, {}, 8)
+    with pytest.raises(RefusedError, match="state 1 has no move for 0"):
+        check_states(tasks, [[Move((), (), 1)], []], 9)
+
+
 def test_a_buffer_of_no_bytes_lies_anywhere() -> None:
     rows = {"a": _Row(0, 4, 8, 0), "b": _Row(1, 3, 0, 4), "c": _Row(2, 2, 6, 2)}
     assert _height(rows) == 8
@@ -111,7 +157,8 @@ def test_a_buffer_of_no_bytes_lies_anywhere() -> None:
         _height({**rows, "d": _Row(1, 3, 1, 4)})
 
 
-def test_a_certificate_of_another_plan_bounds_nothing(cases: dict[str, Case]) -> None:
-    forged = {**cases["cut"].certificate, "plan_sha256": "0" * 64}
+@pytest.mark.parametrize("of", ["plan_sha256", "graph_sha256"])
+def test_a_certificate_of_another_plan_bounds_nothing(of: str, cases: dict[str, Case]) -> None:
+    forged = {**cases["cut"].certificate, of: "0" * 64}
     (part,) = cases["cut"].verdict(forged).parts
     assert (part.part, part.bound) == ("certificate", 0)

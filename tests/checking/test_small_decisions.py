@@ -102,7 +102,10 @@ def test_what_certificates_know_of_operators_is_what_recomputation_knows() -> No
 
 def agreement(text: str, folder: Path, settings: Settings) -> Any:  # noqa: ANN401
     model = folder / "net.onnx"
-    save(parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> {text}'), model)
+    save(
+        parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21, "local" : 1]> {text}'),
+        model,
+    )
     optimize(model, settings, check=None)
     plan = read_plan(folder / "net.memplan.json")
     return held_against(load_model(folder / "net.memplan.onnx"), plan, model)
@@ -124,6 +127,17 @@ HONEST: dict[str, tuple[str, Settings]] = {
         ),
         Settings(allow_partial=True),
     ),
+    "the rank of an input is not known": (
+        (
+            "g (float[] x) => (float[4] y) <int64[1] four = {4}>"
+            "{ a = Exp(x)  b = Reshape(a, four)  y = Neg(b) }"
+        ),
+        Settings(allow_partial=True),
+    ),
+    "the bytes of an input alone are not known": (
+        "g (float[] x) => (int8[4] y) <int8[64] a> { a = local.F(x)  y = local.G(a) }",
+        Settings(allow_partial=True),
+    ),
     "a node leaves out a result that is the first": (
         (
             "g (float[3, 1, 4] x, float[1, 8, 4] w, float[1, 8, 2] r) => (float[1, 1, 2] y)"
@@ -138,3 +152,19 @@ HONEST: dict[str, tuple[str, Settings]] = {
 def test_what_nobody_changed_is_believed(name: str, tmp_path: Path) -> None:
     text, settings = HONEST[name]
     assert agreement(text, tmp_path, settings).disagreements == ()
+
+
+@pytest.mark.parametrize("field", ["elem_type", "shape"])
+def test_a_tensor_whose_type_or_dims_only_the_plan_says_is_believed(
+    field: str, tmp_path: Path
+) -> None:
+    text = "g (int8[4] x) => (int8[4] y) <int8[64] a> { a = local.F(x)  y = local.G(a) }"
+    assert agreement(text, tmp_path, Settings()).believed == 0
+    written, plan = (
+        load_model(tmp_path / "net.memplan.onnx"),
+        read_plan(tmp_path / "net.memplan.json"),
+    )
+    (known,) = (value for value in written.graph.value_info if value.name == "a")
+    known.type.tensor_type.ClearField(field)
+    found = held_against(written, plan, tmp_path / "net.onnx")
+    assert (found.believed, found.disagreements) == (1, ())

@@ -60,6 +60,10 @@ def no_original_resident(told: Told) -> None:
     told.report["original"]["resident"] = None
 
 
+def no_resident(told: Told) -> None:
+    told.memory["resident"] = told.report["original"]["resident"] = None
+
+
 def less_planned(told: Told) -> None:
     told.memory["planned"] -= 64
     told.memory["total"] -= 64
@@ -196,6 +200,7 @@ LIES: Mapping[str, Lie] = {
     "live_peak is less": ("flat", less_live, "live_peak is said to be"),
     "resident is less": ("flat", resident(-4), "(?<![.])resident is said to be 1536, it is"),
     "resident is more": ("flat", resident(64), "(?<![.])resident is said to be"),
+    "resident is not said": ("flat", no_resident, "(?<![.])resident is said to be nothing"),
     "resident is the live peak of a training step": (
         "training", resident_is_live, "(?<![.])resident is said to be 76288, it is",
     ),
@@ -225,6 +230,7 @@ LIES: Mapping[str, Lie] = {
     "coverage is less": ("flat", coverage, "coverage is said to be 0.5"),
     "a reuse more is counted": ("flat", reuses, "reuses is said to be"),
     "the peak is at another step": ("flat", peak_step, "peak.step is said to be 10"),
+    "the peak of slots is at another step": ("slots", peak_step, "peak.step is said to be 10"),
     "the peak is at another node": ("flat", peak_node, "peak.node is said|peak is said to be at"),
     "another tensor is at the peak": ("flat", peak_tensors, "peak.tensors"),
     "a binding is another than the plan's": ("bound", bindings, "bindings is said to have 6"),

@@ -98,6 +98,7 @@ SINGULAR: Forms = {
     "Pow-exponents-at-zero": form(
         "y = Pow(x, p)", x=np.array([0.0, 0.0, 0.5]), p=[0.0, 2.0, 0.0]
     ),
+    **{f"Pow-{p}": form("y = Pow(x, p)", x=above(2, 3), p=p) for p in (-1.0, 0.5, 2.0, 4.0)},
     "Pow-whole": form("y = Pow(x, p)", x=fixed(2, 3), p=[2, 3, 1]),
     "Pow-one-more-axis": form("y = Pow(x, p)", x=fixed(3), p=[[2.0]]),
     "Pow-single": form("y = Pow(x, p)", x=above(2, 3), p=single(3)),

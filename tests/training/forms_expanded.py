@@ -40,6 +40,7 @@ def _recurrence(kind: str, how: str, given: str, ways: int = 1) -> Case:
 
 
 _WIDTH = "hidden_size=3"
+_TWO_WAYS = 'direction="bidirectional", activations=["Sigmoid", "Tanh", "Tanh", "Relu"]'
 
 RECURRENCES: Forms = {
     **{
@@ -65,19 +66,17 @@ RECURRENCES: Forms = {
         "x, w, r, b",
         2,
     ),
+    "GRU-two": _recurrence("GRU", f"{_WIDTH}, {_TWO_WAYS}", "x, w, r, b", 2),
     "LSTM-others": _recurrence(
         "LSTM", f'{_WIDTH}, activations=["HardSigmoid", "Softsign", "Relu"]', "x, w, r, b"
     ),
-    "GRU-leaky": _recurrence(
-        "GRU", f'{_WIDTH}, activations=["Sigmoid", "LeakyRelu"]', "x, w, r"
-    ),
-    "GRU-softplus": _recurrence(
-        "GRU", f'{_WIDTH}, activations=["Sigmoid", "Softplus"]', "x, w, r"
-    ),
-    "GRU-lower-case": _recurrence(
-        "GRU", f'{_WIDTH}, activations=["sigmoid", "tanh"]', "x, w, r"
-    ),
-    "GRU-elu": _recurrence("GRU", f'{_WIDTH}, activations=["Sigmoid", "Elu"]', "x, w, r"),
+    **{
+        f"GRU-{both}": _recurrence("GRU", f"{_WIDTH}, activations=[{both}]", "x, w, r")
+        for both in (
+            *(f'"Sigmoid", "{bend}"' for bend in ("LeakyRelu", "Softplus", "Elu")),
+            '"sigmoid", "tanh"',
+        )
+    },
 }
 
 _Q3 = {"q": (2, 3, 4), "k": (2, 3, 4), "v": (2, 3, 6)}

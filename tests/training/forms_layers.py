@@ -93,6 +93,7 @@ CONVOLUTIONS: Forms = {
     "Conv-depthwise": form("y = Conv<group=3>(x, w)", x=(1, 3, 4, 4), w=(6, 1, 2, 2)),
     "Conv-same-twice": form("y = Conv(x, x)", x=(2, 2, 3, 3)),
     "Conv-one-place": form("y = Conv(x, w)", x=(1, 1, 1), w=(1, 1, 1)),
+    "Conv-point-grouped": form("y = Conv<group=2>(x, w)", x=(2, 4, 3, 2), w=(6, 2, 1, 1)),
     "Conv-point-strided": form(
         "y = Conv<strides=[2, 2]>(x, w)", x=(1, 2, 4, 5), w=(3, 2, 1, 1)
     ),

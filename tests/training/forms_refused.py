@@ -65,6 +65,9 @@ REFUSED: Forms = {
     "Attention-mask-of-one": form(
         f"y = Attention<{_HEADS}>(q, k, v, m)", m=(3, 1), how={"opset": 24}, **_QKV
     ),
+    "Attention-mask-of-another-type": form(
+        f"y = Attention<{_HEADS}>(q, k, v, m)", m=single(3, 3), how={"opset": 23}, **_QKV
+    ),
     "Attention-of-two-types": form(
         f"y = Attention<{_HEADS}>(q, k, v)",
         q=(1, 3, 4),

@@ -355,16 +355,6 @@ def test_name_that_the_step_needs_is_refused_where_it_is_taken() -> None:
         make_train_step(parse(text), mse())
 
 
-def test_statistic_stored_with_an_equal_weight_gets_an_input_of_its_own() -> None:
-    model = parse(NORMALISED.replace("(x, s, b, m, v)", "(x, s, b, m, s)"))
-    step = make_train_step(model, mse())
-    assert [p.name for p in step.parameters] == ["s", "b"]
-    assert [p.output for p in step.running] == ["new.m", "new.y.running_var"]
-    state = first_feeds(model, step)
-    np.testing.assert_array_equal(state["in.y.running_var"], state["in.s"])
-    onnx.checker.check_model(step.model)
-
-
 @pytest.mark.parametrize("kind", ["bfloat16", "float16", "float", "double"])
 def test_causal_attention_of_every_float_type_can_be_trained(kind: str) -> None:
     text = f"""<ir_version: 10, opset_import: ["": 23]>

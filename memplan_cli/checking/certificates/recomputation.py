@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from memplan_cli.checking.certificates.graph import reads
 from memplan_cli.checking.certificates.operators import OPTIONAL_RESULTS
 from memplan_cli.checking.certificates.refused import refuse_unless
-from memplan_cli.checking.clock import Kind
 from memplan_cli.checking.operators import REPEATING, SAME_BYTES
 
 if TYPE_CHECKING:
@@ -143,11 +142,7 @@ def _read(
         twin = _twin(node, made, values)
         if twin is not None:
             continue
-        results = [
-            value
-            for value in node.outputs
-            if value is not None and value.kind is not Kind.WEIGHT
-        ]
+        results = [value for value in node.outputs if value is not None]
         if results:
             values.nodes[results[0].identity] = node
         for value in results:

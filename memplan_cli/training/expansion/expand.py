@@ -88,7 +88,7 @@ def _expand_once(model: ModelProto, tape: Tape, path: tuple[str, Sequence[str]])
     on_path = {
         node.output[0]
         for node in live_nodes(graph.node, [loss])
-        if not needs.isdisjoint(reads(node)) and not needs.isdisjoint(node.output)
+        if not needs.isdisjoint(node.output)
     }
     changed = _expand_nodes(graph, tape, on_path, opset)
     graph.initializer.extend(tape.pool.tensors)

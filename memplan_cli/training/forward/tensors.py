@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
@@ -72,7 +73,7 @@ def infer_tensors(model: ModelProto) -> dict[str, Tensor]:
     bare = deepcopy(model)
     inputs = {value.name for value in bare.graph.input}
     for weight in bare.graph.initializer:
-        if _elements(weight) > _MANY and weight.name not in inputs:
+        if prod(weight.dims) > _MANY and weight.name not in inputs:
             value = bare.graph.input.add(name=weight.name)
             value.type.tensor_type.elem_type = weight.data_type
             for dim in weight.dims:
@@ -81,7 +82,7 @@ def infer_tensors(model: ModelProto) -> dict[str, Tensor]:
         if node.op_type in _LIKE_THEIR_INPUT and not node.domain:
             node.op_type = "Identity"
             del node.input[1:], node.attribute[:]
-    kept = [w for w in bare.graph.initializer if _elements(w) <= _MANY]
+    kept = [w for w in bare.graph.initializer if prod(w.dims) <= _MANY]
     del bare.graph.initializer[:]
     bare.graph.initializer.extend(kept)
     inferred = infer_shapes(bare.SerializeToString())
@@ -101,7 +102,7 @@ def constant_values(graph: GraphProto) -> dict[str, Array]:
     found: dict[str, Array] = {}
     for inner in graphs(graph):
         for tensor in inner.initializer:
-            if _elements(tensor) <= _MANY and is_inside(tensor):
+            if prod(tensor.dims) <= _MANY and is_inside(tensor):
                 found[tensor.name] = numpy_helper.to_array(tensor)
     return found
 
@@ -133,13 +134,6 @@ def live_nodes(nodes: Iterable[NodeProto], results: Iterable[str]) -> list[NodeP
             needed.update(reads(node))
     needed.discard("")
     return kept[::-1]
-
-
-def _elements(tensor: TensorProto) -> int:
-    count = 1
-    for dim in tensor.dims:
-        count *= dim
-    return count
 
 
 def rename(nodes: Iterable[NodeProto], names: Mapping[str, str]) -> None:
