@@ -20,7 +20,7 @@ from memplan_cli.reporting.findings.hints import path_word
 from memplan_cli.runtime.workers.warm import warm_workers
 from memplan_cli.settings.settings import Settings
 from memplan_cli.workflows.accounted import Models, accounted, with_processes, with_time
-from memplan_cli.workflows.caches import validate_decoding
+from memplan_cli.workflows.caches.proved import validate_decoding
 from memplan_cli.workflows.compare import (
     DEFAULT_CHECK,
     Check,
