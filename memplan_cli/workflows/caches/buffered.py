@@ -10,6 +10,7 @@ from memplan_cli.core.program import VarId
 from memplan_cli.core.results.observations import UNOPTIMISED, RuntimeSettings
 from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.errors import ModelError, SettingsError
+from memplan_cli.workflows.candidates import warned
 from memplan_cli.workflows.files.binding import bind
 from memplan_cli.workflows.files.model_file import ModelFile, plan_model, plan_settled
 from memplan_cli.workflows.files.rewriting import Rewriting
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.caches import Caches
     from memplan_cli.onnx_io.caches.find import Search
+    from memplan_cli.onnx_io.caches.merged import Merged
     from memplan_cli.runtime.proofs.decoded import Decoded
     from memplan_cli.settings.settings import Settings
     from memplan_cli.workflows.files.rewriting import Targets
@@ -49,6 +51,8 @@ class Buffered:
     model: ModelProto
     """In the opset that the rewritten graph needs."""
     search: Search
+    merged: Merged | None = None
+    """What the model is a branch of."""
 
     @classmethod
     def of(cls, file: ModelFile, settings: Settings) -> Buffered:
@@ -59,6 +63,7 @@ class Buffered:
             ModelError: there is no cache, or none that can be in place.
         """
         from memplan_cli.onnx_io.caches.find import find_caches
+        from memplan_cli.onnx_io.caches.merged import unmerged
         from memplan_cli.onnx_io.caches.opset import converted
 
         if settings.capacity is None:
@@ -66,14 +71,15 @@ class Buffered:
                 "--kv-cache in-place needs the most entries that a cache may hold",
                 hint="add --capacity N",
             )
+        merged = unmerged(file.model)
+        model = file.model if merged is None else merged.model
         # What keeps no model out of a conversion is looked at first: the reason is plainer.
-        _refuse_none(find_caches(file.model, _excluded(file.model, settings)))
-        model = converted(file.model)
+        _refuse_none(find_caches(model, _excluded(model, settings)))
+        model = converted(model)
         search = find_caches(model, _excluded(model, settings))
         _refuse_none(search)
-        return cls(
-            file, settings, bind(file.model, settings), settings.capacity, model, search
-        )
+        bound = bind(file.model, settings)
+        return cls(file, settings, bound, settings.capacity, model, search, merged)
 
     def attempts(self) -> list[Attempt]:
         """Return the graphs to try, the cheapest first."""
@@ -123,6 +129,12 @@ class Buffered:
         said = {key: value for key, value in planned.plan.settings.items() if key != "run"}
         own = graph_digest(self.file.model)
         plan = replace(planned.plan.with_report(report), settings=said, graph_sha256=own)
+        if self.merged is not None:
+            plan = warned(
+                plan,
+                f"{self.merged.condition!r} is no input any more: what it chooses where caches "
+                "are empty is left out, and the branch that extends them begins too",
+            )
         planned = replace(planned, plan=plan)
         return Rewriting(file, planned, settled.settings, targets, notes=notes, caches=caches)
 
@@ -196,6 +208,11 @@ class Buffered:
             for value in fed_inputs(model)
             if value.name in axes
         }
+
+
+def choosing(merged: Merged | None) -> dict[str, bool]:
+    """Return the input of a merged decoder that chooses, and what it is for the branch kept."""
+    return {} if merged is None else {merged.condition: merged.value}
 
 
 def _bytes(program: Program, name: str) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.observations import UNOPTIMISED, RuntimeSettings, Validation
 from memplan_cli.errors import RuntimeUnavailableError, SettingsError
-from memplan_cli.workflows.caches.buffered import Buffered
+from memplan_cli.workflows.caches.buffered import Buffered, choosing
 from memplan_cli.workflows.candidates import Optimized, finished, warned, write_unproved
 from memplan_cli.workflows.files.binding import binding_of
 from memplan_cli.workflows.files.rewriting import RewrittenFiles
@@ -135,6 +135,8 @@ def validate_decoding(
     Raises:
         RuntimeUnavailableError: no step of the original runs here.
     """
+    from memplan_cli.onnx_io.caches.merged import unmerged
+    from memplan_cli.onnx_io.load import load_model
     from memplan_cli.onnx_io.recorded import recorded_settings
     from memplan_cli.onnx_io.scan import scanned_metadata
     from memplan_cli.runtime.proofs.decoded import Loop, decode_original, decode_written
@@ -156,6 +158,7 @@ def validate_decoding(
             settings=UNOPTIMISED if as_it_stands else RuntimeSettings(),
             timeout=check.timeout,
             tolerance=(check.rtol, check.atol),
+            choosing=choosing(unmerged(load_model(original))),
         )
         first = decode_original(original, caches, how)
         found = decode_written(written, caches, first, replace(how, settings=settings))
@@ -179,6 +182,7 @@ def _loop(work: Buffered, check: Check, folder: Path, settings: RuntimeSettings)
         settings=settings,
         timeout=check.timeout,
         tolerance=(check.rtol, check.atol),
+        choosing=choosing(work.merged),
     )
 
 
