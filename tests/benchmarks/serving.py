@@ -71,8 +71,8 @@ CASES: Mapping[str, Case] = {
     "bert_base_layer": Case("bert_base_dyn.onnx", _TEXT, seconds=900, until="layer_norm_2"),
     "bert_base_dyn": Case("bert_base_dyn.onnx", _TEXT, 60, 900),
 }
-"""By name; those without a path are written. A layer of BERT-base, whose arena is that of all twelve,
-serves the thousand requests that take all twelve an hour under each configuration."""
+"""By name; those without a path are written. A layer of BERT-base, whose live peak is that of all
+twelve, serves the thousand requests that take all twelve an hour under each configuration."""
 
 _ALONE = 3
 """Times that the largest request is served alone."""
