@@ -50,8 +50,8 @@ class Merged:
 def unmerged(model: ModelProto) -> Merged | None:
     """Return the branch of a merged decoder that extends caches; None where there is no such.
 
-    It is one of two, and hands on nothing that the other one may compute (keys and values of
-    cross-attention).
+    It is one of two, and passes nothing through that the other one may compute (keys and values
+    of cross-attention).
     """
     known = {each.output for each in find_caches(model).found}
     for condition in _conditions(model.graph):
