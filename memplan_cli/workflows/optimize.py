@@ -67,7 +67,7 @@ def optimize(  # noqa: PLR0913 - what the command takes, by name
             stack.enter_context(warm_workers())
         file = read_model(model)
         if settings.kv_cache == "in-place":
-            from memplan_cli.workflows.caches import optimize_in_place
+            from memplan_cli.workflows.caches.proved import optimize_in_place
 
             _refuse_profiles(profiles)
             return optimize_in_place(file, settings, targets, check, progress or silent)

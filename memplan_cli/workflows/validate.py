@@ -21,7 +21,7 @@ from memplan_cli.reporting.findings.hints import path_word
 from memplan_cli.runtime.workers.warm import warm_workers
 from memplan_cli.settings.settings import Settings
 from memplan_cli.workflows.accounted import Models, accounted, with_processes, with_time
-from memplan_cli.workflows.caches import validate_decoding
+from memplan_cli.workflows.caches.proved import validate_decoding
 from memplan_cli.workflows.compare import Compared, compare_as_written, compare_models
 from memplan_cli.workflows.donate import Donation, with_binding, with_donation
 from memplan_cli.workflows.files.agreement import bounds_of, dims_of, held_against, shapes_of

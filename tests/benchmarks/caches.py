@@ -1,20 +1,20 @@
 """Decoder caches in place: memory, time and bits of long decode loops.
 
-    PYTHONPATH=tests python -m tests.benchmarks.caches [NAME]...
+    PYTHONPATH=tests python -m tests.benchmarks.caches            measure what out/caches lacks
+    PYTHONPATH=tests python -m tests.benchmarks.caches NAME...    measure these anew
 
 Each model is written with ``--kv-cache in-place --fold-constants``. Then the original, whose
 caches are fed back as values of the runtime, without a copy through numpy, and the written file
 under `memplan.Decoder` decode the same seeded tokens in processes of their own; every step's
-logits are compared. At the end both take steps with nearly full caches, which are timed.
-Without names, the table of all models is written to docs/measurements/caches.md; with names, rows
-are printed.
+logits are compared. At the end both take steps with nearly full caches, which are timed; so are the
+written file's first steps, whose caches are nearly empty: no cache could make a step faster.
+The page is written after each model: rows that were not measured here stay.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import platform
 import runpy
 import statistics
 import subprocess
@@ -39,12 +39,18 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.results.report import Report
 
-TABLE = Path(__file__).parents[2] / "docs" / "measurements" / "caches.md"
+ROOT = Path(__file__).parents[2]
+OUT = ROOT / "out" / "caches"
+PAGE = ROOT / "docs" / "measurements" / "caches.md"
+BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
 
 MIB = 1 << 20
 
 FULL_STEPS = 9
 """Timed steps at the end, the first of which warms up."""
+
+EMPTY_STEPS = 16
+"""Timed steps behind the prefill and a first one."""
 
 
 @dataclass(frozen=True)
@@ -63,55 +69,35 @@ CASES: Mapping[str, Case] = {
     "whisper_tiny_like": Case(448, 430, 51865),
 }
 
-WORDS = """# Caches in place
-
-`PYTHONPATH=tests python -m tests.benchmarks.caches`; onnxruntime {ort}, onnx {onnx}, {machine}, CPU,
-one thread, two shared cores. MiB are 2^20 bytes.
-
-`optimize MODEL --kv-cache in-place --capacity N --fold-constants`. "before" and "now" are inputs +
-outputs + planned bytes of the step that fills the caches, by the plans of both files. "process" is
-resident memory beyond that of the loaded session, at its highest in all steps, the last of which
-have nearly full caches (the original's outputs are fed back without a copy through numpy), "step" the median
-processor time of these; "tokens" were decoded by both from the empty cache on, after a prefill of 8, and the logits of every step
-compared.
-
-| model | capacity | before | now | process before | process now | step before, ms | step now, ms | times faster | tokens | bits |
-|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|
-"""
-
-AFTER = """
-`llama_1b_dyn` is the shared graph of a Llama of 1.2 billion parameters (16 layers, 32 heads over 8 for
-keys and values) with seeded weights; its 250 MiB of transposed head are folded, without which they
-are planned on both sides. `llama_like` (2 layers of the same 32 heads over 8), `gpt2_like` (12 layers, 12 heads of 64, 50,257 words) and
-`whisper_tiny_like` (4 layers, 6 heads of 64, 51,865 words, cross-attention over 1,500 frames) are
-graphs built by `tests/cache_models.py` in the published sizes, not exported files.
-
-Resident memory has the rows of embeddings in it that the tokens touched, as pages of the file: about 200 MiB of the large
-Llama's on both sides.
-
-What falls short: without groups of heads (`gpt2_like`) a step is no faster, and its plan is larger. There
-is little to win: of a step of 1,024 entries the products with 0.5 GB of weights take nine tenths, Concat an eighth, and
-Slice copies as many bytes. One copy for each head, of the buffer seen as rows without an end, took as long.
-Keys read whole, with the scores cut to what is valid, gave the same bits at every length
-tried and would save half of these copies, but a prefill would compute scores of the whole capacity. Values
-read whole, with zeros behind the probabilities, gave other bits where the length is 3 more than a multiple of 4: the
-runtime's product adds four terms at a time, then two, then one. The machine was busy with other work. Valid entries are cut out of the buffer before they are multiplied, which copies one layer's
-keys and values a step. `Attention` with `nonpad_kv_seqlen` needs no such copy, and was measured
-and left: it computes the whole capacity whatever is valid (a layer of 32 heads over 8, 4,096
-entries: 1.8 ms at 37 valid ones where the cut takes 0.04, 2.3 against 2.3 at 4,000), and at 6 entries its
-bits differed. Nothing was measured on CUDA, and no model with caches inside an If (merged decoders) is rewritten.
-"""
+COLUMNS = (
+    "model", "capacity", "before", "now", "process before", "process now", "step before, ms",
+    "step now, ms", "times faster", "step empty, ms", "at most", "tokens", "bits",
+)  # fmt: skip
 
 
 def main(names: list[str]) -> None:
-    """Measure models, and write the table if all were."""
-    rows = [_row(name, CASES[name]) for name in names or CASES]
-    head = WORDS.format(ort=ort.__version__, onnx=onnx.__version__, machine=platform.machine())
-    text = head + "".join(rows) + AFTER
-    if names:
-        print("".join(rows))
-    else:
-        TABLE.write_text(text, encoding="utf-8")
+    """Measure models, and write the page after each."""
+    OUT.mkdir(parents=True, exist_ok=True)
+    for name in names or [name for name in CASES if not _found(name).exists()]:
+        _found(name).write_text(_row(name, CASES[name]))
+        print(_found(name).read_text(), end="", flush=True)
+        _write_page()
+    _write_page()
+
+
+def _found(name: str) -> Path:
+    return OUT / f"{name}.md"
+
+
+def _write_page() -> None:
+    """Write the rows that were measured; of other models, those that the page has."""
+    head, rest = PAGE.read_text("utf-8").split(BEGIN)
+    before, tail = rest.split(END)
+    rows = {line.split(" | ")[0]: f"{line}\n" for line in before.splitlines()}
+    rows |= {f"| {name}": _found(name).read_text() for name in CASES if _found(name).exists()}
+    lines = [f"| {' | '.join(COLUMNS)} |\n", f"|---|{'---:|' * (len(COLUMNS) - 2)}---|\n"]
+    lines += [rows[f"| {name}"] for name in CASES if f"| {name}" in rows]
+    PAGE.write_text(f"{head}{BEGIN}\n{''.join(lines)}{END}{tail}", "utf-8")
 
 
 def _row(name: str, case: Case) -> str:
@@ -134,7 +120,7 @@ def _written(
     cells = (
         name, CASES[name].capacity, first, last, _mib(before["process"]), _mib(now["process"]),
         f"{before['milliseconds']:.1f}", f"{now['milliseconds']:.1f}", f"{faster:.2f}",
-        len(before["logits"]) - 1, equal,
+        f"{now['empty']:.1f}", f"{before['milliseconds'] / now['empty']:.2f}", len(before["logits"]) - 1, equal,
     )  # fmt: skip
     return f"| {' | '.join(map(str, cells))} |\n"
 
@@ -186,26 +172,30 @@ def child(way: str, path: Path, name: str, written: Path) -> None:
     options.intra_op_num_threads = 1
     loop = (_Growing if way == "original" else _InPlace)(path, options, written)
     before = baseline()
-    logits = [loop.step(_feed(name, case, at, new)) for at, new in _steps(case)]
+    steps = [_timed(loop, _feed(name, case, at, new)) for at, new in _steps(case)]
     loop.fill(case.capacity - FULL_STEPS)
-    times = []
-    for at in range(case.capacity - FULL_STEPS, case.capacity):
-        feed = _feed(name, case, at, 1)
-        start = time.process_time()
-        loop.step(feed)
-        times.append(1000 * (time.process_time() - start))
+    full = range(case.capacity - FULL_STEPS, case.capacity)
+    last = [_timed(loop, _feed(name, case, at, 1)) for at in full]
     after = resident()
     assert before is not None
     assert after is not None
     print(
         json.dumps(
             {
-                "logits": logits,
-                "milliseconds": statistics.median(times[1:]),
+                "logits": [digest for digest, _ in steps],
+                "milliseconds": statistics.median(time for _, time in last[1:]),
+                "empty": statistics.median(time for _, time in steps[2 : 2 + EMPTY_STEPS]),
                 "process": after.highest - before.now,
             }
         )
     )
+
+
+def _timed(loop: _Growing | _InPlace, feed: dict[str, Any]) -> tuple[str, float]:
+    """Return the digest of a step's logits, and its milliseconds of processor time."""
+    start = time.process_time()
+    digest = loop.step(feed)
+    return digest, 1000 * (time.process_time() - start)
 
 
 def _steps(case: Case) -> list[tuple[int, int]]:

@@ -93,6 +93,7 @@ _CUT = "tests/transforms/test_chunk_rewrite.py"
 
 _CACHES = "memplan_cli/onnx_io/caches"
 _IN_PLACE = "tests/workflows/test_caches.py"
+_MERGED = "tests/workflows/test_merged_decoders.py"
 _DECODED = "tests/runtime/test_decoding.py"
 
 MUTATIONS = (
@@ -102,6 +103,10 @@ MUTATIONS = (
              "{each.input, each.output} & set(excluded)", "False", _IN_PLACE),
     Mutation("who reads a cache reads what is valid", f"{_CACHES}/rewrite.py",
              "self.renamed[cache.output] = valid", "pass", _DECODED),
+    Mutation("a branch that hands on what the other computes stays", f"{_CACHES}/merged.py",
+             'all(each.form != "constant" for each in new)', "True", _MERGED),
+    Mutation("a choice that something else reads stays", f"{_CACHES}/merged.py",
+             "if not read and", "if", _MERGED),
     Mutation("the length of a cache is a position", f"{_CACHES}/rewrite.py",
              "parts = [length]", "parts = [self.one]", _DECODED),
     Mutation("a step says how many entries are valid", "memplan_cli/runtime/decoding.py",

@@ -1,12 +1,13 @@
 """Requests of changing size: what processes take under the defaults, our settings and others.
 
-    python -m tests.benchmarks.serving                  measure all, and write the page
-    python -m tests.benchmarks.serving --only NAME...   these, beside what was measured
-    python -m tests.benchmarks.serving --table          the page again
+    python -m tests.benchmarks.serving                  measure what out/serving lacks
+    python -m tests.benchmarks.serving --only NAME...   measure these anew
+    python -m tests.benchmarks.serving --only bert_base_dyn --requests 1000 --seconds 7200
 
 Each model serves seeded requests of random size by `soak`, a process for each configuration,
 in one thread; then each configuration serves the largest request alone. Stripped weights are
-filled with seeded ones first.
+filled with seeded ones first. The page is written after each model: its rows are those in
+out/serving, and those that it had where there are none.
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ import argparse
 import json
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import onnx
+import onnx.utils
 
 from memplan_cli.reporting.commands.serving import SOAK
 from memplan_cli.runtime.serving.soak import Requests, serve
@@ -27,7 +31,7 @@ from memplan_cli.workflows.serving import SoakTerms, service_of, soak
 from .serving_models import WRITTEN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
 ROOT = Path(__file__).parents[2]
 MODELS = ROOT.parent / "shared" / "models"
@@ -38,57 +42,68 @@ BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A model, the bounds of its requests' dims, and how long each configuration may take."""
+    """A model, the bounds of its requests' dims, and how long each configuration may take.
+
+    Attributes:
+        path: in the folder of models; written where there is none.
+        bounds: of the requests' dims.
+        requests, seconds: how many, and after how long none is begun.
+        until: the value that becomes the model's one output; the file's own outputs without.
+    """
 
     path: str
     bounds: Mapping[str, tuple[int, int]]
     requests: int = 1000
     seconds: float = 240.0
+    until: str = ""
 
+
+_TEXT = {"batch": (1, 8), "seq": (8, 512)}
 
 CASES: Mapping[str, Case] = {
-    "distilbert_ts": Case("messy/distilbert_ts.onnx", {"batch": (1, 8), "seq": (8, 512)}),
+    "distilbert_ts": Case("messy/distilbert_ts.onnx", _TEXT, seconds=600),
     "unet": Case("", {"height": (64, 192), "width": (64, 192)}),
     "detector": Case("", {"height": (64, 320), "width": (64, 320)}),
     "segformer_ts": Case("messy/segformer_ts.onnx", {"height": (64, 256), "width": (64, 256)}),
     "recogniser": Case("", {"batch": (1, 4), "width": (32, 640)}),
     "gru_loop": Case("", {"batch": (1, 4), "length": (8, 512)}),
     "gru_decoder_ts": Case("messy/gru_decoder_ts.onnx", {"batch": (1, 8), "seq": (8, 256)}),
-    "bert_base_dyn": Case("bert_base_dyn.onnx", {"batch": (1, 4), "seq": (8, 256)}, 60),
+    "bert_base_layer": Case("bert_base_dyn.onnx", _TEXT, seconds=900, until="layer_norm_2"),
+    "bert_base_dyn": Case("bert_base_dyn.onnx", _TEXT, 60, 900),
 }
-"""By name; those without a path are written. The last has the bounds and the number of requests of
-an earlier measurement: a thousand of its requests take an hour under each configuration."""
+"""By name; those without a path are written. A layer of BERT-base, whose live peak is that of all
+twelve, serves the thousand requests that take all twelve an hour under each configuration."""
 
 _ALONE = 3
 """Times that the largest request is served alone."""
 
 
 def main() -> None:
-    """Measure what is asked for, and write the page."""
+    """Measure what is asked for, and write the page after each model."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="+", choices=tuple(CASES))
-    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--requests", type=int)
+    parser.add_argument("--seconds", type=float)
     arguments = parser.parse_args()
+    asked = {"requests": arguments.requests, "seconds": arguments.seconds}
+    changed = {key: value for key, value in asked.items() if value is not None}
     OUT.mkdir(parents=True, exist_ok=True)
-    for name in () if arguments.table else arguments.only or CASES:
-        found = _measured(name, CASES[name])
-        (OUT / f"{name}.json").write_text(json.dumps(found))
-        print(name, found["passed"], flush=True)
-    text = PAGE.read_text("utf-8")
-    head, tail = text.split(BEGIN)[0], text.split(END)[1]
-    PAGE.write_text(f"{head}{BEGIN}\n{_table()}{END}{tail}", "utf-8")
+    for name in arguments.only or [name for name in CASES if not _found(name).exists()]:
+        measured = _measured(name, replace(CASES[name], **changed))
+        _found(name).write_text(json.dumps(measured))
+        print(name, measured["passed"], flush=True)
+        _write_page()
+    _write_page()
+
+
+def _found(name: str) -> Path:
+    return OUT / f"{name}.json"
 
 
 def _measured(name: str, case: Case) -> Any:  # noqa: ANN401 - JSON
-    path = MODELS / case.path
-    if not case.path:
-        path = OUT / f"{name}.onnx"
-        WRITTEN[name](path)
-    elif not case.path.startswith("messy/"):
-        path = OUT / f"{name}.onnx"
-        script = MODELS / "fill_weights.py"
-        subprocess.run([sys.executable, script, MODELS / case.path, path], check=True)
-    terms = SoakTerms(requests=case.requests, seconds=case.seconds)
+    path = _model(name, case)
+    # The other configurations get as many requests, and may take longer for them.
+    terms = SoakTerms(case.requests, seconds=case.seconds, timeout=2 * case.seconds + 120)
     settings = Settings(bounds=case.bounds)
     found = soak(path, settings, terms)
     service, _ = service_of(path, settings, terms.timeout)
@@ -98,24 +113,53 @@ def _measured(name: str, case: Case) -> Any:  # noqa: ANN401 - JSON
     return {**json.loads(SOAK["json"](found)), "alone": alone}
 
 
-def _table() -> str:
-    found = {
-        name: json.loads((OUT / f"{name}.json").read_text())
-        for name in CASES
-        if (OUT / f"{name}.json").exists()
-    }
-    return "".join(
-        f"{line}\n" for line in (*_bounds(found.items()), "", *_rows(found.items()))
-    )
+def _model(name: str, case: Case) -> Path:
+    path = OUT / f"{name}.onnx"
+    if not case.path:
+        WRITTEN[name](path)
+        return path
+    source = MODELS / case.path
+    if case.path.startswith("messy/"):
+        return source
+    if case.until:
+        whole, source = onnx.load(source, load_external_data=False), OUT / f"{name}.empty.onnx"
+        inputs = [value.name for value in whole.graph.input]
+        onnx.save(onnx.utils.Extractor(whole).extract_model(inputs, [case.until]), source)
+    command = [sys.executable, str(MODELS / "fill_weights.py"), str(source), str(path)]
+    subprocess.run(command, check=True)
+    return path
 
 
-def _bounds(found: Iterable[tuple[str, Any]]) -> Iterator[str]:
+def _write_page() -> None:
+    """Write rows of what was measured; of other models, those that the page has."""
+    text = PAGE.read_text("utf-8")
+    head, tail = text.split(BEGIN)[0], text.split(END)[1]
+    old = text[len(head) + len(BEGIN) : -len(END) - len(tail)].strip().split("\n\n")
+    found = {n: json.loads(_found(n).read_text()) for n in CASES if _found(n).exists()}
+    tables = [
+        _merged(list(new), before.splitlines())
+        for new, before in zip((_bounds(found), _rows(found)), old, strict=True)
+    ]
+    PAGE.write_text(f"{head}{BEGIN}\n" + "\n".join(tables) + f"{END}{tail}", "utf-8")
+
+
+def _merged(new: list[str], before: list[str]) -> str:
+    """Return a table, model by model, each with its new rows or those of before."""
+    lines = new[:2]
+    for name in CASES:
+        start = f"| {name} |"
+        rows = [[row for row in table if row.startswith(start)] for table in (new, before)]
+        lines += rows[0] or rows[1]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _bounds(found: Mapping[str, Any]) -> Iterator[str]:
     yield (
         "| model | sizes | simulated | requests | live peak, MB | bound, MB | bound / live | "
         "held, MB |"
     )
     yield "|---|---|---|---|---|---|---|---|"
-    for name, one in found:
+    for name, one in found.items():
         serving = one["serving"]
         sizes = ", ".join(f"{dim} {low}-{high}" for dim, (low, high) in one["bounds"].items())
         (held,) = (c["held"] for c in one["configurations"] if c["name"] == "chosen")
@@ -127,13 +171,13 @@ def _bounds(found: Iterable[tuple[str, Any]]) -> Iterator[str]:
         )
 
 
-def _rows(found: Iterable[tuple[str, Any]]) -> Iterator[str]:
+def _rows(found: Mapping[str, Any]) -> Iterator[str]:
     yield (
         "| model | settings | growth, MB | highest, MB | alone, MB | highest / least alone | "
         "median, ms | 99th percentile, ms | CPU median, ms | CPU / defaults |"
     )
     yield "|---|---|---|---|---|---|---|---|---|---|"
-    for name, one in found:
+    for name, one in found.items():
         base = one["configurations"][0]["milliseconds"]["cpu"]
         alone = one.get("alone", {})
         least = min(alone.values(), default=None)

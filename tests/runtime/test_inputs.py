@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from collection_inputs import specs_from_json
 from memplan_cli.core.bindings import FeedSpec
@@ -13,7 +16,7 @@ from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.interface import free_dims
 from memplan_cli.onnx_io.runs.feeds import feed_specs
 from memplan_cli.onnx_io.runs.runnable import random_ops
-from memplan_cli.runtime.workers.inputs import draw, draw_all
+from memplan_cli.runtime.workers.inputs import InputsAhead, draw, draw_all
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -161,6 +164,40 @@ def test_the_same_seed_and_name_give_the_same_values_whatever_else_is_drawn() ->
     assert np.array_equal(np.asarray(alone["a"]), np.asarray(both["a"]))
     assert not np.array_equal(np.asarray(both["a"]), np.asarray(both["b"]))
     assert not np.array_equal(np.asarray(draw(a, seed=1)), np.asarray(alone["a"]))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.integers(1, 4)), min_size=1, max_size=4),
+    st.sampled_from(
+        [
+            FeedSpec("x", "float16", (), "normal", scale=0.5),
+            FeedSpec("x", "float32", (), "positive"),
+            FeedSpec("x", "int64", (), "integers", 0, 1 << 40),
+            FeedSpec("x", "uint8", (), "integers", 0, 256),
+            FeedSpec("x", "int64", (), "values", values=(3, 4, 5)),
+            FeedSpec("x", "bool", (), "mask"),
+            FeedSpec("x", "str", (), "strings"),
+            FeedSpec("x", "float32", (), "normal", container="sequence"),
+        ]
+    ),
+)
+def test_inputs_drawn_ahead_are_those_drawn_for_each_size(
+    shapes: list[tuple[int, int]], spec: FeedSpec
+) -> None:
+    sizes = [[replace(spec, shape=shape)] for shape in shapes]
+    ahead = InputsAhead(sizes, seed=7)
+    for specs in sizes:
+        now, then = ahead.of(specs)["x"], draw_all(specs, seed=7)["x"]
+        assert np.array_equal(np.asarray(now), np.asarray(then))
+        assert np.asarray(now).dtype == np.asarray(then).dtype
+
+
+def test_inputs_drawn_ahead_take_no_memory_of_their_own() -> None:
+    small, large = ([FeedSpec("x", "float32", (n, 3), "normal")] for n in (2, 5))
+    ahead = InputsAhead([small, large])
+    assert np.shares_memory(np.asarray(ahead.of(small)["x"]), np.asarray(ahead.of(large)["x"]))
+    other = [FeedSpec("x", "int64", (2, 3), "integers", 0, 2)]
+    assert np.asarray(ahead.of(other)["x"]).dtype == np.int64
 
 
 def test_strings_and_sequences_can_be_drawn() -> None:

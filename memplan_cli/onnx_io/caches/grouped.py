@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from memplan_cli.onnx_io.caches.edit import Editor
 from memplan_cli.onnx_io.caches.graph import STANDARD, Index, attribute
-from memplan_cli.onnx_io.caches.rewrite import INT64, in_order, names_in, put_in
 from memplan_cli.onnx_io.load import reads
 
 if TYPE_CHECKING:
@@ -144,30 +144,15 @@ def _to_product(
 
 
 def _rewritten(model: ModelProto, found: Sequence[_Repeat]) -> ModelProto:
-    from onnx import helper
-
     graph = model.graph
-    taken = names_in(graph)
-    read = {name for node in graph.node for name in reads(node)}
+    edit = Editor(graph)
     nodes = {node.output[0]: node for node in graph.node}
-    added: list[NodeProto] = []
-
-    def fresh(name: str) -> str:
-        number = 0
-        while f"{name}.grouped{number or ''}" in taken:
-            number += 1
-        taken.add(f"{name}.grouped{number or ''}")
-        return f"{name}.grouped{number or ''}"
 
     def made(kind: str, inputs: Sequence[str], like: str, **attributes: object) -> str:
-        name = fresh(like)
-        added.append(helper.make_node(kind, inputs, [name], f"{name}/{kind}", **attributes))
-        return name
+        return edit.made(kind, inputs, f"{like}.grouped", **attributes)
 
     def numbers(like: str, values: Sequence[int]) -> str:
-        name = fresh(like)
-        graph.initializer.append(helper.make_tensor(name, INT64, [len(values)], values))
-        return name
+        return edit.constant(f"{like}.grouped", values)
 
     for each in found:
         product = nodes[each.product.output[0]]
@@ -190,10 +175,8 @@ def _rewritten(model: ModelProto, found: Sequence[_Repeat]) -> ModelProto:
         joined = numbers(output, [0, each.heads * each.times])
         target = made("Concat", [joined, sizes], output, axis=0)
         graph.node.remove(product)
-        added.append(
-            helper.make_node("Reshape", [multiplied, target], [output], f"{output}/Reshape")
-        )
-    put_in(graph, in_order([*graph.node, *added]), read)
+        edit.node("Reshape", [multiplied, target], output)
+    edit.put_in(graph.node)
     return model
 
 

@@ -10,20 +10,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan_cli.analysis.topological import nearest_order
 from memplan_cli.core.results.caches import CacheBuffer, Caches
+from memplan_cli.onnx_io.caches.edit import INT64, Editor, copied, rename
 from memplan_cli.onnx_io.caches.graph import STANDARD, Index, attribute
-from memplan_cli.onnx_io.load import reads, subgraphs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from onnx import GraphProto, ModelProto, NodeProto
 
     from memplan_cli.onnx_io.caches.find import Found, Search
-
-INT64 = 7
-"""ONNX's number of the type."""
 
 
 def in_buffers(model: ModelProto, search: Search, capacity: int) -> tuple[ModelProto, Caches]:
@@ -52,56 +48,23 @@ def in_buffers(model: ModelProto, search: Search, capacity: int) -> tuple[ModelP
     )
 
 
-class _Rewriting:
+class _Rewriting(Editor):
     """A graph whose caches are replaced one by one; its nodes are put in order at the end."""
 
     def __init__(self, graph: GraphProto, capacity: int) -> None:
-        self.graph, self.capacity = graph, capacity
+        super().__init__(graph)
+        self.capacity = capacity
         self.index = Index.of(graph)
-        self.names = names_in(graph)
         self.position = self.fresh("memplan_position")
         self.length = self.fresh("memplan_length")
         self.lengths: list[str] = []
-        self.own: list[NodeProto] = []
         self.gone: set[int] = set()
         self.renamed: dict[str, str] = {}
         self.sized: dict[str, tuple[str, int, str]] = {}
         """Values whose length is a position: the buffer to ask for other dims, axis, length."""
         self.whole: set[tuple[int, str]] = set()
         """Nodes that take a buffer whole, by index, and its name."""
-        self.added: set[str] = set()
-        self.read = {name for node in graph.node for name in reads(node)}
         self.zero, self.one = self.constant("cache_zero", [0]), self.constant("cache_one", [1])
-
-    def fresh(self, name: str) -> str:
-        """Return a name that nothing has."""
-        taken, number = name, 1
-        while taken in self.names:
-            taken, number = f"{name}_{number}", number + 1
-        self.names.add(taken)
-        return taken
-
-    def constant(self, name: str, values: Sequence[int]) -> str:
-        """Add an initializer of whole numbers."""
-        from onnx import helper
-
-        name = self.fresh(name)
-        tensor = helper.make_tensor(name, INT64, [len(values)], values)
-        self.graph.initializer.append(tensor)
-        self.added.add(name)
-        return name
-
-    def node(self, kind: str, inputs: Sequence[str], output: str, **attributes: object) -> str:
-        """Add a node with one result; return its name."""
-        from onnx import helper
-
-        name = self.fresh(f"{output}/{kind}")
-        self.own.append(helper.make_node(kind, inputs, [output], name, **attributes))
-        return output
-
-    def made(self, kind: str, inputs: Sequence[str], like: str, **attributes: object) -> str:
-        """Add a node whose result has a new name."""
-        return self.node(kind, inputs, self.fresh(like), **attributes)
 
     def axis_constant(self, axis: int) -> str:
         """Return an initializer that holds an axis."""
@@ -180,13 +143,12 @@ class _Rewriting:
         nodes = [self._sizes(node) for node in nodes]
         for node in nodes:
             whole = {name for at, name in self.whole if kept.get(id(node)) == at}
-            _rename(node, {k: v for k, v in self.renamed.items() if k not in whole})
+            rename(node, {k: v for k, v in self.renamed.items() if k not in whole})
         if self.lengths:
             self.node("Identity", [self.lengths[0]], self.length)
         graph.input.append(helper.make_tensor_value_info(self.position, INT64, [1]))
         graph.output.append(helper.make_tensor_value_info(self.length, INT64, [1]))
-        ordered = in_order([*nodes, *self.own])
-        put_in(graph, ordered, self.read | self.added)
+        self.put_in(nodes)
 
     def _sizes(self, node: NodeProto) -> NodeProto:
         """Return a Shape of a cache as what says it without its values, other nodes as they are."""
@@ -199,7 +161,7 @@ class _Rewriting:
         first, last = _span(node, rank)
         output = node.output[0]
         if not first <= axis < last:
-            return _copy(node, [buffer], output)
+            return copied(node, [buffer], output)
         parts = [length]
         if first < axis:
             parts.insert(0, self.made("Shape", [buffer], output, start=first, end=axis))
@@ -246,7 +208,7 @@ def _rounded(work: _Rewriting, cache: Found) -> None:
         new = work.made("Concat", concat.input[1:], f"{cache.output}.new", axis=axis)
     for at in cache.after:
         node = index.nodes[at]
-        copy = _copy(node, [new], work.fresh(f"{cache.output}.new"))
+        copy = copied(node, [new], work.fresh(f"{cache.output}.new"))
         copy.name = work.fresh(f"{copy.output[0]}/{copy.op_type}")
         work.own.append(copy)
         new = copy.output[0]
@@ -302,64 +264,6 @@ _REWRITES: Mapping[str, Callable[[_Rewriting, Found], None]] = {
 }
 
 
-def in_order(nodes: Sequence[NodeProto]) -> list[NodeProto]:
-    """Return nodes in the order nearest to theirs in which each is made before it is read."""
-    producer = {name: at for at, node in enumerate(nodes) for name in node.output if name}
-    after: list[set[int]] = [set() for _ in nodes]
-    for at, node in enumerate(nodes):
-        for name in reads(node):
-            if name in producer:
-                after[producer[name]].add(at)
-    return [nodes[at] for at in nearest_order(after)]
-
-
-def put_in(graph: GraphProto, nodes: Sequence[NodeProto], read: Collection[str]) -> None:
-    """Make nodes those of a graph, but for what nobody needs.
-
-    Args:
-        graph: Its inputs and outputs are final.
-        nodes: In their order.
-        read: What was read before; initializers among it that no node reads now go.
-    """
-    alive = living(nodes, {value.name for value in graph.output})
-    del graph.node[:]
-    graph.node.extend(alive)
-    used = {name for node in alive for name in reads(node)}
-    used |= {value.name for value in (*graph.input, *graph.output)}
-    for at in reversed(range(len(graph.initializer))):
-        name = graph.initializer[at].name
-        if name in read and name not in used:
-            del graph.initializer[at]
-
-
-def living(nodes: Sequence[NodeProto], wanted: Iterable[str]) -> list[NodeProto]:
-    """Return the nodes, in order, that something wanted hangs on."""
-    needed = set(wanted)
-    kept: list[NodeProto] = []
-    for node in reversed(nodes):
-        if not needed.isdisjoint(node.output):
-            needed.update(reads(node))
-            kept.append(node)
-    return kept[::-1]
-
-
-def _rename(node: NodeProto, names: Mapping[str, str]) -> None:
-    """Let a node, and its subgraphs, read other values."""
-    node.input[:] = [names.get(name, name) for name in node.input]
-    for _, graph in subgraphs(node):
-        for inner in graph.node:
-            _rename(inner, names)
-        for value in graph.output:
-            value.name = names.get(value.name, value.name)
-
-
-def _copy(node: NodeProto, inputs: Sequence[str], output: str) -> NodeProto:
-    copy = type(node)()
-    copy.CopyFrom(node)
-    copy.input[:], copy.output[:] = inputs, [output]
-    return copy
-
-
 def _span(node: NodeProto, rank: int) -> tuple[int, int]:
     """Return the axes that a Shape says, half-open."""
     (first,) = attribute(node, "start") or (0,)
@@ -371,16 +275,3 @@ def _span(node: NodeProto, rank: int) -> tuple[int, int]:
 def _rank(graph: GraphProto, name: str) -> int:
     values = (*graph.input, *graph.output)
     return next(len(v.type.tensor_type.shape.dim) for v in values if v.name == name)
-
-
-def names_in(graph: GraphProto) -> set[str]:
-    """Return every name of a value or a node, in whatever subgraph."""
-    from memplan_cli.onnx_io.load import graphs
-
-    found: set[str] = set()
-    for each in graphs(graph):
-        found.update(value.name for value in (*each.input, *each.output))
-        found.update(tensor.name for tensor in each.initializer)
-        for node in each.node:
-            found.update((*node.input, *node.output, node.name))
-    return found

@@ -48,6 +48,8 @@ class Loop:
         timeout: seconds for each process.
         tolerance: ``(rtol, atol)``; two zeros ask for the same bits.
         lengths: new entries in each step.
+        choosing: the original's input that chooses its branch with a past, and what it is
+            for that; where the caches are empty, it is the other.
     """
 
     provider: str
@@ -58,6 +60,7 @@ class Loop:
     timeout: float = DEFAULT_TIMEOUT
     tolerance: tuple[float, float] = (0.0, 0.0)
     lengths: tuple[int, ...] = LENGTHS
+    choosing: Mapping[str, bool] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,4 +163,5 @@ def _job(model: Path, caches: Caches, how: Loop) -> Json:
         "lengths": list(how.lengths),
         "tolerance": list(how.tolerance),
         "folder": str(how.folder),
+        "choosing": dict(how.choosing),
     }

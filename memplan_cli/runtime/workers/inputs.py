@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import zlib
+from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
     Array = NDArray[np.generic]
     Feed = dict[str, Array | list[Array]]
 
+_IN_TURN = ("normal", "positive", "integers", "values")
+"""Kinds of inputs of which a smaller one is the beginning of a larger one."""
+
 _SEQUENCE_LENGTH = 2
 """Tensors in an input that is a sequence."""
 
@@ -24,6 +29,36 @@ _SEQUENCE_LENGTH = 2
 def draw_all(specs: Iterable[FeedSpec], *, seed: int = 0) -> Feed:
     """Draw every input of a list, each from a generator of its own."""
     return {spec.name: draw(spec, seed=seed) for spec in specs}
+
+
+class InputsAhead:
+    """The inputs of requests of several sizes, in memory that is taken once.
+
+    Drawn for each request, they would fragment the heap of a process that is measured, whose
+    growth would not be the model's.
+    """
+
+    def __init__(self, sizes: Iterable[Iterable[FeedSpec]], *, seed: int = 0) -> None:
+        self._seed = seed
+        specs = sorted((each for size in sizes for each in size), key=lambda s: prod(s.shape))
+        largest = {spec.name: spec for spec in specs}
+        drawn = draw_all(largest.values(), seed=seed)
+        self.largest = list(drawn.values())
+        self._flat = {
+            replace(spec, shape=()): np.asarray(drawn[name]).reshape(-1)
+            for name, spec in largest.items()
+            if spec.kind in _IN_TURN and spec.container != "sequence"
+        }
+
+    def of(self, specs: Iterable[FeedSpec]) -> Feed:
+        """Return the inputs of one size, as `draw_all` does; other kinds are drawn."""
+        return {spec.name: self._one(spec) for spec in specs}
+
+    def _one(self, spec: FeedSpec) -> Array | list[Array]:
+        flat = self._flat.get(replace(spec, shape=()))
+        if flat is None:
+            return draw(spec, seed=self._seed)
+        return flat[: prod(spec.shape)].reshape(spec.shape)
 
 
 def draw(spec: FeedSpec, *, seed: int = 0) -> Array | list[Array]:

@@ -102,9 +102,8 @@ class _Original:
     def __init__(self, task: SessionJob, job: Json) -> None:
         self.task = task
         self.caches = from_json(Caches, job["caches"], "the job")
-        self.fixed: dict[str, int] = dict(job["dims"])  # type: ignore[call-overload]
         self.wanted: list[int] = list(job["lengths"])  # type: ignore[call-overload]
-        self.feeding = _Feeding(task, self.caches, self.fixed)
+        self.feeding = _Feeding(task, self.caches, job)
         self.session = task.session()
         self.names = [output.name for output in self.session.get_outputs()]
         self.state: dict[str, Any] = {}
@@ -222,9 +221,8 @@ class _Written:
     def __init__(self, task: SessionJob, job: Json) -> None:
         self.caches = from_json(Caches, job["caches"], "the job")
         self.original = Path(str(job["original"]))
-        fixed: dict[str, int] = dict(job["dims"])  # type: ignore[call-overload]
         source = dataclasses.replace(task, model=self.original)
-        self.feeding = _Feeding(source, self.caches, fixed)
+        self.feeding = _Feeding(source, self.caches, job)
         self.rules: Rules = dict(job["rules"])  # type: ignore[call-overload]
         self.wanted: list[int] = list(job["lengths"])  # type: ignore[call-overload]
         session = task.session()
@@ -242,7 +240,7 @@ class _Written:
     def feed(self, new: int, number: int) -> dict[str, Any]:
         """Return the inputs of a step that are no caches."""
         caches = self.caches.buffers if number else self.caches.growing
-        without = {each.input for each in caches}
+        without = {*(each.input for each in caches), *self.feeding.choosing}
         return self.feeding.draw(
             self.rules, self.decoder.position, new, seed=number, without=without
         )
@@ -263,9 +261,10 @@ class _Written:
 class _Feeding:
     """How the inputs of the original are drawn, step by step."""
 
-    def __init__(self, task: SessionJob, caches: Caches, fixed: Mapping[str, int]) -> None:
-        self.model = load_model(task.model)
-        self.caches, self.fixed = caches, fixed
+    def __init__(self, task: SessionJob, caches: Caches, job: Json) -> None:
+        self.model, self.caches = load_model(task.model), caches
+        self.fixed: dict[str, int] = dict(job["dims"])  # type: ignore[call-overload]
+        self.choosing: dict[str, bool] = dict(job["choosing"])  # type: ignore[call-overload]
         self.given = {spec.name: spec for spec in task.specs}
         self.feeder = Feeder(self.model)
         taken = names_taken(self.model)
@@ -281,7 +280,9 @@ class _Feeding:
             if b.form == "constant"
             for dim in self.dims[b.input]
         } - self.inside
-        self.free = [n for n in free_dims(self.model) if n not in self.past and n not in fixed]
+        self.free = [
+            n for n in free_dims(self.model) if n not in self.past | self.fixed.keys()
+        ]
         self.ones = any(b.form == "shared" for b in caches.buffers)
 
     def candidates(self) -> Iterator[Rules]:
@@ -309,9 +310,13 @@ class _Feeding:
     ) -> dict[str, Any]:
         """Draw the inputs of a step, but for those that are known."""
         specs = self.feeder.specs(self.numbers(rules, past, new))
-        return draw_all([self._spec(s) for s in specs if s.name not in without], seed=seed)
+        wanted = [self._spec(s, past) for s in specs if s.name not in without]
+        return draw_all(wanted, seed=seed)
 
-    def _spec(self, spec: FeedSpec) -> FeedSpec:
+    def _spec(self, spec: FeedSpec, past: int) -> FeedSpec:
+        if spec.name in self.choosing:
+            chosen = self.choosing[spec.name] == (past > 0)
+            return dataclasses.replace(spec, kind="values", values=(int(chosen),))
         given = self.given.get(spec.name)
         if given is not None and given.shape == spec.shape:
             return given

@@ -6,7 +6,6 @@ import hashlib
 import json
 import tempfile
 import time
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ import numpy as np
 
 from memplan_cli.core.results.observations import CPU
 from memplan_cli.onnx_io.runs.runnable import smallest_model
-from memplan_cli.runtime.workers.inputs import draw_all
+from memplan_cli.runtime.workers.inputs import InputsAhead
 from memplan_cli.runtime.workers.process_memory import baseline, resident
 from memplan_cli.runtime.workers.profile import read_profile
 from memplan_cli.runtime.workers.running import run as run_session
@@ -24,12 +23,8 @@ from memplan_cli.runtime.workers.session_job import SessionJob
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from memplan_cli.core.bindings import FeedSpec
     from memplan_cli.runtime.workers.worker import Json
 
-
-_WARMING = 64
-"""Sizes whose inputs are drawn before anything is measured."""
 
 _SAMPLES_A_READING = 8
 """Times at which memory is sampled, for each reading of the arena: that takes memory too."""
@@ -49,7 +44,8 @@ def run(job: Json) -> Json:
         for s in given["sizes"]
     ]
     session, options = task.session(), run_options(task.settings)
-    _warm_up(sizes, task.seed)
+    inputs = InputsAhead(sizes, seed=task.seed)
+    _digest(inputs.largest)
     compared = set(given["compared"])
     until = time.monotonic() + float(given["seconds"])
     milliseconds, effort, digests = [], [], {}
@@ -60,7 +56,7 @@ def run(job: Json) -> Json:
         for number, size in enumerate(given["order"]):
             if number and time.monotonic() > until:
                 break
-            feed = draw_all(sizes[size], seed=task.seed)
+            feed = inputs.of(sizes[size])
             before, worked = time.perf_counter(), time.process_time()
             outputs = run_session(session, None, feed, options)
             milliseconds.append(1000 * (time.perf_counter() - before))
@@ -88,14 +84,6 @@ def run(job: Json) -> Json:
         "highest": highest,
         "held": held,
     }
-
-
-def _warm_up(sizes: Sequence[Sequence[FeedSpec]], seed: int) -> None:
-    """Draw inputs of many sizes and digest the largest: that takes memory which is no session's."""
-    largest = max(sizes, key=lambda specs: sum(prod(spec.shape) for spec in specs))
-    for specs in sizes[:_WARMING]:
-        draw_all(specs, seed=seed)
-    _digest(list(draw_all(largest, seed=seed).values()))
 
 
 class _Meter:
