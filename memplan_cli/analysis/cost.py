@@ -81,7 +81,7 @@ def op_cost(op: Op, variables: Mapping[VarId, Var]) -> Cost:
     shapes = _Shapes(op, variables)
     if op.type in _FREE:
         return Cost(0, 0)
-    known = op.domain in STANDARD_DOMAINS or op.type in _ELSEWHERE
+    known = op.domain in _KNOWN or op.type in _ELSEWHERE
     formula = FORMULAS.get(op.type, _per_result) if known else _per_result
     return Cost(formula(shapes), _moved(shapes))
 
@@ -196,8 +196,12 @@ def _of_input(times: int) -> Formula:
 
 _FREE = VIEWS | {"Constant", "Shape", "Size"}
 _PICKING = frozenset({"Compress", "Gather", "GatherElements", "GatherND", "Slice", "Split"})
-_ELSEWHERE = frozenset({"BiasGelu", "FastGelu", "FusedConv", "FusedMatMul", "QuickGelu"})
+_ELSEWHERE = frozenset(
+    {"BiasGelu", "FastGelu", "FusedConv", "FusedMatMul", "Gelu", "QuickGelu"}
+)
 """Operators of the runtime's own domain that the table knows."""
+_KNOWN = STANDARD_DOMAINS | {"com.microsoft.nchwc"}
+"""Domains whose operators are the standard ones of their names, blocks of channels included."""
 
 FORMULAS: Mapping[str, Formula] = {
     **dict.fromkeys(("FusedMatMul", "MatMul", "MatMulInteger"), _matmul),

@@ -53,6 +53,7 @@ def in_pieces(
     from memplan_cli.transforms.chunking.graph import Graph
     from memplan_cli.transforms.chunking.loops.measure import Task
     from memplan_cli.transforms.chunking.loops.search import search_loops
+    from memplan_cli.transforms.chunking.schedule import made_late
     from memplan_cli.transforms.chunking.search import search
 
     budget = _budget(settings)
@@ -60,7 +61,7 @@ def in_pieces(
     facts = Facts(source.constants, source.opset, source.block)
     if settings.bounds or any(size.symbols for size in scope.sizes.values()):
         return _in_loops(program, scope, settings, facts, budget)
-    graph = Graph.of(program, facts, scope.pinned)
+    graph = Graph.of(made_late(program), facts, scope.pinned)
     terms = terms_of(program, scope, settings).resident
     found = search(graph, terms, budget)
     allowed = int(budget * found.before) if isinstance(budget, float) else budget

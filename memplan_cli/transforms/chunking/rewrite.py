@@ -118,30 +118,34 @@ class _Writer:
     def write(self, region: Region, pieces: Sequence[Piece]) -> None:
         """Write the pieces of a region, one after the other, and join what they make."""
         joined: dict[VarId, list[VarId]] = {var: [] for var in region.results}
+        carried: Mapping[VarId, VarId] = {}
         for number, piece in enumerate(pieces, start=1):
+            later = pieces[number].kept if number < len(pieces) else {}
             copy = _PieceWriter(self, region, piece, f"__chunk{number}")
-            copy.write()
+            carried = copy.write(carried, later)
             for var, parts in joined.items():
                 parts.append(copy.part_of(var, piece.wanted[var]))
         for var, parts in joined.items():
             axis = result_part(self.graph, region, var).axis
             maker = self.graph.ops[self.graph.flow.producer[var]].label
-            self._join(f"{maker}__chunks", tuple(parts), var, axis)
+            self.join(f"{maker}__chunks", tuple(parts), var, axis, var)
         for at in region.splits:
             op = self.graph.ops[at]
             self._gone.update(var for var in op.outputs if var and var not in joined)
             self._gone.update(var for var in op.inputs if var in self.graph.weights)
 
-    def _join(self, name: str, parts: tuple[VarId, ...], var: VarId, axis: int) -> None:
-        """Write the op that puts a result together."""
+    def join(
+        self, name: str, parts: tuple[VarId, ...], made: VarId, axis: int, blocked: VarId
+    ) -> None:
+        """Write the ops that put ranges of an axis together; ``blocked`` as for a slice."""
         told: Mapping[str, Attribute] = {"axis": axis}
-        if axis == ROWS and var in self.graph.blocked:
-            parts = tuple(self._as_rows(part) for part in parts)
-            whole = self._row_var(var)
-            self.ops.append(Op(name, "Concat", parts, (whole,), (), "", INSERTED, told))
-            self.reshape(whole, var)
-        else:
-            self.ops.append(Op(name, "Concat", parts, (var,), (), "", INSERTED, told))
+        if axis != ROWS or blocked not in self.graph.blocked:
+            self.ops.append(Op(name, "Concat", parts, (made,), (), "", INSERTED, told))
+            return
+        parts = tuple(self._as_rows(part) for part in parts)
+        whole = self._row_var(made)
+        self.ops.append(Op(name, "Concat", parts, (whole,), (), "", INSERTED, told))
+        self.reshape(whole, made)
 
     def slice(self, var: VarId, name: VarId, axis: int, places: Range, blocked: VarId) -> None:
         """Write the ops that take a range of an axis; ``blocked`` says how the var lies."""
@@ -228,10 +232,23 @@ class _PieceWriter:
         self.region, self.piece, self.suffix = region, piece, suffix
         self._made: dict[VarId, tuple[VarId, Range]] = {}
         """The piece's own part of each var of the region, and its range."""
+        self._joined: dict[VarId, tuple[VarId, Range]] = {}
+        """The same with what the piece before has kept of it."""
         self._slices: dict[tuple[VarId, int, Range], VarId] = {}
 
-    def write(self) -> None:
-        """Write the ops in their order, each behind the slices that it reads."""
+    def write(
+        self, carried: Mapping[VarId, VarId], later: Mapping[VarId, Range]
+    ) -> Mapping[VarId, VarId]:
+        """Write the ops in their order, each behind the slices that it reads.
+
+        Args:
+            carried: What the piece before has kept.
+            later: What the next one needs of this one.
+
+        Returns:
+            What is kept for the next one.
+        """
+        kept = {}
         for at in sorted(self.region.splits):
             op, split = self.graph.ops[at], self.region.splits[at]
             node, turn = self.graph.node(at), self.piece.computed[at]
@@ -268,6 +285,22 @@ class _PieceWriter:
                 start, stop = self._made[op.outputs[0]][1]
                 places = changed.beyond[0], changed.beyond[0] + stop - start
                 self.writer.slice(outputs[0], own, cut.axis, places, op.outputs[0])
+            for var, part in zip(op.outputs, split.outputs, strict=True):
+                if part is not None and var in carried:
+                    self._join(var, part.axis, carried[var])
+                if part is not None and var in later:
+                    kept[var] = self._cut(var, part.axis, later[var])
+        return kept
+
+    def _join(self, var: VarId, axis: int, before: VarId) -> None:
+        """Write the ops that put the piece's own part behind what is kept from before."""
+        own, (_, stop) = self._made[var]
+        places = self.piece.kept[var][0], stop
+        dims = list(self.graph.dims(var))
+        dims[axis] = stop - places[0]
+        name = self.writer.made(var, f"{self.suffix}_joined", tuple(dims))
+        self.writer.join(f"{name}/join", (before, own), name, axis, var)
+        self._joined[var] = name, places
 
     def _mask(self, beside: VarId, mask: Causal) -> VarId:
         """Write the ops that compare the places of rows and keys, and return what they make."""
@@ -317,6 +350,8 @@ class _PieceWriter:
     def _cut(self, var: VarId, axis: int, wanted: Range) -> VarId:
         dims = list(self.graph.dims(var))
         there, (start, stop) = self._made.get(var, (var, (0, dims[axis])))
+        if wanted != (start, stop) and var in self._joined:
+            there, (start, stop) = self._joined[var]
         if wanted == (start, stop):
             return there
         key = var, axis, wanted
