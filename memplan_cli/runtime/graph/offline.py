@@ -52,7 +52,7 @@ FREED_AT_ONCE = RUN_AS_WRITTEN.updated(
 """And each tensor's memory goes back to the arena after its last reader."""
 
 
-_COUNTED = re.compile(r"_token_\d+$")
+COUNTED = re.compile(r"_token_\d+$")
 """What the runtime puts behind a name that is taken."""
 
 _PACKED = "session.save_external_prepacked_constant_initializers"
@@ -185,7 +185,7 @@ def count_anew(dump: ModelProto, original: ModelProto) -> bool:
         for node in graph.node:
             if not node.name or node.name in kept:
                 continue
-            base = name = _COUNTED.sub("", node.name)
+            base = name = COUNTED.sub("", node.name)
             while name in taken:
                 counts[base] = counts.get(base, 0) + 1
                 name = f"{base}_token_{counts[base]}"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memplan_cli.core.program import Block
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.runtime.graph.executed import read_graph, with_distinct_names
+from memplan_cli.runtime.graph.offline import COUNTED
 from memplan_cli.runtime.graph.places import events_by_place
 from memplan_cli.runtime.measuring.observed import Event, sorted_out
 from memplan_cli.runtime.simulation.order import default_order
@@ -16,7 +17,7 @@ from memplan_cli.runtime.workers.type_names import dtype_of
 from memplan_cli.shapes.given import block_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from onnx import ModelProto
@@ -54,7 +55,7 @@ def executed_of(
     named, ran = _named(graph), found.nodes
     events: Iterable[Event] | None = None
     if named is not None:
-        events = (Event(named[name][1], *seen) for name, *seen, _ in ran if name in named)
+        events = _events(named, ran)
     elif settings.session.get("execution_order", _DEFAULT) == _DEFAULT:
         events = events_by_place(executed, ran)
     if events is None:
@@ -62,26 +63,55 @@ def executed_of(
     return replace(executed, observed=sorted_out(executed.program, events))
 
 
-def _named(graph: ModelProto) -> dict[str, tuple[str, tuple[str, ...]]] | None:
-    """Return what each node writes, by its name and block; None where a name says too little."""
-    found: dict[str, tuple[str, tuple[str, ...]]] = {}
+class _Place(NamedTuple):
+    """The block of a node, and what it reads and writes there."""
+
+    path: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+def _named(graph: ModelProto) -> dict[str, _Place] | None:
+    """Return where each node stands, by its name; None where a name says too little."""
+    found: dict[str, _Place] = {}
     for path, block in block_paths(graph.graph, ""):
         here = f"{path}/" if path else ""
         for node in block.node:
             if not node.name or node.name in found:
                 return None
-            found[node.name] = path, tuple(here + name for name in node.output if name)
+            names = (tuple(here + n for n in of if n) for of in (node.input, node.output))
+            found[node.name] = _Place(path, *names)
     return found
+
+
+def _events(named: Mapping[str, _Place], nodes: Sequence[Any]) -> Iterator[Event]:
+    """Yield the events of a run by the nodes' names.
+
+    ONNX Runtime 1.31.1 changes the layout of a net's filters in another order in each session, so
+    that a number in a name that it made up stands for another node in the graph that it wrote
+    than in the one that ran. What such a node wrote is what nodes with names of their own read.
+    """
+    sizes: dict[str, Any] = {}
+    for name, read, wrote, _ in nodes:
+        if (place := named.get(name)) and not place.path and not COUNTED.search(name):
+            for tensors, seen in ((place.inputs, read), (place.outputs, wrote)):
+                if len(tensors) == len(seen):
+                    sizes |= zip(tensors, seen, strict=True)
+    for name, read, wrote, _ in nodes:
+        if place := named.get(name):
+            known = [sizes[tensor] for tensor in place.outputs if tensor in sizes]
+            sure = COUNTED.search(name) and len(known) == len(place.outputs)
+            yield Event(place.outputs, read, known if sure else wrote)
 
 
 def _ran(graph: ModelProto, nodes: Sequence[Any]) -> RuntimeShapes:
     """Return the shapes that a run had at the top, by name of the value."""
     named = _named(graph) or {}
+    at_top = {name: place for name, place in named.items() if not place.path}
     found: dict[str, tuple[str, tuple[int, ...]]] = {}
-    for name, _, wrote, _ in nodes:
-        path, outputs = named.get(name, ("", ()))
-        if not path and len(outputs) == len(wrote):
-            for value, (kind, shape) in zip(outputs, wrote, strict=True):
+    for event in _events(at_top, nodes):
+        if len(event.writes) == len(event.wrote):
+            for value, (kind, shape) in zip(event.writes, event.wrote, strict=True):
                 found[value] = dtype_of(kind), tuple(shape)
     return found
 

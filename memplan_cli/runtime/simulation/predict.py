@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.program import walk
+from memplan_cli.core.program import Origin, walk
 from memplan_cli.core.results.observations import CPU, Peaks, RuntimeSettings
 from memplan_cli.runtime.probe import load_table
 from memplan_cli.runtime.simulation.bfc import Arena, ArenaRules
@@ -19,7 +19,7 @@ from memplan_cli.runtime.simulation.tensor_bytes import tensor_bytes
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from memplan_cli.core.program import Program, Shape, VarId
+    from memplan_cli.core.program import Block, Op, Program, Shape, VarId
     from memplan_cli.runtime.measuring.observed import Observed
 
 
@@ -96,12 +96,34 @@ def _packed(executed: Executed, settings: RuntimeSettings) -> frozenset[VarId]:
 
 
 def as_seen(executed: Executed) -> Program:
-    """Return the program with the shapes that the runtime's planner goes by."""
+    """Return the program with the nodes that the runtime has, and the shapes it plans by."""
     program = executed.program
+    if any(_is_weight(program, op) for _, op in walk(program.body)):
+        program = replace(program, body=_without_weights(program, program.body))
     seen = {
         var: program.vars[var]._replace(shape=shape) for var, shape in executed.seen.items()
     }
     return replace(program, vars={**program.vars, **seen}) if seen else program
+
+
+def _is_weight(program: Program, op: Op) -> bool:
+    """Whether an op is a Constant: the runtime makes an initializer of it when it loads a file."""
+    return op.type == "Constant" and all(
+        program.vars[var].origin is Origin.WEIGHT for var in op.outputs
+    )
+
+
+def _without_weights(program: Program, block: Block) -> Block:
+    ops = (op for op in block.ops if not _is_weight(program, op))
+    return replace(
+        block,
+        ops=tuple(
+            op._replace(bodies=tuple(_without_weights(program, body) for body in op.bodies))
+            if op.bodies
+            else op
+            for op in ops
+        ),
+    )
 
 
 def needs_run(executed: Executed) -> bool:

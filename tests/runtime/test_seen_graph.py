@@ -1,0 +1,94 @@
+"""The graph that a session ran, read from a graph that another session of the same file wrote."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx.parser
+from onnx import numpy_helper
+
+from memplan_cli.core.results.observations import Peaks
+from memplan_cli.runtime.graph.seen_graph import executed_of
+from memplan_cli.runtime.measuring.examine import Examined
+from memplan_cli.runtime.simulation.predict import Executed, predict
+from memplan_cli.runtime.steer import DEFAULTS
+from memplan_cli.shapes.reading import read_program
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WRITTEN = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
+g (float[n] x, float[m] y, bool[k] keep) => (float[a] p, float[b] q) {
+ [first] u = Compress (x, keep)
+ [second] v = Compress (y, keep)
+ [layout_token_1] s = Identity (u)
+ [layout_token_2] t = Identity (v)
+ [third] p = Exp (s)
+ [fourth] q = Exp (t)
+}""")
+
+
+def kernel(name: str, read: list[int], wrote: int) -> list[Any]:
+    return [name, [["float", [size]] for size in read], [["float", [wrote]]], 0]
+
+
+def seen(path: Path, *kernels: list[Any]) -> Examined:
+    path.write_bytes(WRITTEN.SerializeToString())
+    nobody_knows: dict[str, Any] = {"p": ("float32", (None,))}
+    return Examined((), (), Peaks(None, None), {}, list(kernels), nobody_knows, path)
+
+
+def test_numbers_in_names_that_the_runtime_made_up_say_nothing_of_the_session_that_ran(
+    tmp_path: Path,
+) -> None:
+    """There ``layout_token_1`` came behind ``second``: what stands around it says its size."""
+    found = seen(
+        tmp_path / "graph.onnx",
+        kernel("first", [8], 8),
+        kernel("second", [512], 512),
+        kernel("layout_token_2", [8], 8),
+        kernel("layout_token_1", [512], 512),
+        kernel("third", [8], 8),
+        kernel("fourth", [512], 512),
+    )
+    observed = executed_of(found, DEFAULTS, {"n": 8, "m": 512}, tmp_path / "m.onnx").observed
+    assert observed is not None
+    sizes = {str(var): written[0].bytes for var, written in observed.written.items()}
+    assert {name: sizes[name] for name in "uvst"} == {"u": 32, "v": 2048, "s": 32, "t": 2048}
+
+
+def test_where_nothing_around_says_a_size_the_name_does(tmp_path: Path) -> None:
+    found = seen(
+        tmp_path / "graph.onnx",
+        kernel("layout_token_1", [8], 8),
+        kernel("layout_token_2", [512], 512),
+    )
+    observed = executed_of(found, DEFAULTS, {"n": 8, "m": 512}, tmp_path / "m.onnx").observed
+    assert observed is not None
+    assert {str(var): w[0].bytes for var, w in observed.written.items()} == {
+        "s": 32,
+        "t": 2048,
+    }
+
+
+CONSTANTS = """<ir_version: 10, opset_import: ["" : 21]>
+g (float[4] x) => (float[4] y) {
+ w = Constant <value_floats = [1.0, 2.0, 3.0, 4.0]> ()
+ a = Add (x, w)
+ b = Exp (a)
+ y = Mul (b, w)
+}"""
+
+
+def test_constants_are_initializers_of_the_runtime_and_no_tensors_of_a_run() -> None:
+    """PaddlePaddle writes all weights so: a file that runs as it stands holds none of them."""
+    model = onnx.parser.parse_model(CONSTANTS)
+    with_nodes = Executed(read_program(model).program)
+    (weight,) = (node for node in model.graph.node if node.op_type == "Constant")
+    values = numpy_helper.from_array(np.array([1, 2, 3, 4], np.float32), "w")
+    model.graph.node.remove(weight)
+    model.graph.initializer.append(values)
+    found = predict(with_nodes)
+    assert found.first_run_peak
+    assert found == predict(Executed(read_program(model).program))
