@@ -134,10 +134,10 @@ def test_constants_are_folded_too(tmp_path: Path) -> None:
 
 def test_without_a_check_the_file_is_written_too(tmp_path: Path) -> None:
     path = saved(tmp_path, decoder())
-    settings = replace(IN_PLACE, dims={"batch": 1, "new": 1})
-    found = workflows.optimize(path, settings, check=None)
+    found = workflows.optimize(path, IN_PLACE, check=None)
     assert found.model is not None
     assert memplan_cli.Decoder(found.model).step({"ids": np.array([[1]])})["logits"].any()
+    assert memplan("validate", found.model, "--original", path).exit_code == 0
 
 
 def test_outputs_that_differ_write_nothing(

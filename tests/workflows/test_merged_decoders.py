@@ -170,3 +170,20 @@ def test_a_choice_that_something_else_reads_stays() -> None:
     model.graph.node.append(helper.make_node("Cast", ["go"], ["number"], to=TensorProto.FLOAT))
     model.graph.output.append(helper.make_tensor_value_info("number", TensorProto.FLOAT, []))
     assert unmerged(model) is None
+
+
+def test_a_choice_that_is_given_back_stays() -> None:
+    model = choosing("which = Identity(go)")
+    model.graph.output.append(helper.make_tensor_value_info("go", TensorProto.BOOL, []))
+    assert unmerged(model) is None
+
+
+def test_an_if_without_a_branch_is_no_merged_decoder() -> None:
+    model = choosing("which = Identity(go)")
+    for name in ("else_branch", "then_branch"):
+        for node in model.graph.node:
+            left = [each for each in node.attribute if each.name != name]
+            del node.attribute[:]
+            node.attribute.extend(left)
+        found = unmerged(model)
+        assert (found is None) == (name == "then_branch")

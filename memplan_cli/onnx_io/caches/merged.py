@@ -64,7 +64,9 @@ def unmerged(model: ModelProto) -> Merged | None:
         if len(growing) != 1:
             continue
         ((one, new),) = growing
-        read = any(condition in reads(node) for node in one.model.graph.node)
+        left = one.model.graph
+        read = any(condition in reads(node) for node in left.node)
+        read |= any(condition == value.name for value in left.output)
         if not read and all(each.form != "constant" for each in new):
             return one
     return None
@@ -101,9 +103,12 @@ def _opened(model: ModelProto, condition: str, branch: Branch) -> ModelProto:
 
 def _taken(node: NodeProto, branch: Branch) -> GraphProto:
     """Return a branch of a node, which loses both: their names are free."""
-    (found,) = (each.g for each in node.attribute if each.name == branch)
-    copy = type(found)()
-    copy.CopyFrom(found)
+    from onnx import GraphProto
+
+    copy = GraphProto()
+    for each in node.attribute:
+        if each.name == branch:
+            copy.CopyFrom(each.g)
     del node.attribute[:]
     return copy
 
@@ -111,7 +116,7 @@ def _taken(node: NodeProto, branch: Branch) -> GraphProto:
 def _open(edit: Editor, outputs: Sequence[str], branch: GraphProto) -> None:
     """Add the nodes of a branch; what it gives gets the names of the If's outputs."""
     made = [name for inner in branch.node for name in inner.output if name]
-    pairs = [(v.name, o) for v, o in zip(branch.output, outputs, strict=True) if o]
+    pairs = [(v.name, o) for v, o in zip(branch.output, outputs, strict=False) if o]
     names = {name: output for name, output in reversed(pairs) if name in made}
     for name in (*made, *(tensor.name for tensor in branch.initializer)):
         if name not in names:

@@ -143,9 +143,10 @@ class Buffered:
         from memplan_cli.onnx_io.interface import free_dims
 
         past = self._past(first)
-        rules = {} if first is None else first.dims_at(past, self.capacity - past)
-        dims = {**rules, **self.bound.dims}
         known = free_dims(model)
+        ones = dict.fromkeys(known, 1)
+        rules = ones if first is None else first.dims_at(past, self.capacity - past)
+        dims = {**rules, **self.bound.dims}
         position = {caches.position: [past]}
         donate = {_as_glob(given): made for given, made in caches.donated}
         return replace(
