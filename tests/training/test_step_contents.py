@@ -160,3 +160,20 @@ def test_a_rule_is_told_which_gradients_are_asked_for() -> None:
     { y = Add(x, w) loss = ReduceSum<keepdims = 0>(y) }"""
     make_train_step(parse(text), Recipe("loss", None, rules={"Add": add}))
     assert asked == [(False, True, False)]
+
+
+@pytest.mark.parametrize("declared", [[80, 80], ["n", "m"]])
+def test_a_weight_that_an_input_replaces_is_as_large_as_the_input_says(
+    declared: list[int | str],
+) -> None:
+    known = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("x", [2, 80]), ("w", declared))
+    ]
+    weight = onnx.numpy_helper.from_array(np.ones((80, 80), np.float32), "w")
+    product = helper.make_node("MatMul", ["x", "w"], ["y"])
+    graph = helper.make_graph([product], "g", known, [], [weight])
+    opsets = [helper.make_opsetid("", 20)]
+    found = infer_tensors(helper.make_model(graph, opset_imports=opsets))
+    assert found["w"].shape == tuple(declared)
+    assert found["y"].shape == (2, declared[1])
