@@ -316,7 +316,7 @@ MUTATIONS = (
     Mutation("a value given is of its input's length", "memplan_cli/shapes/given_values.py",
              "isinstance(dim, str) or dim in (None, length)", "True", _VALUES),
     Mutation("a long value is data", "memplan_cli/shapes/given_values.py",
-             " or array.size > _MOST:", ":", _VALUES),
+             " or prod(feed.shape or ()) > _MOST:", ":", _VALUES),
     Mutation("an input whose value is given stays one", "memplan_cli/shapes/given_values.py",
              "    model.graph.input.extend(fixed)\n", "", _VALUES),
     Mutation("a planned model is read with the values given", "memplan_cli/workflows/files/assuming.py",

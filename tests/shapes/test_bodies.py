@@ -109,14 +109,15 @@ def test_a_loop_that_its_own_condition_ends_is_counted() -> None:
     assert shape_of(body, k=2) == ("8*w",)
 
 
-def test_a_scan_over_sizes_says_a_length() -> None:
-    body = """s = Shape (x)
-    m, rows = Scan <num_scan_inputs = 1, body = b (int64 p, int64 d) => (p2, q) {
+@pytest.mark.parametrize(("start", "expected"), [(0, ("batch", "batch + w")), (1, ("w",))])
+def test_a_scan_over_sizes_says_a_length(start: int, expected: tuple[str, ...]) -> None:
+    body = f"""s = Shape <start = {start}> (x)
+    m, rows = Scan <num_scan_inputs = 1, body = b (int64 p, int64 d) => (p2, q) {{
         p2 = Add (p, d)
         q = Identity (p2)
-    }> (zero, s)
+    }}> (zero, s)
     r = ConstantOfShape (rows)"""
-    assert shape_of(body) == ("batch", "batch + w")
+    assert shape_of(body) == expected
 
 
 @pytest.mark.parametrize(("given", "live"), [({"c": True}, 28), ({"c": False}, 56)])
@@ -147,3 +148,31 @@ def test_a_node_that_cannot_be_in_a_branch_that_is_not_taken_is_no_contradiction
 
 def shape_in(got: Program) -> Any:  # noqa: ANN401 - dims, or None
     return got.vars[got.body.outputs[0]].shape
+
+
+def test_a_count_of_the_outside_says_a_length_inside() -> None:
+    body = """n = Size (x)
+    r = Loop (k, c, x) <body = b (int64 i, bool on, float[?, ?] h) => (on2, h2) {
+        on2 = Identity (on)
+        h2 = If (on) <
+            then_branch = t () => (p) { inside = Range (zero, n, one)  p = Identity (h) },
+            else_branch = e () => (q) { q = Neg (h) }>
+    }>"""
+    variables = program(body, batch=2, w=3).vars.values()
+    assert [var.shape for var in variables if var.name == "inside"] == [(6,)]
+
+
+def test_what_a_file_declares_of_a_carried_value_stays_where_no_dim_is_known() -> None:
+    """The value may have four elements after a turn; how many it begins with nobody says."""
+    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 18]>
+        g (float[n] x, int64 k, bool c) => (int64[u] r) <int64 zero = {0}, int64[1] four = {4}> {
+            z = NonZero (x)
+            s = Gather (z, zero)
+            r = Loop (k, c, s) <body = b (int64 i, bool on, int64[?] h) => (on2, int64[4] h2) {
+                on2 = Identity (on)
+                q = Shape (h)
+                h2 = Expand (q, four)
+            }>
+        }""")
+    variables = read_checked(model, Bindings()).program.vars.values()
+    assert [var.shape for var in variables if var.name == "r"] == [("u",)]

@@ -12,6 +12,7 @@ from memplan_cli.core.symbolic.dims import bind_dim
 from memplan_cli.shapes.bindings import Bindings
 from memplan_cli.shapes.reading import read_program
 from memplan_cli.shapes.symbolic.interpret import interpret
+from memplan_cli.shapes.symbolic.values import MOST
 from memplan_cli.shapes.workarounds import forget_invented
 
 
@@ -133,6 +134,36 @@ def test_a_loops_turns_are_counted_where_their_number_is_computed() -> None:
         last, r = Loop (n, t, k) <body = b (int64 i, bool go, int64[1] a)
             => (on, n2, row) {{ on = Identity (go) n2 = Add (a, a) row = Neg (a) }}>"""
     assert shape_of(body, AXIS, w=6) == (6, 1)
+
+
+def test_values_of_so_many_elements_are_followed_and_of_no_more() -> None:
+    body = f"""{LAST} m = Unsqueeze (n, zero)
+        o = ConstantOfShape <value = int64[1] {{1}}> (m)  k = ReduceSum <keepdims = 0> (o)
+        r = Range (zero, k, one)"""
+    weights = AXIS.replace("int64 zero = {0}", "int64 zero = {0}, int64[1] first = {0}")
+    body = body.replace("(n, zero)", "(n, first)")
+    assert shape_of(body, weights, w=MOST) == (MOST,)
+    assert shape_of(body, weights, w=MOST + 1) == (None,)
+
+
+def test_values_that_are_wanted_are_found_where_all_shapes_are_known() -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["": 18]> g (float[2,3] x) => (float[2,3] y) '
+        "<int64 one = {1}, int64 s> { s = Size (x)  y = Neg (x) }"
+    )
+    found = interpret(onnx.shape_inference.infer_shapes(model), ["s", "one"]).values
+    assert {name: value.elements for name, value in found.items()} == {"s": [6], "one": [1]}
+
+
+def test_a_result_that_is_left_out_gets_no_type() -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["": 18]> g (float[n] x, bool go) => (y) '
+        "<int64 three = {3}, int64[1] one = {1}> {"
+        " , rows = Loop (three, go, one) <body = b (int64 i, bool c, int64[1] a)"
+        " => (on, a2, row) { on = Identity (c) a2 = Add (a, a) row = Neg (a) }>"
+        " y = Reshape (x, rows) }"
+    )
+    assert "" not in interpret(model).types.keys() | interpret(model).values.keys()
 
 
 def test_only_values_that_shapes_hang_on_are_worked_out() -> None:

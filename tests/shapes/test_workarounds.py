@@ -12,7 +12,7 @@ from memplan_cli.shapes.bindings import Bindings
 from memplan_cli.shapes.contradictions import contradictions
 from memplan_cli.shapes.onnx_inference import infer_shapes
 from memplan_cli.shapes.reading import read_program
-from memplan_cli.shapes.workarounds import unreliable_values
+from memplan_cli.shapes.workarounds import forget_invented, unreliable_values
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -116,3 +116,12 @@ def test_heads_side_by_side_are_as_wide_as_the_values(
     found = read_program(model(inputs, f"{body} y = Neg (r)"), Bindings()).program.vars
     assert [found[VarId(name)].shape for name in "rabw"] == expected
     assert found[VarId("y")].shape == expected[0]
+
+
+def test_made_up_names_are_forgotten_where_the_file_contradicts_a_transpose() -> None:
+    made = model("float[4] x", "z = NonZero (x)  t = Transpose (z)  y = Neg (t)")
+    infer = onnx.helper.make_tensor_value_info
+    made.graph.value_info.append(infer("z", 7, [1, "unk__0"]))
+    made.graph.value_info.append(infer("t", 7, ["unk__0", 1, 3]))
+    forget_invented(made)
+    assert (shape(made, "z"), shape(made, "t")) == ([1, "?"], ["?", 1, 3])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,12 +10,14 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from memplan_cli.errors import ModelError
 from memplan_cli.training.forward.initial import first_feeds
 from memplan_cli.training.forward.tensors import UNKNOWN, infer_tensors
-from memplan_cli.training.tape import Pool
+from memplan_cli.training.tape import Call, Pool
 from memplan_cli.training.train_step import Recipe, Statistics, make_train_step
 from training.forms import form, single
-from training.gradient_checks import parsed
+from training.forms_layers import LAYERS
+from training.gradient_checks import opened, parsed
 from training.test_train_step import NORMALISED, batch, mse, parse, run
 
 if TYPE_CHECKING:
@@ -116,3 +119,61 @@ def test_a_name_that_is_taken_gets_the_next_number() -> None:
     pool = Pool({"a", "a_2"})
     assert [pool.fresh("a") for _ in range(3)] == ["a_1", "a_3", "a_4"]
     assert pool.fresh("b") == "b"
+
+
+def paddings(case: Case) -> list[tuple[list[int], list[int]]]:
+    """Return output padding and strides of what spreads windows in a step, if there is one."""
+    model = parsed(
+        case, ["loss"], f"{case.body} loss = ReduceSum<keepdims=0>(y)", case.constants
+    )
+    floats = tuple(n for n, v in case.inputs.items() if v.dtype.kind == "f")
+    with suppress(ModelError):
+        step = make_train_step(model, Recipe("loss", None, case.wanted or floats))
+        found = [
+            {each.name: list(each.ints) for each in node.attribute}
+            for node in step.model.graph.node
+            if node.op_type == "ConvTranspose"
+        ]
+        return [(s["output_padding"], s["strides"]) for s in found if "output_padding" in s]
+    return []
+
+
+def test_output_padding_is_below_the_stride_as_the_standard_asks() -> None:
+    """Also where sizes are known when it runs only, and what is left over is cut off."""
+    windows = [LAYERS[name] for name in LAYERS if "Conv-" in name or "Pool-" in name]
+    cases = [*windows, *(opened(case) for case in windows)]
+    found = [pair for case in cases for pair in paddings(case)]
+    assert sum(any(extra) for extra, _ in found) > 10
+    for extra, strides in found:
+        assert all(one < most for one, most in zip(extra, strides, strict=True))
+
+
+def test_a_rule_is_told_which_gradients_are_asked_for() -> None:
+    asked: list[tuple[bool, ...]] = []
+
+    def add(call: Call) -> tuple[str, ...]:
+        asked.append(tuple(call.wants(index) for index in range(3)))
+        return ("", call.dy)
+
+    text = """<ir_version: 10, opset_import: ["": 20]>
+    net (float[2] x) => (float loss) <float[2] w = {1, 2}>
+    { y = Add(x, w) loss = ReduceSum<keepdims = 0>(y) }"""
+    make_train_step(parse(text), Recipe("loss", None, rules={"Add": add}))
+    assert asked == [(False, True, False)]
+
+
+@pytest.mark.parametrize("declared", [[80, 80], ["n", "m"]])
+def test_a_weight_that_an_input_replaces_is_as_large_as_the_input_says(
+    declared: list[int | str],
+) -> None:
+    known = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("x", [2, 80]), ("w", declared))
+    ]
+    weight = onnx.numpy_helper.from_array(np.ones((80, 80), np.float32), "w")
+    product = helper.make_node("MatMul", ["x", "w"], ["y"])
+    graph = helper.make_graph([product], "g", known, [], [weight])
+    opsets = [helper.make_opsetid("", 20)]
+    found = infer_tensors(helper.make_model(graph, opset_imports=opsets))
+    assert found["w"].shape == tuple(declared)
+    assert found["y"].shape == (2, declared[1])

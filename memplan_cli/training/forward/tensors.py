@@ -79,7 +79,7 @@ def infer_tensors(model: ModelProto) -> dict[str, Tensor]:
             for dim in weight.dims:
                 value.type.tensor_type.shape.dim.add(dim_value=dim)
     for node in (node for graph in graphs(bare.graph) for node in graph.node):
-        if node.op_type in _LIKE_THEIR_INPUT and not node.domain:
+        if node.op_type in _LIKE_THEIR_INPUT:  # in another domain no Identity is known
             node.op_type = "Identity"
             del node.input[1:], node.attribute[:]
     kept = [w for w in bare.graph.initializer if prod(w.dims) <= _MANY]
