@@ -216,6 +216,9 @@ def test_fused_attention_is_cut_along_these_axes(
     found = splits(node)
     assert {part.axis for split in found for part in split.outputs if part} == axes
     for split in found:
+        # Whole keys and values are beside each piece of query rows, and nobody's.
+        assert None not in split.outputs or split.role is Role.QUERIES
+        assert split.outputs[-1] is not None
         cut = split.extent // 2
         if keeps_bits(node, split, [(0, cut), (cut, split.extent)]):
             assert not differences(case, node, split, [cut], whole)
