@@ -115,6 +115,8 @@ def _in_cold(job: Job, base: Path, code: CodeType | None) -> Work:
         if job.mutant.is_compiled:
             os.environ["NUMBA_DISABLE_JIT"] = "1"
             sys.modules["numba"].config.reload_config()
+            # Compiled loops count on in 64 bits; numpy's own numbers would warn of it.
+            sys.modules["numpy"].seterr(over="ignore")
         if code is not None:
             _read_instead(code)
         files = dict.fromkeys(test.split("::")[0] for test in job.tests)

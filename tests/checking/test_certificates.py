@@ -33,12 +33,14 @@ from memplan_cli.core.results.certificate import (
 )
 from memplan_cli.core.results.certified import NOT_CHECKED, VERIFIED
 from memplan_cli.reporting.schemas import schema_text
+from memplan_cli.transforms.ordering import witness
+from memplan_cli.transforms.ordering.bounds.bound import CutBounds
 from memplan_cli.transforms.ordering.graph import TaskGraph, peak
 from memplan_cli.transforms.ordering.search.contract import contract
 from memplan_cli.transforms.ordering.witness import order_witness, searched
 from memplan_cli.workflows.certificate import certificate_for, verify_certificate
 from memplan_cli.workflows.files.model_file import plan_model, read_model
-from order_graphs import orders, random_graph
+from order_graphs import graph_of, orders, random_graph
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -156,6 +158,35 @@ def test_no_certificate_goes_above_what_an_order_reaches(seed: int) -> None:
     draw = random.Random(seed)
     for _ in range(40):
         assert not is_shown(graph, replace(forged(proof, graph, draw), bound=least + 1))
+
+
+def test_cuts_of_clusters_name_the_ops_that_lead_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large graphs have cuts of clusters alone: here what whole graphs have is left out."""
+    cuts, shown = witness._cuts, 0
+    for seed in range(120):
+        draw = random.Random(seed)
+        reads = [
+            draw.sample(range(max(op - 6, 0), op), min(op, draw.randint(0, 3)))
+            for op in range(draw.randint(8, 30))
+        ]
+        graph = graph_of(reads, [draw.choice((1, 2, 3, 5, 8)) for _ in reads])
+        small = contract(graph).graph
+        if small.size in {1, graph.size}:
+            continue
+        steps = range(small.size)
+        least = max(CutBounds(small).at(op, 10**6).bound for op in steps)
+        monkeypatch.setattr(
+            witness,
+            "_cuts",
+            lambda of, bound, size=graph.size: () if of.size == size else cuts(of, bound),
+        )
+        names = [str(tensor) for tensor in range(len(graph.weight))]
+        proof = order_witness(graph, names, least)
+        assert is_shown(graph, proof)
+        shown += bool(
+            proof.fusions and any(dual.shares for c in proof.cuts for dual in c.duals)
+        )
+    assert shown > 20
 
 
 def forged(proof: OrderProof, graph: TaskGraph, draw: random.Random) -> OrderProof:

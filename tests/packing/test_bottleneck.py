@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from benchmarks.packing_instances import square, thinned
 from memplan_cli.core.problem import (
@@ -159,3 +160,41 @@ def test_filling_leaves_what_is_placed_and_takes_the_lowest_gap() -> None:
     height = fill(start, end, size, offset, np.argsort(offset, kind="stable"), np.arange(4))
     assert offset.tolist() == [1, 0, 0, 3]
     assert height == 6
+
+
+BOXES = st.lists(
+    st.tuples(st.integers(0, 5), st.integers(1, 4), st.integers(1, 5), st.booleans()),
+    min_size=1,
+    max_size=9,
+)
+
+
+@given(BOXES)
+def test_filling_is_first_fit_among_all_that_lie_there(
+    boxes: list[tuple[int, int, int, bool]],
+) -> None:
+    start, length, size, there = (np.array(column) for column in zip(*boxes, strict=True))
+    end, count = start + length, len(boxes)
+
+    def lowest_gap(buffer: int, offset: list[int]) -> int:
+        beside = [
+            other
+            for other in range(count)
+            if offset[other] >= 0 and start[other] < end[buffer] and start[buffer] < end[other]
+        ]
+        at = 0
+        while any(at < offset[o] + size[o] and offset[o] < at + size[buffer] for o in beside):
+            at += 1
+        return at
+
+    wanted = [NOWHERE] * count
+    for buffer in np.flatnonzero(there):
+        wanted[buffer] = lowest_gap(buffer, wanted)
+    offset = np.array(wanted)
+    for buffer in np.flatnonzero(~there):
+        wanted[buffer] = lowest_gap(buffer, wanted)
+    stacked = np.argsort(offset, kind="stable")
+    height = fill(start, end, size, offset, stacked, np.arange(count))
+    assert offset.tolist() == wanted
+    assert height == max(w + s for w, s in zip(wanted, size, strict=True))
+    assert [wanted[each] for each in stacked] == sorted(wanted)

@@ -129,6 +129,19 @@ def test_a_number_of_pieces_that_cannot_be_is_passed_by() -> None:
     assert found.peak <= 0.4 * found.before
 
 
+def test_what_lowers_other_steps_than_the_fullest_is_left_whole() -> None:
+    make = Maker()
+    beside = make.node("Neg", make.node("Exp", "x"))
+    mixed = make.node(
+        "LayerNormalization", make.node("Sigmoid", "x"), make.weight(8, 16, 16), axis=1
+    )
+    result = make.node("Add", beside, mixed)
+    graph = graph_of(make.model({"x": (1, 8, 16, 16)}, result))
+    found = search(graph, Terms(sizes_of(graph.program)), 0.5)
+    assert found.peak == found.before == 3 * 8 * 16 * 16 * 4
+    assert not found.choices
+
+
 def test_what_is_made_along_another_axis_only_is_whole_for_an_op_in_pieces() -> None:
     text = """agraph (float[16,32] x) => (float[1,32] y) <int64[1] first = {0}> {
         a = Softmax <axis = 1> (x) b = LogSoftmax <axis = 1> (x) n = Neg(x)
@@ -216,6 +229,9 @@ def test_fused_attention_is_cut_along_these_axes(
     found = splits(node)
     assert {part.axis for split in found for part in split.outputs if part} == axes
     for split in found:
+        # Whole keys and values are beside each piece of query rows, and nobody's.
+        assert None not in split.outputs or split.role is Role.QUERIES
+        assert split.outputs[-1] is not None
         cut = split.extent // 2
         if keeps_bits(node, split, [(0, cut), (cut, split.extent)]):
             assert not differences(case, node, split, [cut], whole)

@@ -160,7 +160,12 @@ def test_what_mixes_columns_otherwise_is_not_copied() -> None:
 
 
 def test_a_tensor_far_below_the_budget_is_not_computed_again() -> None:
-    assert by_columns(graph_of(crossed("LogSoftmax")), 4 * 4 * 32 * 96) is None
+    graph = graph_of(crossed("LogSoftmax"))
+    assert by_columns(graph, 4 * 4 * 32 * 96) is None
+    copied = by_columns(graph, 4 * 4 * 32 * 96 - 1)
+    assert copied is not None
+    new = [var for name, var in copied.program.vars.items() if name not in graph.program.vars]
+    assert all(var.shape for var in new)
 
 
 @settings(max_examples=60)

@@ -21,6 +21,7 @@ def real(*shape: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
 
 
 CUBE = real(3, 4, 5)
+SOME = np.array([[0, 2], [1, 4], [3, 2]], np.int64)
 AXES: tuple[tuple[str, Case, set[int]], ...] = (
     ("one axis", Case("Softmax", (CUBE,), {"axis": 1}, opset=13), {0, 2}),
     ("the last by itself", Case("Softmax", (CUBE,), opset=13), {0, 1}),
@@ -36,6 +37,10 @@ AXES: tuple[tuple[str, Case, set[int]], ...] = (
                                     {"equation": "bi,bi->bi"}), {1}),
     ("an index once", Case("Einsum", (real(8, 4), real(4, 3)), {"equation": "bi,ij->bj"}),
      {0, 1}),
+    ("updates of some rows", Case("ScatterElements", (real(6, 5), SOME, real(3, 2)),
+                                  {"axis": 1}), set()),
+    ("updates of all rows", Case("ScatterElements", (real(3, 5), SOME, real(3, 2)),
+                                 {"axis": 1}), {0}),
     ("rows of one", Case("Conv", (real(1, 2, 1, 9), real(3, 2, 1, 3))), {3}),
     ("one sample", Case("InstanceNormalization", (real(1, 3, 4), real(3), real(3))), {1}),
 )  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from builders import read
 from memplan_cli.core.program import Origin, VarId
 from memplan_cli.transforms.folding import Folding, fold
@@ -67,6 +69,39 @@ def test_casts_are_folded_where_they_have_one_right_answer() -> None:
         "d = Add(x, a) y = Add(d, c) }"
     )
     assert [each.name for each in found.facts.tensors] == ["a"]
+
+
+WHOLE = ("Abs(i)", "Add(i, i)", "BitwiseAnd(i, i)", "BitwiseNot(i)", "BitwiseOr(i, i)",
+         "BitwiseXor(i, i)", "CumSum(i, k)", "Max(i, i)", "Min(i, i)", "Mul(i, i)", "Neg(i)",
+         "Range(k, e, o)", "ReduceMax(i)", "ReduceMin(i)", "Sign(i)", "Sub(i, i)")  # fmt: skip
+TRUTHS = ("And(b, b)", "Or(b, b)", "Xor(b, b)", "Not(b)")
+GIVEN = """a (int64[2] x) => (int64[2] y) <int64[2] i = {1,2}, int64 k = {0}, int64 o = {1},
+    int64 e = {2}, bool[2] b = {0,1}>"""
+
+
+@pytest.mark.parametrize("made", [*WHOLE, *TRUTHS])
+def test_operators_with_one_right_answer_are_folded(made: str) -> None:
+    last = "Where(t, x, i)" if made in TRUTHS else "Add(x, t)"
+    found = folding(f"{GIVEN} {{ t = {made} y = {last} }}")
+    assert [each.name for each in found.facts.tensors] == ["t"]
+
+
+@pytest.mark.parametrize("made", ["ReduceSum(i)", "ReduceProd(i)", "Div(i, i)", "Pow(i, i)"])
+def test_operators_of_whole_numbers_that_may_differ_are_not_folded(made: str) -> None:
+    assert not folding(f"{GIVEN} {{ t = {made} y = Add(x, t) }}").facts.tensors
+
+
+TYPES = {"float16": 10, "float": 1, "double": 11}
+
+
+@pytest.mark.parametrize("one", TYPES)
+@pytest.mark.parametrize("other", TYPES)
+def test_floats_are_cast_to_what_is_as_wide_or_wider(one: str, other: str) -> None:
+    text = f"""a ({other}[1] x) => ({other}[1] y) <{one}[1] c = {{1}}>
+        {{ t = Cast <to = {TYPES[other]}> (c) y = Add(x, t) }}"""
+    names = list(TYPES)
+    is_wider = names.index(other) >= names.index(one)
+    assert bool(folding(text).facts.tensors) is is_wider
 
 
 def test_without_constants_the_program_is_the_same_object() -> None:

@@ -70,6 +70,14 @@ def test_ops_run_together_that_pay_for_one_another() -> None:
     assert sweep(graph, Sweep(Way.BACKWARD, path)) == [0, 1, 2, 3, 4, 5, 6]
 
 
+def test_the_last_reader_of_a_tensor_runs_as_soon_as_the_others_have() -> None:
+    # Op 1 leaves op 2 alone to read tensor 0, of 9 bytes; op 3 can do without either.
+    graph = graph_of([[], [0], [0], [1], [1, 2, 3]], [9, 5, 2, 9, 1], [4])
+    order = sweep(graph, Sweep(Way.FORWARD, [0, 1, 3, 4]))
+    assert order == [0, 1, 2, 3, 4]
+    assert peak(graph, order) == 17
+
+
 def test_gradients_are_added_up_as_they_come() -> None:
     graph = gradients(6)
     order = sweep(graph, Sweep(Way.FORWARD, longest_path(graph)))

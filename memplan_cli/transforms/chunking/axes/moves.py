@@ -63,14 +63,13 @@ def _transpose(node: Node) -> tuple[Split, ...]:
 
 
 def _off(node: Node, axes: Iterable[int]) -> tuple[Split, ...]:
-    """Split all inputs of the first's rank, and all outputs, along every axis but some."""
+    """Split all inputs and all outputs along every axis but some."""
     read = node.shape(0) or ()
     gone = {axis % len(read) for axis in axes}
-    whole = [at for at, shape in enumerate(node.inputs) if shape and len(shape) == len(read)]
     return tuple(
         node.split(
             dim,
-            {at: Part(axis) for at in whole},
+            {at: Part(axis) for at in range(len(node.inputs))},
             {at: Part(axis) for at, shape in enumerate(node.outputs) if shape},
         )
         for axis, dim in enumerate(read)

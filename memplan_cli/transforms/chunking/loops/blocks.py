@@ -42,7 +42,7 @@ def without_unread(program: Program, before: Program) -> Program:
             break
         ops = left
     body = replace(program.body, ops=tuple(ops))
-    used = {*body.inputs, *body.outputs, *program.overridable}
+    used = {*body.inputs, *program.overridable}
     for block, op in walk(body):
         used.update(op.inputs, op.outputs, block.outputs)
         used.update(var for inner in op.bodies for var in (*inner.inputs, *inner.outputs))

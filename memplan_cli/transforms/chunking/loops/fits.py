@@ -11,7 +11,6 @@ from memplan_cli.core.symbolic.bounds import range_of
 from memplan_cli.core.symbolic.dims import as_dim, parse_dim
 from memplan_cli.core.symbolic.polynomials import names_in
 from memplan_cli.transforms.chunking.axes.table import operator
-from memplan_cli.transforms.chunking.axes.terms import Role
 from memplan_cli.transforms.chunking.kernels import SUMS, keeps_bits
 from memplan_cli.transforms.chunking.loops.sized import same_split
 from memplan_cli.transforms.chunking.ranges import computed_for, result_part
@@ -163,7 +162,7 @@ def _of_products(graph: Graph, region: Region, program: Program, bounds: Bounds)
     """Return the samples that a piece must have: a product of one row has a kernel of its own."""
     for at, split in region.splits.items():
         node = graph.node(at)
-        if node is None or split.role is not Role.FREE or not _is_flat_product(node):
+        if node is None or not _is_flat_product(node):
             continue
         made = program.vars[graph.ops[at].outputs[0]].shape or ()
         part = split.outputs[0]
