@@ -24,7 +24,7 @@ from memplan_cli.transforms.chunking.region import Region, regions_of
 from memplan_cli.transforms.chunking.rewrite import Chunked, chunked
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from memplan_cli.core.program import Op, Program, VarId
     from memplan_cli.core.symbolic.sizes import Size
@@ -41,6 +41,9 @@ _COUNTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 
 _LEAST_GAIN = 0.9
 """Twice the pieces have to lower a step to so much of it, or no more are tried."""
+
+_LEAST_NEARER = 0.7
+"""Or else what is beyond the budget has to come down to so much of it."""
 
 _MOST_MOVES = 400
 
@@ -100,7 +103,7 @@ def search(graph: Graph, terms: Terms, budget: float) -> Found:
         terms: What is planned, what is pinned, what may share bytes.
         budget: Bytes, or a share of the peak as it is where that is no whole number.
     """
-    searcher = _Search(graph, terms, 0)
+    searcher = Search(graph, terms, 0)
     bound = lower_bound(graph, frozenset(terms.sizes), terms.aliasing)
     first = searcher.state(())
     before = first.peak if first is not None else 0
@@ -187,7 +190,9 @@ class _Trial(NamedTuple):
     work: int
 
 
-class _Search:
+class Search:
+    """Programs with regions in pieces, each measured, and moves from one to the next."""
+
     def __init__(self, graph: Graph, terms: Terms, budget: int) -> None:
         self.graph, self.terms, self.budget = graph, terms, budget
         self.most, self._tried = _MOST_TRIED, 0
@@ -220,6 +225,17 @@ class _Search:
         fullest = ops[max(bisect_right(ticks, tick) - 1, 0)]
         return _State(tuple(choices), made, sizes, live, ticks, tuple(largest), tick, fullest)
 
+    def recounted(self, choices: Iterable[Choice]) -> _State | None:
+        """Return the program with these regions, each with what its own steps then have."""
+        state = self.state(tuple(choices))
+        if state is None:
+            return None
+        told = [
+            replace(each, after=state.local(at), work=self._work(state, at))
+            for at, each in enumerate(state.choices)
+        ]
+        return replace(state, choices=tuple(told))
+
     def lowered(self, state: _State, budget: int) -> _State:
         """Return a state that fits a budget, or comes as near as moves lead."""
         self.budget = budget
@@ -238,7 +254,8 @@ class _Search:
                 break
             if found.left < state.peak:
                 tried.append(found)
-                if found.left <= max(self.budget, self._known(found.choices[-1].region)[1]):
+                known, left = self._known(found.choices[-1].region)
+                if known and found.left <= max(self.budget, left):
                     break
         for best in sorted(tried, key=lambda each: (max(each.left, self.budget), each.work)):
             following = self.state(best.choices)
@@ -296,10 +313,10 @@ class _Search:
             found = self.state((*beside, choice))
             if found is None:
                 continue
-            after, work = found.local(len(beside)), self._work(found, region)
+            after, work = found.local(len(beside)), self._work(found, len(beside))
             told = replace(choice, after=after, work=work)
             left = max(after, found.at(state.fullest))
-            is_less = left <= max(self.budget, last * _LEAST_GAIN)
+            is_less = left <= max(self.budget, self._enough(last))
             if not is_less and more_than and count < 2 * tried:
                 continue
             if not is_less and more_than:
@@ -307,13 +324,20 @@ class _Search:
             yield _Trial((*others, told), left, work)
             if after <= self.budget:
                 return
-            if after <= last * _LEAST_GAIN:
+            if after <= self._enough(last):
                 last, tried = after, count
             elif count >= 2 * tried:
                 return
 
-    def _work(self, found: _State, region: Region) -> int:
-        program, (first, last) = found.made.program, found.made.places[-1]
+    def _enough(self, last: int) -> float:
+        """Return what a step has to be lowered to for more pieces to be tried."""
+        beyond = max(last - self.budget, 0)
+        return max(last * _LEAST_GAIN, self.budget + beyond * _LEAST_NEARER)
+
+    def _work(self, found: _State, number: int) -> int:
+        """Return what the pieces of a region take more than its ops did."""
+        program, (first, last) = found.made.program, found.made.places[number]
+        region = found.choices[number].region
         pieces = sum(op_cost(op, program.vars).work for op in program.body.ops[first:last])
         ops = [self.graph.ops[at] for at in region.splits if at not in region.copied]
         before = sum(op_cost(op, self.graph.program.vars).work for op in ops)
