@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from memplan_cli.settings.settings import Settings
     from memplan_cli.transforms.chunking.axes.terms import Facts
     from memplan_cli.transforms.chunking.loops.search import Loops
-    from memplan_cli.transforms.chunking.search import Choice, Found
+    from memplan_cli.transforms.chunking.search import Found
+    from memplan_cli.transforms.chunking.state import Choice
 
 _MANY_NODES = 2000
 """Nodes more than which pieces are loops, where loops meet the budget as well."""

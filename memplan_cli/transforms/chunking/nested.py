@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.chunks import Cut
 from memplan_cli.transforms.chunking.graph import Graph
-from memplan_cli.transforms.chunking.search import Found, Search, search, sizes_with
+from memplan_cli.transforms.chunking.search import Found, Search, search
+from memplan_cli.transforms.chunking.state import sizes_with
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from memplan_cli.transforms.chunking.search import Choice
+    from memplan_cli.transforms.chunking.state import Choice
     from memplan_cli.transforms.terms import Terms
 
 _MUCH = 0.1

@@ -17,16 +17,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from memplan_cli.analysis.cost import op_cost, total_cost
 from memplan_cli.analysis.storage import measured
 from memplan_cli.core.problem import Problem, pressure
-from memplan_cli.core.program import Origin
-from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.transforms.chunking.bound import Bound, lower_bound
 from memplan_cli.transforms.chunking.region import Region, regions_of
 from memplan_cli.transforms.chunking.rewrite import Chunked, chunked
+from memplan_cli.transforms.chunking.state import Choice, State, sizes_with
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from memplan_cli.core.program import Op, Program, VarId
+    from memplan_cli.core.program import VarId
     from memplan_cli.core.symbolic.sizes import Size
     from memplan_cli.transforms.chunking.graph import Graph
     from memplan_cli.transforms.terms import Terms
@@ -49,25 +48,6 @@ _MOST_MOVES = 400
 
 _MOST_TRIED = 300_000
 """Ops of all programs that are tried: what bounds the time of a search in vain."""
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """One region in pieces, what it saves at its own steps, and what it costs.
-
-    Attributes:
-        region: Its ops, and the tensor that it was grown from.
-        count: Its pieces.
-        before: The bytes of the fullest step when it was chosen.
-        after: Those of the region's own fullest step with it.
-        work: What its pieces take more than its ops did.
-    """
-
-    region: Region
-    count: int
-    before: int
-    after: int
-    work: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,48 +120,6 @@ def _between(before: int, budget: int) -> Iterator[int]:
     yield budget
 
 
-@dataclass(frozen=True, slots=True)
-class _State:
-    choices: tuple[Choice, ...]
-    made: Chunked
-    sizes: Mapping[VarId, Size]
-    live: tuple[tuple[int, int], ...]
-    """Bytes live from each tick on."""
-    ticks: tuple[int, ...]
-    """The tick at which each op begins."""
-    largest: tuple[VarId, ...]
-    """What is live at the fullest tick, the largest first."""
-    tick: int
-    """The fullest."""
-    fullest: Op
-    """The op of the top block that runs there."""
-
-    @property
-    def peak(self) -> int:
-        return max((bytes_ for _, bytes_ in self.live), default=0)
-
-    def local(self, number: int) -> int:
-        """Return the most that is live while a region runs."""
-        first, last = self.made.places[number]
-        return self._most(self.ticks[first], self.ticks[last - 1])
-
-    def at(self, op: Op) -> int:
-        """Return the most that is live while an op runs; 0 where it is in pieces."""
-        for index, each in enumerate(self.made.program.body.ops):
-            if each is op:
-                after = (*self.ticks, self.ticks[-1] + 1)[index + 1]
-                return self._most(self.ticks[index], max(after - 1, self.ticks[index]))
-        return 0
-
-    def _most(self, start: int, end: int) -> int:
-        found = 0
-        for tick, bytes_ in self.live:
-            if tick > end:
-                break
-            found = bytes_ if tick <= start else max(found, bytes_)
-        return found
-
-
 class _Trial(NamedTuple):
     """Regions of which the last is new, what its steps have live then, and what it costs."""
 
@@ -202,7 +140,7 @@ class Search:
         self._patterns: dict[tuple[object, ...], tuple[int, int]] = {}
         """How many pieces regions of the same ops and axes were put in, and what that left."""
 
-    def state(self, choices: Sequence[Choice]) -> _State | None:
+    def state(self, choices: Sequence[Choice]) -> State | None:
         """Return the program with these regions in pieces, measured; None where it is none."""
         made = chunked(self.graph, [(each.region, each.count) for each in choices])
         if made is None:
@@ -223,9 +161,9 @@ class Search:
         ticks = tuple(step.start for step in found.timeline.steps if not step.block.path)
         ops = made.program.body.ops
         fullest = ops[max(bisect_right(ticks, tick) - 1, 0)]
-        return _State(tuple(choices), made, sizes, live, ticks, tuple(largest), tick, fullest)
+        return State(tuple(choices), made, sizes, live, ticks, tuple(largest), tick, fullest)
 
-    def recounted(self, choices: Iterable[Choice]) -> _State | None:
+    def recounted(self, choices: Iterable[Choice]) -> State | None:
         """Return the program with these regions, each with what its own steps then have."""
         state = self.state(tuple(choices))
         if state is None:
@@ -236,7 +174,7 @@ class Search:
         ]
         return replace(state, choices=tuple(told))
 
-    def lowered(self, state: _State, budget: int) -> _State:
+    def lowered(self, state: State, budget: int) -> State:
         """Return a state that fits a budget, or comes as near as moves lead."""
         self.budget = budget
         for _ in range(_MOST_MOVES):
@@ -246,7 +184,7 @@ class Search:
             state = following
         return state
 
-    def step(self, state: _State) -> _State | None:
+    def step(self, state: State) -> State | None:
         """Return the state with the fullest step lowered; None where nothing lowers it."""
         tried: list[_Trial] = []
         for found in self._moves(state):
@@ -268,7 +206,7 @@ class Search:
                     return following
         return None
 
-    def _moves(self, state: _State) -> Iterator[_Trial]:
+    def _moves(self, state: State) -> Iterator[_Trial]:
         for choice, (first, last) in zip(state.choices, state.made.places, strict=True):
             if state.ticks[first] <= state.tick <= state.ticks[last - 1]:
                 yield from self._counted(state, choice.region, choice.count)
@@ -282,7 +220,7 @@ class Search:
         for region in known:
             yield from self._counted(state, region, 0)
 
-    def _seeds(self, state: _State) -> Iterator[VarId]:
+    def _seeds(self, state: State) -> Iterator[VarId]:
         """Yield the largest tensors that are not made in pieces yet."""
         inside = {at for choice in state.choices for at in choice.region.splits}
         for var in state.largest:
@@ -298,7 +236,7 @@ class Search:
             self._regions[var, axis] = tuple(regions_of(self.graph, var, axis))
         return self._regions[var, axis]
 
-    def _counted(self, state: _State, region: Region, more_than: int) -> Iterator[_Trial]:
+    def _counted(self, state: State, region: Region, more_than: int) -> Iterator[_Trial]:
         """Yield a region in more and more pieces, until it fits or more is no gain."""
         ops = set(region.splits)
         others = tuple(c for c in state.choices if ops.isdisjoint(c.region.splits))
@@ -334,7 +272,7 @@ class Search:
         beyond = max(last - self.budget, 0)
         return max(last * _LEAST_GAIN, self.budget + beyond * _LEAST_NEARER)
 
-    def _work(self, found: _State, number: int) -> int:
+    def _work(self, found: State, number: int) -> int:
         """Return what the pieces of a region take more than its ops did."""
         program, (first, last) = found.made.program, found.made.places[number]
         region = found.choices[number].region
@@ -346,16 +284,3 @@ class Search:
 
 def _pattern(graph: Graph, region: Region) -> tuple[object, ...]:
     return tuple((graph.ops[at].type, split) for at, split in sorted(region.splits.items()))
-
-
-def sizes_with(
-    program: Program, before: Program, known: Mapping[VarId, Size]
-) -> Mapping[VarId, Size]:
-    """Return the vars to plan: those that were, less those in pieces, and the pieces."""
-    found = {var: size for var, size in known.items() if var in program.vars}
-    for var, facts in program.vars.items():
-        if var not in before.vars and facts.origin is Origin.OP:
-            size = size_of(facts.shape, facts.dtype)
-            if size is not None:
-                found[var] = size
-    return found
