@@ -45,7 +45,7 @@ class Writer:
     ) -> None:
         """Write the ops that put ranges of an axis together; ``blocked`` as for a slice."""
         told: Mapping[str, Attribute] = {"axis": axis}
-        if axis != ROWS or blocked not in self.graph.blocked:
+        if not self._lies_in_blocks(axis, blocked):
             self.ops.append(Op(name, "Concat", parts, (made,), (), "", INSERTED, told))
             return
         parts = tuple(self._as_rows(part) for part in parts)
@@ -55,12 +55,15 @@ class Writer:
 
     def slice(self, var: VarId, name: VarId, axis: int, places: Range, blocked: VarId) -> None:
         """Write the ops that take a range of an axis; ``blocked`` says how the var lies."""
-        if axis != ROWS or blocked not in self.graph.blocked:
+        if not self._lies_in_blocks(axis, blocked):
             self.ops.append(self._slice_op(var, name, axis, places))
             return
         rows, taken = self._as_rows(var), self._row_var(name)
         self.ops.append(self._slice_op(rows, taken, axis, places))
         self.reshape(taken, name)
+
+    def _lies_in_blocks(self, axis: int, blocked: VarId) -> bool:
+        return axis == ROWS and blocked in self.graph.blocked
 
     def _as_rows(self, var: VarId) -> VarId:
         """Write a view in which rows are an axis, of a var whose channels lie in blocks."""
