@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from memplan_cli.settings.settings import Settings
     from memplan_cli.transforms.chunking.axes.terms import Facts
     from memplan_cli.transforms.chunking.loops.search import Loops
-    from memplan_cli.transforms.chunking.search import Choice, Found
+    from memplan_cli.transforms.chunking.search import Found
+    from memplan_cli.transforms.chunking.state import Choice
 
 _MANY_NODES = 2000
 """Nodes more than which pieces are loops, where loops meet the budget as well."""
@@ -53,6 +54,7 @@ def in_pieces(
     from memplan_cli.transforms.chunking.graph import Graph
     from memplan_cli.transforms.chunking.loops.measure import Task
     from memplan_cli.transforms.chunking.loops.search import search_loops
+    from memplan_cli.transforms.chunking.nested import search_nested
     from memplan_cli.transforms.chunking.schedule import made_late
     from memplan_cli.transforms.chunking.search import search
 
@@ -63,10 +65,13 @@ def in_pieces(
         return _in_loops(program, scope, settings, facts, budget)
     graph = Graph.of(made_late(program), facts, scope.pinned)
     terms = terms_of(program, scope, settings).resident
-    found = search(graph, terms, budget)
-    allowed = int(budget * found.before) if isinstance(budget, float) else budget
+    by_rows = search(graph, terms, budget)
+    allowed = int(budget * by_rows.before) if isinstance(budget, float) else budget
+    found = by_rows
     if found.peak > allowed:
         found = search_by_columns(graph, terms, found, allowed)
+    if found is by_rows:
+        found = search_nested(graph, terms, found, allowed)
     many = len(found.chunked.program.body.ops) - len(program.body.ops) > _MANY_NODES
     may_loop = settings.target == "portable" and facts.opset >= _LEAST_OPSET
     if may_loop and (many or found.peak > allowed):

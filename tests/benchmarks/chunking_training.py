@@ -31,7 +31,7 @@ from memplan_cli.training.optimizers import Optimizer
 from memplan_cli.training.train_step import Recipe
 from memplan_cli.workflows.train_step import StepFiles, train_step
 
-from .chunking import MIB, mib, ratio
+from .chunking import MIB, mib
 from .chunking_models import gpt2
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def row(folder: Path, name: str, case: Case) -> list[str]:
         mib(before.first_run_peak),
         mib(after.first_run_peak),
         f"{report.chunked.flops_increase + report.recompute.flops_increase:.0%}",
-        ratio(after, before),
+        f"{after.effort / before.effort:.2f}" if after.effort and before.effort else "-",
         "equal" if validation.bit_identical else "other",
         f"{losses[0][0]:.4f} to {losses[0][-1]:.4f}",
         "yes" if losses[0] == losses[1] else "NO",

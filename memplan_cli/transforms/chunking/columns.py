@@ -30,7 +30,8 @@ from memplan_cli.transforms.chunking.across import (
 )
 from memplan_cli.transforms.chunking.graph import Graph
 from memplan_cli.transforms.chunking.schedule import INSERTED
-from memplan_cli.transforms.chunking.search import Found, search, sizes_with
+from memplan_cli.transforms.chunking.search import Found, search
+from memplan_cli.transforms.chunking.state import sizes_with
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -12,22 +12,20 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 from itertools import islice
-from sys import maxsize
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.analysis.cost import op_cost, total_cost
 from memplan_cli.analysis.storage import measured
 from memplan_cli.core.problem import Problem, pressure
-from memplan_cli.core.program import Origin
-from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.transforms.chunking.bound import Bound, lower_bound
 from memplan_cli.transforms.chunking.region import Region, regions_of
 from memplan_cli.transforms.chunking.rewrite import Chunked, chunked
+from memplan_cli.transforms.chunking.state import Choice, State, sizes_with
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from memplan_cli.core.program import Op, Program, VarId
+    from memplan_cli.core.program import VarId
     from memplan_cli.core.symbolic.sizes import Size
     from memplan_cli.transforms.chunking.graph import Graph
     from memplan_cli.transforms.terms import Terms
@@ -43,29 +41,13 @@ _COUNTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 _LEAST_GAIN = 0.9
 """Twice the pieces have to lower a step to so much of it, or no more are tried."""
 
+_LEAST_NEARER = 0.7
+"""Or else what is beyond the budget has to come down to so much of it."""
+
 _MOST_MOVES = 400
 
 _MOST_TRIED = 300_000
 """Ops of all programs that are tried: what bounds the time of a search in vain."""
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """One region in pieces, what it saves at its own steps, and what it costs.
-
-    Attributes:
-        region: Its ops, and the tensor that it was grown from.
-        count: Its pieces.
-        before: The bytes of the fullest step when it was chosen.
-        after: Those of the region's own fullest step with it.
-        work: What its pieces take more than its ops did.
-    """
-
-    region: Region
-    count: int
-    before: int
-    after: int
-    work: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +83,7 @@ def search(graph: Graph, terms: Terms, budget: float) -> Found:
         terms: What is planned, what is pinned, what may share bytes.
         budget: Bytes, or a share of the peak as it is where that is no whole number.
     """
-    searcher = _Search(graph, terms, 0)
+    searcher = Search(graph, terms, 0)
     bound = lower_bound(graph, frozenset(terms.sizes), terms.aliasing)
     first = searcher.state(())
     before = first.peak if first is not None else 0
@@ -138,48 +120,6 @@ def _between(before: int, budget: int) -> Iterator[int]:
     yield budget
 
 
-@dataclass(frozen=True, slots=True)
-class _State:
-    choices: tuple[Choice, ...]
-    made: Chunked
-    sizes: Mapping[VarId, Size]
-    live: tuple[tuple[int, int], ...]
-    """Bytes live from each tick on."""
-    ticks: tuple[int, ...]
-    """The tick at which each op begins."""
-    largest: tuple[VarId, ...]
-    """What is live at the fullest tick, the largest first."""
-    tick: int
-    """The fullest."""
-    fullest: Op
-    """The op of the top block that runs there."""
-
-    @property
-    def peak(self) -> int:
-        return max((bytes_ for _, bytes_ in self.live), default=0)
-
-    def local(self, number: int) -> int:
-        """Return the most that is live while a region runs."""
-        first, last = self.made.places[number]
-        return self._most(self.ticks[first], self.ticks[last - 1])
-
-    def at(self, op: Op) -> int:
-        """Return the most that is live while an op runs; 0 where it is in pieces."""
-        spans = zip(self.ticks, (*self.ticks[1:], maxsize), strict=True)
-        for each, (start, after) in zip(self.made.program.body.ops, spans, strict=True):
-            if each is op:
-                return self._most(start, after - 1)
-        return 0
-
-    def _most(self, start: int, end: int) -> int:
-        found = 0
-        for tick, bytes_ in self.live:
-            if tick > end:
-                break
-            found = bytes_ if tick <= start else max(found, bytes_)
-        return found
-
-
 class _Trial(NamedTuple):
     """Regions of which the last is new, what its steps have live then, and what it costs."""
 
@@ -188,7 +128,9 @@ class _Trial(NamedTuple):
     work: int
 
 
-class _Search:
+class Search:
+    """Programs with regions in pieces, each measured, and moves from one to the next."""
+
     def __init__(self, graph: Graph, terms: Terms, budget: int) -> None:
         self.graph, self.terms, self.budget = graph, terms, budget
         self.most, self._tried = _MOST_TRIED, 0
@@ -198,7 +140,7 @@ class _Search:
         self._patterns: dict[tuple[object, ...], tuple[int, int]] = {}
         """How many pieces regions of the same ops and axes were put in, and what that left."""
 
-    def state(self, choices: Sequence[Choice]) -> _State | None:
+    def state(self, choices: Sequence[Choice]) -> State | None:
         """Return the program with these regions in pieces, measured; None where it is none."""
         made = chunked(self.graph, [(each.region, each.count) for each in choices])
         if made is None:
@@ -219,9 +161,20 @@ class _Search:
         ticks = tuple(step.start for step in found.timeline.steps if not step.block.path)
         ops = made.program.body.ops
         fullest = ops[max(bisect_right(ticks, tick) - 1, 0)]
-        return _State(tuple(choices), made, sizes, live, ticks, tuple(largest), tick, fullest)
+        return State(tuple(choices), made, sizes, live, ticks, tuple(largest), tick, fullest)
 
-    def lowered(self, state: _State, budget: int) -> _State:
+    def recounted(self, choices: Iterable[Choice]) -> State | None:
+        """Return the program with these regions, each with what its own steps then have."""
+        state = self.state(tuple(choices))
+        if state is None:
+            return None
+        told = [
+            replace(each, after=state.local(at), work=self._work(state, at))
+            for at, each in enumerate(state.choices)
+        ]
+        return replace(state, choices=tuple(told))
+
+    def lowered(self, state: State, budget: int) -> State:
         """Return a state that fits a budget, or comes as near as moves lead."""
         self.budget = budget
         for _ in range(_MOST_MOVES):
@@ -231,7 +184,7 @@ class _Search:
             state = following
         return state
 
-    def step(self, state: _State) -> _State | None:
+    def step(self, state: State) -> State | None:
         """Return the state with the fullest step lowered; None where nothing lowers it."""
         tried: list[_Trial] = []
         for found in self._moves(state):
@@ -239,7 +192,8 @@ class _Search:
                 break
             if found.left < state.peak:
                 tried.append(found)
-                if found.left <= max(self.budget, self._known(found.choices[-1].region)[1]):
+                known, left = self._known(found.choices[-1].region)
+                if known and found.left <= max(self.budget, left):
                     break
         for best in sorted(tried, key=lambda each: (max(each.left, self.budget), each.work)):
             following = self.state(best.choices)
@@ -252,7 +206,7 @@ class _Search:
                     return following
         return None
 
-    def _moves(self, state: _State) -> Iterator[_Trial]:
+    def _moves(self, state: State) -> Iterator[_Trial]:
         for choice, (first, last) in zip(state.choices, state.made.places, strict=True):
             if state.ticks[first] <= state.tick <= state.ticks[last - 1]:
                 yield from self._counted(state, choice.region, choice.count)
@@ -266,7 +220,7 @@ class _Search:
         for region in known:
             yield from self._counted(state, region, 0)
 
-    def _seeds(self, state: _State) -> Iterator[VarId]:
+    def _seeds(self, state: State) -> Iterator[VarId]:
         """Yield the largest tensors that are not made in pieces yet."""
         inside = {at for choice in state.choices for at in choice.region.splits}
         for var in state.largest:
@@ -282,7 +236,7 @@ class _Search:
             self._regions[var, axis] = tuple(regions_of(self.graph, var, axis))
         return self._regions[var, axis]
 
-    def _counted(self, state: _State, region: Region, more_than: int) -> Iterator[_Trial]:
+    def _counted(self, state: State, region: Region, more_than: int) -> Iterator[_Trial]:
         """Yield a region in more and more pieces, until it fits or more is no gain."""
         ops = set(region.splits)
         others = tuple(c for c in state.choices if ops.isdisjoint(c.region.splits))
@@ -297,10 +251,10 @@ class _Search:
             found = self.state((*beside, choice))
             if found is None:
                 continue
-            after, work = found.local(len(beside)), self._work(found, region)
+            after, work = found.local(len(beside)), self._work(found, len(beside))
             told = replace(choice, after=after, work=work)
             left = max(after, found.at(state.fullest))
-            is_less = left <= max(self.budget, last * _LEAST_GAIN)
+            is_less = left <= max(self.budget, self._enough(last))
             if not is_less and more_than and count < 2 * tried:
                 continue
             if not is_less and more_than:
@@ -308,13 +262,20 @@ class _Search:
             yield _Trial((*others, told), left, work)
             if after <= self.budget:
                 return
-            if after <= last * _LEAST_GAIN:
+            if after <= self._enough(last):
                 last, tried = after, count
             elif count >= 2 * tried:
                 return
 
-    def _work(self, found: _State, region: Region) -> int:
-        program, (first, last) = found.made.program, found.made.places[-1]
+    def _enough(self, last: int) -> float:
+        """Return what a step has to be lowered to for more pieces to be tried."""
+        beyond = max(last - self.budget, 0)
+        return max(last * _LEAST_GAIN, self.budget + beyond * _LEAST_NEARER)
+
+    def _work(self, found: State, number: int) -> int:
+        """Return what the pieces of a region take more than its ops did."""
+        program, (first, last) = found.made.program, found.made.places[number]
+        region = found.choices[number].region
         pieces = sum(op_cost(op, program.vars).work for op in program.body.ops[first:last])
         ops = [self.graph.ops[at] for at in region.splits if at not in region.copied]
         before = sum(op_cost(op, self.graph.program.vars).work for op in ops)
@@ -323,16 +284,3 @@ class _Search:
 
 def _pattern(graph: Graph, region: Region) -> tuple[object, ...]:
     return tuple((graph.ops[at].type, split) for at, split in sorted(region.splits.items()))
-
-
-def sizes_with(
-    program: Program, before: Program, known: Mapping[VarId, Size]
-) -> Mapping[VarId, Size]:
-    """Return the vars to plan: those that were, less those in pieces, and the pieces."""
-    found = {var: size for var, size in known.items() if var in program.vars}
-    for var, facts in program.vars.items():
-        if var not in before.vars and facts.origin is Origin.OP:
-            size = size_of(facts.shape, facts.dtype)
-            if size is not None:
-                found[var] = size
-    return found
