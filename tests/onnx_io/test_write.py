@@ -367,5 +367,5 @@ def test_words_of_sizes_that_are_not_known_have_their_symbols() -> None:
 
 
 def test_a_graph_that_no_viewer_draws_has_no_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("memplan_cli.onnx_io.writing.annotate._DRAWN", 1)
+    monkeypatch.setattr("memplan_cli.onnx_io.writing.notes._DRAWN", 1)
     assert all("pkg.memplan.memory" not in notes(n) for n in written(parse(FREE)).graph.node)
