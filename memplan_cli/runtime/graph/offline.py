@@ -178,7 +178,7 @@ def _tidied(dump: Path, original: ModelProto, shapes: RuntimeShapes, provider: s
     graph = load_model(dump)
     graph = with_distinct_names(graph) or graph
     count_anew(graph, original)
-    _forget_types(graph)
+    forget_types(graph)
     data = dump.with_name(f"{dump.name}.data")
     if data.exists():
         write_on_pages(graph, data)
@@ -186,7 +186,7 @@ def _tidied(dump: Path, original: ModelProto, shapes: RuntimeShapes, provider: s
     return Dump(dump, shapes or runtime_shapes(dump, provider))
 
 
-def _forget_types(dump: ModelProto) -> None:
+def forget_types(dump: ModelProto) -> None:
     """Drop the declared types that any reader infers, and those of values that are gone.
 
     The runtime declares every value that it ever had in the graph, and a session keeps what is
@@ -194,10 +194,7 @@ def _forget_types(dump: ModelProto) -> None:
     """
     for graph in graphs(dump.graph):
         known = {
-            name
-            for node in graph.node
-            if node.domain not in _STANDARD
-            for name in node.output
+            name for node in graph.node if node.domain not in _STANDARD for name in node.output
         }
         kept = [value for value in graph.value_info if value.name in known]
         del graph.value_info[:]
