@@ -111,7 +111,7 @@ def give_back() -> None:
 
 def trim() -> None:
     """Give back the free memory that the C library keeps; another one than glibc keeps its own."""
-    with suppress(OSError, AttributeError):
+    with suppress(OSError, AttributeError, TypeError):  # Windows opens no library of no name
         ctypes.CDLL(None).malloc_trim(0)
 
 
