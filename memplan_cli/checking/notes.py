@@ -18,12 +18,16 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.placements import Placement
 
 _PREFIX = "pkg.memplan."
+_OF_NODES = ("step", "release", "memory")
 _OF_VALUES = ("arena", "offset", "bytes", "first", "last", "alias_of")
 
 
 def check_notes(subject: Subject, placed: Placed) -> Iterator[str]:
     """Yield where the metadata of the model, its nodes or its values is not the plan's."""
     yield from _of_model(subject)
+    if read(subject.model.metadata_props).get("notes") == "plan":
+        yield from _of_none(subject)
+        return
     said = {release.step: list(release.tensors) for release in subject.plan.releases}
     noted: set[str] = set()
     units = {arena.id: arena.unit for arena in subject.plan.arenas}
@@ -46,6 +50,15 @@ def read(entries: Iterable[StringStringEntryProto]) -> dict[str, str]:
         if key.startswith(_PREFIX):
             found[key[len(_PREFIX) :]] = entry.value
     return found
+
+
+def _of_none(subject: Subject) -> Iterator[str]:
+    """Yield what has notes in a model that says that its plan alone has them."""
+    for region in subject.clock.regions:
+        graph = region.graph
+        for each in (*graph.node, *graph.value_info, *graph.input, *graph.output):
+            if read(each.metadata_props).keys() & {*_OF_NODES, *_OF_VALUES}:
+                yield f"the model has notes on {each.name[:120]!r}, and says that it has none"
 
 
 def _of_model(subject: Subject) -> Iterator[str]:

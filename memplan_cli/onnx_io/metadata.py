@@ -26,6 +26,11 @@ FOLDED = f"{PREFIX}folded"
 WEIGHTS = f"{PREFIX}weights"
 """Of a file whose weights lay in it before: how many bytes, and the file that they are in."""
 
+NOTES = f"{PREFIX}notes"
+"""Of a file without notes on its nodes and values: where they are instead."""
+
+IN_PLAN = "plan"
+
 HARDWARE = f"{PREFIX}hardware"
 """Of such a file: which processor it was made on."""
 

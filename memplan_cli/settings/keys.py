@@ -13,15 +13,7 @@ from typing import TYPE_CHECKING, TypeVar, cast, get_args
 
 from memplan_cli.core.quantities import parse_increase, parse_size
 from memplan_cli.errors import SettingsError
-from memplan_cli.settings.choices import (
-    CacheChoice,
-    ChunkChoice,
-    ExternalWeightsChoice,
-    Level,
-    OrderChoice,
-    PhaseChoice,
-    RecomputeChoice,
-)
+from memplan_cli.settings import choices
 from memplan_cli.settings.written import Value, described, entries, items, wrong
 
 if TYPE_CHECKING:
@@ -206,14 +198,15 @@ KEYS: Mapping[str, Reader] = {
     "mem_param.optimize_train": boolean,
     "mem_param.optimize_test": boolean,
     "mem_param.exclude_blob": names,
-    "level": one_of(*get_args(Level)),
-    "phase": one_of(*get_args(PhaseChoice)),
-    "order": one_of(*get_args(OrderChoice)),
+    "level": one_of(*get_args(choices.Level)),
+    "phase": one_of(*get_args(choices.PhaseChoice)),
+    "order": one_of(*get_args(choices.OrderChoice)),
     "fold_constants": boolean,
-    "external_weights": one_of(*get_args(ExternalWeightsChoice)),
-    "recompute": one_of(*get_args(RecomputeChoice)),
-    "chunk": one_of(*get_args(ChunkChoice)),
-    "kv_cache": one_of(*get_args(CacheChoice)),
+    "external_weights": one_of(*get_args(choices.ExternalWeightsChoice)),
+    "notes": one_of(*get_args(choices.NotesChoice)),
+    "recompute": one_of(*get_args(choices.RecomputeChoice)),
+    "chunk": one_of(*get_args(choices.ChunkChoice)),
+    "kv_cache": one_of(*get_args(choices.CacheChoice)),
     "capacity": positive,
     "checkpoints": names,
     "budget": budget,

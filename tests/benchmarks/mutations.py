@@ -311,7 +311,7 @@ MUTATIONS = (
              "    if loaded.skipped:", "    if False:", _BODIES),
     Mutation("what is never run contradicts nothing", "memplan_cli/shapes/reading.py",
              "if not is_inside(one.var.block, loaded.skipped)]", "if True]", _BODIES),
-    Mutation("a branch that is not taken is written without types", "memplan_cli/onnx_io/writing/annotate.py",
+    Mutation("a branch that is not taken is written without types", "memplan_cli/onnx_io/writing/notes.py",
              "if self._is_inside and 0 in shape:", "if False:", _VALUES),
     Mutation("a value given is of its input's type", "memplan_cli/shapes/given_values.py",
              "    if element != given.data_type:", "    if False:", _VALUES),

@@ -64,6 +64,26 @@ def test_validate_replays_and_measures_what_optimize_wrote(
     assert found["runtime"]["observed"]["original"]["first_run_peak"] > 0
 
 
+@pytest.mark.parametrize("notes", ["model", "plan"])
+def test_validate_believes_a_model_with_notes_and_one_without(
+    samples: Path, tmp_path: Path, notes: str
+) -> None:
+    original, out = samples / "train_mlp.onnx", tmp_path / "out.onnx"
+    memplan("optimize", original, "-o", out, "--notes", notes, "--no-validate", "--quiet")
+    said = [entry.key for node in onnx.load(out).graph.node for entry in node.metadata_props]
+    assert ("pkg.memplan.step" in said) is (notes == "model")
+    done = memplan("validate", out, "--original", original)
+    assert done.exit_code == 0, done.stderr
+
+
+def test_notes_that_are_nowhere_are_a_usage_error(samples: Path, tmp_path: Path) -> None:
+    words = ("-o", tmp_path / "o.onnx", "--notes", "nowhere")
+    done = memplan("optimize", samples / "train_mlp.onnx", *words)
+    assert done.exit_code == 2
+    assert "'auto', 'model', 'plan'" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_plan_of_another_model_is_not_replayed(samples: Path, tmp_path: Path) -> None:
     one, other = tmp_path / "one.onnx", tmp_path / "other.onnx"
     for out, level in ((one, 2), (other, 1)):

@@ -136,6 +136,14 @@ LIES: Mapping[str, Lie] = {
         "flat", lambda told: told.say(told.value("c"), "alias_of", "a"), "its alias_of is a",
     ),
     "a tensor has no notes": ("flat", drop_notes, "no notes on tensor 'c'"),
+    "a tensor has notes in a model that has none": (
+        "without notes", lambda told: told.say(told.value("y"), "offset", 64),
+        "notes on 'y', and says that it has none",
+    ),
+    "a node has notes in a model that has none": (
+        "without notes", lambda told: told.say(told.node("n_f"), "step", 5),
+        "notes on 'n_f', and says that it has none",
+    ),
     "a result of the model has notes": ("flat", note_result, "notes on 'y', .* does not place"),
     "two steps are in each other's place": ("flat", swap_steps, "'n_f' says step 6, it runs at 5"),
     "a node has no step": (

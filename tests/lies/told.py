@@ -76,6 +76,7 @@ def _parsed(text: str) -> onnx.ModelProto:
 
 BASES: dict[str, tuple[str, Settings]] = {
     "flat": (FLAT, Settings(order="keep")),
+    "without notes": (FLAT, Settings(order="keep", notes="plan")),
     "excluded": (FLAT, Settings(order="keep", exclude=("c",))),
     "whole slots": (FLAT, Settings(order="keep", level=0)),
     "slots": (FLAT, Settings(order="keep", level=1)),

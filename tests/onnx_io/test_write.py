@@ -14,6 +14,8 @@ from memplan_cli.core.results.placements import Placement, in_words
 from memplan_cli.onnx_io.load import graph_digest, graphs
 from memplan_cli.onnx_io.metadata import (
     HARDWARE,
+    IN_PLAN,
+    NOTES,
     PREFIX,
     RUNTIME,
     is_offline,
@@ -366,6 +368,41 @@ def test_words_of_sizes_that_are_not_known_have_their_symbols() -> None:
     assert in_words(row, {1: "1"}) == "a: 16 bytes at 32, steps 2 to 4"
 
 
+@pytest.mark.parametrize("text", [NESTED, LOOP, FREE])
+def test_notes_that_the_plan_alone_has_leave_the_model_as_it_was(text: str) -> None:
+    model = parse(text)
+    got = written(model, notes="plan", order="keep")
+    assert notes(got)[NOTES] == IN_PLAN
+    assert read_notes(got)["level"] == "2"
+    del got.metadata_props[:]
+    assert got == model
+
+
+def test_notes_are_in_the_model_where_a_process_takes_little_for_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    small = written(parse(FREE))
+    assert NOTES not in notes(small)
+    assert "pkg.memplan.step" in notes(small.graph.node[0])
+    monkeypatch.setattr("memplan_cli.onnx_io.writing.notes._LITTLE", 0)
+    large, asked = written(parse(FREE)), written(parse(FREE), notes="plan")
+    assert notes(large)[NOTES] == IN_PLAN
+    assert large.graph == asked.graph
+    named = written(parse(FREE), notes="model")
+    assert [notes(node) for node in named.graph.node] == [notes(n) for n in small.graph.node]
+
+
+def test_notes_of_an_earlier_plan_go_where_the_next_has_none() -> None:
+    first = written(parse(NESTED))
+    again = written(first, notes="plan")
+    for graph in graphs(again.graph):
+        for each in (*graph.node, *graph.value_info, *graph.input, *graph.output):
+            assert not notes(each)
+    back = written(again)
+    assert NOTES not in notes(back)
+    assert "pkg.memplan.step" in notes(back.graph.node[0])
+
+
 def test_a_graph_that_no_viewer_draws_has_no_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("memplan_cli.onnx_io.writing.annotate._DRAWN", 1)
+    monkeypatch.setattr("memplan_cli.onnx_io.writing.notes._DRAWN", 1)
     assert all("pkg.memplan.memory" not in notes(n) for n in written(parse(FREE)).graph.node)

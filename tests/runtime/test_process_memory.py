@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 from importlib import import_module
@@ -21,6 +22,7 @@ from memplan_cli.runtime.workers.process_memory import (
     beyond,
     proportional,
     resident,
+    trim,
 )
 from memplan_cli.runtime.workers.session_job import SessionJob
 
@@ -56,6 +58,26 @@ def test_what_a_process_takes_is_seen() -> None:
     assert found is not None
     assert abs(found.private - 64 * MIB) < 2 * MIB
     assert len(block) == 64 * MIB
+
+
+@linux
+def test_what_the_c_library_keeps_is_given_back() -> None:
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, "malloc_trim"):
+        pytest.skip("another C library than glibc keeps no such memory")
+    libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+    blocks = [libc.malloc(16 << 10) for _ in range(2 * MIB // 1024)]
+    for block in blocks:
+        ctypes.memset(block, 1, 16 << 10)
+    for block in blocks[:-1]:  # the last one holds the end of the heap
+        libc.free(block)
+    kept = resident()
+    trim()
+    left = resident()
+    libc.free(blocks[-1])
+    assert kept is not None
+    assert left is not None
+    assert kept.anonymous - left.anonymous > 24 * MIB
 
 
 @linux

@@ -23,7 +23,7 @@ from memplan_cli.cli.options.unused import given, reject_unused
 from memplan_cli.cli.options.validation import COST, validation_options
 from memplan_cli.core.quantities import format_size
 from memplan_cli.errors import SettingsError
-from memplan_cli.settings.choices import ExternalWeightsChoice, TargetChoice
+from memplan_cli.settings.choices import ExternalWeightsChoice, NotesChoice, TargetChoice
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,6 +81,11 @@ def _why_not(plan: Plan) -> str:
     help="Move weights out of a portable file where loading it takes less then (default), or not.",
 )
 @click.option(
+    "--notes",
+    type=click.Choice(get_args(NotesChoice)),
+    help="Write the plan on the model's nodes and values too, for viewers; auto: where it is small.",
+)
+@click.option(
     "--settings-out",
     type=TargetFile(),
     help="Write the recommended session settings as Python, and as JSON beside it.",
@@ -108,6 +113,7 @@ def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
     settings: Chosen,
     target: TargetChoice,
     external_weights: ExternalWeightsChoice | None,
+    notes: NotesChoice | None,
     settings_out: Path | None,
     certificate: Path | None,
     validation: Validation,
@@ -148,7 +154,8 @@ def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
     if target != "portable":
         hint = "leave it out"
         reject_unused(("external_weights",), f"is for --target portable, not {target}", hint)
-    own = replace(own, external_weights=external_weights or own.external_weights)
+    moved = external_weights or own.external_weights
+    own = replace(own, external_weights=moved, notes=notes or own.notes)
     done = workflows.optimize(
         model,
         replace(own, target=target),

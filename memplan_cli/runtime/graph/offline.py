@@ -52,6 +52,9 @@ FREED_AT_ONCE = RUN_AS_WRITTEN.updated(
 """And each tensor's memory goes back to the arena after its last reader."""
 
 
+_STANDARD = ("", "ai.onnx")
+"""Names of the domain whose operators every reader knows."""
+
 COUNTED = re.compile(r"_token_\d+$")
 """What the runtime puts behind a name that is taken."""
 
@@ -159,11 +162,27 @@ def _tidied(dump: Path, original: ModelProto, shapes: RuntimeShapes, provider: s
     graph = load_model(dump)
     graph = with_distinct_names(graph) or graph
     count_anew(graph, original)
+    forget_types(graph)
     data = dump.with_name(f"{dump.name}.data")
     if data.exists():
         write_on_pages(graph, data)
     dump.write_bytes(graph.SerializeToString())
     return Dump(dump, shapes or runtime_shapes(dump, provider))
+
+
+def forget_types(dump: ModelProto) -> None:
+    """Drop the declared types that any reader infers, and those of values that are gone.
+
+    The runtime declares every value that it ever had in the graph, and a session keeps what is
+    declared. Of its own operators it alone knows what they make.
+    """
+    for graph in graphs(dump.graph):
+        known = {
+            name for node in graph.node if node.domain not in _STANDARD for name in node.output
+        }
+        kept = [value for value in graph.value_info if value.name in known]
+        del graph.value_info[:]
+        graph.value_info.extend(kept)
 
 
 def count_anew(dump: ModelProto, original: ModelProto) -> bool:

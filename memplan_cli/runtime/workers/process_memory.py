@@ -106,7 +106,12 @@ def baseline() -> Resident | None:
 def give_back() -> None:
     """Give back what was freed: a session that lay in it would seem to take nothing."""
     gc.collect()
-    with suppress(OSError, AttributeError):  # another C library has no such function
+    trim()
+
+
+def trim() -> None:
+    """Give back the free memory that the C library keeps; another one than glibc keeps its own."""
+    with suppress(OSError, AttributeError, TypeError):  # Windows opens no library of no name
         ctypes.CDLL(None).malloc_trim(0)
 
 

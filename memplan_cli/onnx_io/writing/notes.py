@@ -1,0 +1,218 @@
+"""What a plan says at nodes and values of a model, for viewers, as bytes of metadata."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from dataclasses import dataclass
+from functools import cache, partial
+from json.encoder import encode_basestring as quoted
+from typing import TYPE_CHECKING, Any
+
+from memplan_cli.analysis.liveness import steps
+from memplan_cli.core.compact.columns import Groups, cells
+from memplan_cli.core.results.placements import Placement, in_words
+from memplan_cli.onnx_io.metadata import PREFIX
+from memplan_cli.onnx_io.protobuf import messages
+from memplan_cli.onnx_io.types import element_type
+from memplan_cli.onnx_io.writing.wire import Entries, Field
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
+
+    from onnx import GraphProto, ValueInfoProto
+
+    from memplan_cli.analysis.liveness import Step
+    from memplan_cli.core.program import Program
+    from memplan_cli.core.results.placements import Release
+    from memplan_cli.core.results.plan import Plan
+
+_DRAWN = 5000
+"""Nodes of a graph that viewers draw."""
+
+_OF_NODE, _OF_VALUE = 600, 1700
+"""Bytes that a session holds of the notes on one node, and of those on one value with its type.
+
+Measured in ONNX Runtime 1.31.1, which keeps a model's messages as long as its session.
+"""
+
+_LITTLE = 64 << 10
+"""Bytes of a process that notes may take without being asked for."""
+
+
+def in_model(plan: Plan, nodes: int) -> bool:
+    """Whether the notes on a model's nodes and values are in its file, not in the plan's alone."""
+    chosen = plan.settings.get("notes", "auto")
+    costs = _OF_NODE * nodes + _OF_VALUE * len(plan.tensors)
+    return chosen == "model" or (chosen == "auto" and costs <= _LITTLE)
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """A plan, sorted by where it is written down."""
+
+    steps: Mapping[str, Sequence[Step]]
+    plan: Plan
+    inside: Mapping[str, Sequence[Placement]]
+    """The tensors of each block; nothing where they are all at the top."""
+    unplanned: AbstractSet[str]
+    """What the graph is given and gives: nearly always all that it declares."""
+    dying: _Dying
+    units: Mapping[int, str]
+    """What the integers of each arena are multiples of."""
+    shapes_hold: bool
+    """Whether the shapes are the model's own, and not those of one set of bindings."""
+
+    def entries(self, start: int, end: int, memory: str) -> bytes:
+        """Return the notes of an op's node, by its first tick and its last one."""
+        step_entry, release_entry, memory_entry = _node_entries()
+        entries = step_entry.number(start)
+        dying = self.dying.after(end)
+        if dying:
+            entries += release_entry(f"[{', '.join(map(quoted, dying))}]")
+        return entries + memory_entry(memory) if memory else entries
+
+    def in_words(self, path: str, nodes: int) -> Mapping[str, str]:
+        """Return what is said of each tensor of a block at its node; nothing of large graphs.
+
+        Viewers show what is written at a node, and draw no graph that is larger.
+        """
+        if nodes > _DRAWN:
+            return {}
+        rows = (Placement(*row) for row in cells(self.tensors(path)))
+        return {row.name: in_words(row, self.units) for row in rows}
+
+    def tensors(self, path: str) -> Sequence[Placement]:
+        """Return the tensors of a block, in the order of the plan."""
+        return self.inside.get(path, ()) if self.inside else self.plan.tensors
+
+    @classmethod
+    def of(cls, program: Program, plan: Plan) -> Notes:
+        """Sort a plan by block and by the steps of its order."""
+        clock = steps(program)
+        by_block: dict[str, Sequence[Step]] = {program.body.path: clock}
+        inside: dict[str, list[Placement]] = {}
+        if any(op.bodies for op in program.body.ops):
+            by_path: dict[str, list[Step]] = {}
+            for step in clock:
+                by_path.setdefault(step.block.path, []).append(step)
+            by_block.update(by_path)
+            for tensor in plan.tensors:
+                inside.setdefault(tensor.block, []).append(tensor)
+        bound = ("dims", "shapes", "profile_shapes")
+        shapes_hold = not any(plan.settings.get(name) for name in bound)
+        ends = {*program.body.inputs, *program.body.outputs}
+        unplanned = {program.vars[var].name for var in ends}
+        units = {arena.id: arena.unit for arena in plan.arenas}
+        dying = _Dying(plan.releases)
+        return cls(by_block, plan, inside, unplanned, dying, units, shapes_hold)
+
+
+class _Dying:
+    """The names that are let go of after each node, by its last tick."""
+
+    def __init__(self, releases: Sequence[Release]) -> None:
+        self._ticks = array("q")
+        self._names = Groups(self._read(releases))
+
+    def _read(self, releases: Sequence[Release]) -> Iterator[Sequence[str]]:
+        for tick, names in cells(releases, "step", "tensors"):  # in order of execution
+            self._ticks.append(tick)
+            yield names
+
+    def after(self, tick: int) -> Sequence[str]:
+        """Return the names that a tick is the last one of."""
+        at = bisect_left(self._ticks, tick)
+        is_there = at < len(self._ticks) and self._ticks[at] == tick
+        return self._names.at(at) if is_there else ()
+
+
+_Row = tuple[Any, ...]
+"""The fields of a placement."""
+
+
+class Values:
+    """The notes of a block's values: each is given once, what is left nobody declares."""
+
+    def __init__(self, notes: Notes, path: str, graph: GraphProto) -> None:
+        self._notes, self._is_inside = notes, bool(path)
+        self._rows = partial(cells, notes.tensors(path))
+        self._left: dict[str, _Row] | None = None
+        ends = {value.name for value in (*graph.input, *graph.output)}
+        # A large graph declares nothing else, or nearly everything.
+        if path or graph.value_info or not ends <= notes.unplanned:
+            self._left = {row[0]: row for row in self._rows()}
+        self._place = _Places(_place_entries())
+
+    def entries(self, name: str) -> bytes:
+        """Return the notes of a value, if it has any that were not given yet."""
+        row = self._left.pop(name, None) if self._left else None
+        return b"" if row is None else self._place(row)
+
+    def undeclared(self) -> Iterator[bytes]:
+        """Yield a ValueInfoProto with notes for each value that was not asked for."""
+        types: dict[tuple[str, tuple[int | str, ...]], bytes] = {}
+        named = Field(messages().ValueInfoProto.NAME_FIELD_NUMBER)
+        for row in self._rows() if self._left is None else self._left.values():
+            name, _, dtype, shape, *_ = row
+            if self._is_inside and 0 in shape:
+                continue  # of a branch that is not taken: its type is the nodes' own
+            kind = types.get((dtype, shape))
+            if kind is None:
+                typed = _typed(dtype, shape, self._notes)
+                kind = types[dtype, shape] = typed.SerializeToString()
+            yield named(name.encode()) + kind + self._place(row)
+
+
+def _typed(dtype: str, shape: Sequence[int | str], notes: Notes) -> ValueInfoProto:
+    """Return a value without a name, of a tensor's type."""
+    value: ValueInfoProto = messages().ValueInfoProto()
+    kind = value.type.tensor_type
+    kind.elem_type = element_type(dtype)
+    kind.shape.SetInParent()
+    for dim in shape:
+        # A runtime believes what it reads: a batch that was bound for the plan only
+        # would be folded into the graph.
+        if dim == "?" or not notes.shapes_hold:
+            kind.shape.dim.add()
+        elif isinstance(dim, int):
+            kind.shape.dim.add(dim_value=dim)
+        else:
+            kind.shape.dim.add(dim_param=dim)
+    return value
+
+
+@cache
+def _node_entries() -> tuple[Entries, Entries, Entries]:
+    field = messages().NodeProto.METADATA_PROPS_FIELD_NUMBER
+    step, release, memory = (
+        Entries(field, f"{PREFIX}{key}") for key in ("step", "release", "memory")
+    )
+    return step, release, memory
+
+
+@cache
+def _place_entries() -> tuple[Entries, ...]:
+    field = messages().ValueInfoProto.METADATA_PROPS_FIELD_NUMBER
+    keys = ("arena", "offset", "bytes", "first", "last", "alias_of")
+    return tuple(Entries(field, f"{PREFIX}{key}") for key in keys)
+
+
+class _Places:
+    """The entries that say where a tensor lies and when."""
+
+    def __init__(self, entries: tuple[Entries, ...]) -> None:
+        arena, self._offset, size, self._first, self._last, self._alias = entries
+        self._arena, self._size = cache(arena.number), cache(size.number)  # there are few
+
+    def __call__(self, row: _Row) -> bytes:
+        _, _, _, _, size, arena, offset, _, first, last, alias_of, _ = row
+        entries = (
+            self._arena(arena)
+            + self._offset.number(offset)
+            + self._size(size)
+            + self._first.number(first)
+            + self._last.number(last)
+        )
+        return entries if alias_of is None else entries + self._alias(alias_of)
