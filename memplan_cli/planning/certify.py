@@ -11,6 +11,7 @@ from memplan_cli.core.program import VarId
 from memplan_cli.core.results.certificate import (
     NOT_CHECKABLE,
     ArenaProof,
+    BlockProof,
     Certificate,
     OrderProof,
     RecomputeProof,
@@ -42,46 +43,35 @@ def certificate_of(planned: Planned, original: Program | None = None) -> Certifi
         original: The program before nodes were copied; a bound on recomputation is about it.
     """
     plan, bounds = planned.plan, planned.settings.bounds
+    order, blocks = _order(planned, bounds)
     return Certificate(
         version=VERSION,
         graph_sha256=plan.graph_sha256,
         plan_sha256=plan.digest,
-        order=_order(planned, bounds),
+        order=order,
+        blocks=blocks,
         arenas=tuple(_arena(plan, arena) for arena in plan.arenas),
         recompute=_recompute(planned, bounds, original),
     )
 
 
-def _order(planned: Planned, bounds: Bounds) -> OrderProof | None:
-    from memplan_cli.transforms.ordering.build import (
-        result_bytes,
-        storage_facts,
-        task_graph,
-        tensor_names,
-    )
-    from memplan_cli.transforms.ordering.witness import order_witness
+def _order(
+    planned: Planned, bounds: Bounds
+) -> tuple[OrderProof | None, tuple[BlockProof, ...]]:
+    from memplan_cli.transforms.ordering.build import storage_facts
+    from memplan_cli.transforms.ordering.nested_witness import nested_witness
     from memplan_cli.transforms.terms import Terms
 
     plan, program = planned.plan, planned.program
     bound = plan.report.memory.order_bound
     if bound is None:
-        return None
+        return None, ()
     numbers = {VarId(row.id): row.bytes for row in plan.tensors}
     sizes = _sizes(program, numbers, bounds)
     pinned = [VarId(row.id) for row in plan.tensors if row.pinned is not None]
-    aliasing = aliasing_of(plan.report.level)
-    facts = storage_facts(program, Terms(sizes, pinned, aliasing), numbers)
-    least = {
-        index: result_bytes(op, facts) if op.repeats else 0
-        for index, op in enumerate(program.body.ops)
-        if op.bodies
-    }
-    graph = task_graph(program.body, facts, least)
-    found = order_witness(graph, tensor_names(program.body, facts), bound)
-    if found.method == NOT_CHECKABLE and least:
-        why = "nodes with subgraphs need memory inside of them, which has no witness"
-        return OrderProof(bound, NOT_CHECKABLE, why=why)
-    return found
+    terms = Terms(sizes, pinned, aliasing_of(plan.report.level))
+    facts = storage_facts(program, terms, numbers)
+    return nested_witness(program.body, facts, bound)
 
 
 def _sizes(program: Program, placed: Iterable[VarId], bounds: Bounds) -> dict[VarId, Size]:

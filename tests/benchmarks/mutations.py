@@ -527,7 +527,7 @@ MUTATIONS = (
     Mutation("nothing outside lies between the ops of a region", f"{_CHUNKING}/region.py",
              "            if not _is_convex(graph, ops, at, copied):\n", "            if False:\n", "tests/transforms/test_chunk_regions.py"),
     Mutation("a late fusion frees nothing", FUSIONS,
-             '    refuse_unless(is_late(one), f"{what}: it frees something")\n', "",
+             '    refuse_unless(is_late(tasks, node), f"{what}: it frees something")\n', "",
              "tests/checking/test_fusions.py"),
     Mutation("for what is fused late, nobody else waits", FUSIONS,
              '    refuse_unless(one.succs == {into}, f"{what}: others wait for it too")\n', "",

@@ -123,6 +123,12 @@ def test_a_report_in_json_predicts_both_processes_and_observes_none(model: str) 
         assert runtime["observed"][side]["first_run_peak"] is None
 
 
+def test_a_report_in_json_is_the_same_bytes_whenever_it_is_made(model: str) -> None:
+    first, second = (memplan("report", model, "--format", "json").stdout for _ in range(2))
+    assert first == second
+    assert json.loads(first)["runtime"]["predicted"]["original"]["process"]["load"]
+
+
 def test_a_gate_goes_by_the_predicted_process_of_a_model(model: str) -> None:
     passed = memplan("gate", model, "--metric", "process.run", "--max-memory", "1GiB")
     assert passed.exit_code == 0, passed.output

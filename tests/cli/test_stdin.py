@@ -55,20 +55,21 @@ def test_a_model_on_standard_input_is_read_as_a_file_is(
     assert piped.exit_code == 0, piped.output
     assert "memplan-model-" not in piped.output
     named = run(b"", *("stdin.onnx" if word == "-" else word for word in words))
-    assert steady(json.loads(piped.stdout)) == steady(json.loads(named.stdout))
+    first, second = (json.loads(found.stdout) for found in (piped, named))
+    if "--process" in words:
+        assert_processes_of_one_model(first, second)
+    else:
+        assert first == second
 
 
-def steady(found: Any) -> Any:  # noqa: ANN401 - whatever JSON has
-    """Leave out what two processes of one model differ in."""
-    if isinstance(found, list):
-        return [steady(each) for each in found]
-    if isinstance(found, dict):
-        return {
-            name: steady(each)
-            for name, each in found.items()
-            if name not in ("process", "parts")
-        }
-    return found
+def assert_processes_of_one_model(first: dict[str, Any], second: dict[str, Any]) -> None:
+    """Two processes of one model differ by pages, as a gate allows; nothing else differs."""
+    one, other = first.pop("process"), second.pop("process")
+    for name, found in one.items():
+        assert other[name] == pytest.approx(found, rel=0.02, abs=1_000_000), name
+    assert {part["name"] for part in first.pop("parts")}
+    assert second.pop("parts")
+    assert first == second
 
 
 def test_what_is_written_does_not_say_where_standard_input_was_kept(

@@ -55,7 +55,7 @@ def searched(seed: int, folder: Path) -> Found:
     path = folder / "net.onnx"
     onnx.save(model, path)
     found = Found([])
-    sizes = _sizes(model)
+    sizes = sizes_of(model)
     for level in (0, 1, 2):
         made = plan_model(read_model(path), Settings(level=level, alignment=1))
         data = b"".join(written_model(model, made.program, made.plan))
@@ -71,7 +71,7 @@ def searched(seed: int, folder: Path) -> Found:
     return found
 
 
-def _sizes(model: onnx.ModelProto) -> Mapping[str, int]:
+def sizes_of(model: onnx.ModelProto) -> Mapping[str, int]:
     """Return the bytes of each tensor by name; no two blocks have one name twice."""
     wide = {"bool": 1, "int64": 8, "float32": 4}
     found = {}

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from memplan_cli.checking.certificates.refused import refuse_unless
+from memplan_cli.checking.certificates.tasks import END
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -88,7 +89,7 @@ def _tensor(number: int, tensors: Sequence[str]) -> str:
 
 def _decided(tasks: Tasks, cut: Cut) -> Mapping[int, int]:
     """Return 1 for the groups that surely ran before the step, 0 for those that did not."""
-    ran: dict[int, int] = {cut.node: 0}
+    ran: dict[int, int] = {cut.node: 0, END: 0}
     for start, value in ((cut.before, 1), (cut.after, 0)):
         step = tasks.groups[cut.node]
         stack = [*(step.preds if value else step.succs)]
@@ -175,7 +176,7 @@ class _Sum:
 
     def _maker(self, tensor: str) -> int:
         users, groups = self.tasks.users[tensor], self.tasks.groups
-        return next(user for user in users if tensor in groups[user].begins)
+        return next(u for u in users if u != END and tensor in groups[u].begins)
 
     def _readers(self, tensor: str) -> set[int]:
         return self.tasks.users[tensor] - {self._maker(tensor)}

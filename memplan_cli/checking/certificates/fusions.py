@@ -15,11 +15,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan_cli.checking.certificates.refused import refuse_unless
+from memplan_cli.checking.certificates.tasks import END
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from memplan_cli.checking.certificates.tasks import Task, Tasks
+    from memplan_cli.checking.certificates.tasks import Tasks
     from memplan_cli.core.results.certificate import Fusion
 
 
@@ -41,7 +42,7 @@ def fuse(tasks: Tasks, fusions: Iterable[Fusion]) -> None:
 def _late(tasks: Tasks, node: int, into: int, inner: set[str], what: str) -> None:
     one, other = tasks.groups[node], tasks.groups[into]
     refuse_unless(one.succs == {into}, f"{what}: others wait for it too")
-    refuse_unless(is_late(one), f"{what}: it frees something")
+    refuse_unless(is_late(tasks, node), f"{what}: it frees something")
     taken, saved = tasks.taken(node), tasks.saving(into)
     refuse_unless(one.need <= taken + other.need - saved, f"{what}: its step takes more")
     if other.replaces & inner:
@@ -50,9 +51,12 @@ def _late(tasks: Tasks, node: int, into: int, inner: set[str], what: str) -> Non
     other.need += taken
 
 
-def is_late(task: Task) -> bool:
-    """Whether a group frees nothing."""
-    return not task.replaces and task.touches <= task.begins
+def is_late(tasks: Tasks, group: int) -> bool:
+    """Whether a group frees nothing, as what a block gives is freed by none."""
+    task = tasks.groups[group]
+    return not task.replaces and all(
+        END in tasks.users[tensor] for tensor in task.touches - task.begins
+    )
 
 
 def _early(tasks: Tasks, node: int, into: int, inner: set[str], what: str) -> None:

@@ -54,7 +54,9 @@ def check_states(tasks: Tasks, states: Sequence[Sequence[Move]], bound: int) -> 
         state, known[at] = known[at], None
         refuse_unless(state is not None, f"no move leads to state {at}")
         assert state is not None  # noqa: S101 - for the type checker
-        refuse_unless(state.left, f"state {at} has run everything below the bound")
+        refuse_unless(
+            not walk.has_run_all(state), f"state {at} has run everything below the bound"
+        )
         ends = [walk.run(state, move, f"state {at}") for move in moves]
         if at:
             refuse_unless(all(m.nodes for m in moves), f"a move of state {at} has no nodes")
@@ -78,19 +80,24 @@ class _Walk:
     def __init__(self, tasks: Tasks, bound: int) -> None:
         self._tasks, self._bound = tasks, bound
         self._bit = {group: 1 << at for at, group in enumerate(tasks.groups)}
+        self._bit_of_end = 1 << len(tasks.groups)
         self._preds = {g: self._set(t.preds) for g, t in tasks.groups.items()}
         self._users = {t: self._set(users) for t, users in tasks.users.items()}
         self._taken = {group: tasks.taken(group) for group in tasks.groups}
         self._late = {
             group
             for group, task in tasks.groups.items()
-            if task.succs and is_late(task) and task.need <= self._taken[group]
+            if task.succs and is_late(tasks, group) and task.need <= self._taken[group]
         }
         self._ready_from: list[int] = list(tasks.groups)
-        self.start = _State((1 << len(tasks.groups)) - 1, tasks.always)
+        self.start = _State((self._bit_of_end << 1) - 1, tasks.always)
+
+    def has_run_all(self, state: _State) -> bool:
+        """Whether no group is left; the end, which keeps what the block gives, never runs."""
+        return state.left == self._bit_of_end
 
     def _set(self, groups: Iterable[int]) -> int:
-        return sum(self._bit[group] for group in groups)
+        return sum(self._bit.get(group, self._bit_of_end) for group in groups)
 
     def _step(self, group: int, state: _State) -> tuple[int, int]:
         """Return what is live at a group's step, and what it changes."""

@@ -17,12 +17,16 @@ from memplan_cli.checking.certificates.operators import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from memplan_cli.checking.certificates.tensors import Tensor
-    from memplan_cli.checking.clock import Clock, Node, Region
+    from memplan_cli.checking.clock import Node, Region
 
     Overwrites = Mapping[str, tuple[int, ...]]
+
+
+END = -1
+"""Stands among the users of what a block gives: it is there when all groups have run."""
 
 
 @dataclass(slots=True)
@@ -74,26 +78,33 @@ class Tasks:
 
 
 def read_tasks(
-    clock: Clock,
+    block: Region,
     tensors: Mapping[str, Tensor],
     roots: Mapping[str, str],
     overwrites: Overwrites,
+    inside: Mapping[str, int],
 ) -> Tasks:
-    """Return the nodes of the outermost block, each a group of its own.
+    """Return the nodes of a block, each a group of its own.
 
     Args:
-        clock: The model in the planned order.
+        block: One of the model's, in the planned order. What a subgraph is given is left out.
         tensors: What the plan places.
         roots: The tensor whose bytes each of them shows.
         overwrites: The inputs that an operator's first result may be written over.
+        inside: Bytes that subgraphs need in any order of their nodes, by path.
     """
-    groups = {node.index: Task() for node in clock.top.nodes}
-    always = sum(t.size.coefficient for t in tensors.values() if t.row.pinned is not None)
+    groups = {node.index: Task() for node in block.nodes}
+    always = 0
+    if block.parent is None:
+        always = sum(t.size.coefficient for t in tensors.values() if t.row.pinned is not None)
     tasks = Tasks(groups, {}, {}, always)
-    for node in clock.top.nodes:
-        _add(node, tasks, tensors, roots)
+    given = {roots.get(value.identity, "") for value in block.outputs}
+    for node in block.nodes:
+        _add(node, tasks, tensors, roots, given)
+        if node.repeats:
+            groups[node.index].need += _need_inside(node, tensors, roots, inside)
         _let_replace(node, tasks, overwrites, (tensors, roots))
-    for first, second in _edges(clock.top):
+    for first, second in _edges(block):
         groups[first].succs.add(second)
         groups[second].preds.add(first)
     for tensor, users in list(tasks.users.items()):
@@ -106,14 +117,19 @@ def read_tasks(
 
 
 def _add(
-    node: Node, tasks: Tasks, tensors: Mapping[str, Tensor], roots: Mapping[str, str]
+    node: Node,
+    tasks: Tasks,
+    tensors: Mapping[str, Tensor],
+    roots: Mapping[str, str],
+    given: Collection[str],
 ) -> None:
     task = tasks.groups[node.index]
     for value in node.outputs:
         if value is not None and roots.get(value.identity) == value.identity:
             size = tensors[value.identity].size.coefficient
             if size:
-                tasks.weight[value.identity], tasks.users[value.identity] = size, set()
+                tasks.weight[value.identity] = size
+                tasks.users[value.identity] = {END} if value.identity in given else set()
                 task.begins.add(value.identity)
     # While one of two branches runs, what the other reads may be gone, and no result is there.
     if not node.bodies or node.repeats:
@@ -123,6 +139,24 @@ def _add(
     task.touches = task.begins | {root for root in found if root in tasks.weight}
     for tensor in task.touches:
         tasks.users[tensor].add(node.index)
+
+
+def _need_inside(
+    node: Node,
+    tensors: Mapping[str, Tensor],
+    roots: Mapping[str, str],
+    inside: Mapping[str, int],
+) -> int:
+    """Return what the subgraphs of a node that repeats them need beside its results.
+
+    What they are given is there for as long as the node runs.
+    """
+    known = [body for body in node.bodies if body.path in inside]
+    if not known:
+        return 0
+    given = [v.identity for body in node.bodies for v in body.inputs]
+    own = sum(tensors[v].size.coefficient for v in given if roots.get(v) == v)
+    return own + max(inside[body.path] for body in known)
 
 
 def _let_replace(
@@ -152,6 +186,7 @@ def _let_replace(
             if other is not None and roots.get(other.identity) == root
         ]
         only = all(place in allowed and other is value for place, other in same)
+        only = only and END not in tasks.users[root]
         if only and tensors[value.identity].size == tensors[result.identity].size:
             task.replaces.add(root)
             task.saved = tasks.weight[result.identity]

@@ -26,16 +26,18 @@ from memplan_cli.core.results.certified import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from onnx import GraphProto  # noqa: TID251 - types only; onnx_io makes them
 
     from memplan_cli.checking.certificates.graph import Arrange
+    from memplan_cli.checking.certificates.tasks import Tasks
     from memplan_cli.checking.certificates.tensors import Tensor
-    from memplan_cli.checking.clock import Clock
+    from memplan_cli.checking.clock import Clock, Region
     from memplan_cli.core.program import Shape
     from memplan_cli.core.results.certificate import (
         ArenaProof,
+        BlockProof,
         Certificate,
         OrderProof,
         RecomputeProof,
@@ -115,7 +117,11 @@ class _Subject:
 def _parts(certificate: Certificate, subject: _Subject) -> Iterator[PartVerdict]:
     report = subject.plan.report
     bound, proof = report.memory.order_bound, certificate.order
-    yield from _part("order", bound, proof, partial(_check_order, subject))
+    check_order = partial(_check_order, subject, certificate.blocks)
+    yield from _part("order", bound, proof, check_order)
+    if certificate.blocks and (proof is None or proof.method == NOT_CHECKABLE):
+        reason = "it shows what subgraphs need, and nothing of the order that leans on it"
+        yield PartVerdict("blocks", 0, REFUSED, "", reason)
     by_arena = {each.arena: each for each in certificate.arenas}
     for arena in subject.plan.arenas:
         check = partial(check_arena, arena, subject.tensors, report.level)
@@ -162,13 +168,44 @@ def _part(
         yield PartVerdict(name, bound, VERIFIED, method, "")
 
 
-def _check_order(subject: _Subject, proof: OrderProof) -> None:
+def _check_order(subject: _Subject, blocks: Sequence[BlockProof], proof: OrderProof) -> None:
     plan = subject.plan
     refuse_unless(
         all(arena.unit == "1" for arena in plan.arenas),
         "sizes of the plan depend on symbols, and orders have no one peak",
     )
-    tasks = read_tasks(subject.clock, subject.tensors, subject.roots(), subject.overwrites())
+    regions = {region.path: region for region in subject.clock.regions[1:]}
+    roots, overwrites = subject.roots(), subject.overwrites()
+    inside: dict[str, int] = {}
+    for each in blocks:
+        name = f"block {each.block[:120]!r}"
+        refuse_unless(each.block in regions, f"the model has no {name}")
+        refuse_unless(each.block not in inside, f"{name} has two proofs")
+        region = regions[each.block]
+        tasks = read_tasks(region, subject.tensors, roots, overwrites, inside)
+        _check_block(tasks, region, each.order, inside)
+        inside[each.block] = each.order.bound
+    top = subject.clock.top
+    tasks = read_tasks(top, subject.tensors, roots, overwrites, inside)
+    _check_block(tasks, top, proof, inside)
+
+
+def _check_block(
+    tasks: Tasks, block: Region, proof: OrderProof, inside: Mapping[str, int]
+) -> None:
+    """Refuse a proof that does not show its bound for the nodes of one block."""
+    refuse_unless(proof.method != NOT_CHECKABLE, "a block without a witness is leant on")
+    if proof.method == "inside":
+        own = {body.path for node in block.nodes for body in node.bodies}
+        refuse_unless(
+            proof.inside in own and proof.inside in inside,
+            f"nothing is shown of a subgraph {proof.inside[:120]!r} of one of the nodes",
+        )
+        found = tasks.always + inside[proof.inside]
+        refuse_unless(
+            found >= proof.bound, f"{proof.inside[:120]!r} needs {found}, not {proof.bound}"
+        )
+        return
     fuse(tasks, proof.fusions)
     if proof.method == "search":
         check_states(tasks, proof.states, proof.bound)

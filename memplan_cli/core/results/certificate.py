@@ -111,22 +111,35 @@ class OrderProof:
 
     ``cut``: one step needs as much. ``pair``: of two nodes one runs first, and in either case
     a step needs as much. ``search``: all states that can be reached with less, each with the
-    moves that lead on; none of them has run everything.
+    moves that lead on; none of them has run everything. ``inside``: a subgraph of one of the
+    nodes, whose block is named, needs as much beside what is always live.
     """
 
     json_keys: ClassVar[Keys] = (
         "bound",
         "method",
-        *sparse("tensors", "fusions", "cuts", "states", "why"),
+        *sparse("tensors", "fusions", "cuts", "states", "inside", "why"),
     )
 
     bound: Natural
-    method: Annotated[str, one_of("cut", "pair", "search", NOT_CHECKABLE)]
+    method: Annotated[str, one_of("cut", "pair", "search", "inside", NOT_CHECKABLE)]
     tensors: tuple[str, ...] = ()
     fusions: tuple[Fusion, ...] = ()
     cuts: tuple[Cut, ...] = ()
     states: tuple[tuple[Move, ...], ...] = ()
+    inside: str = ""
     why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockProof:
+    """Why the nodes of a subgraph need as much in any order, beside what the subgraph is given.
+
+    Proofs of the blocks around it count the bound at the subgraph's node.
+    """
+
+    block: str
+    order: OrderProof
 
 
 class SlotLoad(NamedTuple):
@@ -193,7 +206,10 @@ class RecomputeProof:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """The witnesses of one plan, in the layout of ``memplan.certificate/1``."""
+    """The witnesses of one plan, in the layout of ``memplan.certificate/1``.
+
+    ``blocks`` are subgraphs on whose bounds the proof of the order leans, inner ones first.
+    """
 
     schema: ClassVar[str] = SCHEMA
     producer: ClassVar[str] = "memplan"
@@ -204,6 +220,7 @@ class Certificate:
         "graph_sha256",
         "plan_sha256",
         "order",
+        *sparse("blocks"),
         "arenas",
         "recompute",
     )
@@ -214,6 +231,7 @@ class Certificate:
     order: OrderProof | None
     arenas: tuple[ArenaProof, ...]
     recompute: RecomputeProof | None
+    blocks: tuple[BlockProof, ...] = ()
 
     def dumps(self) -> str:
         """Return the certificate file's text: same certificate, same bytes."""

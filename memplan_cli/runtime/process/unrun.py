@@ -16,7 +16,7 @@ from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN
 from memplan_cli.runtime.graph.seen_graph import reordered
 from memplan_cli.runtime.graph.speed import is_slower_as_written
 from memplan_cli.runtime.measuring.resident import loaded_process
-from memplan_cli.runtime.process.foresee import Shown, foresee_process, obstacle
+from memplan_cli.runtime.process.foresee import Shown, foresee_process, obstacle, process_of
 from memplan_cli.runtime.simulation.predict import Executed, predict
 from memplan_cli.runtime.steer import DEFAULTS, recommend_unmeasured
 
@@ -53,26 +53,20 @@ class Sizes:
 def predicted_process(path: Path, settings: RuntimeSettings, at: Sizes) -> ForeseenProcess:
     """Return the process of a model under some settings, attributed.
 
+    The session is made, and what that took is where the prediction goes on from.
+
     Raises:
         UnknownSizeError: it cannot be predicted; what keeps it is said.
         RuntimeUnavailableError: weights are missing, or it does not load, or not run.
     """
     executed = graph_at(path, settings, at)
-    found = _foreseen(path, executed, settings, at.trial)
-    if found is None:
-        why = obstacle(executed, settings)
+    if why := obstacle(executed, settings):
         raise UnknownSizeError(f"the process of {path} cannot be predicted: {why}")
+    shown = Shown(loaded=loaded_process(path, settings, at.trial))
+    found = foresee_process(stored_model(path), executed, settings, shown=shown)
+    if found is None:
+        raise UnknownSizeError(f"the process of {path} cannot be predicted")
     return found
-
-
-def _foreseen(
-    path: Path, executed: Executed, settings: RuntimeSettings, trial: Trial
-) -> ForeseenProcess | None:
-    """Make the session as it will be made, and go on from what that took."""
-    if obstacle(executed, settings):
-        return None
-    shown = Shown(loaded=loaded_process(path, settings, trial))
-    return foresee_process(stored_model(path), executed, settings, shown=shown)
 
 
 def graph_at(path: Path, settings: RuntimeSettings, at: Sizes) -> Executed:
@@ -90,6 +84,9 @@ def graph_at(path: Path, settings: RuntimeSettings, at: Sizes) -> Executed:
 def unrun_facts(path: Path, program: Program, at: Sizes, nodes: Sequence[str]) -> RuntimeFacts:
     """Return the report's block for a model and its planned order, nothing observed.
 
+    Processes are by rules alone: one that is made differs from the next by pages, and a
+    report is the same whenever it is made.
+
     Args:
         path: the model, as it is.
         program: in the planned order, as it would be written.
@@ -105,18 +102,17 @@ def unrun_facts(path: Path, program: Program, at: Sizes, nodes: Sequence[str]) -
     as_it_stands = choice.settings.session.get("graph_optimization_level") is not None
     after = written if as_it_stands else reordered(before, nodes, program)
     nothing = Peaks(None, None)
-    original = _foreseen(path, before, DEFAULTS, at.trial)
-    optimized = _foreseen(path, after, choice.settings, at.trial)
+    stored = stored_model(path)
     return RuntimeFacts(
         name="onnxruntime",
         version=required_version(),
         provider=CPU,
         predicted={
             "original": replace(
-                predict(before, DEFAULTS), process=original.process if original else None
+                predict(before, DEFAULTS), process=process_of(stored, before, DEFAULTS)
             ),
             "optimized": replace(
-                choice.predicted, process=optimized.process if optimized else None
+                choice.predicted, process=process_of(stored, after, choice.settings)
             ),
         },
         observed={"original": nothing, "optimized": nothing},

@@ -98,8 +98,15 @@ RULES: Mapping[str, Rule] = {
 _ALIKE = frozenset({"TopK"})
 """Operators whose results all have the shape of the first."""
 
-_BY_ALL_INPUTS = BY_DATA | {"Range", "Resize", "Upsample"}
-"""Operators whose shapes may hang on any of their inputs' values, of whatever type."""
+_ASKED_WITH_ALL = BY_DATA | {"Resize", "Upsample"}
+"""Operators whose shapes ONNX's inference finds by any of their inputs' values."""
+
+_BY_ALL_INPUTS = _ASKED_WITH_ALL | {"Range"}
+"""Operators whose shapes may hang on any of their inputs' values, of whatever type.
+
+Of floats a rule of ours counts a Range's steps: ONNX's inference counts them in the floats'
+own type, and the runtime does not.
+"""
 
 _SAY_SHAPES = (INT32, INT64, BOOL)
 
@@ -287,8 +294,7 @@ def _alone(values: Values, node: NodeProto) -> Mapping[str, TypeProto]:
     types = {name: values.types[name] for name in inputs if name in values.types}
     if node.op_type in _NOT_ALONE or len(types) < len(inputs):
         return {}
-    # Of floats ONNX's inference counts a Range's steps in their own type, and the runtime does not.
-    everything = node.op_type in _BY_ALL_INPUTS - {"Range"}
+    everything = node.op_type in _ASKED_WITH_ALL
     data = {}
     for name, kind in types.items():
         value = values.of(name) if everything or _may_say_a_shape(kind) else None

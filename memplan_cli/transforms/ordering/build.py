@@ -130,7 +130,8 @@ def task_graph(block: Block, facts: Storage, taken: Mapping[int, int]) -> TaskGr
 
 def tensor_names(block: Block, facts: Storage) -> tuple[VarId, ...]:
     """Return the tensors of a block's graph by their numbers."""
-    begun = (*block.inputs, *(var for op in block.ops for var in op.outputs))
+    given = () if block.path else block.inputs
+    begun = (*given, *(var for op in block.ops for var in op.outputs))
     return tuple(var for var in begun if facts.roots.get(var) == var and facts.numbers[var])
 
 
