@@ -122,7 +122,7 @@ def _measured(
     from memplan_cli.workflows.donate import with_binding
 
     try:
-        account = runtime_account(pair, tell)
+        facts, warnings = runtime_account(pair, tell)
     except RuntimeUnavailableError as error:
         return None, (f"the runtime's memory was not measured: {error}",)
-    return with_binding(account.facts, plan.report.donated.pairs), account.warnings
+    return with_binding(facts, plan.report.donated.pairs), warnings
