@@ -142,10 +142,9 @@ def _light_graph(
     model: Path, out: Path, settings: RuntimeSettings, provider: str
 ) -> RuntimeShapes:
     """Write the graph without its weights; return what the runtime infers, or nothing."""
-    job = _written_to(out, model, settings, provider)
-    return shapes_of(
-        run_job("graph", job, about=model).require(f"{model} does not load")["types"]
-    )
+    job = {**_written_to(out, model, settings, provider), "light": True}
+    found = run_job("dump", job, about=model).require(f"{model} does not load")
+    return shapes_of(found["types"])
 
 
 def _written_to(
