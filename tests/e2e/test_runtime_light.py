@@ -10,7 +10,6 @@ from memplan_cli.core.results.observations import RuntimeSettings
 from memplan_cli.runtime.graph.executed import executed_graph
 from memplan_cli.runtime.measuring.measure import Trial, measure, workspace_of
 from memplan_cli.runtime.simulation.predict import predict
-from memplan_cli.runtime.steer import held_under
 from shared_models import LIGHT, with_random_weights
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ def test_held_is_predicted_within_one_region_of_the_arena(
     without_pattern = plain.updated(RuntimeSettings(session={"enable_mem_pattern": False}))
     workspace = workspace_of(path, without_pattern, trial)
     assert workspace, "kernels of this net ask for some"
-    predicted = held_under(graph, plain, workspace)
+    predicted = predict(graph, plain, workspace=workspace).held
     measured = measure(path, plain, trial)
     assert predicted is not None
     assert measured.held is not None

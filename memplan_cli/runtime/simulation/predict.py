@@ -45,21 +45,26 @@ class Executed:
     provider: str = CPU
 
 
-def predict(executed: Executed, settings: RuntimeSettings | None = None) -> Peaks:
+def predict(
+    executed: Executed,
+    settings: RuntimeSettings | None = None,
+    workspace: Mapping[str, int] | None = None,
+) -> Peaks:
     """Return the peaks of tensors in the first and in later runs, and what is held.
 
     Exact on CPU where every size is known before the run, or was observed in one. ``held``
-    counts no weights, and is off by what kernels' workspace made it grow. Every figure is
-    None where a size or a number of turns depends on data that nobody observed.
+    counts no weights; given the workspace of kernels (`measure.workspace_of`), it is off by
+    one region of the arena at most, without it, by what their workspace made it grow. Every
+    figure is None where a size or a number of turns depends on data that nobody observed.
     """
     settings = settings or RuntimeSettings()
-    model = model_of(executed, settings)
+    model, scratch = model_of(executed, settings), workspace or {}
     arena = Arena(ArenaRules.from_settings(settings.arena))
-    runner = Runner(model, Ledger(arena, {}), CONTROL_FLOW)
+    runner = Runner(model, Ledger(arena, scratch), CONTROL_FLOW)
     try:
         runner.run()
         first = runner.ledger.peak
-        runner.ledger = Ledger(arena, {})
+        runner.ledger = Ledger(arena, scratch)
         runner.run()
     except UnknownBytesError:
         return Peaks(None, None)
