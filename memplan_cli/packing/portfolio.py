@@ -18,7 +18,7 @@ from memplan_cli.packing.pieces import height_of, layout_of, reduce
 from memplan_cli.packing.pools.pool import level0, level1
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from memplan_cli.core.problem import Layout, Problem
     from memplan_cli.packing.pieces import Placement, Reduction
@@ -36,7 +36,6 @@ def portfolio(  # noqa: PLR0913 - knobs by keyword, each with a default
     *,
     work: int = DEFAULT_WORK,
     time_limit: float | None = None,
-    seeds: Iterable[Layout] = (),
     enough: int = 0,
     pools: bool = True,
     progress: Callable[[str], None] | None = None,
@@ -50,7 +49,6 @@ def portfolio(  # noqa: PLR0913 - knobs by keyword, each with a default
             top.
         time_limit: Seconds after which the search stops, whatever work is left. Only cuts
             short: what is found without it is never worse.
-        seeds: Layouts known already; the result is not taller than any of them.
         enough: Bytes below which it matters no more; the search stops at such a layout.
         pools: Whether levels 0 and 1 compete too, and no reuse; not where the caller has them.
         progress: Told that packing begins, and details of it.
@@ -61,9 +59,7 @@ def portfolio(  # noqa: PLR0913 - knobs by keyword, each with a default
     found = layout_of(reduction, cheap)
     if found.proved:
         return found
-    known = [*seeds]
-    if pools:
-        known += level1(problem), level0(problem), naive(problem)
+    known = [level1(problem), level0(problem), naive(problem)] if pools else []
     best = min([found, *known], key=lambda layout: layout.height)
     bound = max(reduction.load * reduction.unit, reduction.floor)
     if best.height > max(bound, enough) and work > 0:

@@ -74,13 +74,13 @@ def why_not(plan: Plan, reuse: Reuse) -> str:
     return _LEFT_ALONE if alone else reuse.reason
 
 
-def refusals(tensors: Sequence[Placement], level: int = 1) -> Iterator[tuple[Placement, str]]:
+def refusals(tensors: Sequence[Placement]) -> Iterator[tuple[Placement, str]]:
     """Yield each tensor that reuses no memory, by its start, and why.
 
     The same as `reuses` says, in a third of the time: to know that nobody lay there before,
     it is enough to know which addresses are taken, and soon all below the top are.
     """
-    pools = _pools(tensors, level)
+    pools = _pools(tensors, 1)
     taken: dict[int, _Taken] = {}
     for tensor in _by_start(tensors):
         if tensor.slot is not None:

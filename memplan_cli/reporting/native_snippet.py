@@ -37,7 +37,7 @@ def c_snippet(settings: RuntimeSettings, model: str, provider: str = CPU) -> str
         "",
         "#include <onnxruntime_c_api.h>",
         "",
-        *_comments(settings, "// "),
+        *_comments(settings),
         "#define MEMPLAN_TRY(call) \\",
         "  do { \\",
         "    OrtStatus* status_ = (call); \\",
@@ -70,7 +70,7 @@ def cpp_snippet(settings: RuntimeSettings, model: str, provider: str = CPU) -> s
     lines = [
         "#include <onnxruntime_cxx_api.h>",
         "",
-        *_comments(settings, "// "),
+        *_comments(settings),
         *_pairs(settings),
         "inline Ort::Session memplan_session(Ort::Env& env) {",
         "  Ort::SessionOptions options;",
@@ -92,12 +92,12 @@ def cpp_snippet(settings: RuntimeSettings, model: str, provider: str = CPU) -> s
     return "\n".join(lines) + "\n"
 
 
-def _comments(settings: RuntimeSettings, mark: str) -> Iterator[str]:
+def _comments(settings: RuntimeSettings) -> Iterator[str]:
     """Yield what the C API cannot be told."""
     for key, default in _WITHOUT_C.items():
         value = settings.session.get(key, default)
         if value != default:
-            yield f"{mark}{key} = {value}: Python alone can set it, the outputs are the same without"
+            yield f"// {key} = {value}: Python alone can set it, the outputs are the same without"
 
 
 def _pairs(settings: RuntimeSettings) -> Iterator[str]:

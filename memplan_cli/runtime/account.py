@@ -16,7 +16,6 @@ from memplan_cli.core.results.observations import RuntimeSettings, Validation
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.onnx_io.weights.stored import stored_model
 from memplan_cli.runtime.confirming import Before, Proof, Written
-from memplan_cli.runtime.facts import caveats
 from memplan_cli.runtime.graph.executed import dump_run
 from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN
 from memplan_cli.runtime.graph.seen_graph import executed_of
@@ -31,6 +30,7 @@ from memplan_cli.runtime.simulation.predict import needs_run, predict
 from memplan_cli.runtime.steer import (
     DEFAULTS,
     Recommendation,
+    caveats,
 )
 
 if TYPE_CHECKING:

@@ -22,6 +22,7 @@ from memplan_cli.runtime.graph.executed import executed_graph, executed_run
 from memplan_cli.runtime.graph.fusions import costly_fusions, without
 from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN, offline_program
 from memplan_cli.runtime.installed import runtime_version
+from memplan_cli.runtime.measured_settings import MOST_RUNS, better_of, recommend, total_of
 from memplan_cli.runtime.measuring.measure import Trial, load_cost, measure
 from memplan_cli.runtime.measuring.observed import observe
 from memplan_cli.runtime.measuring.timing import (
@@ -31,22 +32,18 @@ from memplan_cli.runtime.measuring.timing import (
     slower_note,
     time_ratio,
 )
-from memplan_cli.runtime.probe import version_warning
 from memplan_cli.runtime.proofs.compare import Comparison, compare
 from memplan_cli.runtime.simulation.predict import Executed, needs_run, predict
 from memplan_cli.runtime.steer import (
     DEFAULTS,
-    MOST_RUNS,
     Recommendation,
-    better_of,
-    recommend,
+    caveats,
     recommend_unmeasured,
-    total_of,
 )
 from memplan_cli.runtime.workers.session import resolve_provider
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from memplan_cli.core.results.observations import Peaks
@@ -56,11 +53,6 @@ _WORTH = 0.98
 
 TUNING = "searching settings by measuring"
 """The stage in which each process is counted."""
-
-_OF_ONE_RUN = (
-    "branches, turns or sizes depend on data: what is predicted of the runtime holds for the "
-    "inputs that were measured"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +72,13 @@ class Pair:
     known: RuntimeFacts | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Account:
-    """The report's runtime block, and what has to be said about it."""
-
-    facts: RuntimeFacts
-    warnings: tuple[str, ...] = ()
-
-
-def runtime_account(pair: Pair, progress: Callable[[str], None] | None = None) -> Account:
+def runtime_account(
+    pair: Pair, progress: Callable[[str], None] | None = None
+) -> tuple[RuntimeFacts, tuple[str, ...]]:
     """Predict and measure both models, and choose the written one's settings.
+
+    Returns:
+        The report's runtime block, and what has to be said about it.
 
     Raises:
         RuntimeUnavailableError: weights or the provider are missing, or a model does not
@@ -133,7 +122,7 @@ def runtime_account(pair: Pair, progress: Callable[[str], None] | None = None) -
         settings_sources=best.sources,
         time=ratio,
     )
-    return Account(facts, warnings)
+    return facts, warnings
 
 
 def _searched(tally: Tally, search: Callable[[], Recommendation]) -> Recommendation:
@@ -152,15 +141,6 @@ def _original(pair: Pair, trial: Trial) -> tuple[Peaks, Peaks, tuple[str, ...]]:
     predicted = predict(before, DEFAULTS)
     notes = tuple(caveats(before))
     return predicted, measure(pair.original, DEFAULTS, trial), notes
-
-
-def caveats(graph: Executed) -> Iterator[str]:
-    """Yield why what is predicted of a graph may not be what it takes."""
-    if graph.observed:
-        yield _OF_ONE_RUN
-    other_version = version_warning(graph.provider)
-    if other_version:
-        yield other_version
 
 
 def best_settings(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.workflows.compare import compare_as_written, compare_models
 from memplan_cli.workflows.files.binding import binding_of, run_at
 from memplan_cli.workflows.files.rewriting import Rewriting, RewrittenFiles
+from memplan_cli.workflows.turning import with_turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -114,7 +115,26 @@ def compared(rewriting: Rewriting, path: Path, check: Check) -> Compared:
     return compare(rewriting.compared_with, path, check, binding_of(rewriting.settings))
 
 
-def donated(rewriting: Rewriting, path: Path, verdict: Validation, check: Check) -> Validation:
+def with_verdict(
+    rewriting: Rewriting, path: Path, verdict: Validation, check: Check
+) -> tuple[Plan, tuple[str, ...]]:
+    """Return the plan with the whole verdict in its report, and what was said besides.
+
+    The verdict counts two steps in which each donated pair is one buffer, and a size at which
+    every loop has several pieces; the report has the dims of the run.
+    """
+    verdict = with_turns(rewriting, path, _donated(rewriting, path, verdict, check), check)
+    notes = tuple(by_name(note, rewriting, path) for note in verdict.notes)
+    verdict = replace(verdict, notes=notes)
+    plan = rewriting.planned.plan
+    bindings = {**plan.report.bindings, **run_at(rewriting.settings)}
+    report = replace(plan.report, validation=verdict, bindings=dict(sorted(bindings.items())))
+    return plan.with_report(report), notes
+
+
+def _donated(
+    rewriting: Rewriting, path: Path, verdict: Validation, check: Check
+) -> Validation:
     """Add the verdict on two steps in which each donated pair is one buffer."""
     from memplan_cli.workflows.donate import Donation, with_donation
 
@@ -122,11 +142,3 @@ def donated(rewriting: Rewriting, path: Path, verdict: Validation, check: Check)
     donation = Donation(pairs, offline=rewriting.original is not None)
     models, binding = (rewriting.compared_with, path), binding_of(rewriting.settings)
     return with_donation(verdict, models, donation, check, binding)
-
-
-def with_verdict(rewriting: Rewriting, verdict: Validation) -> Plan:
-    """Return the plan with a verdict in its report, and the dims of the run."""
-    plan = rewriting.planned.plan
-    bindings = {**plan.report.bindings, **run_at(rewriting.settings)}
-    report = replace(plan.report, validation=verdict, bindings=dict(sorted(bindings.items())))
-    return plan.with_report(report)

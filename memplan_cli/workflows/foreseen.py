@@ -6,12 +6,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.files import staged
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.workflows.candidates import (
     Optimized,
     by_name,
     compared,
-    donated,
     finished,
     passed,
     warned,
@@ -19,7 +19,6 @@ from memplan_cli.workflows.candidates import (
 )
 from memplan_cli.workflows.fallbacks import chosen_among
 from memplan_cli.workflows.files.rewriting import RewrittenFiles
-from memplan_cli.workflows.turning import with_turns
 from memplan_cli.workflows.within_bounds import with_range
 
 if TYPE_CHECKING:
@@ -96,16 +95,11 @@ class _Proving:
 
     def proved(self, candidate: Candidate, files: RewrittenFiles, folder: Path) -> Plan:
         """Return the plan with what running the written model says of it."""
-        from memplan_cli.core.files import staged
-
-        rewriting, check = candidate.rewriting, candidate.check
+        rewriting = candidate.rewriting
         with staged(rewriting.targets.model, files.data) as path:
             found = self._found(candidate, path, folder)
-            verdict = donated(rewriting, path, found.verdict, check)
-            verdict = with_turns(rewriting, path, verdict, check)
-            notes = tuple(by_name(note, rewriting, path) for note in verdict.notes)
-            plan = with_verdict(rewriting, replace(verdict, notes=notes))
-            if not verdict.passed:
+            plan, notes = with_verdict(rewriting, path, found.verdict, candidate.check)
+            if not passed(plan):
                 return plan
             caveats = [by_name(each, rewriting, path) for each in found.warnings]
             if self.failure:

@@ -28,7 +28,6 @@ from memplan_cli.reporting.findings.gate import (
 from memplan_cli.reporting.findings.hints import path_word
 from memplan_cli.reporting.findings.snapshot import process_metrics, snapshot_of
 from memplan_cli.settings.sources import layers, read_overrides
-from memplan_cli.workflows.files.binding import binding_alone
 from memplan_cli.workflows.files.file_names import matched
 from memplan_cli.workflows.files.output_files import refuse_targets
 from memplan_cli.workflows.process import process_by_default
@@ -310,8 +309,7 @@ def _served(model: Path, request: Request) -> dict[str, int]:
         )
     settings = request.load(model)
     timeout = DEFAULT_TIMEOUT if settings.run else None
-    given = replace(binding_alone(settings), bounds=settings.bounds)
-    bound = range_settings(model, given, timeout).serving.chosen.bound
+    bound = range_settings(model, settings, timeout).serving.chosen.bound
     return {} if bound is None else {SERVING_BOUND: bound}
 
 

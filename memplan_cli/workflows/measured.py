@@ -9,12 +9,12 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.files import staged
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.workflows.candidates import (
     Optimized,
     by_name,
     compared,
-    donated,
     finished,
     passed,
     warned,
@@ -23,7 +23,6 @@ from memplan_cli.workflows.candidates import (
 from memplan_cli.workflows.fallbacks import timed_among
 from memplan_cli.workflows.files.binding import binding_of
 from memplan_cli.workflows.files.rewriting import RewrittenFiles
-from memplan_cli.workflows.turning import with_turns
 from memplan_cli.workflows.within_bounds import with_range
 
 if TYPE_CHECKING:
@@ -64,18 +63,12 @@ def best_measured(candidates: Sequence[Candidate]) -> Optimized:
 
 
 def _tried(candidate: Candidate, files: RewrittenFiles, known: RuntimeFacts | None) -> Plan:
-    from memplan_cli.core.files import staged
-
     rewriting = candidate.rewriting
     with staged(rewriting.targets.model, files.data) as path:
         candidate.tell("running both models")
         found = compared(rewriting, path, candidate.check)
-        verdict = donated(rewriting, path, found.verdict, candidate.check)
-        verdict = with_turns(rewriting, path, verdict, candidate.check)
-        notes = tuple(by_name(note, rewriting, path) for note in verdict.notes)
-        verdict = replace(verdict, notes=notes)
-        plan = with_verdict(rewriting, verdict)
-        if not verdict.passed:
+        plan, notes = with_verdict(rewriting, path, found.verdict, candidate.check)
+        if not passed(plan):
             return plan
         facts, caveats = _measured(plan, _pair(candidate, path, found, known), candidate.tell)
         plan = plan.with_report(replace(plan.report, runtime=facts))
@@ -122,7 +115,7 @@ def _measured(
     from memplan_cli.workflows.donate import with_binding
 
     try:
-        account = runtime_account(pair, tell)
+        facts, warnings = runtime_account(pair, tell)
     except RuntimeUnavailableError as error:
         return None, (f"the runtime's memory was not measured: {error}",)
-    return with_binding(account.facts, plan.report.donated.pairs), account.warnings
+    return with_binding(facts, plan.report.donated.pairs), warnings

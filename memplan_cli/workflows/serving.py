@@ -10,7 +10,13 @@ from memplan_cli.core.progress import silent
 from memplan_cli.core.results.observations import DEFAULT_TIMEOUT, RuntimeSettings
 from memplan_cli.core.selection import nearest
 from memplan_cli.errors import SettingsError
-from memplan_cli.workflows.files.binding import assumed_in, bind, binding_of, refuse_run
+from memplan_cli.workflows.files.binding import (
+    assumed_in,
+    bind,
+    binding_alone,
+    binding_of,
+    refuse_run,
+)
 from memplan_cli.workflows.files.model_file import bind_whole, read_model
 from memplan_cli.workflows.settings import runs_as_written
 
@@ -163,6 +169,7 @@ def service_of(path: Path, given: Settings, timeout: float) -> tuple[Service, tu
     from memplan_cli.runtime.serving.served import Service
 
     file = read_model(path)
+    given = replace(binding_alone(given), bounds=given.bounds)
     _refuse_bounds(file, given)
     bind(file.model, given)
     most = {name: high for name, (_, high) in given.bounds.items()}

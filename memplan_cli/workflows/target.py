@@ -223,7 +223,10 @@ class _Graphs:
         copy.write_bytes(with_readers(file.model, worth).SerializeToString())
         read = ModelFile.of(copy, load_model(copy))
         as_read = self._program(dump, read)
-        before, after = (self._peak(each) for each in (program, as_read))
+        before, after = (
+            _peak_as_it_stands(each, self.settings, self.provider)
+            for each in (program, as_read)
+        )
         # What is freed at once leaves room that only another order may use.
         costs = _READERS_COST * len(worth)
         worse = before is not None and after is not None and after > before + costs
@@ -244,9 +247,6 @@ class _Graphs:
             return program
         return read_seen(file.lazy, Bindings(dims), known, program, _RUN).program
 
-    def _peak(self, program: Program) -> int | None:
-        return _peak_as_it_stands(program, self.settings, self.provider)
-
     def _plan(self, dump: Dump, file: ModelFile, program: Program) -> Rewriting:
         from memplan_cli.planning.choosing.candidate import Runtime
         from memplan_cli.planning.planner import make_plan
@@ -254,13 +254,11 @@ class _Graphs:
         from memplan_cli.runtime.graph.offline import offline_metadata
         from memplan_cli.runtime.graph.settle import settled
 
-        dims, provider = self.settings.dims, self.provider
-        runtime = Runtime(
-            runtime_aliasing(provider), partial(settled, dims=dims, provider=provider)
-        )
+        settings, provider = self.settings, self.provider
+        settle = partial(settled, dims=settings.dims, provider=provider)
+        runtime = Runtime(runtime_aliasing(provider), settle)
         source = replace(source_of(self.file), block=dump.block)
-        source = knowing(file.model, source, self.settings)
-        settings = self.settings
+        source = knowing(file.model, source, settings)
         if self.seen:
             source = replace(source, warnings=(*source.warnings, _OF_ONE_RUN))
             settings = replace(settings, profile_shapes=True)
@@ -298,6 +296,5 @@ def _peak_as_it_stands(program: Program, settings: Settings, provider: str) -> i
     from memplan_cli.runtime.graph.offline import FREED_AT_ONCE
     from memplan_cli.runtime.simulation.predict import Executed, predict
 
-    return predict(
-        Executed(program, settings.dims, provider=provider), FREED_AT_ONCE
-    ).first_run_peak
+    executed = Executed(program, settings.dims, provider=provider)
+    return predict(executed, FREED_AT_ONCE).first_run_peak

@@ -11,7 +11,6 @@ from memplan_cli.core.quantities import format_size
 from memplan_cli.core.results.observations import CPU, RuntimeSettings
 from memplan_cli.errors import MemplanError
 from memplan_cli.workflows.candidates import warned
-from memplan_cli.workflows.files.binding import binding_alone
 from memplan_cli.workflows.serving import AS_WRITTEN, range_settings
 
 if TYPE_CHECKING:
@@ -64,8 +63,7 @@ def _room() -> int:
 
 def _asked(settings: Settings) -> Settings:
     """Return what was said of sizes, without what was assumed for a run."""
-    given = replace(binding_alone(settings), bounds=settings.bounds)
-    return replace(given, inputs=replace(given.inputs, feeds=None, assumed=None))
+    return replace(settings, inputs=replace(settings.inputs, feeds=None, assumed=None))
 
 
 def _kept(settings: RuntimeSettings) -> RuntimeSettings:

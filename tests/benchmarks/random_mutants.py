@@ -160,7 +160,9 @@ def run(chosen: Sequence[Mutant], most: float, also: Sequence[str]) -> None:
         if verdict == "cold" or (verdict == "survived" and job.mutant.key in again):
             cold.append(job)
     sound = {row.by for row in ends.values() if row.verdict == "killed"}
-    interpreted = set[str]()  # what passes where loops are compiled may fail where they are not
+    interpreted = set[
+        str
+    ]()  # what passes where loops are compiled may fail where they are not
     preload()
     for job in cold:
         passing = interpreted if job.mutant.is_compiled else sound

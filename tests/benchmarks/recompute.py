@@ -23,11 +23,11 @@ from memplan_cli.core.check import Check
 from memplan_cli.core.results.observations import CPU, RuntimeSettings
 from memplan_cli.core.serialization import to_json
 from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN, offline_program
+from memplan_cli.runtime.measured_settings import recommend
 from memplan_cli.runtime.measuring.measure import Trial
 from memplan_cli.runtime.proofs.compare import Comparison, compare
 from memplan_cli.runtime.proofs.donated import donated_steps
 from memplan_cli.runtime.simulation.predict import Executed
-from memplan_cli.runtime.steer import recommend
 from steps_memory import WAYS, held_by_steps
 
 from .alternating import alternate

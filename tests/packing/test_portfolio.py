@@ -12,7 +12,6 @@ from benchmarks.packing_instances import FAMILIES, chain, square, training
 from memplan_cli.core.problem import (
     Buffer,
     BufferId,
-    Layout,
     LiveRange,
     Problem,
     lower_bound,
@@ -122,20 +121,6 @@ def test_a_failure_at_one_capacity_says_nothing_of_a_larger_one() -> None:
 
 def test_without_work_nothing_above_the_bound_is_proved() -> None:
     assert not portfolio(UNREACHABLE, work=0).proved
-
-
-def test_a_seed_that_is_lower_wins() -> None:
-    given = square(400, 7)
-    best = portfolio(given)
-    seeded = portfolio(given, work=0, seeds=[best])
-    assert (seeded.height, seeded.offsets) == (best.height, best.offsets)
-
-
-def test_a_seed_at_the_bound_is_proved_by_being_there() -> None:
-    given = square(400, 7)
-    best = portfolio(given)
-    assert best.height == lower_bound(given)
-    assert portfolio(given, work=0, seeds=[Layout(best.offsets, best.height)]).proved
 
 
 def test_more_work_is_never_worse_and_the_same_work_gives_the_same_layout() -> None:

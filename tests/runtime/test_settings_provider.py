@@ -10,6 +10,7 @@ from memplan_cli.core.bindings import Binding
 from memplan_cli.core.results.observations import CUDA, Peaks, RuntimeSettings
 from memplan_cli.reporting.commands.runtime import SETTINGS
 from memplan_cli.runtime import facts
+from memplan_cli.runtime.measuring import measure
 from memplan_cli.runtime.measuring.measure import Trial
 from memplan_cli.runtime.steer import Recommendation
 
@@ -22,13 +23,13 @@ if TYPE_CHECKING:
 def test_settings_are_for_the_provider_that_they_were_measured_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked: list[object] = []
+    asked: list[str] = []
 
-    def executed_run(*words: object) -> None:
-        asked.append(words[-1])
+    def executed_run(_model: Path, _settings: RuntimeSettings, trial: Trial) -> None:
+        asked.append(trial.runs_on)
 
     found = Recommendation(RuntimeSettings(), Peaks(1, 1), Peaks(1, 1))
-    monkeypatch.setattr(facts, "resolve_provider", {"cuda": CUDA}.__getitem__)
+    monkeypatch.setattr(measure, "resolve_provider", {"cuda": CUDA}.__getitem__)
     monkeypatch.setattr(facts, "executed_run", executed_run)
     monkeypatch.setattr(facts, "recommend", lambda *_: found)
     monkeypatch.setattr(facts, "_unoptimised", lambda *_: None)

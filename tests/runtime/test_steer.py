@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from memplan_cli.core.results.observations import CPU, CUDA, Peaks, RuntimeSettings
 from memplan_cli.onnx_io.runs.runnable import unread_outputs, with_readers
 from memplan_cli.reporting.snippet import settings_snippet
+from memplan_cli.runtime.measured_settings import as_recorded, better_of
 from memplan_cli.runtime.simulation.bfc import ArenaRules
 from memplan_cli.runtime.simulation.predict import Executed, predict
 from memplan_cli.runtime.simulation.region import best_arena, one_chunk
@@ -17,8 +18,6 @@ from memplan_cli.runtime.simulation.requests import held_after, most_in_use
 from memplan_cli.runtime.simulation.trace import Request
 from memplan_cli.runtime.steer import (
     Recommendation,
-    as_recorded,
-    better_of,
     recommend_unmeasured,
 )
 from memplan_cli.runtime.workers.profile import NodeEvent, Recording

@@ -11,7 +11,7 @@ from memplan_cli.core.results.figures import DEFINITIONS
 from memplan_cli.core.serialization import to_json
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.media import renderers
-from memplan_cli.reporting.media.json_text import result_line
+from memplan_cli.reporting.media.json_text import json_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -115,7 +115,7 @@ def _json(written: WrittenStep) -> str:
         "memory": to_json(written.memory),
         "symbolic": dict(written.symbolic),
     }
-    return result_line("train-step", content)
+    return json_line({"schema": "memplan.train-step/1", **content})
 
 
 TRAIN_STEP: Mapping[str, Callable[[WrittenStep], str]] = {

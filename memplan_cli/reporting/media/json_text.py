@@ -16,16 +16,7 @@ def json_text(content: Json) -> str:
 
 def result_json(name: str, content: Json) -> str:
     """Return a result as JSON that says which schema it has; `memplan schema NAME` prints it."""
-    return json_text(_with_schema(name, content))
-
-
-def result_line(name: str, content: Json) -> str:
-    """Return the same on one line."""
-    return json_line(_with_schema(name, content))
-
-
-def _with_schema(name: str, content: Json) -> Json:
-    return {"schema": f"memplan.{name}/1", **content}
+    return json_text({"schema": f"memplan.{name}/1", **content})
 
 
 def json_line(content: Json) -> str:

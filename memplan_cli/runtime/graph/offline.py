@@ -17,11 +17,11 @@ from memplan_cli.onnx_io.interface import free_dims
 from memplan_cli.onnx_io.load import graphs, load_model
 from memplan_cli.onnx_io.metadata import HARDWARE, RUNTIME
 from memplan_cli.onnx_io.weights.on_pages import write_on_pages
+from memplan_cli.runtime.graph.distinct_names import with_distinct_names
 from memplan_cli.runtime.graph.executed import (
     bound_shapes,
     runtime_shapes,
     shapes_of,
-    with_distinct_names,
 )
 from memplan_cli.runtime.installed import hardware
 from memplan_cli.runtime.proofs.compare import require_weights

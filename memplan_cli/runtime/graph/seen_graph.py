@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memplan_cli.core.program import Block
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.runtime.graph.executed import read_graph, with_distinct_names
+from memplan_cli.runtime.graph.distinct_names import with_distinct_names
+from memplan_cli.runtime.graph.executed import read_graph
 from memplan_cli.runtime.graph.offline import COUNTED
 from memplan_cli.runtime.graph.places import events_by_place
 from memplan_cli.runtime.measuring.observed import Event, sorted_out

@@ -235,15 +235,12 @@ def _first_runs(
 
 
 def _job(
-    model: Path,
-    how: Comparison,
-    settings: RuntimeSettings,
-    specs: tuple[FeedSpec, ...],
+    model: Path, how: Comparison, settings: RuntimeSettings, specs: tuple[FeedSpec, ...]
 ) -> dict[str, object]:
     session = SessionJob(model, how.check.provider, specs, settings).exact()
     tolerance = [how.check.rtol, how.check.atol]
-    how_often = {"runs": how.check.runs, "outputs": [], "tolerance": tolerance}
-    return {"session": to_json(session), **how_often}
+    job: dict[str, object] = {"session": to_json(session), "runs": how.check.runs}
+    return job | {"outputs": [], "tolerance": tolerance}
 
 
 def _random(

@@ -16,23 +16,20 @@ from typing import TYPE_CHECKING, cast
 
 from memplan_cli.core.results.observations import UNOPTIMISED, Difference
 from memplan_cli.core.results.plan import check
-from memplan_cli.core.results.timeline import moments
 from memplan_cli.core.serialization import Json, to_json
-from memplan_cli.core.symbolic.sizes import bind_dim, canonical_dim
 from memplan_cli.errors import InvalidLayoutError
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.runs.runnable import random_ops
 from memplan_cli.onnx_io.runs.seeding import write_seeded
 from memplan_cli.runtime.measuring.measure import Trial
 from memplan_cli.runtime.proofs.compare import require_weights
-from memplan_cli.runtime.proofs.places import Place
+from memplan_cli.runtime.proofs.places import Place, heights, places_of
 from memplan_cli.runtime.workers.bits import differences
 from memplan_cli.runtime.workers.worker import Outcome, run_job
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from memplan_cli.core.results.placements import Placement
     from memplan_cli.core.results.plan import Plan
 
 
@@ -148,7 +145,7 @@ def _replayed(model: Path, plan: Plan, trial: Trial) -> Replayed:
     order = _order([node.name for node in graph.node], plan)
     if order is None:
         return Replayed("failed", reason="the plan's order is not of the model's nodes")
-    places, left_out = _places(plan, trial.dims)
+    places, left_out = places_of(plan, trial.dims)
     wanted = {place.name for place in places if place.bytes and not place.block}
     lost = sorted(wanted - {name for node in graph.node for name in node.output})
     if lost:
@@ -163,7 +160,7 @@ def _replayed(model: Path, plan: Plan, trial: Trial) -> Replayed:
         job |= {"outputs": whole["outputs"], "save": False}
         job |= {
             "places": to_json(places),
-            "arenas": dict(_heights(plan, trial.dims)),
+            "arenas": dict(heights(plan, trial.dims)),
             "order": order,
         }
         outcome = run_job("replay", job, timeout=trial.timeout)
@@ -221,72 +218,6 @@ def _against_own_memory(
         if not first.ok:
             return first
         return run_job("replay", {**job, "folder": folder}, timeout=timeout)
-
-
-def _heights(plan: Plan, dims: Mapping[str, int]) -> Iterator[tuple[str, int]]:
-    for arena in plan.arenas:
-        unit = _number(arena.unit, dims)
-        yield str(arena.id), arena.height * (unit or 0)
-
-
-def _number(dim: int | str, dims: Mapping[str, int]) -> int | None:
-    known = canonical_dim(dim) if isinstance(dim, str) else dim
-    value = bind_dim(known, dims)
-    return value if isinstance(value, int) else None
-
-
-def _places(plan: Plan, dims: Mapping[str, int]) -> tuple[list[Place], dict[str, str]]:
-    """Return every tensor with numbers for symbols, and those without a place."""
-    units = {arena.id: _number(arena.unit, dims) for arena in plan.arenas}
-    nodes = _node_at(plan)
-    ends = _ends(plan)
-    found: list[Place] = []
-    # What is excluded is among the refusals and has a place all the same.
-    left_out = {r.name: r.reason for r in plan.report.unplanned if r.name not in plan.by_id}
-    for tensor in plan.tensors:
-        unit = units[tensor.arena]
-        shape = tuple(_number(dim, dims) for dim in tensor.shape)
-        known = tuple(dim for dim in shape if dim is not None)
-        if unit is None or len(known) < len(shape):
-            left_out[tensor.id] = "its size needs the value of a dim that was not given"
-            continue
-        found.append(
-            Place(
-                name=tensor.name,
-                block=tensor.block,
-                dtype=tensor.dtype,
-                shape=known,
-                bytes=tensor.bytes * unit,
-                arena=str(tensor.arena),
-                offset=tensor.offset * unit,
-                # Pinned tensors live on: they are looked at when all is over.
-                dies=-1 if tensor.pinned else nodes.get(ends[tensor.id], -1),
-                pinned=tensor.pinned is not None,
-                buffer=_buffer(tensor),
-            )
-        )
-    return found, left_out
-
-
-def _ends(plan: Plan) -> dict[str, int]:
-    """Return the last tick of each tensor, with those that share its bytes."""
-    last: dict[str, int] = {}
-    for tensor in plan.tensors:
-        buffer = _buffer(tensor)
-        last[buffer] = max(last.get(buffer, 0), tensor.last)
-    return {tensor.id: last[_buffer(tensor)] - 1 for tensor in plan.tensors}
-
-
-def _buffer(tensor: Placement) -> str:
-    return tensor.alias_of or tensor.id
-
-
-def _node_at(plan: Plan) -> dict[int, int]:
-    """Return for each tick the node at the top, by its place in the order, that runs then."""
-    found: dict[int, int] = {}
-    for place, moment in enumerate(moment for moment in moments(plan) if not moment.block):
-        found.update(dict.fromkeys(range(moment.start, moment.end + 1), place))
-    return found
 
 
 def _order(names: Sequence[str], plan: Plan) -> list[int] | None:

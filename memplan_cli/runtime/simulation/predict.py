@@ -58,9 +58,8 @@ def predict(
     figure is None where a size or a number of turns depends on data that nobody observed.
     """
     settings = settings or RuntimeSettings()
-    model = model_of(executed, settings)
+    model, scratch = model_of(executed, settings), workspace or {}
     arena = Arena(ArenaRules.from_settings(settings.arena))
-    scratch = workspace or {}
     runner = Runner(model, Ledger(arena, scratch), CONTROL_FLOW)
     try:
         runner.run()

@@ -51,7 +51,6 @@ JOBS: Mapping[str, str] = {
     "loading": "memplan_cli.runtime.workers.jobs.loading",
     "dump": "memplan_cli.runtime.workers.jobs.dump",
     "offline": "memplan_cli.runtime.workers.jobs.offline",
-    "graph": "memplan_cli.runtime.workers.jobs.graph",
     "replay": "memplan_cli.runtime.workers.jobs.replay",
     "inplace": "memplan_cli.runtime.workers.jobs.inplace",
     "observed": "memplan_cli.runtime.workers.jobs.observed",

@@ -89,7 +89,7 @@ def best_order(  # noqa: PLR0913 - the planner's settings, one by one, all with 
     top = _arrange(program.body, facts, lambda graph: solve(graph, effort, tell))
     programs = {"file": program}
     if nested := any(op.bodies for op in program.body.ops):
-        programs |= _arrangements(program, facts)
+        programs |= _arrangements(program, facts, SCHEDULERS)
         programs["searched"] = replace(program, body=top.block)
         peaks = {name: meter.peak(other) for name, other in programs.items()}
         chosen = min(peaks, key=lambda name: (peaks[name], _moved(program, programs[name])))
@@ -117,7 +117,7 @@ def best_order(  # noqa: PLR0913 - the planner's settings, one by one, all with 
 def simple_orders(
     program: Program, terms: Terms, schedulers: Mapping[str, Scheduler] = SCHEDULERS
 ) -> Iterator[tuple[str, Program]]:
-    """Yield the program in the order of each method of one pass, with the method's name.
+    """Return the program in the order of each method of one pass, with the method's name.
 
     Args:
         program: The ops in the file's order.
@@ -125,10 +125,7 @@ def simple_orders(
         schedulers: The methods by name.
     """
     meter = _Meter(terms, _numbers(terms.sizes, SAMPLE))
-    facts = meter.facts(program)
-    for name, scheduler in schedulers.items():
-        if name != "file":
-            yield name, _arrangement(program, facts, scheduler)
+    return _arrangements(program, meter.facts(program), schedulers)
 
 
 def _relaxed(program: Program, graph: TaskGraph, order: Order, bound: int) -> Program:
@@ -242,12 +239,13 @@ class _Arranged:
         return self.inner.least
 
 
-def _arrangements(program: Program, facts: Storage) -> dict[str, Program]:
-    """Apply each of the simple methods to all blocks of a program."""
-    return {
-        name: program if name == "file" else _arrangement(program, facts, scheduler)
-        for name, scheduler in SCHEDULERS.items()
-    }
+def _arrangements(
+    program: Program, facts: Storage, schedulers: Mapping[str, Scheduler]
+) -> Iterator[tuple[str, Program]]:
+    """Apply each of the simple methods but the file's order to all blocks of a program."""
+    for name, scheduler in schedulers.items():
+        if name != "file":
+            yield name, _arrangement(program, facts, scheduler)
 
 
 def _arrangement(program: Program, facts: Storage, scheduler: Scheduler) -> Program:

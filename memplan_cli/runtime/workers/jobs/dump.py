@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memplan_cli.runtime.workers.session_graph import into, types_of_outputs
+from memplan_cli.runtime.workers.session_graph import into, types_of_outputs, write_graph
 from memplan_cli.runtime.workers.session_job import SessionJob
 
 if TYPE_CHECKING:
@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 def run(job: Json) -> Json:
     """Make the session, and return the types of its outputs.
 
-    With ``out``, the optimised graph is written there, its weights beside it.
+    With ``out``, the optimised graph is written there, its weights beside it; with ``light``,
+    without them, and the types are those of every value in it.
     """
-    out = job.get("out")
-    session = SessionJob.of(job).session(into(Path(str(out))) if out else None)
-    return {"types": types_of_outputs(session)}
+    task, out = SessionJob.of(job), Path(str(job.get("out")))
+    if job.get("light"):
+        return {"types": write_graph(task, out)}
+    return {"types": types_of_outputs(task.session(into(out) if job.get("out") else None))}

@@ -209,7 +209,8 @@ def run(job: Json) -> Json:
     the tensors that lay at their offsets.
     """
     task = SessionJob.of(job)
-    places = from_json(tuple[Place, ...], job["places"], "the job")
+    entries: Any = job["places"]
+    places = [from_json(Place, entry, "the job") for entry in entries]
     replay = _start(task, job["arenas"], [place for place in places if not place.block])
     feed = task.feed()
     replay.values.update({name: _value(value) for name, value in feed.items()})

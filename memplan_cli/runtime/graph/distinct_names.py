@@ -1,0 +1,85 @@
+"""Graphs that the runtime wrote, whose inner graphs have names of their own."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from memplan_cli.onnx_io.load import graphs, subgraphs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from onnx import GraphProto, ModelProto, NodeProto
+
+
+def with_distinct_names(model: ModelProto) -> ModelProto | None:
+    """Return a copy in which inner graphs have names of their own; None if all have them.
+
+    ONNX Runtime 1.31.1 gives the values of an inlined function names that are new in their
+    own graph only: called outside an If and inside, one function defines the same names in
+    both. The file that the runtime then writes is no valid model, and it refuses to load it.
+    """
+    if len(list(islice(graphs(model.graph), 2))) == 1:
+        return None
+    twin = deepcopy(model)
+    taken = set(_defined(model.graph))
+    return twin if _rename_below(twin.graph, taken, frozenset(taken), {}) else None
+
+
+def _defined(graph: GraphProto) -> Iterator[str]:
+    """Yield the names that a graph itself defines."""
+    yield from (value.name for value in graph.input)
+    yield from (tensor.name for tensor in graph.initializer)
+    yield from (tensor.values.name for tensor in graph.sparse_initializer)
+    for node in graph.node:
+        yield from filter(None, node.output)
+
+
+def _rename_below(
+    graph: GraphProto, taken: set[str], outside: frozenset[str], names: Mapping[str, str]
+) -> bool:
+    """Rename what graphs below define again; say whether anything was.
+
+    Args:
+        graph: changed in place.
+        taken: every name given so far, in any graph.
+        outside: names that are seen in the graphs below.
+        names: what names of the graphs above are called now.
+    """
+    changed = False
+    for node in graph.node:
+        for _, inner in subgraphs(node):
+            own = dict.fromkeys(_defined(inner))
+            taken.update(own)
+            new = {name: _fresh(name, taken) for name in own if name in outside}
+            seen = {name: now for name, now in names.items() if name not in own} | new
+            if seen:
+                _rename(inner, seen)
+            below = _rename_below(inner, taken, outside | own.keys() | set(new.values()), seen)
+            changed = changed or bool(new) or below
+    return changed
+
+
+def _fresh(name: str, taken: set[str]) -> str:
+    number = 2
+    while f"{name}_{number}" in taken:
+        number += 1
+    taken.add(f"{name}_{number}")
+    return f"{name}_{number}"
+
+
+def _rename(graph: GraphProto, names: Mapping[str, str]) -> None:
+    """Replace names in one graph, in place."""
+    for value in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
+        value.name = names.get(value.name, value.name)
+    for tensor in graph.sparse_initializer:
+        tensor.values.name = names.get(tensor.values.name, tensor.values.name)
+    for node in graph.node:
+        _rename_node(node, names)
+
+
+def _rename_node(node: NodeProto, names: Mapping[str, str]) -> None:
+    for values in (node.input, node.output):
+        values[:] = [names.get(name, name) for name in values]
