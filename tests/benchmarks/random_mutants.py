@@ -115,7 +115,9 @@ def job_of(mutant: Mutant, covered: Covered, most: float, also: Sequence[str]) -
     if not is_live(mutant) or tests == {""}:
         tests = covered.near(mutant.file)
     first = covered.first(tests, mutant.file, most)
-    named = {test for test in tests if test.split("::")[0] in also}
+    # What imports run may be seen by tests that run no line of the file: a table's keys.
+    known = tests if is_live(mutant) else set(covered.seconds)
+    named = {test for test in known if test.split("::")[0] in also}
     if mutant.operator == "entry":  # tests of an entry of a table often have its name
         words = [word for word in re.findall(r"'(\w+)'", mutant.text) if len(word) > 2]
         named |= {test for test in covered.seconds for word in words if f"[{word}" in test}
