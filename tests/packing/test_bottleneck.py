@@ -189,10 +189,10 @@ def test_filling_is_first_fit_among_all_that_lie_there(
 
     wanted = [NOWHERE] * count
     for buffer in np.flatnonzero(there):
-        wanted[buffer] = lowest_gap(buffer, wanted)
+        wanted[buffer] = lowest_gap(int(buffer), wanted)
     offset = np.array(wanted)
     for buffer in np.flatnonzero(~there):
-        wanted[buffer] = lowest_gap(buffer, wanted)
+        wanted[buffer] = lowest_gap(int(buffer), wanted)
     stacked = np.argsort(offset, kind="stable")
     height = fill(start, end, size, offset, stacked, np.arange(count))
     assert offset.tolist() == wanted
