@@ -67,7 +67,7 @@ def settings_json(settings: Settings) -> Json:
         "order": settings.order,
         # Plans are compared by their digest: what is not asked for is not said.
         **({"fold_constants": True} if settings.fold_constants else {}),
-        **({"notes": settings.notes} if settings.notes != "auto" else {}),
+        **({"notes": settings.notes} if settings.notes != "model" else {}),
         **({"chunk": settings.chunk} if settings.chunk != "none" else {}),
         **({"kv_cache": settings.kv_cache} if settings.kv_cache != "keep" else {}),
         **({"capacity": settings.capacity} if settings.capacity is not None else {}),

@@ -94,7 +94,7 @@ class Settings:
     """The file as it is, in a better order; or the runtime's own optimised graph, ordered."""
     external_weights: ExternalWeightsChoice = "auto"
     """Whether weights leave a portable file where that lowers the peak of loading it."""
-    notes: NotesChoice = "auto"
+    notes: NotesChoice = "model"
     """Whether nodes and values of the file say their plan too: a session holds what they say."""
     alignment: int | None = None
     """Bytes, a power of two; None: 64, or less where 64 would cost more than it packs."""

@@ -83,7 +83,7 @@ def _why_not(plan: Plan) -> str:
 @click.option(
     "--notes",
     type=click.Choice(get_args(NotesChoice)),
-    help="Write the plan on the model's nodes and values too, for viewers; auto: where it is small.",
+    help="Write the plan on the model's nodes and values too (default), or into its own file alone.",
 )
 @click.option(
     "--settings-out",

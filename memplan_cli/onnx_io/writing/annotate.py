@@ -16,7 +16,7 @@ from memplan_cli.core.compact.spool import Parts, spooled
 from memplan_cli.onnx_io.load import subgraphs
 from memplan_cli.onnx_io.metadata import IN_PLAN, NOTES
 from memplan_cli.onnx_io.protobuf import messages
-from memplan_cli.onnx_io.writing.notes import Notes, Values, in_model
+from memplan_cli.onnx_io.writing.notes import Notes, Values
 from memplan_cli.onnx_io.writing.wire import Field, head
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def annotated(
         metadata: What is written into the metadata of the model itself.
     """
     graph = model.graph
-    if not in_model(plan, len(graph.node)):
+    if plan.settings.get("notes") == IN_PLAN:
         declared = spooled(_joined(_value_info(_bytes(value)) for value in graph.value_info))
         around = _Around.of(model, lambda _: b"", {**metadata, NOTES: IN_PLAN})
         return _whole(model, map(_bytes, graph.node), around, declared)

@@ -31,22 +31,6 @@ if TYPE_CHECKING:
 _DRAWN = 5000
 """Nodes of a graph that viewers draw."""
 
-_OF_NODE, _OF_VALUE = 600, 1700
-"""Bytes that a session holds of the notes on one node, and of those on one value with its type.
-
-Measured in ONNX Runtime 1.31.1, which keeps a model's messages as long as its session.
-"""
-
-_LITTLE = 64 << 10
-"""Bytes of a process that notes may take without being asked for."""
-
-
-def in_model(plan: Plan, nodes: int) -> bool:
-    """Whether the notes on a model's nodes and values are in its file, not in the plan's alone."""
-    chosen = plan.settings.get("notes", "auto")
-    costs = _OF_NODE * nodes + _OF_VALUE * len(plan.tensors)
-    return chosen == "model" or (chosen == "auto" and costs <= _LITTLE)
-
 
 @dataclass(frozen=True, slots=True)
 class Notes:
