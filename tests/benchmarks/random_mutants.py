@@ -307,12 +307,7 @@ def main() -> int:
         nargs="*",
         help="Find out which lines these tests run; all if none is named.",
     )
-    parser.add_argument(
-        "--tests",
-        nargs="*",
-        default=(),
-        help="Files of tests to run first.",
-    )
+    parser.add_argument("--tests", nargs="*", default=(), help="Files of tests to run first.")
     parser.add_argument(
         "--seconds", type=float, default=8.0, help="Tests of a mutant take at most."
     )
