@@ -165,7 +165,7 @@ def filled(*dims: int) -> Any:  # noqa: ANN401 - an array
     [
         (Case("MatMul", (filled(16, 8), filled(8, 16))), Role.ROWS, 4),
         (Case("MatMul", (filled(16, 8), filled(8, 16))), Role.COLUMNS, 8),
-        (Case("Attention", [filled(1, 2, 16, 8)] * 3, opset=23), Role.QUERIES, 4),
+        (Case("Attention", (filled(1, 2, 16, 8),) * 3, opset=23), Role.QUERIES, 4),
         (Case("Conv", (filled(1, 2, 16, 16), filled(3, 2, 1, 1))), Role.TILES, 4),
     ],
 )
