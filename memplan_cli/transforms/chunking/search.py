@@ -46,7 +46,7 @@ _LEAST_NEARER = 0.7
 
 _MOST_MOVES = 400
 
-_MOST_TRIED = 300_000
+_MOST_TRIED = 1_000_000
 """Ops of all programs that are tried: what bounds the time of a search in vain."""
 
 
