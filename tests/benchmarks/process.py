@@ -86,7 +86,7 @@ def prepare(name: str, source: Path) -> Json:
 def write(name: str, target: str, dims: dict[str, int]) -> Json:
     """Return what `optimize` says of the file that it writes."""
     folder = OUT / name
-    asked = Settings(target=target, dims=dims)  # type: ignore[arg-type]
+    asked = Settings(target=target, dims=dims, notes="plan")  # type: ignore[arg-type]
     done = workflows.optimize(
         folder / "default.onnx",
         asked,
