@@ -27,6 +27,9 @@ from memplan_cli.packing.pieces import Piece, assemble, layout_of, reduce
 from memplan_cli.packing.repair.ejection_chain import lowered, settle, settled
 from memplan_cli.packing.repair.interval_index import NOWHERE
 from memplan_cli.packing.repair.state import WORK, state_of
+from memplan_cli.packing.search.board import OVERFLOWED, new_state
+from memplan_cli.packing.search.board import WORK as WORK_LEFT
+from memplan_cli.packing.search.depth_first import search
 from memplan_cli.packing.search.exact import Answer, Searcher
 from packing_problems import full_problems, heaviest, is_safe, problems, start_of
 
@@ -198,3 +201,20 @@ def test_filling_is_first_fit_among_all_that_lie_there(
     assert offset.tolist() == wanted
     assert height == max(w + s for w, s in zip(wanted, size, strict=True))
     assert [wanted[each] for each in stacked] == sorted(wanted)
+
+
+@pytest.mark.parametrize("frames", range(2, 9))
+def test_a_search_ends_before_its_stack_does(frames: int) -> None:
+    """Compiled loops write wherever an index says: what lies behind a stack must stay as it was."""
+    problem = square(40, seed=3)
+    searcher = Searcher(heaviest(problem))
+    board, capacity = searcher.board, heaviest(problem).load
+    room = new_state(
+        board, np.zeros(1 << 19, np.uint64), np.ones(len(board.load), np.int64), 9999
+    )
+    memory = np.full((frames + 6, room.frames.shape[1]), -77, np.int64)
+    state = room._replace(frames=memory[:frames])
+    state.registers[WORK_LEFT] = 1 << 20
+    mode = search(board, state, capacity, np.arange(len(board.size)), 0, 0)
+    assert (memory[frames:] == -77).all()
+    assert mode == OVERFLOWED
