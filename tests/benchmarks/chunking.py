@@ -79,7 +79,7 @@ CASES = {
     "whisper_tiny_encoder": Case(10),
     "vit_2048": Case(52),
     "bert_2048": Case(52),
-    "llama_prefill_2048": Case(96),
+    "llama_prefill_2048": Case(110),
     "gpt2_loss_1024": Case(36),
     "sd15_unet": Case(60),
 }

@@ -36,17 +36,21 @@ def free_inputs(report: Report) -> tuple[InputShape, ...]:
     return tuple(each for each in bound if not all(isinstance(d, int) for d in each.shape))
 
 
-def command_with_numbers(report: Report) -> str:
-    """Return a command that gives each dim of the inputs a number; empty where all have one.
+def options_with_numbers(report: Report) -> str:
+    """Return options that give each dim of the inputs a number; empty where all have one.
 
-    Numbers that were given stay: it is a whole command, and not what is added to one.
+    Numbers that were given stay: they are what any command takes in all.
     """
     if not free_inputs(report):
         return ""
     numbers = {name: dim.value for name, dim in report.bindings.items()}
-    return (
-        f"memplan report {path_word(report)} {binding_options(report.model.inputs, numbers)}"
-    )
+    return binding_options(report.model.inputs, numbers)
+
+
+def command_with_numbers(report: Report) -> str:
+    """Return a command that gives each dim of the inputs a number; empty where all have one."""
+    options = options_with_numbers(report)
+    return f"memplan report {path_word(report)} {options}" if options else ""
 
 
 def same_numbers(report: Report) -> str:

@@ -9,7 +9,7 @@ from memplan_cli.core.results.figures import DEFINITIONS
 from memplan_cli.core.symbolic.dims import binding_text
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.findings.assumed import assumed_of, named_dims
-from memplan_cli.reporting.findings.hints import command_with_numbers
+from memplan_cli.reporting.findings.hints import command_with_numbers, options_with_numbers
 from memplan_cli.reporting.plans import runtime
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _SIZES = ("inputs", "outputs", "naive", "live_peak", "resident", "planned", "tot
 
 
 def of_dims(report: Report) -> Iterator[doc.Block]:
-    """Yield which numbers dims have, and the command that says otherwise."""
+    """Yield which numbers dims have, and what says otherwise."""
     yield from (doc.Paragraph(line, "soft") for line in _who_said(report))
     yield from _other_numbers(report)
 
@@ -39,14 +39,14 @@ def _who_said(report: Report) -> Iterator[str]:
 
 
 def _other_numbers(report: Report) -> Iterator[doc.Block]:
-    """Yield what was assumed of the inputs' dims, and the command that says otherwise."""
-    assumed, command = assumed_of(report), command_with_numbers(report)
-    if assumed:
-        yield doc.Paragraph(f"assumed {named_dims(assumed)}; say otherwise with", "soft")
-    elif command:
-        yield doc.Paragraph("with numbers of your own for the dims:", "soft")
-    if command:
-        yield doc.Code((command,), doc.SHELL)
+    """Yield what was assumed of the inputs' dims, and the options that say otherwise."""
+    if assumed := assumed_of(report):
+        said, words = f"assumed {named_dims(assumed)}; say otherwise with", options_with_numbers
+    else:
+        said, words = "with numbers of your own for the dims:", command_with_numbers
+    if code := words(report):
+        yield doc.Paragraph(said, "soft")
+        yield doc.Code((code,), doc.SHELL)
 
 
 def _dims_of(report: Report, source: str) -> dict[str, int]:
