@@ -258,21 +258,32 @@ def _certainty(
         planned = OBSERVED
     words = {
         "weights": EXACT if weights_are_known(program) else PARTIAL,
-        "inputs": EXACT,
-        "outputs": EXACT,
+        **_edges(decided),
         **dict.fromkeys(("naive", "live_peak", "planned"), planned),
     }
-    for name, of in (("inputs", input_bytes), ("outputs", output_bytes)):
-        if of(program, settings.bounds) != of(program):
-            words[name] = BOUND
-    for var in uncounted(program):
-        words["inputs" if var.origin is Origin.INPUT else "outputs"] = PARTIAL
     words["resident"] = weakest(words["outputs"], planned)
     for name in ("weights", "inputs", "outputs", "naive", "live_peak", "resident", "planned"):
         if getattr(memory, name) is None and name not in symbolic:
             words[name] = UNKNOWN
     parts = (words[name] for name in ("weights", "inputs", "outputs", "planned"))
     return {**words, "total": weakest(*parts)}
+
+
+def _edges(decided: Decided) -> dict[str, str]:
+    """Return how sure the bytes of the model's inputs are, and those of its outputs."""
+    program, bounds = decided.program, decided.settings.bounds
+    sides = (
+        ("inputs", input_bytes, program.body.inputs),
+        ("outputs", output_bytes, program.body.outputs),
+    )
+    words = {}
+    for name, bytes_of, values in sides:
+        words[name] = BOUND if bytes_of(program, bounds) != bytes_of(program) else EXACT
+        if not decided.source.seen.isdisjoint(values):
+            words[name] = weakest(words[name], OBSERVED)
+    for var in uncounted(program):
+        words["inputs" if var.origin is Origin.INPUT else "outputs"] = PARTIAL
+    return words
 
 
 def _expressions(decided: Decided) -> dict[str, str]:

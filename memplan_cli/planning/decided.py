@@ -37,6 +37,8 @@ class Source:
     block: int = 0
     """Channels of a block, where the runtime's graph has some in blocks."""
     inputs: tuple[InputShape, ...] = ()
+    seen: frozenset[VarId] = frozenset()
+    """Vars whose sizes nothing but one run told."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,8 @@ class Loaded:
     warnings: tuple[str, ...] = ()
     observed: bool = False
     """Whether some shapes are those of one run, or hang on values that were given."""
+    seen: frozenset[VarId] = frozenset()
+    """The vars whose sizes nothing but that run told."""
     skipped: tuple[str, ...] = ()
     """The paths of the blocks that no run under the binding enters."""
 

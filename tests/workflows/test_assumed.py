@@ -87,6 +87,28 @@ def test_how_often_a_loop_turns_is_drawn_and_what_it_makes_is_seen(tmp_path: Pat
     assert few.memory.planned < many.memory.planned
 
 
+@pytest.mark.parametrize(
+    ("text", "outputs"),
+    [
+        (
+            "g (float[6] x) => (float[6] y, int64[1,n] z) { a = Exp(x) y = Neg(a) z = NonZero(a) }",
+            "observed",
+        ),
+        (
+            "g (float[6] x) => (float[6] y) { n = NonZero(x) s = Cast<to = 1>(n) m = ReduceMax(s) y = Add(x, m) }",
+            "exact",
+        ),
+    ],
+    ids=["decides a result", "decides what lies between"],
+)
+def test_a_result_whose_size_a_run_alone_told_is_not_called_exact(
+    tmp_path: Path, text: str, outputs: str
+) -> None:
+    found = plan(written(tmp_path, text)).report.certainty
+    assert (found["inputs"], found["outputs"]) == ("exact", outputs)
+    assert found["total"] == "observed"
+
+
 def test_what_data_decides_is_read_off_a_run_without_an_option(tmp_path: Path) -> None:
     path = written(tmp_path, PICKED)
     found = plan(path).report

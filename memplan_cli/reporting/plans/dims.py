@@ -41,7 +41,10 @@ def _who_said(report: Report) -> Iterator[str]:
 def _other_numbers(report: Report) -> Iterator[doc.Block]:
     """Yield what was assumed of the inputs' dims, and the options that say otherwise."""
     if assumed := assumed_of(report):
-        said, words = f"assumed {named_dims(assumed)}; say otherwise with", options_with_numbers
+        said, words = (
+            f"assumed {named_dims(assumed)}; say otherwise with",
+            options_with_numbers,
+        )
     else:
         said, words = "with numbers of your own for the dims:", command_with_numbers
     if code := words(report):

@@ -148,6 +148,7 @@ def plan_settled(
 
     settings = replace(found.settings, profile_shapes=found.loaded.observed)
     source = knowing(file.model, source_of(file, found.loaded.warnings), settings)
+    source = replace(source, seen=found.loaded.seen)
     file.lazy.release()
     return make_plan(
         found.loaded.program, settings, source, allocate=allocate, progress=progress

@@ -83,7 +83,9 @@ def read_seen(
         )
         found = replace(found, warnings=(*found.warnings, note))
         filled = _with(filled, {var: filled.vars[var]._replace(shape=(0,)) for var in absent})
-    return replace(found, program=filled, observed=True)
+    inputs = (var for var, of in before.vars.items() if of.origin is Origin.INPUT)
+    unranked = (var for var in inputs if before.vars[var].shape is None)
+    return replace(found, program=filled, observed=True, seen=frozenset((*gaps, *unranked)))
 
 
 def numbers_in(program: Program) -> Known:
