@@ -5,19 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.program import Origin, blocks, intermediates
+from memplan_cli.core.program import blocks, intermediates
 from memplan_cli.core.results.amounts import BoundDim, Memory
-from memplan_cli.core.results.figures import (
-    BOUND,
-    EXACT,
-    OBSERVED,
-    PARTIAL,
-    UNKNOWN,
-    weakest,
-)
 from memplan_cli.core.results.report import ModelFacts, Refusal, Report
 from memplan_cli.core.symbolic.bounds import at_most
 from memplan_cli.core.symbolic.sizes import size_of
+from memplan_cli.planning.certainty import certainty_of
 from memplan_cli.planning.constants import foldable_at
 from memplan_cli.planning.maxima import live_peak_text
 from memplan_cli.planning.totals import (
@@ -34,7 +27,6 @@ from memplan_cli.planning.totals import (
     summed,
     uncounted,
     weight_bytes,
-    weights_are_known,
 )
 
 if TYPE_CHECKING:
@@ -88,7 +80,7 @@ def report_of(decided: Decided, reuses: int) -> Report:
         chunked=_chunks(decided),
         orders={} if silent else decided.candidate.peaks,
         chosen_order=decided.candidate.order,
-        certainty=_certainty(decided, memory, symbolic),
+        certainty=certainty_of(decided, memory, symbolic),
         symbolic=symbolic,
         phases=_parts(decided),
         loss=decided.phases.loss,
@@ -242,48 +234,6 @@ def _needs_before(decided: Decided) -> Needs:
     sizes = {var: size_of(facts.shape, facts.dtype) for var, facts in found.items()}
     known = {var: at_most(size, bounds) for var, size in sizes.items() if size is not None}
     return replace(decided.needs, program=program, sizes=known, measured=None)
-
-
-def _certainty(
-    decided: Decided, memory: Memory, symbolic: Mapping[str, str]
-) -> dict[str, str]:
-    """Return how sure each number is: the intermediates' share a word, the total has the worst."""
-    program, settings, sizes = decided.program, decided.settings, decided.needs.sizes
-    planned = EXACT
-    if len(sizes) < len(intermediates(program)):
-        planned = PARTIAL
-    elif any(size.bound_of for size in sizes.values()):
-        planned = BOUND
-    elif settings.profile_shapes:
-        planned = OBSERVED
-    words = {
-        "weights": EXACT if weights_are_known(program) else PARTIAL,
-        **_edges(decided),
-        **dict.fromkeys(("naive", "live_peak", "planned"), planned),
-    }
-    words["resident"] = weakest(words["outputs"], planned)
-    for name in ("weights", "inputs", "outputs", "naive", "live_peak", "resident", "planned"):
-        if getattr(memory, name) is None and name not in symbolic:
-            words[name] = UNKNOWN
-    parts = (words[name] for name in ("weights", "inputs", "outputs", "planned"))
-    return {**words, "total": weakest(*parts)}
-
-
-def _edges(decided: Decided) -> dict[str, str]:
-    """Return how sure the bytes of the model's inputs are, and those of its outputs."""
-    program, bounds = decided.program, decided.settings.bounds
-    sides = (
-        ("inputs", input_bytes, program.body.inputs),
-        ("outputs", output_bytes, program.body.outputs),
-    )
-    words = {}
-    for name, bytes_of, values in sides:
-        words[name] = BOUND if bytes_of(program, bounds) != bytes_of(program) else EXACT
-        if not decided.source.seen.isdisjoint(values):
-            words[name] = weakest(words[name], OBSERVED)
-    for var in uncounted(program):
-        words["inputs" if var.origin is Origin.INPUT else "outputs"] = PARTIAL
-    return words
 
 
 def _expressions(decided: Decided) -> dict[str, str]:
