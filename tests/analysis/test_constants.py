@@ -54,6 +54,8 @@ def test_control_flow_is_constant_where_its_condition_and_all_it_captures_are() 
     assert [name.rpartition("/")[2] for name in found] == ["t", "p"], "in its branch it is"
     random = f"{head} {{ z = If (c) {BRANCHES % 'RandomNormalLike(w)'} y = Add(x, z) }}"
     assert "z" not in names(random)
+    foreign = f"{head} {{ z = If (c) {BRANCHES % 'local.Mystery(w)'} y = Add(x, z) }}"
+    assert "z" not in names(foreign)
 
 
 def test_what_a_loop_carries_is_none() -> None:

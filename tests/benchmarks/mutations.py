@@ -53,6 +53,7 @@ RECOMPUTING, DONATE = (
 _CORE = "tests/analysis/test_liveness.py tests/analysis/test_aliasing.py tests/analysis/test_storage.py tests/planning/test_replay_properties.py tests/analysis/test_liveness_brute_force.py"
 _RECOMPUTED = (
     "tests/transforms/test_recompute_auto.py tests/transforms/test_recompute_checkpoints.py"
+    " tests/transforms/test_recompute_choices.py tests/golden/test_golden_searches.py"
 )
 _BRUTE = (
     "tests/transforms/test_recompute_bound.py tests/transforms/test_recompute_properties.py"
@@ -78,7 +79,7 @@ _DECLARED = "tests/shapes/test_contradictions.py tests/shapes/test_reading.py"
 _CONSTANTS = "memplan_cli/analysis/constants.py"
 _FOLDING = "memplan_cli/transforms/folding.py"
 _FOLDED = "memplan_cli/onnx_io/weights/folded.py"
-_VALUES = "memplan_cli/onnx_io/weights/constants.py"
+_VALUES_OF_CONSTANTS = "memplan_cli/onnx_io/weights/constants.py"
 _STATED = "memplan_cli/planning/checking/constants.py"
 _FOLDS = "tests/analysis/test_constants.py tests/transforms/test_folding.py tests/onnx_io/test_folded.py tests/workflows/test_folding.py"
 
@@ -141,7 +142,7 @@ MUTATIONS = (
              "op.is_random or ", "", _FOLDS),
     Mutation("an operator of another domain is no constant", _CONSTANTS,
              " or op.domain not in STANDARD_DOMAINS", "", _FOLDS),
-    Mutation("a random op in a branch makes its op none", _CONSTANTS,
+    Mutation("an op in a branch that is not repeatable makes its op none", _CONSTANTS,
              "return all(is_repeatable(inner) for body in op.bodies for inner in body.ops)", "return True", _FOLDS),
     Mutation("floats are not computed", _FOLDING,
              "if rule is None or not rule(reads, makes):", "if False:", _FOLDS),
@@ -151,7 +152,7 @@ MUTATIONS = (
              "    stays = {**results, **kept}", "    stays = {**results}", _FOLDS),
     Mutation("a weight that is read elsewhere stays", _FOLDING,
              "- read\n", "\n", _FOLDS),
-    Mutation("a slice backwards begins at the first element", _VALUES,
+    Mutation("a slice backwards begins at the first element", _VALUES_OF_CONSTANTS,
              "first = min(max(first, 0), size - back)", "first = min(first, size - back)", _FOLDS),
     Mutation("a value is of the planned type and shape", _FOLDED,
              "!= value.dtype or var.shape != value.shape", "!= value.dtype and var.shape != value.shape", _FOLDS),

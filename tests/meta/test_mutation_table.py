@@ -14,4 +14,6 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.rule)
 def test_an_edit_fits_one_place_and_its_tests_are_there(mutation: Mutation) -> None:
     assert (ROOT / mutation.file).read_text().count(mutation.old) == 1
-    assert all((ROOT / path.split("::")[0]).exists() for path in mutation.tests.split())
+    for path in mutation.tests.split():
+        assert path.startswith("tests/")
+        assert (ROOT / path.split("::")[0]).exists()

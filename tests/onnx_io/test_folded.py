@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from onnx import TensorProto, helper, numpy_helper
 
 from builders import parse
-from memplan_cli.core.program import Origin
+from memplan_cli.core.program import Origin, VarId
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.weights.constants import Evaluator, read_tensor
-from memplan_cli.onnx_io.weights.folded import DataFile, folded_model, inside
+from memplan_cli.onnx_io.weights.folded import DataFile, _declare, folded_model, inside
 from memplan_cli.shapes.bindings import Bindings
 from memplan_cli.shapes.reading import read_program
 from memplan_cli.transforms.folding import _COMPARES, _COUNTS, _MOVES, fold
@@ -169,3 +169,15 @@ def test_the_folded_program_has_the_written_indices() -> None:
     _, written = folded_model(model, program, Evaluator(model, Path()), inside)
     assert [op.source for op in written.body.ops] == [0]
     assert program.vars["t"].origin is Origin.WEIGHT  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [np.zeros((2, 3), np.float64), np.zeros((3, 2), np.float32)],
+    ids=["type", "shape"],
+)
+def test_a_value_of_another_type_or_shape_than_planned_is_not_written(value: Any) -> None:  # noqa: ANN401 - an array
+    text = "g (float[2,3] x) => (float[2,3] y) { y = Relu(x) }"
+    planned = read_program(parse(text), Bindings()).program.vars[VarId("y")]
+    with pytest.raises(ModelError, match="'y' cannot be folded: it is planned as float32"):
+        _declare(TensorProto(), planned, value)
