@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnxruntime as ort
 
+from memplan_cli.core.compact.heap import give_back
 from memplan_cli.core.serialization import to_json
 from memplan_cli.runtime.proofs.donated import step_specs
 from memplan_cli.runtime.workers.jobs.donated import STEPS, BoundSteps, Steps
@@ -82,7 +83,12 @@ WAYS: Mapping[str, Callable[[Json], Steps]] = {
 
 
 def measured(steps: Steps) -> dict[str, int | None]:
-    """Return the process's memory before the steps and at most during them, in bytes."""
+    """Return the process's memory before the steps and at most during them, in bytes.
+
+    What drawing the inputs has freed is as large as a buffer of the step, and whether the
+    C library makes a new buffer of it hangs on how its heap happens to lie.
+    """
+    give_back()
     forget_peak()
     before = status("VmRSS")
     for _ in range(STEPS):

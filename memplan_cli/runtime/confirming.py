@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.observations import CPU, RuntimeSettings, Validation
@@ -106,7 +107,7 @@ class Proof:
         program, dims = self.written.program, self.original.dims
         if is_slower_as_written(program, dims, self.before.executed):
             return self._optimised()
-        return min((self._optimised(), self._as_it_stands()), key=least_of)
+        return min((self._optimised(), self._as_it_stands()), key=attrgetter("rank"))
 
     def executed(self, settings: RuntimeSettings) -> Executed:
         """Return the graph that a session of the file is foreseen to run."""
@@ -252,10 +253,3 @@ class Proof:
 
 def _held(run: Run) -> int:
     return held_without_weights(run.seen.peaks) if run.seen else 0
-
-
-def least_of(choice: Recommendation) -> tuple[bool, int]:
-    """Return whether what settings take is unknown, and the arena and first run's peak."""
-    peaks = choice.predicted
-    unknown = peaks.first_run_peak is None or peaks.held is None
-    return unknown, (peaks.first_run_peak or 0) + (peaks.held or 0)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan_cli.onnx_io.weights.stored import stored_model
-from memplan_cli.runtime.confirming import Before, Proof, Written, least_of
+from memplan_cli.runtime.confirming import Before, Proof, Written
 from memplan_cli.runtime.process.foresee import Shown, foresee_process
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def foreseen_cost(original: Original, before: Before, written: Written) -> Cost:
         original.provider,
         Shown(original.seen.workspace),
     )
-    unknown, least = least_of(choice)
+    unknown, least = choice.rank
     if found is not None:
         process = found.process
         total = process.load + process.run + process.private

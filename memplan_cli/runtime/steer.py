@@ -78,6 +78,13 @@ class Recommendation:
         return {**recorded, **found}
 
     @property
+    def rank(self) -> tuple[bool, int]:
+        """Whether what the settings take is unknown, and the arena and first run's peak."""
+        peaks = self.predicted
+        unknown = peaks.first_run_peak is None or peaks.held is None
+        return unknown, (peaks.first_run_peak or 0) + (peaks.held or 0)
+
+    @property
     def measured(self) -> Peaks:
         """Return what was observed.
 

@@ -10,7 +10,8 @@ from onnx import ModelProto, TensorProto, helper
 
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.load import reads
-from memplan_cli.training.forward.tensors import live_nodes, rename
+from memplan_cli.onnx_io.nodes import live_nodes
+from memplan_cli.training.forward.tensors import rename
 from memplan_cli.training.tape import Phase
 
 if TYPE_CHECKING:

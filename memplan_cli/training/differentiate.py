@@ -10,6 +10,7 @@ import numpy as np
 
 from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.load import reads
+from memplan_cli.onnx_io.nodes import live_nodes, names_in
 from memplan_cli.shapes.workarounds import is_invented
 from memplan_cli.training.backward import sweep
 from memplan_cli.training.expansion.expand import expand
@@ -17,8 +18,6 @@ from memplan_cli.training.forward.prepare import opset_of
 from memplan_cli.training.forward.tensors import (
     constant_values,
     infer_tensors,
-    live_nodes,
-    names_in,
     rename,
 )
 from memplan_cli.training.lean import keep_less

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from onnx import NodeProto, TensorProto, helper
 
 from memplan_cli.errors import SettingsError
-from memplan_cli.training.forward.tensors import FLOATS, infer_tensors, names_in, tensor_of
+from memplan_cli.onnx_io.nodes import names_in
+from memplan_cli.training.forward.tensors import FLOATS, infer_tensors, tensor_of
 from memplan_cli.training.tape import Pool
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from onnx import ModelProto, NodeProto, helper
 
 from memplan_cli.errors import SettingsError
+from memplan_cli.onnx_io.nodes import live_nodes, names_in
 from memplan_cli.training.assemble import LEARNING_RATE, STEP, Ends, Plan, assemble
 from memplan_cli.training.differentiate import differentiate
 from memplan_cli.training.forward.parameters import (
@@ -25,7 +26,7 @@ from memplan_cli.training.forward.parameters import (
     left_out,
 )
 from memplan_cli.training.forward.prepare import prepare
-from memplan_cli.training.forward.tensors import live_nodes, names_in, rename
+from memplan_cli.training.forward.tensors import rename
 from memplan_cli.training.losses import LossFunction, add_loss
 from memplan_cli.training.optimizers import (
     OPTIMISERS,

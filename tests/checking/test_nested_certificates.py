@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import re
 from copy import deepcopy
-from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -52,17 +51,6 @@ def order_verdict(case: Case, data: dict[str, Any] | None = None) -> PartVerdict
     return next(part for part in case.verdict(data).parts if part.part == "order")
 
 
-def claimed(case: Case, bound: int) -> Case:
-    """Return a case whose plan and certificate both claim another bound of the order."""
-    report = case.plan.report
-    memory = replace(report.memory, order_bound=bound)
-    plan = case.plan.with_report(replace(report, memory=memory))
-    data = deepcopy(case.certificate)
-    data["plan_sha256"] = plan.digest
-    data["order"]["bound"] = bound
-    return Case(case.model, plan, data)
-
-
 @pytest.mark.parametrize("seed", range(60))
 def test_no_certificate_of_a_nested_program_goes_above_what_an_order_reaches(
     seed: int, tmp_path: Path
@@ -71,7 +59,7 @@ def test_no_certificate_of_a_nested_program_goes_above_what_an_order_reaches(
     assert order_verdict(case).status == VERIFIED, order_verdict(case)
     if least is None:  # too many orders to try them all
         return
-    above = claimed(case, least + 1)
+    above = case.raised("order", least + 1 - case.certificate["order"]["bound"])
     assert order_verdict(above).status == REFUSED
     draw = random.Random(seed)
     for _ in range(20):
@@ -178,7 +166,7 @@ def test_what_only_one_branch_reads_is_not_counted_beside_what_the_other_one_nee
     for emptied in ("cuts", "states", "fusions"):
         data["order"].pop(emptied, None)
     assert order_verdict(case, data).status == VERIFIED  # the branch alone
-    both = claimed(case, 1024 + 1088)
+    both = case.raised("order", 1024 + 1088 - case.certificate["order"]["bound"])
     both.certificate["blocks"] = data["blocks"]
     both.certificate["order"] = needs | {"bound": 1024 + 1088}
     found = order_verdict(both)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.topological import nearest_order
-from memplan_cli.onnx_io.load import graphs, reads, subgraphs
+from memplan_cli.onnx_io.load import reads, subgraphs
+from memplan_cli.onnx_io.nodes import live_nodes, names_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +23,7 @@ class Editor:
     def __init__(self, graph: GraphProto) -> None:
         self.graph = graph
         self.own: list[NodeProto] = []
-        self._names = _names_in(graph)
+        self._names = names_in(graph)
         self._read = {name for node in graph.node for name in reads(node)}
 
     def fresh(self, name: str) -> str:
@@ -62,7 +63,7 @@ class Editor:
         """
         graph = self.graph
         ordered = _in_order([*nodes, *self.own])
-        alive = _living(ordered, {value.name for value in graph.output})
+        alive = live_nodes(ordered, {value.name for value in graph.output})
         del graph.node[:]
         graph.node.extend(alive)
         used = {name for node in alive for name in reads(node)}
@@ -100,25 +101,3 @@ def _in_order(nodes: Sequence[NodeProto]) -> list[NodeProto]:
             if name in producer:
                 after[producer[name]].add(at)
     return [nodes[at] for at in nearest_order(after)]
-
-
-def _living(nodes: Sequence[NodeProto], wanted: Iterable[str]) -> list[NodeProto]:
-    """Return the nodes, in order, that something wanted hangs on."""
-    needed = set(wanted)
-    kept: list[NodeProto] = []
-    for node in reversed(nodes):
-        if not needed.isdisjoint(node.output):
-            needed.update(reads(node))
-            kept.append(node)
-    return kept[::-1]
-
-
-def _names_in(graph: GraphProto) -> set[str]:
-    """Return every name of a value or a node, in whatever subgraph."""
-    found: set[str] = set()
-    for each in graphs(graph):
-        found.update(value.name for value in (*each.input, *each.output))
-        found.update(tensor.name for tensor in each.initializer)
-        for node in each.node:
-            found.update((*node.input, *node.output, node.name))
-    return found

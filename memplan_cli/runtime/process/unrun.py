@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.observations import CPU, Peaks, RuntimeSettings
@@ -126,10 +127,4 @@ def _chosen(before: Executed, optimised: Executed, written: Executed) -> Recomme
     if is_slower_as_written(written.program, written.dims, before):
         return under
     stands = recommend_unmeasured(written, RUN_AS_WRITTEN)
-    return min((under, stands), key=_rank)
-
-
-def _rank(choice: Recommendation) -> tuple[bool, int]:
-    peaks = choice.predicted
-    unknown = peaks.first_run_peak is None or peaks.held is None
-    return unknown, (peaks.first_run_peak or 0) + (peaks.held or 0)
+    return min((under, stands), key=attrgetter("rank"))

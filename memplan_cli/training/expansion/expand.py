@@ -11,6 +11,7 @@ from copy import deepcopy
 from typing import TYPE_CHECKING
 
 from memplan_cli.onnx_io.load import reads, subgraphs
+from memplan_cli.onnx_io.nodes import live_nodes, names_in
 from memplan_cli.training.backward import dependants
 from memplan_cli.training.expansion.attention import attention
 from memplan_cli.training.expansion.fold import fold_shapes
@@ -22,8 +23,6 @@ from memplan_cli.training.forward.tensors import (
     UNKNOWN,
     constant_values,
     infer_tensors,
-    live_nodes,
-    names_in,
 )
 from memplan_cli.training.rules import WITHOUT_GRADIENT
 from memplan_cli.training.tape import Call, Phase, Pool, Tape

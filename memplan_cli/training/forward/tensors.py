@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
-from memplan_cli.onnx_io.load import graphs, reads, subgraphs
+from memplan_cli.onnx_io.load import graphs, subgraphs
 from memplan_cli.shapes.onnx_inference import infer_shapes
 
 if TYPE_CHECKING:
@@ -110,30 +110,6 @@ def constant_values(graph: GraphProto) -> dict[str, Array]:
 def is_inside(tensor: TensorProto) -> bool:
     """Whether a tensor's data is in the model, not in a file beside it."""
     return bool(tensor.data_location != TensorProto.EXTERNAL)
-
-
-def names_in(graph: GraphProto) -> set[str]:
-    """Return every name a graph or its subgraphs use, so that new ones can differ."""
-    found: set[str] = set()
-    for inner in graphs(graph):
-        found.update(value.name for value in (*inner.input, *inner.output))
-        found.update(tensor.name for tensor in inner.initializer)
-        for node in inner.node:
-            found.update(node.output)
-            found.add(node.name)
-    return found
-
-
-def live_nodes(nodes: Iterable[NodeProto], results: Iterable[str]) -> list[NodeProto]:
-    """Return the nodes that the results need, in order."""
-    needed = set(results)
-    kept: list[NodeProto] = []
-    for node in reversed(list(nodes)):
-        if needed.intersection(node.output):
-            kept.append(node)
-            needed.update(reads(node))
-    needed.discard("")
-    return kept[::-1]
 
 
 def rename(nodes: Iterable[NodeProto], names: Mapping[str, str]) -> None:

@@ -9,7 +9,8 @@ from onnx import NodeProto, helper
 
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.load import captures, graphs, subgraphs
-from memplan_cli.training.forward.tensors import live_nodes, rename
+from memplan_cli.onnx_io.nodes import live_nodes
+from memplan_cli.training.forward.tensors import rename
 from memplan_cli.training.tape import Tape
 
 if TYPE_CHECKING:
