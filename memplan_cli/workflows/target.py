@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.fallbacks import CANDIDATE_DIFFERED, WEIGHTS_UNPACKED, Fallback
-from memplan_cli.core.results.observations import CPU, PROVIDERS
+from memplan_cli.core.results.observations import PROVIDERS
 from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.errors import SettingsError
 from memplan_cli.shapes.bindings import Bindings
@@ -95,10 +95,10 @@ def _proved(
     graphs: _Graphs, check: Check, ahead: Ahead, progress: Callable[[str], None]
 ) -> Optimized:
     """Prove the best graph, with weights packed in the file where that can be had and runs."""
-    from memplan_cli.runtime.graph.offline import Packing
+    from memplan_cli.runtime.graph.offline import Packing, packing_for
 
     file, provider = graphs.file, graphs.provider
-    packing = Packing.IN_COLUMNS if provider == CPU else Packing.AT_LOAD
+    packing = packing_for(provider, file.model)
     plain = replace(graphs.settings, target="portable")
     with graphs.begun(packing) as dumping:
         planned = plan_model(file, plain, progress)

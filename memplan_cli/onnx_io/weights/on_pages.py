@@ -81,14 +81,6 @@ def write_on_pages(model: ModelProto, data: Path) -> None:
         _moved(tensor, places, data.name)
 
 
-def drop_packed(model: ModelProto) -> None:
-    """Forget what is packed in a model's data: a session that reads it packs anew."""
-    for tensor in external_tensors(model):
-        kept = [e for e in tensor.external_data if not e.key.startswith(_PACKED)]
-        del tensor.external_data[:]
-        tensor.external_data.extend(kept)
-
-
 def _blobs(tensor: TensorProto) -> Iterator[Blob]:
     """Yield a tensor's own bytes, then what is packed of them."""
     yield _own(tensor)

@@ -1,4 +1,4 @@
-"""Products with a huge constant operand, computed in pieces of its columns.
+"""Products with a large constant operand, computed in pieces of its columns.
 
 A session packs a constant operand into memory of its own before it looks whether the file has
 that packed already (ONNX Runtime 1.31.1): while a model loads, the largest operand lies in memory
@@ -15,11 +15,12 @@ from __future__ import annotations
 import math
 from copy import deepcopy
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from memplan_cli.analysis.aliasing import VIEWS
 from memplan_cli.onnx_io.load import graphs
 from memplan_cli.onnx_io.read import plain_attributes
 from memplan_cli.onnx_io.weights.folded import DataFile, inside
@@ -34,11 +35,14 @@ if TYPE_CHECKING:
 
     from memplan_cli.onnx_io.weights.folded import Hold
 
-PIECE = 8 << 20
-"""Bytes of a piece, about: as large as the operands that most models have."""
+PIECE = 5 << 19
+"""Bytes of a piece, about: less than what a session takes to load any model."""
 
-HUGE = 4 * PIECE
+LARGE = 4 << 20
 """Bytes from which an operand is cut."""
+
+_WORTH = 10
+"""What joining adds to the widest step of a run may be this part of what loading saves."""
 
 _STEP = 64
 """Columns are cut where every kernel begins a block of its own."""
@@ -71,26 +75,47 @@ class _Product:
     bias: TensorProto | None
 
 
-def cut_columns(model: ModelProto, data: Path, made: Mapping[str, int]) -> int:
-    """Cut the huge constant operands of products at the top of a model, in place.
+def has_large_operand(model: ModelProto) -> bool:
+    """Whether a model has a constant that could be the operand of a product to cut."""
+    return any(
+        len(tensor.dims) == 2 and tensor.data_type == _FLOAT and _bytes(tensor) >= LARGE
+        for graph in graphs(model.graph)
+        for tensor in chain(graph.initializer, _constants(graph))
+    )
+
+
+def _constants(graph: GraphProto) -> Iterator[TensorProto]:
+    for node in graph.node:
+        for attribute in node.attribute:
+            if node.op_type == "Constant" and attribute.name == "value":
+                yield attribute.t
+
+
+def cut_columns(
+    model: ModelProto, data: Path, made: Mapping[str, int]
+) -> dict[str, tuple[str, int]]:
+    """Cut the large constant operands of products at the top of a model, in place.
 
     Args:
         model: its large weights lie in the folder of ``data``.
         data: the file that the pieces go into.
         made: bytes of values, as far as they are known: results are written once more when
-            they are joined, and where that takes more than loading saves nothing is cut.
+            they are joined, and what would make the widest step of a run much wider than
+            loading gets smaller stays whole.
 
     Returns:
-        How many products were cut; 0 where nothing was written.
+        Of each new value, the one of which it is a part, and its columns. Empty where
+        nothing was written.
     """
     found = {id(p.node): p for p in _products(model.graph, made)}
     if not found:
-        return 0
+        return {}
     names = {tensor.name for tensor in model.graph.initializer}
     names |= {name for graph in graphs(model.graph) for n in graph.node for name in n.output}
     nodes: list[NodeProto] = []
     with data.open("wb") as file:
-        cutter = _Cutter(model.graph, data.parent, DataFile(data.name, file).hold, names, {})
+        hold = DataFile(data.name, file).hold
+        cutter = _Cutter(model.graph, data.parent, hold, names, {}, {})
         for node in model.graph.node:
             product = found.get(id(node))
             nodes += [node] if product is None else cutter.pieces(product)
@@ -99,13 +124,14 @@ def cut_columns(model: ModelProto, data: Path, made: Mapping[str, int]) -> int:
     model.graph.node.extend(copies)
     pairs = ((p.weight, p.bias) for p in found.values())
     _drop_unread(model.graph, {tensor.name for pair in pairs for tensor in pair if tensor})
-    return len(found)
+    return cutter.made
 
 
 def _products(graph: GraphProto, made: Mapping[str, int]) -> Iterator[_Product]:
     """Yield the products that are worth being cut."""
     given = {value.name for value in graph.input}
     weights = {t.name: t for t in graph.initializer if t.name not in given}
+    widest = max((_width(node, made) for node in graph.node), default=0)
     for node in graph.node:
         weight = weights.get(node.input[_OPERAND]) if len(node.input) > _OPERAND else None
         if (node.domain, node.op_type) not in _PRODUCTS or weight is None:
@@ -116,7 +142,8 @@ def _products(graph: GraphProto, made: Mapping[str, int]) -> Iterator[_Product]:
         axis = 0 if said.get("transB") else 1
         cuts = _cuts(weight, axis)
         saved = 2 * (_bytes(weight) - PIECE)
-        if len(cuts) <= 2 or made.get(node.output[0], 0) >= saved:
+        wider = 2 * made.get(node.output[0], 0) - widest
+        if len(cuts) <= 2 or wider * _WORTH > saved:
             continue
         bias = node.input[_BIAS] if len(node.input) > _BIAS else ""
         if bias and (bias not in weights or not _is_of_columns(weights[bias], cuts[-1])):
@@ -124,10 +151,18 @@ def _products(graph: GraphProto, made: Mapping[str, int]) -> Iterator[_Product]:
         yield _Product(node, weight, axis, cuts, weights.get(bias))
 
 
+def _width(node: NodeProto, made: Mapping[str, int]) -> int:
+    """Return the bytes of what a node reads and makes; a view is what it reads."""
+    read, result = set(node.input), 0 if node.op_type in VIEWS else 1
+    return sum(made.get(name, 0) for name in read) + result * sum(
+        made.get(name, 0) for name in node.output
+    )
+
+
 def _cuts(weight: TensorProto, axis: int) -> tuple[int, ...]:
     """Return where the pieces of an operand begin, and its end."""
     size, columns = _bytes(weight), weight.dims[axis]
-    if size < HUGE:
+    if size < LARGE:
         return 0, columns
     wide = math.ceil(columns / math.ceil(size / PIECE) / _STEP) * _STEP
     return (*range(0, columns, wide), columns)
@@ -152,6 +187,7 @@ class _Cutter:
     hold: Hold
     taken: set[str]
     known: dict[tuple[str, int], list[str]]
+    made: dict[str, tuple[str, int]]
 
     def pieces(self, product: _Product) -> list[NodeProto]:
         """Return the nodes of the pieces, and the one that joins them."""
@@ -171,6 +207,8 @@ class _Cutter:
             if bias is not None:
                 piece.input[_BIAS] = bias
             piece.output[0] = self._fresh(f"{node.output[0]}/columns_{number}")
+            wide = product.cuts[number + 1] - product.cuts[number]
+            self.made[piece.output[0]] = node.output[0], wide
             made.append(piece)
         parts = [piece.output[0] for piece in made]
         join = helper.make_node("Concat", parts, node.output, node.name, axis=-1)

@@ -17,6 +17,7 @@ from memplan_cli.onnx_io.interface import free_dims
 from memplan_cli.onnx_io.load import graphs, load_model
 from memplan_cli.onnx_io.metadata import HARDWARE, RUNTIME
 from memplan_cli.onnx_io.weights.on_pages import write_on_pages
+from memplan_cli.onnx_io.writing.columns import has_large_operand
 from memplan_cli.runtime.graph.distinct_names import with_distinct_names
 from memplan_cli.runtime.graph.executed import (
     bound_shapes,
@@ -69,7 +70,14 @@ class Packing(Enum):
     IN_FILE = "in the file"
     """Beforehand: the file gets up to twice as large, and is mapped."""
     IN_COLUMNS = "in the file, in columns"
-    """The same, and operands that are huge in pieces: a session packs before it looks."""
+    """The same, and large operands in pieces: a session packs before it looks."""
+
+
+def packing_for(provider: str, model: ModelProto) -> Packing:
+    """Say how a model's weights are packed for a provider, where the outputs allow it."""
+    if provider != CPU:
+        return Packing.AT_LOAD
+    return Packing.IN_COLUMNS if has_large_operand(model) else Packing.IN_FILE
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +91,7 @@ class Dump:
     shapes: RuntimeShapes = field(repr=False)
     block: int = 0
     cut: int = 0
-    """Products whose huge operand is in pieces."""
+    """Products whose large operand is in pieces."""
 
 
 class Dumping:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _OUTSIDE = "1024"
 """Bytes from which a weight goes to a file of its own: values that decide shapes stay."""
 
-_NOT_PACKED = RuntimeSettings(session_config={"session.disable_prepacking": "1"})
+NOT_PACKED = RuntimeSettings(session_config={"session.disable_prepacking": "1"})
 """The graph is the same, and made without a packed copy of the weights."""
 
 Types = dict[str, list[object]]
@@ -53,7 +53,7 @@ def write_graph(task: SessionJob, out: Path) -> Types:
         session={"graph_optimization_level": level},
         session_config=task.settings.session_config,
     )
-    make_session(task.model, wanted.updated(_NOT_PACKED).updated(into(out)), task.provider)
+    make_session(task.model, wanted.updated(NOT_PACKED).updated(into(out)), task.provider)
     data.unlink(missing_ok=True)
     return types_of(out, task.provider)
 

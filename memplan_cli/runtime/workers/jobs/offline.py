@@ -14,12 +14,11 @@ from memplan_cli.core.results.observations import UNOPTIMISED, RuntimeSettings
 from memplan_cli.core.symbolic.sizes import BITS
 from memplan_cli.onnx_io.load import graphs, load_model
 from memplan_cli.onnx_io.runs.blocks import BLOCKED
-from memplan_cli.onnx_io.weights.on_pages import drop_packed
 from memplan_cli.onnx_io.writing.columns import cut_columns
 from memplan_cli.runtime.graph.fusions import FUSIONS, without
 from memplan_cli.runtime.workers.blocks import block_size
 from memplan_cli.runtime.workers.session import make_session
-from memplan_cli.runtime.workers.session_graph import into, types_of
+from memplan_cli.runtime.workers.session_graph import NOT_PACKED, into, types_of
 
 if TYPE_CHECKING:
     from memplan_cli.runtime.workers.session_graph import Types
@@ -37,7 +36,7 @@ class OfflineDump:
         fused: where the graph goes, its weights beside it.
         unfused: where that without costly fusions goes, if there are any.
         dims: values of symbolic dims, by which sizes of results are known.
-        cut: whether huge constant operands of products are cut into columns.
+        cut: whether large constant operands of products are cut into columns.
     """
 
     model: Path
@@ -71,32 +70,37 @@ def _has_blocks(path: Path) -> bool:
 
 def _dumped(asked: OfflineDump, out: Path, settings: RuntimeSettings) -> object:
     """Write one graph; return its types, and how many products of it were cut."""
+    if asked.cut:
+        return _cut(asked, out, settings)
     _dump(asked.model, asked.provider, out, settings)
-    types = types_of(out, asked.provider)
-    cut = _cut(asked, out, settings, types) if asked.cut else 0
-    return {"types": types_of(out, asked.provider) if cut else types, "cut": cut}
+    return {"types": types_of(out, asked.provider), "cut": 0}
 
 
-def _cut(asked: OfflineDump, out: Path, settings: RuntimeSettings, types: Types) -> int:
-    """Cut huge operands of the graph that was written, and write it anew, packed as before."""
-    model = load_model(out)
-    whole = out.with_name(f"{out.stem}.columns{out.suffix}")
-    pieces = out.with_name(f"{whole.name}.data")
-    try:
-        found = cut_columns(model, pieces, _bytes(types, asked.dims))
-        if found:
-            drop_packed(model)
-            whole.write_bytes(model.SerializeToString())
-            # What is read and what is written have one name, and so two folders.
-            with tempfile.TemporaryDirectory(dir=out.parent) as name:
-                fresh = Path(name) / out.name
-                _dump(whole, asked.provider, fresh, settings.updated(UNOPTIMISED))
-                for path in Path(name).iterdir():
-                    path.replace(out.parent / path.name)
-    finally:
-        whole.unlink(missing_ok=True)
-        pieces.unlink(missing_ok=True)
-    return found
+def _cut(asked: OfflineDump, out: Path, settings: RuntimeSettings) -> object:
+    """Write a graph without packed weights, cut its large operands, and write that packed.
+
+    A weight that is cut is never packed whole.
+    """
+    # What is read and what is written have one name, and so two folders.
+    with tempfile.TemporaryDirectory(dir=out.parent) as folder:
+        plain = Path(folder) / out.name
+        _dump(asked.model, asked.provider, plain, settings.updated(NOT_PACKED))
+        types = types_of(plain, asked.provider)
+        model = load_model(plain)
+        pieces = cut_columns(model, plain.with_suffix(".pieces"), _bytes(types, asked.dims))
+        if pieces:
+            plain.write_bytes(model.SerializeToString())
+        _dump(plain, asked.provider, out, settings.updated(UNOPTIMISED))
+    for piece, (whole, columns) in pieces.items():
+        if whole in types:
+            types[piece] = _with_columns(types[whole], columns)
+    return {"types": types, "cut": len({whole for whole, _ in pieces.values()})}
+
+
+def _with_columns(kind: list[object], columns: int) -> list[object]:
+    """Return a value's type with so many columns; what has no dims has no known rank."""
+    dtype, shape = cast("tuple[str, list[object]]", kind)
+    return [dtype, [*shape[:-1], columns] if shape else shape]
 
 
 def _bytes(types: Types, dims: Mapping[str, int]) -> dict[str, int]:
