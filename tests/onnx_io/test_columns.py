@@ -28,7 +28,6 @@ ROWS, SUMMED = 3, 16
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let operands of a few kibibytes be large."""
     monkeypatch.setattr(columns, "PIECE", 4096)
-    monkeypatch.setattr(columns, "LARGE", 16384)
 
 
 def product(
@@ -113,10 +112,31 @@ def test_two_readers_share_the_pieces(tmp_path: Path) -> None:
     assert len(pieces) == len(set(pieces)) == (len(model.graph.node) - 2) // 2
 
 
+def test_many_products_are_cut_into_fewer_pieces(tmp_path: Path) -> None:
+    def pieces_of(first: int) -> int:
+        model = product("MatMul", 700)
+        for number in range(first - 1):
+            other = product("MatMul", 700)
+            node, weight = other.graph.node[0], other.graph.initializer[0]
+            weight.name = node.input[1] = f"w{number}"
+            node.output[0] = node.name = f"y{number}"
+            model.graph.node.append(node)
+            model.graph.initializer.append(weight)
+        assert cut(model, tmp_path) in (0, first)
+        return len(model.graph.node) - first
+
+    alone, many, most = pieces_of(1), pieces_of(16), pieces_of(100)
+    assert alone == 11
+    assert 0 < many <= 32, "half of what a short graph may have"
+    assert most == 0, (
+        "two pieces and their join for each would be more than half as many again"
+    )
+
+
 @pytest.mark.parametrize(
     ("model", "why"),
     [
-        (product("MatMul", 200), "it is small"),
+        (product("MatMul", 60), "it is small"),
         (product("Gemm", 700, bias=1), "a bias of one element"),
     ],
 )
@@ -177,7 +197,7 @@ def test_a_file_for_cpu_loads_with_its_head_in_pieces(tmp_path: Path) -> None:
     assert done.model is not None
     assert done.passed
     written = load_model(done.model)
-    assert sum(node.op_type == "MatMul" for node in written.graph.node) == 14
+    assert sum(node.op_type == "MatMul" for node in written.graph.node) == 28
     assert all(list(packed_blobs(t)) for t in written.graph.initializer)
     assert {path.name for path in tmp_path.iterdir()} == {
         "m.onnx",
