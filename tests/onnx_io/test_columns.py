@@ -112,6 +112,18 @@ def test_two_readers_share_the_pieces(tmp_path: Path) -> None:
     assert len(pieces) == len(set(pieces)) == (len(model.graph.node) - 2) // 2
 
 
+def test_a_bias_of_two_products_is_cut_where_each_is(tmp_path: Path) -> None:
+    model = product("Gemm", 700, bias=700)
+    deeper = np.ones((2 * SUMMED, 700), np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(deeper, "deeper"))
+    twice = helper.make_node("Concat", ["x", "x"], ["xx"], "twice", axis=1)
+    second = helper.make_node("Gemm", ["xx", "deeper", "b"], ["z"], "second")
+    model.graph.node.extend([twice, second])
+    before = result(model, tmp_path)
+    assert cut(model, tmp_path) == 2
+    assert np.allclose(result(model, tmp_path), before, rtol=1e-5, atol=1e-5)
+
+
 def test_many_products_are_cut_into_fewer_pieces(tmp_path: Path) -> None:
     def pieces_of(first: int) -> int:
         model = product("MatMul", 700)

@@ -203,7 +203,7 @@ class _Cutter:
     folder: Path
     hold: Hold
     taken: set[str]
-    known: dict[tuple[str, int], list[str]]
+    known: dict[tuple[str, int, tuple[int, ...]], list[str]]
     made: dict[str, tuple[str, int]]
 
     def pieces(self, product: _Product, cuts: tuple[int, ...]) -> list[NodeProto]:
@@ -235,7 +235,7 @@ class _Cutter:
         self, tensor: TensorProto, axis: int, cuts: tuple[int, ...], hold: Hold
     ) -> list[str]:
         """Return the names of the pieces of a weight, which are new initializers."""
-        key = tensor.name, axis
+        key = tensor.name, axis, cuts
         if key not in self.known:
             values = _values(tensor, self.folder)
             self.known[key] = [
