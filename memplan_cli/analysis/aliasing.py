@@ -66,11 +66,19 @@ STANDARD_DOMAINS = frozenset({"", "ai.onnx"})
 
 @dataclass(frozen=True, slots=True)
 class Aliasing:
-    """The tables, so that a caller may plan with another set of operators."""
+    """The tables, so that a caller may plan with another set of operators.
+
+    Operators of other domains than ONNX's are ``domain.Operator``, and never views.
+    """
 
     views: Collection[str]
     in_place: Mapping[str, tuple[int, ...]]
     branches: Collection[str] = frozenset()
+
+    def replaced_by(self, op: Op) -> tuple[int, ...]:
+        """Return the positions of the inputs that an op's first output may replace."""
+        standard = op.domain in STANDARD_DOMAINS
+        return self.in_place.get(op.type if standard else f"{op.domain}.{op.type}", ())
 
     def runs_one(self, op: Op) -> bool:
         """Whether an op runs one of its subgraphs, and gives what that gives."""
@@ -117,7 +125,7 @@ def share_storage(
             _unite_branches(choice, places, groups)
         groups.remember(places)
     for tick, _, op in timed(clock):
-        positions = aliasing.in_place.get(op.type)
+        positions = aliasing.replaced_by(op)
         if positions and (source := _replaced(op, tick, positions, groups)) is not None:
             groups.unite(source, groups.number[op.outputs[0]])
     return groups.buffers()
@@ -255,7 +263,7 @@ def _replaced(op: Op, start: int, positions: Sequence[int], groups: _Groups) -> 
     """Return the first input that dies at an op's tick and whose memory its result may take."""
     number, inputs = groups.number, op.inputs
     result = number.get(op.outputs[0]) if op.outputs else None
-    if result is None or op.domain not in STANDARD_DOMAINS:
+    if result is None:
         return None
     size = groups.sizes[result]
     for position in positions:

@@ -68,6 +68,15 @@ def test_an_op_of_another_domain_shares_nothing(kind: str) -> None:
     assert groups(chain(kind, domain="ai.onnx")) == {"a b"}
 
 
+def test_a_runtimes_own_operator_writes_in_place_where_the_table_has_it_by_its_domain() -> (
+    None
+):
+    blocked = Aliasing(VIEWS, {"com.microsoft.nchwc.Conv": (0,)})
+    assert groups(chain("Conv", domain="com.microsoft.nchwc"), aliasing=blocked) == {"a b"}
+    assert groups(chain("Conv"), aliasing=blocked) == set()
+    assert groups(chain("Conv", domain="com.microsoft"), aliasing=blocked) == set()
+
+
 def test_nothing_is_shared_at_the_pool_levels() -> None:
     assert groups(chain("Reshape"), aliasing=SHARE_NOTHING) == set()
     assert groups(chain("Relu"), aliasing=SHARE_NOTHING) == set()

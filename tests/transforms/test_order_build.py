@@ -24,9 +24,7 @@ NOBODY = Block((), (), ())
 def facts_of(**sizes: Size) -> Storage:
     numbers = {VarId(name): size.coefficient for name, size in sizes.items()}
     roots = {var: var for var in numbers}
-    return Storage(
-        roots, {VarId(n): s for n, s in sizes.items()}, numbers, SHARE_SAFELY.in_place, 0
-    )
+    return Storage(roots, {VarId(n): s for n, s in sizes.items()}, numbers, SHARE_SAFELY, 0)
 
 
 def test_what_a_subgraph_gives_is_live_while_the_next_one_runs() -> None:
@@ -133,3 +131,25 @@ def test_a_branch_s_result_is_counted_once_with_the_output() -> None:
     assert (
         most_taken(tested.body.ops[0], facts, [Inner(0, 25, 20, 0), Inner(0, 6, 0, 0)]) == 26
     )
+
+
+def test_an_order_counts_on_what_the_runtimes_own_operators_write_in_place() -> None:
+    own = "com.microsoft.nchwc"
+    made = builders.program(
+        builders.block(
+            "x",
+            "z",
+            builders.op("short <- x"),
+            builders.op("wide <- x"),
+            builders.op("thin <- wide"),
+            builders.op("sum <- thin short", kind="Conv", domain=own),
+            builders.op("z <- sum"),
+        ),
+        sizes={"x": 1, "short": 4, "wide": 6, "thin": 1, "sum": 4, "z": 1},
+    )
+    sizes = builders.var_sizes(made)
+    summed = replace(SHARE_SAFELY, in_place={f"{own}.Conv": (1,)})
+    for aliasing, least in ((SHARE_SAFELY, 9), (summed, 7)):
+        best = best_order(made, sizes, aliasing=aliasing)
+        assert (best.candidates[best.chosen], best.proved) == (least, True)
+        assert live_peak(best.program, sizes, aliasing=aliasing) == least

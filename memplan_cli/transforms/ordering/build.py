@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from memplan_cli.analysis.aliasing import STANDARD_DOMAINS, Aliasing, share_storage
+from memplan_cli.analysis.aliasing import Aliasing, share_storage
 from memplan_cli.analysis.branches import find_places
 from memplan_cli.analysis.precedence import predecessors, successors
 from memplan_cli.core.problem import LiveRange
@@ -37,7 +37,7 @@ class Storage:
     roots: Mapping[VarId, VarId]
     sizes: Mapping[VarId, Size]
     numbers: Mapping[VarId, int]
-    in_place: Mapping[str, tuple[int, ...]]
+    aliasing: Aliasing
     pinned: int
     given: Collection[VarId] = ()
     results: Collection[VarId] = ()
@@ -80,7 +80,7 @@ def storage_facts(program: Program, terms: Terms, numbers: Mapping[VarId, int]) 
         roots,
         sizes,
         numbers,
-        aliasing.in_place,
+        aliasing,
         sum(numbers[var] for var in alone if var in numbers),
         given,
         results,
@@ -208,8 +208,8 @@ class _Builder:
         The same rule as in `share_storage`, less the question who dies.
         """
         facts = self._facts
-        positions = facts.in_place.get(op.type)
-        if not positions or op.domain not in STANDARD_DOMAINS or not op.outputs:
+        positions = facts.aliasing.replaced_by(op)
+        if not positions or not op.outputs:
             return ()
         if op.outputs[0] not in self._tensor or op.outputs[0] in facts.results:
             return ()

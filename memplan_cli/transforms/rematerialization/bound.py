@@ -14,7 +14,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from memplan_cli.analysis.aliasing import STANDARD_DOMAINS
 from memplan_cli.core.results.certificate import NOT_CHECKABLE, Passage, RecomputeProof, Way
 from memplan_cli.transforms.ordering.bounds.flow import INFINITE, SINK, SOURCE, Network
 from memplan_cli.transforms.rematerialization.values import OPTIONAL_OUTPUTS, find_values
@@ -268,14 +267,14 @@ def _touched_again(values: Values, value: int) -> set[int]:
 
 def _overwritten(values: Values, op: Op, terms: Terms) -> int:
     """Return the bytes of an op's first output if they may be those of an input."""
-    if op.domain not in STANDARD_DOMAINS or not op.outputs or op.outputs[0] not in values.of:
+    if not op.outputs or op.outputs[0] not in values.of:
         return 0
     sizes, result = terms.sizes, op.outputs[0]
     replaceable = any(
         place < len(op.inputs)
         and op.inputs[place] in values.of
         and sizes.get(op.inputs[place]) == sizes.get(result)
-        for place in terms.aliasing.in_place.get(op.type, ())
+        for place in terms.aliasing.replaced_by(op)
     )
     return number(sizes, result) if replaceable else 0
 
