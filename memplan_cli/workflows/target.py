@@ -110,7 +110,7 @@ def _proved(
     prove = partial(_best, portable=portable, check=check, ahead=ahead, progress=progress)
     done = prove(graphs.planned(dumps))
     if any(dump.cut for dump in dumps) and _lost(done):
-        progress("writing huge weights whole: cut, the file gives other outputs")
+        progress("writing large weights whole: cut, the file gives other outputs")
         with graphs.begun(Packing.IN_FILE) as dumping:
             dumps = dumping.result()
         done = prove(graphs.planned(dumps))
