@@ -43,12 +43,24 @@ COMMANDS: Mapping[str, Words] = {
     "simulate": ("simulate", "MODEL", *LIMIT),
     "fit": ("fit", "MODEL", "--memory", "8GiB", "SOUGHT"),
     "sweep": ("sweep", "MODEL", "--jobs", "1"),
-    "optimize": ("optimize", "MODEL", "INPUTS", "-o", "o.onnx", "--format", "json", *LIMIT),
+    "optimize": (
+        "optimize",
+        "MODEL",
+        "INPUTS",
+        "-o",
+        "o.onnx",
+        "--certificate",
+        "c.json",
+        "--format",
+        "json",
+        *LIMIT,
+    ),
     "validate": ("validate", "o.onnx", "--original", "MODEL", "INPUTS", *LIMIT),
+    "verify": ("verify-certificate", "MODEL", "o.json", "c.json"),
 }
 """What is run, each by itself."""
 
-PROOFS = ("optimize", "validate")
+PROOFS = ("optimize", "validate", "verify")
 """Commands that run models several times: they come last, as far as the time goes."""
 
 FIGURES = {"report": "free", "report, shapes": "bound", "report, inputs": "fed"}
@@ -176,7 +188,8 @@ def _give(found: Row, command: str, case: _Case) -> None:
         setattr(found, FIGURES[command], _figures(figures))
     if command == "optimize":
         found.proof = _proof(said)
-    where = case.folder if command == "validate" else Path(tempfile.mkdtemp(dir=case.folder))
+    reads = command in ("validate", "verify")
+    where = case.folder if reads else Path(tempfile.mkdtemp(dir=case.folder))
     if where != case.folder:
         (where / "inputs.npz").symlink_to(case.folder / "inputs.npz")
     found.hints += follow(
@@ -186,7 +199,8 @@ def _give(found: Row, command: str, case: _Case) -> None:
 
 def _filled(words: Words, case: _Case, free: dict[str, Any]) -> Words | None:
     """Put a model and its inputs into a command; None where it has no use for them."""
-    if "o.onnx" in words[:2] and not (case.folder / "o.onnx").exists():
+    made = {"o.onnx", "o.json", "c.json"}.intersection(words if "-o" not in words else ())
+    if not all((case.folder / name).exists() for name in made):
         return None
     sought = next(iter(free.get("bindings", {})), "")
     if "SOUGHT" in words and not sought:
