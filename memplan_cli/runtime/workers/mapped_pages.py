@@ -58,13 +58,18 @@ class Mapped:
 def let_go(folder: Path) -> None:
     """Let go of the pages of files in a folder; who reads on has the same pages again.
 
-    A page that this process has changed would be lost: what has one stays as it is.
+    A page that this process has changed would be lost: what has one stays as it is. Code
+    stays too: a model may lie in a folder above all libraries.
     """
     with suppress(OSError, AttributeError, TypeError):  # not Linux, or nothing is said
         library = ctypes.CDLL(None)
+        found = tuple(_files())
+        code = {name for *_, rights, name in found if "x" in rights}
         with _PAGES.open("rb", buffering=0) as pages:
-            for start, end, name in _files():
-                if Path(name).is_relative_to(folder) and not _changed(pages, start, end):
+            for start, end, _, name in found:
+                if name in code or not Path(name).is_relative_to(folder):
+                    continue
+                if not _changed(pages, start, end):
                     size = ctypes.c_size_t(end - start)
                     library.madvise(ctypes.c_void_p(start), size, mmap.MADV_DONTNEED)
 
@@ -82,7 +87,7 @@ def _runs() -> Iterator[tuple[int, int]]:
 
     page = mmap.PAGESIZE
     with _PAGES.open("rb", buffering=0) as pages:
-        for start, end, _ in _files():
+        for start, end, *_ in _files():
             entries = np.frombuffer(_entries(pages, start, end), np.uint64)
             there = np.flatnonzero(entries & np.uint64(_PRESENT))
             if not there.size:
@@ -100,10 +105,10 @@ def _entries(pages: FileIO, start: int, end: int) -> bytes:
     return os.pread(pages.fileno(), size, place)
 
 
-def _files() -> Iterator[tuple[int, int, str]]:
-    """Yield the addresses of mapped files that can be read, and their names."""
-    for line in Path("/proc/self/maps").read_bytes().splitlines():
+def _files() -> Iterator[tuple[int, int, str, str]]:
+    """Yield mapped files that can be read: first address, end, rights, name."""
+    for line in os.fsdecode(Path("/proc/self/maps").read_bytes()).split("\n")[:-1]:
         addresses, rights, _, _, inode, *name = line.split(maxsplit=5)
-        if inode != b"0" and rights.startswith(b"r"):
-            start, end = (int(each, 16) for each in addresses.split(b"-"))
-            yield start, end, os.fsdecode(b"".join(name))
+        if inode != "0" and rights.startswith("r"):
+            start, end = (int(each, 16) for each in addresses.split("-"))
+            yield start, end, rights, "".join(name)
