@@ -126,15 +126,21 @@ def subgraphs(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
             yield f"{attribute.name}[{index}]", graph
 
 
+def defined(graph: GraphProto) -> Iterator[str]:
+    """Yield the names that a graph itself defines, one for each definition."""
+    yield from (value.name for value in graph.input)
+    yield from (tensor.name for tensor in graph.initializer)
+    yield from (tensor.values.name for tensor in graph.sparse_initializer)
+    for node in graph.node:
+        yield from filter(None, node.output)
+
+
 def free_names(graph: GraphProto) -> tuple[str, ...]:
     """Return what a graph, or any graph below it, reads from outside, in order, once each.
 
     The nodes may stand in any order: a name that one of them makes is never free.
     """
-    inside = {value.name for value in graph.input}
-    inside.update(tensor.name for tensor in graph.initializer)
-    inside.update(tensor.values.name for tensor in graph.sparse_initializer)
-    inside.update(name for node in graph.node for name in node.output)
+    inside = set(defined(graph))
     found = dict.fromkeys(name for node in graph.node for name in reads(node))
     found.update(dict.fromkeys(value.name for value in graph.output))
     return tuple(name for name in found if name and name not in inside)

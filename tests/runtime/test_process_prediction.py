@@ -12,17 +12,20 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from builders import parse
 from memplan_cli.core.program import Block, Op, Origin, Program, Var, VarId
 from memplan_cli.core.results.observations import CUDA, ProcessBytes, RuntimeSettings
+from memplan_cli.onnx_io.load import graphs
 from memplan_cli.onnx_io.weights.stored import stored_model
 from memplan_cli.runtime.graph.executed import executed_graph
 from memplan_cli.runtime.measuring.measure import Trial
 from memplan_cli.runtime.measuring.resident import loaded_process, observed_process
 from memplan_cli.runtime.process.foresee import Shown, foresee_process
-from memplan_cli.runtime.process.packing import packed_bytes, panels
+from memplan_cli.runtime.process.packing import packed_bytes, panels, read_weights
 from memplan_cli.runtime.process.parts import ARENA, CODE, INSIDE, PACKED
 from memplan_cli.runtime.process.space import Space
 from memplan_cli.runtime.process.workspace import workspace_by_rule
+from memplan_cli.shapes.reading import read_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -174,6 +177,27 @@ def test_filters_of_a_transposed_convolution_are_kept_once_more(
     weights = Var(VarId("w"), "float32", dims, Origin.WEIGHT, "w")
     program = Program("p", Block((), (), (op,)), {VarId("w"): weights})
     assert packed_bytes(op, VarId("w"), program) == copies * 4 * math.prod(dims)
+
+
+def test_a_kernel_packs_weights_of_its_own_graph_and_of_the_one_around_it() -> None:
+    product = "{} = MatMul(x, {})"
+    inner = (
+        f"If (go) < then_branch = t () => (float[32,32] i) {{ {product.format('i', 'w')} }}"
+    )
+    inner += f", else_branch = e () => (float[32,32] j) {{ {product.format('j', 'v')} }} >"
+    model = parse(f"""g (float[32,32] x, bool go) => (float[32,32] y)
+        <float[32,32] w, float[32,32] u>
+        {{ y = If (go) < then_branch = a () => (float[32,32] p)
+                             <float[32,32] v> {{ p = {inner} }},
+                         else_branch = b () => (float[32,32] q) {{
+                             {product.format("q", "u")} }} > }}""")
+    for graph in graphs(model.graph):
+        for value in graph.value_info:
+            zeros = np.zeros((32, 32), np.float32)
+            graph.initializer.append(numpy_helper.from_array(zeros, value.name))
+    program = read_program(model).program
+    found = {program.vars[var].name: size for _, var, size in read_weights(program)}
+    assert found == {"u": 4096, "v": 4096, "w": 0}
 
 
 def test_nothing_is_predicted_for_another_provider(model: Path) -> None:

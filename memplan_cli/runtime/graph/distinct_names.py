@@ -6,10 +6,10 @@ from copy import deepcopy
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from memplan_cli.onnx_io.load import graphs, subgraphs
+from memplan_cli.onnx_io.load import defined, graphs, subgraphs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from onnx import GraphProto, ModelProto, NodeProto
 
@@ -24,17 +24,8 @@ def with_distinct_names(model: ModelProto) -> ModelProto | None:
     if len(list(islice(graphs(model.graph), 2))) == 1:
         return None
     twin = deepcopy(model)
-    taken = set(_defined(model.graph))
+    taken = set(defined(model.graph))
     return twin if _rename_below(twin.graph, taken, frozenset(taken), {}) else None
-
-
-def _defined(graph: GraphProto) -> Iterator[str]:
-    """Yield the names that a graph itself defines."""
-    yield from (value.name for value in graph.input)
-    yield from (tensor.name for tensor in graph.initializer)
-    yield from (tensor.values.name for tensor in graph.sparse_initializer)
-    for node in graph.node:
-        yield from filter(None, node.output)
 
 
 def _rename_below(
@@ -51,7 +42,7 @@ def _rename_below(
     changed = False
     for node in graph.node:
         for _, inner in subgraphs(node):
-            own = dict.fromkeys(_defined(inner))
+            own = dict.fromkeys(defined(inner))
             taken.update(own)
             new = {name: _fresh(name, taken) for name in own if name in outside}
             seen = {name: now for name, now in names.items() if name not in own} | new

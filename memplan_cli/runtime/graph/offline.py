@@ -16,6 +16,7 @@ from memplan_cli.core.serialization import to_json
 from memplan_cli.onnx_io.interface import free_dims
 from memplan_cli.onnx_io.load import graphs, load_model
 from memplan_cli.onnx_io.metadata import HARDWARE, RUNTIME
+from memplan_cli.onnx_io.weights.hoisted import hoist_packed
 from memplan_cli.onnx_io.weights.on_pages import write_on_pages
 from memplan_cli.onnx_io.writing.columns import has_large_operand
 from memplan_cli.runtime.graph.distinct_names import with_distinct_names
@@ -166,9 +167,10 @@ class Dumping:
 
 
 def _tidied(dump: Path, original: ModelProto, shapes: RuntimeShapes, provider: str) -> Dump:
-    """Make a dump's names distinct and the same each time; put its weights on pages."""
+    """Make a dump's names distinct and the same each time; put its weights where they cost least."""
     graph = load_model(dump)
     graph = with_distinct_names(graph) or graph
+    hoist_packed(graph)
     count_anew(graph, original)
     forget_types(graph)
     data = dump.with_name(f"{dump.name}.data")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import Origin, walk
-from memplan_cli.runtime.process.packing import packed_bytes
+from memplan_cli.runtime.process.packing import read_weights
 from memplan_cli.runtime.process.parts import (
     BLOCKED,
     CODE,
@@ -28,7 +28,7 @@ from memplan_cli.runtime.process.parts import (
 from memplan_cli.runtime.simulation.tensor_bytes import tensor_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from memplan_cli.core.program import Op, Program, VarId
     from memplan_cli.onnx_io.weights.stored import StoredModel, StoredWeight
@@ -126,7 +126,7 @@ class Loading:
     def _made(self) -> list[tuple[str, int]]:
         """Return weights that the file does not have, in the order of their readers."""
         found: dict[str, int] = {}
-        for _, var in _constants(self.program):
+        for _, var, _ in read_weights(self.program):
             name = self.program.vars[var].name
             size = self.sizes.get(var, 0)
             if name not in self.known and size > _SMALL:
@@ -161,10 +161,9 @@ class Loading:
 
     def _pack(self) -> None:
         """Pack constant operands, node by node; free what has no other reader."""
-        constants = list(_constants(self.program))
-        readers = Counter(var for _, var in constants)
-        for op, var in constants:
-            size = packed_bytes(op, var, self.program)
+        constants = list(read_weights(self.program))
+        readers = Counter(var for _, var, _ in constants)
+        for op, var, size in constants:
             if size:
                 readers[var] -= 1
                 self._packed(op, var, size, readers[var])
@@ -182,14 +181,6 @@ class Loading:
             space.give(block)
         if here is not None and not left:
             space.give(self.values.pop(name))
-
-
-def _constants(program: Program) -> Iterator[tuple[Op, VarId]]:
-    """Yield each op with each weight that it reads, in the order of the run."""
-    for _, op in walk(program.body):
-        for var in op.inputs:
-            if var and program.vars[var].origin is Origin.WEIGHT:
-                yield op, var
 
 
 def _number(made: tuple[str, int]) -> int:

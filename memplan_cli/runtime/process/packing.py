@@ -7,7 +7,7 @@ in blocked layouts are not packed by kernels: optimisation has made new weights 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -103,6 +103,22 @@ def packed_bytes(op: Op, operand: VarId, program: Program) -> int:
     return sum(
         rules[place](op, dims) for place in rules if op.inputs[place : place + 1] == (operand,)
     )
+
+
+def read_weights(program: Program) -> Iterator[tuple[Op, VarId, int]]:
+    """Yield each op with each weight that it reads, in the order of the run.
+
+    And the bytes of the packed copy: a kernel looks for a constant in its own graph and in the
+    one around it, and packs none that lies further out.
+    """
+    around: dict[str, str] = {}
+    for block, op in walk(program.body):
+        around.update((body.path, block.path) for body in op.bodies)
+        for var in op.inputs:
+            if var and program.vars[var].origin is Origin.WEIGHT:
+                near = (block.path, around.get(block.path))
+                found = program.vars[var].block in near
+                yield op, var, packed_bytes(op, var, program) if found else 0
 
 
 def unknown_kernels(program: Program) -> tuple[str, ...]:

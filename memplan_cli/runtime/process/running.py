@@ -6,8 +6,7 @@ from bisect import bisect_right, insort
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.program import Origin, walk
-from memplan_cli.runtime.process.packing import packed_bytes
+from memplan_cli.runtime.process.packing import read_weights
 from memplan_cli.runtime.process.parts import ARENA, ARENA_TABLES
 from memplan_cli.runtime.process.space import Space
 from memplan_cli.runtime.simulation.bfc import CHUNK, Arena
@@ -72,17 +71,12 @@ def mapped_bytes(
     Of a table whose rows are looked up, only what lies around them is.
     """
     found: dict[VarId, int] = {}
-    for _, op in walk(program.body):
-        for place, var in enumerate(op.inputs):
-            if not var or program.vars[var].origin is not Origin.WEIGHT:
-                continue
-            weight = known.get(program.vars[var].name)
-            if weight is None or weight.inside:
-                continue
-            size = weight.packed or weight.size
-            if not weight.packed and packed_bytes(op, var, program):
-                continue
-            if op.type == "Gather" and place == 0:
-                size = min(size, sizes.get(op.inputs[1], size) // _INDEX * _ROW)
-            found[var] = max(found.get(var, 0), size)
+    for op, var, packed in read_weights(program):
+        weight = known.get(program.vars[var].name)
+        if weight is None or weight.inside or (packed and not weight.packed):
+            continue
+        size = weight.packed or weight.size
+        if op.type == "Gather" and var == op.inputs[0]:
+            size = min(size, sizes.get(op.inputs[1], size) // _INDEX * _ROW)
+        found[var] = max(found.get(var, 0), size)
     return sum(found.values())
