@@ -17,7 +17,7 @@ from memplan_cli.onnx_io.caches.note import recorded_caches
 from memplan_cli.onnx_io.recorded import Recorded, recorded_settings
 from memplan_cli.onnx_io.scan import scanned_metadata
 from memplan_cli.runtime.decoding import Decoder
-from memplan_cli.runtime.workers.mapped_pages import let_go
+from memplan_cli.runtime.workers.mapped_pages import letting_go
 from memplan_cli.runtime.workers.process_memory import trim
 from memplan_cli.runtime.workers.session import (
     apply_options,
@@ -147,9 +147,8 @@ def load_session(path: Path, options: Any = None, **others: Any) -> PlannedSessi
     elif settings.arena and provider == CPU:
         _use_arena(settings.arena)
         options.add_session_config_entry("session.use_env_allocators", "1")
-    with given_options_count():
+    with given_options_count(), letting_go(path.resolve().parent):  # read to be packed, once
         session = PlannedSession(path, options, recorded, **others)
-    let_go(path.resolve().parent)  # what was read of weights to pack them
     trim()  # packing and folding leave up to a quarter of what the session keeps
     session.caches = recorded_caches(metadata)
     _refuse_unknown(session, path)

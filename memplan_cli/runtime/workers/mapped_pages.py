@@ -11,7 +11,7 @@ import ctypes
 import mmap
 import os
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -55,23 +55,34 @@ class Mapped:
             library.madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), _READ)
 
 
-def let_go(folder: Path) -> None:
-    """Let go of the pages of files in a folder; who reads on has the same pages again.
+@contextmanager
+def letting_go(folder: Path) -> Iterator[None]:
+    """Let go of the pages of files in a folder that are mapped meanwhile.
 
-    A page that this process has changed would be lost: what has one stays as it is. Code
-    stays too: a model may lie in a folder above all libraries.
+    Who reads on has the same pages again. A page that this process has changed would be lost:
+    what has one stays as it is. Code stays too: a model may lie in a folder above all libraries.
     """
+    before = _all_files()
+    yield
+    found = _all_files()
+    code = {name for *_, rights, name in found if "x" in rights}
     with suppress(OSError, AttributeError, TypeError):  # not Linux, or nothing is said
         library = ctypes.CDLL(None)
-        found = tuple(_files())
-        code = {name for *_, rights, name in found if "x" in rights}
         with _PAGES.open("rb", buffering=0) as pages:
-            for start, end, _, name in found:
+            for start, end, _, name in sorted(found - before):
                 if name in code or not Path(name).is_relative_to(folder):
                     continue
                 if not _changed(pages, start, end):
                     size = ctypes.c_size_t(end - start)
                     library.madvise(ctypes.c_void_p(start), size, mmap.MADV_DONTNEED)
+
+
+def _all_files() -> frozenset[tuple[int, int, str, str]]:
+    """Return the files that are mapped now; none where the system does not say."""
+    try:
+        return frozenset(_files())
+    except OSError:
+        return frozenset()
 
 
 def _changed(pages: FileIO, start: int, end: int) -> bool:
