@@ -29,6 +29,9 @@ _LONGEST = 100
 """Characters of a name in a message."""
 
 
+_OVERRIDING_IR = 4
+"""From this version of the format on, a weight among the inputs is one that may be fed."""
+
 _NO_NAME = re.compile(r"\s*(\?|-1|None|unk__\d+)?\s*")
 """What exporters write for a dim that they have no name for."""
 
@@ -276,3 +279,18 @@ def _dims(shape: Shape | None) -> str:
     if shape is None:
         return ""
     return f"[{','.join('?' if dim is None else str(dim)[:_LONGEST] for dim in shape)}]"
+
+
+def forget_constant_inputs(model: ModelProto) -> None:
+    """Let a model of before IR 4 have inputs only for what is fed, in place.
+
+    There each weight is an input too, of a subgraph as well, and a constant all the same.
+    """
+    if model.ir_version >= _OVERRIDING_IR:
+        return
+    for graph in graphs(model.graph):
+        weights = {tensor.name for tensor in graph.initializer}
+        fed = [value for value in graph.input if value.name not in weights]
+        del graph.input[:]
+        graph.input.extend(fed)
+    model.ir_version = _OVERRIDING_IR

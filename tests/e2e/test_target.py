@@ -23,6 +23,7 @@ from memplan_cli.runtime.workers.session import probe_provider
 from memplan_cli.workflows import target as targeting
 from memplan_cli.workflows.files import rewriting
 from shared_models import filled
+from story import memplan
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -169,6 +170,31 @@ def test_weights_are_not_packed_in_the_file_where_the_runtime_fails_with_that(
     assert tried == [True, False]
     assert done.passed
     assert not packed(out)
+
+
+def test_a_target_of_a_model_of_before_version_4_holds(tmp_path: Path) -> None:
+    def branch(name: str) -> str:
+        made = f"{name} () => (float[4,256] {name}y) <float[256,256] {name}w> "
+        return f"{made} {{ {name}y = MatMul(x, {name}w) }}"
+
+    text = f"""<ir_version: 4, opset_import: ["" : 9]>
+    g (bool go, float[4,256] x) => (float[4,256] y) {{
+        z = If (go) <then_branch = {branch("t")}, else_branch = {branch("e")}>
+        y = Relu(z)
+    }}"""
+    model, draw = onnx.parser.parse_model(text), np.random.default_rng(0)
+    model.ir_version = 3
+    for attribute in model.graph.node[0].attribute:
+        values = draw.standard_normal((256, 256)).astype(np.float32)
+        weight = numpy_helper.from_array(values, f"{attribute.name[0]}w")
+        node = onnx.helper.make_node("Constant", [], [weight.name], value=weight)
+        del attribute.g.initializer[:]
+        attribute.g.node.insert(0, node)
+    path, out = tmp_path / "old.onnx", tmp_path / "out.onnx"
+    onnx.save(model, path)
+    assert workflows.optimize(path, CPU, out=out, check=Check(provider="cpu")).passed
+    found = memplan("validate", out, "--original", path)
+    assert found.exit_code == 0, found.output
 
 
 def test_the_model_and_its_target_may_have_one_name(samples: Path, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from builders import parse
-from memplan_cli.onnx_io.interface import dim_names, other_inputs
+from memplan_cli.onnx_io.interface import dim_names, forget_constant_inputs, other_inputs
 
 ORIGINAL = "g (float[n,4] x, int64[2] i) => (float[n,4] y) { y = Neg(x) }"
 
@@ -55,3 +55,30 @@ def test_dims_have_the_names_of_every_block() -> None:
         y = If (c) <then_branch = t () => (float[inner,4] z) { z = Neg(x) },
                     else_branch = e () => (float[4] w) { w = Relu(x) }> }"""
     assert dim_names(parse(text)) == {"n", "rows", "inner"}
+
+
+OLD_HEAD = '<ir_version: 3, opset_import: ["" : 9]>'
+
+OLD = """g (bool go, float[2] w, float[2] x) => (float[2] y) <float[2] w = {1, 2}> {
+    z = If (go) <
+        then_branch = t (float[2] a) => (float[2] p) <float[2] a = {3, 4}> { p = Add(x, a) },
+        else_branch = e () => (float[2] q) { q = Neg(x) }
+    >
+    y = Add(z, w)
+}"""
+
+
+def test_before_version_4_weights_are_inputs_and_constants() -> None:
+    model = parse(OLD, OLD_HEAD)
+    forget_constant_inputs(model)
+    then = model.graph.node[0].attribute[0].g
+    assert [value.name for value in model.graph.input] == ["go", "x"]
+    assert [list(then.input), [tensor.name for tensor in then.initializer]] == [[], ["a"]]
+    assert model.ir_version == 4
+
+
+def test_from_version_4_on_they_may_be_fed() -> None:
+    model = parse(OLD, OLD_HEAD.replace("3", "4"))
+    before = model.SerializeToString()
+    forget_constant_inputs(model)
+    assert model.SerializeToString() == before

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from memplan_cli.core.results.observations import CPU, RuntimeSettings
 from memplan_cli.core.serialization import to_json
-from memplan_cli.onnx_io.interface import free_dims
+from memplan_cli.onnx_io.interface import forget_constant_inputs, free_dims
 from memplan_cli.onnx_io.load import graphs, load_model
 from memplan_cli.onnx_io.metadata import HARDWARE, RUNTIME
 from memplan_cli.onnx_io.weights.hoisted import hoist_packed
@@ -170,6 +170,7 @@ def _tidied(dump: Path, original: ModelProto, shapes: RuntimeShapes, provider: s
     """Make a dump's names distinct and the same each time; put its weights where they cost least."""
     graph = load_model(dump)
     graph = with_distinct_names(graph) or graph
+    forget_constant_inputs(graph)
     hoist_packed(graph)
     count_anew(graph, original)
     forget_types(graph)
