@@ -15,6 +15,7 @@ from memplan_cli.runtime.steer import (
     Candidate,
     Recommendation,
     best_predicted,
+    for_sizes,
     held_without_weights,
     plain,
     tuned,
@@ -55,6 +56,7 @@ def recommend(
         RuntimeUnavailableError: the model does not run here.
     """
     trial = trial or Trial()
+    base = for_sizes(base, trial.assumed)
     recorded = False
     try:
         workspace = workspace_of(model, plain(base), trial)

@@ -19,10 +19,10 @@ from memplan_cli.runtime.graph.speed import is_slower_as_written
 from memplan_cli.runtime.measuring.resident import loaded_process
 from memplan_cli.runtime.process.foresee import Shown, foresee_process, obstacle, process_of
 from memplan_cli.runtime.simulation.predict import Executed, predict
-from memplan_cli.runtime.steer import DEFAULTS, recommend_unmeasured
+from memplan_cli.runtime.steer import DEFAULTS, for_sizes, recommend_unmeasured
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
     from memplan_cli.core.program import Program
@@ -99,7 +99,7 @@ def unrun_facts(path: Path, program: Program, at: Sizes, nodes: Sequence[str]) -
     """
     before = graph_at(path, DEFAULTS, at)
     written = Executed(program, at.dims)
-    choice = _chosen(before, reordered(before, nodes, program), written)
+    choice = _chosen(before, reordered(before, nodes, program), written, at.trial.assumed)
     as_it_stands = choice.settings.session.get("graph_optimization_level") is not None
     after = written if as_it_stands else reordered(before, nodes, program)
     nothing = Peaks(None, None)
@@ -121,10 +121,12 @@ def unrun_facts(path: Path, program: Program, at: Sizes, nodes: Sequence[str]) -
     )
 
 
-def _chosen(before: Executed, optimised: Executed, written: Executed) -> Recommendation:
+def _chosen(
+    before: Executed, optimised: Executed, written: Executed, assumed: Collection[str]
+) -> Recommendation:
     """Return the settings for the written model: those that a run would be made with."""
-    under = recommend_unmeasured(optimised, RuntimeSettings())
+    under = recommend_unmeasured(optimised, for_sizes(DEFAULTS, assumed))
     if is_slower_as_written(written.program, written.dims, before):
         return under
-    stands = recommend_unmeasured(written, RUN_AS_WRITTEN)
+    stands = recommend_unmeasured(written, for_sizes(RUN_AS_WRITTEN, assumed))
     return min((under, stands), key=attrgetter("rank"))
