@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.results.observations import CPU, RuntimeSettings, Validation
 from memplan_cli.core.results.report import RuntimeFacts
 from memplan_cli.onnx_io.weights.stored import stored_model
+from memplan_cli.runtime.candidates import Candidate, for_sizes, quicker, without_pattern
 from memplan_cli.runtime.facts import required_version, worse_by_default
 from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN
 from memplan_cli.runtime.graph.seen_graph import executed_of, reordered
@@ -23,10 +24,10 @@ from memplan_cli.runtime.proofs.written import (
     unoptimised_both,
 )
 from memplan_cli.runtime.simulation.predict import Executed, needs_run, predict
+from memplan_cli.runtime.simulation.region import ArenaChoice
 from memplan_cli.runtime.steer import (
     DEFAULTS,
     Recommendation,
-    for_sizes,
     foreseen,
     has_several_regions,
     held_under,
@@ -34,7 +35,6 @@ from memplan_cli.runtime.steer import (
     in_one_region,
     sources_of,
     with_best_arena,
-    without_pattern,
 )
 
 if TYPE_CHECKING:
@@ -44,6 +44,11 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.observations import Peaks
     from memplan_cli.runtime.measuring.examine import Examined
     from memplan_cli.runtime.proofs.original import Original
+
+SHORT_RUNS = (
+    "sizes were assumed, and with a memory pattern others would hold more: it is off, and runs at "
+    "these take up to a fifth longer than they need; --dim says the sizes"
+)
 
 _WORTH = 0.98
 """Share of what an arena holds that must be left for another run to be worth it."""
@@ -212,6 +217,18 @@ class Proof:
         executed = self._under_optimisation() if run.as_written else self._after(run)
         after = predict(executed, DEFAULTS)
         return worse_by_default(self.before.predicted, after)
+
+    def for_other_sizes(self, run: Run) -> tuple[str, ...]:
+        """Say where runs are longer for the sake of sizes other than those assumed."""
+        if not self.original.binding.assumed or run.seen is None:
+            return ()
+        if self.written.as_written and not self.written.offline:
+            return ()
+        executed, held = self._after(run), held_without_weights(run.seen.peaks)
+        now = Candidate(run.settings, run.seen.peaks, ArenaChoice(run.settings.arena, held))
+        if quicker(executed, now, DEFAULTS, run.seen.workspace) is now:
+            return ()
+        return (SHORT_RUNS,)
 
     def _run(self, choice: Recommendation) -> Run:
         self.choice = choice

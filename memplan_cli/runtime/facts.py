@@ -18,6 +18,7 @@ from memplan_cli.core.progress import Progress, Tally, silent
 from memplan_cli.core.results.observations import CPU, UNOPTIMISED, RuntimeSettings
 from memplan_cli.core.results.report import RuntimeFacts
 from memplan_cli.errors import RuntimeUnavailableError
+from memplan_cli.runtime.candidates import for_sizes
 from memplan_cli.runtime.graph.executed import executed_graph, executed_run
 from memplan_cli.runtime.graph.fusions import costly_fusions, without
 from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN, offline_program
@@ -38,7 +39,6 @@ from memplan_cli.runtime.steer import (
     DEFAULTS,
     Recommendation,
     caveats,
-    for_sizes,
     recommend_unmeasured,
 )
 from memplan_cli.runtime.workers.session import resolve_provider

@@ -7,32 +7,37 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.figures import OBSERVED
 from memplan_cli.core.results.observations import CPU, Peaks, RuntimeSettings
 from memplan_cli.errors import RuntimeUnavailableError
-from memplan_cli.runtime.graph.speed import CALL_OF_ARENA, work_of
+from memplan_cli.runtime.candidates import (
+    OWN_INITIALIZERS,
+    Candidate,
+    by_score,
+    in_arena,
+    quicker,
+    without_pattern,
+)
 from memplan_cli.runtime.probe import version_warning
 from memplan_cli.runtime.simulation.bfc import ArenaRules
 from memplan_cli.runtime.simulation.ledger import UnknownBytesError
 from memplan_cli.runtime.simulation.order import ORDERS
-from memplan_cli.runtime.simulation.predict import Executed, model_of, needs_run
+from memplan_cli.runtime.simulation.predict import Executed, model_of
 from memplan_cli.runtime.simulation.region import (
     EXACT,
     EXACT_UNSPLIT,
     ArenaChoice,
     best_arena,
     one_chunk,
-    region_for_all,
     rounded,
 )
 from memplan_cli.runtime.simulation.requests import most_in_use, run_of
 from memplan_cli.runtime.simulation.trace import ENDLESS, Trace, held_in_turn
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from memplan_cli.runtime.simulation.trace import Request
 
@@ -44,23 +49,8 @@ _OF_ONE_RUN = (
 DEFAULTS = RuntimeSettings()
 """What a user has who sets nothing."""
 
-_OWN_INITIALIZERS = {"session.use_device_allocator_for_initializers": "1"}
-"""Weights get memory of their own size: in the arena they would take its first region."""
-
 GROWTH = (1.03, 1.08, 1.15, 1.3)
 """Larger first regions to try where kernels' workspace did not fit into the first one."""
-
-_PATTERN = RuntimeSettings(session={"enable_mem_pattern": True})
-
-_NO_MORE = 1 << 17
-"""Bytes that an arena may hold more for shorter runs: 1.5 % of what a session of nothing takes,
-less than lies between two measurements of one process."""
-
-_ROOM = 4 << 10
-"""Bytes of a region for workspace that nobody foresaw: a pattern's block leaves no holes."""
-
-_WON = 0.01
-"""Share of a run that a memory pattern has to win."""
 
 _BY_DATA = "sizes depend on data: the settings are those that win on average"
 
@@ -117,24 +107,6 @@ def sources_of(settings: RuntimeSettings) -> Mapping[str, str]:
     return {f"arena.{key}": OBSERVED} if key in settings.arena else {}
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """Settings, what is predicted under them, and the arena that suits them."""
-
-    settings: RuntimeSettings
-    predicted: Peaks
-    choice: ArenaChoice
-
-    @property
-    def score(self) -> tuple[int, int]:
-        """Less of both together is better; a tie goes to the lower peak."""
-        peak = self.predicted.first_run_peak or 0
-        return peak + self.choice.held, peak
-
-
-_by_score = attrgetter("score")
-
-
 def recommend_unmeasured(executed: Executed, base: RuntimeSettings) -> Recommendation:
     """Return the best settings by prediction alone: kernels' workspace is not in it."""
     try:
@@ -173,7 +145,7 @@ def with_best_arena(
     base = RuntimeSettings() if settings.session.get("enable_mem_pattern") else settings
     try:
         best = _with_arena(executed, without_pattern(settings), workspace)
-        best = _quicker(executed, best, base, workspace)
+        best = quicker(executed, best, base, workspace)
     except UnknownBytesError:
         return None
     predicted = dataclasses.replace(best.predicted, held=best.choice.held)
@@ -226,8 +198,8 @@ def _foreseen(
                 arenas[trace] = _arena_for(run.requests, executed.provider)
             # Without a memory pattern all runs are alike.
             predicted = Peaks(run.peak, run.peak)
-            near.append(_in_arena(base.updated(settings), predicted, arenas[trace]))
-    return _quicker(executed, min(near, key=_by_score), base, workspace)
+            near.append(in_arena(base.updated(settings), predicted, arenas[trace]))
+    return quicker(executed, min(near, key=by_score), base, workspace)
 
 
 def _with_arena(
@@ -235,47 +207,12 @@ def _with_arena(
 ) -> Candidate:
     run = run_of(model_of(executed, settings), workspace)
     choice = _arena_for(run.requests, executed.provider)
-    return _in_arena(settings, Peaks(run.peak, run.peak), choice)
-
-
-def _quicker(
-    executed: Executed,
-    best: Candidate,
-    base: RuntimeSettings,
-    workspace: Mapping[str, int],
-) -> Candidate:
-    """Return the same with a memory pattern, where runs are shorter with it at no more memory.
-
-    The first run of some sizes asks for each tensor, later ones for one block with a place for
-    each. Where data decides sizes, or subgraphs run, another run's block may not do.
-    """
-    if "enable_mem_pattern" in base.session or executed.provider != CPU or needs_run(executed):
-        return best
-    settings = best.settings.updated(_PATTERN)
-    run = run_of(model_of(executed, settings), workspace)
-    won = CALL_OF_ARENA * run.saved
-    if won < _WON * work_of(executed.program, executed.dims):
-        return best
-    most = best.choice.held + _NO_MORE
-    lowest = max(map(most_in_use, (run.requests, run.then)))
-    region = region_for_all(lambda: run.traces, lowest) if lowest <= most else None
-    if region is None or region + _ROOM > most:
-        return best
-    choice = ArenaChoice(one_chunk(region + _ROOM), region + _ROOM)
-    return _in_arena(settings, Peaks(run.peak, run.steady), choice)
+    return in_arena(settings, Peaks(run.peak, run.peak), choice)
 
 
 def _arena_for(requests: Sequence[Request], provider: str) -> ArenaChoice:
     # The CUDA arena cannot be told its first region from Python.
     return best_arena(requests) if provider == CPU else ArenaChoice(EXACT_UNSPLIT, 0)
-
-
-def _in_arena(settings: RuntimeSettings, predicted: Peaks, choice: ArenaChoice) -> Candidate:
-    chosen = dataclasses.replace(
-        settings.updated(RuntimeSettings(session_config=_OWN_INITIALIZERS)),
-        arena=choice.arena,
-    )
-    return Candidate(chosen, predicted, choice)
 
 
 def best_predicted(
@@ -285,7 +222,7 @@ def best_predicted(
     found = (
         _with_arena(executed, settings, workspace) for settings in _variants(executed, base)
     )
-    return _quicker(executed, min(found, key=_by_score), base, workspace)
+    return quicker(executed, min(found, key=by_score), base, workspace)
 
 
 def _variants(executed: Executed, base: RuntimeSettings) -> Iterator[RuntimeSettings]:
@@ -306,28 +243,9 @@ def plain(base: RuntimeSettings) -> RuntimeSettings:
     )
 
 
-def without_pattern(settings: RuntimeSettings) -> RuntimeSettings:
-    """Return settings that keep the memory pattern off, whatever it would win."""
-    return settings.updated(RuntimeSettings(session={"enable_mem_pattern": False}))
-
-
-def for_sizes(base: RuntimeSettings, assumed: Collection[str]) -> RuntimeSettings:
-    """Return settings for models of whose dims some were assumed: other sizes are to come.
-
-    At sizes other than the arena's a memory pattern holds both: what the first run of a size
-    asked for piece by piece, and the block of the later ones.
-    """
-    return without_pattern(base) if assumed else base
-
-
-def as_recorded(base: RuntimeSettings, recorded: RuntimeSettings) -> RuntimeSettings:
-    """Return settings that leave the memory pattern off where a file says so of itself."""
-    return base if recorded.session.get("enable_mem_pattern", True) else without_pattern(base)
-
-
 def tuned(base: RuntimeSettings) -> RuntimeSettings:
     """Return settings for sizes that depend on data: they win on average."""
-    return plain(base).updated(RuntimeSettings(arena=EXACT, session_config=_OWN_INITIALIZERS))
+    return plain(base).updated(RuntimeSettings(arena=EXACT, session_config=OWN_INITIALIZERS))
 
 
 def held_without_weights(peaks: Peaks) -> int:

@@ -43,10 +43,10 @@ def settings(
     """
     from memplan_cli.onnx_io.metadata import metadata_of
     from memplan_cli.onnx_io.recorded import recorded_settings
+    from memplan_cli.runtime.candidates import as_recorded
     from memplan_cli.runtime.facts import best_settings, settings_as_written
     from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN
     from memplan_cli.runtime.measuring.measure import Trial
-    from memplan_cli.runtime.steer import as_recorded
 
     model = Path(model)
     refuse_run(given, "--measure" if check else "")

@@ -11,6 +11,7 @@ from memplan_cli.core.results.observations import CPU, Peaks, RuntimeSettings
 from memplan_cli.core.results.report import RuntimeFacts
 from memplan_cli.errors import UnknownSizeError
 from memplan_cli.onnx_io.weights.stored import stored_model
+from memplan_cli.runtime.candidates import for_sizes
 from memplan_cli.runtime.facts import required_version
 from memplan_cli.runtime.graph.executed import executed_graph, executed_run
 from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN
@@ -19,7 +20,7 @@ from memplan_cli.runtime.graph.speed import is_slower_as_written
 from memplan_cli.runtime.measuring.resident import loaded_process
 from memplan_cli.runtime.process.foresee import Shown, foresee_process, obstacle, process_of
 from memplan_cli.runtime.simulation.predict import Executed, predict
-from memplan_cli.runtime.steer import DEFAULTS, for_sizes, recommend_unmeasured
+from memplan_cli.runtime.steer import DEFAULTS, recommend_unmeasured
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
