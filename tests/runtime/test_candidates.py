@@ -51,10 +51,19 @@ def test_a_short_run_has_a_pattern_and_one_region_for_its_first_run_and_its_bloc
     assert best.predicted.held == best.settings.arena["initial_chunk_size_bytes"]
     assert best.predicted.held == peaks.held == held_under(graph, best.settings, {})
     assert best.predicted.steady_peak == peaks.steady_peak
+    assert (peaks.steady_peak or 0) + (4 << 10) <= best.predicted.held, (
+        "room for the unforeseen"
+    )
 
 
 def test_a_long_run_has_none_since_it_would_not_be_shorter() -> None:
-    assert not has_pattern(executed(CHAIN, "4000000"))
+    def summed(count: int) -> Executed:
+        nodes = CHAIN.replace("y = Neg(e)", "y = ReduceSum<keepdims = 1>(e)")
+        text = HEAD + f"g (float[{count}] x) => (float[1] y) {{ {nodes} }}"
+        return Executed(read_program(onnx.parser.parse_model(text)).program)
+
+    assert has_pattern(summed(64))
+    assert not has_pattern(summed(4_000_000))
 
 
 def test_a_pattern_that_holds_more_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,6 +153,7 @@ def test_what_is_written_at_said_sizes_holds_what_was_foreseen(
     facts = written(model, target, n=4).report.runtime
     assert facts is not None
     seen, told = facts.observed["optimized"], facts.predicted["optimized"]
+    assert facts.settings is not None
     assert facts.settings.session["enable_mem_pattern"] is True
     assert (seen.held or 0) - (seen.weights or 0) == told.held
     assert (seen.first_run_peak, seen.steady_peak) == (told.first_run_peak, told.steady_peak)
@@ -158,6 +168,7 @@ def test_what_is_written_at_said_sizes_holds_what_was_foreseen(
 def test_what_is_written_at_assumed_sizes_has_none_and_says_so(model: Path) -> None:
     report = written(model, "portable").report
     assert report.runtime is not None
+    assert report.runtime.settings is not None
     assert report.runtime.settings.session["enable_mem_pattern"] is False
     assert SHORT_RUNS in report.warnings
     said = written(model, "portable", n=4).report
