@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.results.observations import CPU, RuntimeSettings, Validation
 from memplan_cli.core.results.report import RuntimeFacts
 from memplan_cli.onnx_io.weights.stored import stored_model
-from memplan_cli.runtime.candidates import Candidate, for_sizes, quicker, without_pattern
+from memplan_cli.runtime.candidates import (
+    SHORT_RUNS,
+    Candidate,
+    for_sizes,
+    quicker,
+    without_pattern,
+)
 from memplan_cli.runtime.facts import required_version, worse_by_default
 from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN
 from memplan_cli.runtime.graph.seen_graph import executed_of, reordered
@@ -44,11 +50,6 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.observations import Peaks
     from memplan_cli.runtime.measuring.examine import Examined
     from memplan_cli.runtime.proofs.original import Original
-
-SHORT_RUNS = (
-    "sizes were assumed, and with a memory pattern others would hold more: it is off, and runs at "
-    "these take up to a fifth longer than they need; --dim says the sizes"
-)
 
 _WORTH = 0.98
 """Share of what an arena holds that must be left for another run to be worth it."""

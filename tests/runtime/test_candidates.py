@@ -17,8 +17,7 @@ from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.metadata import metadata_of
 from memplan_cli.onnx_io.recorded import recorded_settings
 from memplan_cli.runtime import candidates
-from memplan_cli.runtime.candidates import as_recorded, for_sizes
-from memplan_cli.runtime.confirming import SHORT_RUNS
+from memplan_cli.runtime.candidates import SHORT_RUNS, as_recorded, for_sizes
 from memplan_cli.runtime.simulation.predict import Executed, predict
 from memplan_cli.runtime.steer import foreseen, held_under, recommend_unmeasured
 from memplan_cli.shapes.reading import read_program
@@ -173,3 +172,12 @@ def test_what_is_written_at_assumed_sizes_has_none_and_says_so(model: Path) -> N
     assert SHORT_RUNS in report.warnings
     said = written(model, "portable", n=4).report
     assert SHORT_RUNS not in said.warnings
+    within = Settings(bounds={"n": (1, 8)})
+    out = model.with_name("o.onnx")
+    ranged = workflows.optimize(
+        model, within, out=out, check=Check(provider="cpu")
+    ).plan.report
+    assert SHORT_RUNS not in ranged.warnings
+    assert ranged.runtime is not None
+    assert ranged.runtime.settings is not None
+    assert ranged.runtime.settings.session["enable_mem_pattern"] is False
