@@ -45,17 +45,21 @@ _WON = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Settings, what is predicted under them, and the arena that suits them."""
+    """Settings, what is predicted under them, and the arena that suits them.
+
+    ``for_time`` are bytes that the arena holds for shorter runs: nobody competes by them.
+    """
 
     settings: RuntimeSettings
     predicted: Peaks
     choice: ArenaChoice
+    for_time: int = 0
 
     @property
     def score(self) -> tuple[int, int]:
         """Less of both together is better; a tie goes to the lower peak."""
         peak = self.predicted.first_run_peak or 0
-        return peak + self.choice.held, peak
+        return peak + self.choice.held - self.for_time, peak
 
 
 by_score = attrgetter("score")
@@ -94,7 +98,8 @@ def quicker(
     if region is None or region + _ROOM > most:
         return best
     choice = ArenaChoice(one_chunk(region + _ROOM), region + _ROOM)
-    return in_arena(settings, Peaks(run.peak, run.steady), choice)
+    found = in_arena(settings, Peaks(run.peak, run.steady), choice)
+    return dataclasses.replace(found, for_time=choice.held - best.choice.held)
 
 
 def without_pattern(settings: RuntimeSettings) -> RuntimeSettings:

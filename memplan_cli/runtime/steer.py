@@ -74,6 +74,8 @@ class Recommendation:
     provider: str = CPU
     recorded_order: bool = False
     """Whether the order of execution won by the order in which runs were seen."""
+    for_time: int = 0
+    """Bytes that the arena holds for shorter runs."""
 
     @property
     def sources(self) -> Mapping[str, str]:
@@ -87,7 +89,7 @@ class Recommendation:
         """Whether what the settings take is unknown, and the arena and first run's peak."""
         peaks = self.predicted
         unknown = peaks.first_run_peak is None or peaks.held is None
-        return unknown, (peaks.first_run_peak or 0) + (peaks.held or 0)
+        return unknown, (peaks.first_run_peak or 0) + (peaks.held or 0) - self.for_time
 
     @property
     def measured(self) -> Peaks:
@@ -117,6 +119,7 @@ def recommend_unmeasured(executed: Executed, base: RuntimeSettings) -> Recommend
         best.settings,
         dataclasses.replace(best.predicted, held=best.choice.held),
         notes=("predicted, not measured: kernels' workspace is not included",),
+        for_time=best.for_time,
     )
 
 
@@ -131,8 +134,7 @@ def foreseen(
         best = _foreseen(executed, base, workspace)
     except UnknownBytesError:
         return Recommendation(tuned(base), Peaks(None, None), notes=(_BY_DATA,))
-    predicted = dataclasses.replace(best.predicted, held=best.choice.held)
-    return Recommendation(best.settings, predicted, provider=executed.provider)
+    return _recommended(best, executed.provider)
 
 
 def with_best_arena(
@@ -148,8 +150,12 @@ def with_best_arena(
         best = quicker(executed, best, base, workspace)
     except UnknownBytesError:
         return None
+    return _recommended(best, executed.provider)
+
+
+def _recommended(best: Candidate, provider: str) -> Recommendation:
     predicted = dataclasses.replace(best.predicted, held=best.choice.held)
-    return Recommendation(best.settings, predicted, provider=executed.provider)
+    return Recommendation(best.settings, predicted, provider=provider, for_time=best.for_time)
 
 
 def has_several_regions(choice: Recommendation) -> bool:

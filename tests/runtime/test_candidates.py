@@ -55,6 +55,13 @@ def test_a_short_run_has_a_pattern_and_one_region_for_its_first_run_and_its_bloc
     )
 
 
+def test_settings_compete_by_what_they_take_without_a_pattern() -> None:
+    graph = executed(CHAIN)
+    on, off = foreseen(graph, ANY, {}), foreseen(graph, for_sizes(ANY, {"batch"}), {})
+    assert (on.predicted.held or 0) > (off.predicted.held or 0)
+    assert on.rank == off.rank
+
+
 def test_a_long_run_has_none_since_it_would_not_be_shorter() -> None:
     def summed(count: int) -> Executed:
         nodes = CHAIN.replace("y = Neg(e)", "y = ReduceSum<keepdims = 1>(e)")
