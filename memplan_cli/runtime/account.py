@@ -126,7 +126,7 @@ def prove(
         run, note = step(run)
         notes += [note] if note else []
     warnings: tuple[str, ...] = (*before.warnings, *notes)
-    warnings += proof.by_default(run)
+    warnings += (*proof.by_default(run), *proof.for_other_sizes(run))
     return Proved(verdict, proof.facts(run), warnings, run.as_written)
 
 
@@ -153,6 +153,7 @@ def own_settings(
     for step in (proof.in_time, proof.in_its_arena):
         run, note = step(run)
         notes += [note] if note else []
+    notes += proof.for_other_sizes(run)
     facts = proof.facts(run)
     return Recommendation(
         run.settings,

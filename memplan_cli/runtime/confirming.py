@@ -9,6 +9,13 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.results.observations import CPU, RuntimeSettings, Validation
 from memplan_cli.core.results.report import RuntimeFacts
 from memplan_cli.onnx_io.weights.stored import stored_model
+from memplan_cli.runtime.candidates import (
+    SHORT_RUNS,
+    Candidate,
+    for_sizes,
+    quicker,
+    without_pattern,
+)
 from memplan_cli.runtime.facts import required_version, worse_by_default
 from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN
 from memplan_cli.runtime.graph.seen_graph import executed_of, reordered
@@ -23,6 +30,7 @@ from memplan_cli.runtime.proofs.written import (
     unoptimised_both,
 )
 from memplan_cli.runtime.simulation.predict import Executed, needs_run, predict
+from memplan_cli.runtime.simulation.region import ArenaChoice
 from memplan_cli.runtime.steer import (
     DEFAULTS,
     Recommendation,
@@ -38,7 +46,7 @@ from memplan_cli.runtime.steer import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from memplan_cli.core.program import Program
+    from memplan_cli.core.program import Program, Shape, VarId
     from memplan_cli.core.results.observations import Peaks
     from memplan_cli.runtime.measuring.examine import Examined
     from memplan_cli.runtime.proofs.original import Original
@@ -211,6 +219,18 @@ class Proof:
         after = predict(executed, DEFAULTS)
         return worse_by_default(self.before.predicted, after)
 
+    def for_other_sizes(self, run: Run) -> tuple[str, ...]:
+        """Say where runs are longer for the sake of sizes other than those assumed."""
+        if not self.original.binding.assumed or run.seen is None:
+            return ()
+        if self.written.as_written and not self.written.offline:
+            return ()
+        executed, held = self._after(run), held_without_weights(run.seen.peaks)
+        now = Candidate(run.settings, run.seen.peaks, ArenaChoice(run.settings.arena, held))
+        if quicker(executed, now, DEFAULTS, run.seen.workspace) is now:
+            return ()
+        return (SHORT_RUNS,)
+
     def _run(self, choice: Recommendation) -> Run:
         self.choice = choice
         self.runs += 1
@@ -224,9 +244,12 @@ class Proof:
 
         The runtime's own graph has the same values whoever has it written.
         """
-        observed = self.before.executed.observed if self.written.offline else None
         dims, provider = self.original.dims, self.original.provider
-        return Executed(self.written.program, dims, observed=observed, provider=provider)
+        file = Executed(self.written.program, dims, provider=provider)
+        if not self.written.offline:
+            return file
+        before = self.before.executed
+        return replace(file, observed=before.observed, seen=_seen_by_name(before, file))
 
     def _under_optimisation(self) -> Executed:
         return reordered(self.before.executed, self.original.nodes, self.written.program)
@@ -234,11 +257,15 @@ class Proof:
     def _optimised(self) -> Recommendation:
         workspace = self.original.seen.workspace
         executed = self._under_optimisation()
-        return foreseen(executed, RuntimeSettings(), workspace)
+        base = for_sizes(DEFAULTS, self.original.binding.assumed)
+        return foreseen(executed, base, workspace)
 
     def _as_it_stands(self) -> Recommendation:
         workspace = (self.plain or self.original.seen).workspace
-        return foreseen(self._file(), RUN_AS_WRITTEN, workspace)
+        base = for_sizes(RUN_AS_WRITTEN, self.original.binding.assumed)
+        if self.written.as_written and not self.written.offline:
+            base = without_pattern(base)  # a budget is of tensors one by one
+        return foreseen(self._file(), base, workspace)
 
     def _after(self, run: Run) -> Executed:
         """Return the graph of a run; of a file that ran as it stands, the file's own."""
@@ -249,6 +276,16 @@ class Proof:
             graph = executed_of(run.seen, run.settings, dims, path)
             self.read = run.seen, replace(graph, provider=self.original.provider)
         return self.read[1]
+
+
+def _seen_by_name(before: Executed, file: Executed) -> dict[VarId, Shape | None]:
+    """Return the shapes by which the runtime's planner goes, of values that both graphs have."""
+    known = {before.program.vars[var].name: shape for var, shape in before.seen.items()}
+    return {
+        var.id: known[var.name]
+        for var in file.program.vars.values()
+        if not var.block and var.name in known
+    }
 
 
 def _held(run: Run) -> int:

@@ -18,6 +18,7 @@ from memplan_cli.core.progress import Progress, Tally, silent
 from memplan_cli.core.results.observations import CPU, UNOPTIMISED, RuntimeSettings
 from memplan_cli.core.results.report import RuntimeFacts
 from memplan_cli.errors import RuntimeUnavailableError
+from memplan_cli.runtime.candidates import for_sizes
 from memplan_cli.runtime.graph.executed import executed_graph, executed_run
 from memplan_cli.runtime.graph.fusions import costly_fusions, without
 from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN, offline_program
@@ -154,14 +155,18 @@ def best_settings(
     """
     if trial is None:
         executed = executed_graph(model, DEFAULTS, binding.dims)
-        return recommend_unmeasured(executed, RuntimeSettings())
+        return recommend_unmeasured(executed, for_sizes(DEFAULTS, binding.assumed))
     tally = Tally(progress, TUNING, MOST_RUNS)
-    bound = replace(trial, dims=binding.dims, feeds=binding.feeds, begins=tally.begin)
+    bound = replace(trial.at(binding), begins=tally.begin)
     return replace(_measured_best(model, bound, tally), provider=bound.runs_on)
 
 
 def settings_as_written(
-    model: Path, binding: Binding, trial: Trial | None = None, provider: str = CPU
+    model: Path,
+    binding: Binding,
+    trial: Trial | None = None,
+    provider: str = CPU,
+    base: RuntimeSettings = RUN_AS_WRITTEN,
 ) -> Recommendation:
     """Return the settings for a file that has to run as it stands, in its own order.
 
@@ -172,10 +177,11 @@ def settings_as_written(
             run.
     """
     if trial is None:
-        return recommend_unmeasured(_file_of(model, binding.dims, provider), RUN_AS_WRITTEN)
-    bound = replace(trial, dims=binding.dims, feeds=binding.feeds)
+        file = _file_of(model, binding.dims, provider)
+        return recommend_unmeasured(file, for_sizes(base, binding.assumed))
+    bound = trial.at(binding)
     executed = _file_as_run(model, bound)
-    found = recommend(model, executed, RUN_AS_WRITTEN, bound)
+    found = recommend(model, executed, base, bound)
     return replace(found, provider=executed.provider)
 
 

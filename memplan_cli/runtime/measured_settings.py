@@ -7,12 +7,12 @@ import math
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.observations import CPU, Peaks, RuntimeSettings
+from memplan_cli.runtime.candidates import Candidate, for_sizes
 from memplan_cli.runtime.measuring.measure import Trial, measure, record, workspace_of
 from memplan_cli.runtime.simulation.ledger import UnknownBytesError
 from memplan_cli.runtime.simulation.region import EXACT, ArenaChoice, one_chunk, rounded
 from memplan_cli.runtime.steer import (
     GROWTH,
-    Candidate,
     Recommendation,
     best_predicted,
     held_without_weights,
@@ -55,6 +55,7 @@ def recommend(
         RuntimeUnavailableError: the model does not run here.
     """
     trial = trial or Trial()
+    base = for_sizes(base, trial.assumed)
     recorded = False
     try:
         workspace = workspace_of(model, plain(base), trial)

@@ -12,11 +12,19 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.results.figures import OBSERVED
 from memplan_cli.core.results.observations import CPU, Peaks, RuntimeSettings
 from memplan_cli.errors import RuntimeUnavailableError
+from memplan_cli.runtime.candidates import (
+    OWN_INITIALIZERS,
+    Candidate,
+    by_score,
+    in_arena,
+    quicker,
+    without_pattern,
+)
 from memplan_cli.runtime.probe import version_warning
 from memplan_cli.runtime.simulation.bfc import ArenaRules
 from memplan_cli.runtime.simulation.ledger import UnknownBytesError
 from memplan_cli.runtime.simulation.order import ORDERS
-from memplan_cli.runtime.simulation.predict import Executed, model_of, predict
+from memplan_cli.runtime.simulation.predict import Executed, model_of
 from memplan_cli.runtime.simulation.region import (
     EXACT,
     EXACT_UNSPLIT,
@@ -25,8 +33,8 @@ from memplan_cli.runtime.simulation.region import (
     one_chunk,
     rounded,
 )
-from memplan_cli.runtime.simulation.requests import held_after, most_in_use, run_of
-from memplan_cli.runtime.simulation.trace import Trace
+from memplan_cli.runtime.simulation.requests import most_in_use, run_of
+from memplan_cli.runtime.simulation.trace import ENDLESS, Trace, held_in_turn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -40,9 +48,6 @@ _OF_ONE_RUN = (
 
 DEFAULTS = RuntimeSettings()
 """What a user has who sets nothing."""
-
-_OWN_INITIALIZERS = {"session.use_device_allocator_for_initializers": "1"}
-"""Weights get memory of their own size: in the arena they would take its first region."""
 
 GROWTH = (1.03, 1.08, 1.15, 1.3)
 """Larger first regions to try where kernels' workspace did not fit into the first one."""
@@ -69,6 +74,8 @@ class Recommendation:
     provider: str = CPU
     recorded_order: bool = False
     """Whether the order of execution won by the order in which runs were seen."""
+    for_time: int = 0
+    """Bytes that the arena holds for shorter runs."""
 
     @property
     def sources(self) -> Mapping[str, str]:
@@ -82,7 +89,7 @@ class Recommendation:
         """Whether what the settings take is unknown, and the arena and first run's peak."""
         peaks = self.predicted
         unknown = peaks.first_run_peak is None or peaks.held is None
-        return unknown, (peaks.first_run_peak or 0) + (peaks.held or 0)
+        return unknown, (peaks.first_run_peak or 0) + (peaks.held or 0) - self.for_time
 
     @property
     def measured(self) -> Peaks:
@@ -102,21 +109,6 @@ def sources_of(settings: RuntimeSettings) -> Mapping[str, str]:
     return {f"arena.{key}": OBSERVED} if key in settings.arena else {}
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """Settings, what is predicted under them, and the arena that suits them."""
-
-    settings: RuntimeSettings
-    predicted: Peaks
-    choice: ArenaChoice
-
-    @property
-    def score(self) -> tuple[int, int]:
-        """Less of both together is better; a tie goes to the lower peak."""
-        peak = self.predicted.first_run_peak or 0
-        return peak + self.choice.held, peak
-
-
 def recommend_unmeasured(executed: Executed, base: RuntimeSettings) -> Recommendation:
     """Return the best settings by prediction alone: kernels' workspace is not in it."""
     try:
@@ -127,6 +119,7 @@ def recommend_unmeasured(executed: Executed, base: RuntimeSettings) -> Recommend
         best.settings,
         dataclasses.replace(best.predicted, held=best.choice.held),
         notes=("predicted, not measured: kernels' workspace is not included",),
+        for_time=best.for_time,
     )
 
 
@@ -141,20 +134,28 @@ def foreseen(
         best = _foreseen(executed, base, workspace)
     except UnknownBytesError:
         return Recommendation(tuned(base), Peaks(None, None), notes=(_BY_DATA,))
-    predicted = dataclasses.replace(best.predicted, held=best.choice.held)
-    return Recommendation(best.settings, predicted, provider=executed.provider)
+    return _recommended(best, executed.provider)
 
 
 def with_best_arena(
     executed: Executed, settings: RuntimeSettings, workspace: Mapping[str, int]
 ) -> Recommendation | None:
-    """Return settings with the arena that suits them best; None where sizes are not known."""
+    """Return settings with the arena that suits them best; None where sizes are not known.
+
+    A memory pattern stays where it holds no more still.
+    """
+    base = RuntimeSettings() if settings.session.get("enable_mem_pattern") else settings
     try:
-        best = _with_arena(executed, settings, workspace)
+        best = _with_arena(executed, without_pattern(settings), workspace)
+        best = quicker(executed, best, base, workspace)
     except UnknownBytesError:
         return None
+    return _recommended(best, executed.provider)
+
+
+def _recommended(best: Candidate, provider: str) -> Recommendation:
     predicted = dataclasses.replace(best.predicted, held=best.choice.held)
-    return Recommendation(best.settings, predicted, provider=executed.provider)
+    return Recommendation(best.settings, predicted, provider=provider, for_time=best.for_time)
 
 
 def has_several_regions(choice: Recommendation) -> bool:
@@ -178,10 +179,11 @@ def held_under(
 ) -> int | None:
     """Return what an arena is predicted to hold beside weights; None where nobody can tell."""
     try:
-        requests = run_of(model_of(executed, settings), workspace).requests
+        run = run_of(model_of(executed, settings), workspace)
     except UnknownBytesError:
         return None
-    return held_after(requests, ArenaRules.from_settings(settings.arena))
+    rules = ArenaRules.from_settings(settings.arena)
+    return held_in_turn(run.traces, rules, ENDLESS)
 
 
 def _foreseen(
@@ -202,29 +204,21 @@ def _foreseen(
                 arenas[trace] = _arena_for(run.requests, executed.provider)
             # Without a memory pattern all runs are alike.
             predicted = Peaks(run.peak, run.peak)
-            near.append(_in_arena(base.updated(settings), predicted, arenas[trace]))
-    return min(near, key=lambda candidate: candidate.score)
+            near.append(in_arena(base.updated(settings), predicted, arenas[trace]))
+    return quicker(executed, min(near, key=by_score), base, workspace)
 
 
 def _with_arena(
     executed: Executed, settings: RuntimeSettings, workspace: Mapping[str, int]
 ) -> Candidate:
-    requests = run_of(model_of(executed, settings), workspace).requests
-    predicted = predict(executed, settings)
-    return _in_arena(settings, predicted, _arena_for(requests, executed.provider))
+    run = run_of(model_of(executed, settings), workspace)
+    choice = _arena_for(run.requests, executed.provider)
+    return in_arena(settings, Peaks(run.peak, run.peak), choice)
 
 
 def _arena_for(requests: Sequence[Request], provider: str) -> ArenaChoice:
     # The CUDA arena cannot be told its first region from Python.
     return best_arena(requests) if provider == CPU else ArenaChoice(EXACT_UNSPLIT, 0)
-
-
-def _in_arena(settings: RuntimeSettings, predicted: Peaks, choice: ArenaChoice) -> Candidate:
-    chosen = dataclasses.replace(
-        settings.updated(RuntimeSettings(session_config=_OWN_INITIALIZERS)),
-        arena=choice.arena,
-    )
-    return Candidate(chosen, predicted, choice)
 
 
 def best_predicted(
@@ -234,7 +228,7 @@ def best_predicted(
     found = (
         _with_arena(executed, settings, workspace) for settings in _variants(executed, base)
     )
-    return min(found, key=lambda candidate: candidate.score)
+    return quicker(executed, min(found, key=by_score), base, workspace)
 
 
 def _variants(executed: Executed, base: RuntimeSettings) -> Iterator[RuntimeSettings]:
@@ -257,7 +251,7 @@ def plain(base: RuntimeSettings) -> RuntimeSettings:
 
 def tuned(base: RuntimeSettings) -> RuntimeSettings:
     """Return settings for sizes that depend on data: they win on average."""
-    return plain(base).updated(RuntimeSettings(arena=EXACT, session_config=_OWN_INITIALIZERS))
+    return plain(base).updated(RuntimeSettings(arena=EXACT, session_config=OWN_INITIALIZERS))
 
 
 def held_without_weights(peaks: Peaks) -> int:

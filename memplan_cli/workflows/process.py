@@ -97,7 +97,7 @@ def _sizes(bound: Settings) -> Sizes:
     from memplan_cli.runtime.process.unrun import Run, Sizes
 
     binding = binding_of(bound)
-    trial = Trial(CPU, binding.dims, feeds=binding.feeds, runs=1, timing_runs=0)
+    trial = Trial(CPU, runs=1, timing_runs=0).at(binding)
     return Sizes(trial, Run.FOR_SIZES if bound.run else Run.NEVER)
 
 

@@ -43,7 +43,9 @@ def settings(
     """
     from memplan_cli.onnx_io.metadata import metadata_of
     from memplan_cli.onnx_io.recorded import recorded_settings
+    from memplan_cli.runtime.candidates import as_recorded
     from memplan_cli.runtime.facts import best_settings, settings_as_written
+    from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN
     from memplan_cli.runtime.measuring.measure import Trial
 
     model = Path(model)
@@ -53,7 +55,8 @@ def settings(
     recorded = recorded_settings(metadata_of(file.model))
     if recorded is not None and runs_as_written(recorded.settings):
         trial = Trial(provider=check.provider, timeout=check.timeout) if check else None
-        found = settings_as_written(model, binding_of(bound), trial, recorded.provider)
+        base = as_recorded(RUN_AS_WRITTEN, recorded.settings)
+        found = settings_as_written(model, binding_of(bound), trial, recorded.provider, base)
         donated = replace(found.settings, io_binding=recorded.settings.io_binding)
         found = replace(found, settings=donated)
     elif check is not None and check.search == "foreseen":
@@ -89,4 +92,5 @@ def _confirmed(file: ModelFile, bound: Settings, check: Check) -> Recommendation
     with tempfile.TemporaryDirectory(prefix="memplan-proof-") as name:
         folder = Path(name)
         original = run_original(file.path, file.model, exact, binding, folder)
+        original = replace(original, binding=binding_of(bound))
         return own_settings(original, account_before(original), folder, program)

@@ -97,7 +97,6 @@ def test_the_order_that_needs_less_is_recommended() -> None:
         for order in ("DEFAULT", "PRIORITY_BASED")
     }
     assert best.settings.session["execution_order"] == min(peaks, key=lambda o: peaks[o] or 0)
-    assert best.settings.session["enable_mem_pattern"] is False
 
 
 def test_a_fixed_order_stays() -> None:

@@ -30,6 +30,9 @@ SLOWEST = 1.05
 _CALL = 40_000
 """Work that goes by while a kernel is called, in FLOPs: half a microsecond."""
 
+CALL_OF_ARENA = 12_000
+"""Work that goes by while a tensor's memory is asked for and given back: 0.15 microseconds."""
+
 
 def is_slower_as_written(
     written: Program, dims: Mapping[str, int], optimised: Executed
@@ -46,7 +49,7 @@ def is_slower_as_written(
     moved = _moved(written, dims), _moved(optimised.program, optimised.dims)
     more = FLOPS_PER_BYTE * (moved[0] - moved[1])
     more += _CALL * (_calls(written) - _calls(optimised.program))
-    return more > (SLOWEST - 1) * _work(written, dims)
+    return more > (SLOWEST - 1) * work_of(written, dims)
 
 
 def _calls(program: Program) -> int:
@@ -64,7 +67,7 @@ def _moved(program: Program, dims: Mapping[str, int]) -> int:
     return 2 * sum(written)
 
 
-def _work(program: Program, dims: Mapping[str, int]) -> int:
+def work_of(program: Program, dims: Mapping[str, int]) -> int:
     """Return the work of a graph at given dims, in FLOPs."""
     bound = {
         var: facts._replace(shape=tuple(bind_dim(dim, dims) for dim in facts.shape))

@@ -52,6 +52,7 @@ class Trial:
         seed: of the inputs.
         specs: how to draw the inputs; None reads it from the model.
         begins: called before each process.
+        assumed: the dims whose number nobody said.
     """
 
     provider: str = "auto"
@@ -63,11 +64,16 @@ class Trial:
     specs: tuple[FeedSpec, ...] | None = None
     feeds: Feeds = field(default_factory=dict)
     begins: Callable[[], None] = field(default=_unheard, compare=False)
+    assumed: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, check: Check, binding: Binding) -> Trial:
         """Return how a model is measured where and at what it is checked."""
-        return cls(check.provider, binding.dims, feeds=binding.feeds, timeout=check.timeout)
+        return cls(check.provider, timeout=check.timeout).at(binding)
+
+    def at(self, binding: Binding) -> Trial:
+        """Return the same at the numbers and with the inputs of a binding."""
+        return replace(self, dims=binding.dims, feeds=binding.feeds, assumed=binding.assumed)
 
     @property
     def runs_on(self) -> str:

@@ -11,6 +11,7 @@ from memplan_cli.core.results.observations import CPU, Peaks, RuntimeSettings
 from memplan_cli.core.results.report import RuntimeFacts
 from memplan_cli.errors import UnknownSizeError
 from memplan_cli.onnx_io.weights.stored import stored_model
+from memplan_cli.runtime.candidates import for_sizes
 from memplan_cli.runtime.facts import required_version
 from memplan_cli.runtime.graph.executed import executed_graph, executed_run
 from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN
@@ -22,7 +23,7 @@ from memplan_cli.runtime.simulation.predict import Executed, predict
 from memplan_cli.runtime.steer import DEFAULTS, recommend_unmeasured
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
     from memplan_cli.core.program import Program
@@ -99,7 +100,7 @@ def unrun_facts(path: Path, program: Program, at: Sizes, nodes: Sequence[str]) -
     """
     before = graph_at(path, DEFAULTS, at)
     written = Executed(program, at.dims)
-    choice = _chosen(before, reordered(before, nodes, program), written)
+    choice = _chosen(before, reordered(before, nodes, program), written, at.trial.assumed)
     as_it_stands = choice.settings.session.get("graph_optimization_level") is not None
     after = written if as_it_stands else reordered(before, nodes, program)
     nothing = Peaks(None, None)
@@ -121,10 +122,12 @@ def unrun_facts(path: Path, program: Program, at: Sizes, nodes: Sequence[str]) -
     )
 
 
-def _chosen(before: Executed, optimised: Executed, written: Executed) -> Recommendation:
+def _chosen(
+    before: Executed, optimised: Executed, written: Executed, assumed: Collection[str]
+) -> Recommendation:
     """Return the settings for the written model: those that a run would be made with."""
-    under = recommend_unmeasured(optimised, RuntimeSettings())
+    under = recommend_unmeasured(optimised, for_sizes(DEFAULTS, assumed))
     if is_slower_as_written(written.program, written.dims, before):
         return under
-    stands = recommend_unmeasured(written, RUN_AS_WRITTEN)
+    stands = recommend_unmeasured(written, for_sizes(RUN_AS_WRITTEN, assumed))
     return min((under, stands), key=attrgetter("rank"))

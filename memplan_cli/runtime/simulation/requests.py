@@ -1,4 +1,4 @@
-"""The requests to the arena, in order, of one run without a memory pattern."""
+"""The requests to the arena, in order, of the first run and of those after it."""
 
 from __future__ import annotations
 
@@ -70,21 +70,47 @@ class _TimedRecorder(_Recorder):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run without a memory pattern: what it asks for, and the peak of its tensors."""
+    """What runs ask for, and the peaks of their tensors.
+
+    Attributes:
+        requests: of the first run.
+        peak: of the first run.
+        then: the requests of the next runs; with a memory pattern one block is most of them.
+        steady: the peak of the next runs.
+    """
 
     requests: tuple[Request, ...]
     peak: int
+    then: tuple[Request, ...]
+    steady: int
+
+    @property
+    def traces(self) -> tuple[Trace, Trace]:
+        """What the first two runs ask for."""
+        return Trace.of(self.requests), Trace.of(self.then)
+
+    @property
+    def saved(self) -> int:
+        """How many times less a later run asks the arena for memory than the first."""
+        return (len(self.requests) - len(self.then)) // 2
 
 
 def run_of(model: Model, scratch: Mapping[str, int]) -> Run:
-    """Return one run; ``scratch`` is each op's workspace, by name.
+    """Return the first run and later ones; ``scratch`` is each op's workspace, by name.
 
     Raises:
         UnknownBytesError: a size depends on data.
     """
-    recorder = _Recorder(scratch=scratch)
-    Runner(model, recorder, CONTROL_FLOW).run()
-    return Run(tuple(recorder.found), recorder.peak)
+    first = _Recorder(scratch=scratch)
+    runner = Runner(model, first, CONTROL_FLOW)
+    runner.run()
+    found = tuple(first.found)
+    if not model.with_pattern:
+        return Run(found, first.peak, found, first.peak)
+    later = _Recorder(scratch=scratch)
+    runner.ledger = later
+    runner.run()
+    return Run(found, first.peak, tuple(later.found), later.peak)
 
 
 def requests_of(model: Model, scratch: Mapping[str, int]) -> tuple[Request, ...]:

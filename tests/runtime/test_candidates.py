@@ -1,0 +1,190 @@
+"""A memory pattern is taken where runs are short, their sizes are said and no more is held."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memplan_cli import Check, Settings, workflows
+from memplan_cli.core.results.observations import CUDA, RuntimeSettings
+from memplan_cli.onnx_io.load import load_model
+from memplan_cli.onnx_io.metadata import metadata_of
+from memplan_cli.onnx_io.recorded import recorded_settings
+from memplan_cli.runtime import candidates
+from memplan_cli.runtime.candidates import SHORT_RUNS, as_recorded, for_sizes
+from memplan_cli.runtime.simulation.predict import Executed, predict
+from memplan_cli.runtime.steer import foreseen, held_under, recommend_unmeasured
+from memplan_cli.shapes.reading import read_program
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from memplan_cli.core.results.plan import Plan
+
+HEAD = '<ir_version: 10, opset_import: ["" : 21]>\n'
+CHAIN = "a = Exp(x) b = Neg(a) c = Sin(b) d = Add(b, c) e = Cos(d) y = Neg(e)"
+ANY = RuntimeSettings()
+
+
+def executed(nodes: str, dims: str = "64", provider: str = "CPUExecutionProvider") -> Executed:
+    text = HEAD + f"g (float[{dims}] x) => (float[{dims}] y) {{ {nodes} }}"
+    program = read_program(onnx.parser.parse_model(text)).program
+    return Executed(program, provider=provider)
+
+
+def has_pattern(graph: Executed, base: RuntimeSettings = ANY) -> bool:
+    return bool(recommend_unmeasured(graph, base).settings.session["enable_mem_pattern"])
+
+
+def test_a_short_run_has_a_pattern_and_one_region_for_its_first_run_and_its_block() -> None:
+    graph = executed(CHAIN)
+    best = recommend_unmeasured(graph, ANY)
+    peaks = predict(graph, best.settings)
+    assert best.settings.session["enable_mem_pattern"] is True
+    assert best.predicted.held == best.settings.arena["initial_chunk_size_bytes"]
+    assert best.predicted.held == peaks.held == held_under(graph, best.settings, {})
+    assert best.predicted.steady_peak == peaks.steady_peak
+    assert (peaks.steady_peak or 0) + (4 << 10) <= best.predicted.held, (
+        "room for the unforeseen"
+    )
+
+
+def test_settings_compete_by_what_they_take_without_a_pattern() -> None:
+    graph = executed(CHAIN)
+    on, off = foreseen(graph, ANY, {}), foreseen(graph, for_sizes(ANY, {"batch"}), {})
+    assert (on.predicted.held or 0) > (off.predicted.held or 0)
+    assert on.rank == off.rank
+
+
+def test_a_long_run_has_none_since_it_would_not_be_shorter() -> None:
+    def summed(count: int) -> Executed:
+        nodes = CHAIN.replace("y = Neg(e)", "y = ReduceSum<keepdims = 1>(e)")
+        text = HEAD + f"g (float[{count}] x) => (float[1] y) {{ {nodes} }}"
+        return Executed(read_program(onnx.parser.parse_model(text)).program)
+
+    assert has_pattern(summed(64))
+    assert not has_pattern(summed(4_000_000))
+
+
+def test_a_pattern_that_holds_more_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(candidates, "_NO_MORE", 0)
+    assert not has_pattern(executed(CHAIN))
+
+
+def test_workspace_beside_the_block_is_held_too() -> None:
+    graph = executed("[p] a = Exp(x) [q] b = Neg(a) [r] y = Sin(b)")
+    best = foreseen(graph, ANY, {"q": 1 << 14})
+    assert best.settings.session["enable_mem_pattern"] is True
+    block = 2 * 256
+    assert (best.predicted.held or 0) >= block + (1 << 14)
+
+
+def test_sizes_that_were_assumed_have_none() -> None:
+    assert not has_pattern(executed(CHAIN), for_sizes(ANY, {"batch"}))
+    assert has_pattern(executed(CHAIN), for_sizes(ANY, ()))
+
+
+def test_a_file_that_says_off_keeps_it_off() -> None:
+    off = RuntimeSettings(session={"enable_mem_pattern": False})
+    assert not has_pattern(executed(CHAIN), as_recorded(ANY, off))
+    assert has_pattern(executed(CHAIN), as_recorded(ANY, ANY))
+
+
+def test_other_providers_and_what_only_data_decides_have_none() -> None:
+    assert not has_pattern(executed(CHAIN, provider=CUDA))
+    text = HEAD + "g (float[8] x) => (int64[1,n] y) { y = NonZero(x) }"
+    by_data = Executed(read_program(onnx.parser.parse_model(text)).program)
+    assert not has_pattern(by_data)
+    branch = """at = Constant<value = float {0.5}>() low = ReduceMin<keepdims = 0>(x)
+        some = Less(low, at) a = Exp(x)
+        y = If (some) <then_branch = t () => (p) { p = Neg(a) },
+                       else_branch = e () => (q) { q = Exp(a) }>"""
+    assert not has_pattern(executed(branch))
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=24))
+def test_what_an_arena_is_said_to_hold_is_what_two_runs_make_it_hold(
+    pairs: list[tuple[int, int]],
+) -> None:
+    names, nodes = ["x"], []
+    for number, (one, other) in enumerate(pairs):
+        left, right = names[one % len(names)], names[other % len(names)]
+        nodes.append(f"v{number} = Concat<axis = 0>({left}, {right})")
+        nodes.append(f"w{number} = ReduceSum<keepdims = 1>(v{number})")
+        names += [f"w{number}"] if number % 3 else [f"v{number}", f"w{number}"]
+    text = (
+        f"g (float[64] x) => (float[1] y) {{ {' '.join(nodes)} y = Neg(w{len(pairs) - 1}) }}"
+    )
+    graph = Executed(read_program(onnx.parser.parse_model(HEAD + text)).program)
+    best = recommend_unmeasured(graph, ANY)
+    for pattern in (True, False):
+        switched = best.settings.updated(
+            RuntimeSettings(session={"enable_mem_pattern": pattern})
+        )
+        assert held_under(graph, switched, {}) == predict(graph, switched).held
+    assert best.predicted.held == held_under(graph, best.settings, {})
+
+
+SEQ = """g (float[n, 16] x) => (float[n, 16] y) {
+    a = Exp(x) b = MatMul(a, w) c = Add(a, b) d = Relu(c) e = MatMul(d, w) f = Add(d, e)
+    s = Softmax(f) y = Mul(s, x) }"""
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    parsed = onnx.parser.parse_model(HEAD + SEQ)
+    weight = np.random.default_rng(0).normal(size=(16, 16)).astype(np.float32)
+    parsed.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    onnx.save(parsed, path := tmp_path / "m.onnx")
+    return path
+
+
+def written(model: Path, target: str, **dims: int) -> Plan:
+    asked = Settings(target=target, dims=dims)  # type: ignore[arg-type]
+    check = Check(provider="cpu")
+    return workflows.optimize(model, asked, out=model.with_name("o.onnx"), check=check).plan
+
+
+@pytest.mark.parametrize("target", ["portable", "cpu"])
+def test_what_is_written_at_said_sizes_holds_what_was_foreseen(
+    model: Path, target: str
+) -> None:
+    facts = written(model, target, n=4).report.runtime
+    assert facts is not None
+    seen, told = facts.observed["optimized"], facts.predicted["optimized"]
+    assert facts.settings is not None
+    assert facts.settings.session["enable_mem_pattern"] is True
+    assert (seen.held or 0) - (seen.weights or 0) == told.held
+    assert (seen.first_run_peak, seen.steady_peak) == (told.first_run_peak, told.steady_peak)
+    recorded = recorded_settings(metadata_of(load_model(model.with_name("o.onnx"))))
+    assert recorded is not None
+    assert recorded.settings == facts.settings
+    assert workflows.settings(
+        model.with_name("o.onnx"), Settings(dims={"n": 4})
+    ).settings.session["enable_mem_pattern"]
+
+
+def test_what_is_written_at_assumed_sizes_has_none_and_says_so(model: Path) -> None:
+    report = written(model, "portable").report
+    assert report.runtime is not None
+    assert report.runtime.settings is not None
+    assert report.runtime.settings.session["enable_mem_pattern"] is False
+    assert SHORT_RUNS in report.warnings
+    said = written(model, "portable", n=4).report
+    assert SHORT_RUNS not in said.warnings
+    within = Settings(bounds={"n": (1, 8)})
+    out = model.with_name("o.onnx")
+    ranged = workflows.optimize(
+        model, within, out=out, check=Check(provider="cpu")
+    ).plan.report
+    assert SHORT_RUNS not in ranged.warnings
+    assert ranged.runtime is not None
+    assert ranged.runtime.settings is not None
+    assert ranged.runtime.settings.session["enable_mem_pattern"] is False
