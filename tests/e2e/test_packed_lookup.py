@@ -24,7 +24,9 @@ from memplan_cli.runtime.measuring.resident import observed_process
 if TYPE_CHECKING:
     from pathlib import Path
 
-WIDTH = 1024
+WIDTH = 512
+"""A weight that is loaded whole: larger ones are cut into columns."""
+
 BYTES = WIDTH * WIDTH * 4
 AS_WRITTEN = RuntimeSettings(
     session={"graph_optimization_level": "ORT_DISABLE_ALL"},
