@@ -117,11 +117,12 @@ def test_a_psutil_that_may_not_look_says_nothing(monkeypatch: pytest.MonkeyPatch
 def test_several_processes_share_what_is_mapped() -> None:
     model = SAMPLES / "branchy_cnn.onnx"
     trial = Trial(provider="cpu", timeout=120)
-    one = together(model, RuntimeSettings(), trial, 1)
-    three = together(model, RuntimeSettings(), trial, 3)
-    assert one is not None
+    # A page's share is less while other tests have it too: what one takes is asked on both sides.
+    before, three, after = (together(model, RuntimeSettings(), trial, n) for n in (1, 3, 1))
+    assert before is not None
     assert three is not None
-    assert one < three < 3 * one
+    assert after is not None
+    assert min(before, after) < three < 3 * max(before, after)
 
 
 @linux
