@@ -157,6 +157,15 @@ def test_what_is_not_cut(tmp_path: Path, model: onnx.ModelProto, why: str) -> No
     assert not (tmp_path / "pieces.data").exists()
 
 
+def test_an_operand_without_columns_stays_beside_one_that_is_cut(tmp_path: Path) -> None:
+    model = product("MatMul", 700)
+    nothing = numpy_helper.from_array(np.zeros((SUMMED, 0), np.float32), "nothing")
+    model.graph.initializer.append(nothing)
+    model.graph.node.append(helper.make_node("MatMul", ["x", "nothing"], ["z"], "empty"))
+    assert cut(model, tmp_path) == 1
+    assert "nothing" in {tensor.name for tensor in model.graph.initializer}
+
+
 def test_an_input_with_a_default_is_no_constant(tmp_path: Path) -> None:
     model = product("MatMul", 700)
     model.graph.input.append(helper.make_tensor_value_info("w", 1, [SUMMED, 700]))

@@ -80,8 +80,10 @@ class _Product:
 
     def cuts(self, piece: int) -> tuple[int, ...]:
         """Return where pieces of so many bytes, about, begin, and the end of the columns."""
-        columns = self.weight.dims[self.axis]
-        parts = math.ceil(_bytes(self.weight) / piece)
+        columns, size = self.weight.dims[self.axis], _bytes(self.weight)
+        if size <= piece:
+            return 0, columns
+        parts = math.ceil(size / piece)
         return (*range(0, columns, math.ceil(columns / parts / _STEP) * _STEP), columns)
 
     def added(self, piece: int) -> int:
