@@ -95,17 +95,13 @@ class _Proving:
 
     def proved(self, candidate: Candidate, files: RewrittenFiles, folder: Path) -> Plan:
         """Return the plan with what running the written model says of it."""
-        from memplan_cli.runtime.candidates import SHORT_RUNS
-
         rewriting = candidate.rewriting
-        unsaid = SHORT_RUNS if rewriting.settings.bounds else ""  # said, by the bounds
         with staged(rewriting.targets.model, files.data) as path:
             found = self._found(candidate, path, folder)
             plan, notes = with_verdict(rewriting, path, found.verdict, candidate.check)
             if not passed(plan):
                 return plan
-            told = (each for each in found.warnings if each != unsaid)
-            caveats = [by_name(each, rewriting, path) for each in told]
+            caveats = [by_name(each, rewriting, path) for each in found.warnings]
             if self.failure:
                 caveats.append(f"the runtime's memory was not measured: {self.failure}")
             plan = with_range(_with_facts(plan, found), candidate, path)
@@ -140,6 +136,7 @@ def _written(candidate: Candidate, path: Path) -> Written:
         rewriting.planned.program,
         as_written=rewriting.only_as_written,
         offline=rewriting.original is not None,
+        for_range=bool(rewriting.settings.bounds),
     )
 
 

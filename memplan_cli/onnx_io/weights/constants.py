@@ -37,7 +37,7 @@ class Scope:
         tensors = {tensor.name: tensor for tensor in graph.initializer}
         makers: dict[str, NodeProto] = {}
         for node in graph.node:
-            value = _constant(node)
+            value = held_tensor(node)
             if value is not None:
                 tensors[node.output[0]] = value
             else:
@@ -61,7 +61,7 @@ class Scope:
         )
 
 
-def _constant(node: NodeProto) -> TensorProto | None:
+def held_tensor(node: NodeProto) -> TensorProto | None:
     """Return the tensor that a Constant holds as one."""
     if node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
         for attribute in node.attribute:

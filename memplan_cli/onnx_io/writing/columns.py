@@ -23,6 +23,7 @@ import numpy as np
 from memplan_cli.analysis.aliasing import VIEWS
 from memplan_cli.onnx_io.load import graphs
 from memplan_cli.onnx_io.read import plain_attributes
+from memplan_cli.onnx_io.weights.constants import held_tensor
 from memplan_cli.onnx_io.weights.folded import DataFile, inside
 
 if TYPE_CHECKING:
@@ -103,15 +104,8 @@ def has_large_operand(model: ModelProto) -> bool:
     return any(
         len(tensor.dims) == 2 and tensor.data_type == _FLOAT and _bytes(tensor) > PIECE
         for graph in graphs(model.graph)
-        for tensor in chain(graph.initializer, _constants(graph))
+        for tensor in chain(graph.initializer, filter(None, map(held_tensor, graph.node)))
     )
-
-
-def _constants(graph: GraphProto) -> Iterator[TensorProto]:
-    for node in graph.node:
-        for attribute in node.attribute:
-            if node.op_type == "Constant" and attribute.name == "value":
-                yield attribute.t
 
 
 def cut_columns(
