@@ -199,7 +199,7 @@ class Proof:
             executed,
             run.settings,
             provider,
-            Shown(run.seen.workspace),
+            Shown(run.seen.workspace, as_loaded=self.written.path != self.original.path),
         )
         peaks = predict(executed, run.settings)
         predicted = replace(peaks, held=held, process=process)

@@ -17,8 +17,7 @@ from memplan_cli.onnx_io.caches.note import recorded_caches
 from memplan_cli.onnx_io.recorded import Recorded, recorded_settings
 from memplan_cli.onnx_io.scan import scanned_metadata
 from memplan_cli.runtime.decoding import Decoder
-from memplan_cli.runtime.workers.mapped_pages import letting_go
-from memplan_cli.runtime.workers.process_memory import trim
+from memplan_cli.runtime.workers.process_memory import giving_back
 from memplan_cli.runtime.workers.session import (
     apply_options,
     given_options_count,
@@ -147,9 +146,8 @@ def load_session(path: Path, options: Any = None, **others: Any) -> PlannedSessi
     elif settings.arena and provider == CPU:
         _use_arena(settings.arena)
         options.add_session_config_entry("session.use_env_allocators", "1")
-    with given_options_count(), letting_go(path.resolve().parent):  # read to be packed, once
+    with given_options_count(), giving_back(path.resolve().parent):
         session = PlannedSession(path, options, recorded, **others)
-    trim()  # packing and folding leave up to a quarter of what the session keeps
     session.caches = recorded_caches(metadata)
     _refuse_unknown(session, path)
     return session

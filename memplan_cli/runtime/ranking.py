@@ -66,7 +66,7 @@ def foreseen_cost(original: Original, before: Before, written: Written) -> Cost:
         executed,
         choice.settings,
         original.provider,
-        Shown(original.seen.workspace),
+        Shown(original.seen.workspace, as_loaded=True),
     )
     unknown, least = choice.rank
     if found is not None:

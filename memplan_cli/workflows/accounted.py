@@ -93,7 +93,8 @@ def with_processes(
 
     trial = Trial.of(check, binding)
     before = together(models.original, RuntimeSettings(), trial, check.processes)
-    after = together(models.written, facts.settings, trial, check.processes)
+    as_loaded = replace(trial, as_loaded=True)
+    after = together(models.written, facts.settings, as_loaded, check.processes)
     return replace(facts, processes=Together(check.processes, before, after))
 
 

@@ -55,8 +55,10 @@ def why_process(path: FilePath, request: Request | None = None) -> ProcessStory:
     recorded = recorded_settings(scanned_metadata(path))
     request.progress("loading the model")
     settings = recorded.settings if recorded else DEFAULTS
+    at = _sizes(bound)
+    at = replace(at, trial=replace(at.trial, as_loaded=recorded is not None))
     with _leading_on(path):
-        found = predicted_process(path, settings, _sizes(bound))
+        found = predicted_process(path, settings, at)
     return ProcessStory(
         str(path),
         f"onnxruntime {required_version()}",

@@ -10,7 +10,8 @@ Figures of a model are kept in ``out/process/`` as soon as they are there, and a
 again. Weights are seeded. Four ways: the model as one file under the runtime's defaults (what
 people do), the same with its weights as external data, and what ``optimize`` writes for
 ``portable`` and ``cpu`` from the one file, loaded by `memplan_cli.load`. Each is measured in fresh
-processes, three times; the median is kept, and the widest spread.
+processes, three times; the median is kept, and the widest spread. Where weights are beyond what one
+file can have, the defaults' are external data too.
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ import json
 import subprocess
 import sys
 import time
+from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
 
 from memplan_cli import Check, Settings, workflows
+from memplan_cli.core.serialization import to_json
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.runs.feeds import feed_specs
 from memplan_cli.runtime.workers.inputs import draw_all
@@ -36,17 +39,11 @@ from .models import ROOT, SHARED
 from .process_page import FLOOR
 from .runtime_settings import dims_of, specs_of
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 OUT = ROOT / "out" / "process"
 
-TOO_LARGE = {"llama_1b_dyn", "sd15_unet", "train_gpt2_small_adam"}
-"""Their weights, optimiser states or runs are beyond two cores and 20 seconds."""
-
 ROUNDS = 3
-ONE_FILE = 1 << 31
-"""Bytes that no protobuf message can have."""
+ONE_FILE = (1 << 31) - (1 << 20)
+"""Bytes of weights that a protobuf message, beside the graph, cannot have."""
 
 HOW = {"default": "plain", "external": "plain", "portable": "load", "cpu": "load"}
 KEYS = ("load", "run", "private", "file")
@@ -60,8 +57,7 @@ Json = dict[str, Any]
 def models() -> dict[str, Path]:
     """Return the shared models by name."""
     found = {path.stem: path for path in sorted(SHARED.glob("*.onnx"))}
-    found |= {f"messy_{path.stem}": path for path in sorted(SHARED.glob("messy/*.onnx"))}
-    return {name: path for name, path in found.items() if name not in TOO_LARGE}
+    return found | {f"messy_{path.stem}": path for path in sorted(SHARED.glob("messy/*.onnx"))}
 
 
 def prepare(name: str, source: Path) -> Json:
@@ -71,7 +67,9 @@ def prepare(name: str, source: Path) -> Json:
     outside, inside = folder / "external.onnx", folder / "default.onnx"
     fill = [sys.executable, str(SHARED / "fill_weights.py"), str(source), str(outside)]
     subprocess.run(fill, check=True, stdout=subprocess.DEVNULL)
-    onnx.save(onnx.load(outside), inside)
+    data = Path(f"{outside}.data")
+    within = not data.exists() or data.stat().st_size < ONE_FILE
+    onnx.save(onnx.load(outside, load_external_data=within), inside)
     specs = specs_of(name)
     if specs is not None:
         dims = dims_of(outside, specs)
@@ -84,7 +82,7 @@ def prepare(name: str, source: Path) -> Json:
 
 
 def write(name: str, target: str, dims: dict[str, int]) -> Json:
-    """Return what `optimize` says of the file that it writes."""
+    """Return what `optimize` says of the file that it writes, and of its process."""
     folder = OUT / name
     asked = Settings(target=target, dims=dims, notes="plan")  # type: ignore[arg-type]
     done = workflows.optimize(
@@ -96,7 +94,11 @@ def write(name: str, target: str, dims: dict[str, int]) -> Json:
     report = done.plan.report
     if done.model is None:
         raise RuntimeError("; ".join(report.validation.notes if report.validation else ()))
-    return {"fallbacks": [f"{f}" for f in report.fallbacks]}
+    said: Json = {"fallbacks": [f"{f}" for f in report.fallbacks]}
+    if (facts := report.runtime) is not None:
+        said["predicted"] = to_json(facts.predicted["optimized"].process)
+        said["reported"] = to_json(facts.observed["optimized"].process)
+    return said
 
 
 def measured(name: str, part: str) -> Json:

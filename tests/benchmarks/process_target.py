@@ -1,52 +1,77 @@
-"""Hold the process that `optimize --target cpu` predicts of its file against the one observed.
+"""Hold the process that `optimize` predicts of the file that it writes against those observed.
 
-    PYTHONPATH=tests:tests/e2e python -m tests.benchmarks.process_target [MODEL...]
+    python -m tests.benchmarks.process_target
 
-Weights seeded; the prediction and the observation are those of the command's own report, and the
-observation is repeated in a fresh process with nothing else in it.
+Reads what `process bytes` has kept in ``out/process/``: the prediction and the observation of the
+command's own report, and the median of fresh processes that load the file by `memplan_cli.load` and
+do nothing else. Goes into docs/measurements/process_prediction.md.
 """
 
 from __future__ import annotations
 
-import sys
-import tempfile
-from pathlib import Path
+import json
+from typing import TYPE_CHECKING, Any
 
-from memplan_cli import Check, Settings, optimize
-from memplan_cli.runtime.measuring.resident import observed_process
+from .process import OUT
+from .process_prediction import BYTES, NUMBERS, SHARE, megabytes, written
 
-from .process_prediction import megabytes, prepared
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
-NUMBERS = ("load", "run", "private")
+SET = "written"
+"""The marks of its table in the page."""
+
+PARTS = ("cpu", "portable")
+
+Json = dict[str, Any]
 
 
-def line(name: str, folder: Path) -> str:
-    model, out = folder / f"{name}.onnx", folder / "out.onnx"
-    trial = prepared(name, model)
-    settings = Settings(target="cpu", dims=dict(trial.dims))
-    report = optimize(model, settings, out=out, check=Check("cpu")).plan.report
-    facts = report.runtime
-    assert facts is not None
-    assert facts.settings is not None
-    predicted, reported = (
-        side["optimized"].process for side in (facts.predicted, facts.observed)
+def rows() -> Iterator[tuple[str, str, Json]]:
+    """Yield model, part and figures of each file that was written and measured."""
+    for path in sorted(OUT.glob("*.json")):
+        row: Json = json.loads(path.read_text())
+        for part in PARTS:
+            if "error" not in (found := row.get(part, {"error": ""})):
+                yield path.stem, part, found
+
+
+def is_near(value: float, alone: Json, number: str) -> bool:
+    """Whether a figure is as near as is asked to that of a process alone."""
+    room = max(SHARE * alone[number], BYTES) + alone["spread"]
+    return bool(abs(value - alone[number]) <= room)
+
+
+def cells(found: Json) -> Iterator[str]:
+    """Yield for each number: predicted, reported, alone; bold what is too far off."""
+    for number in NUMBERS:
+        for source in ("predicted", "reported"):
+            said = (found.get(source) or {}).get(number)
+            if said is None:
+                yield "-"
+                continue
+            text = megabytes(said)
+            yield text if is_near(said, found, number) else f"**{text}**"
+        yield megabytes(found[number])
+
+
+def table() -> Iterator[str]:
+    """Yield the lines of the table, and how many are near."""
+    yield "| model | file |" + "".join(
+        f" {n} predicted | in the report | alone |" for n in NUMBERS
     )
-    alone = observed_process(out, facts.settings, trial)
-    cells = [
-        "-" if each is None else megabytes(getattr(each, number))
-        for number in NUMBERS
-        for each in (predicted, reported, alone)
-    ]
-    return f"| {name} | {' | '.join(cells)} |"
-
-
-def main(names: list[str]) -> None:
-    print("| model |" + "".join(f" {n} predicted | in the report | alone |" for n in NUMBERS))
-    print("|---|" + "---:|" * 9)
-    for name in names or ["resnet50", "whisper_tiny_encoder"]:
-        with tempfile.TemporaryDirectory(prefix="memplan-bench-") as folder:
-            print(line(name, Path(folder)), flush=True)
+    yield "|---|---|" + "---:|" * 9
+    near: dict[tuple[str, str], list[bool]] = {}
+    for name, part, found in rows():
+        yield f"| {name} | {part} | {' | '.join(cells(found))} |"
+        for source in ("predicted", "reported"):
+            said = found.get(source)
+            good = said is not None and all(is_near(said[n], found, n) for n in NUMBERS)
+            near.setdefault((part, source), []).append(good)
+    yield ""
+    for (part, source), each in near.items():
+        yield f"{part}, {source}: {sum(each)} of {len(each)} within 2 % or 2 MB in all three."
+        yield ""
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    written(SET, "\n".join(table()))

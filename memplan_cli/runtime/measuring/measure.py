@@ -53,6 +53,7 @@ class Trial:
         specs: how to draw the inputs; None reads it from the model.
         begins: called before each process.
         assumed: the dims whose number nobody said.
+        as_loaded: whether the file is opened as `memplan_cli.load` opens those that memplan wrote.
     """
 
     provider: str = "auto"
@@ -65,6 +66,7 @@ class Trial:
     feeds: Feeds = field(default_factory=dict)
     begins: Callable[[], None] = field(default=_unheard, compare=False)
     assumed: frozenset[str] = frozenset()
+    as_loaded: bool = False
 
     @classmethod
     def of(cls, check: Check, binding: Binding) -> Trial:
@@ -93,7 +95,7 @@ class Trial:
         provider, specs = self.runs_on, self.specs
         if specs is None:
             specs = feed_specs(load_model(model), self.dims, self.feeds)
-        return SessionJob(model, provider, specs, settings, self.seed)
+        return SessionJob(model, provider, specs, settings, self.seed, self.as_loaded)
 
 
 def measure(model: Path, settings: RuntimeSettings, trial: Trial | None = None) -> Peaks:

@@ -46,15 +46,17 @@ _RUN_NODE = 500
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What real sessions of a model have shown of the process.
+    """What is known of the process that makes the session, and what it has shown.
 
     Attributes:
         workspace: what kernels ask for besides, by node; None: by rules.
         loaded: what a process took that made the session and ran nothing; None: simulated.
+        as_loaded: whether `memplan_cli.load` opens the file: what is free then is given back.
     """
 
     workspace: Mapping[str, int] | None = None
     loaded: ProcessBytes | None = None
+    as_loaded: bool = False
 
 
 NOTHING = Shown()
@@ -84,6 +86,8 @@ def foresee_process(
     space = Space()
     loading = Loading(space, stored, executed.program)
     loading.run()
+    if shown.as_loaded:
+        space.give_back()
     if shown.loaded is not None:
         space.settle(shown.loaded)
     load, at_load = space.highest, dict(space.peak)

@@ -17,6 +17,8 @@ ALIGNED = 64
 _ALIGN = 16
 _HEADER = 8
 _SMALLEST = 32
+_DESCRIBED = 48
+"""Bytes of a free chunk that say its size and its neighbours on the lists of free ones."""
 _PAD = 128 << 10
 _LARGEST_THRESHOLD = 32 << 20
 _SLIVER = 56
@@ -69,6 +71,19 @@ class Heap:
             self._remember(start, size)
         if size >= _CONSOLIDATE and self.end - self.top >= 2 * self.threshold:
             self.end = _up(self.top + _PAD, PAGE)
+
+    def trim(self) -> list[tuple[int, int]]:
+        """End the heap where it is unused from; return the free pages below, from and to which.
+
+        The pages that say how large a free chunk is stay (``malloc_trim``).
+        """
+        before, self.end = self.end, _up(self.top + _SMALLEST, PAGE)
+        pages = [
+            (_up(start + _DESCRIBED, PAGE) // PAGE, (start + size) // PAGE)
+            for size, start in self._free
+        ]
+        pages.append((self.end // PAGE, _up(before, PAGE) // PAGE))
+        return [(first, last) for first, last in pages if first < last]
 
     def unmapped(self, size: int) -> None:
         """Hear that a mapping was freed: requests up to its size come from the heap now."""

@@ -108,6 +108,14 @@ class Space:
         """Let go of bytes of a mapped file."""
         self.file[purpose] -= size
 
+    def give_back(self) -> None:
+        """Give back whole free pages of the heap; let go of weights' pages that were read."""
+        for first, last in self.heap.trim():
+            self._resident -= self._touched.count(1, first, last) * PAGE
+            there = max(min(last, len(self._touched)) - first, 0)
+            self._touched[first : first + there] = bytes(there)
+        self.file[WEIGHT_FILES] = 0
+
     def settle(self, seen: ProcessBytes) -> None:
         """Go on from what a real process took until here, instead of what was simulated.
 

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.steer import Recommendation
 
 
+_AS_LOADED = Shown(as_loaded=True)
+
+
 class Run(Enum):
     """When a model is run to predict something of it."""
 
@@ -64,7 +67,8 @@ def predicted_process(path: Path, settings: RuntimeSettings, at: Sizes) -> Fores
     executed = graph_at(path, settings, at)
     if why := obstacle(executed, settings):
         raise UnknownSizeError(f"the process of {path} cannot be predicted: {why}")
-    shown = Shown(loaded=loaded_process(path, settings, at.trial))
+    loaded = loaded_process(path, settings, at.trial)
+    shown = Shown(loaded=loaded, as_loaded=at.trial.as_loaded)
     found = foresee_process(stored_model(path), executed, settings, shown=shown)
     if found is None:
         raise UnknownSizeError(f"the process of {path} cannot be predicted")
@@ -114,7 +118,8 @@ def unrun_facts(path: Path, program: Program, at: Sizes, nodes: Sequence[str]) -
                 predict(before, DEFAULTS), process=process_of(stored, before, DEFAULTS)
             ),
             "optimized": replace(
-                choice.predicted, process=process_of(stored, after, choice.settings)
+                choice.predicted,
+                process=process_of(stored, after, choice.settings, shown=_AS_LOADED),
             ),
         },
         observed={"original": nothing, "optimized": nothing},

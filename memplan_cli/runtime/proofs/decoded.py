@@ -7,7 +7,7 @@ of every step is compared, and at the end what the caches hold.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path  # noqa: TC003 - a type to read by
 from typing import TYPE_CHECKING, Any
 
@@ -113,7 +113,8 @@ def decode_original(model: Path, caches: Caches, how: Loop) -> Decoded:
         RuntimeUnavailableError: no step of the model runs, or its weights are missing.
     """
     require_weights(model)
-    job = {**_job(model, caches, how), "way": "original"}
+    session = _session(model, how)
+    job = {**_job(session, caches, how), "way": "original"}
     found: dict[str, Any] = run_job("decode", job, timeout=how.timeout).require(
         f"{model} cannot be decoded"
     )
@@ -131,8 +132,9 @@ def decode_original(model: Path, caches: Caches, how: Loop) -> Decoded:
 
 def decode_written(model: Path, caches: Caches, first: Decoded, how: Loop) -> Compared:
     """Run the written model's loop against what the original's gave."""
+    session = replace(_session(model, how), as_loaded=True)
     job = {
-        **_job(model, caches, how),
+        **_job(session, caches, how),
         "way": "written",
         "original": str(first.model),
         "rules": dict(first.rules),
@@ -154,8 +156,11 @@ def _process(found: Mapping[str, Any]) -> ProcessBytes | None:
     return None if said is None else from_json(ProcessBytes, said, "the job's result")
 
 
-def _job(model: Path, caches: Caches, how: Loop) -> Json:
-    session = SessionJob(model, how.provider, how.specs, how.settings).exact()
+def _session(model: Path, how: Loop) -> SessionJob:
+    return SessionJob(model, how.provider, how.specs, how.settings).exact()
+
+
+def _job(session: SessionJob, caches: Caches, how: Loop) -> Json:
     return {
         "session": to_json(session),
         "caches": to_json(caches),

@@ -81,8 +81,9 @@ class Original:
         return _runs(self.check)
 
     def session(self, model: Path, settings: RuntimeSettings) -> SessionJob:
-        """Return how a model is run on the same inputs."""
-        return SessionJob(model, self.provider, self.looks[0].specs, settings).exact()
+        """Return how a model is run on the same inputs; one that was written, as it is loaded."""
+        session = SessionJob(model, self.provider, self.looks[0].specs, settings).exact()
+        return replace(session, as_loaded=model != self.path)
 
 
 class Running:

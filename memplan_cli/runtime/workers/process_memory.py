@@ -10,11 +10,16 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.observations import ProcessBytes
+from memplan_cli.runtime.workers.mapped_pages import letting_go
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
@@ -113,6 +118,18 @@ def trim() -> None:
     """Give back the free memory that the C library keeps; another one than glibc keeps its own."""
     with suppress(OSError, AttributeError, TypeError):  # Windows opens no library of no name
         ctypes.CDLL(None).malloc_trim(0)
+
+
+@contextmanager
+def giving_back(folder: Path) -> Iterator[None]:
+    """Give back what making a session on a file in a folder leaves free, and let its pages go.
+
+    Packing and folding leave up to a quarter of what the session keeps, and pages of weights
+    that were read to be packed, once.
+    """
+    with letting_go(folder):
+        yield
+    trim()
 
 
 def beyond(

@@ -31,6 +31,7 @@ class SessionJob:
         specs: how to draw the inputs.
         settings: of the session and its runs.
         seed: of the inputs.
+        as_loaded: whether the file is opened as `memplan_cli.load` opens those that memplan wrote.
     """
 
     model: Path
@@ -38,6 +39,7 @@ class SessionJob:
     specs: tuple[FeedSpec, ...]
     settings: RuntimeSettings = field(default_factory=RuntimeSettings)
     seed: int = 0
+    as_loaded: bool = False
 
     @classmethod
     def of(cls, job: Json) -> SessionJob:
@@ -59,7 +61,7 @@ class SessionJob:
         from memplan_cli.runtime.workers.session import make_session
 
         settings = self.settings.updated(more) if more else self.settings
-        return make_session(self.model, settings, self.provider)
+        return make_session(self.model, settings, self.provider, as_loaded=self.as_loaded)
 
     def session_of(self, data: bytes, more: RuntimeSettings) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
         """Create the session of other bytes, whose external data lies where the model is.
