@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memplan_cli.runtime.process.heap import PAGE, Heap
-from memplan_cli.runtime.process.parts import SLACK
+from memplan_cli.runtime.process.parts import SLACK, WEIGHT_FILES
 from memplan_cli.runtime.process.space import Space
 
 if TYPE_CHECKING:
@@ -106,3 +106,31 @@ def test_the_heap_shrinks_at_its_end_and_only_there() -> None:
         space.give(block)
     assert space.heap.top == 0
     assert space.anonymous <= 256 << 10
+
+
+@given(sizes=SIZES, seed=st.randoms(use_true_random=False))
+def test_what_is_given_back_is_every_whole_free_page_and_nothing_in_use(
+    sizes: list[int], seed: Random
+) -> None:
+    space, live = Space(), []
+    for size in sizes:
+        live.append(space.take("weights", size, seed.choice((16, 64))))
+        if seed.random() < 0.4:
+            space.give(live.pop(seed.randrange(len(live))))
+    space.map(WEIGHT_FILES, 5 * PAGE)
+    space.give_back()
+    on_heap = {block.address: block for block in live if block.address is not None}
+    used = {
+        page
+        for start, block in on_heap.items()
+        for page in range(start // PAGE, (start + block.size - 1) // PAGE + 1)
+    }
+    mapped = sum(block.pages.count(1) * PAGE for block in live if block.address is None)
+    left = (space.anonymous - mapped) // PAGE
+    # A free chunk keeps the page that says how large it is, and small objects what was cut off.
+    assert len(used) <= left <= len(used) + 2 * len(sizes) + 2
+    assert space.file[WEIGHT_FILES] == 0
+    again = space.anonymous
+    for block in on_heap.values():
+        space.touch(block, 0, block.size)
+    assert space.anonymous == again, "a page in use was given back"

@@ -88,6 +88,31 @@ def test_the_process_is_predicted_to_two_megabytes_or_two_percent(model: Path) -
         assert abs(mine - theirs) <= max(2_000_000, 0.02 * theirs), (name, mine, theirs)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what a process takes")
+@pytest.mark.parametrize("shown", ["by rules", "by a session"])
+def test_what_loading_gives_back_is_predicted_and_is_a_third_of_what_was_private(
+    model: Path, shown: str
+) -> None:
+    trial = Trial("cpu", {"batch": 4}, runs=3, as_loaded=True)
+    kept = observed_process(model, DEFAULTS, replace(trial, as_loaded=False))
+    seen = observed_process(model, DEFAULTS, trial)
+    assert seen is not None
+    assert kept is not None
+    if stored_model(model).size > WIDTH * WIDTH * 4:  # weights that were parsed leave holes
+        assert seen.private < kept.private * 2 / 3
+    loaded = None if shown == "by rules" else loaded_process(model, DEFAULTS, trial)
+    found = foresee_process(
+        stored_model(model),
+        executed_graph(model, DEFAULTS, {"batch": 4}),
+        DEFAULTS,
+        shown=Shown(loaded=loaded, as_loaded=True),
+    )
+    assert found is not None
+    for name in ("load", "run", "private"):
+        mine, theirs = getattr(found.process, name), getattr(seen, name)
+        assert abs(mine - theirs) <= max(2_000_000, 0.02 * theirs), (name, mine, theirs)
+
+
 def test_the_parts_of_the_run_add_up_to_it(model: Path) -> None:
     found = foreseen(model)
     assert sum(part.run for part in found.parts) == found.process.run
