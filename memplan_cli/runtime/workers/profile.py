@@ -79,6 +79,11 @@ def read_profile(events: Sequence[dict[str, Any]]) -> Recording:
     return Recording(grouped, tuple(duration / 1000 for _, duration in runs))
 
 
+def held_after(recording: Recording) -> list[int]:
+    """Return what the arena had from the system after each run."""
+    return [max(event.held for event in run) if run else 0 for run in recording.runs]
+
+
 def _counted(event: dict[str, Any]) -> bool:
     return event["name"].endswith(_SUFFIX) and "mem_bytes_requested_in_use" in event["args"]
 

@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Any
 from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.results.observations import Difference, RuntimeSettings
 from memplan_cli.core.serialization import to_json
-from memplan_cli.runtime.workers.device_memory import device_use, taken
 from memplan_cli.runtime.workers.examination import Examination, Look
 from memplan_cli.runtime.workers.jobs.measure import STATISTICS, workspace_in
 from memplan_cli.runtime.workers.jobs.observed import timed_shapes
 from memplan_cli.runtime.workers.jobs.outputs import against, save, worst
-from memplan_cli.runtime.workers.process_memory import baseline, beyond, resident
-from memplan_cli.runtime.workers.profile import peaks_of, read_profile
+from memplan_cli.runtime.workers.meter import Meter
+from memplan_cli.runtime.workers.profile import Recording, held_after, peaks_of, read_profile
 from memplan_cli.runtime.workers.running import run as run_session
 from memplan_cli.runtime.workers.session import run_options
 from memplan_cli.runtime.workers.session_graph import write_graph
@@ -51,6 +50,7 @@ class _Seen:
     process: ProcessBytes | None = None
     ended: bool = False
     events: list[dict[str, Any]] = field(default_factory=list)
+    recording: Recording = field(default_factory=lambda: Recording((), ()))
 
 
 def _examined(asked: Examination) -> Json:
@@ -68,7 +68,7 @@ def _examined(asked: Examination) -> Json:
     return {
         "outputs": seen.outputs,
         "looks": seen.looks,
-        "peaks": to_json(peaks_of(read_profile(seen.events))),
+        "peaks": to_json(peaks_of(seen.recording)),
         "milliseconds": seen.milliseconds,
         "effort": seen.effort,
         "workspace": workspace,
@@ -83,23 +83,23 @@ def _session(asked: Examination, folder: Path) -> _Seen:
     # Imported before anything is counted: what the runtime itself takes is no session's.
     importlib.import_module("onnxruntime")
     feed = asked.session.feed()
-    device, before = device_use(asked.session.provider), baseline()
+    meter = Meter.start(asked.session)
     session = asked.session.session(_profiled(folder))
-    loaded = resident()
+    meter.stands()
     known = [output.name for output in session.get_outputs()]
     wanted = [name for name in asked.outputs or known if name in known]
     seen = _Seen(outputs=wanted)
     missing = [name for name in asked.outputs if name not in known]
-    runs = _Runs(asked, session, feed, wanted, asked.looks[0], missing)
+    runs = _Runs(asked, session, feed, wanted, asked.looks[0], missing, meter)
     for number in range(asked.runs):
         runs.run(number, seen)
         seen.ended = asked.until == "difference" and any(d.beyond for d in runs.differences)
         if seen.ended:
             break
-    on_device = taken(device, device_use(asked.session.provider))
-    seen.process = beyond(before, loaded, resident(), on_device)
     profile = Path(session.end_profiling())
     seen.events = json.loads(profile.read_text(encoding="utf-8"))
+    seen.recording = read_profile(seen.events)
+    seen.process = meter.process(held_after(seen.recording))
     seen.looks.append(runs.result())
     return seen
 
@@ -126,6 +126,7 @@ class _Runs:
     wanted: list[str]
     look: Look
     missing: list[str] = field(default_factory=list)
+    meter: Meter | None = None
     differences: list[Difference] = field(default_factory=list)
 
     def run(self, number: int, seen: _Seen) -> None:
@@ -135,10 +136,14 @@ class _Runs:
         values = run_session(self.session, self.wanted, self.feed, options)
         seen.milliseconds.append(1000 * (time.perf_counter() - began))
         seen.effort.append(1000 * (time.process_time() - worked))
+        if self.meter is not None:
+            self.meter.ran()
         if number < self.asked.compared:
             self._compare(number, values)
         # Outputs lie in the arena: kept, they would count in the next run.
         del values
+        if self.meter is not None:
+            self.meter.dropped()
 
     def _compare(self, number: int, values: list[Any]) -> None:
         folder, wanted = self.look.folder, self.wanted

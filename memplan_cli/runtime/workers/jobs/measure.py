@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from memplan_cli.core.results.observations import RuntimeSettings
 from memplan_cli.core.serialization import to_json
-from memplan_cli.runtime.workers.device_memory import device_use, taken
-from memplan_cli.runtime.workers.process_memory import baseline, beyond, resident
-from memplan_cli.runtime.workers.profile import read_profile
+from memplan_cli.runtime.workers.meter import Meter
+from memplan_cli.runtime.workers.profile import held_after, read_profile
 from memplan_cli.runtime.workers.running import run as run_session
 from memplan_cli.runtime.workers.session import run_options
 from memplan_cli.runtime.workers.session_job import SessionJob
@@ -54,15 +53,14 @@ def run(job: Json) -> Json:
         if job.get("workspace"):
             entry = {"session.collect_node_memory_stats_to_file": str(statistics)}
             profiled = profiled.updated(RuntimeSettings(session_config=entry))
-        device = device_use(task.provider)
-        empty, before = baseline(), time.perf_counter()
+        meter, before = Meter.start(task), time.perf_counter()
         session = task.session(profiled)
-        loading, loaded = time.perf_counter() - before, resident()
-        _repeat(session, feed, task.settings, int(str(job["runs"])))
-        on_device = taken(device, device_use(task.provider))
-        process = beyond(empty, loaded, resident(), on_device)
+        loading = time.perf_counter() - before
+        meter.stands()
+        _repeat(session, feed, task.settings, int(str(job["runs"])), meter)
         profile = Path(session.end_profiling())
         recording = read_profile(json.loads(profile.read_text(encoding="utf-8")))
+        process = meter.process(held_after(recording))
         # The statistics are written when the session goes.
         del session
         workspace = workspace_in(statistics)
@@ -111,6 +109,7 @@ def _repeat(
     feed: Feed,
     settings: RuntimeSettings,
     runs: int,
+    meter: Meter | None = None,
 ) -> tuple[list[float], list[float]]:
     times, effort = [], []
     for _ in range(runs):
@@ -118,6 +117,10 @@ def _repeat(
         outputs = run_session(session, None, feed, run_options(settings))
         times.append(1000 * (time.perf_counter() - before))
         effort.append(1000 * (time.process_time() - worked))
+        if meter is not None:
+            meter.ran()
         # Outputs lie in the arena: kept, they would count in the next run.
         del outputs
+        if meter is not None:
+            meter.dropped()
     return times, effort

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.serialization import to_json
-from memplan_cli.runtime.workers.device_memory import device_use, taken
-from memplan_cli.runtime.workers.process_memory import baseline, beyond, resident
+from memplan_cli.runtime.workers.meter import Meter
 from memplan_cli.runtime.workers.running import run as run_session
 from memplan_cli.runtime.workers.session import run_options
 from memplan_cli.runtime.workers.session_job import SessionJob
@@ -20,12 +19,13 @@ def run(job: Json) -> Json:
     task = SessionJob.of(job)
     feed = task.feed()
     options = run_options(task.settings)
-    device, before = device_use(task.provider), baseline()
+    meter = Meter.start(task)
     session = task.session()
-    loaded = resident()
+    meter.stands()
     for _ in range(int(str(job["runs"]))):
         values = run_session(session, None, feed, options)
+        meter.ran()
         del values
-    on_device = taken(device, device_use(task.provider))
-    process = beyond(before, loaded, resident(), on_device)
+        meter.dropped()
+    process = meter.process()
     return {"process": to_json(process) if process else None}
