@@ -124,7 +124,7 @@ def cut_columns(
         Of each new value, the one of which it is a part, and its columns. Empty where
         nothing was written.
     """
-    widest = max((_width(node, made) for node in model.graph.node), default=0)
+    widest = max((width(node, made) for node in model.graph.node), default=0)
     products = list(_products(model.graph))
     piece = _piece(products, len(model.graph.node))
     found = {id(p.node): p for p in products if p.pays(piece, made, widest)}
@@ -174,7 +174,7 @@ def _piece(products: Sequence[_Product], nodes: int) -> int:
     return piece
 
 
-def _width(node: NodeProto, made: Mapping[str, int]) -> int:
+def width(node: NodeProto, made: Mapping[str, int]) -> int:
     """Return the bytes of what a node reads and makes; a view is what it reads."""
     read, result = set(node.input), 0 if node.op_type in VIEWS else 1
     return sum(made.get(name, 0) for name in read) + result * sum(

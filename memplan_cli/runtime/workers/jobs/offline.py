@@ -10,17 +10,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from memplan_cli.core.deserialization import from_json
-from memplan_cli.core.results.observations import UNOPTIMISED, RuntimeSettings
+from memplan_cli.core.results.observations import CPU, UNOPTIMISED, RuntimeSettings
 from memplan_cli.core.symbolic.sizes import BITS
 from memplan_cli.onnx_io.load import graphs, load_model
 from memplan_cli.onnx_io.runs.blocks import BLOCKED
+from memplan_cli.onnx_io.types import dtype_name
 from memplan_cli.onnx_io.writing.columns import cut_columns
+from memplan_cli.onnx_io.writing.fills import make_fills
 from memplan_cli.runtime.graph.fusions import FUSIONS, without
 from memplan_cli.runtime.workers.blocks import block_size
 from memplan_cli.runtime.workers.session import make_session
 from memplan_cli.runtime.workers.session_graph import NOT_PACKED, into, types_of
 
 if TYPE_CHECKING:
+    from onnx import ModelProto
+
     from memplan_cli.runtime.workers.session_graph import Types
     from memplan_cli.runtime.workers.worker import Json
 
@@ -73,7 +77,11 @@ def _dumped(asked: OfflineDump, out: Path, settings: RuntimeSettings) -> object:
     if asked.cut:
         return _cut(asked, out, settings)
     _dump(asked.model, asked.provider, out, settings)
-    return {"types": types_of(out, asked.provider), "cut": 0}
+    types = types_of(out, asked.provider)
+    model = load_model(out)
+    if _filled(asked, model, out.parent, types):
+        out.write_bytes(model.SerializeToString())
+    return {"types": types, "cut": 0}
 
 
 def _cut(asked: OfflineDump, out: Path, settings: RuntimeSettings) -> object:
@@ -87,14 +95,25 @@ def _cut(asked: OfflineDump, out: Path, settings: RuntimeSettings) -> object:
         _dump(asked.model, asked.provider, plain, settings.updated(NOT_PACKED))
         types = types_of(plain, asked.provider)
         model = load_model(plain)
+        filled = _filled(asked, model, plain.parent, types)
         pieces = cut_columns(model, plain.with_suffix(".pieces"), _bytes(types, asked.dims))
-        if pieces:
+        if pieces or filled:
             plain.write_bytes(model.SerializeToString())
         _dump(plain, asked.provider, out, settings.updated(UNOPTIMISED))
     for piece, (whole, columns) in pieces.items():
         if whole in types:
             types[piece] = _with_columns(types[whole], columns)
     return {"types": types, "cut": len({whole for whole, _ in pieces.values()})}
+
+
+def _filled(asked: OfflineDump, model: ModelProto, folder: Path, types: Types) -> bool:
+    """Have a run make constants of one value, and say their types; whether there were any."""
+    if asked.provider != CPU:
+        return False
+    fills = make_fills(model, folder, _bytes(types, asked.dims))
+    for name, constant in fills.items():
+        types[name] = [dtype_name(constant.data_type), list(constant.dims)]
+    return bool(fills)
 
 
 def _with_columns(kind: list[object], columns: int) -> list[object]:

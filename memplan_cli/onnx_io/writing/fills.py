@@ -1,0 +1,162 @@
+"""Constants of one value, made where they are read instead of being kept in the file.
+
+The runtime computes beforehand what constants decide, so a training step that adds rows to a field
+of zeros gets the field as a weight: mapped by each run, and as large on disk. Made by the run,
+it lies in the arena for one step, where others have made room:
+
+    ScatterElements(zeros, ...)  ->  ScatterElements(ConstantOfShape(shape), ...)
+"""
+
+from __future__ import annotations
+
+import math
+from copy import deepcopy
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from memplan_cli.analysis.aliasing import IN_PLACE, STANDARD_DOMAINS
+from memplan_cli.core.symbolic.sizes import BITS
+from memplan_cli.onnx_io.load import captures
+from memplan_cli.onnx_io.nodes import names_in
+from memplan_cli.onnx_io.types import dtype_name
+from memplan_cli.onnx_io.weights.constants import read_tensor
+from memplan_cli.onnx_io.weights.small import standard_opset
+from memplan_cli.onnx_io.writing.columns import width
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+    from typing import Any
+
+    from numpy.typing import NDArray
+    from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+
+LEAST = 1 << 16
+"""Bytes of a constant that is worth a node."""
+
+_OPSET = 9
+"""The first with ``ConstantOfShape``."""
+
+_KINDS = frozenset(
+    {"float16", "float32", "float64", "bool"}
+    | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+)
+"""Element types that the operator has had from the first."""
+
+_AT_A_TIME = 1 << 18
+"""Elements that are looked at before the next ones are read."""
+
+
+def make_fills(
+    model: ModelProto, folder: Path, made: Mapping[str, int]
+) -> dict[str, TensorProto]:
+    """Replace large constants of one value by nodes that make them, in a model in place.
+
+    One is replaced where its readers, at the top of the model, only write over copies of it,
+    and where none of these steps gets wider than the widest of all is.
+
+    Args:
+        model: its large weights lie in a folder.
+        folder: that one.
+        made: bytes of values, as far as they are known.
+
+    Returns:
+        The new values, and the constants that they are.
+    """
+    graph = model.graph
+    if standard_opset(model) < _OPSET:
+        return {}
+    large = {tensor.name: tensor for tensor in graph.initializer if _size(tensor) >= LEAST}
+    readers = _overwriting(graph, large)
+    widest = max((width(node, made) for node in graph.node), default=0)
+    values = {
+        name: value
+        for name, found in readers.items()
+        if all(_fits(node, large[name], made, widest) for node in found)
+        and (value := _only_value(read_tensor(large[name], folder))) is not None
+    }
+    return _replaced(graph, large, values) if values else {}
+
+
+def _overwriting(
+    graph: GraphProto, large: Mapping[str, TensorProto]
+) -> dict[str, list[NodeProto]]:
+    """Return the readers of constants that all of their readers only write over copies of."""
+    found: dict[str, list[NodeProto]] = {}
+    others = {value.name for value in chain(graph.input, graph.output)}
+    for node in graph.node:
+        others.update(captures(node))
+        domain = node.domain in STANDARD_DOMAINS
+        taken = IN_PLACE.get(node.op_type, ()) if domain else ()
+        for position, name in enumerate(node.input):
+            if name in large and position in taken:
+                found.setdefault(name, []).append(node)
+            else:
+                others.add(name)
+    return {name: nodes for name, nodes in found.items() if name not in others}
+
+
+def _fits(node: NodeProto, tensor: TensorProto, made: Mapping[str, int], widest: int) -> bool:
+    """Whether a step is no wider than another one if the run makes a constant for it."""
+    return node.output[0] in made and width(node, made) + _size(tensor) <= widest
+
+
+def _size(tensor: TensorProto) -> int:
+    kind = dtype_name(tensor.data_type)
+    return math.prod(tensor.dims) * BITS[kind] // 8 if kind in _KINDS else 0
+
+
+def _only_value(values: NDArray[Any]) -> NDArray[Any] | None:
+    """Return the value that all elements are to the bit, as one element; None where they differ."""
+    flat = np.ascontiguousarray(values).reshape(-1)
+    bits = flat.view(f"u{flat.dtype.itemsize}")
+    for start in range(0, bits.size, _AT_A_TIME):
+        if (bits[start : start + _AT_A_TIME] != bits[0]).any():
+            return None
+    return np.array(flat[:1])
+
+
+def _replaced(
+    graph: GraphProto, large: Mapping[str, TensorProto], values: Mapping[str, NDArray[Any]]
+) -> dict[str, TensorProto]:
+    """Put a node that makes each constant before each of its readers."""
+    from onnx import numpy_helper
+
+    taken, made = names_in(graph), {}
+    shapes = {name: _fresh(f"{name}/shape", taken) for name in values}
+    nodes: list[NodeProto] = []
+    for node in graph.node:
+        copy = deepcopy(node)
+        for position, name in enumerate(node.input):
+            if name in values:
+                filled = copy.input[position] = _fresh(f"{name}/filled", taken)
+                nodes.append(_fill(shapes[name], filled, values[name]))
+                made[filled] = large[name]
+        nodes.append(copy)
+    constants = [
+        numpy_helper.from_array(np.array(large[name].dims, np.int64), shape)
+        for name, shape in shapes.items()
+    ]
+    constants += [tensor for tensor in graph.initializer if tensor.name not in values]
+    constants = list(map(deepcopy, constants))
+    made = {name: deepcopy(tensor) for name, tensor in made.items()}
+    del graph.node[:], graph.initializer[:]
+    graph.node.extend(nodes)
+    graph.initializer.extend(constants)
+    return made
+
+
+def _fill(shape: str, filled: str, value: NDArray[Any]) -> NodeProto:
+    from onnx import helper, numpy_helper
+
+    one = numpy_helper.from_array(value)
+    return helper.make_node("ConstantOfShape", [shape], [filled], name=filled, value=one)
+
+
+def _fresh(name: str, taken: set[str]) -> str:
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name
