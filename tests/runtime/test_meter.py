@@ -174,7 +174,7 @@ def test_the_heap_says_what_is_in_use() -> None:
 def test_a_graph_of_thousands_of_nodes_takes_as_much_with_a_profile_as_without(
     tmp_path: Path,
 ) -> None:
-    count = 4000
+    count = 2000
     nodes = "\n".join(f"v{n + 1} = Neg(v{n})" for n in range(count))
     model = parse(f"deep (float[64] v0) => (float[64] v{count}) {{ {nodes} }}")
     path = tmp_path / "deep.onnx"

@@ -21,8 +21,9 @@ from memplan_cli.runtime.graph.executed import executed_graph
 from memplan_cli.runtime.measuring.measure import Trial
 from memplan_cli.runtime.measuring.resident import loaded_process, observed_process
 from memplan_cli.runtime.process.foresee import Shown, foresee_process
+from memplan_cli.runtime.process.heap import PAGE
 from memplan_cli.runtime.process.packing import packed_bytes, panels, read_weights
-from memplan_cli.runtime.process.parts import ARENA, CODE, INSIDE, PACKED
+from memplan_cli.runtime.process.parts import ARENA, CODE, INSIDE, KERNELS, PACKED
 from memplan_cli.runtime.process.space import Space
 from memplan_cli.runtime.process.workspace import workspace_by_rule
 from memplan_cli.shapes.reading import read_program
@@ -89,9 +90,8 @@ def test_the_process_is_predicted_to_two_megabytes_or_two_percent(model: Path) -
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what a process takes")
-@pytest.mark.parametrize("shown", ["by rules", "by a session"])
 def test_what_loading_gives_back_is_predicted_and_is_a_third_of_what_was_private(
-    model: Path, shown: str
+    model: Path,
 ) -> None:
     trial = Trial("cpu", {"batch": 4}, runs=3, as_loaded=True)
     kept = observed_process(model, DEFAULTS, replace(trial, as_loaded=False))
@@ -100,17 +100,43 @@ def test_what_loading_gives_back_is_predicted_and_is_a_third_of_what_was_private
     assert kept is not None
     if stored_model(model).size > WIDTH * WIDTH * 4:  # weights that were parsed leave holes
         assert seen.private < kept.private * 2 / 3
-    loaded = None if shown == "by rules" else loaded_process(model, DEFAULTS, trial)
-    found = foresee_process(
-        stored_model(model),
-        executed_graph(model, DEFAULTS, {"batch": 4}),
-        DEFAULTS,
-        shown=Shown(loaded=loaded, as_loaded=True),
-    )
+    stored, executed = stored_model(model), executed_graph(model, DEFAULTS, {"batch": 4})
+    for loaded in (None, loaded_process(model, DEFAULTS, trial)):
+        shown = Shown(loaded=loaded, as_loaded=True)
+        found = foresee_process(stored, executed, DEFAULTS, shown=shown)
+        assert found is not None
+        for name in ("load", "run", "private"):
+            mine, theirs = getattr(found.process, name), getattr(seen, name)
+            assert abs(mine - theirs) <= max(2_000_000, 0.02 * theirs), (name, mine, theirs)
+
+
+BESIDE_THE_ARENA = {
+    "ScatterElements": "y = ScatterElements<axis = 0>(x, at, x)",
+    "ScatterND": "p = Unsqueeze(at, last)\n y = ScatterND(x, p, x)",
+    "GatherND": "p = Unsqueeze(at, last)\n y = GatherND(x, p)",
+}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what a process takes")
+@pytest.mark.parametrize("kind", BESIDE_THE_ARENA)
+def test_what_kernels_take_beside_the_arena_is_predicted(tmp_path: Path, kind: str) -> None:
+    path, count = tmp_path / "m.onnx", 2_000_000
+    text = f"""s (float[{count}] x, int64[{count}] at) => (float[{count}] y) {{
+        last = Constant<value_ints = [1]>()
+        {BESIDE_THE_ARENA[kind]}
+    }}"""
+    onnx.save(parse(text), path)
+    trial = Trial("cpu", runs=3)
+    seen = observed_process(path, DEFAULTS, trial)
+    executed = executed_graph(path, DEFAULTS, {})
+    found = foresee_process(stored_model(path), executed, DEFAULTS)
+    assert seen is not None
     assert found is not None
-    for name in ("load", "run", "private"):
-        mine, theirs = getattr(found.process, name), getattr(seen, name)
-        assert abs(mine - theirs) <= max(2_000_000, 0.02 * theirs), (name, mine, theirs)
+    (beside,) = (part for part in found.parts if part.name == KERNELS)
+    assert beside.run == -(-8 * count // PAGE) * PAGE
+    # Where the block lay, the heap keeps it once, or once more.
+    most = found.process.run + 8 * count
+    assert found.process.run - 2_000_000 <= seen.run <= most + 2_000_000
 
 
 def test_the_parts_of_the_run_add_up_to_it(model: Path) -> None:

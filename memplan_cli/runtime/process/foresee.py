@@ -12,6 +12,7 @@ from memplan_cli.runtime.process.packing import unknown_kernels
 from memplan_cli.runtime.process.parts import (
     CODE,
     GRAPH,
+    KERNELS,
     WEIGHT_FILES,
     ForeseenProcess,
     Part,
@@ -19,20 +20,20 @@ from memplan_cli.runtime.process.parts import (
 )
 from memplan_cli.runtime.process.running import ResidentArena, mapped_bytes
 from memplan_cli.runtime.process.space import Space
-from memplan_cli.runtime.process.workspace import workspace_by_rule
+from memplan_cli.runtime.process.workspace import heap_workspace, workspace_by_rule
 from memplan_cli.runtime.simulation.bfc import ArenaRules
-from memplan_cli.runtime.simulation.control_flow import CONTROL_FLOW
-from memplan_cli.runtime.simulation.frame import Runner
-from memplan_cli.runtime.simulation.ledger import Ledger, UnknownBytesError
+from memplan_cli.runtime.simulation.ledger import UnknownBytesError
 from memplan_cli.runtime.simulation.predict import model_of
+from memplan_cli.runtime.simulation.requests import requests_twice
 from memplan_cli.runtime.simulation.tensor_bytes import tensor_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from memplan_cli.core.results.observations import RuntimeSettings
     from memplan_cli.onnx_io.weights.stored import StoredModel
     from memplan_cli.runtime.simulation.predict import Executed
+    from memplan_cli.runtime.simulation.trace import Request
 
 _RUNS = 3
 """The contract's: the first grows the arena, the second makes the pattern."""
@@ -152,10 +153,24 @@ def _run(
 ) -> None:
     model = model_of(executed, settings)
     arena = ResidentArena(ArenaRules.from_settings(settings.arena), space=space)
-    runner = Runner(model, Ledger(arena, workspace), CONTROL_FLOW)
-    for _ in range(_RUNS):
-        runner.ledger = Ledger(arena, workspace)
-        runner.run()
+    first, later = requests_twice(model, workspace)
+    beside = heap_workspace(executed)
+    for requests in (first, *[later] * (_RUNS - 1)):
+        _replay(requests, arena)
+        for size in beside:
+            space.give(space.take(KERNELS, size, 16))
+
+
+def _replay(requests: Sequence[Request], arena: ResidentArena) -> None:
+    """Do what a run asks of an arena; what is not given back are outputs, which the caller drops."""
+    given: dict[int, int | None] = {}
+    for request in requests:
+        if request.size < 0:
+            arena.free(given.pop(request.ticket))
+        else:
+            given[request.ticket] = arena.allocate(request.size)
+    for address in given.values():
+        arena.free(address)
 
 
 def _parts(at_load: Mapping[str, int], space: Space) -> tuple[Part, ...]:

@@ -20,6 +20,7 @@ CODE = "code of the runtime"
 ARENA = "arena"
 ARENA_TABLES = "tables of the arena"
 WEIGHT_FILES = "weights, mapped from their file"
+KERNELS = "workspace of kernels, beside the arena"
 SLACK = "freed, kept by the heap"
 
 _EXTERNAL = "weights as external data"

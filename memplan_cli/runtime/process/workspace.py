@@ -1,4 +1,6 @@
-"""The workspace that kernels ask the arena for, by rules: for graphs that were not run.
+"""The workspace that kernels ask for, by rules.
+
+Of the arena for graphs that were not run; of the C library for all, since no statistics count that.
 
 Measured on ONNX Runtime 1.31.1, CPU provider, by its own statistics of each node. Kernels
 that are not named ask for nothing, or for less than a hundred kilobytes.
@@ -6,7 +8,7 @@ that are not named ask for nothing, or for less than a hundred kilobytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -22,6 +24,8 @@ Operands = tuple[tuple[str, Dims | None], ...]
 """Type and dims of each input, None where they are not known."""
 
 _FLOAT = 4
+
+_INDEX = 8
 
 _PIECE = 64 << 10
 """What MLAS takes for a thread that goes through an image piece by piece."""
@@ -67,6 +71,20 @@ def _as_output(_: Op, __: Operands, output: Dims) -> int:
     return prod(output) * _FLOAT
 
 
+def _per_index(_: Op, inputs: Operands, __: Dims) -> int:
+    """A number of eight bytes for each index."""
+    return _INDEX * prod(inputs[1][1] or ())
+
+
+def _per_place(_: Op, inputs: Operands, __: Dims) -> int:
+    """A number of eight bytes for each place, which has as many indices as the last axis."""
+    return _INDEX * prod((inputs[1][1] or ())[:-1])
+
+
+def _per_result(_: Op, __: Operands, output: Dims) -> int:
+    return _INDEX * prod(output)
+
+
 Rule = Callable[["Op", Operands, Dims], int]
 
 RULES: Mapping[tuple[str, str], Rule] = {
@@ -79,12 +97,33 @@ RULES: Mapping[tuple[str, str], Rule] = {
 }
 
 
+HEAP_RULES: Mapping[tuple[str, str], Rule] = {
+    ("", "ScatterElements"): _per_index,
+    ("", "ScatterND"): _per_place,
+    ("", "GatherND"): _per_place,
+    ("", "NonZero"): _per_result,
+}
+"""What kernels take beside the arena while they run."""
+
+
 def workspace_by_rule(executed: Executed) -> dict[str, int]:
     """Return the bytes of workspace of the nodes at the top, by name, as the rules have it."""
-    program, found = executed.program, {}
+    return {op.name: size for op, size in _by_rules(executed, RULES) if op.name}
+
+
+def heap_workspace(executed: Executed) -> tuple[int, ...]:
+    """Return the bytes that nodes at the top take of the C library, in their order."""
+    return tuple(size for _, size in _by_rules(executed, HEAP_RULES))
+
+
+def _by_rules(
+    executed: Executed, rules: Mapping[tuple[str, str], Rule]
+) -> Iterator[tuple[Op, int]]:
+    """Yield the nodes at the top that have workspace, and its bytes."""
+    program = executed.program
     for op in program.body.ops:
-        rule = RULES.get((op.domain, op.type))
-        if rule is None or not op.name:
+        rule = rules.get((op.domain, op.type))
+        if rule is None:
             continue
         inputs = tuple(
             (program.vars[var].dtype, _dims(program.vars[var], executed.dims))
@@ -95,8 +134,7 @@ def workspace_by_rule(executed: Executed) -> dict[str, int]:
         output = _dims(program.vars[op.outputs[0]], executed.dims)
         size = rule(op, inputs, output) if output is not None else 0
         if size:
-            found[op.name] = size
-    return found
+            yield op, size
 
 
 def _dims(var: Var, bound: Mapping[str, int]) -> Dims | None:
