@@ -1,6 +1,6 @@
 """Hold the process that `optimize` predicts of the file that it writes against those observed.
 
-    python -m tests.benchmarks.process_target
+    PYTHONPATH=tests:tests/e2e python -m tests.benchmarks.process_target
 
 Reads what `process bytes` has kept in ``out/process/``: the prediction and the observation of the
 command's own report, and the median of fresh processes that load the file by `memplan_cli.load` and

@@ -72,6 +72,7 @@ class Loading:
     values: dict[str, Block] = field(default_factory=dict)
     known: Mapping[str, StoredWeight] = field(default_factory=dict)
     sizes: Mapping[VarId, int] = field(default_factory=dict)
+    _shared: set[tuple[str, str, VarId]] = field(default_factory=set)
 
     def run(self) -> None:
         """Do all of it."""
@@ -160,7 +161,11 @@ class Loading:
             space.give(block)
 
     def _pack(self) -> None:
-        """Pack constant operands, node by node; free what has no other reader."""
+        """Pack constant operands, node by node; free what has no other reader.
+
+        Kernels of one operator share what they pack of one weight: whoever comes later packs it
+        too, finds it there, and drops its own.
+        """
         constants = list(read_weights(self.program))
         readers = Counter(var for _, var, _ in constants)
         for op, var, size in constants:
@@ -176,7 +181,9 @@ class Loading:
         block = space.take(f"{PACKED} {op.type}", size)
         space.unmap(WEIGHT_FILES, mapped)
         weight = self.known.get(name)
-        if weight is not None and weight.packed:
+        there = (op.domain, op.type, var) in self._shared
+        self._shared.add((op.domain, op.type, var))
+        if there or (weight is not None and weight.packed):
             # It was packed beforehand: the copy is compared by its key, and goes.
             space.give(block)
         if here is not None and not left:
