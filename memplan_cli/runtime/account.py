@@ -15,12 +15,13 @@ from memplan_cli.core.progress import silent
 from memplan_cli.core.results.observations import RuntimeSettings, Validation
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.onnx_io.weights.stored import stored_model
-from memplan_cli.runtime.confirming import Before, Proof, Written
+from memplan_cli.runtime.confirming import Proof
 from memplan_cli.runtime.graph.executed import dump_run
 from memplan_cli.runtime.graph.offline import RUN_AS_WRITTEN
 from memplan_cli.runtime.graph.seen_graph import executed_of
 from memplan_cli.runtime.measuring.measure import Trial
 from memplan_cli.runtime.process.foresee import Shown, process_of
+from memplan_cli.runtime.proofs.subjects import Before, Written
 from memplan_cli.runtime.proofs.written import (
     Run,
     run_written,
@@ -122,7 +123,7 @@ def prove(
     if run.seen is None or not verdict.passed:
         return Proved(verdict, as_written=run.as_written)
     notes: list[str] = []
-    for step in (proof.in_time, proof.in_its_arena):
+    for step in (proof.in_time, proof.in_its_nodes, proof.in_its_arena):
         run, note = step(run)
         notes += [note] if note else []
     warnings: tuple[str, ...] = (*before.warnings, *notes)
@@ -150,7 +151,7 @@ def own_settings(
         raise RuntimeUnavailableError(
             f"{original.path}: no settings could be confirmed: {said}"
         )
-    for step in (proof.in_time, proof.in_its_arena):
+    for step in (proof.in_time, proof.in_its_nodes, proof.in_its_arena):
         run, note = step(run)
         notes += [note] if note else []
     notes += proof.for_other_sizes(run)

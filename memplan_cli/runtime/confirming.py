@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.results.observations import CPU, RuntimeSettings, Validation
+from memplan_cli.core.results.observations import CPU, RuntimeSettings
 from memplan_cli.core.results.report import RuntimeFacts
 from memplan_cli.onnx_io.weights.stored import stored_model
 from memplan_cli.runtime.candidates import (
@@ -46,46 +46,16 @@ from memplan_cli.runtime.steer import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from memplan_cli.core.program import Program, Shape, VarId
-    from memplan_cli.core.results.observations import Peaks
+    from memplan_cli.core.program import Shape, VarId
     from memplan_cli.runtime.measuring.examine import Examined
     from memplan_cli.runtime.proofs.original import Original
+    from memplan_cli.runtime.proofs.subjects import Before, Written
 
 _WORTH = 0.98
 """Share of what an arena holds that must be left for another run to be worth it."""
 
 _NOTICED = 1 << 18
 """Bytes below which another arena makes no other process: a session of nothing takes 8 MB."""
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """A written model that is to be proved.
-
-    Attributes:
-        path: its file, which may be a trial's.
-        program: what is in it, in its order.
-        as_written: whether the runtime's optimisation must not touch it.
-        offline: whether it holds the runtime's own graph.
-        for_range: whether its sizes lie between bounds, which were said.
-        verdict: on its outputs, where they were compared in another way.
-    """
-
-    path: Path
-    program: Program = field(repr=False)
-    as_written: bool = False
-    offline: bool = False
-    for_range: bool = False
-    verdict: Validation | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Before:
-    """The original's graph as it was run, and what is predicted of it."""
-
-    executed: Executed = field(repr=False)
-    predicted: Peaks
-    warnings: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -105,6 +75,8 @@ class Proof:
     """Whether it gives the original's bits as it stands alone."""
     plain: Plain | None = None
     """The original without optimisation, where outputs are to be those of it."""
+    other_nodes: bool = False
+    """Whether the runtime ran other nodes than the file's: operators that it writes out."""
 
     def first(self) -> Run:
         """Run the file under the settings that are foreseen to be best."""
@@ -150,6 +122,26 @@ class Proof:
             self.choice = before
             return run, "as it stands, the written model takes far longer than the original"
         return other, "as it stands, the written model took longer than foreseen: it ran twice"
+
+    def in_its_nodes(self, run: Run) -> tuple[Run, str]:
+        """Run again for the runtime's graph where a file as it stands asked for more than it has.
+
+        An operator without a kernel is written out, its nodes behind all others.
+        """
+        if run.seen is None or run.seen.graph is not None or self.choice is None:
+            return run, ""
+        peak = predict(self._file(), run.settings).first_run_peak
+        if peak is None or (run.seen.peaks.first_run_peak or 0) <= peak + _NOTICED:
+            return run, ""
+        self.other_nodes = True
+        again = self._run(self.choice)
+        if not self._is_same(run, again):
+            self.other_nodes = False
+            return run, ""
+        return replace(again, verdict=run.verdict, as_written=run.as_written), (
+            "the runtime writes operators of the file out, and runs their nodes behind all others: "
+            "the order is not the plan's, and the written model ran twice"
+        )
 
     def in_its_arena(self, run: Run) -> tuple[Run, str]:
         """Run again where what the kernels asked for wants another arena than was foreseen."""
@@ -236,7 +228,8 @@ class Proof:
     def _run(self, choice: Recommendation) -> Run:
         self.choice = choice
         self.runs += 1
-        needs_graph = not is_unoptimised(choice.settings) or needs_run(self._file())
+        other = self.other_nodes or not is_unoptimised(choice.settings)
+        needs_graph = other or needs_run(self._file())
         graph = self.folder / f"run{self.runs}.onnx" if needs_graph else None
         path, settings = self.written.path, choice.settings
         return run_written(self.original, path, settings, graph, self.plain)

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan_cli.onnx_io.weights.stored import stored_model
-from memplan_cli.runtime.confirming import Before, Proof, Written
+from memplan_cli.runtime.confirming import Proof
 from memplan_cli.runtime.process.foresee import Shown, foresee_process
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from memplan_cli.runtime.proofs.original import Original
+    from memplan_cli.runtime.proofs.subjects import Before, Written
 
 _EXACT, _EXACT_BYTES = 50, 2 << 20
 """A process is foreseen within one part in so many, or so many bytes, whichever is more."""

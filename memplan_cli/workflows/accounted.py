@@ -57,9 +57,9 @@ def accounted(
     """
     from memplan_cli.onnx_io.load import load_model
     from memplan_cli.runtime.account import account_before, prove
-    from memplan_cli.runtime.confirming import Written
     from memplan_cli.runtime.graph.offline import offline_program
     from memplan_cli.runtime.proofs.original import run_original
+    from memplan_cli.runtime.proofs.subjects import Written
 
     check = replace(check, depth="full")
     with tempfile.TemporaryDirectory(prefix="memplan-proof-") as name:

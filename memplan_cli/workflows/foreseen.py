@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.runtime.account import Proved
-    from memplan_cli.runtime.confirming import Before, Written
     from memplan_cli.runtime.proofs.original import Original
+    from memplan_cli.runtime.proofs.subjects import Before, Written
     from memplan_cli.workflows.ahead import Ahead
     from memplan_cli.workflows.candidates import Candidate
 
@@ -128,7 +128,7 @@ class _Proving:
 
 
 def _written(candidate: Candidate, path: Path) -> Written:
-    from memplan_cli.runtime.confirming import Written
+    from memplan_cli.runtime.proofs.subjects import Written
 
     rewriting = candidate.rewriting
     return Written(

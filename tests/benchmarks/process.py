@@ -49,6 +49,8 @@ HOW = {"default": "plain", "external": "plain", "portable": "load", "cpu": "load
 KEYS = ("load", "run", "private", "file")
 
 LEAST_ROUNDS, SECONDS = 15, 15.0
+_FEW = 3
+"""Rounds however long they are."""
 TIMED = ("default", "portable", "cpu")
 
 Json = dict[str, Any]
@@ -209,15 +211,16 @@ def in_turn(name: str, parts: list[str]) -> dict[str, float]:
     try:
         for worker in workers.values():
             worker.stdout.readline()
-        began = time.perf_counter()
-        while (spent := time.perf_counter() - began) < SECONDS:
-            if len(times[parts[0]]) >= LEAST_ROUNDS and spent > SECONDS / 5:
+        began, spent = time.perf_counter(), 0.0
+        while (count := len(times[parts[0]])) < _FEW or spent < SECONDS:
+            if count >= LEAST_ROUNDS and spent > SECONDS / 5:
                 break
-            shift = len(times[parts[0]]) % len(parts)
+            shift = count % len(parts)
             for part in (*parts[shift:], *parts[:shift]):
                 workers[part].stdin.write("run\n")
                 workers[part].stdin.flush()
                 times[part].append(float(workers[part].stdout.readline()))
+            spent = time.perf_counter() - began
     finally:
         for worker in workers.values():
             worker.kill()

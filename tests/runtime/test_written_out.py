@@ -1,0 +1,65 @@
+"""Operators that the runtime has no kernel for: their nodes run behind all others, and that is said."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import onnx
+import pytest
+
+from builders import parse
+from memplan_cli.core.bindings import Binding
+from memplan_cli.core.check import Check
+from memplan_cli.runtime.account import account_before, prove
+from memplan_cli.runtime.proofs.original import run_original
+from memplan_cli.runtime.proofs.subjects import Written
+from memplan_cli.shapes.reading import read_program
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from memplan_cli.runtime.account import Proved
+
+BRANCHES = 8
+MIB = 1 << 20
+
+KINDS = {
+    "written out": 'l{n} = NegativeLogLikelihoodLoss<reduction = "sum">(a{n}, t)',
+    "a kernel": "l{n} = ReduceSum<keepdims = 0>(a{n})",
+}
+"""A loss, which ONNX defines by others, and a sum, which the runtime computes itself."""
+
+
+def proved(tmp_path: Path, kind: str) -> Proved:
+    """Prove a model of branches of 1 MiB, one after the other, as it stands."""
+    branches = "\n".join(
+        f"c{n} = Constant<value_float = {n + 1}.0>()\n a{n} = Mul(x, c{n})\n"
+        + KINDS[kind].format(n=n)
+        for n in range(BRANCHES)
+    )
+    losses = ", ".join(f"l{n}" for n in range(BRANCHES))
+    text = f"s (float[512, 512] x, int64[512] t) => (float[] y, int64[512] u) {{ {branches}\n"
+    model = parse(f"{text} y = Sum({losses})\n u = Identity(t) }}")
+    path, other, folder = tmp_path / "a.onnx", tmp_path / "b.onnx", tmp_path / "proof"
+    folder.mkdir()
+    for each in (path, other):
+        onnx.save(model, each)
+    original = run_original(path, model, Check("cpu"), Binding(), folder)
+    written = Written(other, read_program(model).program, as_written=True)
+    return prove(original, account_before(original), written, folder)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_predicted_is_what_runs(tmp_path: Path, kind: str) -> None:
+    found = proved(tmp_path, kind)
+    assert found.verdict.bit_identical
+    assert found.facts is not None
+    predicted, observed = (
+        side["optimized"].first_run_peak
+        for side in (found.facts.predicted, found.facts.observed)
+    )
+    assert predicted is not None
+    assert predicted == observed
+    behind = kind == "written out"
+    assert (predicted > BRANCHES * MIB) is behind
+    assert any("writes operators of the file out" in said for said in found.warnings) is behind
