@@ -250,12 +250,12 @@ def _request(config: Path | None, options: Mapping[str, Any]) -> Request:
 def _checked_against(limit: Limit, model: Path) -> Report:
     from memplan_cli.reporting.findings.gate import Rules, judge, rules_from
     from memplan_cli.reporting.findings.snapshot import snapshot_of
-    from memplan_cli.workflows.gate import with_process
+    from memplan_cli.workflows.process import with_asked
 
     request = _request(limit.config, limit.options)
     plan, rules = _plan(model, request), rules_from(limit.rules, Rules())
     known = snapshot_of(plan, str(model))
-    snapshot = with_process(known, model, rules, lambda: request.load(model))
+    snapshot = with_asked(known, plan, model, rules.metrics, request)
     verdict = judge(snapshot, None, rules)
     for result in verdict.results:
         if result.fails:

@@ -26,21 +26,20 @@ from memplan_cli.reporting.findings.gate import (
     worth_recording,
 )
 from memplan_cli.reporting.findings.hints import path_word
-from memplan_cli.reporting.findings.snapshot import process_metrics, snapshot_of
+from memplan_cli.reporting.findings.snapshot import snapshot_of
 from memplan_cli.settings.sources import layers, read_overrides
 from memplan_cli.workflows.files.file_names import matched
 from memplan_cli.workflows.files.output_files import refuse_targets
-from memplan_cli.workflows.process import process_by_default
+from memplan_cli.workflows.process import with_asked
 from memplan_cli.workflows.report import planned_or_stale, say_assumed, warn
 from memplan_cli.workflows.request import Request
 from memplan_cli.workflows.serving import range_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from memplan_cli.reporting.findings.gate import Verdict
     from memplan_cli.reporting.findings.snapshot import Snapshot
-    from memplan_cli.settings.settings import Settings
     from memplan_cli.workflows.request import FilePath
 
 
@@ -269,29 +268,10 @@ def _snapshot(case: _Case, request: Request, rules: Rules) -> Snapshot:
     warn(case.model, plan.report.warnings, request)
     say_assumed(case.model, plan, request)
     snapshot = snapshot_of(plan, case.key, installed_runtime())
-    found = with_process(snapshot, case.model, rules, lambda: request.load(case.model))
+    found = with_asked(snapshot, plan, case.model, rules.metrics, request)
     if SERVING_BOUND not in rules.metrics:
         return found
     return replace(found, metrics={**found.metrics, **_served(case.model, request)})
-
-
-def with_process(
-    snapshot: Snapshot, model: Path, rules: Rules, settings: Callable[[], Settings]
-) -> Snapshot:
-    """Return a snapshot with the process, where rules ask for it and no plan has observed it.
-
-    What a model takes is predicted: it is loaded, and run only where data decides sizes.
-
-    Raises:
-        UnknownSizeError: it cannot be predicted.
-        RuntimeUnavailableError: weights are missing, or the model does not load.
-    """
-    wanted = [name for name in rules.metrics if name.startswith("process.")]
-    if model.suffix == ".json" or all(name in snapshot.metrics for name in wanted):
-        return snapshot
-    found = process_metrics(process_by_default(model, settings()))
-    known = {name: size for name, size in found.items() if size is not None}
-    return replace(snapshot, metrics={**snapshot.metrics, **known})
 
 
 def _served(model: Path, request: Request) -> dict[str, int]:
