@@ -15,6 +15,7 @@ from memplan_cli.reporting.findings.baseline import (
     dumps,
     key_of,
     read_baseline,
+    refuse_plan,
 )
 from memplan_cli.reporting.findings.diff import compare
 from memplan_cli.reporting.findings.gate import (
@@ -36,7 +37,7 @@ from memplan_cli.workflows.request import Request
 from memplan_cli.workflows.serving import range_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from memplan_cli.reporting.findings.gate import Verdict
     from memplan_cli.reporting.findings.snapshot import Snapshot
@@ -97,7 +98,7 @@ def gate(
     request = request or Request()
     paths = expanded(tuple(map(Path, models)))
     cases = _cases(paths, terms, request)
-    _refuse_files(terms, (*paths, *(case.terms.baseline for case in cases)))
+    _refuse_files(terms, paths, {case.terms.baseline for case in cases})
     earlier = _earlier(cases, terms)
     verdicts = []
     recorded = {place: dict(entries) for place, entries in earlier.items()}
@@ -117,12 +118,16 @@ def gate(
     return tuple(verdicts)
 
 
-def _refuse_files(terms: Gate, read: Sequence[Path]) -> None:
-    """Refuse to write over what is gated, and two results into one file.
+def _refuse_files(terms: Gate, models: Sequence[Path], baselines: Collection[Path]) -> None:
+    """Refuse to write over what is gated or is a plan, and two results into one file.
 
     Baselines are read, or written themselves: no result may go where one is.
     """
-    refuse_targets({file.option: file.path for file in terms.files}, read)
+    refuse_targets({file.option: file.path for file in terms.files}, (*models, *baselines))
+    for path in sorted(baselines) if terms.update else ():
+        refuse_targets({"the baseline": path}, models)
+        if path.exists():
+            refuse_plan(path)
 
 
 def expanded(models: tuple[Path, ...]) -> tuple[Path, ...]:
