@@ -102,15 +102,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """Fail a test with the message of an error of ours, and no traceback."""
-    wrong = None
+    """Fail a test with the message of an error of ours, once and without a traceback."""
     try:
         yield
     except MemplanError as error:
-        wrong = error
-    if wrong is not None:  # not while it is handled: it would be shown as the cause
-        hint = f"\nHint: {wrong.hint}" if wrong.hint else ""
-        pytest.fail(f"{_MARK}: {wrong}{hint}", pytrace=False)
+        hint = f"\nHint: {error.hint}" if error.hint else ""
+        message = f"{_MARK}: {error}{hint}"
+        raise pytest.fail.Exception(message, pytrace=False) from None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -127,7 +125,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
     if unused:
         pytest.fail(
             f"{_MARK} of {unused[0].written} checked nothing: name a model, or use the "
-            "onnx_memory fixture"
+            "onnx_memory fixture",
+            pytrace=False,
         )
 
 
