@@ -133,6 +133,7 @@ def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
     """
     from memplan_cli import workflows
     from memplan_cli.reporting import check_detail, render
+    from memplan_cli.workflows.files.provenance import named_from_here
 
     refuse_nameless(model, out)
     check_detail(detail, form)
@@ -167,7 +168,8 @@ def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
         check=validation.check(provider, timeout),
         progress=output.progress,
     )
-    shown = render(done.plan, form, color=output.color, print_log=print_log, detail=detail)
+    seen = named_from_here(done.plan, done.plan_file) if form != "json" else done.plan
+    shown = render(seen, form, color=output.color, print_log=print_log, detail=detail)
     say(shown)
     if done.model is None:
         output.reason(f"memplan: {_why_not(done.plan)}: nothing was written")
