@@ -136,7 +136,9 @@ def test_a_baseline_is_never_written_over_a_plan() -> None:
     assert memplan("optimize", "a.onnx", "--no-validate").exit_code == 0
     over = ("--update-baseline", "--baseline", plan)
     refused("gate", "a.onnx", *over, said=f"{plan} is a plan, and a baseline would replace it")
-    refused("gate", plan, *over, said="the baseline: a.memplan.json is the model itself or its")
+    refused(
+        "gate", plan, *over, said="the baseline: a.memplan.json is the model itself or its"
+    )
     assert memplan("gate", "a.onnx", "--baseline", plan).exit_code == 0
     nowhere = ("--update-baseline", "--baseline", "none/b.json")
     refused("gate", "a.onnx", *nowhere, said="there is no folder none to write into")

@@ -133,12 +133,14 @@ def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
     """
     from memplan_cli import workflows
     from memplan_cli.reporting import check_detail, render
+    from memplan_cli.workflows.files.binding import refuse_run
     from memplan_cli.workflows.files.provenance import named_from_here
 
     refuse_nameless(model, out)
     check_detail(detail, form)
     own = settings.load(model)
     if not own.run:
+        refuse_run(own, _asks_for_a_run(validation))
         validation = replace(validation, depth=None)
     if validation.depth is None:
         _reject_unused_options(provider, output)
@@ -176,6 +178,12 @@ def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
         raise SystemExit(1)
     *first, last = done.written
     output.note(f"memplan: wrote {', '.join(map(str, first))} and {last}")
+
+
+def _asks_for_a_run(validation: Validation) -> str:
+    """Return the option that would run the models, where somebody gave one."""
+    options = given(("tune", "validate")) if validation.depth is not None else ()
+    return next(iter(options), "")
 
 
 def _reject_unused_options(provider: str, output: Output) -> None:
