@@ -102,15 +102,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """Fail a test with the message of an error of ours, and no traceback."""
-    wrong = None
+    """Fail a test with the message of an error of ours, once and without a traceback."""
     try:
         yield
     except MemplanError as error:
-        wrong = error
-    if wrong is not None:  # not while it is handled: it would be shown as the cause
-        hint = f"\nHint: {wrong.hint}" if wrong.hint else ""
-        pytest.fail(f"{_MARK}: {wrong}{hint}", pytrace=False)
+        hint = f"\nHint: {error.hint}" if error.hint else ""
+        message = f"{_MARK}: {error}{hint}"
+        raise pytest.fail.Exception(message, pytrace=False) from None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -127,7 +125,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
     if unused:
         pytest.fail(
             f"{_MARK} of {unused[0].written} checked nothing: name a model, or use the "
-            "onnx_memory fixture"
+            "onnx_memory fixture",
+            pytrace=False,
         )
 
 
@@ -250,12 +249,12 @@ def _request(config: Path | None, options: Mapping[str, Any]) -> Request:
 def _checked_against(limit: Limit, model: Path) -> Report:
     from memplan_cli.reporting.findings.gate import Rules, judge, rules_from
     from memplan_cli.reporting.findings.snapshot import snapshot_of
-    from memplan_cli.workflows.gate import with_process
+    from memplan_cli.workflows.process import with_asked
 
     request = _request(limit.config, limit.options)
     plan, rules = _plan(model, request), rules_from(limit.rules, Rules())
     known = snapshot_of(plan, str(model))
-    snapshot = with_process(known, model, rules, lambda: request.load(model))
+    snapshot = with_asked(known, plan, model, rules.metrics, request)
     verdict = judge(snapshot, None, rules)
     for result in verdict.results:
         if result.fails:

@@ -11,7 +11,7 @@ from memplan_cli.core.symbolic.dims import symbols_of
 from memplan_cli.errors import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Container, Iterable, Mapping, Sequence
 
     from memplan_cli.core.program import Program, VarId
 
@@ -40,6 +40,15 @@ def select(program: Program, patterns: Sequence[str]) -> dict[VarId, str]:
         for identity in meant:
             found.setdefault(identity, pattern)
     return found
+
+
+def is_one_of(word: str, names: Container[str]) -> bool:
+    """Whether a word is one of some names, or that of a block and one of them below it.
+
+    Names have slashes of their own, so that every one may be where the blocks end.
+    """
+    ends = (place for place, sign in enumerate(word) if sign == "/")
+    return word in names or any(word[place + 1 :] in names for place in ends)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

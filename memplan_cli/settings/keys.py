@@ -27,18 +27,32 @@ METRICS = (
     "total",
     "naive",
     "weights",
+    "inputs",
+    "outputs",
+    "order_bound",
+    "original.live_peak",
+    "original.planned",
+    "original.resident",
+    "levels.0",
+    "levels.1",
+    "levels.2",
     "predicted.first_run_peak",
     "predicted.steady_peak",
+    "predicted.held_without_weights",
     "observed.first_run_peak",
     "observed.steady_peak",
     "observed.held",
+    "observed.scratch",
+    "observed.weights",
     "serving.bound",
     "process.load",
     "process.run",
     "process.private",
+    "process.file",
 )
-"""What a gate can look at; predicted and observed are those of the written model. The process
-is the observed one where a plan has it, else it is predicted without running anything."""
+"""What a gate can look at: every size of the report. Predicted and observed are those of the
+written model; of a model, what is predicted takes no run. The process is the observed one
+where a plan has it, else it is predicted."""
 
 
 Reader = Callable[[Value], object]

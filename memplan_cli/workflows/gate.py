@@ -15,6 +15,7 @@ from memplan_cli.reporting.findings.baseline import (
     dumps,
     key_of,
     read_baseline,
+    refuse_plan,
 )
 from memplan_cli.reporting.findings.diff import compare
 from memplan_cli.reporting.findings.gate import (
@@ -26,21 +27,20 @@ from memplan_cli.reporting.findings.gate import (
     worth_recording,
 )
 from memplan_cli.reporting.findings.hints import path_word
-from memplan_cli.reporting.findings.snapshot import process_metrics, snapshot_of
+from memplan_cli.reporting.findings.snapshot import snapshot_of
 from memplan_cli.settings.sources import layers, read_overrides
 from memplan_cli.workflows.files.file_names import matched
 from memplan_cli.workflows.files.output_files import refuse_targets
-from memplan_cli.workflows.process import process_by_default
+from memplan_cli.workflows.process import with_asked
 from memplan_cli.workflows.report import planned_or_stale, say_assumed, warn
 from memplan_cli.workflows.request import Request
 from memplan_cli.workflows.serving import range_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from memplan_cli.reporting.findings.gate import Verdict
     from memplan_cli.reporting.findings.snapshot import Snapshot
-    from memplan_cli.settings.settings import Settings
     from memplan_cli.workflows.request import FilePath
 
 
@@ -98,7 +98,7 @@ def gate(
     request = request or Request()
     paths = expanded(tuple(map(Path, models)))
     cases = _cases(paths, terms, request)
-    _refuse_files(terms, (*paths, *(case.terms.baseline for case in cases)))
+    _refuse_files(terms, paths, {case.terms.baseline for case in cases})
     earlier = _earlier(cases, terms)
     verdicts = []
     recorded = {place: dict(entries) for place, entries in earlier.items()}
@@ -118,12 +118,16 @@ def gate(
     return tuple(verdicts)
 
 
-def _refuse_files(terms: Gate, read: Sequence[Path]) -> None:
-    """Refuse to write over what is gated, and two results into one file.
+def _refuse_files(terms: Gate, models: Sequence[Path], baselines: Collection[Path]) -> None:
+    """Refuse to write over what is gated or is a plan, and two results into one file.
 
     Baselines are read, or written themselves: no result may go where one is.
     """
-    refuse_targets({file.option: file.path for file in terms.files}, read)
+    refuse_targets({file.option: file.path for file in terms.files}, (*models, *baselines))
+    for path in sorted(baselines) if terms.update else ():
+        refuse_targets({"the baseline": path}, models)
+        if path.exists():
+            refuse_plan(path)
 
 
 def expanded(models: tuple[Path, ...]) -> tuple[Path, ...]:
@@ -269,29 +273,10 @@ def _snapshot(case: _Case, request: Request, rules: Rules) -> Snapshot:
     warn(case.model, plan.report.warnings, request)
     say_assumed(case.model, plan, request)
     snapshot = snapshot_of(plan, case.key, installed_runtime())
-    found = with_process(snapshot, case.model, rules, lambda: request.load(case.model))
+    found = with_asked(snapshot, plan, case.model, rules.metrics, request)
     if SERVING_BOUND not in rules.metrics:
         return found
     return replace(found, metrics={**found.metrics, **_served(case.model, request)})
-
-
-def with_process(
-    snapshot: Snapshot, model: Path, rules: Rules, settings: Callable[[], Settings]
-) -> Snapshot:
-    """Return a snapshot with the process, where rules ask for it and no plan has observed it.
-
-    What a model takes is predicted: it is loaded, and run only where data decides sizes.
-
-    Raises:
-        UnknownSizeError: it cannot be predicted.
-        RuntimeUnavailableError: weights are missing, or the model does not load.
-    """
-    wanted = [name for name in rules.metrics if name.startswith("process.")]
-    if model.suffix == ".json" or all(name in snapshot.metrics for name in wanted):
-        return snapshot
-    found = process_metrics(process_by_default(model, settings()))
-    known = {name: size for name, size in found.items() if size is not None}
-    return replace(snapshot, metrics={**snapshot.metrics, **known})
 
 
 def _served(model: Path, request: Request) -> dict[str, int]:

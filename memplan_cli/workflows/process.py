@@ -15,12 +15,13 @@ from memplan_cli.workflows.files.model_file import bind_whole, plan_model, read_
 from memplan_cli.workflows.request import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.observations import ProcessBytes
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.reporting.findings.process import ProcessStory
+    from memplan_cli.reporting.findings.snapshot import Snapshot
     from memplan_cli.runtime.process.unrun import Sizes
     from memplan_cli.settings.settings import Settings
     from memplan_cli.workflows.request import FilePath
@@ -81,6 +82,31 @@ def process_by_default(path: Path, settings: Settings) -> ProcessBytes:
 
     with _leading_on(path):
         return predicted_process(path, DEFAULTS, _sizes(_bound(path, settings))).process
+
+
+def with_asked(
+    snapshot: Snapshot, plan: Plan, model: Path, metrics: Sequence[str], request: Request
+) -> Snapshot:
+    """Return a snapshot with the metrics asked for that a baseline does not have of all models.
+
+    What a plan does not know of its model is predicted: the model is loaded, and run only
+    where data decides sizes.
+
+    Raises:
+        UnknownSizeError: the process cannot be predicted.
+        RuntimeUnavailableError: weights are missing, or the model does not load.
+    """
+    from memplan_cli.reporting.findings.snapshot import metrics_of, process_metrics
+
+    known: dict[str, int | None] = {**metrics_of(plan.report), **snapshot.metrics}
+    missing = [name for name in metrics if name not in known and model.suffix != ".json"]
+    if any(name.startswith("predicted.") for name in missing):
+        foreseen = metrics_of(report_with_prediction(model, request.load(model)).report)
+        known |= {name: foreseen[name] for name in missing if name in foreseen}
+    if any(name.startswith("process.") for name in missing):
+        known |= process_metrics(process_by_default(model, request.load(model)))
+    found = {name: size for name in metrics if (size := known.get(name)) is not None}
+    return replace(snapshot, metrics={**snapshot.metrics, **found})
 
 
 @contextmanager

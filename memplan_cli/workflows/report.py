@@ -156,12 +156,12 @@ def warn(path: FilePath, warnings: Sequence[str], request: Request) -> None:
 def planned_or_stale(path: Path, request: Request) -> tuple[Plan, tuple[str, ...]]:
     """Return a plan, and what says that one in a file is not that of the models beside it."""
     from memplan_cli.planning.checking.plan_file import read_plan
-    from memplan_cli.workflows.files.provenance import stale_models
+    from memplan_cli.workflows.files.provenance import named_from_here, stale_models
 
     request.progress("planning")
     if path.suffix == ".json":
         found = read_plan(path)
-        return found, tuple(stale_models(found, path))
+        return named_from_here(found, path), tuple(stale_models(found, path))
     return plan(path, request.load(path), request.progress), ()
 
 

@@ -159,7 +159,6 @@ def _looked_at(found: ServingSettings) -> tuple[str, ...]:
 
 
 def service_of(path: Path, given: Settings, timeout: float) -> tuple[Service, tuple[str, ...]]:
-    """Return what is served, and what was assumed of dims without bounds."""
     """Return what is served, and what was assumed of dims without bounds.
 
     Raises:

@@ -131,6 +131,19 @@ def test_two_things_do_not_go_into_one_file(words: str, said: str) -> None:
     refused(*words.split(), said=said)
 
 
+def test_a_baseline_is_never_written_over_a_plan() -> None:
+    plan = "a.memplan.json"
+    assert memplan("optimize", "a.onnx", "--no-validate").exit_code == 0
+    over = ("--update-baseline", "--baseline", plan)
+    refused("gate", "a.onnx", *over, said=f"{plan} is a plan, and a baseline would replace it")
+    refused(
+        "gate", plan, *over, said="the baseline: a.memplan.json is the model itself or its"
+    )
+    assert memplan("gate", "a.onnx", "--baseline", plan).exit_code == 0
+    nowhere = ("--update-baseline", "--baseline", "none/b.json")
+    refused("gate", "a.onnx", *nowhere, said="there is no folder none to write into")
+
+
 def test_a_device_takes_everything() -> None:
     words = "gate a.onnx --max-memory 1GB --write json=/dev/null -o /dev/null"
     assert memplan(*words.split()).exit_code == 0

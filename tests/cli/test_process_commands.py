@@ -121,6 +121,7 @@ def test_a_report_in_json_predicts_both_processes_and_observes_none(model: str) 
     for side in ("original", "optimized"):
         assert runtime["predicted"][side]["process"]["run"] > 0
         assert runtime["observed"][side]["first_run_peak"] is None
+        assert runtime["observed"][side]["process"] is None
 
 
 def test_a_report_in_json_is_the_same_bytes_whenever_it_is_made(model: str) -> None:
@@ -135,6 +136,34 @@ def test_a_gate_goes_by_the_predicted_process_of_a_model(model: str) -> None:
     failed = memplan("gate", model, "--metric", "process.load", "--max-memory", "1MiB")
     assert failed.exit_code == 1
     assert "process.load" in failed.output
+
+
+def test_a_gate_takes_every_size_of_a_models_report_and_what_is_predicted_without_a_run(
+    model: str,
+) -> None:
+    shown = json.loads(memplan("report", model, "--format", "json", "--no-run").stdout)
+    foreseen = shown["runtime"]["predicted"]
+    sizes = {
+        **{k: size for k, size in shown["memory"].items() if type(size) is int},
+        **{f"original.{name}": size for name, size in shown["original"].items()},
+        **{f"levels.{level}": size for level, size in shown["levels"].items()},
+        **{f"predicted.{k}": v for k, v in foreseen["optimized"].items() if k != "process"},
+    }
+    process = {f"process.{name}" for name in foreseen["original"]["process"]}
+    asked = [word for name in (*sizes, *process) for word in ("--metric", name)]
+    words = ("--no-run", "--max-memory", "1GiB", "--format", "json", *asked)
+    result = memplan("gate", model, *words)
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)["models"][0]["metrics"]
+    assert {name: found[name] for name in sizes} == sizes
+    assert set(found) == set(sizes) | process
+
+
+def test_a_gate_says_what_makes_a_plan_where_nothing_was_observed(model: str) -> None:
+    result = memplan("gate", model, "--metric", "observed.weights", "--max-memory", "1GiB")
+    assert result.exit_code == 2
+    assert "observed.weights of" in result.stderr
+    assert "memplan optimize" in result.stderr
 
 
 def test_a_baseline_says_that_another_runtime_made_it(model: str, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from story import GOOD, memplan, write
@@ -109,6 +110,28 @@ def test_a_sweep_that_is_asked_for_wrongly_is_no_table_of_failures(
     done = memplan("sweep", "a.onnx", "--jobs", "1", *words)
     assert done.exit_code == 2
     assert said in done.stderr
+    assert done.stdout == ""
+
+
+WRONG = ("--shape", "immage=2,4")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("sweep", "free.onnx", "--jobs", "1", *WRONG),
+        ("sweep", "free.onnx", "--jobs", "1", "--inputs", "immage.npz"),
+        ("sweep", "a.onnx", "free.onnx", "--jobs", "1", "--inputs", "immage.npz"),
+        ("soak", "free.onnx", "--bounds", "batch=1..2", "--requests", "2", *WRONG),
+        ("settings", "free.onnx", "--bounds", "batch=1..2", *WRONG),
+        ("settings", "free.onnx", *WRONG),
+    ],
+)
+def test_a_name_that_binds_nothing_is_refused_in_every_command(words: tuple[str, ...]) -> None:
+    np.savez("immage.npz", immage=np.zeros((2, 4), np.float32))
+    done = memplan(*words)
+    assert done.exit_code == 2, done.output
+    assert "'immage'" in done.stderr
     assert done.stdout == ""
 
 

@@ -80,6 +80,9 @@ def test_tuning_says_its_cost_first_and_runs_more(jobs: list[str]) -> None:
         (("--validate", "outputs", "--tune"), "--tune measures both models' memory"),
         (("--validate", "sometimes"), "Invalid value for '--validate'"),
         (("--validate", "outputs", "--settings-out", "s.py"), "--settings-out needs"),
+        (("--no-run", "--validate", "full"), "--validate runs the model, and --no-run"),
+        (("--no-run", "--validate", "outputs"), "--validate runs the model, and --no-run"),
+        (("--no-run", "--tune"), "--tune runs the model, and --no-run"),
     ],
 )
 def test_what_contradicts_itself_is_refused(words: tuple[str, ...], said: str) -> None:
@@ -87,4 +90,11 @@ def test_what_contradicts_itself_is_refused(words: tuple[str, ...], said: str) -
     assert done.exit_code == 2
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+    assert "some twenty processes" not in done.stderr
     assert [path.name for path in Path().iterdir()] == ["a.onnx"]
+
+
+def test_tuning_settings_without_a_run_is_refused_by_its_name() -> None:
+    done = memplan("settings", "a.onnx", "--no-run", "--tune")
+    assert done.exit_code == 2
+    assert done.stderr.startswith("Error: --tune runs the model, and --no-run leaves that out")

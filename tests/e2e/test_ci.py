@@ -398,6 +398,8 @@ def test_the_pytest_plugin_limits_models(tmp_path: Path) -> None:
     assert "process.run is" in done.stdout
     assert "live at the peak" in done.stdout
     assert "checked nothing" in done.stdout
+    assert "During handling" not in done.stdout
+    assert "pytest_runtest_call" not in done.stdout
     assert "no dim is called 'foo'" in done.stdout
     assert "--metric: expected planned, live_peak" in done.stdout
     assert "part.onnx: totals are partial" in done.stdout

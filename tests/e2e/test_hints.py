@@ -113,3 +113,20 @@ def test_hints_on_the_samples_lead_further(
     monkeypatch.chdir(tmp_path)
     model = Path(shutil.copy(samples / f"{name}.onnx", tmp_path))
     assert not leads_nowhere(followed(model))
+
+
+def test_a_plan_in_another_folder_names_its_model_from_here(
+    tmp_path: Path, samples: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("in", "out"):
+        Path(folder).mkdir()
+    shutil.copy(samples / "branchy_cnn.onnx", "in/m.onnx")
+    made = memplan(("optimize", "in/m.onnx", "-o", "out/m.onnx", "--no-validate"))
+    shown = memplan(("report", "out/m.json"))
+    for said in (made, shown):
+        assert said.out.splitlines()[0] == "Memory of in/m.onnx"
+        assert "next: memplan optimize in/m.onnx\n" in said.out
+    shutil.copy(samples / "tied_head.onnx", "in/m.onnx")
+    stale = memplan(("gate", "out/m.json", "--max-memory", "1GiB"))
+    assert "`memplan optimize in/m.onnx` makes it again" in stale.err

@@ -10,7 +10,7 @@ import pytest
 from memplan_cli import workflows
 from memplan_cli.errors import PlanError, UnknownSizeError
 from memplan_cli.reporting.findings.gate import Rules, judge
-from memplan_cli.reporting.findings.hints import command_with_numbers, symbols_in
+from memplan_cli.reporting.findings.hints import command_with_numbers, how_to_know, symbols_in
 from memplan_cli.reporting.findings.snapshot import snapshot_of
 from memplan_cli.reporting.plans.exports import fixed_arena
 from memplan_cli.settings.settings import Settings
@@ -28,6 +28,9 @@ MADE_UP = """g (float[batch,4] x) => (float[batch,4] y) <float[LayerNormh_dim_0,
 BY_DATA = """g (float[batch] x) => (float[u,1] y) <int64[1,found] i, int64[found,1] j> {
     i = NonZero(x) j = Transpose(i) y = Cast<to = 1>(j) }"""
 """How many there are, only a run can tell."""
+
+UNKNOWN = "g (float[4] x) => (float[4] z) { a = Exp(x) k = NonZero(a) z = Neg(a) }"
+"""Without a run nothing is known of the size of k, which has no name for it either."""
 
 
 def planned(folder: Path, text: str) -> Plan:
@@ -54,6 +57,17 @@ def test_what_only_a_run_can_tell_is_not_offered_for_binding(tmp_path: Path) -> 
         judge(snapshot_of(plan, "m"), None, Rules(max_memory=1))
     assert "--dim found" not in told_by_gate.value.hint
     assert told_by_gate.value.hint == told.value.hint
+
+
+def test_what_was_counted_already_is_not_offered_again(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.onnx", UNKNOWN)
+    offered = "--allow-partial counts the rest alone"
+    alone = workflows.plan(path, Settings(run=False))
+    assert offered in how_to_know(alone)
+    counted = workflows.plan(path, Settings(run=False, allow_partial=True))
+    assert counted.report.partial
+    assert counted.report.memory.planned is not None
+    assert offered not in how_to_know(counted)
 
 
 def test_a_command_names_the_model_as_a_shell_takes_it(tmp_path: Path) -> None:

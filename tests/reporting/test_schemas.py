@@ -17,7 +17,7 @@ from memplan_cli.planning.checking.plan_file import read_plan
 from memplan_cli.reporting.findings.baseline import dumps
 from memplan_cli.reporting.findings.snapshot import snapshot_of
 from memplan_cli.reporting.schemas import schema_text
-from memplan_cli.settings.keys import KEYS
+from memplan_cli.settings.keys import KEYS, METRICS
 from memplan_cli.settings.sources import read_yaml
 
 ROOT = Path(__file__).parents[2]
@@ -72,6 +72,27 @@ def test_the_schema_of_settings_has_every_key_and_no_other() -> None:
         inner = value.get("properties")
         keys |= {f"{key}.{name}" for name in inner} if inner else {key}
     assert keys == set(KEYS)
+
+
+def test_the_schemas_of_settings_and_baselines_have_every_metric() -> None:
+    assert mistakes("config", {"gate": {"metric": list(METRICS)}}) == []
+    assert mistakes("config", {"gate": {"models": {"a": {"metric": METRICS[-1]}}}}) == []
+    baseline = json.loads(dumps({"a": snapshot_of(read_plan(PLANS[0]), "a")}))
+    baseline["models"]["a"]["metrics"] = dict.fromkeys(METRICS, 1)
+    assert mistakes("baseline", baseline) == []
+
+
+def test_a_report_has_the_process_of_each_side_in_its_schema() -> None:
+    size = {"load": 4, "run": 3, "private": 2, "file": 1}
+    report = to_json(read_plan(PLANS[0]).report)
+    peaks = {"first_run_peak": 1, "steady_peak": 1}
+    facts = {"name": "onnxruntime", "version": "1", "provider": "CPU", "settings": None}
+    for kind in ("predicted", "observed"):
+        for process, valid in ((size, True), (None, True), ({"load": 1}, False), ("4", False)):
+            sides = {"original": {**peaks, "process": process}}
+            runtime = {**facts, "predicted": None, "observed": None, kind: sides}
+            found = mistakes("report", {**report, "runtime": runtime})
+            assert (found == []) == valid
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,15 @@ def test_a_model_is_bound_by_the_dims_that_it_has() -> None:
     assert {(tuple(job.dims), job.missing_dims) for job in others} == {((), ("batch",))}
 
 
+def test_a_name_with_slashes_is_a_name(tmp_path: Path) -> None:
+    text = 'g (float[b,4] "/l/in") => (float[b,4] y) { x = Neg("/l/in") y = Neg(x) }'
+    model = write(tmp_path / "m.onnx", text)
+    (job,) = jobs_of([model], {}, {"shapes": {"/l/in": (3, 4)}})
+    row = do_job(job)
+    assert row.missing_inputs == ()
+    assert row.inputs == 3 * 4 * 4
+
+
 def test_a_model_that_cannot_be_read_fails_in_its_row(tmp_path: Path) -> None:
     (tmp_path / "bad.onnx").write_bytes(b"none")
     (job,) = jobs_of([tmp_path / "bad.onnx"], {"batch": (1,)}, {})
@@ -211,7 +220,9 @@ def test_rows_come_out_as_table_lines_and_csv() -> None:
     assert table[1]["planned"] == ""
     assert len(json.loads(SWEEP["json"](rows))["rows"]) == 2
     assert SWEEP["text"](rows).endswith("2 rows, 1 failed\n")
-    assert SWEEP["text"](rows[:1]).endswith("\n1 row\n")
+    alone = SWEEP["text"](rows[:1])
+    assert alone.endswith("\n1 row\n")
+    assert f"{rows[0].model}  " in alone
 
 
 def test_the_command_writes_rows_and_says_by_its_exit_code_if_one_failed(

@@ -133,11 +133,14 @@ def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
     """
     from memplan_cli import workflows
     from memplan_cli.reporting import check_detail, render
+    from memplan_cli.workflows.files.binding import refuse_run
+    from memplan_cli.workflows.files.provenance import named_from_here
 
     refuse_nameless(model, out)
     check_detail(detail, form)
     own = settings.load(model)
     if not own.run:
+        refuse_run(own, _asks_for_a_run(validation))
         validation = replace(validation, depth=None)
     if validation.depth is None:
         _reject_unused_options(provider, output)
@@ -167,13 +170,20 @@ def optimize(  # noqa: PLR0913 - one parameter an option, as click wants it
         check=validation.check(provider, timeout),
         progress=output.progress,
     )
-    shown = render(done.plan, form, color=output.color, print_log=print_log, detail=detail)
+    seen = named_from_here(done.plan, done.plan_file) if form != "json" else done.plan
+    shown = render(seen, form, color=output.color, print_log=print_log, detail=detail)
     say(shown)
     if done.model is None:
         output.reason(f"memplan: {_why_not(done.plan)}: nothing was written")
         raise SystemExit(1)
     *first, last = done.written
     output.note(f"memplan: wrote {', '.join(map(str, first))} and {last}")
+
+
+def _asks_for_a_run(validation: Validation) -> str:
+    """Return the option that would run the models, where somebody gave one."""
+    options = given(("tune", "validate")) if validation.depth is not None else ()
+    return next(iter(options), "")
 
 
 def _reject_unused_options(provider: str, output: Output) -> None:

@@ -72,6 +72,7 @@ def report(  # noqa: PLR0913 - one parameter an option, as click wants it
     from memplan_cli.reporting.plans.html import Beside
     from memplan_cli.reporting.plans.tflite import read_bytes, tflm_of_file
     from memplan_cli.workflows.files.output_files import refuse_targets
+    from memplan_cli.workflows.files.provenance import named_from_here
     from memplan_cli.workflows.graph_facts import facts_for
     from memplan_cli.workflows.process import report_with_prediction
     from memplan_cli.workflows.report import (
@@ -113,6 +114,7 @@ def report(  # noqa: PLR0913 - one parameter an option, as click wants it
     elif tflite is not None:
         text = tflm_of_file(plan, read_bytes(tflite))
     else:
+        plan = plan if chosen or form == "json" else named_from_here(plan, path)
         text = render(
             plan, form, color=color, print_log=print_log, beside=beside, detail=detail
         )

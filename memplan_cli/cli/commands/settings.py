@@ -65,10 +65,12 @@ def settings(  # noqa: PLR0913 - one parameter an option, as click wants it
     from memplan_cli import workflows
     from memplan_cli.reporting.commands.runtime import SETTINGS
     from memplan_cli.reporting.commands.serving import RANGE_SETTINGS
+    from memplan_cli.workflows.files.binding import refuse_run
     from memplan_cli.workflows.files.output_files import refuse_targets
     from memplan_cli.workflows.serving import range_settings
 
     if tune:
+        refuse_run(binding, "--tune")
         output.note(f"memplan: {COST}")
     if not (measure or tune):
         unused = ("timeout",) if provider in ("auto", "cpu") else ("provider", "timeout")

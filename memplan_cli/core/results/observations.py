@@ -133,8 +133,7 @@ class Peaks:
     json_keys: ClassVar[Keys] = (
         "first_run_peak",
         "steady_peak",
-        *optional("held", "scratch", "weights"),
-        *sparse("process"),
+        *optional("held", "scratch", "weights", "process"),
         *past("milliseconds"),
     )
 

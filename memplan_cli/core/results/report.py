@@ -100,8 +100,7 @@ class _Prediction:
     json_keys: ClassVar[Keys] = (
         "first_run_peak",
         "steady_peak",
-        *optional("held_without_weights"),
-        *sparse("process"),
+        *optional("held_without_weights", "process"),
         *past("held", "scratch", "weights", "milliseconds"),
     )
 
@@ -190,7 +189,7 @@ class Report:
         "level",
         "coverage",
         "partial",
-        *sparse("bindings"),
+        *optional("bindings"),
         "memory",
         *optional("certainty", "symbolic"),
         Key("original.live_peak", "original_live_peak"),

@@ -38,7 +38,7 @@ def read_baseline(path: Path) -> dict[str, Snapshot]:
         PlanError: it cannot be read, or is no baseline.
     """
     data = _json(path)
-    if isinstance(data, dict) and str(data.get("schema", "")).startswith("memplan.plan/"):
+    if _is_plan(data):
         plan = read_plan(path)
         name = key_of(path.parent / plan.report.model.path, path)
         return {name: snapshot_of(plan, name)}
@@ -51,6 +51,23 @@ def read_baseline(path: Path) -> dict[str, Snapshot]:
     if not isinstance(models, dict):
         raise PlanError(f"{path} has no table of models")
     return {str(name): read_snapshot(str(name), entry) for name, entry in models.items()}
+
+
+def refuse_plan(path: Path) -> None:
+    """Refuse to write a baseline over a plan, which can be one but is more.
+
+    Raises:
+        PlanError: the file is a plan, or cannot be read.
+    """
+    if _is_plan(_json(path)):
+        raise PlanError(
+            f"{path} is a plan, and a baseline would replace it",
+            hint="name another file with --baseline",
+        )
+
+
+def _is_plan(data: object) -> bool:
+    return isinstance(data, dict) and str(data.get("schema", "")).startswith("memplan.plan/")
 
 
 def dumps(snapshots: Mapping[str, Snapshot]) -> str:

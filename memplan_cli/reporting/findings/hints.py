@@ -82,8 +82,9 @@ def how_to_know(plan: Plan) -> str:
     words = sizing_options(free_inputs(report), units, numbers)
     if report.partial and not plan.settings.get("run", True):
         words = f"{words.removesuffix(LOOK_AT_A_RUN).strip()} {LOOK_AT_A_RUN}".strip()
+    counted = report.memory.planned is not None
     clauses = (
         f"{words} makes them known" if words else "",
-        "--allow-partial counts the rest alone" if report.partial else "",
+        "--allow-partial counts the rest alone" if report.partial and not counted else "",
     )
     return "; ".join(filter(None, clauses))

@@ -32,6 +32,29 @@ MOST_TENSORS = 500
 SMALLEST_SHARE = 1000
 """A tensor below a thousandth of the peak explains nothing, unless it is live there."""
 
+_OF_MEMORY = (
+    *("planned", "live_peak", "resident", "foldable", "total", "naive", "weights"),
+    *("inputs", "outputs", "order_bound"),
+)
+_OF_RUNTIME = {
+    "predicted": {
+        "first_run_peak": "first_run_peak",
+        "steady_peak": "steady_peak",
+        "held_without_weights": "held",
+    },
+    "observed": {
+        name: name for name in ("first_run_peak", "steady_peak", "held", "scratch", "weights")
+    },
+}
+_OF_PROCESS = ("load", "run", "private", "file")
+_RECORDED = {
+    *_OF_MEMORY[:7],
+    *("predicted.first_run_peak", "predicted.steady_peak"),
+    *("observed.first_run_peak", "observed.steady_peak", "observed.held"),
+    *("process.load", "process.run", "process.private"),
+}
+"""What a baseline has of every model, and two of them are compared by; others where asked for."""
+
 
 @dataclass(frozen=True, slots=True)
 class TensorFacts:
@@ -117,7 +140,7 @@ def snapshot_of(plan: Plan, model: str, runtime: str = "") -> Snapshot:
         nodes=report.model.nodes,
         memplan=plan.version,
         runtime=_runtime(report) or runtime,
-        metrics=metrics_of(report),
+        metrics={name: size for name, size in metrics_of(report).items() if name in _RECORDED},
         peak_node=report.peak.node if report.peak else "",
         tensors=_tensors(plan, at_peak),
         coverage=report.coverage,
@@ -166,26 +189,17 @@ def shortened(snapshot: Snapshot) -> Mapping[str, TensorFacts]:
 
 def metrics_of(report: Report) -> dict[str, int]:
     """Return every metric that is known; predicted and observed of the written model."""
-    found: dict[str, int | None] = {
-        name: getattr(report.memory, name)
-        for name in (
-            "planned",
-            "live_peak",
-            "resident",
-            "foldable",
-            "total",
-            "naive",
-            "weights",
-        )
-    }
+    found: dict[str, int | None] = {name: getattr(report.memory, name) for name in _OF_MEMORY}
+    for name in ("live_peak", "planned", "resident"):
+        found[f"original.{name}"] = getattr(report, f"original_{name}")
+    found |= {f"levels.{level}": size for level, size in report.levels.items()}
     if report.runtime is not None:
-        for kind in ("predicted", "observed"):
+        for kind, names in _OF_RUNTIME.items():
             peaks = getattr(report.runtime, kind).get("optimized")
-            for name in ("first_run_peak", "steady_peak", "held"):
-                if peaks is not None and (kind, name) != ("predicted", "held"):
-                    found[f"{kind}.{name}"] = getattr(peaks, name)
-            # What was observed comes second, and is believed.
-            found |= process_metrics(peaks.process if peaks is not None else None)
+            if peaks is not None:
+                found |= {f"{kind}.{name}": getattr(peaks, of) for name, of in names.items()}
+                # What was observed comes second, and is believed.
+                found |= process_metrics(peaks.process)
     return {name: size for name, size in found.items() if size is not None}
 
 
@@ -193,7 +207,7 @@ def process_metrics(process: ProcessBytes | None) -> dict[str, int | None]:
     """Return the metrics of a process; none where nothing is known of it."""
     if process is None:
         return {}
-    return {f"process.{name}": getattr(process, name) for name in ("load", "run", "private")}
+    return {f"process.{name}": getattr(process, name) for name in _OF_PROCESS}
 
 
 def _runtime(report: Report) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from textwrap import indent
 from typing import TYPE_CHECKING
 
@@ -180,6 +180,7 @@ def _grid(heads: Sequence[doc.Column]) -> Table:
 
 
 def _table(table: doc.Table, width: int) -> RenderableType:
+    table = _without_empty_columns(table)
     grid, room = _grid(table.columns), _room(table, width)
     for row in table.rows:
         cells = (_said(c, _NAME_IN_LIST if isinstance(c, tuple) else room) for c in row)
@@ -187,6 +188,17 @@ def _table(table: doc.Table, width: int) -> RenderableType:
     if not table.caption:
         return grid
     return Group(grid, Text(terminal(table.caption), style="dim"))
+
+
+def _without_empty_columns(table: doc.Table) -> doc.Table:
+    """Leave out columns without a word: for one at the end, rich takes room from others."""
+    kept = [
+        at
+        for at, column in enumerate(table.columns)
+        if column.title or any(row[at] for row in table.rows)
+    ]
+    rows = tuple(tuple(row[at] for at in kept) for row in table.rows)
+    return replace(table, columns=tuple(table.columns[at] for at in kept), rows=rows)
 
 
 def _room(table: doc.Table, width: int) -> int:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.bindings import Binding, Feed
 from memplan_cli.core.results.amounts import BoundDim
+from memplan_cli.core.selection import is_one_of, nearest
 from memplan_cli.errors import SettingsError
 from memplan_cli.settings.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them
 
@@ -36,6 +37,7 @@ def bind(model: ModelProto, settings: Settings) -> Settings:
     # Profiles add bounds to settings that are bound already: these too name dims.
     bound = (*settings.dims, *settings.bounds)
     reject_unknown_dims(model, bound, settings.shapes.values())
+    _reject_unknown_values(model, settings.shapes)
     inputs = settings.inputs
     if inputs.feeds is not None:
         return settings
@@ -57,6 +59,18 @@ def bind(model: ModelProto, settings: Settings) -> Settings:
         shapes={**settings.shapes, **by_data},
         inputs=replace(inputs, feeds=every, provenance=provenance),
     )
+
+
+def _reject_unknown_values(model: ModelProto, words: Collection[str]) -> None:
+    from memplan_cli.onnx_io.interface import value_names
+
+    names = value_names(model) if words else frozenset()
+    for word in words:
+        if not is_one_of(word, names):
+            raise SettingsError(
+                f"a shape is given for {word!r}, which is no value of the model",
+                hint=nearest(word, names),
+            )
 
 
 def binding_alone(settings: Settings) -> Settings:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.errors import ModelError
@@ -9,9 +13,22 @@ from memplan_cli.workflows.files.file_names import written_with
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from memplan_cli.core.results.plan import Plan
+
+
+def named_from_here(plan: Plan, path: Path | None) -> Plan:
+    """Return the plan of a file with its model as the current folder's commands name it.
+
+    A plan names its model from its own folder. One that is not there keeps its name.
+    """
+    model = plan.report.model
+    if path is None or not model.path or not (path.parent / model.path).is_file():
+        return plan
+    with suppress(ValueError):  # on another drive there is no way from here to there
+        here = Path(os.path.relpath(path.parent / model.path)).as_posix()
+        return plan.with_report(replace(plan.report, model=replace(model, path=here)))
+    return plan
 
 
 def stale_models(plan: Plan, path: Path) -> Iterator[str]:

@@ -14,21 +14,22 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memplan_cli.core.selection import nearest
 from memplan_cli.core.untrusted_files import refuse_endless
-from memplan_cli.errors import MemplanError, ModelError, SettingsError
-from memplan_cli.onnx_io.interface import known_dims, value_names
+from memplan_cli.errors import MemplanError, ModelError
+from memplan_cli.onnx_io.interface import known_dims
 from memplan_cli.reporting.findings.assumed import assumed_of
 from memplan_cli.reporting.findings.sweep_rows import NUMBERS, Row, append_row, kept_rows
 from memplan_cli.workflows.files.file_names import matched, original_of
+from memplan_cli.workflows.sweeping.names import (
+    dims_of,
+    inputs_of,
+    reject_unknown,
+    reject_unknown_inputs,
+    with_own_inputs,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them
-
     from memplan_cli.core.results.report import Report
-    from memplan_cli.settings.settings import Settings
     from memplan_cli.workflows.profiles import Profiles
 
 
@@ -80,11 +81,10 @@ def jobs_of(
     models = found_models(paths)
     bounds = overrides.get("bounds")
     asked = dict.fromkeys((*profiles, *(bounds if isinstance(bounds, dict) else ())))
-    names = {model: _dims_of(model, config, overrides) for model in models if asked}
-    _reject_unknown("dim", asked, names.values())
-    by_name = [overrides.get(key) for key in ("input", "shapes")]
-    inputs = [name for table in by_name if isinstance(table, dict) for name in table]
-    _reject_unknown("input", inputs, [_values_of(model) for model in models if inputs])
+    names = {model: dims_of(model, config, overrides) for model in models if asked}
+    reject_unknown("dim", asked, names.values())
+    if any(overrides.get(key) for key in ("input", "inputs", "shapes")):
+        reject_unknown_inputs([inputs_of(model, config, overrides) for model in models])
     where = None if config is None else str(config)
     jobs = []
     for model in models:
@@ -109,49 +109,6 @@ def _points(profiles: Profiles) -> tuple[Mapping[str, int | str], ...]:
             }
         )
     return tuple(found)
-
-
-def _dims_of(
-    model: Path, config: Path | None, overrides: Mapping[str, object]
-) -> frozenset[str] | None:
-    """Return the names that a model can be bound by; None where it cannot be read."""
-    from memplan_cli.settings.sources import load_settings
-    from memplan_cli.workflows.files.model_file import read_model
-
-    try:
-        settings = load_settings(model, config, overrides)
-        return known_dims(read_model(model).model, settings.shapes.values())
-    except Exception:  # noqa: BLE001 - its row says why, as of whatever else goes wrong there
-        return None
-
-
-def _values_of(model: Path) -> frozenset[str] | None:
-    """Return the names of a model's values; None where it cannot be read."""
-    from memplan_cli.workflows.files.model_file import read_model
-
-    try:
-        return value_names(read_model(model).model)
-    except MemplanError:  # its row says why
-        return None
-
-
-def _reject_unknown(
-    kind: str, asked: Collection[str], names: Collection[frozenset[str] | None]
-) -> None:
-    """Reject a dim or an input that none of the models has.
-
-    Raises:
-        SettingsError: naming the nearest that one of them has.
-    """
-    if None in names:
-        return
-    known = frozenset().union(*(one or () for one in names))
-    for name in asked:
-        if name not in known and name.rpartition("/")[2] not in known:
-            article = "an" if kind[0] in "aeiou" else "a"
-            raise SettingsError(
-                f"no model has {article} {kind} called {name!r}", hint=nearest(name, known)
-            )
 
 
 def _judge(overrides: Mapping[str, object], config: Path | None) -> None:
@@ -244,24 +201,8 @@ def _report(job: Job) -> tuple[Report, tuple[str, ...]]:
     }
     limits = {n: v for n, v in settings.bounds.items() if n in between or n in known}
     settings = replace(settings, dims=free, bounds=limits)
-    settings, left = _with_own_inputs(file.model, settings)
+    settings, left = with_own_inputs(file.model, settings)
     return plan_model(file, settings).plan.report, left
-
-
-def _with_own_inputs(
-    model: ModelProto, settings: Settings
-) -> tuple[Settings, tuple[str, ...]]:
-    """Return settings that give a model what it has of inputs and shapes, and what it has not."""
-    inputs, values = settings.inputs, value_names(model)
-    left = [name for name in settings.shapes if name.rpartition("/")[2] not in values]
-    if inputs.given:
-        from memplan_cli.onnx_io.runs.given import not_taken
-
-        left += not_taken(inputs, model)
-    own = {name: value for name, value in inputs.values.items() if name not in left}
-    shapes = {name: shape for name, shape in settings.shapes.items() if name not in left}
-    mine = replace(inputs, values=own, others="leave")
-    return replace(settings, shapes=shapes, inputs=mine), tuple(dict.fromkeys(left))
 
 
 def _numbers(report: Report) -> dict[str, Any]:
