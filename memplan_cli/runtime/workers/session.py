@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,6 @@ from memplan_cli.core.results.observations import (
     RuntimeSettings,
 )
 from memplan_cli.errors import RuntimeUnavailableError, SettingsError
-from memplan_cli.runtime.workers.process_memory import giving_back
 from memplan_cli.runtime.workers.worker import run_job
 
 if TYPE_CHECKING:
@@ -108,20 +107,8 @@ def deterministic(provider: str) -> RuntimeSettings:
     return DETERMINISTIC_CUDA if provider == CUDA else DETERMINISTIC
 
 
-def make_session(
-    model: Path | bytes,
-    settings: RuntimeSettings,
-    provider: str,
-    *,
-    as_loaded: bool = False,
-) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
+def make_session(model: Path | bytes, settings: RuntimeSettings, provider: str) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
     """Create an ``InferenceSession``; call it in a worker process only.
-
-    Args:
-        model: a file, or what is in it.
-        settings: of the session.
-        provider: ONNX Runtime's name of it.
-        as_loaded: whether what making it leaves free is given back, as `memplan_cli.load` does.
 
     Raises:
         RuntimeUnavailableError: the session is not on the provider asked for.
@@ -136,16 +123,11 @@ def make_session(
         options.add_session_config_entry("session.use_env_allocators", "1")
     providers = [(provider, provider_options(settings, provider))]
     source = model if isinstance(model, bytes) else str(model)
-    with given_options_count(), _freeing(model if as_loaded else b""):
+    with given_options_count():
         session = ort.InferenceSession(source, options, providers=providers)
     if session.get_providers()[0] != provider:
         raise RuntimeUnavailableError(f"the session is on {session.get_providers()[0]}")
     return session
-
-
-def _freeing(model: Path | bytes) -> AbstractContextManager[None]:
-    """Give back what making the session of a file leaves free; what has no file, leaves it."""
-    return nullcontext() if isinstance(model, bytes) else giving_back(model.resolve().parent)
 
 
 @contextmanager

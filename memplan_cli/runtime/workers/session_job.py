@@ -5,6 +5,7 @@ A job holds it under ``session``, beside keys of its own: what to save, how ofte
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path  # noqa: TC003 - a type to read by
 from typing import TYPE_CHECKING, Any
@@ -58,10 +59,13 @@ class SessionJob:
         Raises:
             RuntimeUnavailableError: it is not on the provider asked for.
         """
+        from memplan_cli.runtime.workers.process_memory import giving_back
         from memplan_cli.runtime.workers.session import make_session
 
         settings = self.settings.updated(more) if more else self.settings
-        return make_session(self.model, settings, self.provider, as_loaded=self.as_loaded)
+        frees = giving_back(self.model.resolve().parent) if self.as_loaded else nullcontext()
+        with frees:
+            return make_session(self.model, settings, self.provider)
 
     def session_of(self, data: bytes, more: RuntimeSettings) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
         """Create the session of other bytes, whose external data lies where the model is.
