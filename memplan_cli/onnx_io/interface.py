@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.binding_options import InputShape
 from memplan_cli.core.selection import nearest
 from memplan_cli.core.symbolic.dims import symbols_of
-from memplan_cli.core.symbolic.polynomials import quoted
+from memplan_cli.core.symbolic.polynomials import as_name, quoted
 from memplan_cli.errors import ModelError, SettingsError
 from memplan_cli.onnx_io.declared import read_shape
 from memplan_cli.onnx_io.load import graphs
@@ -107,7 +107,10 @@ def input_symbols(model: ModelProto) -> Mapping[str, frozenset[str]]:
     }
     found = {text: symbols_of(text) for text in texts}
     plain = frozenset(text for text in texts if found[text] == {text})
-    return {t: inside if inside <= plain else frozenset({t}) for t, inside in found.items()}
+    return {
+        text: inside if inside <= plain else frozenset({as_name(text)})
+        for text, inside in found.items()
+    }
 
 
 def fed_inputs(model: ModelProto) -> tuple[ValueInfoProto, ...]:
@@ -157,8 +160,9 @@ def open_inputs(model: ModelProto) -> tuple[InputShape, ...]:
 
 def _written(dim: Dim, symbols: Mapping[str, frozenset[str]]) -> Dim:
     """Return a dim as expressions have it: a name of any letters is quoted there."""
-    is_name = isinstance(dim, str) and symbols.get(dim, frozenset((dim,))) == {dim}
-    return quoted(dim) if is_name and isinstance(dim, str) else dim
+    if not isinstance(dim, str) or symbols.get(dim, {dim}) != {name := as_name(dim)}:
+        return dim
+    return quoted(name)
 
 
 def other_inputs(original: ModelProto, rewritten: ModelProto) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.program import var_id
 from memplan_cli.core.selection import nearest
 from memplan_cli.core.symbolic.dims import bind_dim, canonical_dim, parse_dim, symbols_of
-from memplan_cli.core.symbolic.polynomials import format_atom, names_in
+from memplan_cli.core.symbolic.polynomials import as_name, format_atom, names_in
 from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.interface import input_dims, input_symbols, names_nothing, names_taken
 from memplan_cli.onnx_io.load import graphs, subgraphs
@@ -97,7 +97,9 @@ def name_free_dims(model: ModelProto, taken: Collection[str] | None = None) -> N
 def _quote_names(model: ModelProto) -> None:
     """Mark names that only look like arithmetic, as ``sequence-length`` does."""
     symbols = input_symbols(model).items()
-    odd = {text: f"`{text}`" for text, inside in symbols if inside != symbols_of(text)}
+    odd = {
+        text: f"`{as_name(text)}`" for text, inside in symbols if inside != symbols_of(text)
+    }
     if not odd:
         return
     for graph in graphs(model.graph):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan_cli.onnx_io.load import load_model, reads
+from memplan_cli.onnx_io.weights.sparse import dense, sparse_weights
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,12 +30,14 @@ class Cutter:
 
     @classmethod
     def of(cls, path: Path) -> Cutter:
-        """Open a model, functions inlined, Constants taken for weights."""
+        """Open a model, functions inlined, Constants taken for weights, sparse ones whole."""
         model = load_model(path)
         weights = {tensor.name: tensor for tensor in model.graph.initializer}
         for node in model.graph.node:
             if node.op_type == "Constant" and node.attribute[0].name == "value":
                 weights[node.output[0]] = node.attribute[0].t
+        for name, sparse in sparse_weights(model.graph):
+            weights[name] = dense(sparse, path.parent)
         return cls(model, path.parent, weights)
 
     def nodes(self) -> tuple[NodeProto, ...]:
@@ -65,10 +68,14 @@ class Cutter:
         outputs = [ValueInfoProto(name=name) for name in node.output if name]
         read = dict.fromkeys(reads(node))
         weights = [self._loaded(name) for name in read if name in self.weights]
+        # A weight that may be fed is no constant to a kernel, which then packs nothing.
+        held = {tensor.name for tensor in weights}
+        inputs += [value for value in self.model.graph.input if value.name in held]
         graph = helper.make_graph([node], "one", inputs, outputs, weights)
         model = helper.make_model(
             graph, opset_imports=self.model.opset_import, ir_version=self.model.ir_version
         )
+        model.functions.extend(self.model.functions)  # those of another opset are not inlined
         data: bytes = model.SerializeToString()
         return data
 

@@ -1,0 +1,108 @@
+"""Legal models of kinds that few exporters write: planned, written, proved and replayed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper, parser
+
+from story import memplan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from onnx import ModelProto, SparseTensorProto
+
+
+def parsed(text: str, opset: str = '"" : 17', ir: int = 8) -> ModelProto:
+    return parser.parse_model(f"<ir_version: {ir}, opset_import: [{opset}]>\n{text}")
+
+
+def drawn(*shape: int, name: str) -> TensorProto:
+    values = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    return numpy_helper.from_array(values, name)
+
+
+PRODUCT = "g (float[n,8] x) => (float[n,8] y) { a = MatMul(x, w) b = Exp(a) y = Neg(b) }"
+
+
+def sparse(name: str, places: list[list[int]] | list[int]) -> SparseTensorProto:
+    values = helper.make_tensor(name, TensorProto.FLOAT, [3], [1.0, 2.0, 3.0])
+    dims, flat = list(np.shape(places)), np.ravel(places).tolist()
+    return helper.make_sparse_tensor(
+        values, helper.make_tensor(f"{name}_at", TensorProto.INT64, dims, flat), [8, 8]
+    )
+
+
+def sparse_initializer() -> ModelProto:
+    model = parsed(PRODUCT)
+    model.graph.sparse_initializer.append(sparse("w", [3, 17, 60]))
+    return model
+
+
+def sparse_constant() -> ModelProto:
+    model = parsed(PRODUCT)
+    value = sparse("", [[0, 3], [2, 1], [7, 4]])
+    model.graph.node.insert(0, helper.make_node("Constant", [], ["w"], sparse_value=value))
+    return model
+
+
+def weights_that_may_be_fed() -> ModelProto:
+    model = parsed(PRODUCT.replace("float[n,8] x)", "float[n,64] x, float[64,8] w)", 1))
+    model.graph.initializer.append(drawn(64, 8, name="w"))
+    return model
+
+
+def function_of_another_opset() -> ModelProto:
+    return parsed(
+        """g (float[n,8] x) => (float[n,8] y) { a = Neg(x) b = l.share(a) y = Abs(b) }
+        <domain: "l", opset_import: ["" : 17]>
+        share (a) => (b) { s = ReduceSum(a) e = Exp(a) b = Div(e, s) }""",
+        '"" : 18, "l" : 1',
+    )
+
+
+def defaults_in_functions() -> ModelProto:
+    return parsed(
+        """g (float[n,8] x) => (float[n,8] y) { a = Neg(x) b = l.leak(a) y = Abs(b) }
+        <domain: "l", opset_import: ["" : 17]>
+        leak <slope: float = 0.5> (a) => (b) { b = LeakyRelu <alpha: float = @slope> (a) }""",
+        '"" : 17, "l" : 1',
+    )
+
+
+def dims_like_calls() -> ModelProto:
+    model = parsed("g (float[n,m] x) => (float[n,m] y) { a = Neg(x) b = Exp(a) y = Abs(b) }")
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[1].dim_param = "max(1, s0)"
+    return model
+
+
+MODELS: dict[str, Callable[[], ModelProto]] = {
+    make.__name__: make
+    for make in (
+        sparse_initializer,
+        sparse_constant,
+        weights_that_may_be_fed,
+        function_of_another_opset,
+        defaults_in_functions,
+        dims_like_calls,
+    )
+}
+
+
+@pytest.mark.parametrize("target", ["portable", "cpu"])
+@pytest.mark.parametrize("name", MODELS)
+def test_an_unusual_model_is_written_for_every_target_and_replayed(
+    name: str, target: str, tmp_path: Path
+) -> None:
+    path, out = tmp_path / "model.onnx", tmp_path / "out.onnx"
+    onnx.save(MODELS[name](), path)
+    done = memplan("optimize", path, "-o", out, "--validate", "outputs", "--target", target)
+    assert done.exit_code == 0, done.output
+    done = memplan("validate", out, "--original", path, "--replay")
+    assert done.exit_code == 0, done.output
