@@ -9,11 +9,11 @@ from memplan_cli.core.binding_options import InputShape
 from memplan_cli.core.selection import nearest
 from memplan_cli.core.symbolic.dims import symbols_of
 from memplan_cli.core.symbolic.polynomials import as_name, quoted
-from memplan_cli.errors import ModelError, SettingsError
+from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.declared import read_shape
 from memplan_cli.onnx_io.load import graphs
 from memplan_cli.onnx_io.metadata import PREFIX
-from memplan_cli.onnx_io.types import type_name
+from memplan_cli.onnx_io.types import tensor_type, type_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -132,18 +132,6 @@ def free_dims(model: ModelProto) -> dict[str, bool]:
             for symbol in sorted(symbols.get(str(dim), symbols_of(dim))):
                 found[symbol] = found.get(symbol, False) or (position == 0 and len(dims) > 1)
     return found
-
-
-def tensor_type(value: ValueInfoProto) -> tuple[str, TypeProto.Tensor]:
-    """Return what an input is of tensors, and the type of these."""
-    kind, container = value.type, "tensor"
-    if kind.HasField("optional_type"):
-        kind, container = kind.optional_type.elem_type, "optional"
-    if kind.HasField("sequence_type"):
-        kind, container = kind.sequence_type.elem_type, "sequence"
-    if not kind.HasField("tensor_type") and kind.WhichOneof("value") is not None:
-        raise ModelError(f"{value.name}: a {kind.WhichOneof('value')} cannot be fed")
-    return container, kind.tensor_type
 
 
 def open_inputs(model: ModelProto) -> tuple[InputShape, ...]:

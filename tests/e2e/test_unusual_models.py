@@ -82,6 +82,30 @@ def dims_like_calls() -> ModelProto:
     return model
 
 
+def map_in() -> ModelProto:
+    model = parsed(
+        """g (float m) => (float[1,3] y) {
+            y = ai.onnx.ml.DictVectorizer <string_vocabulary = ["s0", "b", "s1"]> (m) }""",
+        '"" : 17, "ai.onnx.ml" : 3',
+    )
+    number = helper.make_tensor_type_proto(TensorProto.FLOAT, [])
+    kind = helper.make_map_type_proto(TensorProto.STRING, number)
+    model.graph.input[0].type.CopyFrom(kind)
+    return model
+
+
+def maps_out() -> ModelProto:
+    model = parsed(
+        """g (float[n,3] x) => (y) { p = Softmax(x)
+            y = ai.onnx.ml.ZipMap <classlabels_int64s = [0, 1, 2]> (p) }""",
+        '"" : 17, "ai.onnx.ml" : 3',
+    )
+    number = helper.make_tensor_type_proto(TensorProto.FLOAT, [])
+    kind = helper.make_map_type_proto(TensorProto.INT64, number)
+    model.graph.output[0].type.CopyFrom(helper.make_sequence_type_proto(kind))
+    return model
+
+
 MODELS: dict[str, Callable[[], ModelProto]] = {
     make.__name__: make
     for make in (
@@ -91,6 +115,8 @@ MODELS: dict[str, Callable[[], ModelProto]] = {
         function_of_another_opset,
         defaults_in_functions,
         dims_like_calls,
+        map_in,
+        maps_out,
     )
 }
 

@@ -153,9 +153,24 @@ def test_an_output_that_is_no_tensor_hinders_no_input() -> None:
     )
     model.graph.output[0].type.CopyFrom(onnx.helper.make_sequence_type_proto(kind))
     assert [spec.shape for spec in feed_specs(model, {})] == [(2, 3)]
-    model.graph.input[0].type.CopyFrom(kind)
-    with pytest.raises(ModelError, match="a map_type cannot be fed"):
+    model.graph.input[0].type.CopyFrom(onnx.helper.make_sequence_type_proto(kind))
+    with pytest.raises(ModelError, match=r"'x' is a sequence\(map\): it cannot be fed"):
         feed_specs(model, {})
+
+
+@pytest.mark.parametrize(
+    ("key", "keys"), [("STRING", ["s0", "s1"]), ("INT64", [0, 1])], ids=["text", "numbers"]
+)
+def test_an_input_that_is_a_map_is_drawn_entry_by_entry(key: str, keys: list[object]) -> None:
+    model = onnx.parser.parse_model(HEAD + "g (float x) => (float y) { y = Neg(x) }")
+    number = onnx.helper.make_tensor_type_proto(onnx.TensorProto.DOUBLE, [])
+    kind = onnx.helper.make_map_type_proto(onnx.TensorProto.DataType.Value(key), number)
+    model.graph.input[0].type.CopyFrom(kind)
+    drawn = draw_all(feed_specs(model, {}))["x"]
+    assert isinstance(drawn, dict)
+    assert list(drawn) == keys
+    assert all(isinstance(value, float) for value in drawn.values())
+    assert free_dims(model) == {}
 
 
 def test_the_same_seed_and_name_give_the_same_values_whatever_else_is_drawn() -> None:

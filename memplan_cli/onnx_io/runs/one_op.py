@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from onnx import ModelProto, NodeProto, TensorProto, TypeProto
+    from onnx import ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,7 @@ class Cutter:
     model: ModelProto
     folder: Path
     weights: Mapping[str, TensorProto]
+    maps: Mapping[str, ValueInfoProto]
 
     @classmethod
     def of(cls, path: Path) -> Cutter:
@@ -38,7 +39,8 @@ class Cutter:
                 weights[node.output[0]] = node.attribute[0].t
         for name, sparse in sparse_weights(model.graph):
             weights[name] = dense(sparse, path.parent)
-        return cls(model, path.parent, weights)
+        maps = {v.name: v for v in model.graph.input if v.type.HasField("map_type")}
+        return cls(model, path.parent, weights, maps)
 
     def nodes(self) -> tuple[NodeProto, ...]:
         """Return the nodes at the top, in file order."""
@@ -47,6 +49,10 @@ class Cutter:
     def is_constant(self, node: NodeProto) -> bool:
         """Whether a node only holds a weight."""
         return node.op_type == "Constant" and node.output[0] in self.weights
+
+    def is_map(self, name: str) -> bool:
+        """Whether a value is a map that the caller feeds."""
+        return name in self.maps
 
     def reads(self, node: NodeProto) -> tuple[str, ...]:
         """Return what a node reads and what is no weight, captures of its subgraphs too."""
@@ -58,12 +64,14 @@ class Cutter:
 
         Args:
             node: one of `nodes`.
-            types: the runtime's type (``tensor(float)``) of everything that it reads.
+            types: the runtime's type (``tensor(float)``) of everything that it reads, but of
+                maps.
         """
         from onnx import ValueInfoProto, helper
 
         inputs = [
-            helper.make_value_info(name, _type(types[name])) for name in self.reads(node)
+            self.maps.get(name) or helper.make_value_info(name, _type(types[name]))
+            for name in self.reads(node)
         ]
         outputs = [ValueInfoProto(name=name) for name in node.output if name]
         read = dict.fromkeys(reads(node))
