@@ -132,3 +132,62 @@ def test_an_unusual_model_is_written_for_every_target_and_replayed(
     assert done.exit_code == 0, done.output
     done = memplan("validate", out, "--original", path, "--replay")
     assert done.exit_code == 0, done.output
+
+
+def linked(folder: Path, weights: Path) -> Path:
+    """Write a model whose weights are behind a link to ``weights``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    weights.parent.mkdir(parents=True, exist_ok=True)
+    model = parsed(PRODUCT.replace("float[n,8] x", "float[n,64] x", 1))
+    tensor = drawn(64, 8, name="w")
+    weights.write_bytes(tensor.raw_data)
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="w.bin")
+    model.graph.initializer.append(tensor)
+    (folder / "w.bin").symlink_to(weights)
+    path = folder / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def test_weights_behind_a_link_in_the_models_folder_are_followed(tmp_path: Path) -> None:
+    path = linked(tmp_path / "m", tmp_path / "m" / "real.bin")
+    out = path.with_name("out.onnx")
+    done = memplan("optimize", path, "-o", out, "--validate", "outputs")
+    assert done.exit_code == 0, done.output
+    done = memplan("validate", out, "--original", path, "--replay")
+    assert done.exit_code == 0, done.output
+
+
+def test_a_cache_of_links_to_model_and_weights_is_read_and_written_from(
+    tmp_path: Path,
+) -> None:
+    blob = linked(tmp_path / "tmp", tmp_path / "blobs" / "b2").rename(
+        tmp_path / "blobs" / "a1"
+    )
+    path = tmp_path / "snapshot" / "model.onnx"
+    path.parent.mkdir()
+    path.symlink_to(blob)
+    path.with_name("w.bin").symlink_to(tmp_path / "blobs" / "b2")
+    for command in ("report", "gate", "settings"):
+        more = ("--max-memory", "1GiB") if command == "gate" else ()
+        done = memplan(command, path, *more)
+        assert done.exit_code == 0, done.output
+    done = memplan("optimize", path)
+    assert done.exit_code == 2
+    assert "w.bin is a link out of its folder" in done.output
+    assert "-o FOLDER/NAME.onnx" in done.output
+    out = tmp_path / "out" / "out.onnx"
+    out.parent.mkdir()
+    done = memplan("optimize", path, "-o", out, "--validate", "outputs")
+    assert done.exit_code == 0, done.output
+    assert not (out.parent / "w.bin").is_symlink()
+    done = memplan("validate", out, "--original", path, "--replay")
+    assert done.exit_code == 0, done.output
+
+
+def test_a_link_out_of_the_folder_of_a_model_that_is_none_is_refused(tmp_path: Path) -> None:
+    done = memplan("report", linked(tmp_path / "m", tmp_path / "elsewhere" / "w.bin"))
+    assert done.exit_code == 2
+    assert "w.bin is a link out of the model's folder" in done.output

@@ -6,11 +6,11 @@ plain weights need not give the same bits.
 
 from __future__ import annotations
 
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan_cli.onnx_io.load import load_model, reads
+from memplan_cli.onnx_io.weights.external_data import loaded
 from memplan_cli.onnx_io.weights.sparse import dense, sparse_weights
 
 if TYPE_CHECKING:
@@ -88,14 +88,8 @@ class Cutter:
         return data
 
     def _loaded(self, name: str) -> TensorProto:
-        from onnx import external_data_helper
-
-        tensor = deepcopy(self.weights[name])
+        tensor = loaded(self.weights[name], self.folder)
         tensor.name = name
-        if external_data_helper.uses_external_data(tensor):
-            external_data_helper.load_external_data_for_tensor(tensor, str(self.folder))
-            tensor.ClearField("external_data")
-            tensor.ClearField("data_location")
         return tensor
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from memplan_cli.onnx_io.weights.external_data import loaded
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -27,8 +29,8 @@ def dense(sparse: SparseTensorProto, folder: Path) -> TensorProto:
     import numpy as np
     from onnx import numpy_helper
 
-    values = numpy_helper.to_array(sparse.values, str(folder))
-    places = numpy_helper.to_array(sparse.indices, str(folder))
+    values = numpy_helper.to_array(loaded(sparse.values, folder))
+    places = numpy_helper.to_array(loaded(sparse.indices, folder))
     whole = np.zeros(tuple(sparse.dims), values.dtype)
     # Places are one number an element, or one an axis.
     whole[np.unravel_index(places, whole.shape) if places.ndim == 1 else tuple(places.T)] = (
