@@ -106,6 +106,35 @@ def maps_out() -> ModelProto:
     return model
 
 
+def optional_in() -> ModelProto:
+    return parsed(
+        """g (optional(float[n,8]) x) => (float[n,8] y) {
+            e = OptionalGetElement(x) a = Neg(e) y = Abs(a) }""",
+        '"" : 18',
+    )
+
+
+def sequence_in() -> ModelProto:
+    return parsed(
+        """g (seq(float[n,8]) x) => (float[n,8] y, seq(float[n,8]) z) {
+            at = Constant <value = int64 {0}> () a = SequenceAt(x, at) b = Neg(a) y = Abs(b)
+            z = SequenceInsert(x, b) }"""
+    )
+
+
+def by_the_runtimes_inference() -> ModelProto:
+    model = parsed(
+        """g (float[b,s,32] q, float[b,s,16] k, float[b,s,16] v, float[b,2,p,8] pk,
+            float[b,2,p,8] pv, int32[b] lengths, int32 total) => (y, keys, values) {
+            y, keys, values = com.microsoft.GroupQueryAttention <num_heads = 4, kv_num_heads = 2>
+                (q, k, v, pk, pv, lengths, total) }""",
+        '"" : 17, "com.microsoft" : 1',
+    )
+    for value in model.graph.output:
+        value.type.tensor_type.elem_type = TensorProto.FLOAT
+    return model
+
+
 MODELS: dict[str, Callable[[], ModelProto]] = {
     make.__name__: make
     for make in (
@@ -117,6 +146,9 @@ MODELS: dict[str, Callable[[], ModelProto]] = {
         dims_like_calls,
         map_in,
         maps_out,
+        optional_in,
+        sequence_in,
+        by_the_runtimes_inference,
     )
 }
 

@@ -120,6 +120,25 @@ def test_a_target_shape_is_the_shape_the_model_declares() -> None:
     assert spec_of(text, "shape").values == (3, 4)
 
 
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("g (float[1,3,h,w] x, int64[4] n) => (y) { y = Resize(x, , , n) }", (1, 3, 5, 7)),
+        (
+            "g (float[h,w] x, int64[3] n) => (a, b, c) { a, b, c = Split <axis = 1> (x, n) }",
+            (2, 2, 3),
+        ),
+        ("g (float[h,w] x, int64[2] n) => (y) { y = Reshape(x, n) }", (1, 1)),
+    ],
+    ids=["Resize", "Split", "Reshape"],
+)
+def test_sizes_of_a_result_of_which_nothing_is_known_fit_what_is_read(
+    text: str, wanted: tuple[int, ...]
+) -> None:
+    specs = feed_specs(onnx.parser.parse_model(HEAD + text), {"h": 5, "w": 7})
+    assert tuple(np.asarray(draw(specs[1]))) == wanted
+
+
 def test_free_dims_are_one_and_bound_ones_the_values_given() -> None:
     text = """g (float[batch,seq] x) => (float[batch,seq] y) { y = Relu(x) }"""
     assert free_dims(onnx.parser.parse_model(HEAD + text)) == {"batch": True, "seq": False}
