@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,6 +10,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
+from memplan_cli.planning.checking.plan_file import plan_from_json
+from memplan_cli.runtime.measuring.measure import Trial
+from memplan_cli.runtime.proofs.replay import replay_unchecked
 from story import memplan
 
 if TYPE_CHECKING:
@@ -135,6 +139,16 @@ def by_the_runtimes_inference() -> ModelProto:
     return model
 
 
+def half_precision() -> ModelProto:
+    model = parsed(
+        """g (float16[n,64] x) => (float16[n,64] y) {
+            a = MatMul(x, w) b = Exp(a) c = MatMul(b, w) d = Tanh(c) y = Add(d, x) }"""
+    )
+    weight = numpy_helper.to_array(drawn(64, 64, name="w")).astype(np.float16) / 16
+    model.graph.initializer.append(numpy_helper.from_array(weight.astype(np.float16), "w"))
+    return model
+
+
 MODELS: dict[str, Callable[[], ModelProto]] = {
     make.__name__: make
     for make in (
@@ -149,6 +163,7 @@ MODELS: dict[str, Callable[[], ModelProto]] = {
         optional_in,
         sequence_in,
         by_the_runtimes_inference,
+        half_precision,
     )
 }
 
@@ -164,6 +179,17 @@ def test_an_unusual_model_is_written_for_every_target_and_replayed(
     assert done.exit_code == 0, done.output
     done = memplan("validate", out, "--original", path, "--replay")
     assert done.exit_code == 0, done.output
+
+
+def test_a_plan_that_overwrites_numbers_of_16_bits_fails_its_replay(tmp_path: Path) -> None:
+    path, out = tmp_path / "model.onnx", tmp_path / "out.onnx"
+    onnx.save(half_precision(), path)
+    assert memplan("optimize", path, "-o", out, "--no-validate").exit_code == 0
+    told = json.loads(out.with_suffix(".json").read_text())
+    for tensor in told["tensors"]:
+        tensor["offset"] = 0
+    found = replay_unchecked(out, plan_from_json(told), Trial(provider="cpu"))
+    assert found.status == "failed"
 
 
 def linked(folder: Path, weights: Path) -> Path:
