@@ -181,6 +181,21 @@ def test_an_unusual_model_is_written_for_every_target_and_replayed(
     assert done.exit_code == 0, done.output
 
 
+def test_a_peak_far_above_the_predicted_one_is_said(tmp_path: Path) -> None:
+    model = parsed(
+        "g (float16[n,256] x) => (float16[n,256] y) { a = MatMul(x, w) y = Exp(a) }"
+    )
+    weight = numpy_helper.to_array(drawn(256, 256, name="w")).astype(np.float16)
+    model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    onnx.save(model, tmp_path / "model.onnx")
+    done = memplan("optimize", tmp_path / "model.onnx", "-o", tmp_path / "o.onnx")
+    assert done.exit_code == 0, done.output
+    told = json.loads((tmp_path / "o.json").read_text())["report"]
+    (warning,) = [w for w in told["warnings"] if "predicted: as a rule it runs nodes" in w]
+    peak = told["runtime"]["observed"]["optimized"]["first_run_peak"]
+    assert warning.startswith(f"the runtime took {peak} bytes at its peak")
+
+
 def test_a_plan_that_overwrites_numbers_of_16_bits_fails_its_replay(tmp_path: Path) -> None:
     path, out = tmp_path / "model.onnx", tmp_path / "out.onnx"
     onnx.save(half_precision(), path)
