@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.program import var_id
+from memplan_cli.core.program import label, var_id
 from memplan_cli.core.selection import nearest
 from memplan_cli.core.symbolic.dims import bind_dim, canonical_dim, parse_dim, symbols_of
 from memplan_cli.core.symbolic.polynomials import as_name, format_atom, names_in
@@ -231,7 +231,7 @@ def block_paths(graph: GraphProto, path: str) -> Iterator[tuple[str, GraphProto]
     yield path, graph
     for index, node in enumerate(graph.node):
         for attribute, body in subgraphs(node):
-            step = f"{node.name or f'{node.op_type}#{index}'}.{attribute}"
+            step = f"{label(node.name, node.op_type, index)}.{attribute}"
             yield from block_paths(body, f"{path}/{step}" if path else step)
 
 

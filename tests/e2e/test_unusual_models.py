@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
+from memplan_cli.onnx_io.load import graphs
 from memplan_cli.planning.checking.plan_file import plan_from_json
 from memplan_cli.runtime.measuring.measure import Trial
 from memplan_cli.runtime.proofs.replay import replay_unchecked
@@ -149,6 +150,20 @@ def half_precision() -> ModelProto:
     return model
 
 
+def names_like_indices() -> ModelProto:
+    model = parsed(
+        """g (float[n,8] x, bool c) => (float[n,8] y) {
+            a = Neg(x) b = Exp(a)
+            [n1] d = If(c) <then_branch = t () => (u) { [n1] s = Abs(b) u = Neg(s) },
+                            else_branch = e () => (v) { v = Identity(b) }>
+            [n0] e = Tanh(d) [n7] f = Abs(e) [n5] y = Neg(f) }"""
+    )
+    for graph in graphs(model.graph):
+        for node in graph.node:
+            node.name = node.name.replace("n", "#")
+    return model
+
+
 MODELS: dict[str, Callable[[], ModelProto]] = {
     make.__name__: make
     for make in (
@@ -164,6 +179,7 @@ MODELS: dict[str, Callable[[], ModelProto]] = {
         sequence_in,
         by_the_runtimes_inference,
         half_precision,
+        names_like_indices,
     )
 }
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from memplan_cli.core.program import own_name
 from memplan_cli.core.results.observations import UNOPTIMISED, Difference
 from memplan_cli.core.results.plan import check
 from memplan_cli.core.serialization import Json, to_json
@@ -238,8 +239,8 @@ def _order(names: Sequence[str], plan: Plan) -> list[int] | None:
         None where the order has other nodes than the model.
     """
     count = Counter(names)
-    named = {name: at for at, name in enumerate(names) if name and count[name] == 1}
-    others = iter([at for at, name in enumerate(names) if not name or count[name] > 1])
+    named = {n: at for at, n in enumerate(names) if own_name(n) and count[n] == 1}
+    others = iter(sorted(set(range(len(names))) - set(named.values())))
     entries = next((order.nodes for order in plan.order if not order.block), ())
     found = [named[entry] if entry in named else next(others, -1) for entry in entries]
     return found if sorted(found) == list(range(len(names))) else None
