@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.binding_options import bounds_options
 from memplan_cli.core.program import walk
 from memplan_cli.core.results.chunks import ChunkedRegion, Chunks, NewWeight, WholeTensor
 from memplan_cli.core.symbolic.dims import parse_dim
@@ -112,7 +113,7 @@ def _in_loops(
         names = sorted({name for unit in free for name in names_in(parse_dim(unit))})
         raise SettingsError(
             f"--chunk auto needs numbers or bounds for the dims: {', '.join(names)}",
-            hint=" ".join(f"--bounds {name}=A..B" for name in names),
+            hint=bounds_options(names),
         )
     if facts.opset < _LEAST_OPSET:
         raise SettingsError(
