@@ -152,7 +152,8 @@ def dims_from_shapes(model: ModelProto, shapes: Mapping[str, Shape]) -> dict[str
                 if found.setdefault(symbol, theirs) != theirs:
                     raise SettingsError(
                         f"the shapes given say both {found[symbol]} and {theirs} "
-                        f"for dim {symbol!r}"
+                        f"for dim {symbol!r}, the latter of input {value.name!r}",
+                        hint="where the file gives dims of two sizes one name, rename one there",
                     )
     return found
 
