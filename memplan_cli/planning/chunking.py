@@ -48,7 +48,8 @@ def in_pieces(
     """Compute regions in pieces until the live peak fits the budget.
 
     Raises:
-        SettingsError: there is no budget, sizes are no numbers, or the target is another.
+        SettingsError: there is no budget, sizes are no numbers, the target is another, or
+            there are no nodes.
     """
     from memplan_cli.transforms.chunking.axes.terms import Facts
     from memplan_cli.transforms.chunking.columns import search_by_columns
@@ -60,6 +61,11 @@ def in_pieces(
     from memplan_cli.transforms.chunking.search import search
 
     budget = _budget(settings)
+    if not program.body.ops:
+        raise SettingsError(
+            "--chunk auto finds nothing to compute in pieces: the model has no nodes",
+            hint="leave --chunk out",
+        )
     tell("chunking")
     facts = Facts(source.constants, source.opset, source.block)
     if settings.bounds or any(size.symbols for size in scope.sizes.values()):

@@ -197,6 +197,21 @@ def test_an_unusual_model_is_written_for_every_target_and_replayed(
     assert done.exit_code == 0, done.output
 
 
+@pytest.mark.parametrize("command", ["optimize", "report", "gate", "why", "settings"])
+def test_a_model_without_nodes_is_answered_by_every_command(
+    command: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(parsed("g (float[n,8] x) => (float[n,8] x) { }"), path)
+    more = ("--max-memory", "1KiB") if command == "gate" else ()
+    done = memplan(command, path, *more)
+    assert done.exit_code == (2 if command == "why" else 0), done.output
+    if command in ("optimize", "report", "gate"):
+        done = memplan(command, path, *more, "--chunk", "auto", "--budget", "50%")
+        assert done.exit_code == 2
+        assert "the model has no nodes" in done.output
+
+
 def test_a_peak_far_above_the_predicted_one_is_said(tmp_path: Path) -> None:
     model = parsed(
         "g (float16[n,256] x) => (float16[n,256] y) { a = MatMul(x, w) y = Exp(a) }"
