@@ -197,6 +197,21 @@ def test_an_unusual_model_is_written_for_every_target_and_replayed(
     assert done.exit_code == 0, done.output
 
 
+@pytest.mark.parametrize("name", ["maps_out", "sequence_in"])
+def test_bounds_of_a_model_with_values_of_no_known_bytes_are_answered(
+    name: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(MODELS[name](), path)
+    done = memplan("optimize", path, "-o", tmp_path / "o.onnx", "--bounds", "n=1..4")
+    assert done.exit_code == 0, done.output
+    for command in ("settings", "soak"):
+        more = ("--measure",) if command == "settings" else ("--requests", "5")
+        done = memplan(command, path, "--bounds", "n=1..4", *more)
+        assert done.exit_code in (0, 2), done.output
+        assert "memplan failed" not in done.output
+
+
 @pytest.mark.parametrize("command", ["optimize", "report", "gate", "why", "settings"])
 def test_a_model_without_nodes_is_answered_by_every_command(
     command: str, tmp_path: Path
