@@ -74,6 +74,12 @@ def _free(subject: Subject) -> set[str]:
         _, shape = subject.types[0].get(value.name, ("unknown", None))
         for dim in shape or ():
             found |= symbols_of(dim)
+    for given in subject.model.graph.input:
+        kind = given.type  # what is only made of tensors has no shape, and names for dims
+        while (which := kind.WhichOneof("value")) in ("optional_type", "sequence_type"):
+            kind = getattr(kind, which).elem_type
+            named = (dim.dim_param for dim in kind.tensor_type.shape.dim)
+            found |= {symbol for text in named if text for symbol in symbols_of(text)}
     return found
 
 

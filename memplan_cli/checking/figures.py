@@ -120,7 +120,7 @@ def _edges(subject: Subject, edges: Edges) -> Iterator[Claim]:
         ("inputs", memory.inputs, edges.inputs),
         ("outputs", memory.outputs, edges.outputs),
     ):
-        if of is not None or not subject.was_run:
+        if of is not None:  # else it is the plan's own word, as sizes of single tensors are
             yield name, said, number_of(of, dims)
     donated = subject.plan.report.donated.bytes
     yield "donated bytes", donated, number_of(edges.donated, dims) or 0
@@ -155,7 +155,8 @@ def _resident(
 ) -> Iterator[Claim]:
     """Yield what a runtime holds, where the report says it.
 
-    Where a run alone has told an output's bytes, this number is the run's word as they are.
+    Where the model does not say an output's bytes, this number is the plan's own word as
+    they are: a run has told them, or the inference of the runtime.
     """
     report = subject.plan.report
     said, numbers = (
@@ -165,8 +166,8 @@ def _resident(
     made = results_at(edges, dims_at(subject))
     if numbers is None or (said is None and report.partial):
         return
-    if made is not None or not subject.was_run:
-        yield "resident", said, None if made is None else most_with(numbers, made)
+    if made is not None:
+        yield "resident", said, most_with(numbers, made)
 
 
 def _original(subject: Subject) -> Iterator[Claim]:

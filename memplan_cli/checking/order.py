@@ -7,6 +7,8 @@ from collections import Counter
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.program import own_name
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -37,7 +39,7 @@ def check_order(subject: Subject) -> Iterator[str]:
 
 def label_of(node: Node, entry: str) -> str:
     """Return what reports call a node that has this entry in an order."""
-    return node.proto.name or f"{node.proto.op_type}{entry}"
+    return own_name(node.proto.name) or f"{node.proto.op_type}{entry}"
 
 
 def _path(region: Region) -> Iterator[str]:
@@ -46,7 +48,7 @@ def _path(region: Region) -> Iterator[str]:
     wanted, pattern = "", ""
     if parent is not None:
         outer = f"{parent.region.path}/" if parent.region.path else ""
-        name = parent.proto.name
+        name = own_name(parent.proto.name)
         label = re.escape(name) if name else rf"{re.escape(parent.proto.op_type)}#\d+"
         wanted = f"{outer}{name or parent.proto.op_type}.{region.attribute}"
         pattern = rf"{re.escape(outer)}{label}\.{re.escape(region.attribute)}'*"
@@ -61,7 +63,7 @@ def _nodes(region: Region, entries: Sequence[str]) -> Iterator[str]:
         return
     names = Counter(node.proto.name for node in region.nodes)
     for node, entry in zip(region.nodes, entries, strict=True):
-        name = node.proto.name
+        name = own_name(node.proto.name)
         if name and names[name] == 1:
             if entry != name:
                 yield (
@@ -88,7 +90,7 @@ def _indices(subject: Subject, original: GraphProto) -> Iterator[str]:
             makers = {name: each for each in graph.node for name in each.output if name}
         sources = list(graph.node)
         for node, entry in zip(region.nodes, order.nodes, strict=True):
-            if entry != node.proto.name or not entry:
+            if entry != own_name(node.proto.name) or not entry:
                 yield from _same_node(node, entry, sources)
             if node.bodies:
                 made = next((makers[n] for n in _made(node.proto) if n in makers), None)

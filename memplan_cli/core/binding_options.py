@@ -107,6 +107,11 @@ def dim_option(name: str, number: int) -> str:
     return f"--dim {quote(f'{name}={number}')}"
 
 
+def bounds_options(names: Iterable[str]) -> str:
+    """Return ``--bounds NAME=A..B`` of each name, as a shell takes it."""
+    return " ".join(f"--bounds {quote(f'{name}=A..B')}" for name in names)
+
+
 def shape_option(wanted: InputShape, numbers: Mapping[str, int]) -> str:
     """Return ``--shape NAME=D,D`` of an input, with a number for each dim."""
     dims = ",".join(map(str, _numbers(wanted.shape, numbers)))

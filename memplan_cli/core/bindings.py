@@ -29,7 +29,8 @@ class FeedSpec:
             ``integers`` (``low <= value < high``), ``mask`` (0 or 1, the first of each row
             1), ``values`` (exactly ``values``), ``strings``, ``file`` (the arrays in
             ``files``) or ``fill`` (the one value in ``files`` everywhere).
-        container: ``tensor``, ``sequence`` or ``optional``.
+        container: ``tensor``, ``sequence``, ``optional``, ``map of text`` or ``map of
+            numbers``, by what its keys are.
         files: arrays on disk, one, or one for each tensor of a sequence.
     """
 

@@ -82,9 +82,14 @@ class Var(NamedTuple):
 _NO_ATTRIBUTES: Mapping[str, Attribute] = {}
 
 
+def own_name(name: str) -> str:
+    """Return a node's name, ``""`` where it is like an index: ``#7`` is the seventh node."""
+    return "" if name[:1] == "#" and name[1:].isdecimal() else name
+
+
 def label(name: str, kind: str, source: int) -> str:
     """Return what a node is called: its name, or its type and index where it has none."""
-    return name or f"{kind}#{source}"
+    return own_name(name) or f"{kind}#{source}"
 
 
 class Op(NamedTuple):

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from copy import deepcopy
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from memplan_cli.onnx_io.protobuf import messages
@@ -33,6 +34,10 @@ _MOST_NODES = 5_000_000
 def kind_of(node: NodeProto) -> Kind:
     """Return what a node is; the standard domain has two names, and is ``""`` here."""
     return (_domain(node.domain), node.op_type, node.overload)
+
+
+def _kind_of_function(function: FunctionProto) -> Kind:
+    return (_domain(function.domain), function.name, function.overload)
 
 
 def _domain(name: str) -> str:
@@ -151,7 +156,7 @@ def definitions_of(model: ModelProto) -> Definitions:
         for imports in (*(f.opset_import for f in model.functions), model.opset_import)
         for o in imports
     }
-    own = {(_domain(f.domain), f.name, f.overload): f for f in model.functions}
+    own = {_kind_of_function(f): f for f in model.functions}
     return Definitions(own, opsets)
 
 
@@ -210,6 +215,30 @@ def _type(dtype: str) -> TypeProto:
     kind: TypeProto = messages().TypeProto()
     kind.tensor_type.elem_type = element_type(dtype) or element_type("float32")
     return kind
+
+
+def inlined(model: ModelProto) -> ModelProto:
+    """Return a model with its calls of functions written out.
+
+    onnx leaves attributes out that a call does not give, whatever their defaults (1.23): here
+    each call gives them before.
+
+    Raises:
+        Exception: what onnx raises where it cannot.
+    """
+    from onnx import inliner
+
+    defaults = {_kind_of_function(f): f.attribute_proto for f in model.functions}
+    if any(defaults.values()):
+        copy = type(model)()
+        copy.CopyFrom(model)
+        model = copy
+        bodies = (function.node for function in model.functions)
+        for node in _nodes(chain(model.graph.node, *bodies)):
+            given = {attribute.name for attribute in node.attribute}
+            left_out = (a for a in defaults.get(kind_of(node), ()) if a.name not in given)
+            node.attribute.extend(left_out)
+    return inliner.inline_local_functions(model)
 
 
 def why_endless(model: ModelProto) -> str:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.binding_options import InputShape
 from memplan_cli.core.selection import nearest
 from memplan_cli.core.symbolic.dims import symbols_of
-from memplan_cli.core.symbolic.polynomials import quoted
-from memplan_cli.errors import ModelError, SettingsError
+from memplan_cli.core.symbolic.polynomials import as_name, quoted
+from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.declared import read_shape
 from memplan_cli.onnx_io.load import graphs
 from memplan_cli.onnx_io.metadata import PREFIX
-from memplan_cli.onnx_io.types import type_name
+from memplan_cli.onnx_io.types import tensor_type, type_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -107,7 +107,10 @@ def input_symbols(model: ModelProto) -> Mapping[str, frozenset[str]]:
     }
     found = {text: symbols_of(text) for text in texts}
     plain = frozenset(text for text in texts if found[text] == {text})
-    return {t: inside if inside <= plain else frozenset({t}) for t, inside in found.items()}
+    return {
+        text: inside if inside <= plain else frozenset({as_name(text)})
+        for text, inside in found.items()
+    }
 
 
 def fed_inputs(model: ModelProto) -> tuple[ValueInfoProto, ...]:
@@ -131,18 +134,6 @@ def free_dims(model: ModelProto) -> dict[str, bool]:
     return found
 
 
-def tensor_type(value: ValueInfoProto) -> tuple[str, TypeProto.Tensor]:
-    """Return what an input is of tensors, and the type of these."""
-    kind, container = value.type, "tensor"
-    if kind.HasField("optional_type"):
-        kind, container = kind.optional_type.elem_type, "optional"
-    if kind.HasField("sequence_type"):
-        kind, container = kind.sequence_type.elem_type, "sequence"
-    if not kind.HasField("tensor_type") and kind.WhichOneof("value") is not None:
-        raise ModelError(f"{value.name}: a {kind.WhichOneof('value')} cannot be fed")
-    return container, kind.tensor_type
-
-
 def open_inputs(model: ModelProto) -> tuple[InputShape, ...]:
     """Return the tensors that a caller feeds and that have a dim without a number."""
     symbols = input_symbols(model)
@@ -157,8 +148,9 @@ def open_inputs(model: ModelProto) -> tuple[InputShape, ...]:
 
 def _written(dim: Dim, symbols: Mapping[str, frozenset[str]]) -> Dim:
     """Return a dim as expressions have it: a name of any letters is quoted there."""
-    is_name = isinstance(dim, str) and symbols.get(dim, frozenset((dim,))) == {dim}
-    return quoted(dim) if is_name and isinstance(dim, str) else dim
+    if not isinstance(dim, str) or symbols.get(dim, {dim}) != {name := as_name(dim)}:
+        return dim
+    return quoted(name)
 
 
 def other_inputs(original: ModelProto, rewritten: ModelProto) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.untrusted_files import refuse_endless
 from memplan_cli.errors import ModelError
-from memplan_cli.onnx_io.functions import why_endless
+from memplan_cli.onnx_io.functions import inlined, why_endless
 from memplan_cli.onnx_io.protobuf import messages
 
 if TYPE_CHECKING:
@@ -44,10 +44,8 @@ def _inlined(model: ModelProto, path: Path) -> ModelProto:
         endless = why_endless(model)
         if endless:
             raise ModelError(f"the functions of {path} cannot be inlined: {endless}")
-        from onnx import inliner
-
         try:
-            return inliner.inline_local_functions(model)
+            return inlined(model)
         except Exception as error:
             raise ModelError(
                 f"the functions of {path} cannot be inlined: {_first_line(error)}"

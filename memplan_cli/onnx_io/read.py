@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.precedence import successors
 from memplan_cli.analysis.topological import nearest_order
-from memplan_cli.core.program import Block, Op, Origin, Program, Var, VarId
+from memplan_cli.core.program import Block, Op, Origin, Program, Var, VarId, label
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.declared import (
     UNKNOWN,
@@ -173,8 +173,8 @@ class _Reader:
     def _bodies(self, row: Row, outer: _Scope) -> Iterator[Block]:
         index, node, _, _, owned = row
         for attribute, graph in owned:
-            label = node.name or f"{node.op_type}#{index}"
-            path = self._path(f"{label}.{attribute}", outer.path)
+            called = label(node.name, node.op_type, index)
+            path = self._path(f"{called}.{attribute}", outer.path)
             types, names, weights = declared_types(graph), dict(outer.names), _weights(graph)
             for name, weight in weights.items():
                 names[name] = self.add(name, path, Origin.WEIGHT, weight)

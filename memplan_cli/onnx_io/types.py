@@ -5,10 +5,11 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
+from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.protobuf import messages
 
 if TYPE_CHECKING:
-    from onnx import TypeProto
+    from onnx import TypeProto, ValueInfoProto
 
 
 def type_name(kind: TypeProto) -> str:
@@ -23,6 +24,30 @@ def type_name(kind: TypeProto) -> str:
     if which == "sparse_tensor_type":
         return f"sparse({dtype_name(kind.sparse_tensor_type.elem_type)})"
     return "map" if which == "map_type" else "unknown"
+
+
+def tensor_type(value: ValueInfoProto) -> tuple[str, TypeProto.Tensor]:
+    """Return what an input is of tensors, and the type of these; maps are of numbers.
+
+    Raises:
+        ModelError: a run cannot be fed such a type.
+    """
+    kind, container = value.type, "tensor"
+    if kind.HasField("optional_type"):
+        kind, container = kind.optional_type.elem_type, "optional"
+    if kind.HasField("sequence_type"):
+        kind, container = kind.sequence_type.elem_type, "sequence"
+    elif container == "tensor" and kind.HasField("map_type"):
+        is_text = dtype_name(kind.map_type.key_type) == "string"
+        kind, container = (
+            kind.map_type.value_type,
+            f"map of {'text' if is_text else 'numbers'}",
+        )
+    if not kind.HasField("tensor_type") and kind.WhichOneof("value") is not None:
+        raise ModelError(
+            f"input {value.name[:100]!r} is a {type_name(value.type)}: it cannot be fed"
+        )
+    return container, kind.tensor_type
 
 
 def dtype_name(element: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.binding_options import bounds_options
 from memplan_cli.core.program import walk
 from memplan_cli.core.results.chunks import ChunkedRegion, Chunks, NewWeight, WholeTensor
 from memplan_cli.core.symbolic.dims import parse_dim
@@ -47,7 +48,8 @@ def in_pieces(
     """Compute regions in pieces until the live peak fits the budget.
 
     Raises:
-        SettingsError: there is no budget, sizes are no numbers, or the target is another.
+        SettingsError: there is no budget, sizes are no numbers, the target is another, or
+            there are no nodes.
     """
     from memplan_cli.transforms.chunking.axes.terms import Facts
     from memplan_cli.transforms.chunking.columns import search_by_columns
@@ -59,6 +61,11 @@ def in_pieces(
     from memplan_cli.transforms.chunking.search import search
 
     budget = _budget(settings)
+    if not program.body.ops:
+        raise SettingsError(
+            "--chunk auto finds nothing to compute in pieces: the model has no nodes",
+            hint="leave --chunk out",
+        )
     tell("chunking")
     facts = Facts(source.constants, source.opset, source.block)
     if settings.bounds or any(size.symbols for size in scope.sizes.values()):
@@ -112,7 +119,7 @@ def _in_loops(
         names = sorted({name for unit in free for name in names_in(parse_dim(unit))})
         raise SettingsError(
             f"--chunk auto needs numbers or bounds for the dims: {', '.join(names)}",
-            hint=" ".join(f"--bounds {name}=A..B" for name in names),
+            hint=bounds_options(names),
         )
     if facts.opset < _LEAST_OPSET:
         raise SettingsError(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.liveness import release_ticks
 from memplan_cli.core.compact.columns import Columns, Groups, Made, column, numbers
-from memplan_cli.core.program import VarId, blocks, label
+from memplan_cli.core.program import VarId, blocks, label, own_name
 from memplan_cli.core.results.placements import ArenaFacts, BlockOrder, Placement, Release
 from memplan_cli.core.results.plan import Plan
 from memplan_cli.core.version import VERSION
@@ -124,7 +124,7 @@ def _placements(decided: Decided) -> Sequence[Placement]:
 def _orders(program: Program) -> Iterator[BlockOrder]:
     for block in blocks(program.body):
         count = Counter(op.name for op in block.ops)
-        names = [op.name if count[op.name] == 1 else "" for op in block.ops]
+        names = [own_name(op.name) if count[op.name] == 1 else "" for op in block.ops]
         if all(names):
             yield BlockOrder(block.path, tuple(names))
         else:
@@ -153,7 +153,7 @@ def _labels(ops: Sequence[Op]) -> Sequence[str]:
 
     Of what they are made of alone: a plan must not keep its program.
     """
-    names = [op.name for op in ops]
+    names = [own_name(op.name) for op in ops]
     if all(names):
         return names
     sources = numbers(op.source for op in ops)

@@ -35,12 +35,15 @@ from memplan_cli.runtime.steer import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from memplan_cli.core.program import Program
     from memplan_cli.core.results.report import RuntimeFacts
     from memplan_cli.runtime.proofs.original import Original
+
+_FAR, _MUCH = 1.5, 64 << 10
+"""How far an observed peak may be above the predicted one without a word, and in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +130,21 @@ def prove(
         run, note = step(run)
         notes += [note] if note else []
     warnings: tuple[str, ...] = (*before.warnings, *notes)
-    warnings += (*proof.by_default(run), *proof.for_other_sizes(run))
-    return Proved(verdict, proof.facts(run), warnings, run.as_written)
+    facts = proof.facts(run)
+    warnings += (*proof.by_default(run), *proof.for_other_sizes(run), *_unforeseen(facts))
+    return Proved(verdict, facts, warnings, run.as_written)
+
+
+def _unforeseen(facts: RuntimeFacts) -> Iterator[str]:
+    """Warn where the written model took far more than was predicted of it."""
+    told = facts.predicted["optimized"].first_run_peak
+    seen = facts.observed["optimized"].first_run_peak
+    if told is not None and seen is not None and seen > max(_FAR * told, told + _MUCH):
+        yield (
+            f"the runtime took {seen} bytes at its peak, of {told} predicted: as a rule it runs "
+            "nodes that the file does not have, Casts where no kernel takes 16 bits, or what "
+            "functions stand for"
+        )
 
 
 def own_settings(

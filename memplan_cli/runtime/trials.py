@@ -26,6 +26,9 @@ _TIMEOUT = 90.0
 _SECONDS = 30.0
 """Seconds after which no further size is begun."""
 
+_LOADING = ("Load model from", "Could not find an implementation", "during initialization")
+"""What ONNX Runtime says where it cannot load a model, with whatever inputs."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tried:
@@ -40,6 +43,11 @@ class Tried:
     ran: tuple[int, ...] = ()
     reasons: tuple[str, ...] = ()
     known: Known = field(default_factory=dict)
+
+    @property
+    def loaded(self) -> bool:
+        """Whether the model loads, and other inputs may make it run."""
+        return not any(word in reason for reason in self.reasons[:1] for word in _LOADING)
 
 
 def first_that_runs(

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.program import var_id
+from memplan_cli.core.program import label, var_id
 from memplan_cli.core.selection import nearest
 from memplan_cli.core.symbolic.dims import bind_dim, canonical_dim, parse_dim, symbols_of
-from memplan_cli.core.symbolic.polynomials import format_atom, names_in
+from memplan_cli.core.symbolic.polynomials import as_name, format_atom, names_in
 from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.interface import input_dims, input_symbols, names_nothing, names_taken
 from memplan_cli.onnx_io.load import graphs, subgraphs
@@ -97,7 +97,9 @@ def name_free_dims(model: ModelProto, taken: Collection[str] | None = None) -> N
 def _quote_names(model: ModelProto) -> None:
     """Mark names that only look like arithmetic, as ``sequence-length`` does."""
     symbols = input_symbols(model).items()
-    odd = {text: f"`{text}`" for text, inside in symbols if inside != symbols_of(text)}
+    odd = {
+        text: f"`{as_name(text)}`" for text, inside in symbols if inside != symbols_of(text)
+    }
     if not odd:
         return
     for graph in graphs(model.graph):
@@ -150,7 +152,8 @@ def dims_from_shapes(model: ModelProto, shapes: Mapping[str, Shape]) -> dict[str
                 if found.setdefault(symbol, theirs) != theirs:
                     raise SettingsError(
                         f"the shapes given say both {found[symbol]} and {theirs} "
-                        f"for dim {symbol!r}"
+                        f"for dim {symbol!r}, the latter of input {value.name!r}",
+                        hint="where the file gives dims of two sizes one name, rename one there",
                     )
     return found
 
@@ -229,7 +232,7 @@ def block_paths(graph: GraphProto, path: str) -> Iterator[tuple[str, GraphProto]
     yield path, graph
     for index, node in enumerate(graph.node):
         for attribute, body in subgraphs(node):
-            step = f"{node.name or f'{node.op_type}#{index}'}.{attribute}"
+            step = f"{label(node.name, node.op_type, index)}.{attribute}"
             yield from block_paths(body, f"{path}/{step}" if path else step)
 
 

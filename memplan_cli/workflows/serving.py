@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.binding_options import bounds_options
 from memplan_cli.core.progress import silent
 from memplan_cli.core.results.observations import DEFAULT_TIMEOUT, RuntimeSettings
 from memplan_cli.core.selection import nearest
@@ -205,7 +206,7 @@ def _refuse_bounds(file: ModelFile, given: Settings) -> None:
 
     names = tuple(free_dims(file.model))
     if not given.bounds:
-        some = " ".join(f"--bounds {name}=A..B" for name in names)
+        some = bounds_options(names)
         raise SettingsError(
             "no size of requests changes without bounds",
             hint=some or "the model has no free dim: one size is all it takes",

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.binding_options import bounds_options
 from memplan_cli.core.check import Check
 from memplan_cli.core.progress import silent
 from memplan_cli.workflows.files.binding import (
@@ -71,7 +72,7 @@ def _one_size(bound: Settings) -> Iterator[str]:
     """Yield the line that says that other sizes may need other settings, and the option."""
     names = sorted(binding_of(bound).assumed)
     if names:
-        options = " ".join(f"--bounds {name}=A..B" for name in names)
+        options = bounds_options(names)
         yield f"these settings are for one size of requests; {options} finds those for a range"
 
 

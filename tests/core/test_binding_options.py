@@ -9,7 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memplan_cli.cli.options.words import parse_dims, parse_shapes
-from memplan_cli.core.binding_options import InputShape, binding_options, input_shapes
+from memplan_cli.core.binding_options import (
+    InputShape,
+    binding_options,
+    bounds_options,
+    input_shapes,
+)
 from memplan_cli.core.program import Block, Dim, Origin, Program, Var, VarId
 
 
@@ -85,3 +90,8 @@ def test_a_dim_of_any_name_is_read_back(name: str) -> None:
     dim = f"`{name}`" if not name.isidentifier() else name
     option, words = shlex.split(binding_options((InputShape("x", (dim,)),)))
     assert (option, parse_dims((words,))) == ("--dim", {name: 1})
+
+
+def test_bounds_are_asked_for_as_a_shell_takes_them() -> None:
+    words = shlex.split(bounds_options(["batch", "batch size", "floor (h/2)"]))
+    assert words[1::2] == ["batch=A..B", "batch size=A..B", "floor (h/2)=A..B"]

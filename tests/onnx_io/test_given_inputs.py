@@ -325,6 +325,14 @@ def test_any_json_is_read_or_refused(
         assert "\n" not in str(error)  # noqa: PT017 - junk may be right by chance
 
 
+@pytest.mark.parametrize("dtype", [1e16, "2000000000f4", "f4,f4", None])
+def test_a_type_that_is_none_is_refused(
+    net: ModelProto, tmp_path: Path, dtype: object
+) -> None:
+    with pytest.raises(SettingsError):
+        read_given(as_json(tmp_path, {"ids": {"shape": [2], "value": 1, "dtype": dtype}}), net)
+
+
 def test_no_array_is_loaded_before_all_are_judged(
     net: ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from builders import parse
 from memplan_cli.errors import ModelError
-from memplan_cli.onnx_io.load import file_digest, graph_digest, load_model
+from memplan_cli.onnx_io.load import file_digest, graph_digest, graphs, load_model
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,6 +85,24 @@ def test_functions_are_inlined(tmp_path: Path) -> None:
     model = load_model(path)
     assert [node.op_type for node in model.graph.node] == ["Add", "Neg", "Add", "Neg"]
     assert not model.functions
+
+
+def test_an_attribute_that_no_call_gives_has_its_default_in_what_is_inlined(
+    tmp_path: Path,
+) -> None:
+    text = """<ir_version: 10, opset_import: ["" : 21, "local" : 1]>
+        g (float[4] x, bool c) => (float[4] z) {
+            w = local.outer <slope = 0.75> (x) y = local.outer (w)
+            z = If(c) <then_branch = t () => (u) { u = local.inner(y) },
+                       else_branch = e () => (v) { v = Identity(y) }> }
+        <domain: "local", opset_import: ["" : 21, "local" : 1]>
+        outer <slope: float = 0.5> (a) => (b) {
+            h = local.inner <slope: float = @slope> (a) b = local.inner(h) }
+        <domain: "local", opset_import: ["" : 21]>
+        inner <slope: float = 0.25> (a) => (b) { b = LeakyRelu <alpha: float = @slope> (a) }"""
+    model = load_model(saved(tmp_path, parse(text, head="").SerializeToString()))
+    leaky = [n for g in graphs(model.graph) for n in g.node if n.op_type == "LeakyRelu"]
+    assert [node.attribute[0].f for node in leaky] == [0.75, 0.25, 0.5, 0.25, 0.25]
 
 
 def test_functions_that_call_one_another_in_a_circle_are_refused(tmp_path: Path) -> None:

@@ -70,6 +70,16 @@ def test_what_was_counted_already_is_not_offered_again(tmp_path: Path) -> None:
     assert offered not in how_to_know(counted)
 
 
+def test_dims_that_were_assumed_in_vain_are_not_offered(tmp_path: Path) -> None:
+    text = """g (float[n,4] x) => (float[n,4] y) {
+        o = Optional(x) e = OptionalGetElement(o) y = Relu(e) }"""
+    plan = workflows.plan(write(tmp_path / "m.onnx", text))
+    assert "n" in plan.report.bindings
+    with pytest.raises(UnknownSizeError) as told:
+        judge(snapshot_of(plan, "m"), None, Rules(max_memory=1))
+    assert told.value.hint == "--allow-partial counts the rest alone"
+
+
 def test_a_command_names_the_model_as_a_shell_takes_it(tmp_path: Path) -> None:
     report = planned(tmp_path, MADE_UP).report
     odd = replace(report, model=replace(report.model, path="-my model.onnx"))

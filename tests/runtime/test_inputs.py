@@ -120,6 +120,25 @@ def test_a_target_shape_is_the_shape_the_model_declares() -> None:
     assert spec_of(text, "shape").values == (3, 4)
 
 
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("g (float[1,3,h,w] x, int64[4] n) => (y) { y = Resize(x, , , n) }", (1, 3, 5, 7)),
+        (
+            "g (float[h,w] x, int64[3] n) => (a, b, c) { a, b, c = Split <axis = 1> (x, n) }",
+            (2, 2, 3),
+        ),
+        ("g (float[h,w] x, int64[2] n) => (y) { y = Reshape(x, n) }", (1, 1)),
+    ],
+    ids=["Resize", "Split", "Reshape"],
+)
+def test_sizes_of_a_result_of_which_nothing_is_known_fit_what_is_read(
+    text: str, wanted: tuple[int, ...]
+) -> None:
+    specs = feed_specs(onnx.parser.parse_model(HEAD + text), {"h": 5, "w": 7})
+    assert tuple(np.asarray(draw(specs[1]))) == wanted
+
+
 def test_free_dims_are_one_and_bound_ones_the_values_given() -> None:
     text = """g (float[batch,seq] x) => (float[batch,seq] y) { y = Relu(x) }"""
     assert free_dims(onnx.parser.parse_model(HEAD + text)) == {"batch": True, "seq": False}
@@ -153,9 +172,24 @@ def test_an_output_that_is_no_tensor_hinders_no_input() -> None:
     )
     model.graph.output[0].type.CopyFrom(onnx.helper.make_sequence_type_proto(kind))
     assert [spec.shape for spec in feed_specs(model, {})] == [(2, 3)]
-    model.graph.input[0].type.CopyFrom(kind)
-    with pytest.raises(ModelError, match="a map_type cannot be fed"):
+    model.graph.input[0].type.CopyFrom(onnx.helper.make_sequence_type_proto(kind))
+    with pytest.raises(ModelError, match=r"'x' is a sequence\(map\): it cannot be fed"):
         feed_specs(model, {})
+
+
+@pytest.mark.parametrize(
+    ("key", "keys"), [("STRING", ["s0", "s1"]), ("INT64", [0, 1])], ids=["text", "numbers"]
+)
+def test_an_input_that_is_a_map_is_drawn_entry_by_entry(key: str, keys: list[object]) -> None:
+    model = onnx.parser.parse_model(HEAD + "g (float x) => (float y) { y = Neg(x) }")
+    number = onnx.helper.make_tensor_type_proto(onnx.TensorProto.DOUBLE, [])
+    kind = onnx.helper.make_map_type_proto(onnx.TensorProto.DataType.Value(key), number)
+    model.graph.input[0].type.CopyFrom(kind)
+    drawn = draw_all(feed_specs(model, {}))["x"]
+    assert isinstance(drawn, dict)
+    assert list(drawn) == keys
+    assert all(isinstance(value, float) for value in drawn.values())
+    assert free_dims(model) == {}
 
 
 def test_the_same_seed_and_name_give_the_same_values_whatever_else_is_drawn() -> None:

@@ -94,6 +94,28 @@ def test_a_name_that_looks_like_arithmetic_is_fed_as_one_name() -> None:
     assert shapes(model, **{"sequence-length": 3})[VarId("a")] == ("p", 3)
 
 
+CALL = "floor(h/2)"
+"""What some exporters call a dim: the name is ``floor (h/2)`` then, which is no call."""
+
+
+def test_a_name_that_looks_like_a_call_is_one_name_everywhere() -> None:
+    model, name = renamed(PAIR, CALL, "q"), "floor (h/2)"
+    assert free_dims(model) == {"p": True, name: False}
+    assert dim_names(model) == {"p", name}
+    assert shapes(model)[VarId("a")] == ("p", f"`{name}`")
+    assert shapes(model, **{name: 3})[VarId("a")] == ("p", 3)
+    by_shape = read_checked(model, Bindings(shapes={"x": (7, 4)})).program
+    assert by_shape.vars[VarId("a")].shape == (7, 4)
+    assert [spec.shape for spec in feed_specs(model, {name: 5})] == [(1, 5), (1, 4)]
+
+
+def test_a_call_of_another_inputs_dim_stays_one() -> None:
+    text = "g (float[p,q] x, float[p,h] z) => (float[p,q] y) { a = Relu(x) y = Neg(a) }"
+    model = renamed(text, CALL, "q")
+    assert free_dims(model) == {"p": True, "h": False}
+    assert shapes(model, h=7)[VarId("a")] == ("p", 3)
+
+
 INVENTED = (
     "p2o.DynamicDimension.1",
     "LayerNormalizationhidden_dim_0",

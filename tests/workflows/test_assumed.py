@@ -135,6 +135,14 @@ def test_a_branch_that_is_not_taken_hides_no_total(
         assert found.coverage == 1.0
 
 
+def test_what_cannot_load_is_planned_and_asks_for_no_inputs(tmp_path: Path) -> None:
+    text = """g (float[b,4] x) => (float[b,4] y, z) {
+        i = mine.Unheard(x) e = Exp(x) y = Neg(e) w = NonZero(i) z = Neg(w) }"""
+    warnings = plan(written(tmp_path, text)).report.warnings
+    (told,) = [w for w in warnings if "the model does not load in ONNX Runtime" in w]
+    assert "--inputs" not in told
+
+
 def test_what_cannot_run_is_planned_and_says_what_to_give(tmp_path: Path) -> None:
     text = """g (float[b,4] x, int64 at) => (y, z) <float[3] table = {1, 2, 3}, int64 far = {99}> {
         i = Add(at, far) p = Gather(table, i) e = Exp(x) y = Neg(e) w = NonZero(p) z = Neg(w) }"""

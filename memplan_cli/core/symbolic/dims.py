@@ -18,6 +18,7 @@ from memplan_cli.core.symbolic.polynomials import (
     QUOTIENTS,
     Polynomial,
     Tree,
+    as_name,
     bound,
     called,
     constant,
@@ -43,8 +44,9 @@ def bind_dim(dim: Dim, dims: Mapping[str, int]) -> Dim:
     """Replace the symbols of a dim that ``dims`` knows; a number where all are known."""
     if not isinstance(dim, str) or not dims:
         return dim
-    if dim in dims:
-        return dims[dim]
+    name = as_name(dim)
+    if name in dims:
+        return dims[name]
     try:
         return as_dim(bound(parse_dim(dim), dims))
     except ValueError:  # a division by a symbol that turned out to be zero

@@ -101,6 +101,11 @@ def is_call(atom: str) -> bool:
     return call_in(atom) is not None
 
 
+def as_name(text: str) -> str:
+    """Return a text as one name: what would read as a call has a space before its bracket."""
+    return text.replace("(", " (", 1) if is_call(text) else text
+
+
 @lru_cache(maxsize=65536)
 def call_in(atom: str) -> Call | None:
     """Return the function that an atom calls and its arguments; None of a name.

@@ -192,8 +192,12 @@ class Trace:
             rule = Rule("index", high=self.constants.get(node.input[1], 8))
         elif key in _SHAPES:
             shape = self._shape(node.output[0], dims)
+            if not shape and node.op_type == "Resize":
+                shape = self._shape(node.input[0], dims)
             known = tuple(dim for dim in shape if dim is not None)
-            rule = Rule("values", values=known if len(known) == len(shape) else (1,))
+            rule = Rule("values", values=known if len(known) == len(shape) > 0 else (1,))
+        elif key == ("Split", 1):
+            rule = Rule("values", values=self._parts(node, dims))
         elif key in _COUNTS:
             rule = Rule("values", values=_COUNTS[key])
         elif node.op_type == "Equal":
@@ -202,6 +206,13 @@ class Trace:
         elif key in _POSITIVE:
             rule = Rule("positive")
         return rule
+
+    def _parts(self, node: NodeProto, dims: Mapping[str, int]) -> tuple[int, ...]:
+        """Return lengths of as many parts as a Split gives, which total what it splits."""
+        parts, shape = len(node.output), self._shape(node.input[0], dims)
+        axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
+        length = shape[axis] if -len(shape) <= axis < len(shape) else None
+        return tuple((length + at) // parts for at in range(parts)) if length else (1,)
 
     def _limit(self, node: NodeProto, indexed: int, dims: Mapping[str, int]) -> int:
         """Return the length of what is indexed, or 1 where it is not known: 0 fits."""

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from onnx import TensorProto, helper
 
 from memplan_cli.core.bindings import FeedSpec
-from memplan_cli.onnx_io.interface import fed_inputs, tensor_dims, tensor_type
+from memplan_cli.onnx_io.interface import fed_inputs, tensor_dims
 from memplan_cli.onnx_io.runs.expectations import Trace, bound_shape
+from memplan_cli.onnx_io.types import tensor_type
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -19,10 +19,11 @@ from onnx import TensorProto, helper
 from memplan_cli.core.bindings import Feed
 from memplan_cli.core.selection import nearest
 from memplan_cli.errors import SettingsError
-from memplan_cli.onnx_io.interface import fed_inputs, tensor_type
+from memplan_cli.onnx_io.interface import fed_inputs
 from memplan_cli.onnx_io.runs.input_files.found import Found, within_limit
 from memplan_cli.onnx_io.runs.input_files.read import read_file
 from memplan_cli.onnx_io.runs.input_files.said import array_of
+from memplan_cli.onnx_io.types import tensor_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -170,6 +171,8 @@ def _refuse_other_type(found: Found, value: ValueInfoProto) -> None:
         raise SettingsError(
             f"{found.where} is {found.dtype}, and the input is {_name(wanted)}"
         )
+    if container.startswith("map"):
+        raise SettingsError(f"{found.where} is an array, and the input is a map: leave it out")
     if (container == "sequence") != found.is_sequence:
         raise SettingsError(f"{found.where} is a tensor, and the input is a sequence")
     if not found.is_sequence:

@@ -6,17 +6,18 @@ plain weights need not give the same bits.
 
 from __future__ import annotations
 
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan_cli.onnx_io.load import load_model, reads
+from memplan_cli.onnx_io.weights.external_data import loaded
+from memplan_cli.onnx_io.weights.sparse import dense, sparse_weights
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from onnx import ModelProto, NodeProto, TensorProto, TypeProto
+    from onnx import ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +27,20 @@ class Cutter:
     model: ModelProto
     folder: Path
     weights: Mapping[str, TensorProto]
+    maps: Mapping[str, ValueInfoProto]
 
     @classmethod
     def of(cls, path: Path) -> Cutter:
-        """Open a model, functions inlined, Constants taken for weights."""
+        """Open a model, functions inlined, Constants taken for weights, sparse ones whole."""
         model = load_model(path)
         weights = {tensor.name: tensor for tensor in model.graph.initializer}
         for node in model.graph.node:
             if node.op_type == "Constant" and node.attribute[0].name == "value":
                 weights[node.output[0]] = node.attribute[0].t
-        return cls(model, path.parent, weights)
+        for name, sparse in sparse_weights(model.graph):
+            weights[name] = dense(sparse, path.parent)
+        maps = {v.name: v for v in model.graph.input if v.type.HasField("map_type")}
+        return cls(model, path.parent, weights, maps)
 
     def nodes(self) -> tuple[NodeProto, ...]:
         """Return the nodes at the top, in file order."""
@@ -44,6 +49,10 @@ class Cutter:
     def is_constant(self, node: NodeProto) -> bool:
         """Whether a node only holds a weight."""
         return node.op_type == "Constant" and node.output[0] in self.weights
+
+    def is_map(self, name: str) -> bool:
+        """Whether a value is a map that the caller feeds."""
+        return name in self.maps
 
     def reads(self, node: NodeProto) -> tuple[str, ...]:
         """Return what a node reads and what is no weight, captures of its subgraphs too."""
@@ -55,32 +64,32 @@ class Cutter:
 
         Args:
             node: one of `nodes`.
-            types: the runtime's type (``tensor(float)``) of everything that it reads.
+            types: the runtime's type (``tensor(float)``) of everything that it reads, but of
+                maps.
         """
         from onnx import ValueInfoProto, helper
 
         inputs = [
-            helper.make_value_info(name, _type(types[name])) for name in self.reads(node)
+            self.maps.get(name) or helper.make_value_info(name, _type(types[name]))
+            for name in self.reads(node)
         ]
         outputs = [ValueInfoProto(name=name) for name in node.output if name]
         read = dict.fromkeys(reads(node))
         weights = [self._loaded(name) for name in read if name in self.weights]
+        # A weight that may be fed is no constant to a kernel, which then packs nothing.
+        held = {tensor.name for tensor in weights}
+        inputs += [value for value in self.model.graph.input if value.name in held]
         graph = helper.make_graph([node], "one", inputs, outputs, weights)
         model = helper.make_model(
             graph, opset_imports=self.model.opset_import, ir_version=self.model.ir_version
         )
+        model.functions.extend(self.model.functions)  # those of another opset are not inlined
         data: bytes = model.SerializeToString()
         return data
 
     def _loaded(self, name: str) -> TensorProto:
-        from onnx import external_data_helper
-
-        tensor = deepcopy(self.weights[name])
+        tensor = loaded(self.weights[name], self.folder)
         tensor.name = name
-        if external_data_helper.uses_external_data(tensor):
-            external_data_helper.load_external_data_for_tensor(tensor, str(self.folder))
-            tensor.ClearField("external_data")
-            tensor.ClearField("data_location")
         return tensor
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from math import prod
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from memplan_cli.onnx_io.weights.external_data import loaded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from onnx import TensorProto
 
@@ -30,8 +32,8 @@ def cut_weight(tensor: TensorProto, cut: Cut, folders: Sequence[Path]) -> Tensor
     if tensor.data_location == tensor.EXTERNAL and prod(tensor.dims[: cut.axis]) == 1:
         return _view(tensor, cut)
     name = next((e.value for e in tensor.external_data if e.key == "location"), "")
-    folder = next((str(each) for each in folders if (each / name).is_file()), "")
-    values = numpy_helper.to_array(tensor, folder)
+    folder = next((each for each in folders if (each / name).is_file()), Path())
+    values = numpy_helper.to_array(loaded(tensor, folder))
     places = (slice(None),) * cut.axis + (slice(cut.start, cut.stop),)
     return numpy_helper.from_array(values[places])
 

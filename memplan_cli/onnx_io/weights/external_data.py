@@ -1,7 +1,7 @@
 """Weights that a model keeps in files beside it: found, checked, copied along.
 
 Runtimes refuse data outside the model's own folder (a path with ``..``, an absolute one, a
-symbolic link), and the checker refuses hard links too. So a model written into another
+link that leads out), and the checker refuses hard links too. So a model written into another
 folder needs its data there: it is copied, as a clone of the same blocks where the file
 system can do that. A model written beside its source just refers to the same file.
 """
@@ -19,10 +19,11 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO
 
-from memplan_cli.core.files import file_mode, temporary_beside
+from memplan_cli.core.files import file_mode, same_bytes, temporary_beside
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.load import load_as_written
-from memplan_cli.onnx_io.weights.sizes import check_tensor
+from memplan_cli.onnx_io.weights.links import refuse_links_away, refuse_links_out
+from memplan_cli.onnx_io.weights.sizes import bytes_of, check_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -111,26 +112,19 @@ def holds_data_of(model: Path, place: Path) -> bool:
     return any(path.exists() and path.samefile(place) for path in there)
 
 
-def check_external(tensors: Sequence[TensorProto], folder: Path) -> None:
-    """Refuse data that lies outside the model's folder or is shorter than it says.
+def check_external(tensors: Sequence[TensorProto], model: Path) -> None:
+    """Refuse data that no runtime takes from where it is, or that is shorter than it says.
 
     Data that is not there at all is no fault here: planning never needs it.
 
     Raises:
         ModelError: naming the tensor and the file.
     """
-    sizes: dict[str, int] = {}
-    for name in locations(tensors):
-        path = folder / name
-        if path.is_symlink() or (path.exists() and not _inside(path, folder)):
-            raise ModelError(
-                f"{path} is a link out of the model's folder",
-                hint="runtimes refuse such a file; put the data itself beside the model",
-            )
-        if path.is_file():
-            sizes[name] = path.stat().st_size
+    names, folder = locations(tensors), model.parent
+    refuse_links_away(names, model)
+    sizes = {n: (folder / n).stat().st_size for n in names if (folder / n).is_file()}
     for tensor in tensors:
-        entries = {entry.key: entry.value for entry in tensor.external_data}
+        entries = _entries(tensor)
         size = sizes.get(entries["location"])
         needed = _number(entries, "offset", tensor) + _number(entries, "length", tensor)
         if size is not None and size < needed:
@@ -140,8 +134,21 @@ def check_external(tensors: Sequence[TensorProto], folder: Path) -> None:
             )
 
 
-def _inside(path: Path, folder: Path) -> bool:
-    return path.resolve().is_relative_to(folder.resolve())
+def loaded(tensor: TensorProto, folder: Path) -> TensorProto:
+    """Return a copy of a weight with its data in it; links are followed, as onnx does not."""
+    held = deepcopy(tensor)
+    if tensor.data_location == tensor.EXTERNAL:
+        entries = _entries(tensor)
+        with (folder / entries["location"]).open("rb") as file:
+            file.seek(_number(entries, "offset", tensor))
+            held.raw_data = file.read(_number(entries, "length", tensor) or bytes_of(tensor))
+        held.ClearField("external_data")
+        held.ClearField("data_location")
+    return held
+
+
+def _entries(tensor: TensorProto) -> dict[str, str]:
+    return {entry.key: entry.value for entry in tensor.external_data}
 
 
 def _number(entries: Mapping[str, str], key: str, tensor: TensorProto) -> int:
@@ -166,9 +173,11 @@ def copy_along(
     back, `forget` lets them go.
 
     Raises:
-        ModelError: another file of the same name is in the way, or a copy failed.
+        ModelError: another file of the same name is in the way, a copy failed, or what is
+            beside the output already is a link that no runtime follows.
     """
     if source.resolve() == target.resolve():
+        refuse_links_out(names, source)
         return ()
     created: list[Path] = []
     try:
@@ -270,7 +279,7 @@ def remove(created: Sequence[Path]) -> None:
 
 def _bring(source: Path, target: Path) -> Iterator[Path]:
     if target.exists():
-        if _same_bytes(source, target):
+        if same_bytes(source, target):
             return
         raise ModelError(
             f"{target} is in the way: the model's weights have that name",
@@ -299,16 +308,3 @@ def _clone(source: Path, target: Path) -> None:
             fcntl.ioctl(new.fileno(), ficlone, old.fileno())
             return
     shutil.copyfile(source, target)
-
-
-def _same_bytes(one: Path, other: Path) -> bool:
-    if one.stat().st_size != other.stat().st_size:
-        return False
-    block = 1 << 20
-    with one.open("rb") as left, other.open("rb") as right:
-        while True:
-            a, b = left.read(block), right.read(block)
-            if a != b:
-                return False
-            if not a:
-                return True

@@ -36,7 +36,7 @@ def check_tensor(tensor: TensorProto) -> None:
     bits, dims = BITS.get(dtype_name(tensor.data_type)), tuple(tensor.dims)
     if any(dim < 0 for dim in dims):
         raise ModelError(f"{_name(tensor)} has a negative dim: {list(dims)}")
-    needed = _bytes(tensor)
+    needed = bytes_of(tensor)
     if needed > _MOST:
         raise ModelError(f"{_name(tensor)} takes {needed} bytes: no machine has that much")
     if tensor.data_location == tensor.EXTERNAL:
@@ -61,9 +61,9 @@ def check_sums(graph: GraphProto, size: int) -> None:
         names.add(tensor.name)
         if dtype_name(tensor.data_type) == "unknown":
             raise ModelError(f"{_name(tensor)} is of type {tensor.data_type}, which is none")
-        if tensor.data_location != tensor.EXTERNAL and _bytes(tensor) > _LOOKED_AT:
+        if tensor.data_location != tensor.EXTERNAL and bytes_of(tensor) > _LOOKED_AT:
             inside.append(tensor)
-    if sum(map(_bytes, inside)) <= size:
+    if sum(map(bytes_of, inside)) <= size:
         return
     # Now a look is worth its copy: those without data are none of the file's.
     for tensor in inside:
@@ -76,7 +76,7 @@ def _look(tensor: TensorProto) -> None:
         return
     if tensor.HasField("raw_data"):
         given = len(tensor.raw_data)
-        if given not in (_bytes(tensor), 0):
+        if given not in (bytes_of(tensor), 0):
             raise _mismatch(tensor, f"{given} bytes")
         return
     values = sum(map(len, _fields(tensor)))
@@ -97,7 +97,8 @@ def _values(tensor: TensorProto, bits: int) -> int:
     return -(-count * bits // 8) if bits < 8 else count
 
 
-def _bytes(tensor: TensorProto) -> int:
+def bytes_of(tensor: TensorProto) -> int:
+    """Return how many bytes its dims and its type take."""
     bits = BITS.get(dtype_name(tensor.data_type), 0)
     return -(-_count(tensor) * bits // 8)
 
@@ -109,7 +110,7 @@ def _count(tensor: TensorProto) -> int:
 def _mismatch(tensor: TensorProto, data: str) -> ModelError:
     kind = f"{dtype_name(tensor.data_type)}{list(tensor.dims)}"
     return ModelError(
-        f"{_name(tensor)} is {kind}, {_bytes(tensor)} bytes, and its data has {data}"
+        f"{_name(tensor)} is {kind}, {bytes_of(tensor)} bytes, and its data has {data}"
     )
 
 

@@ -79,7 +79,13 @@ def how_to_know(plan: Plan) -> str:
     report = plan.report
     units = () if plan.settings.get("run", True) else [arena.unit for arena in plan.arenas]
     numbers = {name: dim.value for name, dim in report.bindings.items()}
-    words = sizing_options(free_inputs(report), units, numbers)
+    free = free_inputs(report)
+    left = {name for each in free for dim in each.shape for name in symbols_of(dim)}
+    # Where all dims were assumed already, it is not for want of numbers that sizes are open.
+    may_help = (
+        units or None in (d for i in free for d in i.shape) or not left <= numbers.keys()
+    )
+    words = sizing_options(free, units, numbers) if may_help else ""
     if report.partial and not plan.settings.get("run", True):
         words = f"{words.removesuffix(LOOK_AT_A_RUN).strip()} {LOOK_AT_A_RUN}".strip()
     counted = report.memory.planned is not None

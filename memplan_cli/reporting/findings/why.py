@@ -149,7 +149,10 @@ def why_peak(plan: Plan) -> PeakStory:
     arena = main_arena(plan)
     points = curve(plan, arena)
     if arena is None or not points:
-        raise PlanError("nothing is planned, so there is no peak")
+        raise PlanError(
+            "nothing is planned, so there is no peak",
+            hint="no intermediate has any bytes; `memplan report` shows inputs, outputs and weights",
+        )
     tick, nodes, live = peak_tick(points), nodes_at(plan), _Curve.of(points)
     rows = [
         _at_peak(item, tick, live, nodes)

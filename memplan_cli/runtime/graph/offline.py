@@ -18,6 +18,7 @@ from memplan_cli.onnx_io.load import graphs, load_model
 from memplan_cli.onnx_io.metadata import HARDWARE, RUNTIME
 from memplan_cli.onnx_io.weights.hoisted import hoist_packed
 from memplan_cli.onnx_io.weights.on_pages import write_on_pages
+from memplan_cli.onnx_io.weights.sparse import sparse_weights
 from memplan_cli.onnx_io.writing.columns import has_large_operand
 from memplan_cli.runtime.graph.distinct_names import with_distinct_names
 from memplan_cli.runtime.graph.executed import (
@@ -75,8 +76,12 @@ class Packing(Enum):
 
 
 def packing_for(provider: str, model: ModelProto) -> Packing:
-    """Say how a model's weights are packed for a provider, where the outputs allow it."""
-    if provider != CPU:
+    """Say how a model's weights are packed for a provider, where the outputs allow it.
+
+    The runtime writes no packed weights of a graph that has a sparse one (1.31.1).
+    """
+    sparse = (weight for graph in graphs(model.graph) for weight in sparse_weights(graph))
+    if provider != CPU or any(sparse):
         return Packing.AT_LOAD
     return Packing.IN_COLUMNS if has_large_operand(model) else Packing.IN_FILE
 

@@ -37,6 +37,11 @@ RUNS = 3
 COMPARED = 2
 """Runs whose outputs are compared: what a run changes shows in the next."""
 
+_IN_A_NODE = "while running"
+"""What ONNX Runtime says where a kernel fails, and not the loading of a model."""
+
+_DRAWN = "its inputs were drawn: --inputs FILE gives real ones; --no-validate runs nothing"
+
 
 @dataclass(frozen=True, slots=True)
 class Original:
@@ -148,8 +153,11 @@ class Running:
             )
         if seen is None:
             at = binding_text(dict(sorted(binding.dims.items()))) or "its dims"
-            outcome.require(f"{self.path} does not run at {at}{given_text(binding.feeds)}")
-            raise RuntimeUnavailableError(f"{self.path} does not run")
+            what = f"{self.path} does not run at {at}{given_text(binding.feeds)}"
+            if _IN_A_NODE in outcome.reason and not binding.feeds:
+                raise RuntimeUnavailableError(f"{what}: {outcome.reason}", hint=_DRAWN)
+            outcome.require(what)
+            raise RuntimeUnavailableError(what)
         notes = []
         if len(seen.looks) > 1 and seen.looks[1].failure:
             other = binding_text(dict(sorted((second_dims(binding) or {}).items())))

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from memplan_cli.core.program import own_name
 from memplan_cli.core.results.observations import UNOPTIMISED, Difference
 from memplan_cli.core.results.plan import check
 from memplan_cli.core.serialization import Json, to_json
@@ -39,10 +40,14 @@ _ALIGNMENT = 64
 _PAGE = 4096
 """Bytes; what an address is modulo this decides how kernels peel their loops."""
 
-_ROUNDING = (
-    "offsets that are no multiples of 64 make some kernels add in another order: the outputs "
-    "were compared with those of tensors aligned alike in memory of their own"
-)
+_UNALIGNED = "offsets that are no multiples of 64 make some kernels add in another order"
+
+_NARROW = frozenset({"float16", "bfloat16"})
+"""Types in which few kernels compute: the runtime does in float32, and rounds where it must."""
+
+_ROUNDED = "a graph as a whole rounds numbers of 16 bits less often than its ops one by one"
+
+_APART = "tensors aligned alike in memory of their own"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,9 +170,10 @@ def _replayed(model: Path, plan: Plan, trial: Trial) -> Replayed:
         }
         outcome = run_job("replay", job, timeout=trial.timeout)
         notes: tuple[str, ...] = ()
-        if outcome.ok and outcome.result["differences"] and _is_unaligned(places):
+        why = _rounding(places)
+        if outcome.ok and outcome.result["differences"] and why:
             outcome = _against_own_memory(job, places, trial.timeout)
-            notes = (_ROUNDING,)
+            notes = (f"{why}: the outputs were compared with those of {_APART}",)
     if not outcome.ok:
         return Replayed("failed", reason=f"{outcome.how}: {outcome.reason}", extent=extent)
     bound = set(cast("list[str]", outcome.result["bound"]))
@@ -191,8 +197,11 @@ def _extent(places: Sequence[Place], left_out: Mapping[str, str]) -> Extent:
     )
 
 
-def _is_unaligned(places: Sequence[Place]) -> bool:
-    return any(place.offset % _ALIGNMENT for place in places)
+def _rounding(places: Sequence[Place]) -> str:
+    """Return why other bits need not come from the plan; empty where they do."""
+    if any(place.dtype in _NARROW for place in places):
+        return _ROUNDED
+    return _UNALIGNED if any(place.offset % _ALIGNMENT for place in places) else ""
 
 
 def _against_own_memory(
@@ -230,8 +239,8 @@ def _order(names: Sequence[str], plan: Plan) -> list[int] | None:
         None where the order has other nodes than the model.
     """
     count = Counter(names)
-    named = {name: at for at, name in enumerate(names) if name and count[name] == 1}
-    others = iter([at for at, name in enumerate(names) if not name or count[name] > 1])
+    named = {n: at for at, n in enumerate(names) if own_name(n) and count[n] == 1}
+    others = iter(sorted(set(range(len(names))) - set(named.values())))
     entries = next((order.nodes for order in plan.order if not order.block), ())
     found = [named[entry] if entry in named else next(others, -1) for entry in entries]
     return found if sorted(found) == list(range(len(names))) else None

@@ -22,6 +22,7 @@ from memplan_cli.runtime.graph.executed import (
 from memplan_cli.runtime.measuring.measure import Trial, workspace_of
 from memplan_cli.runtime.measuring.observed import observe_many
 from memplan_cli.runtime.serving.formulas import fitted
+from memplan_cli.runtime.simulation.ledger import UnknownBytesError
 from memplan_cli.runtime.simulation.predict import model_of, needs_run
 from memplan_cli.runtime.simulation.requests import most_in_use, requests_twice
 from memplan_cli.runtime.simulation.tensor_bytes import tensor_bytes
@@ -141,7 +142,13 @@ class Served:
 
     def _load(self, executed: Executed, settings: RuntimeSettings) -> Load:
         model = model_of(executed, settings)
-        first, later = requests_twice(model, self.workspace)
+        try:
+            first, later = requests_twice(model, self.workspace)
+        except UnknownBytesError as error:
+            raise UnknownSizeError(
+                f"what {str(error)[:120]!r} takes is not known, whatever the size of a request",
+                hint="settings for one size are found without --bounds",
+            ) from error
         trace = Trace.of(first)
         same = first == later
         return Load(trace, trace if same else Trace.of(later), most_in_use(first))

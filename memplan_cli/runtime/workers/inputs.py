@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,13 +17,17 @@ if TYPE_CHECKING:
     from memplan_cli.core.bindings import FeedSpec
 
     Array = NDArray[np.generic]
-    Feed = dict[str, Array | list[Array]]
+    Value = Array | list[Array] | dict[Any, Any]
+    Feed = dict[str, Value]
 
 _IN_TURN = ("normal", "positive", "integers", "values")
 """Kinds of inputs of which a smaller one is the beginning of a larger one."""
 
-_SEQUENCE_LENGTH = 2
-"""Tensors in an input that is a sequence."""
+_SEVERAL = 2
+"""Tensors in an input that is a sequence, and entries in one that is a map."""
+
+_KEYS = {"map of text": ("s0", "s1"), "map of numbers": (0, 1)}
+"""Keys of an input that is a map."""
 
 
 def draw_all(specs: Iterable[FeedSpec], *, seed: int = 0) -> Feed:
@@ -47,27 +51,30 @@ class InputsAhead:
         self._flat = {
             replace(spec, shape=()): np.asarray(drawn[name]).reshape(-1)
             for name, spec in largest.items()
-            if spec.kind in _IN_TURN and spec.container != "sequence"
+            if spec.kind in _IN_TURN and spec.container in ("tensor", "optional")
         }
 
     def of(self, specs: Iterable[FeedSpec]) -> Feed:
         """Return the inputs of one size, as `draw_all` does; other kinds are drawn."""
         return {spec.name: self._one(spec) for spec in specs}
 
-    def _one(self, spec: FeedSpec) -> Array | list[Array]:
+    def _one(self, spec: FeedSpec) -> Value:
         flat = self._flat.get(replace(spec, shape=()))
         if flat is None:
             return draw(spec, seed=self._seed)
         return flat[: prod(spec.shape)].reshape(spec.shape)
 
 
-def draw(spec: FeedSpec, *, seed: int = 0) -> Array | list[Array]:
+def draw(spec: FeedSpec, *, seed: int = 0) -> Value:
     """Draw one input, or read it; it depends on the seed and the name, not on the others."""
     if spec.kind in _GIVEN:
         return _GIVEN[spec.kind](spec)
     generator = np.random.default_rng([seed, zlib.crc32(spec.name.encode())])
     if spec.container == "sequence":
-        return [_tensor(spec, generator) for _ in range(_SEQUENCE_LENGTH)]
+        return [_tensor(spec, generator) for _ in range(_SEVERAL)]
+    if spec.container in _KEYS:
+        drawn = _tensor(replace(spec, shape=(_SEVERAL,)), generator).tolist()
+        return dict(zip(_KEYS[spec.container], drawn, strict=True))
     return _tensor(spec, generator)
 
 

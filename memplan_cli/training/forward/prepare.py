@@ -9,12 +9,12 @@ from onnx import (
     NodeProto,
     TensorProto,
     helper,
-    inliner,
     numpy_helper,
     version_converter,
 )
 
 from memplan_cli.errors import ModelError
+from memplan_cli.onnx_io.functions import inlined
 from memplan_cli.onnx_io.load import graphs
 from memplan_cli.training.forward.tensors import FLOATS, UNKNOWN, infer_tensors
 
@@ -40,7 +40,7 @@ def prepare(model: ModelProto) -> ModelProto:
         ModelError: its opset is too old and it cannot be converted.
     """
     ready = ModelProto()
-    ready.CopyFrom(inliner.inline_local_functions(model) if model.functions else model)
+    ready.CopyFrom(inlined(model) if model.functions else model)
     ready = _converted(ready)
     _drop_weights_from_inputs(ready.graph)  # after: old files need them there to be converted
     ready.ir_version = max(ready.ir_version, _IR_WITH_METADATA)

@@ -198,8 +198,8 @@ class Buffered:
             fed_inputs,
             names_taken,
             tensor_dims,
-            tensor_type,
         )
+        from memplan_cli.onnx_io.types import tensor_type
 
         model = self.file.model
         taken = names_taken(model)

@@ -318,10 +318,10 @@ class _Search:
             )
         dims = least_agreeing(asked, Wanted(self.free, self.fixed))
         where = f" at {binding_text(dims)}" if dims else ""
-        note = (
-            f"the model does not run on drawn inputs{where}: {reason}; real ones tell more: "
-            f"{self._how_to_give()}"
-        )
+        note = f"the model does not load in ONNX Runtime: {reason}"
+        if tried.loaded:
+            note = f"the model does not run on drawn inputs{where}: {reason}"
+            note += f"; real ones tell more: {self._how_to_give()}"
         warned = replace(loaded, warnings=(*loaded.warnings, note))
         return Settled(_assuming(self.settings, dims), warned)
 

@@ -71,7 +71,7 @@ def read_model(path: Path) -> ModelFile:
     from memplan_cli.onnx_io.weights.sizes import check_sums
 
     file = ModelFile.of(path, load_model(path))
-    check_external(file.external, path.parent)
+    check_external(file.external, path)
     check_sums(file.model.graph, path.stat().st_size)
     return file
 

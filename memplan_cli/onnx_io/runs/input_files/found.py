@@ -49,8 +49,8 @@ class Found:
             return 0
         try:
             return count_of(self.shape) * np.dtype(self.dtype).itemsize
-        except TypeError:
-            return 0  # a type of another package: its tensors are in memory already
+        except (TypeError, ValueError):
+            return 0  # a type of another package, whose tensors are in memory, or none at all
 
 
 def unreadable(where: str, error: Exception) -> SettingsError:

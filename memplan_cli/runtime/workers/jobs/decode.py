@@ -23,10 +23,10 @@ from memplan_cli.onnx_io.interface import (
     free_dims,
     names_taken,
     tensor_dims,
-    tensor_type,
 )
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.runs.feeds import Feeder
+from memplan_cli.onnx_io.types import tensor_type
 from memplan_cli.runtime.decoding import Decoder
 from memplan_cli.runtime.workers.inputs import draw_all
 from memplan_cli.runtime.workers.jobs.outputs import against, save

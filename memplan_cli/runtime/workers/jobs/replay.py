@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.workers.worker import Json
 
 
+_NO_ARRAYS = ("seq(", "map(")
+"""How the runtime's types begin whose values it gives as lists and dicts alone."""
+
+
 @dataclass(slots=True)
 class _Replay:
     cutter: Cutter
@@ -59,12 +63,15 @@ class _Replay:
             raise ValueError(
                 f"node {who!r} reads {early[0]!r} before the plan's order makes it"
             )
-        types = {name: self._type(name) for name in reads}
+        types = {name: self._type(name) for name in reads if not self.cutter.is_map(name)}
         model = self.cutter.one_op(node, types)
         settings = UNOPTIMISED.updated(deterministic(self.provider))
         session = make_session(model, settings, self.provider)
         names = [name for name in node.output if name]
-        if any(_is_plain(self.values.get(name)) for name in reads):
+        given = (output.type for output in session.get_outputs())
+        if any(_is_plain(self.values.get(name)) for name in reads) or any(
+            kind.startswith(_NO_ARRAYS) for kind in given
+        ):
             self._copy_through(session, reads, names)
             return
         binding = session.io_binding()
@@ -243,11 +250,11 @@ def _start(task: SessionJob, heights: Any, places: list[Place]) -> _Replay:  # n
 
 
 def _value(value: Any) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
-    """Return a value as the runtime's own; strings and sequences stay as they are."""
-    if isinstance(value, list) or value.dtype.kind in "OUS":
+    """Return a value as the runtime's own; strings, sequences and maps stay as they are."""
+    if isinstance(value, list | dict) or value.dtype.kind in "OUS":
         return value
     return ort_value(value, array_dtype(value))
 
 
 def _is_plain(value: Any) -> bool:  # noqa: ANN401 - ONNX Runtime has no types
-    return isinstance(value, list | np.ndarray)
+    return isinstance(value, list | dict | np.ndarray)
