@@ -126,7 +126,8 @@ class Proof:
     def in_its_nodes(self, run: Run) -> tuple[Run, str]:
         """Run again for the runtime's graph where a file as it stands asked for more than it has.
 
-        An operator without a kernel is written out, its nodes behind all others.
+        An operator without a kernel is written out, its nodes behind all others; a kernel that
+        takes no 16 bits gets Casts.
         """
         if run.seen is None or run.seen.graph is not None or self.choice is None:
             return run, ""
@@ -139,8 +140,8 @@ class Proof:
             self.other_nodes = False
             return run, ""
         return replace(again, verdict=run.verdict, as_written=run.as_written), (
-            "the runtime writes operators of the file out, and runs their nodes behind all others: "
-            "the order is not the plan's, and the written model ran twice"
+            "the runtime runs nodes that the file does not have (operators that it writes out come "
+            "behind all others): what is predicted goes by them, and the written model ran twice"
         )
 
     def in_its_arena(self, run: Run) -> tuple[Run, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -227,19 +227,36 @@ def test_a_model_without_nodes_is_answered_by_every_command(
         assert "the model has no nodes" in done.output
 
 
-def test_a_peak_far_above_the_predicted_one_is_said(tmp_path: Path) -> None:
+def with_casts(tmp_path: Path, wide: int) -> dict[str, Any]:
+    """Optimize a product of 16 bits, which the runtime computes in 32; return the report."""
     model = parsed(
-        "g (float16[n,256] x) => (float16[n,256] y) { a = MatMul(x, w) y = Exp(a) }"
+        f"g (float16[n,{wide}] x) => (float16[n,{wide}] y) {{ a = MatMul(x, w) y = Exp(a) }}"
     )
-    weight = numpy_helper.to_array(drawn(256, 256, name="w")).astype(np.float16)
+    weight = numpy_helper.to_array(drawn(wide, wide, name="w")).astype(np.float16)
     model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
     onnx.save(model, tmp_path / "model.onnx")
     done = memplan("optimize", tmp_path / "model.onnx", "-o", tmp_path / "o.onnx")
     assert done.exit_code == 0, done.output
-    told = json.loads((tmp_path / "o.json").read_text())["report"]
+    told: dict[str, Any] = json.loads((tmp_path / "o.json").read_text())["report"]
+    return told
+
+
+def test_a_peak_far_above_the_predicted_one_is_said(tmp_path: Path) -> None:
+    told = with_casts(tmp_path, 160)
     (warning,) = [w for w in told["warnings"] if "predicted: as a rule it runs nodes" in w]
     peak = told["runtime"]["observed"]["optimized"]["first_run_peak"]
     assert warning.startswith(f"the runtime took {peak} bytes at its peak")
+
+
+def test_a_peak_of_nodes_that_the_file_does_not_have_is_predicted(tmp_path: Path) -> None:
+    told = with_casts(tmp_path, 512)
+    assert any("runs nodes that the file does not have" in w for w in told["warnings"])
+    predicted, observed = (
+        told["runtime"][side]["optimized"]["first_run_peak"]
+        for side in ("predicted", "observed")
+    )
+    assert predicted == observed
+    assert predicted > 512 * 512 * 4
 
 
 def test_a_plan_that_overwrites_numbers_of_16_bits_fails_its_replay(tmp_path: Path) -> None:

@@ -62,4 +62,6 @@ def test_what_is_predicted_is_what_runs(tmp_path: Path, kind: str) -> None:
     assert predicted == observed
     behind = kind == "written out"
     assert (predicted > BRANCHES * MIB) is behind
-    assert any("writes operators of the file out" in said for said in found.warnings) is behind
+    assert (
+        any("nodes that the file does not have" in said for said in found.warnings) is behind
+    )

@@ -162,15 +162,13 @@ def _run(
 
 
 def _replay(requests: Sequence[Request], arena: ResidentArena) -> None:
-    """Do what a run asks of an arena; what is not given back are outputs, which the caller drops."""
+    """Do what a run asks of an arena; its outputs are given back when it is over."""
     given: dict[int, int | None] = {}
     for request in requests:
         if request.size < 0:
             arena.free(given.pop(request.ticket))
         else:
             given[request.ticket] = arena.allocate(request.size)
-    for address in given.values():
-        arena.free(address)
 
 
 def _parts(at_load: Mapping[str, int], space: Space) -> tuple[Part, ...]:
